@@ -43,7 +43,7 @@ DEVICES, NODES = 0.003, 0.003
 
 def fleet(
     random_: random.Random, nodes: int, devices: int, slower: float = 0.0, stragglers: int = 0
-) -> tuple[list[siblings.Figure], set[tuple[str, str]]]:
+) -> tuple[list[tuple[str, NodeFigure]], set[tuple[str, str]]]:
     """One figure of a fleet; the first device of the first `stragglers` nodes is slower by `slower`."""
     gauss = random_.gauss
     own, shared = NOISE * (1 - SHARED) ** 0.5, NOISE * SHARED**0.5
@@ -59,7 +59,7 @@ def fleet(
             taken = [for_good + common + gauss(0, own) for common in rounds]
             error = 1.2533 * deviation(taken) / ROUNDS**0.5
             rate = (1 + statistics.median(taken)) * (1 - slower * is_planted)
-            figures.append(siblings.Figure(f"n{node}", f"cuda:{device}", rate, error))
+            figures.append((f"n{node}", NodeFigure(f"cuda:{device}", "", "", rate, "", error)))
     return figures, planted
 
 
@@ -69,9 +69,10 @@ def deviation(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def called_slow(figures: list[siblings.Figure], comparisons: int) -> set[tuple[str, str]]:
-    group = siblings.place(figures, comparisons)
-    return {(one.figure.node, one.figure.device) for one in group.placed if one.standing == "slow"}
+def called_slow(figures: list[tuple[str, NodeFigure]], comparisons: int) -> set[tuple[str, str]]:
+    *_, placed = siblings.place(figures, comparisons)
+    beside = zip(figures, placed, strict=True)
+    return {(node, figure.device) for (node, figure), one in beside if one.standing == "slow"}
 
 
 FIGURES_OF_NODES = 4

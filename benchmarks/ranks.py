@@ -96,10 +96,11 @@ def made(random_: random.Random, kind: str) -> tuple[Table, tuple[int, ...]]:
             if kind == "subgroups":
                 for first in range(0, n - 1, 2):
                     pair = {rank: arrivals[rank] for rank in (first, first + 1)}
-                    calls.append(Call(f"pair{first}", step, {rank: when + clock[rank] for rank, when in pair.items()}))
+                    met = {rank: when + clock[rank] for rank, when in pair.items()}
+                    calls.append(Call(f"pair{first}", step, met, place=part))
                     for rank in pair:
                         arrivals[rank] = max(pair.values()) + step_s / per_step / 10
-            calls.append(Call("all", step, {rank: when + clock[rank] for rank, when in enumerate(arrivals)}))
+            calls.append(Call("all", step, {rank: at_ + clock[rank] for rank, at_ in enumerate(arrivals)}, place=part))
             if not buckets:
                 arrivals = [max(arrivals)] * n
         at = [max(arrivals) + 1e-4] * n

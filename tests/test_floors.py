@@ -82,12 +82,13 @@ SIZES = {
     # in few steps, or leaves early, is named. What torch on CUDA refuses above its operations: NCCL, gradients, numpy,
     # GPUs and memory that are not there. An error in one line and the steps of a rank have a name.
     # Who shares a host with rank 0 leaves it the job's folder. Each fix of lint can be applied to its line, and a name
-    # that is bound again is another thing; what run measures never ends the program.
-    "program": (27, 7062),
+    # that is bound again is another thing; what run measures never ends the program. Ranks that wait for each other,
+    # have lost a peer, share a group's name with others, or belong to an earlier start.
+    "program": (27, 7068),
     "render": (24, 3823),  # what ended a program is its answer; what tests all memory (stress)
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a
-    # rank and its cost.
-    "report": (17, 1796),
+    # rank and its cost; whether a rank lost its peer, and who waits in another call.
+    "report": (17, 1798),
     "smoke": (6, 923),  # a device that others fill is not called wrong
     # A device slow at times or at the end; one that is ahead of most others; a GPU that is lost without an Xid.
     "stress": (6, 1200),

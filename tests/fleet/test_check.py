@@ -49,7 +49,7 @@ def said(verdict: str, code: int) -> str:
         (ended(said("fail", 1), 1), 1, "a\\x1btitle"),
         (ended(said("skip", 3), 3), 3, "a\\x1btitle"),
         (ended(said("inconclusive", 4), 4), 4, "a\\x1btitle"),
-        (ended("", None, timed_out=True), 4, "did not finish within 10 s"),
+        (ended("", None, timed_out=True), 4, "did not finish within 10.0 s"),
         (ended("", -11), 4, "ended by SIGSEGV"),
         (ended("", -9, stderr="x\nKilled"), 4, "ended by SIGKILL: Killed"),
         (ended('{"half', 0), 4, "ended with status 0"),
@@ -62,6 +62,13 @@ def test_parts(result: ChildResult, exit: int, problem: str | None) -> None:
     told = [f"{one.title}" if one.id == "a.b" else one.message for one in made.problems]
     assert told == ([] if problem is None else [problem])
     assert b"secret" not in documents.packed(made)
+
+
+def test_a_part_that_had_no_time_says_so_and_one_with_little_says_how_much() -> None:
+    """`fleet check --within 1s` said that a part did not finish within 0 s."""
+    late = ended("", None, timed_out=True)
+    assert check.with_part(EMPTY, "smoke", late, 0.3).parts[-1].ended == "not started: no time was left (--within)"
+    assert check.with_part(EMPTY, "smoke", late, 0.62).parts[-1].ended == "did not finish within 620 ms"
 
 
 def test_the_worst_part_counts() -> None:
@@ -335,7 +342,7 @@ def test_the_command_in_an_advice_is_whole(part: str) -> None:
     (problem,) = made.problems
     assert problem.fix is not None
     # Every option that takes a value has it: the command line is the part's own.
-    assert problem.fix == f"on n1: gpucheck {' '.join(check.PARTS[part].arguments(30.0))}"
+    assert problem.fix == f"on n1: gpucheck {' '.join(check.arguments(part, 30.0))}"
     assert not problem.fix.endswith(("--time-budget", "--device", "--duration", "--only"))
 
 

@@ -260,8 +260,8 @@ def test_ten_thousand_hostile_documents(seed: int) -> None:
         screen = _screen(report)
         for output in (
             screen,
-            shown.good(report),
-            shown.bad(report),
+            shown.listed(report, "good"),
+            shown.listed(report, "bad"),
             prometheus.metrics(report),
             as_json(report),
         ):

@@ -144,8 +144,8 @@ def _lists(folder: str | None) -> list[outputs.Wanted]:
     from gpucheck.report.report import document
 
     contents: dict[str, Callable[[Report], str]] = {
-        "good.txt": shown.good,
-        "bad.txt": shown.bad,
+        "good.txt": lambda report: shown.listed(report, "good"),
+        "bad.txt": lambda report: shown.listed(report, "bad"),
         "fleet.json": document,
         "fleet.prom": prometheus.metrics,
     }

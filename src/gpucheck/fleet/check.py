@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import cast
 
@@ -25,7 +24,7 @@ from gpucheck.machine import child, child_protocol, driver_reads, launcher
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress
 from gpucheck.report.facts import Facts
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report, exit_code
 from gpucheck.report.results.fleet import (
@@ -51,33 +50,27 @@ START_S = 3.0
 OF_TORCH = ("torch", "architecture")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part: the command line of its child for a time in seconds, and its share of the time beside the others'."""
-
-    arguments: Callable[[float], list[str]]
-    weight: float
-
-
-def _timed(*arguments: str, option: str = "--time-budget", share: float = 0.6) -> Callable[[float], list[str]]:
-    """A command that keeps to a time itself; the rest of its limit is for its start and its end."""
-    return lambda limit_s: [*arguments, option, f"{limit_s * share:.1f}s"]
-
-
-PARTS: Mapping[str, Part] = {
-    "devices": Part(lambda limit_s: ["devices"], 1.0),
-    "doctor": Part(_timed("doctor", share=0.8), 2.0),
-    "smoke": Part(_timed("smoke", "--device", "all"), 3.0),
+# Each part: its share of the time beside the others', that of its limit which it may plan with, and its command. The
+# rest of the limit is for its start and its end.
+PARTS: Mapping[str, tuple[float, float | None, str]] = {
+    "devices": (1.0, None, "devices"),
+    "doctor": (2.0, 0.8, "doctor"),
+    "smoke": (3.0, 0.6, "smoke --device all"),
     # A product takes as long as it takes: on a busy CPU the bench was seen to need twice its time.
-    "bench": Part(
-        _timed("bench", "all", "--device", "all", "--only", "bandwidth", "--only", "matmul", share=0.25), 4.0
-    ),
-    "memory": Part(lambda limit_s: ["memory"], 1.0),
-    "transfer": Part(_timed("bench", "transfer", "--device", "all", share=0.5), 3.0),
-    "overlap": Part(_timed("bench", "overlap", "--device", "all", share=0.5), 2.0),
-    "collective": Part(_timed("bench", "collective", share=0.5), 3.0),
-    "stress": Part(_timed("stress", "--device", "all", option="--duration", share=0.5), 6.0),
+    "bench": (4.0, 0.25, "bench all --device all --only bandwidth --only matmul"),
+    "memory": (1.0, None, "memory"),
+    "transfer": (3.0, 0.5, "bench transfer --device all"),
+    "overlap": (2.0, 0.5, "bench overlap --device all"),
+    "collective": (3.0, 0.5, "bench collective"),
+    "stress": (6.0, 0.5, "stress --device all"),
 }
+
+
+def arguments(part: str, limit_s: float) -> list[str]:
+    """The command line of a part's child for a time in seconds."""
+    _, share, words = PARTS[part]
+    option = "--duration" if part == "stress" else "--time-budget"
+    return [*words.split(), *([] if share is None else [option, f"{limit_s * share:.1f}s"])]
 
 
 def command(options: FleetCheckOptions, emit: Emit) -> None:
@@ -104,7 +97,7 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         run=run,
         host=host,
         attempt=launch.attempt,
-        boot_id=boot_id(),
+        boot_id=launcher.boot_id(),
         launcher=launch.launcher,
         expected=launch.nodes,
         started_wall_s=time.time(),
@@ -120,11 +113,11 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
             part = waiting[0]
             emit(Progress(part, len(options.parts) - len(waiting), len(options.parts)))
             node = _left(replace(node, step=part), options.gather, first=not node.parts)
-            weight = sum(PARTS[one].weight for one in waiting)
+            weight = sum(PARTS[one][0] for one in waiting)
             left_s = max(deadline - time.monotonic(), 0.0)
             # What hangs in the driver is known once a healthy one would have answered.
             least_s = driver_reads.door_timeout_s() + START_S if part == "devices" else 0.0
-            limit_s = min(max(left_s * PARTS[part].weight / weight, least_s), left_s)
+            limit_s = min(max(left_s * PARTS[part][0] / weight, least_s), left_s)
             node = with_part(node, part, _run(part, limit_s), limit_s)
             waiting.pop(0)
     except GpucheckError:
@@ -136,13 +129,20 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         with contextlib.suppress(CannotLook):
             _left(node, options.gather, last=True)
         _tell(node, emit)
-        emit(Judged(_cut_off(node, time.monotonic() - deadline + options.within_s)))
+        whole, elapsed_s = units.duration(node.within_s), time.monotonic() - deadline + options.within_s
+        message = f"{node.ended} after {units.age(elapsed_s)} of at most {whole} (--within)"
+        fix, title = f"allow the check {whole}, or set a shorter --within", f"{node.step} did not finish"
+        emit(Judged(Finding("fleet.part", "inconclusive", title, message, {"part": node.step}, fix)))
         raise
     node = replace(node, step="", exit=exit_of(node.parts))
     lacking = gpus_missing(node, options.devices)
     if lacking is not None:
         # Last of the failures: what the parts found explains it.
-        node = replace(node, problems=tuple(_worst([*node.problems, lacking])), exit=errors.FAILED)
+        node = replace(
+            node,
+            problems=tuple(sorted([*node.problems, lacking], key=lambda one: _ASKING.index(one.verdict))),
+            exit=errors.FAILED,
+        )
     _tell(node, emit)
     if not node.problems:
         emit(Judged(Finding("fleet.node", "pass", f"{host} is good")))
@@ -160,14 +160,6 @@ def _tell(node: NodeDocument, emit: Emit) -> None:
     for one in node.problems:
         verdict = cast(Verdict, one.verdict)
         emit(Judged(Finding(one.id, verdict, one.title, one.message, {"part": one.part}, one.fix, one.device)))
-
-
-def _cut_off(node: NodeDocument, elapsed_s: float) -> Finding:
-    """In which part the check was when something ended it, and how long it may take."""
-    whole = units.duration(node.within_s)
-    message = f"{node.ended} after {units.age(elapsed_s)} of at most {whole} (--within)"
-    fix = f"allow the check {whole}, or set a shorter --within"
-    return Finding("fleet.part", "inconclusive", f"{node.step} did not finish", message, {"part": node.step}, fix)
 
 
 def _left(node: NodeDocument, gather: str | None, *, first: bool = False, last: bool = False) -> NodeDocument:
@@ -205,7 +197,7 @@ def _run(part: str, limit_s: float) -> child.ChildResult:
         with tempfile.TemporaryDirectory(prefix="gpucheck-fleet-") as folder:
             # Brought up to date after each benchmark: a part that is ended keeps what it had measured.
             so_far = Path(folder, "part.json")
-            wanted = [*PARTS[part].arguments(limit_s), "--json", "--quiet", "--output", str(so_far)]
+            wanted = [*arguments(part, limit_s), "--json", "--quiet", "--output", str(so_far)]
             ended = child.run(child.python_argv("gpucheck.cli.app", *wanted), limit_s, env=launcher.alone(os.environ))
             if ended.timed_out and so_far.exists():
                 ended = replace(ended, stdout=so_far.read_text(encoding="utf-8"))
@@ -232,7 +224,7 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
     problems = list(node.problems)
     if why:
         # Half a minute at least: a part that had too little time needs more of it.
-        fix = f"on {node.host}: gpucheck {' '.join(PARTS[part].arguments(max(limit_s, 30.0)))}"
+        fix = f"on {node.host}: gpucheck {' '.join(arguments(part, max(limit_s, 30.0)))}"
         problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not finish", why, fix))
     if report is not None:
         # What does not apply to a device is no problem; where a part could not look at all, why is.
@@ -245,7 +237,11 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
         known = {device.id for device in node.devices}
         latest = {(one.device, one.name, one.case): one for one in figures if one.device in known}
         node = replace(node, figures=tuple(latest.values())[:MOST_FIGURES])
-    return replace(node, parts=(*node.parts, done), problems=tuple(_worst(problems)[: documents.MOST_PROBLEMS]))
+    return replace(
+        node,
+        parts=(*node.parts, done),
+        problems=tuple(sorted(problems, key=lambda one: _ASKING.index(one.verdict))[: documents.MOST_PROBLEMS]),
+    )
 
 
 def _without_torch(report: Report) -> tuple[Report, int]:
@@ -278,18 +274,16 @@ def gpus_missing(node: NodeDocument, must: int | None) -> NodeProblem | None:
 
 
 _EXITS = (errors.OK, errors.FAILED, errors.COULD_NOT_LOOK, errors.UNDECIDED)
-_ASKING: tuple[Verdict, ...] = ("fail", "inconclusive", "warn", "skip")
-
-
-def _worst(problems: Sequence[NodeProblem]) -> list[NodeProblem]:
-    return sorted(problems, key=lambda one: _ASKING.index(one.verdict))
+_ASKING = WORST_FIRST[:4]
 
 
 def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
     """Why a part has no result; empty where it has one."""
+    if limit_s < LEAST_S:
+        return "not started: no time was left (--within)"
     if ended.timed_out:
         stuck = "; its process could not be ended" if ended.abandoned else ""
-        return f"did not finish within {limit_s:.0f} s{stuck}"
+        return f"did not finish within {units.duration(limit_s)}{stuck}"
     if code in _EXITS:
         return ""
     ending = child_protocol.ending_of(ended, limit_s)
@@ -364,12 +358,3 @@ def settings_of(facts: Facts) -> dict[str, str]:
             by_model.setdefault(f"{name} of {device.name}", set()).add(value)
     found |= {name: " and ".join(sorted(values)) for name, values in by_model.items()}
     return {documents.clean(name, 200): documents.clean(value, 200) for name, value in found.items() if value}
-
-
-@functools.cache
-def boot_id() -> str | None:
-    """Return what names this start of the machine (Linux); None where nothing does."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:64] or None
-    except (OSError, UnicodeDecodeError):
-        return None

@@ -401,36 +401,28 @@ def _lost_lines(refused: Sequence[RefusedFile]) -> list[FleetNode]:
 def _fewer_devices(nodes: Mapping[str, NodeDocument]) -> dict[str, tuple[str, bool]]:
     """Nodes with fewer devices than most of those with the same GPU, and whether there are enough to call that bad.
 
-    A fleet may have nodes of several kinds. One without a GPU is compared with all.
+    A fleet may have nodes of several kinds. One without a GPU is compared with all. Where no number is that of most,
+    nodes with fewer than a quarter of the nodes have: which is right is not known.
     """
     models = {
         host: max((device.name for device in one.devices if device.id != "cpu"), default="")
         for host, one in nodes.items()
     }
-    fewer: dict[str, tuple[str, bool]] = {}
-    for model in dict.fromkeys(models.values()):
-        alike = {host: one for host, one in nodes.items() if model in ("", models[host])}
-        fewer |= {host: told for host, told in _fewer_among(alike).items() if models[host] == model}
-    return fewer
-
-
-def _fewer_among(nodes: Mapping[str, NodeDocument]) -> dict[str, tuple[str, bool]]:
-    """Nodes with fewer devices than most of these, and whether there are enough nodes to call that bad.
-
-    Where no number is that of most, nodes with fewer than a quarter of the nodes have: which is right is not known.
-    """
-    counts = Counter(len(one.devices) for one in nodes.values() if one.exit is not None)
-    whole = sum(counts.values())
-    if not counts:
-        return {}
-    # Of two nodes with different numbers the larger one is taken for whole.
-    usual, many = max(counts.items(), key=lambda row: (row[1], row[0]))
-    is_known = whole >= siblings.LEAST_NODES and 2 * many > whole
-    most = max(count for count, number in counts.items() if count == usual or 4 * number >= whole)
+    ended = {host: len(one.devices) for host, one in nodes.items() if one.exit is not None}
+    counts_of: dict[str, Counter[int]] = defaultdict(Counter)
+    for host, count in ended.items():
+        counts_of[models[host]][count] += 1
+    if "" in counts_of:
+        counts_of[""] = Counter(ended.values())
     fewer = {}
-    for host, one in nodes.items():
-        count = len(one.devices)
-        if one.exit is not None and count < most:
+    for host, count in ended.items():
+        counts = counts_of[models[host]]
+        whole = sum(counts.values())
+        # Of two nodes with different numbers the larger one is taken for whole.
+        usual, many = max(counts.items(), key=lambda row: (row[1], row[0]))
+        is_known = whole >= siblings.LEAST_NODES and 2 * many > whole
+        most = max(count for count, number in counts.items() if count == usual or 4 * number >= whole)
+        if count < most:
             is_bad = is_known and count < usual
             beside = usual if is_bad else most
             others = "the others have" if is_bad else f"{_nodes(counts[most])} {'has' if counts[most] == 1 else 'have'}"
@@ -490,13 +482,11 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
     groups: list[FleetGroup] = []
     ratios: dict[str, dict[str, float]] = defaultdict(dict)
     for (model, label, unit), members in figures.items():
-        group = siblings.place(
-            [siblings.Figure(host, one.device, one.rate, one.error or 0.0) for host, one in members], comparisons
-        )
+        centre, spread, compared = siblings.place(members, comparisons)
         for host, one in members:
-            ratios[host][label] = min(round(one.rate / group.centre, 4), ratios[host].get(label, math.inf))
-        beside = _slow_within(members, len(whole), label) if not group.placed else []
-        for placed, (host, one) in zip(group.placed, members, strict=False):
+            ratios[host][label] = min(round(one.rate / centre, 4), ratios[host].get(label, math.inf))
+        beside = _slow_within(members, len(whole), label) if not compared else []
+        for placed, (host, one) in zip(compared, members, strict=False):
             # A node that is slow as a whole is one fault, not as many as it has devices.
             if placed.standing in ("slow", "maybe") and not any(
                 one.device == WHOLE and one.certain for one in by_node[host]
@@ -505,10 +495,11 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
                 beside.append((host, replace(device, certain=device.certain and placed.standing == "slow")))
         for host, device in beside:
             slow[host].append(device)
+        own = {host for host, _ in members}
         found = sum(device.certain for _, device in beside)
-        found += sum(one.figure == label and one.certain for host in {h for h, _ in members} for one in by_node[host])
-        own = (group.nodes, len(members), group.centre, group.spread)
-        groups.append(FleetGroup(model, label, unit, *own, slow=found, judged=bool(group.placed)))
+        found += sum(one.figure == label and one.certain for host in own for one in by_node[host])
+        numbers = len(own), len(members), centre, spread, found
+        groups.append(FleetGroup(model, label, unit, *numbers, judged=bool(compared)))
     for host, devices in by_node.items():
         named = {(one.device, one.figure) for one in slow[host] if one.certain}
         slow[host] += [one for one in devices if (one.device, one.figure) not in named]
@@ -520,8 +511,8 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
     if impossible:
         title = "rates above the GPU's peak were left out"
         told.append(_warning("fleet.impossible", title, _few(sorted(impossible)), tuple(sorted(impossible))))
-    compared = frozenset(host for rows in judged for host, _ in rows)
-    return _Beside(slow, modes, groups, compared, told, ratios, *_unmeasured(nodes, whole, impossible))
+    hosts_compared = frozenset(host for rows in judged for host, _ in rows)
+    return _Beside(slow, modes, groups, hosts_compared, told, ratios, *_unmeasured(nodes, whole, impossible))
 
 
 def _unmeasured(
@@ -753,7 +744,7 @@ def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str,
         for one in document.figures:
             device = devices[one.device]
             part = (device.name, device.compute_capability, device.multiprocessors, device.memory_bus_width_bits)
-            peak = _peak(*part, one.name, one.case.partition(" ")[0], one.unit)
+            peak = _peak(part, one.name, one.case.partition(" ")[0], one.unit)
             if peak is not None and one.rate > CEILING * peak:
                 impossible.add(host)
                 continue
@@ -765,20 +756,16 @@ def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str,
 
 
 @functools.lru_cache(1024)  # many nodes have the same devices
-def _peak(
-    device: str,
-    capability: str | None,
-    multiprocessors: int | None,
-    bus: int | None,
-    figure: str,
-    dtype: str,
-    unit: str,
-) -> float | None:
-    """The peak of what a figure measures, None where it is not known or is only an estimate."""
+def _peak(device: tuple[str, str | None, int | None, int | None], figure: str, dtype: str, unit: str) -> float | None:
+    """The peak of what a figure measures, None where it is not known or is only an estimate.
+
+    `device` is its name, its compute capability, its multiprocessors and the width of its bus.
+    """
+    name, capability, multiprocessors, bus = device
     numbers = (capability or "").split(".")
     if len(numbers) != 2 or not all(one.isascii() and one.isdigit() and len(one) < 4 for one in numbers):
         return None
-    part = peaks.lookup(device, (int(numbers[0]), int(numbers[1])), multiprocessors, bus)
+    part = peaks.lookup(name, (int(numbers[0]), int(numbers[1])), multiprocessors, bus)
     if isinstance(part, peaks.Unknown) or part.kind != "data sheet":
         return None
     if figure == "bandwidth" and unit == "B/s":

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gpucheck import stats
+from gpucheck.report.results.fleet import NodeFigure
 
 # A normal spread is so many MADs.
 _NORMAL = 1.4826
@@ -47,51 +48,29 @@ _BESIDE_ITS_OWN: dict[Standing, Standing] = {"slow": "maybe", "maybe": "even"}
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """One rate of one device: the median over its own rounds, and the relative standard error of that median."""
-
-    node: str
-    device: str
-    rate: float
-    error: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Placed:
     """A device beside its siblings: `ratio` of its rate to theirs with an interval at the fleet's level.
 
     They are those of all nodes, or where these leave it open those of its own. `maybe` is far away and not certain.
     """
 
-    figure: Figure
     ratio: float
     low: float
     high: float
     standing: Standing
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The devices of one model in one figure. `centre` is in the unit of the rates; `spread` is relative.
-
-    `placed` is empty where there are fewer than LEAST_NODES nodes.
-    """
-
-    nodes: int
-    centre: float
-    spread: float
-    placed: tuple[Placed, ...]
-
-
-def place(figures: Sequence[Figure], comparisons: int) -> Group:
-    """Every device of a group beside the others. `comparisons` is how many devices × figures the whole fleet has.
+def place(figures: Sequence[tuple[str, NodeFigure]], comparisons: int) -> tuple[float, float, tuple[Placed, ...]]:
+    """The centre in the unit of the rates, the relative spread, and every device of a model, each with its node, beside
+    the others: none where there are fewer than LEAST_NODES nodes. `comparisons` is how many devices × figures the whole
+    fleet has.
 
     Raises ValueError for no figures and for a rate that is not positive.
     """
-    logs = [math.log(figure.rate) for figure in figures]
+    logs = [math.log(figure.rate) for _, figure in figures]
     by_node: dict[str, list[float]] = {}
-    for figure, log in zip(figures, logs, strict=True):
-        by_node.setdefault(figure.node, []).append(log)
+    for (node, _), log in zip(figures, logs, strict=True):
+        by_node.setdefault(node, []).append(log)
     medians = {node: stats.median(values) for node, values in by_node.items()}
     centre = stats.median(list(medians.values()))
     between = _NORMAL * stats.median([abs(one - centre) for one in medians.values()])
@@ -103,26 +82,27 @@ def place(figures: Sequence[Figure], comparisons: int) -> Group:
     within = beside / math.sqrt(1 + 1 / (usually - 1)) if usually > 1 else beside
     spread = math.hypot(between, within)
     if len(medians) < LEAST_NODES:
-        return Group(len(medians), math.exp(centre), spread, ())
+        return math.exp(centre), spread, ()
     # The spread has the usual noise in it; a device that is noisier than its siblings is held less firmly.
-    usual = stats.median([figure.error**2 for figure in figures])
+    squares = [(figure.error or 0.0) ** 2 for _, figure in figures]
+    usual = stats.median(squares)
     count, devices = max(comparisons, len(figures)), len(figures) - len(medians)
     of_fleet = _Scale(spread, _freedom(between, len(medians) - 1, within, devices), count)
     of_node = _Scale(beside, max(_EFFICIENCY * devices, 1.0), count)
     placed = []
     remaining = {node: iter(values) for node, values in others.items()}
-    for figure, log in zip(figures, logs, strict=True):
-        from_own = next(remaining[figure.node], 0.0)
-        more = max(figure.error**2 - usual, 0.0)
-        one = _placed(figure, log - centre, of_fleet, more)
-        if one.standing in ("maybe", "even") and len(by_node[figure.node]) >= LEAST_DEVICES and _is_far(log - centre):
-            in_node = _placed(figure, from_own, of_node, more)
+    for (node, _), log, square in zip(figures, logs, squares, strict=True):
+        from_own, has_siblings = next(remaining[node], 0.0), len(by_node[node]) >= LEAST_DEVICES
+        more = max(square - usual, 0.0)
+        one = _placed(log - centre, of_fleet, more)
+        if one.standing in ("maybe", "even") and has_siblings and _is_far(log - centre):
+            in_node = _placed(from_own, of_node, more)
             one = in_node if in_node.standing == "slow" else one
-        if len(by_node[figure.node]) >= LEAST_DEVICES and not (_is_far(from_own) and from_own < 0):
+        if has_siblings and not (_is_far(from_own) and from_own < 0):
             # It is no lower than its node: whether the node is low is judged by nodes, which few tell badly.
             one = replace(one, standing=_BESIDE_ITS_OWN[one.standing]) if one.standing in _BESIDE_ITS_OWN else one
         placed.append(one)
-    return Group(len(medians), math.exp(centre), spread, tuple(placed))
+    return math.exp(centre), spread, tuple(placed)
 
 
 class _Scale:
@@ -159,7 +139,7 @@ def _is_far(distance: float) -> bool:
     return abs(math.exp(distance) - 1) >= LEAST_DISTANCE
 
 
-def _placed(figure: Figure, distance: float, scale: _Scale, more: float) -> Placed:
+def _placed(distance: float, scale: _Scale, more: float) -> Placed:
     """`distance` is of logarithms, from what the device is held against; `more` the variance that is its own."""
     spread = math.sqrt(scale.square + more)
     reach, look = scale.certain * spread, scale.maybe * spread
@@ -171,7 +151,7 @@ def _placed(figure: Figure, distance: float, scale: _Scale, more: float) -> Plac
             standing = "maybe"
     # Of a few nodes far apart nothing is known: the interval may reach beyond any number.
     high = math.exp(min(distance + reach, _LARGEST))
-    return Placed(figure, math.exp(distance), math.exp(distance - reach), high, standing)
+    return Placed(math.exp(distance), math.exp(distance - reach), high, standing)
 
 
 # -- whole nodes -------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -19,6 +20,10 @@ SAME_START_S = 60.0
 # What tells a child that it is one of many: a check of one node must not wait for the others.
 PREFIXES = ("TORCHELASTIC_", "MASTER_", "OMPI_", "PMIX_", "PMI_", "SLURM_STEP", "SLURM_PROC", "SLURM_TASK")
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
+# What gloo, NCCL and torch's store say to a rank whose neighbour is gone.
+LOST_PEER = re.compile(
+    r"connection (closed by peer|reset|was likely closed)|broken pipe|remote process exited|remote error", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,43 +52,36 @@ def detect(environment: Mapping[str, str], parent: int = 0) -> Launch:
     """
     job = _first(environment, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "JOB_ID")
     if "TORCHELASTIC_RUN_ID" in environment:
-        return _torchrun(environment, job, parent)
+        run, number = environment["TORCHELASTIC_RUN_ID"], functools.partial(_number, environment)
+        # Without --rdzv-id every run of torchrun is named so.
+        named = run if run and run != "none" else job
+        again, start = number("TORCHELASTIC_RESTART_COUNT") or 0, f"{run}.{parent}"
+        return Launch("torchrun", named, again, number("GROUP_WORLD_SIZE"), None, True, number("LOCAL_RANK"), start)
     if "OMPI_COMM_WORLD_SIZE" in environment or "PMI_SIZE" in environment:
-        return _mpirun(environment, job)
+        size = _number(environment, "OMPI_COMM_WORLD_SIZE") or _number(environment, "PMI_SIZE")
+        local = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE") or _number(environment, "MPI_LOCALNRANKS")
+        rank = _number(environment, "OMPI_COMM_WORLD_LOCAL_RANK")
+        rank = rank if rank is not None else _number(environment, "MPI_LOCALRANKID")
+        # Ranks are spread evenly, as a rule; where they are not the launcher's number of nodes is not known.
+        nodes = size // local if size and local and size % local == 0 else None
+        named = _first(environment, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
+        return Launch("mpirun", job or named, 0, nodes, None, True, rank, named or job or "")
     host = _first(environment, "SLURMD_NODENAME")
-    attempt = _number(environment, "SLURM_RESTART_COUNT") or 0
+    attempt = _number(environment, "SLURM_RESTART_COUNT")
     if "SLURM_PROCID" in environment and "SLURM_JOB_ID" in environment:
         nodes = _number(environment, "SLURM_STEP_NUM_NODES") or _number(environment, "SLURM_NNODES")
         step = environment.get("SLURM_STEP_ID", "")
-        return Launch("srun", job, attempt, nodes, host, True, _number(environment, "SLURM_LOCALID"), f"{job}.{step}")
+        return Launch(
+            "srun", job, attempt or 0, nodes, host, True, _number(environment, "SLURM_LOCALID"), f"{job}.{step}"
+        )
     if "SLURM_JOB_ID" in environment:
-        return Launch("slurm prolog", job, attempt, None, host)
+        return Launch("slurm prolog", job, attempt or 0, None, host)
     if "JOB_COMPLETION_INDEX" in environment:
         # A Job, or a JobSet's: an indexed Job gives each pod its index, the rest comes by the downward API.
-        run, host = _first(environment, "JOBSET_NAME", "JOB_NAME"), _first(environment, "NODE_NAME")
-        attempt = _number(environment, "JOBSET_RESTART_ATTEMPT") or 0
-        return Launch("kubernetes", run, attempt, _number(environment, "JOB_COMPLETIONS"), host)
+        named, attempt = _first(environment, "JOBSET_NAME", "JOB_NAME"), _number(environment, "JOBSET_RESTART_ATTEMPT")
+        nodes, host = _number(environment, "JOB_COMPLETIONS"), _first(environment, "NODE_NAME")
+        return Launch("kubernetes", named, attempt or 0, nodes, host)
     return Launch("none")
-
-
-def _torchrun(environment: Mapping[str, str], job: str | None, parent: int) -> Launch:
-    run = environment["TORCHELASTIC_RUN_ID"]
-    nodes = _number(environment, "GROUP_WORLD_SIZE")
-    attempt = _number(environment, "TORCHELASTIC_RESTART_COUNT") or 0
-    # Without --rdzv-id every run of torchrun is named so.
-    named = run if run and run != "none" else job
-    return Launch("torchrun", named, attempt, nodes, None, True, _number(environment, "LOCAL_RANK"), f"{run}.{parent}")
-
-
-def _mpirun(environment: Mapping[str, str], job: str | None) -> Launch:
-    size = _number(environment, "OMPI_COMM_WORLD_SIZE") or _number(environment, "PMI_SIZE")
-    local = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE") or _number(environment, "MPI_LOCALNRANKS")
-    rank = _number(environment, "OMPI_COMM_WORLD_LOCAL_RANK")
-    rank = rank if rank is not None else _number(environment, "MPI_LOCALRANKID")
-    # Ranks are spread evenly, as a rule; where they are not the launcher's number of nodes is not known.
-    nodes = size // local if size and local and size % local == 0 else None
-    start = _first(environment, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID")
-    return Launch("mpirun", job or start, 0, nodes, None, True, rank, start or job or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +164,15 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
+@functools.cache
+def boot_id() -> str | None:
+    """Return what names this start of the machine (Linux); None where nothing does."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()[:64] or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def alone(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment of a part: that of this process, without what says that it is one of many."""
     return {name: value for name, value in environment.items() if name not in NAMES and not name.startswith(PREFIXES)}
@@ -201,7 +208,8 @@ def elected(launch: Launch, host: str) -> Iterator[bool]:
             yield False
             return
         # Free, but somebody of this start may have had it and be done already.
-        if _ended_lately(file.read(64)):
+        ended = re.match(rb"\d+\.\d+ ", file.read(64))
+        if ended is not None and abs(time.time() - float(ended[0])) < SAME_START_S:
             yield False
             return
         try:
@@ -210,11 +218,3 @@ def elected(launch: Launch, host: str) -> Iterator[bool]:
             file.seek(0)
             file.write(f"{time.time():.3f} ".encode())
             file.flush()
-
-
-def _ended_lately(text: bytes) -> bool:
-    try:
-        ended = float(text.split()[0])
-    except (IndexError, ValueError):
-        return False
-    return abs(time.time() - ended) < SAME_START_S

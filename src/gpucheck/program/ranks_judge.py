@@ -33,20 +33,24 @@ AHEAD = 0.02
 # cause all of it without being late in most steps.
 MOST, SELDOM = 0.9, 0.15
 
-Outcome = Literal["straggler", "alternating", "alike", "not_decided"]
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One collective: its group, the step it is in, and when each rank arrived, in seconds of one clock.
 
-    `waits` is whether all ranks of such a call wait for the last; a broadcast's source does not.
+    `waits` is whether all ranks of such a call wait for the last; a broadcast's source does not. `place` is how many
+    calls of its group stand before it in its step.
     """
 
     group: str
     step: int
     arrivals: Mapping[int, float]
     waits: bool = True
+    place: int = 0
+
+    @property
+    def position(self) -> tuple[str, int]:
+        return self.group, self.place
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +70,9 @@ class Table:
 class Verdict:
     """Who holds up the job. `cost_s` is a step's cost, `late_s` by how much each rank is later than its siblings."""
 
-    outcome: Outcome
+    outcome: Literal["straggler", "alternating", "alike", "not_decided"]
     ranks: tuple[int, ...] = ()
     cost_s: float = 0.0
-    last_share: float = 0.0
     late_s: Mapping[int, float] = field(default_factory=dict)
     reason: str = ""
     # In which part of the steps each rank is last, and the collective of a step at which the named one is latest, by
@@ -92,6 +95,8 @@ def judge(table: Table) -> Verdict:
     if not table.inside and not any(call.waits for call in table.calls):
         reason = "no collective was seen for which all ranks wait (with a root, as in broadcast, not all do)"
         return Verdict("not_decided", reason=reason)
+    if math.inf in table.clock_error_s.values():
+        return Verdict("not_decided", reason="the clocks of the hosts could not be compared")
     lateness = _lateness(table)
     late, lost_by_step = lateness.late, lateness.lost
     steps = sorted(lost_by_step)
@@ -123,25 +128,22 @@ def judge(table: Table) -> Verdict:
     others = max((weights[rank] for rank in late if rank not in named), default=0.0)
     alone = bool(named) and others < max(weights[rank] for rank in named) / 2
     if alone and (len(named) == 1 or not _alternate(named, late, steps)):
-        share = sum(shares[rank] for rank in named)
         at = lateness.at[named[0]]
         where = max(at, key=at.__getitem__)
         mean, most = statistics.fmean(cost), _most(cost) / len(steps)
-        return Verdict("straggler", tuple(sorted(named)), mean, share, means, "", shares, where, most)
+        return Verdict("straggler", tuple(sorted(named)), mean, means, "", shares, where, most)
+    reason, top = "", max(lateness.waited, key=lateness.waited.__getitem__)
     if lost_s - clock_s > least:
-        top = max(lateness.waited, key=lateness.waited.__getitem__)
-        if not named and lateness.waited[top] > 0.75 * sum(lost) and is_seldom:
-            told = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step"
-            few = f"in {len(costly)} of {len(steps)} steps: too few to tell it from chance"
-            reason = f"{told}, most of it for rank {top}, {few}"
-            return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
-        share = sum(shares[rank] for rank in named)
-        return Verdict("alternating", tuple(sorted(named)), lost_s, share, means, "", shares)
-    apart = _apart(table) - 2 * clock_s
-    if apart > 2 * least:
+        if named or lateness.waited[top] <= 0.75 * sum(lost):
+            return Verdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
+        few = "too few" if is_seldom else "not evenly enough"
+        told = f"most of it for rank {top}, in {len(costly)} of {len(steps)} steps: {few} to tell it from chance"
+        reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {told}"
+    elif clock_s > least:
+        reason = f"the hosts' clocks are compared to {clock_s * 1e3:.3g} ms: a late rank may not be seen"
+    elif (apart := _apart(table) - 2 * clock_s) > 2 * least:
         reason = f"ranks arrive {apart * 1e3:.3g} ms apart, and nobody was seen to wait"
-        return Verdict("not_decided", reason=reason, late_s=means, shares=shares)
-    return Verdict("alike", late_s=means, shares=shares)
+    return Verdict("not_decided" if reason else "alike", late_s=means, reason=reason, shares=shares)
 
 
 def _most(costs: Sequence[float]) -> int:
@@ -286,52 +288,43 @@ def _lateness(table: Table) -> _Lateness:
     if not table.inside:
         # A call that ranks wait for is behind all that its ranks did before, wherever other groups are.
         calls.sort(key=lambda one: max(one.arrivals.values()))
-    positions = _positions(calls)
     # Two clocks that are off make a rank seem to go on before the last has come.
     slack = 2 * max(table.clock_error_s.values(), default=0.0)
-    releasing = [True] * len(calls) if table.inside else _releasing(calls, positions, slack)
-    nowhere: dict[int, dict[tuple[str, int], float]] = {rank: defaultdict(float) for rank in table.ranks}
-    waited = dict.fromkeys(table.ranks, 0.0)
-    found = _Lateness({rank: {} for rank in table.ranks}, {}, waited, [], nowhere)
+    releasing = [True] * len(calls) if table.inside else _releasing(calls, slack)
+    found = _Lateness(
+        {rank: {} for rank in table.ranks},
+        {},
+        dict.fromkeys(table.ranks, 0.0),
+        [],
+        {rank: defaultdict(float) for rank in table.ranks},
+    )
     released: dict[int, float] = {}
-    for call, position, releases in zip(calls, positions, releasing, strict=True):
+    for call, releases in zip(calls, releasing, strict=True):
         if not releases:
             continue
-        arrivals = call.arrivals
         # A group that meets for the first time: lateness from before is nobody's that can be known.
-        known = table.inside or all(rank in released for rank in arrivals)
-        if known and call.step >= APART:
-            own = {rank: at - (0.0 if table.inside else released[rank]) for rank, at in arrivals.items()}
-            _add(found, call.step, position, own)
-        released |= dict.fromkeys(arrivals, max(arrivals.values()))
+        if call.step >= APART and (table.inside or released.keys() >= call.arrivals.keys()):
+            own = {rank: at - (0.0 if table.inside else released[rank]) for rank, at in call.arrivals.items()}
+            _add(found, call, own)
+        released |= dict.fromkeys(call.arrivals, max(call.arrivals.values()))
     return found
 
 
-def _add(found: _Lateness, step: int, position: tuple[str, int], own: dict[int, float]) -> None:
+def _add(found: _Lateness, call: Call, own: dict[int, float]) -> None:
     """Count one call: each rank beside the median of the others in its group."""
-    ordered = sorted(own.values())
+    ordered, step = sorted(own.values()), call.step
     for rank, value in own.items():
         at = bisect.bisect_left(ordered, value)
         rows, later = found.late[rank], value - stats.median_without(ordered, at)
         rows[step] = rows.get(step, 0.0) + later
-        found.at[rank][position] += later
+        found.at[rank][call.position] += later
     latest = max(own, key=own.__getitem__)
     found.waited[latest] += _behind_middle(ordered)
     found.last[step] = max(found.last.get(step, (0.0, latest)), (ordered[-1] - ordered[-2], latest))
     found.own.append((step, own))
 
 
-def _positions(calls: Sequence[Call]) -> list[tuple[str, int]]:
-    """Each call's group, and its place among the group's calls of its step."""
-    counted: Counter[tuple[str, int]] = Counter()
-    found = []
-    for call in calls:
-        found.append((call.group, counted[call.group, call.step]))
-        counted[call.group, call.step] += 1
-    return found
-
-
-def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]], slack: float) -> list[bool]:
+def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
     """Return whether the ranks of each call went on only when its last had arrived.
 
     DDP's buckets are handed over one after another, and only the last is waited for. The last call of a group in a
@@ -365,13 +358,10 @@ def _releasing(calls: Sequence[Call], positions: Sequence[tuple[str, int]], slac
                 others = ordered[index]
                 middle = stats.median_without(others, bisect.bisect_left(others, own))
                 apart = last - middle if len(others) > 2 else since[index]
-                gaps[positions[index]][rank].append((at - own, last - own, apart, of_last.get(index, at - own)))
+                gaps[calls[index].position][rank].append((at - own, last - own, apart, of_last.get(index, at - own)))
     waited = {position: _is_waited_for(rows, slack) for position, rows in gaps.items()}
     ends = set(final.values())
-    return [
-        call.waits and (index in ends or waited.get(position, False))
-        for index, (call, position) in enumerate(zip(calls, positions, strict=True))
-    ]
+    return [call.waits and (index in ends or waited.get(call.position, False)) for index, call in enumerate(calls)]
 
 
 # How long a rank took to its next call, how much earlier than the last it was, and how late the last was by itself:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from gpucheck import units
 from gpucheck.render.blocks import (
@@ -132,16 +133,8 @@ def _part(part: NodePart) -> Sequence[str | Cell]:
 # -- for other programs ------------------------------------------------------------------------------------------------
 
 
-def good(report: Report) -> str:
-    return _lines(report, "good")
-
-
-def bad(report: Report) -> str:
-    """The nodes that must not be used, a name a line; empty where the check itself is suspect."""
-    return _lines(report, "bad")
-
-
-def _lines(report: Report, which: str) -> str:
+def listed(report: Report, which: Literal["good", "bad"]) -> str:
+    """The nodes that are good, or must not be used, a name a line; none is bad where the check itself is suspect."""
     fleet = report.results.get("fleet_judge")
     names: tuple[str, ...] = getattr(fleet, which) if fleet is not None else ()
     return "".join(f"{name}\n" for name in names)

@@ -25,6 +25,7 @@ from gpucheck.program.run import memory_peaks, ranks, recorder
 from gpucheck.render import run as shown
 from gpucheck.render import text
 from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.finding import Finding
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.results.ranks import RanksResult
 
@@ -54,7 +55,7 @@ def table(
         parts = [own(rank, step) for rank in range(ranks_)]
         for part in range(len(parts[0])):
             at = [begun + parts[rank][part] for rank, begun in enumerate(at)]
-            calls.append(Call("0", step, dict(enumerate(at))))
+            calls.append(Call("0", step, dict(enumerate(at)), place=part))
             if waits or part == len(parts[0]) - 1:
                 at = [max(at)] * ranks_
     errors = {rank: error if rank >= ranks_ // 2 else 0.0 for rank in range(ranks_)}
@@ -65,7 +66,7 @@ def test_the_rank_that_takes_longer_is_named_with_its_cost() -> None:
     verdict = ranks_judge.judge(table(lambda rank, step: [STEP_S + noise(rank, step) + 0.02 * (rank == 2)]))
     assert (verdict.outcome, verdict.ranks, verdict.where) == ("straggler", (2,), ("0", 0))
     assert verdict.cost_s == pytest.approx(0.02, abs=1e-3)
-    assert verdict.last_share == 1.0
+    assert verdict.shares[2] == 1.0
 
 
 def test_a_sound_job_and_one_that_is_late_by_less_than_two_percent_name_nobody() -> None:
@@ -147,7 +148,7 @@ def test_who_is_seldom_late_by_much_is_named_and_by_its_cost() -> None:
     often = table(lambda rank, step: [STEP_S + noise(rank, step) + 0.3 * (rank == 0 and step % 10 == 9)], 2, 300)
     verdict = ranks_judge.judge(often)
     assert (verdict.outcome, verdict.ranks) == ("straggler", (0,))
-    assert verdict.last_share < 0.7 and verdict.cost_share == pytest.approx(0.1, abs=0.01)
+    assert verdict.shares[0] < 0.7 and verdict.cost_share == pytest.approx(0.1, abs=0.01)
     assert verdict.cost_s == pytest.approx(0.03, abs=2e-3)
     # Each by another rank, nobody stands out.
     turns = table(
@@ -167,12 +168,23 @@ def test_who_is_seldom_late_by_much_is_named_and_by_its_cost() -> None:
     assert once.reason == f"{costs}, in 1 of 77 steps: too few to tell it from chance"
 
 
+def test_who_is_late_in_half_of_a_job_is_not_told_as_one_of_those_that_take_turns() -> None:
+    """It sits on a GPU that became hot, or behind a neighbour that came later."""
+    late = table(lambda rank, step: [STEP_S + noise(rank, step) + 0.02 * (rank == 1 and step >= 42)], 2)
+    verdict = ranks_judge.judge(late)
+    assert (verdict.outcome, verdict.ranks) == ("not_decided", ())
+    assert "most of it for rank 1, in 35 of 77 steps: not evenly enough" in verdict.reason
+
+
 def test_what_clocks_may_be_off_is_no_lateness() -> None:
     def own(rank: int, step: int) -> list[float]:
         return [STEP_S + noise(rank, step) + 0.004 * (rank == 3)]
 
     assert ranks_judge.judge(table(own)).ranks == (3,)
-    assert ranks_judge.judge(table(own, error=0.005)).ranks == ()
+    unclear = ranks_judge.judge(table(own, error=0.005))
+    assert (unclear.outcome, unclear.ranks) == ("not_decided", ())
+    assert unclear.reason == "the hosts' clocks are compared to 5 ms: a late rank may not be seen"
+    assert ranks_judge.judge(table(lambda rank, step: [STEP_S + noise(rank, step)], error=0.001)).outcome == "alike"
 
 
 def test_lateness_that_nobody_waits_for_is_no_pass() -> None:
@@ -181,7 +193,8 @@ def test_lateness_that_nobody_waits_for_is_no_pass() -> None:
     for step in range(80):
         first = {rank: step * STEP_S + 0.02 * (rank == 1) for rank in range(4)}
         calls.append(Call("0", step, first, waits=False))
-        calls.append(Call("0", step, {rank: step * STEP_S + 0.03 + noise(rank, step) for rank in range(4)}))
+        second = {rank: step * STEP_S + 0.03 + noise(rank, step) for rank in range(4)}
+        calls.append(Call("0", step, second, place=1))
     verdict = ranks_judge.judge(Table((0, 1, 2, 3), 80, STEP_S, calls))
     assert (verdict.outcome, verdict.ranks) == ("not_decided", ())
 
@@ -370,6 +383,21 @@ def test_another_hosts_time_is_moved_by_what_lies_between_two_readings() -> None
     assert one.offset(3 * 10**9)[1] == pytest.approx(50e-9 + 50e-6 * 2)
 
 
+def test_a_clock_that_was_set_between_two_readings_blames_nobody(tmp_path: Path) -> None:
+    """The clock of rank 2's host, 100 ms behind, was set right after a quarter of a job of 10 s."""
+    for rank in range(3):
+        lines, own = steps_of(rank, -1), 100 * MS * (rank == 2)
+        set_at = 25 * 10**8
+        lines[2]["rows"] = [[kind, number, at - own * (at < set_at)] for kind, number, at in lines[2]["rows"]]
+        clocks = [(0, own), (10 * 10**9, 0)]
+        head = [{"say": "clock", "at_ns": at, "offset_ns": offset, "error_ns": 0} for at, offset in clocks]
+        write(tmp_path, rank, [*head, *lines], hosts=True)
+    result = ranks.result(tmp_path)
+    assert result.outcome == "not_decided" and "clocks are compared to 95 ms" in result.reason
+    # 10 ms in 30 s is NTP's own pace.
+    assert ranks.Read(1, hosts=True, clocks=[(0, 0, 50), (30 * 10**9, 10 * MS, 50)]).offset(0)[1] < 1e-6
+
+
 def test_ranks_that_wrote_nothing_are_named(tmp_path: Path) -> None:
     write(tmp_path, 0, steps_of(0, 1))
     result = ranks.result(tmp_path)
@@ -442,6 +470,14 @@ def test_what_keeps_a_job_from_being_judged_is_told_as_it_is(tmp_path: Path) -> 
     assert told(0, 40) == "40 steps: fewer than 60"
     assert told(0, 80) == "a record of 0 of 80 steps: the rest was lost with a process"
     assert told(80, 80, "reduce").startswith("no collective was seen for which all ranks wait")
+
+
+def test_a_record_without_an_end_is_told_as_one(tmp_path: Path) -> None:
+    """The folder was full: of 80 steps 54 were written, and no word of the others."""
+    for rank in range(3):
+        write(tmp_path, rank, steps_of(rank, -1, 54)[: 4 if rank else 5])
+    reason = "54 steps: fewer than 60; the record of ranks 1 and 2 has no end"
+    assert ranks.result(tmp_path).reason == reason
 
 
 def test_calls_that_a_rank_has_no_record_of_do_not_make_it_late(tmp_path: Path) -> None:
@@ -581,6 +617,58 @@ def test_the_first_of_two_calls_that_are_waited_for_is_told_by_one_clock(tmp_pat
     assert (seen.call.group, seen.inside, seen.missing) == ("pair", (2,), (3,))
 
 
+def in_groups(folder: Path, waits: Sequence[tuple[str, ...]], groups: Mapping[str, Sequence[int]]) -> Finding:
+    """Each rank waits in these calls, an entry for a rank, one after another: the finding of the hang."""
+    names = list(groups)
+    for rank, own in enumerate(waits):
+        of = [{"say": "group", "name": name, "ranks": list(groups[name])} for name in names if rank in groups[name]]
+        kinds = [KIND | {"kind": n, "group": name} for n, name in enumerate(names)]
+        rows = [[names.index(name), 1, (rank + n + 1) * MS] for n, name in enumerate(own)]
+        calls = {"say": "calls", "lost": 0, "p2p": 0, "rows": rows}
+        pending = {"say": "pending", "hang": True, "rows": [row[:2] for row in rows]}
+        where = {"say": "where", "frames": [["/job/train.py", 10 + rank, "<module>"]]}
+        write(folder, rank, [*kinds, *of, calls, pending, where], world=len(waits))
+    (folder / "hang").write_text(f"{100 * MS} 5.0")
+    return next(one for one in ranks.findings(ranks.result(folder)) if one.id == "run.ranks.hang")
+
+
+def test_who_waits_in_another_call_itself_is_not_to_blame_for_a_hang(tmp_path: Path) -> None:
+    """Rank 1 waits for rank 2, which waits for rank 0, which computes: the first call is not the one to look at."""
+    finding = in_groups(tmp_path, ((), ("a",), ("b",)), {"a": (1, 2), "b": (0, 2)})
+    assert finding.title == "the job hangs: rank 0 missing"
+    assert finding.message.endswith(
+        "rank 2 waits in all_reduce number 1 of group b for 5.00 s; rank 0 is at /job/train.py:10"
+    )
+    # Of two ranks that are missing one waits for the other.
+    finding = in_groups(tmp_path, (("0",), ("pair",), ()), {"0": (0, 1, 2), "pair": (1, 2)})
+    assert finding.title == "the job hangs: rank 2 missing"
+
+
+def test_ranks_that_wait_for_each_other_are_not_missing(tmp_path: Path) -> None:
+    """Two groups of the same ranks in two orders, and a ring of three groups."""
+    for waits, groups in (
+        ((("a",), ("b",)), {"a": (0, 1), "b": (0, 1)}),
+        ((("a",), ("b",), ("c",)), {"a": (0, 1), "b": (1, 2), "c": (2, 0)}),
+    ):
+        finding = in_groups(tmp_path, waits, groups)
+        assert finding.title == "the job hangs: ranks wait for each other in different collectives"
+        assert finding.message == (
+            "rank 0 waits in all_reduce number 1 of group a for 5.00 s; "
+            "rank 1 waits in another collective at /job/train.py:11"
+        )
+        assert finding.fix == "make them in one order on all ranks, whatever their group"
+
+
+def test_groups_without_a_common_rank_are_two_where_torch_gives_them_one_name(tmp_path: Path) -> None:
+    """split_group() of older torch counts the groups of each rank. The stages of a pipeline have other shapes."""
+    for rank in range(4):
+        lines = steps_of(rank, rank if rank > 1 else -1)
+        of = GROUP | {"ranks": [0, 1] if rank < 2 else [2, 3]}
+        write(tmp_path, rank, [KIND | {"sizes": [[8 if rank < 2 else 16]]}, of, *lines[2:]], world=4)
+    result = ranks.result(tmp_path)
+    assert (result.mismatch, result.outcome, result.late) == (None, "alike", ())
+
+
 def test_all_ranks_in_a_call_are_not_cleared_where_roots_and_orders_are_unknown(tmp_path: Path) -> None:
     def told(*names: str) -> str:
         for rank in range(3):
@@ -642,6 +730,64 @@ def test_who_failed_first_is_told(tmp_path: Path) -> None:
     )
 
 
+def ended(
+    folder: Path, ends: Sequence[tuple[int | None, int, bool]], *, world: int = 3, hosts: bool = False
+) -> Finding:
+    """What is told of ranks that end so: the status (None: no record of it), the time, whether their error is one of a
+    lost peer."""
+    for rank, (code, at_ns, lost_peer) in enumerate(ends):
+        end: dict[str, Any] = {
+            "say": "end",
+            "exit": code,
+            "at_ns": at_ns,
+            "steps": 7,
+            "lines": [],
+            "lost_peer": lost_peer,
+        }
+        write(folder, rank, [KIND, GROUP, *([] if code is None else [end])], world=world, hosts=hosts)
+    return next(one for one in ranks.findings(ranks.result(folder)) if one.id == "run.ranks.ended")
+
+
+def test_a_rank_whose_error_says_that_another_was_gone_is_not_the_first(tmp_path: Path) -> None:
+    # The other is on a host without a common folder, or was killed with the gpucheck that watched it.
+    finding = ended(tmp_path, [(1, 10, True), (1, 11, True)], world=4)
+    assert finding.title == "ranks 0 and 1 failed because another rank was gone"
+    assert finding.message == "after 7 steps; how ranks 2 and 3 ended is in no record"
+    assert ended(tmp_path, [(1, 10, True), (-15, 12, False), (None, 0, False)]).message.endswith(
+        "rank 2 ended is in no record"
+    )
+    # Its own end took longer than theirs.
+    assert ended(tmp_path, [(1, 10, True), (1, 12, False), (-15, 11, False)]).title == "rank 1 ended first, exit 1"
+    # No clock in common is needed where one alone failed by itself.
+    assert (
+        ended(tmp_path, [(1, 10, True), (1, 12, False), (1, 9, True)], hosts=True).title == "rank 1 ended first, exit 1"
+    )
+    # The launcher's signal is a cause where it came first.
+    assert ended(tmp_path, [(1, 10, True), (-15, 9, False), (0, 8, False)]).title == "rank 1 ended first, by SIGTERM"
+    assert ended(tmp_path, [(1, 10, True), (1, 11, True), (1, 12, True)]).title == "rank 0 ended first, exit 1"
+
+
+def test_who_ended_a_job_that_hangs_is_not_told_as_its_cause(tmp_path: Path) -> None:
+    hang(tmp_path, "S (sleeping)", [])
+    for rank in range(3):
+        with open(tmp_path / f"rank{rank}.jsonl", "a") as file:
+            end: dict[str, Any] = {"say": "end", "exit": -15, "at_ns": 10**10 + rank, "steps": 1, "lines": []}
+            file.write("\n" + json.dumps(end) + "\n")
+    assert "run.ranks.ended" not in [one.id for one in ranks.findings(ranks.result(tmp_path))]
+
+
+def test_a_file_of_a_start_before_this_one_blames_nobody(tmp_path: Path) -> None:
+    """A job with the same port, number of ranks and name; rank 2 has not written since."""
+    for rank in range(3):
+        lines = steps_of(rank, -1)
+        if rank == 2:
+            lines[-1] |= {"exit": 1, "at_ns": 9 * MS}
+        write(tmp_path, rank, lines, more={"at_ns": 0 if rank == 2 else 10 * MS})
+    result = ranks.result(tmp_path)
+    assert ([one.rank for one in result.ranks], result.world) == ([0, 1], 3)
+    assert [one.id for one in ranks.findings(result)] == ["run.ranks.straggler"]
+
+
 def test_who_failed_first_is_unknown_where_the_clocks_of_hosts_were_not_compared(tmp_path: Path) -> None:
     for rank in range(3):
         end: dict[str, Any] = {"say": "end", "exit": rank > 0, "at_ns": 10 + rank, "steps": 7, "lines": []}
@@ -652,7 +798,7 @@ def test_who_failed_first_is_unknown_where_the_clocks_of_hosts_were_not_compared
 
 
 def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: Path) -> None:
-    def told(calls: int, *, is_complete: bool, done: int = 79, code: int = 1) -> str:
+    def told(calls: int, *, is_complete: bool, done: int = 79, code: int = 1, lost_peer: bool = False) -> str:
         for rank in range(3):
             lines = steps_of(rank, -1)
             if rank == 1:
@@ -662,6 +808,7 @@ def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: P
                 "exit": 0 if has_left else code,
                 "at_ns": 10**10 + has_left,
                 "steps": done if has_left else 80,
+                "lost_peer": lost_peer and not has_left,
             }
             answer: dict[str, Any] = {"say": "pending", "rows": []}
             write(tmp_path, rank, [*lines, *([answer] if is_complete else [])])
@@ -675,6 +822,7 @@ def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: P
     # What it had not handed on is lost: its steps tell.
     assert told(40, is_complete=False).startswith(early)
     # It made all of them, or a rank was killed.
+    assert told(40, is_complete=False, done=80, lost_peer=True).startswith(early.replace("79", "80"))
     others = "ended first, exit 1: after 80 steps; rank 2 failed after it"
     assert told(80, is_complete=True) == told(40, is_complete=False, done=80) == "rank 0 " + others
     assert told(79, is_complete=True, code=-9).startswith("rank 0 ended first, by SIGKILL")
@@ -703,6 +851,16 @@ def test_a_job_is_what_the_launcher_says(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert json.loads(line)["rank"] == 1
     assert found.result() is None
     assert ranks.is_job(str(tmp_path))
+
+
+def test_a_program_that_goes_to_another_folder_is_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hydra's programs do: what was recorded after that was lost, for the path was that of before."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    found = ranks.job("out", None, ends=False)
+    assert found is not None
+    assert found.asked()["path"] == str(tmp_path / "out" / "rank0.jsonl")
 
 
 def test_marks_of_a_job_before_are_gone_on_every_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -770,12 +928,7 @@ def entry(record: int, number: int, **more: Any) -> dict[str, Any]:
 
 
 def recorder_of(folder: Path, entries: list[dict[str, Any]]) -> recorder.Recorder:
-    asked: dict[str, Any] = {
-        "path": str(folder / "rank0.jsonl"),
-        "hang_mark": str(folder / "hang"),
-        "hang_after_s": None,
-    }
-    asked |= {"end_mark": str(folder / "failed"), "hosts": False}
+    asked: dict[str, Any] = {"path": str(folder / "rank0.jsonl"), "hang_after_s": None, "hosts": False}
 
     def dump(*, includeCollectives: bool, includeStackTraces: bool, onlyActive: bool) -> bytes:
         return pickle.dumps({"entries": entries})

@@ -11,6 +11,7 @@ from gpucheck import messages, naming, units
 from gpucheck.bench import judging
 from gpucheck.bench.collective import PEER_COPY
 from gpucheck.bench.judging import Ceilings, Judge, Seen, headline
+from gpucheck.machine import launcher
 from gpucheck.machine.child_protocol import Line
 from gpucheck.measure import runs
 from gpucheck.report.facts import Facts
@@ -40,8 +41,6 @@ STEPS = ("", "joining", "starting", "calling", "timing")
 _DIED = ("unstarted", "crashed", "killed", "failed", "closed")
 # What a backend answers to a call that it does not have.
 _UNSUPPORTED = ("not support", "unsupported", "not implemented", "does not have")
-# What a rank says whose neighbour is gone.
-_OF_ANOTHER = ("connection closed by peer", "connection reset", "broken pipe", "remote process exited", "remote error")
 _NCCL = "rerun with NCCL_DEBUG=INFO; `gpucheck doctor` shows IOMMU and ACS; does NCCL_P2P_DISABLE=1 help?"
 
 
@@ -58,7 +57,7 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     }
     died = [one for one in bad if one.how in _DIED] or [one for one in bad if one.how == "stopped"]
     spoke = [one for one in bad if not one.how]
-    spoke = [one for one in spoke if not any(word in one.why.lower() for word in _OF_ANOTHER)] or spoke
+    spoke = [one for one in spoke if not launcher.LOST_PEER.search(one.why)] or spoke
     blame: Verdict = "inconclusive" if kind == "cpu" else "fail"
     if died:
         # A signal from outside, as the kernel's for want of memory, is no fault of what was measured.

@@ -116,7 +116,7 @@ def _end(result: RunResult, folder: str) -> Finding:
         return Finding("run.ended", "info", f"the program ended with {error.kind} at {where}", first, fix=fix)
     if code > 0:
         return Finding("run.ended", "info", f"the program ended with status {code}")
-    name = _signal(code)
+    name = signal_name(code)
     why = "often the OOM killer: see sudo dmesg" if name == "SIGKILL" else ""
     if result.cut_off_in is not None:
         file, _, line = result.cut_off_in.rpartition(":")
@@ -124,7 +124,8 @@ def _end(result: RunResult, folder: str) -> Finding:
     return Finding("run.ended", "info", f"the program was ended by {name}", why)
 
 
-def _signal(code: int) -> str:
+def signal_name(code: int) -> str:
+    """`SIGKILL`, of a status below 0."""
     return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
 
 
@@ -457,7 +458,7 @@ def _stop(result: DryResult) -> Iterator[Finding]:
     if stop is None:
         code = result.exit or 0
         if code < 0 or result.memory is None:  # the memory is written at the end, with the mistakes that were caught
-            how = _signal(code) if code < 0 else "os._exit, which discards what was found"
+            how = signal_name(code) if code < 0 else "os._exit, which discards what was found"
             yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {how}")
         return
     if stop.kind == "OutOfMemoryError" and result.memory is not None and result.memory.exceeded is not None:

@@ -29,15 +29,17 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.errors import CannotLook
+from gpucheck.machine import launcher
 from gpucheck.program import ranks_judge
 from gpucheck.program.ranks_judge import Call, Table
+from gpucheck.program.run import judge
 from gpucheck.report.codec import visible
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.ranks import Collective, JobHang, JobMismatch, JobRank, RanksResult
 
 # The recorder's own size, where the user has not set one. Each torch warns of the name that is not its own.
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-RENAMED = (2, 9)
+RENAMED: tuple[int, ...] = (2, 9)
 # Reading one entry takes 7 to 25 µs, and all are read each time: 4096 stall a program for 0.1 s at most.
 ENTRIES = 4096
 # A rank at a hang: its thread writes within a second or two, then its stack is asked for, then all is read.
@@ -53,8 +55,8 @@ MOST_BYTES = 512 * 2**20
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "gc", "queued")
 # GPUs of one part differ by a few percent in the clock that they reach with the same power.
 SLOW_CLOCK = 0.95
-# Clocks of servers may run off by this much between two readings.
-DRIFT = 50e-6
+# Clocks of servers may run off by this much between two readings, and NTP moves one by no more unless it sets it anew.
+DRIFT, SLEW = 50e-6, 500e-6
 # Every rank of such a call waits for the last; the others have a root that does not.
 _WAITED = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier|all_?to_?all", re.IGNORECASE)
 # Of these all ranks must give as many elements.
@@ -80,9 +82,8 @@ class Job:
     # Whether torchrun says that the ranks are on several hosts.
     has_hosts: bool
     asked_at: float | None = None
-    has_asked: bool = False
-    has_told: bool = False
-    has_shown: bool = False
+    # Of a hang: how many of asking for the stack, writing it and telling all have been done.
+    done: int = 0
     # Of the GPU's clock, while kernels ran.
     clocks_hz: list[float] = field(default_factory=list)
 
@@ -95,9 +96,6 @@ class Job:
         """Options of the recorder in the program's process."""
         return {
             "path": str(self.path),
-            "stack": str(self.path.with_suffix(".stack")),
-            "hang_mark": str(self.folder / "hang"),
-            "end_mark": str(self.folder / "failed"),
             "hang_after_s": self.hang_after_s,
             # Only torchrun says how many ranks a host has.
             "hosts": self.has_hosts or "LOCAL_WORLD_SIZE" not in os.environ,
@@ -112,23 +110,20 @@ class Job:
         """Look for a hang that any rank has marked: tell where this one is; rank 0 tells all."""
         if not (self.folder / "hang").exists():
             return
-        now = time.monotonic()
-        self.asked_at = self.asked_at or now
-        waited = now - self.asked_at
-        if waited >= ASKED_S and not self.has_asked:
-            self.has_asked = True
-            status = _status(pid)
-            self.write({"say": "process", "state": status.get("State", "")})
-            _ask_stack(pid, status)
-        if waited >= READ_S and not self.has_told:
-            self.has_told = True
-            self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
-        if waited >= ENDED_S and self.rank == 0 and not self.has_shown:
-            self.has_shown = True
-            with contextlib.suppress(CannotLook):  # told at the end
-                for finding in findings(result(self.folder)):
-                    if finding.id in ("run.ranks.hang", "run.ranks.mismatch"):
-                        tell(f"{finding.title}: {finding.message}")
+        self.asked_at = self.asked_at or time.monotonic()
+        while self.done < 3 and time.monotonic() - self.asked_at >= (ASKED_S, READ_S, ENDED_S)[self.done]:
+            self.done += 1
+            if self.done == 1:
+                status = _status(pid)
+                self.write({"say": "process", "state": status.get("State", "")})
+                _ask_stack(pid, status)
+            elif self.done == 2:
+                self.write({"say": "where", "frames": _frames(self.path.with_suffix(".stack"))})
+            elif self.rank == 0:
+                with contextlib.suppress(CannotLook):  # told at the end
+                    for finding in findings(result(self.folder)):
+                        if finding.id in ("run.ranks.hang", "run.ranks.mismatch"):
+                            tell(f"{finding.title}: {finding.message}")
 
     def ends_by(self) -> int | None:
         """The signal that ends the program now, because the job hangs and that was asked for: at last the one that a
@@ -138,8 +133,9 @@ class Job:
         waited = time.monotonic() - self.asked_at - ENDED_S
         return None if waited < 1 else signal.SIGTERM if waited < PATIENCE_S else signal.SIGKILL
 
-    def ended(self, code: int, steps: int, lines: Sequence[tuple[str, str, int, float]]) -> None:
-        """The program has ended; `lines` are those that took most time: kind, file, line, seconds.
+    def ended(self, code: int, steps: int, lines: Sequence[tuple[str, str, int, float]], error: str) -> None:
+        """The program has ended; `lines` are those that took most time: kind, file, line, seconds. `error` is the text
+        of what it raised.
 
         Where it failed the others are given a moment to write what they had done: the launcher ends them next, and this
         process too, which has its report to write within the launcher's patience.
@@ -147,7 +143,7 @@ class Job:
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         clock_hz = statistics.fmean(self.clocks_hz) if self.clocks_hz else None
         end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines}
-        self.write({"say": "end", **end, "sm_clock_hz": clock_hz})
+        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": bool(launcher.LOST_PEER.search(error))})
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)
@@ -183,7 +179,7 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
     rank, world = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     if not (rank.isdigit() and world.isdigit()) or int(world) < 2 or os.name != "posix":
         return None
-    path = Path(folder) if folder is not None else _meeting()
+    path = Path(folder).absolute() if folder is not None else _meeting()  # the program may go to another folder
     has_hosts = os.environ.get("LOCAL_WORLD_SIZE", world) != world
     found = Job(int(rank), int(world), path, folder is not None, hang_after_s, ends, has_hosts)
     try:
@@ -224,8 +220,7 @@ def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
     """The environment that the program's flight recorder is asked by, with what the user has set left as it is."""
     version = RENAMED
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        major, minor, *_ = map(int, re.findall(r"\d+", importlib.metadata.version("torch")))
-        version = major, minor
+        version = tuple(map(int, re.findall(r"\d+", importlib.metadata.version("torch"))[:2]))
     added = {} if any(name in env for name in SIZES) else {SIZES[version < RENAMED]: str(ENTRIES)}
     return added | ({"TORCH_NCCL_ENABLE_TIMING": "1"} if device_arrival else {})
 
@@ -311,6 +306,7 @@ class Read:
     state: str = ""
     exit: int | None = None
     ended_ns: int | None = None
+    lost_peer: bool = False
     done: int = 0
     sm_clock_hz: float | None = None
     lost: int = 0
@@ -368,6 +364,7 @@ class Read:
             self.exit, self.ended_ns, self.done = int(line["exit"]), int(line["at_ns"]), int(line["steps"])
             self.lines = [(str(a), visible(str(b)), int(c), float(d)) for a, b, c, d in line["lines"]]
             self.sm_clock_hz = float(line.get("sm_clock_hz") or 0.0) or None
+            self.lost_peer = bool(line.get("lost_peer"))
         elif say == "failed":
             self.failed = visible(str(line["why"]))
 
@@ -391,7 +388,27 @@ class Read:
         share = (at_ns - before) / max(after - before, 1)
         # Rank 0's own clock, which has no error, does not drift from itself.
         drift = DRIFT * min(abs(at_ns - before), abs(after - at_ns)) if error or other else 0
-        return (low + share * (high - low)) / 1e9, (max(error, other) + drift) / 1e9
+        # Set anew between two readings: nobody knows when.
+        jump = max(abs(high - low) - error - other - SLEW * (after - before), 0)
+        return (low + share * (high - low)) / 1e9, (max(error, other) + drift + jump) / 1e9
+
+    def on_rank_0(self, at_ns: int | None) -> int | None:
+        """A time on rank 0's clock; None where no clock in common tells."""
+        offset_s, error_s = self.offset(at_ns or 0)
+        return None if at_ns is None or math.isinf(error_s) else at_ns + int(offset_s * 1e9)
+
+    def rename(self, group: str, name: str) -> None:
+        """Give a group another name."""
+
+        def key(call: tuple[str, int]) -> tuple[str, int]:
+            before, again, made = call[0].partition("#")
+            return (f"{name}{again}{made}", call[1]) if before == group else call
+
+        self.groups[name] = self.groups.pop(group)
+        self.calls = {key(call): row for call, row in self.calls.items()}
+        self.inside = {key(call): row for call, row in self.inside.items()}
+        self.places = {key(call): row for call, row in self.places.items()}
+        self.pending = None if self.pending is None else set(map(key, self.pending))
 
 
 def is_job(path: str) -> bool:
@@ -425,6 +442,18 @@ def read(folder: Path) -> list[Read]:
     if len({one.host for one in ranks}) > 1:
         for one in ranks:
             one.hosts = True
+    # All of a job have begun before one of them makes a call: who had ended by then is of a start before this one.
+    begun = [at for one in ranks if (at := one.on_rank_0(one.job[0])) is not None]
+    ranks = [
+        one for one in ranks if not one.calls or (one.on_rank_0(one.ended_ns) or math.inf) >= max(begun, default=0)
+    ]
+    for name in {name for one in ranks for name in one.groups}:
+        # split_group() of older torch counts the groups of each rank: those without a common rank may have one name.
+        alike = [one for one in ranks if name in one.groups]
+        members = {one.groups[name] for one in alike}
+        if len(members) > 1 and sum(map(len, members)) == len(set().union(*members)):
+            for one in alike:
+                one.rename(name, f"{name} ({_names(one.groups[name])})")
     return ranks
 
 
@@ -442,38 +471,59 @@ def result(folder: Path) -> RanksResult:
     has_inside = any(one.inside for one in ranks)
     table, positions = _table(ranks, has_inside=has_inside)
     verdict = ranks_judge.judge(table)
-    if verdict.outcome != "not_decided" and any(math.isinf(one) for one in table.clock_error_s.values()):
-        verdict = ranks_judge.Verdict("not_decided", reason="the clocks of the hosts could not be compared")
+    reason = verdict.reason
     # Those that were seen may all wait for one that was not, or some of them in a group of their own.
     seen = len({rank for call in table.calls for rank in call.arrivals})
     if seen < world and (verdict.outcome == "alike" or _may_wait_unseen(ranks)):
-        verdict = ranks_judge.Verdict("not_decided", reason=f"collectives of {seen} of {world} ranks were seen")
+        reason = f"collectives of {seen} of {world} ranks were seen"
     done = min((one.steps_made for one in ranks), default=0)
-    if table.steps < min(done, ranks_judge.FEWEST_STEPS):
+    if table.steps < ranks_judge.FEWEST_STEPS <= done:
+        reason = f"a record of {table.steps} of {done} steps: the rest was lost with a process"
+    elif table.steps < done < ranks_judge.FEWEST_STEPS:
         reason = f"{done} steps: fewer than {ranks_judge.FEWEST_STEPS}"
-        if done >= ranks_judge.FEWEST_STEPS:
-            reason = f"a record of {table.steps} of {done} steps: the rest was lost with a process"
-        verdict = ranks_judge.Verdict("not_decided", reason=reason)
-    are_missing = len(ranks) < world and verdict.outcome == "not_decided"
+    if reason != verdict.reason:
+        verdict = ranks_judge.Verdict("not_decided")
+    if reason and (cut := [one.rank for one in ranks if one.exit is None]):
+        reason += f"; the record of {_names(cut)} has no end"
+    if len(ranks) < world and verdict.outcome == "not_decided":
+        reason = f"{len(ranks)} of {world} ranks wrote here"
     means = {one.rank: _means(one) for one in ranks}
     activity, activity_s, place = _activity(verdict, means, by_rank, positions.get(verdict.where or ("", 0)))
     decided = verdict.outcome in ("straggler", "alternating")
     return RanksResult(
         world=world,
         outcome=verdict.outcome,
-        reason=f"{len(ranks)} of {world} ranks wrote here" if are_missing else verdict.reason,
+        reason=reason,
         arrival="inside" if has_inside else "host issue" if any(one.is_of_nccl for one in ranks) else "arrival",
         steps=table.steps,
         step_s=table.step_s or None,
         late=verdict.ranks,
         cost_s=verdict.cost_s if decided else None,
-        last_share=verdict.last_share if decided else None,
+        last_share=sum(verdict.shares[rank] for rank in verdict.ranks) if decided else None,
         p2p=sum(one.p2p for one in ranks),
         cost_share=verdict.cost_share if verdict.outcome == "straggler" else None,
         activity=activity,
         activity_s=activity_s,
         place=place,
-        ranks=tuple(_row(one, means[one.rank], verdict, left_early=_has_left_early(one, ranks)) for one in ranks),
+        ranks=tuple(
+            JobRank(
+                rank=one.rank,
+                host=one.host,
+                device=":".join(filter(None, ("cuda", one.local))) if one.is_of_nccl else "cpu",
+                steps=one.steps_made,
+                late_s=verdict.late_s.get(one.rank),
+                last_share=verdict.shares.get(one.rank),
+                **{f"{name}_s": means[one.rank].get(name) for name in (*_ACTIVITIES, "backward")},
+                sm_clock_hz=one.sm_clock_hz,
+                exit=one.exit,
+                lost_peer=one.lost_peer,
+                ended_ns=one.on_rank_0(one.ended_ns),
+                state=one.state or None,
+                place=_place(one),
+                left_early=_has_left_early(one, ranks),
+            )
+            for one in ranks
+        ),
         hang=_hang(ranks, world, folder),
         mismatch=_mismatch(ranks),
         not_seen=tuple(_not_seen(ranks, world)),
@@ -535,11 +585,11 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
             continue
         # One kind of call may stand at several lines: the last calls have their own.
         place = first.places.get(key)
-        position = key[0], counted[key[0], step]
+        waits = bool(_WAITED.search(str(first.kinds[kind]["name"])))
+        calls.append(call := Call(key[0], step, times, waits, counted[key[0], step]))
         counted[key[0], step] += 1
         if place is not None or step >= ranks_judge.APART:
-            positions[position] = place or positions.get(position, first.of_kind.get(kind))
-        calls.append(Call(key[0], step, times, bool(_WAITED.search(str(first.kinds[kind]["name"])))))
+            positions[call.position] = place or positions.get(call.position, first.of_kind.get(kind))
     # A mean, as the costs are: of few long steps the median knows nothing.
     durations = [row[1] / 1e9 for one in ranks for row in one.steps[ranks_judge.APART : steps]]
     step_s = statistics.fmean(durations) if durations else 0.0
@@ -575,46 +625,19 @@ def _activity(
     at: _Place | None,
 ) -> tuple[str | None, float | None, str | None]:
     """Return what the late rank does for longer than its siblings, by how much, and where."""
-    late = verdict.ranks
+    late, folder = verdict.ranks, os.getcwd()
     others = [mean for rank, mean in means.items() if rank not in late and mean]
-    if not late or not others or not means.get(late[0]):
-        return None, None, None
-    mine = means[late[0]]
-    more = {name: mine[name] - statistics.median(one[name] for one in others) for name in _ACTIVITIES}
-    for name, text in _ACTIVITIES.items():
-        if more[name] >= verdict.cost_s / 2:
-            kinds = {"data": ("data",), "copies": ("to_device", "between")}.get(name, ())
-            lines = (f"{_short(file)}:{line}" for kind, file, line, _ in by_rank[late[0]].lines if kind in kinds)
-            return text, more[name], next(lines, None)
-    if at is None:
-        return None, None, None
-    file, line, back = at
-    return "the backward pass" if back else "computing before a collective", None, f"{_short(file)}:{line}"
-
-
-def _short(path: str) -> str:
-    """The path from where the user is."""
-    return os.path.relpath(path) if path.startswith(os.path.join(os.getcwd(), "")) else path
-
-
-def _row(one: Read, means: Mapping[str, float], verdict: ranks_judge.Verdict, *, left_early: bool) -> JobRank:
-    # What no clock in common tells stays unknown.
-    ended_ns = None if one.ended_ns is None or (one.hosts and not one.clocks) else one.ended_ns
-    return JobRank(
-        rank=one.rank,
-        host=one.host,
-        device=":".join(filter(None, ("cuda", one.local))) if one.is_of_nccl else "cpu",
-        steps=one.steps_made,
-        late_s=verdict.late_s.get(one.rank),
-        last_share=verdict.shares.get(one.rank),
-        **{f"{name}_s": means.get(name) for name in (*_ACTIVITIES, "backward")},
-        sm_clock_hz=one.sm_clock_hz,
-        exit=one.exit,
-        ended_ns=None if ended_ns is None else ended_ns + int(one.offset(ended_ns)[0] * 1e9),
-        state=one.state or None,
-        place=_place(one),
-        left_early=left_early,
-    )
+    if late and others and means.get(late[0]):
+        for name, text in _ACTIVITIES.items():
+            more = means[late[0]][name] - statistics.median(one[name] for one in others)
+            if more >= verdict.cost_s / 2:
+                kinds = {"data": ("data",), "copies": ("to_device", "between")}.get(name, ())
+                lines = (judge.at(*line[1:3], folder) for line in by_rank[late[0]].lines if line[0] in kinds)
+                return text, more, next(lines, None)
+        if at is not None:
+            what = "the backward pass" if at[2] else "computing before a collective"
+            return what, None, judge.at(*at[:2], folder)
+    return None, None, None
 
 
 def _has_left_early(one: Read, ranks: Sequence[Read]) -> bool:
@@ -623,17 +646,16 @@ def _has_left_early(one: Read, ranks: Sequence[Read]) -> bool:
         return False
     others = [other for other in ranks if other is not one]
     if one.pending is None:  # its last calls were lost with it, as os._exit() does: its steps are known
-        return any(other.steps_made > one.steps_made for other in others)
+        return any(other.steps_made + other.lost_peer > one.steps_made for other in others)
     last = dict(sorted(one.calls))  # the largest number of each group
     return any(number > last.get(group, number) for other in others for group, number in other.calls)
 
 
 def _place(one: Read) -> str | None:
     """The user's line where a rank was at a hang: the innermost frame that is in no library."""
-    for file, line, _ in one.frames:
-        if not re.search(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<", file):
-            return f"{_short(file)}:{line}"
-    return None
+    library = r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<"
+    own = (judge.at(file, line, os.getcwd()) for file, line, _ in one.frames if not re.search(library, file))
+    return next(own, None)
 
 
 # -- hangs and calls that do not match ---------------------------------------------------------------------------------
@@ -643,7 +665,7 @@ def _collective(one: Read, key: tuple[str, int]) -> Collective:
     kind, _ = one.calls[key]
     told = one.kinds[kind]
     place = one.places.get(key) or one.of_kind.get(kind)
-    where = None if place is None else f"{_short(place[0])}:{place[1]}"
+    where = None if place is None else judge.at(*place[:2], os.getcwd())
     dtypes = "/".join(str(dtype) for dtype in told["dtypes"])
     name = visible(str(told["name"]).partition(":")[2] or str(told["name"]))
     sizes = visible(f"{told['sizes']} {dtypes}".strip())
@@ -663,10 +685,11 @@ def _mismatch(ranks: Sequence[Read]) -> JobMismatch | None:
         by_rank = {one.rank: one for one in ranks}
         odd = tuple(rank for rank, signature in made.items() if signature != usual)
         other = next(rank for rank, signature in made.items() if signature == usual)
-        call, expected = _collective(by_rank[odd[0]], key), _collective(by_rank[other], key)
-        has_majority = most > next_most
         return JobMismatch(
-            ranks=odd if has_majority else tuple(made), call=call, expected=expected, has_majority=has_majority
+            ranks=odd if most > next_most else tuple(made),
+            call=_collective(by_rank[odd[0]], key),
+            expected=_collective(by_rank[other], key),
+            has_majority=most > next_most,
         )
     return None
 
@@ -686,32 +709,45 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path) -> JobHang | None:
         marked_ns, waited_s = int(at_ns), float(waited)
     except (OSError, ValueError):
         return None
-    waiting = [(one.calls[key][1], one, key) for one in ranks for key in one.pending or () if key in one.calls]
-    if not waiting:
+    first: dict[tuple[str, int], tuple[float, int]] = {}
+    for one in ranks:
+        for key in (one.pending or set()) & one.calls.keys():
+            created = one.calls[key][1]
+            first[key] = min(first.get(key, (math.inf, 0)), (created / 1e9 + one.offset(created)[0], one.rank))
+    if not first:
         return None
-    _, first, key = min(waiting, key=lambda row: (row[0] / 1e9 + row[1].offset(row[0])[0], row[1].rank))
-    members = set(first.groups.get(key[0].partition("#")[0], range(world)))
-    inside = {one.rank for one in ranks if key in one.calls and one.calls[key][1] <= marked_ns}
+    by_rank = {one.rank: one for one in ranks}
     # A rank that does not answer may be in the call: its Python is blocked, it died there, or its file is elsewhere.
     known = {
         one.rank
         for one in ranks
         if one.pending is not None or (one.exit is not None and one.exit >= 0) or one.state[:1] in ("T", "t")
     }
-    unknown = members - known - inside
+    members = {
+        key: set(by_rank[rank].groups.get(key[0].partition("#")[0], range(world))) for key, (_, rank) in first.items()
+    }
+    inside = {
+        key: {one.rank for one in ranks if key in one.calls and one.calls[key][1] <= marked_ns} & members[key]
+        for key in first
+    }
+    # Who waits in one call for others is not what a second call waits for: they are.
+    waiting = {one.rank for one in ranks for key in one.pending or () if key in first and inside[key] != members[key]}
+    absent = {key: (members[key] - inside[key]) & known for key in first}
+    key = min(first, key=lambda key: (len(absent[key] & waiting), first[key]))
     # It came to an end all the same where a rank went on from it, or where it was the last and all ended well.
-    resumed = all(one.exit == 0 for one in ranks if one.rank in members) or any(
+    resumed = all(one.exit == 0 for one in ranks if one.rank in members[key]) or any(
         number > key[1] and created > marked_ns
         for one in ranks
         for (group, number), (_, created) in one.calls.items()
         if group == key[0]
     )
     return JobHang(
-        call=_collective(first, key),
+        call=_collective(by_rank[first[key][1]], key),
         waited_s=waited_s,
-        inside=tuple(sorted(inside & members)),
-        missing=tuple(sorted(members - inside - unknown)),
-        unknown=tuple(sorted(unknown)),
+        inside=tuple(sorted(inside[key])),
+        missing=tuple(sorted(absent[key])),
+        unknown=tuple(sorted(members[key] - inside[key] - known)),
+        waiting=tuple(sorted(absent[key] & waiting)),
         resumed=resumed,
     )
 
@@ -721,8 +757,7 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path) -> JobHang | None:
 
 def findings(found: RanksResult) -> list[Finding]:
     """The findings, the worst first."""
-    told = (_of_mismatch(found), _of_hang(found), _of_end(found), _of_ranks(found))
-    return [one for one in told if one is not None]
+    return [*filter(None, (_of_mismatch(found), _of_hang(found), _of_end(found))), _of_ranks(found)]
 
 
 def _names(ranks: Iterable[int]) -> str:
@@ -769,9 +804,9 @@ def _of_hang(found: RanksResult) -> Finding | None:
     call = f"{'call' if is_other else seen.call.name} number {seen.call.number} of group {seen.call.group}"
     where = f" at {seen.call.place}" if seen.call.place and not is_other else ""
     waits = f"{_names(seen.inside)} {'waits' if len(seen.inside) == 1 else 'wait'} in {call}{where}"
-    parts = [f"rank {rank}{_found(rows[rank]) or ' has not come to it'}" for rank in seen.missing[:4]]
+    parts = [f"rank {rank}{_found(rows[rank], seen) or ' has not come to it'}" for rank in seen.missing[:4]]
     if seen.unknown:
-        places = [f"rank {rank}{told}" for rank in seen.unknown if rank in rows and (told := _found(rows[rank]))]
+        places = [f"rank {rank}{told}" for rank in seen.unknown if rank in rows and (told := _found(rows[rank], seen))]
         parts.append(", ".join((f"{_names(seen.unknown)} did not answer", *places[:4])))
     if not parts and other is not None:
         parts.append("the ranks do not make the same calls")
@@ -784,12 +819,17 @@ def _of_hang(found: RanksResult) -> Finding | None:
     if seen.resumed:
         title = f"the job waited for {_names(seen.missing)}" if seen.missing else "the job waited"
         return Finding("run.ranks.hang", "warn", title, message + "; it went on later", evidence)
-    title = f"the job hangs: {_names(seen.missing)} missing" if seen.missing else "the job hangs"
-    return Finding("run.ranks.hang", "fail", title, message, evidence)
+    title, fix = f"the job hangs: {_names(seen.missing)} missing" if seen.missing else "the job hangs", None
+    if seen.waiting and seen.waiting == (*seen.missing, *seen.unknown):
+        title = "the job hangs: ranks wait for each other in different collectives"
+        fix = "make them in one order on all ranks, whatever their group"
+    return Finding("run.ranks.hang", "fail", title, message, evidence, fix)
 
 
-def _found(row: JobRank) -> str:
+def _found(row: JobRank, hang: JobHang) -> str:
     """How a rank was found at a hang; empty where nothing is known."""
+    if row.rank in hang.waiting:
+        return f" waits in another collective{f' at {row.place}' * bool(row.place)}"
     if (row.state or "").startswith(("T", "t")):
         return " is stopped (SIGSTOP or a debugger)"
     place = f" is at {row.place}" if row.place else ""
@@ -800,8 +840,7 @@ def _found(row: JobRank) -> str:
 
 def _how(code: int) -> str:
     """`exit 1`, `by SIGKILL`."""
-    known = {int(one): one.name for one in signal.Signals}
-    return f"exit {code}" if code >= 0 else f"by {known.get(-code, f'signal {-code}')}"
+    return f"exit {code}" if code >= 0 else f"by {judge.signal_name(code)}"
 
 
 def _of_end(found: RanksResult) -> Finding | None:
@@ -809,15 +848,24 @@ def _of_end(found: RanksResult) -> Finding | None:
     failed = [one for one in found.ranks if one.exit]
     if not failed:
         return None
-    first = min(failed, key=lambda one: one.ended_ns or 0)
+    failed.sort(key=lambda one: one.ended_ns or 0)
+    # A launcher ends the others, and who says that another rank was gone is none of the causes.
+    causes = [one for one in failed if not one.lost_peer and (one is failed[0] or one.exit != -signal.SIGTERM)]
+    first, *alike = causes or failed
     code = first.exit or 0
+    if code == -signal.SIGTERM and found.hang is not None and not found.hang.resumed:
+        return None  # whoever ended the job that hung, as --end-on-hang does
     why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
     others = [one.rank for one in failed if one is not first]
     after = f"; {_names(others)} failed after it" if others else ""
     message = f"after {first.steps} steps{after}{why}"
     title = f"rank {first.rank} ended first, {_how(code)}"
-    if others and any(one.ended_ns is None for one in failed):
-        title = f"{_names([first.rank, *others])} failed"
+    gone = set(range(found.world)) - {one.rank for one in found.ranks if one.exit is not None}
+    if first.lost_peer and gone:
+        title = f"{_names(one.rank for one in failed)} failed because another rank was gone"
+        message = f"after {first.steps} steps; how {_names(gone)} ended is in no record"
+    elif alike and any(one.ended_ns is None for one in (first, *alike)):
+        title = f"{_names(one.rank for one in (first, *alike))} failed"
         message = f"which of them was first is unknown: the clocks of the hosts could not be compared{why}"
     # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
     left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
@@ -847,13 +895,11 @@ def _of_ranks(found: RanksResult) -> Finding:
         who = f", usually {_names(found.late)}" if found.late else ""
         message = f"waiting for the last rank costs {cost} of a step of {step}{who}{among}"
         return Finding(name, verdict, "ranks take turns in being last", message, evidence)
-    rows = {one.rank: one for one in found.ranks}
-    one = rows[found.late[0]]
+    one = next(row for row in found.ranks if row.rank == found.late[0])
     who = f"rank {one.rank} ({one.device}, {one.host})" if len(found.late) == 1 else _names(found.late)
     is_last = f"{'is' if len(found.late) == 1 else 'are'} last{' to issue' * (found.arrival == 'host issue')}"
     share = units.percent(found.last_share or 0.0)
-    costs = "costs" if len(found.late) == 1 else "cost"
-    message = f"{who} {is_last} in {share} of steps and {costs} {cost} of a step of {step}"
+    message = f"{who} {is_last} in {share} of steps and cost{'s' * (len(found.late) == 1)} {cost} of a step of {step}"
     if found.cost_share is not None and found.cost_share < 0.5:
         message += f", {units.percent(ranks_judge.MOST)} of it in {units.percent(found.cost_share)} of steps"
     if found.activity is not None:

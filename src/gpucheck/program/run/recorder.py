@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from gpucheck.machine import launcher
 from gpucheck.program.run import hooks, memory_peaks
 
 # The recorder is read at most this often, and so that reading takes this share of the time where it does not overwrite
@@ -41,22 +42,13 @@ PINGS = 32
 STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
 
 
-def boot_id() -> str:
-    """The id that two ranks with one clock share."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return socket.gethostname()
-
-
 class Recorder:
     """The thread, and what it has handed on."""
 
     def __init__(self, asked: dict[str, Any], dump: Callable[..., bytes], lines: memory_peaks.Lines) -> None:
-        self.path = asked["path"]
-        self.hang_mark, self.hang_after_s = asked["hang_mark"], asked["hang_after_s"]
-        self.end_mark = asked["end_mark"]
+        self.path, self.hang_after_s = asked["path"], asked["hang_after_s"]
+        # Of all ranks: one of them waits too long, one of them has failed.
+        self.hang_mark, self.end_mark = (os.path.join(os.path.dirname(self.path), name) for name in ("hang", "failed"))
         self.dump, self.lines = dump, lines
         self.entries = int(
             os.environ.get("TORCH_FR_BUFFER_SIZE") or os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") or 2000
@@ -77,9 +69,8 @@ class Recorder:
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one line to the rank's file, whole."""
-        text = json.dumps(line, separators=(",", ":")) + "\n"
         with contextlib.suppress(OSError), open(self.path, "ab", buffering=0) as file:
-            file.write(text.encode())
+            file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
 
     def step(self, row: tuple[int, ...]) -> None:
         """A step has ended: `row` is look's, its times in ns."""
@@ -236,6 +227,8 @@ class Clock:
 
     def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
         self.write = write
+        # What two ranks with one clock share.
+        self.boot = launcher.boot_id() or socket.gethostname()
         self.store: Any = None
         self.asked_at = -EVERY_S
 
@@ -252,22 +245,18 @@ class Clock:
                 return
             self.store = distributed_c10d.PrefixStore("gpucheck", store.clone())
             if is_first:
-                self._serve()
+                server = socket.socket()
+                server.bind(("", 0))
+                server.listen(64)
+                secret, host = os.urandom(16).hex(), os.environ.get("MASTER_ADDR", socket.gethostname())
+                threading.Thread(target=serve, args=(server, secret), name="gpucheck clock", daemon=True).start()
+                self.store.set("clock", f"{self.boot} {host} {server.getsockname()[1]} {secret}")
+                self.write({"say": "clock", "at_ns": time.time_ns(), "offset_ns": 0, "error_ns": 0})
         if not is_first and time.monotonic() - self.asked_at >= EVERY_S and self.store.check(["clock"]):
             self.asked_at = time.monotonic()
             boot, host, port, secret = self.store.get("clock").decode().split(" ")
-            told = (0, 0) if boot == boot_id() else offset_ns(host, int(port), secret)
+            told = (0, 0) if boot == self.boot else offset_ns(host, int(port), secret)
             self.write({"say": "clock", "at_ns": time.time_ns(), "offset_ns": told[0], "error_ns": told[1]})
-
-    def _serve(self) -> None:
-        server = socket.socket()
-        server.bind(("", 0))
-        server.listen(64)
-        secret = os.urandom(16).hex()
-        host = os.environ.get("MASTER_ADDR", socket.gethostname())
-        threading.Thread(target=serve, args=(server, secret), name="gpucheck clock", daemon=True).start()
-        self.store.set("clock", f"{boot_id()} {host} {server.getsockname()[1]} {secret}")
-        self.write({"say": "clock", "at_ns": time.time_ns(), "offset_ns": 0, "error_ns": 0})
 
 
 def serve(server: socket.socket, secret: str) -> None:
@@ -325,7 +314,9 @@ def begin(asked: dict[str, Any]) -> None:
     if STACK_SIGNAL is not None:
         import fcntl
 
-        handle = low = os.open(asked["stack"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        handle = low = os.open(
+            os.path.splitext(asked["path"])[0] + ".stack", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
         with contextlib.suppress(OSError):  # a limit below that
             # Far from the numbers that the program's own files get.
             handle = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 500)

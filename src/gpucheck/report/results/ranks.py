@@ -12,7 +12,7 @@ class JobRank:
     it is last. The times are means of a step; None: not known. `state` is the kernel's word for its process at a hang,
     `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `sm_clock_hz`
     is its GPU's while kernels ran. `left_early`: it ended without an error, and others of a group of its made more
-    collectives there."""
+    collectives there. `lost_peer`: its error says that another rank was gone."""
 
     rank: int
     host: str
@@ -33,6 +33,7 @@ class JobRank:
     place: str | None
     sm_clock_hz: float | None = None
     left_early: bool = False
+    lost_peer: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,8 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHang:
-    """A collective in which `inside` wait and to which `missing` have not come. `resumed`: they came later."""
+    """A collective in which `inside` wait and to which `missing` have not come: of these `waiting` are in another one,
+    which waits too. `resumed`: they came later."""
 
     call: Collective
     waited_s: float
@@ -56,6 +58,7 @@ class JobHang:
     missing: tuple[int, ...]
     unknown: tuple[int, ...]
     resumed: bool
+    waiting: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
