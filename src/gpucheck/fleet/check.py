@@ -223,8 +223,8 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
     done = NodePart(part, code if code in _EXITS else None, round(ended.elapsed_s, 3), why)
     problems = list(node.problems)
     if why:
-        # Half a minute at least: a part that had too little time needs more of it.
-        fix = f"on {node.host}: gpucheck {' '.join(arguments(part, max(limit_s, 30.0)))}"
+        # A part that had too little time needs more of it: twice, and half a minute at least.
+        fix = f"on {node.host}: gpucheck {' '.join(arguments(part, max(2 * limit_s, 30.0)))}"
         problems.append(NodeProblem(part, "fleet.part", "inconclusive", f"{part} did not finish", why, fix))
     if report is not None:
         # What does not apply to a device is no problem; where a part could not look at all, why is.

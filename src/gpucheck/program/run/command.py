@@ -446,7 +446,8 @@ _LEAST_GROWTH = {"resident": 16 * units.MIB, "allocated": units.MIB}
 _PARTS = 6
 
 NOT_SEEN = (
-    "waits inside C++ (indexing with a boolean mask, torch.nonzero, torch.unique, sparse tensors)",
+    "waits inside C++ (indexing with a boolean mask, torch.nonzero, torch.equal, torch.masked_select, torch.unique, "
+    "sparse tensors)",
     "tensors built on the device from Python data (torch.tensor(…, device=…))",
     "copies inside compiled code and CUDA graphs",
     "communication between ranks",
