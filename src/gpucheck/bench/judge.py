@@ -278,17 +278,6 @@ def _too_far(figure: Figure, limit: Limit) -> str:
     if not beside or best * config.bridge(beside) >= limit.value:
         return ""
     times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "zero"
-    *others, last = (_EXPLAINED[one] for one in beside)
+    *others, last = (config.BRIDGES[one][1] for one in beside)
     reasons = f"{', '.join(others)} and {last}" if others else last
     return f"{times} of the threshold, more than {reasons} can explain"
-
-
-_EXPLAINED = {
-    "noisy": "noise",
-    "cpu-busy": config.FLAG_NAMES["cpu-busy"],
-    "device-shared": "other processes on the GPU",
-    "throttled": "a throttled clock",
-    "no interval": "too few samples",
-    "estimate": "an estimated peak",
-    "warm": "a cache",
-}

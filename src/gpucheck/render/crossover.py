@@ -72,11 +72,7 @@ def page(report: Report) -> Page:
             answers.append(measured.Answer(device, _answer(found)))
             laid_out.append(measured.table_of(found, _CROSSINGS))
         details += [*measured.head(device, several=len(devices) > 1), measured.table_of(_raced(mine), _COLUMNS)]
-        named = [
-            (flag, f"{row.case['operation']} {row.case['size']} {row.case['side']}")
-            for row in mine
-            for flag in row.flags
-        ]
+        named = measured.flags_of(mine, lambda row: f"{row.case['operation']} {row.case['size']} {row.case['side']}")
         details += [Line(_method(mine)), *measured.flag_lines(named, len(mine))]
     return measured.bench_page(report, answers, laid_out, details)
 
