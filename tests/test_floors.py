@@ -64,16 +64,17 @@ SIZES = {
     ),  # a large copy gets more of the time; what y.cpu() costs is said; rows with enough samples first
     "cards": (5, 890),  # `devices` reports a GPU that CUDA leaves out, as the doctor did
     # Settings of another benchmark are no thresholds. A run that is not there is answered with those that are; --strict
-    # counts for `run`. What an option took as its value is named.
-    "cli": (14, 1374),
-    "compare": (2, 244),
+    # counts for `run`. What an option took as its value is named. judge refuses rows and thresholds that nobody would
+    # judge, and says what a file does not know of its machine.
+    "cli": (14, 1387),
+    "compare": (2, 261),  # a failure doubts the rows that it is about, and one run on both sides all of them
     "devices": (3, 275),  # a mask that names a GPU is not why CUDA does not start
     "doctor": (12, 1948),
     "explain": (11, 838),  # a cut pattern whose shortest part is not there is not tried
     "fleet": (8, 1308),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
     # The mask is read where a device's state is told; it was read in the doctor. Ctrl-C while torch loads leaves no
-    # file.
-    "machine": (24, 4081),
+    # file. A run that stands in a document twice counts for two.
+    "machine": (24, 4084),
     "measure": (4, 628),  # readings during the untimed calls count, whose share judges need too
     "memory": (5, 351),
     # A model's tensors and modules that its run did not reach are judged; lint knows which loader takes which dataset,
@@ -83,8 +84,8 @@ SIZES = {
     "program": (27, 6958),  # who shares a host with rank 0 leaves it the job's folder
     "render": (24, 3823),  # what ended a program is its answer; what tests all memory (stress)
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a
-    # rank and its cost.
-    "report": (17, 1796),
+    # rank and its cost. A finding says whether it answers to a threshold: three places looked into its evidence.
+    "report": (17, 1798),
     "smoke": (6, 920),
     "stress": (6, 1148),  # power is one turn's; a device alone kept its speed; the duration that tests all memory
     "work": (7, 881),  # a request for memory that cannot be met has its moment

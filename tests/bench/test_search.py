@@ -61,7 +61,7 @@ def test_the_search_finds_99_percent_of_the_best_in_a_twentieth_of_the_time_of_a
 @pytest.mark.slow
 def test_a_range_too_large_to_be_listed_is_searched_until_the_time_is_over() -> None:
     grid = cube(256, 16384, 64)
-    assert grid.product > 16_000_000 and grid.count() is None
+    assert grid.count() is None
     machine, search = Machine(tiled(132, 800e12)), Search(grid, 20.0)
     while (ask := search.ask()) is not None:
         search.tell(machine.take(ask))
@@ -76,7 +76,7 @@ def test_the_final_is_in_turns_and_its_figures_decide() -> None:
     while (ask := search.ask()) is not None:
         asked.append(ask)
         search.tell(machine.take(ask))
-    final = [ask.shape for ask in asked if ask.stage == "final"]
+    final = [ask.shape for ask in asked if ask.is_final]
     turn = len(set(final))
     assert 3 <= turn <= 8
     assert set(final[:turn]) == set(final[turn : 2 * turn]) and final[turn : 2 * turn] == final[:turn][::-1]

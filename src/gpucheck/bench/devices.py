@@ -307,7 +307,7 @@ def _ends(report: Report) -> bool:
 
     A threshold is for all runs together: one that misses it goes on.
     """
-    failed = any(one.verdict == "fail" and not judge.is_gate(one) for one in report.findings)
+    failed = any(one.verdict == "fail" and not one.is_gate for one in report.findings)
     return failed or bool(report.faults) or report.summary.exit in (errors.COULD_NOT_LOOK, errors.BUG)
 
 

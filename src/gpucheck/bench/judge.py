@@ -186,11 +186,6 @@ def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[s
     return [f'no threshold is set for "{name}"; the settings name {listed}' for name in names if name not in known]
 
 
-def is_gate(finding: Finding) -> bool:
-    """Return whether a finding answers to a threshold that was set."""
-    return "threshold" in finding.evidence
-
-
 def _finding(
     limit: Limit,
     measurements: Sequence[Measurement],

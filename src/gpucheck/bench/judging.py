@@ -706,7 +706,7 @@ def is_shared(device: Device) -> bool:
 
 
 def in_use(facts: Facts, ids: Collection[str]) -> list[Finding]:
-    """Those of these devices (torch's names) of which others hold memory; `facts` are from before our own context."""
+    """Tell what others hold of these devices (torch's names); `facts` are from before our own context."""
     found = [(device, held_bytes(device)) for device in facts.devices if device.id in ids]
     return [_held(device, held) for device, held in found if held is not None]
 

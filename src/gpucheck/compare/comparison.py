@@ -213,18 +213,14 @@ def compare(old: Report, new: Report) -> Comparison:
 
 
 def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
-    """Say why figures may be wrong or missing: wrong results, a device that was lost, one file given twice.
-
-    What failed in both alike is no doubt if it is about none of the rows compared.
-    """
+    """Say why figures may be wrong or missing. What failed in both alike doubts only the rows that it is about."""
     failed = [
-        [one for one in report.findings if one.verdict == "fail" and "threshold" not in one.evidence]
+        {(one.id, one.device): one for one in report.findings if one.verdict == "fail" and not one.is_gate}
         for report in (old, new)
     ]
-    in_both = {(one.id, one.device) for one in failed[0]} & {(one.id, one.device) for one in failed[1]}
     for place, side in enumerate(("old", "new")):
-        for one in failed[place]:
-            if (one.id, one.device) not in in_both or any(_concerns(one, pair[place]) for pair in pairs):
+        for key, one in failed[place].items():
+            if key not in failed[1 - place] or any(_concerns(one, pair[place]) for pair in pairs):
                 yield f"{side}: {one.title}"
     # Rows that the new command did not come to escape the gate.
     if new.incomplete:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck import units
+from gpucheck.bench import judging
 from gpucheck.render import batch_size, run
 from gpucheck.render.curve import Series, round_steps
 from gpucheck.render.measured import short_name
@@ -240,10 +241,6 @@ def _scale(unit: str, largest: float) -> tuple[float, str]:
     return next(((scale, f"{prefix}{unit}") for scale, prefix in steps if largest >= scale), (1.0, unit))
 
 
-def _rate(row: Measurement) -> float:
-    return row.rate.median if row.rate is not None else 0.0
-
-
 def _series_of(rows: Sequence[Measurement], x_key: str, y_of: Callable[[Measurement], float]) -> list[Series]:
     """A series for each case that differs in more than the x axis."""
     cases: dict[str, list[tuple[float, float]]] = {}
@@ -256,10 +253,10 @@ def _series_of(rows: Sequence[Measurement], x_key: str, y_of: Callable[[Measurem
 
 def _over_size(rows: Sequence[Measurement]) -> Iterator[Chart | None]:
     for device, name, unit, mine in _grouped(rows, "size_bytes"):
-        scale, text = _scale(unit, max(map(_rate, mine)))
+        scale, text = _scale(unit, max(map(judging.rate, mine)))
         yield lines(
             _titled(f"{name}: rate over size", device),
-            _series_of(mine, "size_bytes", lambda row, scale=scale: _rate(row) / scale),  # type: ignore[misc]
+            _series_of(mine, "size_bytes", lambda row, scale=scale: judging.rate(row) / scale),  # type: ignore[misc]
             x_name="size",
             y_name=text,
             x_text=lambda size: units.capacity(round(size)),
@@ -270,7 +267,10 @@ def _over_size(rows: Sequence[Measurement]) -> Iterator[Chart | None]:
 def _products(rows: Sequence[Measurement]) -> Iterator[Chart | None]:
     for device, name, unit, mine in _grouped(rows, "m", "n", "k"):
         shapes = [
-            (f"{row.case.get('dtype')} {row.case['m']}×{row.case['n']}×{row.case['k']}, {row.method.cache}", _rate(row))
+            (
+                f"{row.case.get('dtype')} {row.case['m']}×{row.case['n']}×{row.case['k']}, {row.method.cache}",
+                judging.rate(row),
+            )
             for row in mine
         ]
         yield bars(

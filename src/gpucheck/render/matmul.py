@@ -120,7 +120,7 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
     )
     dtype, shape, _, share, *_ = columns
     # The names of dtypes are long: a cube's sides are told once.
-    sides = filled(
+    sides: ColumnOf[Measurement] = filled(
         shape.column, lambda row: f"{_sides(row)[0]}³" if len({*_sides(row)}) == 1 else "×".join(_sides(row))
     )
     rate = replace(median, column=Column(median.column.head.replace(", ", "\n")))

@@ -330,7 +330,7 @@ def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
         return True
     if worst.verdict not in ASKING:
         return False
-    if worst.verdict == "fail" and "threshold" not in worst.evidence:
+    if worst.verdict == "fail" and not worst.is_gate:
         return True
     return len(answers) > 1 and worst.device not in {answer.device.id for answer in answers}
 

@@ -100,7 +100,11 @@ def way(pair: Pair, facts: Facts) -> tuple[str, str, dict[str, Any]]:
     is_hidden = path.bridge is None and path.redirecting is None
     apart = "no bridge above them is visible here" if is_hidden else "they are below different root ports"
     told = [f"they share the PCIe bridge {path.bridge}" if path.bridge else apart]
-    told.append("the state of the IOMMU is unknown" if path.iommu is None else f"the IOMMU is {_IOMMU[path.iommu]}")
+    told.append(
+        "the state of the IOMMU is unknown"
+        if path.iommu is None
+        else f"the IOMMU is {'in ' * (path.iommu == 'passthrough')}{path.iommu}"
+    )
     fixes = [links.IOMMU_FIX] if path.iommu == "translating" else []
     if path.redirecting:
         told.append(f"ACS redirects at {', '.join(path.redirecting)}")
@@ -110,9 +114,6 @@ def way(pair: Pair, facts: Facts) -> tuple[str, str, dict[str, Any]]:
         fixes.append("run `sudo gpucheck doctor`: root reads ACS")
     evidence = {"bridge": path.bridge, "iommu": path.iommu, "redirecting": path.redirecting}
     return ", ".join(told), "; ".join([links.WITHOUT_PEERS, *fixes]), evidence
-
-
-_IOMMU = {"off": "off", "passthrough": "in passthrough", "translating": "translating"}
 
 
 def slower(rates: dict[Pair, float], paths: dict[Pair, str | None]) -> list[Pair]:

@@ -65,10 +65,7 @@ def pairs(ids: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def rows(together: Together, run_child: RunChild = child_protocol.run) -> Iterator[Measurement]:
-    """A row for the rate and one for the latency of every ordered pair; a finding for each pair without.
-
-    The pairs for which there is no time are told in one finding; the first is always measured.
-    """
+    """A row for the rate and one for the latency of every ordered pair; a finding for each pair without."""
     todo = pairs(together.ids)
     known = {device.id: device.uuid for device in together.facts.devices}
     for done, (first, second) in enumerate(todo):
