@@ -126,7 +126,15 @@ def overlap_page(report: Report) -> Page:
         answers += _overlap_answer(device, found)
         if found:
             laid_out += [*measured.head(device, several=len(devices) > 1), measured.table_of(found, _OVERLAP_COLUMNS)]
-        details.append(Line(_overlap_method(mine)))
+        sizes = " and ".join(dict.fromkeys(units.capacity(row.case["size_bytes"]) for row in mine))
+        computes = [row for row in mine if row.case["what"] == "compute"]
+        dtypes = " and ".join(dict.fromkeys(str(row.method.precision_requested) for row in computes))
+        method = (
+            f"non-blocking copies of {sizes}, enqueued before compute ({dtypes} products) of the same length. Copy, "
+            "compute and both are timed in turn on the host's clock, each synchronized. Hidden = (copy + compute - "
+            f"both) / the shorter of the two; the interval covers {measured.covered(mine)}"
+        )
+        details.append(Line(method))
         flagged: list[tuple[str, str]] = []
         for entry in found:
             streams = f"{entry.streams} stream{'s' * (entry.streams != 1)}"
@@ -136,8 +144,7 @@ def overlap_page(report: Report) -> Page:
 
 
 def _overlap_answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[measured.Answer]:
-    """Return how much of a pinned copy on a second stream hides, in the worse direction; without one, of what was
-    copied.
+    """Return how much of a pinned copy on a second stream hides, in the worse direction; else of what was copied.
 
     It is doubtful where a row of either direction makes the finding about them inconclusive.
     """
@@ -153,17 +160,6 @@ def _overlap_answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[m
     doubt = f" ({told})" if told else ""
     text = f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}"
     return [measured.Answer(device, text, doubtful=bool(doubt))]
-
-
-def _overlap_method(measurements: Sequence[Measurement]) -> str:
-    sizes = " and ".join(dict.fromkeys(units.capacity(row.case["size_bytes"]) for row in measurements))
-    computes = [row for row in measurements if row.case["what"] == "compute"]
-    dtypes = " and ".join(dict.fromkeys(str(row.method.precision_requested) for row in computes))
-    return (
-        f"non-blocking copies of {sizes}, enqueued before compute ({dtypes} products) of the same length. Copy, "
-        "compute and both are timed in turn on the host's clock, each synchronized. Hidden = (copy + compute - both) "
-        f"/ the shorter of the two; the interval covers {measured.covered(measurements)}"
-    )
 
 
 # -- collective --------------------------------------------------------------------------------------------------------
@@ -312,13 +308,15 @@ def _all_table(answer: BenchAll, *, several: bool) -> Block:
         for place, line in enumerate(lines):
             of = (line.of or "").removeprefix("the ")
             share = "" if line.share is None else f"{units.percent(line.share)} of {of}"
+            figure = UNKNOWN if line.value is None else _FIGURES[line.unit](line.value)
             rows.append(
                 [
                     # The verdict is the benchmark's, not the row's.
                     head if place == 0 else "",
                     line.device,
                     line.case,
-                    _figure(line),
+                    # A doubt has its sign here: the notes are the first to go where the screen is narrow.
+                    Cell(f"! {figure}", "yellow") if measured.doubts_of(line.flags) else figure,
                     share,
                     measured.note_cell(line.flags).text.removeprefix("! "),
                 ]
@@ -342,9 +340,3 @@ def _of_benchmark(finding: Finding) -> Finding:
     if rest not in ids.OF_THE_MACHINE and name in {one.id for one in BENCHMARKS}:
         finding = replace(finding, title=f"{name}: {finding.title}")
     return replace(finding, message="") if len(finding.title) + 2 > measured.WIDTH else finding
-
-
-def _figure(line: Headline) -> Cell:
-    """The figure; a doubtful one has its sign here, for the notes are the first to go where the screen is narrow."""
-    text = UNKNOWN if line.value is None else _FIGURES[line.unit](line.value)
-    return Cell(f"! {text}", "yellow") if measured.doubts_of(line.flags) else Cell(text)

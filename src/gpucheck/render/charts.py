@@ -132,7 +132,10 @@ def lines(
         marks = tuple(Mark(*place(x, y), f"{said}{x_text(x)}, {units.significant(y)} {y_name}") for x, y in marked)
         drawn = " ".join("{:g},{:g}".format(*place(*point)) for point in one.points)
         curves.append(Curve(one.name, drawn, marks))
-    labels = xs if log_x and len(xs) <= MOST_MARKS else _spaced(first, xs[-1], log_x)
+    if log_x:
+        labels = xs if len(xs) <= MOST_MARKS else [first, math.sqrt(first * xs[-1]), xs[-1]]
+    else:
+        labels = [first, *(step for step in round_steps(xs[-1], 6) if first < step < xs[-1]), xs[-1]]
     heads, rows = _table(shown, xs, x_name, x_text)
     return Lines(
         title,
@@ -161,12 +164,6 @@ def _thinned(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, floa
         ends = {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
         kept |= dict.fromkeys(sorted(ends))
     return tuple(kept)
-
-
-def _spaced(first: float, last: float, log_x: bool) -> list[float]:
-    if log_x:
-        return [first, math.sqrt(first * last), last]
-    return [first, *(step for step in round_steps(last, 6) if first < step < last), last]
 
 
 def _apart(labels: list[Mark]) -> tuple[Mark, ...]:

@@ -11,7 +11,7 @@ from gpucheck import units
 from gpucheck.bench import judging
 from gpucheck.bench.matmul import judge
 from gpucheck.render import measured
-from gpucheck.render.blocks import SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
+from gpucheck.render.blocks import ALWAYS, SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
 from gpucheck.render.curve import Series, curve
 from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.report.events import Trial
@@ -61,8 +61,7 @@ def page(report: Report) -> Page:
 def _answer(
     device: DeviceRef, rows: Sequence[Measurement], searched: Sequence[SearchResult], peaks: Mapping[str, Any]
 ) -> list[measured.Answer]:
-    """Return what lasts, where a long run told it; else the fastest dtype; its share of the peak where that is
-    known."""
+    """Return what lasts, where a long run told it, else the fastest dtype; its share of the peak where known."""
     long_runs = [row for row in rows if row.name == "matmul.sustained" and row.method.details["burst"] is not None]
     if long_runs:
         best = max(long_runs, key=lambda row: float(row.method.details["sustained"]["flop_per_s"]))
@@ -107,7 +106,7 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
         filled(Column("dtype", "left"), lambda row: str(row.case["dtype"])),
         filled(Column("M×N×K", "left"), lambda row: "×".join(_sides(row))),
         median,
-        filled(Column("of peak"), lambda row: _share_of_peak(row, peaks)),
+        filled(Column("of peak", keep=ALWAYS if peaks else 8), lambda row: _share_of_peak(row, peaks)),
         *percentiles,
         filled(Column("time", keep=5), measured.time_text),
         # Empty where it is as asked for, which `-v` says.

@@ -391,8 +391,14 @@ def together(measurements: Sequence[Measurement]) -> tuple[list[Block], list[Blo
         mine = [row for row in rows if row.case["direction"] == direction]
         columns += _side_by_side(direction, mine, measurements, gap=[UNKNOWN] * (most - len(mine)))
     named = measured.flags_of(rows, lambda row: f"{row.device.id} {SHORT_WAYS[row.case['direction']]}")
+    places = list(dict.fromkeys(row.method.numa for row in rows if row.method.numa is not None))
+    outside = sum(row.method.details.get("windows_outside", 0) for row in rows)
+    case = rows[0].case
+    method = f"{units.capacity(case['size_bytes'])} of {case['host_memory']} memory, a process for each device"
+    method += f", {'; '.join(places)}" if places else ""
+    left_out = f"; {outside} other windows discarded" if outside else ""
     return [Line(f"{most} devices at once"), by_column(columns)], [
-        Line(_how_together(rows)),
+        Line(f"{method}. Started together, windows in which all copied{left_out}"),
         *measured.flag_lines(named),
     ]
 
@@ -413,16 +419,6 @@ def _side_by_side(
         (Column("\nalone", keep=7), [*column_of_numbers(alone, 1e9), *gap, ""]),
         (Column("\nof alone", keep=6), [*shares, *gap, ""]),
     ]
-
-
-def _how_together(rows: Sequence[Measurement]) -> str:
-    places = list(dict.fromkeys(row.method.numa for row in rows if row.method.numa is not None))
-    outside = sum(row.method.details.get("windows_outside", 0) for row in rows)
-    case = rows[0].case
-    text = f"{units.capacity(case['size_bytes'])} of {case['host_memory']} memory, a process for each device"
-    text += f", {'; '.join(places)}" if places else ""
-    left_out = f"; {outside} other windows discarded" if outside else ""
-    return f"{text}. Started together, windows in which all copied{left_out}"
 
 
 # -- from device to device ---------------------------------------------------------------------------------------------
