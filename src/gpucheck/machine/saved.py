@@ -158,8 +158,4 @@ def load(path: str) -> Report:
         raise UsageError(f"{path!r} is incomplete", f"it does not follow the schema {SCHEMA}", _FIX) from error
     if not whole:
         raise UsageError(f"{path!r} is incomplete", "a sample or a median is not a valid time", _FIX)
-    runs = [(row.name, str(row.case), run) for row in report.measurements for run in row.runs if run.started]
-    # Counted twice it would make an interval narrow.
-    if len(set(runs)) < len(runs):
-        raise UsageError(f"{path!r} repeats a run", "two of its rows or runs are the same", "measure it again")
     return report

@@ -451,6 +451,11 @@ class Grid:
     axes: tuple[Axis, Axis, Axis]
     fits: Callable[[Shape], bool] = lambda shape: True
 
+    @property
+    def product(self) -> int:
+        """Return how many shapes the axes span, whether they fit or not."""
+        return math.prod(len(axis.values) for axis in self.axes)
+
     def shapes(self) -> Iterator[Shape]:
         """The shapes that fit, in order."""
         m, n, k = (axis.values for axis in self.axes)
@@ -458,8 +463,7 @@ class Grid:
 
     def count(self) -> int | None:
         """Return how many shapes fit; None where there are too many to list."""
-        spanned = math.prod(len(axis.values) for axis in self.axes)
-        return sum(1 for _ in self.shapes()) if spanned <= MOST_LISTED else None
+        return sum(1 for _ in self.shapes()) if self.product <= MOST_LISTED else None
 
 
 class Spread:
