@@ -292,6 +292,39 @@ def test_figures_of_a_result_that_is_wrong_or_cut_off_pass_no_gate() -> None:
         assert "compare.reliable" not in {one.id for one in judge(compare(old, new), 0.05)}
 
 
+@pytest.mark.parametrize(
+    ("failure", "doubted"),
+    [
+        (Finding("matmul.result", "fail", "a result is wrong", device="cuda:0"), True),
+        (Finding("device.error", "fail", "cuda:0 failed in bench overlap", device="cuda:0"), True),
+        (Finding("gpucheck.error", "fail", "bench all ended with an error"), True),
+        (Finding("matmul.result", "fail", "a result is wrong", device="cuda:1"), False),
+        (Finding("device.error", "fail", "cuda:1 failed in bench overlap", device="cuda:1"), False),
+        (Finding("transfer.corrupt", "fail", "copies arrived corrupted", device="cuda:0"), False),
+        # How each row was computed is compared with that row.
+        (Finding("matmul.precision", "fail", "float32 ran as tf32", device="cuda:0"), False),
+    ],
+)
+def test_what_failed_in_both_doubts_only_its_own_rows(failure: Finding, doubted: bool) -> None:
+    sound = report(row(STEADY))
+    failed = replace(sound, findings=(failure,))
+    assert bool(compare(failed, failed).doubts) == doubted
+    # What failed in one alone may have cost rows, or the device.
+    assert compare(failed, sound).doubts == (f"old: {failure.title}",)
+    assert compare(sound, failed).doubts == (f"new: {failure.title}",)
+
+
+def test_a_run_that_both_documents_hold_passes_no_gate() -> None:
+    started = [replace(run, started="2026-11-27T03:00:00Z") for run in row(STEADY).runs]
+    once = replace(row(STEADY), runs=tuple(started))
+    others = replace(once, runs=tuple(replace(run, started="2026-11-27T04:00:00Z") for run in started))
+    assert finding(judge(compare(report(once), report(others)), 0.05), "compare.slower").verdict == "pass"
+    for again in (once, replace(once, runs=(*others.runs[:6], once.runs[0]))):
+        comparison = compare(report(once), report(again))
+        assert comparison.doubts == ("old and new hold the same run: nothing was measured in between",)
+        assert finding(judge(comparison, 0.05), "compare.reliable").verdict == "inconclusive"
+
+
 def test_another_machine_and_other_software_are_told() -> None:
     facts = replace(FACTS, torch=TorchBuild("2.14.0"), devices=(Device(kind="cpu", id="cpu", cores_allowed=8),))
     other = row([1.0], device=DeviceRef("cuda:0", "GPU-9", "NVIDIA H200"))
@@ -304,6 +337,10 @@ def test_another_machine_and_other_software_are_told() -> None:
     assert comparison.software == ("torch 2.13.0 → 2.14.0",)
     verdicts = {one.id: one.verdict for one in judge(comparison)}
     assert (verdicts["compare.machine"], verdicts["compare.software"]) == ("warn", "info")
+    # A machine of which one side knows less is no other one.
+    less = compare(report(row([1.0])), report(row([1.0]), facts=replace(FACTS, devices=())))
+    unknown = finding(judge(less), "compare.machine")
+    assert (unknown.verdict, unknown.title) == ("info", "the machines may differ")
     assert compare(report(row([1.0])), report(row([1.0]))).machine == ()
 
 

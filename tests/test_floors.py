@@ -65,9 +65,10 @@ SIZES = {
     ),  # a large copy gets more of the time; what y.cpu() costs is said; rows with enough samples first
     "cards": (5, 891),  # the temperature from which a GPU slows down is found once
     # Settings of another benchmark are no thresholds. A run that is not there is answered with those that are; --strict
-    # counts for `run`. What an option took as its value is named.
-    "cli": (14, 1374),
-    "compare": (2, 244),
+    # counts for `run`. What an option took as its value is named. judge refuses rows and thresholds that nobody would
+    # judge, and says what a file does not know of its machine.
+    "cli": (14, 1387),
+    "compare": (2, 261),  # a failure doubts the rows that it is about, and one run on both sides all of them
     "devices": (3, 275),  # a mask that names a GPU is not why CUDA does not start
     "doctor": (12, 1948),
     "explain": (11, 838),  # a cut pattern whose shortest part is not there is not tried
@@ -87,8 +88,9 @@ SIZES = {
     "program": (27, 7068),
     "render": (24, 3823),  # what ended a program is its answer; what tests all memory (stress)
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a
-    # rank and its cost; whether a rank lost its peer, and who waits in another call.
-    "report": (17, 1798),
+    # rank and its cost; whether a rank lost its peer, and who waits in another call. A finding says whether it answers to
+    # a threshold: three places looked into its evidence.
+    "report": (17, 1800),
     "smoke": (6, 923),  # a device that others fill is not called wrong
     # A device slow at times or at the end; one that is ahead of most others; a GPU that is lost without an Xid.
     "stress": (6, 1200),

@@ -140,27 +140,28 @@ BY_ID = {one.id: one for one in THRESHOLDS}
 LARGEST = 1e9
 # By what factor each recorded disturbance can have brought a figure down, at most: a figure that is further from its
 # gate missed it, whatever was flagged. They multiply, and are set wide on purpose, since a false failure costs more.
-BRIDGES = {
+# With each, what it is in a sentence.
+BRIDGES: dict[str, tuple[float, str]] = {
     # Processes on one quiet machine differ by a quarter (copies), noisy rows by less than two: twice that. The same for
     # a figure of so few samples that there is no interval.
-    "noisy": 4.0,
-    "no interval": 4.0,
+    "noisy": (4.0, "noise"),
+    "no interval": (4.0, "too few samples"),
     # What fits into a cache is read faster than memory, but small calls lose up to half of their time to the launch.
-    "warm": 4.0,
+    "warm": (4.0, "a cache"),
     # Threads get turns on a core, and processes on a GPU: 31 others would have to want it all the time.
-    "cpu-busy": 32.0,
-    "device-shared": 32.0,
+    "cpu-busy": (32.0, "machine busy"),
+    "device-shared": (32.0, "other processes on the GPU"),
     # From a part's highest clock to its lowest: 2 to 3 GHz over 135 to 210 MHz (nvidia-smi -q -d SUPPORTED_CLOCKS).
-    "throttled": 20.0,
+    "throttled": (20.0, "a throttled clock"),
     # An estimated peak counts units that a part may lack: H20 does 1 of the 39 TFLOP/s in float64 that its capability,
     # SMs and clock come to; the widest ratio of one precision's units between siblings is 64 (float64, GA100 to GA102).
-    "estimate": 64.0,
+    "estimate": (64.0, "an estimated peak"),
 }
 
 
 def bridge(disturbances: Iterable[str]) -> float:
     """Return how many times lower than it should be a figure can be for all of these together; 1 for none."""
-    return math.prod(BRIDGES[one] for one in disturbances)
+    return math.prod(BRIDGES[one][0] for one in disturbances)
 
 
 # What the screens call a disturbance whose flag has another name.

@@ -366,7 +366,7 @@ def document(rows: Sequence[Measurement], limit: Limit, *, ended: bool = True) -
 
 
 def gate(report: Report) -> Finding:
-    return next(one for one in report.findings if judge.is_gate(one))
+    return next(one for one in report.findings if one.is_gate)
 
 
 def test_of_a_case_that_runs_measured_in_two_ways_each_must_do() -> None:
@@ -390,7 +390,7 @@ def test_a_threshold_is_for_all_runs_together() -> None:
     each = [document([timed(rate)], limit) for rate in (50e9, 60e9, 60e9)]
     assert [gate(one).verdict for one in each] == ["fail", "pass", "pass"]
     whole = merging.merge(each)
-    (finding,) = [one for one in judge.judge(whole).findings if judge.is_gate(one)]
+    (finding,) = [one for one in judge.judge(whole).findings if one.is_gate]
     assert (finding.verdict, finding.device) != ("fail", None)
 
 
@@ -409,7 +409,7 @@ def test_rows_that_a_run_missed_are_not_passed_by_the_others() -> None:
     cut, whole = document(BOTH, limit, ended=False), document(BOTH, limit)
     assert (gate(cut).verdict, gate(whole).verdict) == ("inconclusive", "pass")
     merged = judge.judge(merging.merge([whole, cut]))
-    assert [one.verdict for one in merged.findings if judge.is_gate(one)] == ["inconclusive"]
+    assert [one.verdict for one in merged.findings if one.is_gate] == ["inconclusive"]
 
 
 def test_a_run_that_misses_a_threshold_does_not_end_the_others() -> None:

@@ -65,6 +65,21 @@ def test_a_device_that_was_in_use_is_a_flag_on_every_row_and_a_finding(monkeypat
     assert flags == [("y", "device-shared")]
 
 
+@pytest.mark.parametrize(
+    ("percent", "verdict", "flags"),
+    [(0.0, "info", ("y",)), (1.0, "warn", ("y", "device-shared")), (None, "warn", ("y", "device-shared"))],
+)
+def test_memory_that_nobody_works_with_slows_nothing(
+    percent: float | None, verdict: str, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = replace(CARD, memory_used_bytes=3 * GIB, utilization_percent=percent)
+    told = measured(monkeypatch, Facts(devices=(held,)), Shared())
+    (finding,) = told.judged().findings
+    assert (finding.id, finding.verdict) == ("device.shared", verdict)
+    assert ("idle before the run" in finding.title) == (verdict == "info")
+    assert [one.flags for one in told.measurements] == [flags]
+
+
 def test_who_read_the_machine_before_plans_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """`bench all` has said what is planned; a benchmark of it says that no more."""
     facts = Facts(devices=(replace(CARD, memory_used_bytes=3 * GIB),))

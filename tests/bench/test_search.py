@@ -76,7 +76,7 @@ def test_the_final_is_in_turns_and_its_figures_decide() -> None:
     while (ask := search.ask()) is not None:
         asked.append(ask)
         search.tell(machine.take(ask))
-    final = [ask.shape for ask in asked if ask.stage == "final"]
+    final = [ask.shape for ask in asked if ask.is_final]
     turn = len(set(final))
     assert 3 <= turn <= 8
     assert set(final[:turn]) == set(final[turn : 2 * turn]) and final[turn : 2 * turn] == final[:turn][::-1]

@@ -10,7 +10,7 @@ import pytest
 from fake_device import FakeDevice
 from judged import Document
 
-from gpucheck.bench.transfer import Part, Setting, Together, TogetherPart, TransferOptions, judge, work
+from gpucheck.bench.transfer import Part, Setting, Together, TransferOptions, judge, work
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory, numa
 from gpucheck.report.facts import Facts
@@ -28,7 +28,9 @@ def row(name: str, device: str = "cpu") -> Measurement:
     )
 
 
-def part(part_id: str, *, weight: float = 1.0, error: Exception | None = None, seen: list[Any] | None = None) -> Part:
+def part(
+    part_id: str, *, weight: float = 1.0, error: Exception | None = None, seen: list[Any] | None = None
+) -> Part[Any, Any]:
     def rows(setting: Setting) -> Iterator[Measurement]:
         if seen is not None:
             seen.append(setting)
@@ -47,8 +49,8 @@ def counts(part_id: str) -> Any:
 def run(
     options: TransferOptions,
     monkeypatch: pytest.MonkeyPatch,
-    alone: Sequence[Part],
-    together: Sequence[TogetherPart] = (),
+    alone: Sequence[Part[Any, Any]],
+    together: Sequence[Part[Any, Any]] = (),
     ids: tuple[str, ...] = ("cpu",),
     document: Document | None = None,
 ) -> Document:
@@ -136,12 +138,12 @@ def test_the_first_part_without_room_ends_it(monkeypatch: pytest.MonkeyPatch) ->
 # several devices at once
 
 
-def several(part_id: str, seen: list[Together]) -> TogetherPart:
+def several(part_id: str, seen: list[Together]) -> Part[Any, Any]:
     def rows(together: Together) -> Iterator[Measurement]:
         seen.append(together)
         yield row(part_id, together.ids[-1])
 
-    return TogetherPart(part_id, 1.0, rows)
+    return Part(part_id, 1.0, rows)
 
 
 def test_several_devices_are_judged_once_after_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:

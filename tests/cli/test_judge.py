@@ -178,6 +178,16 @@ def test_one_that_was_cut_off_passes_no_threshold(
         (lambda one: one.update(command="doctor"), "is a result of `gpucheck doctor`: only benchmarks can be judged"),
         (lambda one: one.update(command="smoke"), "is a result of `gpucheck smoke`"),
         (lambda one: one.pop("parts"), "does not record which parts ran: it was cut off before the first"),
+        # A row that no part is about would be judged by nobody.
+        (lambda one: one["parts"][0].update(id="matmul"), "record which parts ran: it has rows of bandwidth on cuda:0"),
+        (lambda one: one["parts"][0].update(device=None), "record which parts ran: it has rows of bandwidth on cuda:0"),
+        (lambda one: one["measurements"][0].update(name="x"), "record which parts ran: it has rows of x on cuda:0"),
+        (
+            lambda one: one.update(
+                settings={"thresholds": [{"id": "later.min", "value": 1.0, "unit": "1", "origin": "--later"}]}
+            ),
+            "sets thresholds that this gpucheck does not know: it was written by another gpucheck, with later.min",
+        ),
         (lambda one: one.update(schema="other/1"), "is not a gpucheck document"),
         (lambda one: one.update(schema="gpucheck.report/9"), "has schema gpucheck.report/9"),
         (lambda one: one.pop("measurements"), "is incomplete"),
@@ -244,12 +254,8 @@ def test_runs_that_only_together_have_an_odd_detail_are_refused(saved: Any, caps
             "are not runs of the same benchmark: cuda:0 UUID GPU-1 → GPU-2",
         ),
         (
-            lambda one: one["facts"]["devices"][0].update(power_limit_w=300.0, ecc={"enabled": False}),
-            "are not runs of the same benchmark: cuda:0 power limit unknown → 300 W; cuda:0 ECC unknown → off",
-        ),
-        (
-            lambda one: one["facts"].update(torch={"version": "2.6.0"}),
-            "are not runs of the same benchmark: torch unknown → 2.6.0",
+            lambda one: one["parts"].append({**one["parts"][0], "device": "cuda:1"}),
+            "are not runs of the same benchmark: devices cuda:0 → cuda:0, cuda:1",
         ),
         (lambda one: None, "repeats a run: another file holds the same run"),
         # A run is the same by its samples, whatever else its file says.
@@ -261,6 +267,22 @@ def test_what_is_no_second_run_is_told(
 ) -> None:
     assert app_module.main(["judge", saved(), saved("b.json", change=change)]) == 2
     assert words in sentence(capsys.readouterr().err)
+
+
+def test_what_one_file_does_not_know_is_told_and_no_difference(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def powered(watts: float, **more: Any) -> Change:
+        def change(document: dict[str, Any]) -> None:
+            document["facts"]["devices"][0].update(power_limit_w=watts)
+            document["facts"].update(more)
+
+        return change
+
+    plain, less = saved("plain.json"), saved("less.json", 0.6, change=powered(300.0, torch={"version": "2.6.0"}))
+    assert app_module.main(["judge", plain, less]) == 0
+    assert "one file lacks: cuda:0 power limit unknown → 300 W; torch unknown → 2.6.0" in capsys.readouterr().err
+    # What both know has to agree.
+    assert app_module.main(["judge", less, saved("more.json", 0.7, change=powered(700.0))]) == 2
+    assert "same benchmark: cuda:0 power limit 300 W → 700 W" in sentence(capsys.readouterr().err)
 
 
 def test_a_file_that_is_not_there_and_none_at_all(capsys: pytest.CaptureFixture[str]) -> None:

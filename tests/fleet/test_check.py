@@ -343,6 +343,8 @@ def test_the_command_in_an_advice_is_whole(part: str) -> None:
     assert problem.fix is not None
     # Every option that takes a value has it: the command line is the part's own.
     assert problem.fix == f"on n1: gpucheck {' '.join(check.arguments(part, 30.0))}"
+    longer = check.with_part(EMPTY, part, ended("", None, timed_out=True), 40.0)
+    assert longer.problems[0].fix == f"on n1: gpucheck {' '.join(check.arguments(part, 80.0))}"
     assert not problem.fix.endswith(("--time-budget", "--device", "--duration", "--only"))
 
 

@@ -38,7 +38,7 @@ def test_a_short_product_is_not_bound_by_its_launches() -> None:
     grid = Grid((Axis(256, 512, 256),) * 3)
     tries = search.Tries(device, CASE.kind, search.allocate(CASE, grid, 2**24, device))
     tries.warm_up((256, 256, 256))
-    taken = [tries.take(Ask((256, 256, 256), 1e-3, "spread")) for _ in range(9)]
+    taken = [tries.take(Ask((256, 256, 256), 1e-3)) for _ in range(9)]
     rates = [reading.rate for reading in taken if reading is not None]
     a = torch.randn(256, 256, device=device.device)
     graph, out = torch.cuda.CUDAGraph(), torch.empty_like(a)

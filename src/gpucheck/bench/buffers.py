@@ -8,7 +8,6 @@ poisoned before: a copy that is missing, stale, wrong or in the wrong place show
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -411,7 +410,11 @@ class Copies:
         expected = self._expected[:count]
         torch.arange(first, first + count, out=expected)
         expected.bitwise_xor_(number)
-        seen = reference.unequal(words[first : first + count], expected, functools.partial(_pattern, number, first))
+
+        def wanted(begin: int, end: int) -> torch.Tensor:
+            return torch.arange(first + begin, first + end).bitwise_xor_(number)
+
+        seen = reference.unequal(words[first : first + count], expected, wanted)
         if seen is None:
             return 0, start
         differ = (seen[0].view(torch.uint8) != seen[1].view(torch.uint8))[:size]
@@ -419,11 +422,6 @@ class Copies:
         if wrong:
             return wrong, start + (reference.count_of(int(differ.to(torch.uint8).argmax()), size - 1) or 0)
         return (1, start) if wrong is None or size % WORD == 0 else (0, start)
-
-
-def _pattern(number: int, first: int, start: int, stop: int) -> torch.Tensor:
-    """Return what the words from one place to another, counted from `first` on, hold: on the CPU."""
-    return torch.arange(first + start, first + stop).bitwise_xor_(number)
 
 
 def measure(

@@ -18,7 +18,6 @@ from gpucheck.errors import CannotLook, GpucheckError, Terminated, Undecided, Us
 from gpucheck.machine import child, child_protocol, choose, faults, inventory, kept, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.child import ChildResult
-from gpucheck.machine.host import held_bytes
 from gpucheck.measure import runs
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import (
@@ -103,7 +102,7 @@ def each(
     if not shared.is_planned:
         begin(emit, facts, [name], chosen.ids, shared)
     run = _Run(name, emit, facts, rows, {} if shared.lost is None else shared.lost)
-    run.in_use = {device.id for device in facts.devices if held_bytes(device) is not None}
+    run.in_use = {device.id for device in facts.devices if judging.is_shared(device)}
     for place, device_id in enumerate(chosen.ids):
 
         def times(accel: Accel, place: int = place) -> tuple[float, float]:
@@ -321,7 +320,7 @@ def _ends(report: Report) -> bool:
 
     A threshold is for all runs together: one that misses it goes on.
     """
-    failed = any(one.verdict == "fail" and not judge.is_gate(one) for one in report.findings)
+    failed = any(one.verdict == "fail" and not one.is_gate for one in report.findings)
     return failed or bool(report.faults) or report.summary.exit in (errors.COULD_NOT_LOOK, errors.BUG)
 
 

@@ -186,11 +186,6 @@ def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[s
     return [f'no threshold is set for "{name}"; the settings name {listed}' for name in names if name not in known]
 
 
-def is_gate(finding: Finding) -> bool:
-    """Return whether a finding answers to a threshold that was set."""
-    return "threshold" in finding.evidence
-
-
 def _finding(
     limit: Limit,
     measurements: Sequence[Measurement],
@@ -278,17 +273,6 @@ def _too_far(figure: Figure, limit: Limit) -> str:
     if not beside or best * config.bridge(beside) >= limit.value:
         return ""
     times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "zero"
-    *others, last = (_EXPLAINED[one] for one in beside)
+    *others, last = (config.BRIDGES[one][1] for one in beside)
     reasons = f"{', '.join(others)} and {last}" if others else last
     return f"{times} of the threshold, more than {reasons} can explain"
-
-
-_EXPLAINED = {
-    "noisy": "noise",
-    "cpu-busy": config.FLAG_NAMES["cpu-busy"],
-    "device-shared": "other processes on the GPU",
-    "throttled": "a throttled clock",
-    "no interval": "too few samples",
-    "estimate": "an estimated peak",
-    "warm": "a cache",
-}

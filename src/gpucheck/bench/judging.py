@@ -356,7 +356,7 @@ def share_of_products(measurements: Sequence[Measurement], part: Part | Unknown 
     clocks = {dtype: _clock_seen(best[dtype]) for dtype in known}
     # At another clock the part can do as much more or less.
     at_clock = {
-        dtype: None if (clock := clocks[dtype]) is None or not peak.clock_hz else shares[dtype] * peak.clock_hz / clock
+        dtype: None if not (clock := clocks[dtype]) or not peak.clock_hz else shares[dtype] * peak.clock_hz / clock
         for dtype, peak in known.items()
     }
     without = [dtype for dtype in best if dtype not in known]
@@ -397,7 +397,7 @@ def _clock_seen(one: Measurement) -> float | None:
 def _told(one: Measurement, peak: Peak, share: float, clock_hz: float | None) -> str:
     unit = one.rate.unit if one.rate else "FLOP/s"
     text = f"{peak.dtype} {units.percent(share)} of {units.flop_rate(peak.flop_per_s, unit)}"
-    if clock_hz is None or not peak.clock_hz:
+    if not clock_hz or not peak.clock_hz:
         return text
     seen, of_peak = f"{clock_hz / 1e6:.0f}", f"{peak.clock_hz / 1e6:.0f}"
     return f"{text} and {units.percent(share * peak.clock_hz / clock_hz)} at the observed {seen} of {of_peak} MHz"
@@ -696,17 +696,30 @@ def precision_fix(environment: Mapping[str, str]) -> str:
     return f"unset {' '.join(there)}" if there else f"look for {', '.join(OVERRIDES)}"
 
 
+def is_shared(device: Device) -> bool:
+    """Return whether others may have slowed what ran on a device: they hold memory of it, and it was not seen idle.
+
+    Memory alone slows nothing. Its holder may begin to work during the run, as any process may that starts then: that
+    is not known here, and comes and goes as noise.
+    """
+    return held_bytes(device) is not None and device.utilization_percent != 0
+
+
 def in_use(facts: Facts, ids: Collection[str]) -> list[Finding]:
-    """A warning for each of these devices (torch's names) that was in use; `facts` are from before our own context."""
-    return [
-        Finding(
-            "device.shared",
-            "warn",
-            f"{device.id} in use: other processes hold {units.capacity(held)}",
-            "figures may be too low",
-            {"device": device.id, "memory_used_bytes": held, "judged_by": "memory: the processes were not read"},
-            fix="`gpucheck devices --processes` shows them; rerun once the device is free",
-        )
-        for device in facts.devices
-        if device.id in ids and (held := held_bytes(device)) is not None
-    ]
+    """Tell what others hold of these devices (torch's names); `facts` are from before our own context."""
+    found = [(device, held_bytes(device)) for device in facts.devices if device.id in ids]
+    return [_held(device, held) for device, held in found if held is not None]
+
+
+def _held(device: Device, held: int) -> Finding:
+    hold, show = f"other processes hold {units.capacity(held)}", "`gpucheck devices --processes` shows them"
+    evidence: dict[str, Any] = {
+        "device": device.id,
+        "memory_used_bytes": held,
+        "utilization_percent": device.utilization_percent,
+        "judged_by": "memory and utilization: the processes were not read",
+    }
+    if not is_shared(device):
+        return Finding("device.shared", "info", f"{hold} of {device.id}, idle before the run", "", evidence, show)
+    title, fix = f"{device.id} in use: {hold}", f"{show}; rerun once the device is free"
+    return Finding("device.shared", "warn", title, "figures may be too low", evidence, fix)

@@ -5,6 +5,7 @@ For what is compared within one process: a copy alone, compute alone and both; t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,19 +48,15 @@ class Group:
 
     def window(self, number: int) -> tuple[float, float]:
         """Run the window with this number; when it began, and how long it took, in seconds of the host's clock."""
-        if getattr(self.timer, "is_cpu", False):  # a large product takes a slow CPU long, beside an idle device
-            with pulse.off_device():
-                return self._window(number)
-        return self._window(number)
-
-    def _window(self, number: int) -> tuple[float, float]:
         timer = self.timer
-        if self.prepare is not None:
-            self.prepare(number, self.untimed + self.calls)
-        for _ in range(self.untimed):
-            self.call()
-        timer.synchronize()
-        return timing.host_window(timer, self.call, self.calls)
+        # A large product takes a slow CPU long, beside an idle device.
+        with pulse.off_device() if getattr(timer, "is_cpu", False) else contextlib.nullcontext():
+            if self.prepare is not None:
+                self.prepare(number, self.untimed + self.calls)
+            for _ in range(self.untimed):
+                self.call()
+            timer.synchronize()
+            return timing.host_window(timer, self.call, self.calls)
 
 
 def filling(timer: Timer, call: Callable[[], object]) -> Group:

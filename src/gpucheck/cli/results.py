@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpucheck import errors
+from gpucheck import errors, naming
 from gpucheck.cli.commands import Common
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.options import option, words
@@ -97,7 +97,7 @@ def judge(common: Common, options: JudgeOptions) -> int:
     """Judge one document, or several as runs of one benchmark."""
     from gpucheck.bench.judge import by_other_names
     from gpucheck.cli import session
-    from gpucheck.compare.comparison import apart
+    from gpucheck.compare.comparison import apart, is_certain
     from gpucheck.config import Settings
     from gpucheck.measure import runs
     from gpucheck.render import text
@@ -108,9 +108,12 @@ def judge(common: Common, options: JudgeOptions) -> int:
 
     documents = [_load(path) for path in options.files]
     seen: set[object] = set()
+    unknown: dict[str, None] = {}
     for path, other in zip(options.files, documents, strict=True):
         if documents[0].command == other.command:
-            difference = "; ".join(text for texts in apart(documents[0], other) for text in texts)
+            differences = [text for texts in apart(documents[0], other) for text in texts]
+            difference = "; ".join(filter(is_certain, differences))
+            unknown |= dict.fromkeys(text for text in differences if not is_certain(text))
         else:
             difference = f"`gpucheck {documents[0].command}` and `gpucheck {other.command}`"
         if difference:
@@ -137,6 +140,8 @@ def judge(common: Common, options: JudgeOptions) -> int:
     settings = replace(settings, thresholds=limits)
 
     def tell(emit: Emit) -> None:
+        if unknown:
+            emit(Notice(f"judged as runs of one machine, though one file lacks: {'; '.join(unknown)}", "warning"))
         for line in by_other_names(limits, whole.facts, [part.device for part in whole.parts if part.device]):
             emit(Notice(line, "warning"))
         for event in events_of(whole):
@@ -150,8 +155,10 @@ def judge(common: Common, options: JudgeOptions) -> int:
 
 
 def _load(path: str) -> Report:
-    """A benchmark's document. Raises UsageError for what is none, and for one of before there was all that it takes."""
+    """A benchmark's document. Raises UsageError for what is none, and for one that cannot be judged as a whole."""
+    from gpucheck.config import BY_ID
     from gpucheck.machine.saved import load
+    from gpucheck.report.codec import visible
 
     document = load(path)
     if document.command.partition(" ")[0] != "bench":
@@ -160,12 +167,19 @@ def _load(path: str) -> Report:
             "only benchmarks can be judged again",
             "give a result of `gpucheck bench …`",
         )
-    if not document.parts:
-        raise UsageError(
-            f"{path!r} does not record which parts ran",
-            "it was cut off before the first, or written by an older gpucheck",
-            "measure it again",
+    planned = {(part.id, part.device) for part in document.parts}
+    # A row that nobody planned would meet any threshold: no judge sees it.
+    lost = [row for row in document.measurements if (row.name.partition(".")[0], row.device.id) not in planned]
+    if lost or not planned:
+        why = (
+            f"it has rows of {lost[0].name} on {lost[0].device.id}"
+            if planned
+            else "it was cut off before the first, or written by an older gpucheck"
         )
+        raise UsageError(f"{path!r} does not record which parts ran", visible(why), "measure it again")
+    if unknown := [one.id for one in document.settings.thresholds if one.id not in BY_ID]:
+        why = f"it was written by another gpucheck, with {naming.few(unknown)}"
+        raise UsageError(f"{path!r} sets thresholds that this gpucheck does not know", why, "judge it with that one")
     return document
 
 

@@ -10,7 +10,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,6 +26,8 @@ from gpucheck.report.results.short import Change, ComparedRow, Comparison
 METHOD_FIELDS = ("clock", "launch", "cache", "precision_requested", "precision_observed", "numa")
 # How the differences begin beside which times can be compared: what is timed is the same.
 COMPARABLE = ("launch ", "numa ")
+# How the ids begin of failures that are no benchmark's: they concern all that was measured on the device.
+WHOLE = ("device", "gpucheck", "runs")
 # A setting that no figure depends on.
 IDLE_SETTINGS = ("persistence mode", "compute mode")
 
@@ -101,7 +103,8 @@ def matched(old: Sequence[Measurement], new: Sequence[Measurement]) -> tuple[lis
 def differences(old: Measurement, new: Measurement) -> tuple[str, ...]:
     """Return what differs between the methods of two rows, and between what a call of them does."""
     pairs = [(name, *(getattr(row.method, name) for row in (old, new))) for name in METHOD_FIELDS]
-    pairs.append(("work per call", *(_work_text(row) for row in (old, new))))
+    works = (" and ".join(f"{amount:g} {kind}" for kind, amount in row.work.items()) for row in (old, new))
+    pairs.append(("work per call", *works))
     pairs.append(("timed", *("launches" if "launch-bound" in row.flags else "work" for row in (old, new))))
     return tuple(f"{name} {_word(a)} → {_word(b)}" for name, a, b in pairs if a != b)
 
@@ -115,8 +118,9 @@ def _word(value: object) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _work_text(row: Measurement) -> str:
-    return " and ".join(f"{amount:g} {kind}" for kind, amount in row.work.items())
+def is_certain(difference: str) -> bool:
+    """Return whether both sides of a difference are known."""
+    return " unknown → " not in difference and not difference.endswith(" → unknown")
 
 
 def _unequal(old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
@@ -133,7 +137,10 @@ def apart(old: Report, new: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _machine(report: Report) -> dict[str, object]:
     """Return what the devices measured are and how they are set, and the host's processor, on which launches run."""
-    facts, seen = report.facts, dict[str, object]()
+    facts, parts = report.facts, [part.device for part in report.parts if part.device is not None]
+    # What was planned: a device that failed has no rows.
+    planned = sorted(set(parts or [row.device.id for row in report.measurements]))
+    seen: dict[str, object] = {"devices": ", ".join(planned) or None}
     for device in dict.fromkeys(row.device for row in report.measurements):
         seen[f"{device.id} is"] = device.name
         seen[f"{device.id} UUID"] = device.uuid
@@ -201,14 +208,32 @@ def compare(old: Report, new: Report) -> Comparison:
         old_measurements=len(old.measurements),
         new_measurements=len(new.measurements),
         # Rows that the new command did not come to escape the gate.
-        doubts=(*_failed("old", old), *_failed("new", new), *(f"new: {why}" for why in [new.incomplete] if why)),
+        doubts=tuple(dict.fromkeys(_doubts(old, new, pairs))),
     )
 
 
-def _failed(side: str, report: Report) -> dict[str, None]:
-    """Name what failed in a report beside thresholds: wrong results, a device that was lost."""
-    failed = (one for one in report.findings if one.verdict == "fail" and "threshold" not in one.evidence)
-    return dict.fromkeys(f"{side}: {one.title}" for one in failed)
+def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
+    """Say why figures may be wrong or missing. What failed in both alike doubts only the rows that it is about."""
+    failed = [
+        {(one.id, one.device): one for one in report.findings if one.verdict == "fail" and not one.is_gate}
+        for report in (old, new)
+    ]
+    for place, side in enumerate(("old", "new")):
+        for key, one in failed[place].items():
+            if key not in failed[1 - place] or any(_concerns(one, pair[place]) for pair in pairs):
+                yield f"{side}: {one.title}"
+    # Rows that the new command did not come to escape the gate.
+    if new.incomplete:
+        yield f"new: {new.incomplete}"
+    if any(run.started and run in b.runs for a, b in pairs for run in a.runs):
+        yield "old and new hold the same run: nothing was measured in between"
+
+
+def _concerns(failure: Finding, row: Measurement) -> bool:
+    """Return whether a row may be wrong for what failed. Precisions are compared row by row."""
+    benchmark, _, what = failure.id.partition(".")
+    mine = benchmark == row.name.partition(".")[0] or benchmark in WHOLE
+    return mine and what != "precision" and failure.device in (None, row.device.id)
 
 
 def _untold(old: Measurement, new: Measurement) -> str | None:
@@ -338,7 +363,9 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
         return [*_unmatched(comparison, gated=fail_if_slower is not None), _nothing(comparison)]
     found = []
     if comparison.machine:
-        found.append(Finding("compare.machine", "warn", "the machines differ", "; ".join(comparison.machine)))
+        differ = any(map(is_certain, comparison.machine))
+        title = "the machines differ" if differ else "the machines may differ"
+        found.append(Finding("compare.machine", "warn" if differ else "info", title, "; ".join(comparison.machine)))
     if comparison.software:
         found.append(Finding("compare.software", "info", "the software differs", "; ".join(comparison.software)))
     methods = {row_label(row): list(row.differences) for row in comparison.rows if row.differences}

@@ -11,7 +11,6 @@ from gpucheck.bench import ids
 from gpucheck.links import SHORT_WAYS
 from gpucheck.render import measured
 from gpucheck.render.blocks import (
-    ALWAYS,
     UNKNOWN,
     Block,
     Cell,
@@ -55,11 +54,9 @@ def bandwidth_page(report: Report) -> Page:
             f"bytes read and written; {measured.timed_by(mine)}, after a warm-up, {measured.caches(mine)}, float32, "
             f"preallocated. The spread covers {measured.covered(mine)}"
         )
-        named = [
-            (flag, f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}")
-            for row in mine
-            for flag in row.flags
-        ]
+        named = measured.flags_of(
+            mine, lambda row: f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}"
+        )
         details += [Line(method), *measured.flag_lines(named, len(mine))]
     return measured.bench_page(report, answers, laid_out, details)
 
@@ -95,19 +92,20 @@ def _share_of_peak(report: Report, row: Measurement) -> str | None:
 # -- overlap -----------------------------------------------------------------------------------------------------------
 
 
-def _interval(answer: OverlapResult) -> str:
-    if answer.ci_low is None or answer.ci_high is None:
-        return UNKNOWN
-    return f"{units.percent(answer.ci_low).removesuffix(' %')} to {units.percent(answer.ci_high)}"
-
-
 _OVERLAP_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
     # On 40 columns all four that stay fit: a row is told by its memory, its streams and its direction.
     filled(Column("host\nmemory", "left"), lambda answer: answer.host_memory),
     filled(Column("streams"), lambda answer: str(answer.streams)),
     filled(Column("direction", "left"), lambda answer: SHORT_WAYS[answer.direction]),
     filled(Column("hidden"), lambda answer: units.percent(answer.overlap)),
-    filled(Column("95 % interval", keep=6), _interval),
+    filled(
+        Column("95 % interval", keep=6),
+        lambda answer: (
+            UNKNOWN
+            if answer.ci_low is None or answer.ci_high is None
+            else f"{units.percent(answer.ci_low).removesuffix(' %')} to {units.percent(answer.ci_high)}"
+        ),
+    ),
     filled(Column("copy", keep=5), lambda answer: units.duration(answer.copy_s)),
     filled(Column("compute", keep=4), lambda answer: units.duration(answer.compute_s)),
     filled(Column("both", keep=5), lambda answer: units.duration(answer.both_s)),
@@ -128,7 +126,15 @@ def overlap_page(report: Report) -> Page:
         answers += _overlap_answer(device, found)
         if found:
             laid_out += [*measured.head(device, several=len(devices) > 1), measured.table_of(found, _OVERLAP_COLUMNS)]
-        details.append(Line(_overlap_method(mine)))
+        sizes = " and ".join(dict.fromkeys(units.capacity(row.case["size_bytes"]) for row in mine))
+        computes = [row for row in mine if row.case["what"] == "compute"]
+        dtypes = " and ".join(dict.fromkeys(str(row.method.precision_requested) for row in computes))
+        method = (
+            f"non-blocking copies of {sizes}, enqueued before compute ({dtypes} products) of the same length. Copy, "
+            "compute and both are timed in turn on the host's clock, each synchronized. Hidden = (copy + compute - "
+            f"both) / the shorter of the two; the interval covers {measured.covered(mine)}"
+        )
+        details.append(Line(method))
         flagged: list[tuple[str, str]] = []
         for entry in found:
             streams = f"{entry.streams} stream{'s' * (entry.streams != 1)}"
@@ -138,8 +144,7 @@ def overlap_page(report: Report) -> Page:
 
 
 def _overlap_answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[measured.Answer]:
-    """Return how much of a pinned copy on a second stream hides, in the worse direction; without one, of what was
-    copied.
+    """Return how much of a pinned copy on a second stream hides, in the worse direction; else of what was copied.
 
     It is doubtful where a row of either direction makes the finding about them inconclusive.
     """
@@ -157,39 +162,19 @@ def _overlap_answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[m
     return [measured.Answer(device, text, doubtful=bool(doubt))]
 
 
-def _overlap_method(measurements: Sequence[Measurement]) -> str:
-    sizes = " and ".join(dict.fromkeys(units.capacity(row.case["size_bytes"]) for row in measurements))
-    computes = [row for row in measurements if row.case["what"] == "compute"]
-    dtypes = " and ".join(dict.fromkeys(str(row.method.precision_requested) for row in computes))
-    return (
-        f"non-blocking copies of {sizes}, enqueued before compute ({dtypes} products) of the same length. Copy, "
-        "compute and both are timed in turn on the host's clock, each synchronized. Hidden = (copy + compute - both) "
-        f"/ the shorter of the two; the interval covers {measured.covered(measurements)}"
-    )
-
-
 # -- collective --------------------------------------------------------------------------------------------------------
-
-
-def _algbw(row: Measurement) -> float | None:
-    """algbw: bytes of the array per second."""
-    rate = measured.median_rate(row)
-    return None if rate is None else rate / float(row.method.details["bus_factor"])
-
-
-def _own_unit(head: str, keep: int, rate: Callable[[Measurement], float | None]) -> ColumnOf[Measurement]:
-    """A column of rates: small arrays reach a millionth of what large ones do, so each rate has its own unit."""
-    return filled(
-        Column(head, keep=keep), lambda row: UNKNOWN if rate(row) is None else units.byte_rate(rate(row) or 0)
-    )
 
 
 _COLLECTIVE_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
     once(Column("collective", "left"), lambda row: str(row.case["collective"])),
     filled(Column("array", "left", keep=8), lambda row: units.capacity(row.case["size_bytes"])),
     filled(Column("time", keep=7), measured.time_text),
-    _own_unit("algbw", 5, _algbw),
-    _own_unit("busbw", ALWAYS, measured.median_rate),
+    # Small arrays reach a millionth of what large ones do: each rate has its own unit.
+    filled(
+        Column("algbw", keep=5),
+        lambda row: units.byte_rate(row.rate.median / row.method.details["bus_factor"]) if row.rate else UNKNOWN,
+    ),
+    filled(Column("busbw"), lambda row: units.byte_rate(row.rate.median) if row.rate else UNKNOWN),
     filled(Column("samples", keep=1), measured.samples_text),
     measured.notes_column(6, lambda row: measured.note_cell(row.flags)),
 )
@@ -218,19 +203,15 @@ def collective_page(report: Report) -> Page:
     told = "no rate" if rate is None else f"busbw {units.byte_rate(rate)}"
     doubt = measured.doubt(one)
     text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {told}{doubt} ({by})"
-    flags = [(flag, label(row)) for row in rows for flag in row.flags]
-    details: list[Block] = [Line(_collective_method(rows)), *measured.flag_lines(flags, len(rows))]
+    flags = measured.flags_of(rows, label)
+    library = " ".join(str(part) for part in (case["backend"], rows[0].method.details["version"]) if part)
+    method = (
+        f"{library}, float32, by the host's clock as in nccl-tests. A window ends with its last rank. busbw = algbw "
+        f"times what a ring sends on a link. Verified before and after; the spread covers {measured.covered(rows)}"
+    )
+    details: list[Block] = [Line(method), *measured.flag_lines(flags, len(rows))]
     answers = [measured.Answer(DeviceRef(place), text, doubtful=bool(doubt))]
     return measured.bench_page(report, answers, [measured.table_of(rows, _COLLECTIVE_COLUMNS)], details)
-
-
-def _collective_method(rows: list[Measurement]) -> str:
-    """How the numbers came about, in one line."""
-    by = " ".join(str(part) for part in (rows[0].case["backend"], rows[0].method.details["version"]) if part)
-    return (
-        f"{by}, float32, by the host's clock as in nccl-tests. A window ends with its last rank. busbw = algbw times "
-        f"what a ring sends on a link. Verified before and after; the spread covers {measured.covered(rows)}"
-    )
 
 
 # -- all, in one table -------------------------------------------------------------------------------------------------
@@ -327,13 +308,15 @@ def _all_table(answer: BenchAll, *, several: bool) -> Block:
         for place, line in enumerate(lines):
             of = (line.of or "").removeprefix("the ")
             share = "" if line.share is None else f"{units.percent(line.share)} of {of}"
+            figure = UNKNOWN if line.value is None else _FIGURES[line.unit](line.value)
             rows.append(
                 [
                     # The verdict is the benchmark's, not the row's.
                     head if place == 0 else "",
                     line.device,
                     line.case,
-                    _figure(line),
+                    # A doubt has its sign here: the notes are the first to go where the screen is narrow.
+                    Cell(f"! {figure}", "yellow") if measured.doubts_of(line.flags) else figure,
                     share,
                     measured.note_cell(line.flags).text.removeprefix("! "),
                 ]
@@ -357,9 +340,3 @@ def _of_benchmark(finding: Finding) -> Finding:
     if rest not in ids.OF_THE_MACHINE and name in {one.id for one in BENCHMARKS}:
         finding = replace(finding, title=f"{name}: {finding.title}")
     return replace(finding, message="") if len(finding.title) + 2 > measured.WIDTH else finding
-
-
-def _figure(line: Headline) -> Cell:
-    """The figure; a doubtful one has its sign here, for the notes are the first to go where the screen is narrow."""
-    text = UNKNOWN if line.value is None else _FIGURES[line.unit](line.value)
-    return Cell(f"! {text}", "yellow") if measured.doubts_of(line.flags) else Cell(text)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck import units
+from gpucheck.bench import judging
 from gpucheck.render import batch_size, run
 from gpucheck.render.curve import Series, round_steps
 from gpucheck.render.measured import short_name
@@ -97,7 +98,6 @@ def lines(
     x_name: str,
     y_name: str,
     x_text: Text = units.significant,
-    y_text: Text = units.significant,
     log_x: bool = False,
 ) -> Lines | None:
     """The series over a linear or logarithmic x axis and a y axis from 0; None where there is no line to draw.
@@ -129,18 +129,21 @@ def lines(
     for one in shown:
         marked = one.points if len(one.points) <= MOST_MARKS else ()
         said = f"{one.name}: " if one.name else ""
-        marks = tuple(Mark(*place(x, y), f"{said}{x_text(x)}, {y_text(y)} {y_name}") for x, y in marked)
+        marks = tuple(Mark(*place(x, y), f"{said}{x_text(x)}, {units.significant(y)} {y_name}") for x, y in marked)
         drawn = " ".join("{:g},{:g}".format(*place(*point)) for point in one.points)
         curves.append(Curve(one.name, drawn, marks))
-    labels = xs if log_x and len(xs) <= MOST_MARKS else _spaced(first, xs[-1], log_x)
-    heads, rows = _table(shown, xs, x_name, x_text, y_text)
+    if log_x:
+        labels = xs if len(xs) <= MOST_MARKS else [first, math.sqrt(first * xs[-1]), xs[-1]]
+    else:
+        labels = [first, *(step for step in round_steps(xs[-1], 6) if first < step < xs[-1]), xs[-1]]
+    heads, rows = _table(shown, xs, x_name, x_text)
     return Lines(
         title,
         x_name,
         y_name,
         tuple(curves),
         _apart([Mark(place(x, 0)[0], HEIGHT - BOTTOM, x_text(x)) for x in labels]),
-        tuple(Mark(LEFT, place(xs[0], y)[1], y_text(y)) for y in steps),
+        tuple(Mark(LEFT, place(xs[0], y)[1], units.significant(y)) for y in steps),
         (first, xs[-1]),
         log_x,
         top,
@@ -163,12 +166,6 @@ def _thinned(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, floa
     return tuple(kept)
 
 
-def _spaced(first: float, last: float, log_x: bool) -> list[float]:
-    if log_x:
-        return [first, math.sqrt(first * last), last]
-    return [first, *(step for step in round_steps(last, 6) if first < step < last), last]
-
-
 def _apart(labels: list[Mark]) -> tuple[Mark, ...]:
     """The ends, and of the labels between them those that do not touch others."""
     shown = [labels[0]]
@@ -179,15 +176,15 @@ def _apart(labels: list[Mark]) -> tuple[Mark, ...]:
 
 
 def _table(
-    series: Sequence[Series], xs: Sequence[float], x_name: str, x_text: Text, y_text: Text
+    series: Sequence[Series], xs: Sequence[float], x_name: str, x_text: Text
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """The figures of a chart: every point where they are few, else what each curve comes to."""
     if len(xs) > MOST_MARKS:
         heads = ("curve", "first", "lowest", "highest", "last")
         ends = [(one.name, [y for _, y in one.points]) for one in series]
-        return heads, tuple((name, *map(y_text, (ys[0], min(ys), max(ys), ys[-1]))) for name, ys in ends)
+        return heads, tuple((name, *map(units.significant, (ys[0], min(ys), max(ys), ys[-1]))) for name, ys in ends)
     at = [dict(one.points) for one in series]
-    cells = ((x_text(x), *(y_text(ys[x]) if x in ys else "" for ys in at)) for x in xs)
+    cells = ((x_text(x), *(units.significant(ys[x]) if x in ys else "" for ys in at)) for x in xs)
     return (x_name, *(one.name or "value" for one in series)), tuple(cells)
 
 
@@ -241,10 +238,6 @@ def _scale(unit: str, largest: float) -> tuple[float, str]:
     return next(((scale, f"{prefix}{unit}") for scale, prefix in steps if largest >= scale), (1.0, unit))
 
 
-def _rate(row: Measurement) -> float:
-    return row.rate.median if row.rate is not None else 0.0
-
-
 def _series_of(rows: Sequence[Measurement], x_key: str, y_of: Callable[[Measurement], float]) -> list[Series]:
     """A series for each case that differs in more than the x axis."""
     cases: dict[str, list[tuple[float, float]]] = {}
@@ -256,12 +249,11 @@ def _series_of(rows: Sequence[Measurement], x_key: str, y_of: Callable[[Measurem
 
 
 def _over_size(rows: Sequence[Measurement]) -> Iterator[Chart | None]:
-    """Transfer and memory: the rate over the size."""
     for device, name, unit, mine in _grouped(rows, "size_bytes"):
-        scale, text = _scale(unit, max(map(_rate, mine)))
+        scale, text = _scale(unit, max(map(judging.rate, mine)))
         yield lines(
             _titled(f"{name}: rate over size", device),
-            _series_of(mine, "size_bytes", lambda row, scale=scale: _rate(row) / scale),  # type: ignore[misc]
+            _series_of(mine, "size_bytes", lambda row, scale=scale: judging.rate(row) / scale),  # type: ignore[misc]
             x_name="size",
             y_name=text,
             x_text=lambda size: units.capacity(round(size)),
@@ -270,10 +262,12 @@ def _over_size(rows: Sequence[Measurement]) -> Iterator[Chart | None]:
 
 
 def _products(rows: Sequence[Measurement]) -> Iterator[Chart | None]:
-    """matmul: the rate of each shape."""
     for device, name, unit, mine in _grouped(rows, "m", "n", "k"):
         shapes = [
-            (f"{row.case.get('dtype')} {row.case['m']}×{row.case['n']}×{row.case['k']}, {row.method.cache}", _rate(row))
+            (
+                f"{row.case.get('dtype')} {row.case['m']}×{row.case['n']}×{row.case['k']}, {row.method.cache}",
+                judging.rate(row),
+            )
             for row in mine
         ]
         yield bars(
@@ -286,7 +280,6 @@ def _products(rows: Sequence[Measurement]) -> Iterator[Chart | None]:
 
 
 def _crossover(rows: Sequence[Measurement]) -> Iterator[Chart | None]:
-    """crossover: the time of either side over the size, for each operation."""
     mine = [row for row in rows if row.time_s is not None and _is_number(row.case.get("size")) and "side" in row.case]
     for operation in dict.fromkeys(str(row.case.get("operation")) for row in mine):
         same = [row for row in mine if str(row.case.get("operation")) == operation]

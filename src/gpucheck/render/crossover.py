@@ -29,13 +29,8 @@ class _Raced:
     size: int
     sides: Mapping[Side, Measurement]
 
-    @property
-    def rounds(self) -> int:
-        return min(sum(len(run.samples_s) for run in side.runs) for side in self.sides.values())
-
     def speedup(self, side: Side) -> float | None:
-        """The CPU's time over this side's, round by round as the finding has it; None where one of the two is not
-        known."""
+        """The CPU's time over this side's, round by round as the finding has it; None where one is not known."""
         cpu, other = self.sides.get(_CPU), self.sides.get(side)
         if cpu is None or other is None or cpu.time_s is None or other.time_s is None:
             return None
@@ -51,7 +46,10 @@ _COLUMNS: tuple[ColumnOf[_Raced], ...] = (
     filled(Column("ratio", keep=7), lambda row: measured.ratio_text(row.speedup(_DEVICE))),
     filled(Column("with copies"), lambda row: measured.time_text(row.sides.get(_COPIES))),
     filled(Column("ratio", keep=7), lambda row: measured.ratio_text(row.speedup(_COPIES))),
-    filled(Column("rounds", keep=1), lambda row: str(row.rounds)),
+    filled(
+        Column("rounds", keep=1),
+        lambda row: str(min(sum(len(run.samples_s) for run in side.runs) for side in row.sides.values())),
+    ),
     measured.notes_column(
         5, lambda row: measured.note_cell([flag for side in row.sides.values() for flag in side.flags])
     ),
@@ -72,12 +70,15 @@ def page(report: Report) -> Page:
             answers.append(measured.Answer(device, _answer(found)))
             laid_out.append(measured.table_of(found, _CROSSINGS))
         details += [*measured.head(device, several=len(devices) > 1), measured.table_of(_raced(mine), _COLUMNS)]
-        named = [
-            (flag, f"{row.case['operation']} {row.case['size']} {row.case['side']}")
-            for row in mine
-            for flag in row.flags
-        ]
-        details += [Line(_method(mine)), *measured.flag_lines(named, len(mine))]
+        named = measured.flags_of(mine, lambda row: f"{row.case['operation']} {row.case['size']} {row.case['side']}")
+        known = mine[0].method.details
+        cpu = f"{known.get('cpu') or 'CPU'}{f', {threads} threads' if (threads := known.get('threads')) else ''}"
+        method = (
+            f"against {cpu}. Both sides use float32 and are timed in turn on the host's clock, each call synchronized, "
+            "caches warm. Ratio: the CPU's time over the GPU's, round by round; with copies: inputs from pageable "
+            f"memory and the result back; this covers {measured.covered(mine)}"
+        )
+        details += [Line(method), *measured.flag_lines(named, len(mine))]
     return measured.bench_page(report, answers, laid_out, details)
 
 
@@ -139,13 +140,3 @@ def _raced(measurements: Sequence[Measurement]) -> list[_Raced]:
     return [
         _Raced(operation, size, sides) for operation, found in sizes.items() for size, sides in sorted(found.items())
     ]
-
-
-def _method(measurements: Sequence[Measurement]) -> str:
-    known = measurements[0].method.details
-    cpu = f"{known.get('cpu') or 'CPU'}{f', {threads} threads' if (threads := known.get('threads')) else ''}"
-    return (
-        f"against {cpu}. Both sides use float32 and are timed in turn on the host's clock, each call synchronized, "
-        "caches warm. Ratio: the CPU's time over the GPU's, round by round; with copies: inputs from pageable memory "
-        f"and the result back; this covers {measured.covered(measurements)}"
-    )

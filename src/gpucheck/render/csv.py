@@ -9,7 +9,6 @@ import re
 
 from gpucheck.report.codec import to_json
 from gpucheck.report.report import Report
-from gpucheck.report.results.short import ComparedRow
 
 COLUMNS = (
     "kind",
@@ -74,26 +73,24 @@ def rows(report: Report) -> str:
             }
         )
     for row in compared.rows if compared is not None else ():
-        write(_compared(row))
+        told = {name: value if isinstance(value := getattr(row, name), str) else _number(value) for name in COMPARED}
+        write(
+            {
+                **told,
+                "kind": "comparison",
+                "name": row.name,
+                "device": row.new_device,
+                "case": json.dumps(to_json(row.case), sort_keys=True),
+                "message": _one_line("; ".join((*((row.why,) if row.why else ()), *row.differences))),
+                "rate_unit": row.rate_unit or "",
+                "flags": " ".join(row.flags),
+            }
+        )
     for finding in report.findings:
         write(
             {"kind": "finding", "name": finding.id, "verdict": finding.verdict, "message": _one_line(finding.message)}
         )
     return out.getvalue()
-
-
-def _compared(row: ComparedRow) -> dict[str, str]:
-    told = {name: value if isinstance(value := getattr(row, name), str) else _number(value) for name in COMPARED}
-    return {
-        **told,
-        "kind": "comparison",
-        "name": row.name,
-        "device": row.new_device,
-        "case": json.dumps(to_json(row.case), sort_keys=True),
-        "message": _one_line("; ".join((*((row.why,) if row.why else ()), *row.differences))),
-        "rate_unit": row.rate_unit or "",
-        "flags": " ".join(row.flags),
-    }
 
 
 def _number(value: float | None) -> str:

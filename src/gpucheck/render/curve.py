@@ -40,7 +40,6 @@ def curve(
     x_name: str,
     y_name: str,
     x_text: Callable[[float], str] = "{:g}".format,
-    y_text: Callable[[float], str] = "{:g}".format,
     width: int = 76,
     height: int = 12,
     log_x: bool = True,
@@ -59,7 +58,7 @@ def curve(
     if len(xs) < 2 or rows < LEAST_HEIGHT:
         return None
     labels = round_steps(max(y for _, y in points), min(_MOST_LABELS, (rows + 1) // 2))
-    margin = max(len(y_text(value)) for value in labels) + 1
+    margin = max(len(f"{value:g}") for value in labels) + 1
     columns = width - margin - 1
     if columns < LEAST_WIDTH:
         return None
@@ -75,7 +74,7 @@ def curve(
     cells: _Cells = {}
     for number, one in enumerate(series):
         _plot(cells, number, sorted({(column(x), row(y)) for x, y in one.points}))
-    texts = {row(value): y_text(value) for value in labels}
+    texts = {row(value): f"{value:g}" for value in labels}
     several = _MEET in cells.values()
     return Drawing(
         *(
@@ -134,7 +133,6 @@ def _body(cells: _Cells, labels: dict[int, str], size: tuple[int, int, int], pla
 
 
 def _x_axis(texts: Sequence[tuple[int, str]], name: str, size: tuple[int, int], plain: int) -> list[str]:
-    """The x axis, its labels and its name."""
     margin, columns = size
     _, _, _, corner, along, tick = _PLAIN_LINES if plain else _LINES
     shown = _fitting(texts, columns)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpucheck import units
 from gpucheck.bench import judging
 from gpucheck.bench.matmul import judge
 from gpucheck.render import measured
-from gpucheck.render.blocks import SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
+from gpucheck.render.blocks import ALWAYS, SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
 from gpucheck.render.curve import Series, curve
 from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.report.events import Trial
@@ -40,8 +41,12 @@ def page(report: Report) -> Page:
         answers += _answer(device, mine, found, peaks)
         if usual:
             laid_out.append(_products(usual, peaks))
-            named = [(flag, judge.label(row)) for row in usual for flag in row.flags]
-            details += [Line(_method(usual)), *measured.flag_lines(named, len(usual))]
+            caches = " and ".join(dict.fromkeys(row.method.cache for row in usual))
+            method = (
+                f"dense products, preallocated output; {measured.timed_by(usual)}, after a warm-up, caches {caches}, "
+                f"random data. The spread covers {measured.covered(usual)}"
+            )
+            details += [Line(method), *measured.flag_lines(measured.flags_of(usual, judge.label), len(usual))]
         table, tried = _search(found)
         laid_out += table
         details += tried
@@ -56,8 +61,7 @@ def page(report: Report) -> Page:
 def _answer(
     device: DeviceRef, rows: Sequence[Measurement], searched: Sequence[SearchResult], peaks: Mapping[str, Any]
 ) -> list[measured.Answer]:
-    """Return what lasts, where a long run told it; else the fastest dtype; its share of the peak where that is
-    known."""
+    """Return what lasts, where a long run told it, else the fastest dtype; its share of the peak where known."""
     long_runs = [row for row in rows if row.name == "matmul.sustained" and row.method.details["burst"] is not None]
     if long_runs:
         best = max(long_runs, key=lambda row: float(row.method.details["sustained"]["flop_per_s"]))
@@ -100,16 +104,31 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
     median, *percentiles = measured.rates(", ".join(f"{prefix}{kind}" for kind in kinds), scale, percentiles_keep=3)
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("dtype", "left"), lambda row: str(row.case["dtype"])),
-        filled(Column("M×N×K", "left"), lambda row: f"{row.case['m']}×{row.case['n']}×{row.case['k']}"),
+        filled(Column("M×N×K", "left"), lambda row: "×".join(_sides(row))),
         median,
-        filled(Column("of peak", keep=8), lambda row: _share_of_peak(row, peaks)),
+        filled(Column("of peak", keep=ALWAYS if peaks else 8), lambda row: _share_of_peak(row, peaks)),
         *percentiles,
         filled(Column("time", keep=5), measured.time_text),
-        filled(Column("computed in", "left", keep=6), _computed_in),
+        # Empty where it is as asked for, which `-v` says.
+        filled(
+            Column("computed in", "left", keep=6),
+            lambda row: Cell(f"{SIGNS['fail'][0]} {_observed(row)}", "red") if _has_other_precision(row) else "",
+        ),
         filled(Column("samples", keep=1), measured.samples_text),
         measured.notes(7, "cold"),
     )
-    return measured.table_of(measurements, columns)
+    dtype, shape, _, share, *_ = columns
+    # The names of dtypes are long: a cube's sides are told once.
+    sides: ColumnOf[Measurement] = filled(
+        shape.column, lambda row: f"{_sides(row)[0]}³" if len({*_sides(row)}) == 1 else "×".join(_sides(row))
+    )
+    rate = replace(median, column=Column(median.column.head.replace(", ", "\n")))
+    narrow = measured.table_of(measurements, [dtype, sides, rate, replace(share, column=Column("of peak", keep=8))])
+    return replace(measured.table_of(measurements, columns), narrow=narrow)
+
+
+def _sides(row: Measurement) -> list[str]:
+    return [str(row.case[side]) for side in "mnk"]
 
 
 def _observed(row: Measurement) -> str:
@@ -125,19 +144,6 @@ def _share_of_peak(row: Measurement, peaks: Mapping[str, Any]) -> str:
     if not peak or _has_other_precision(row) or row.rate is None:
         return UNKNOWN
     return units.percent(row.rate.median / peak["flop_per_s"])
-
-
-def _computed_in(row: Measurement) -> Cell:
-    """Empty where it is as asked for, which `-v` says."""
-    return Cell(f"{SIGNS['fail'][0]} {_observed(row)}", "red") if _has_other_precision(row) else Cell("")
-
-
-def _method(measurements: Sequence[Measurement]) -> str:
-    caches = " and ".join(dict.fromkeys(row.method.cache for row in measurements))
-    return (
-        f"dense products, preallocated output; {measured.timed_by(measurements)}, after a warm-up, caches {caches}, "
-        f"random data. The spread covers {measured.covered(measurements)}"
-    )
 
 
 # -- the search --------------------------------------------------------------------------------------------------------

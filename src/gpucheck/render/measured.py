@@ -36,7 +36,7 @@ WIDTH = 80
 # Beside a figure: each flag in a word, the weightiest first; and what it means, for those who ask (`-v`).
 FLAGS: dict[str, tuple[str, str]] = {
     "cpu-busy": (config.FLAG_NAMES["cpu-busy"], "other processes used the cores that the row depends on"),
-    "device-shared": (config.FLAG_NAMES["device-shared"], "other processes held memory of the device before the run"),
+    "device-shared": (config.FLAG_NAMES["device-shared"], "other processes held its memory; it was not idle before"),
     "throttled": ("throttled", "the driver lowered the clock: heat, or the power supply"),
     "never-together": ("never at once", "no window in which both directions copied; no rate"),
     "noisy": ("noisy", "interquartile range above 10 % of the median"),
@@ -330,7 +330,7 @@ def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
         return True
     if worst.verdict not in ASKING:
         return False
-    if worst.verdict == "fail" and "threshold" not in worst.evidence:
+    if worst.verdict == "fail" and not worst.is_gate:
         return True
     return len(answers) > 1 and worst.device not in {answer.device.id for answer in answers}
 
@@ -425,6 +425,11 @@ def covered(measurements: Sequence[Measurement]) -> str:
     """Return what a spread or an interval speaks for."""
     runs = max(len(row.runs) for row in measurements)
     return "this process, not this machine" if runs == 1 else f"{runs} processes on this machine"
+
+
+def flags_of(rows: Iterable[Measurement], name: Callable[[Measurement], str]) -> Iterator[tuple[str, str]]:
+    """Each flag of each row with the row's name."""
+    return ((flag, name(row)) for row in rows for flag in row.flags)
 
 
 def flag_lines(flagged: Iterable[tuple[str, str]], of_rows: int | None = None) -> list[Line]:

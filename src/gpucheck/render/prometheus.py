@@ -18,7 +18,6 @@ from gpucheck.report.finding import VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.find_batch_size import FoundBatchSize
-from gpucheck.report.results.fleet import FleetResult
 
 PREFIX = "gpucheck_"
 Labels = Mapping[str, str | None]
@@ -119,7 +118,14 @@ def _samples(report: Report) -> Iterator[Sample]:
         yield from _rates(row, command)
     yield from _answers(report, command)
     if (fleet := report.results.get("fleet_judge")) is not None:
-        yield from _of_fleet(fleet)
+        for state, count in fleet.counts.items():
+            yield "fleet_nodes", {"state": state}, count
+        yield "fleet_suspect", {}, float(fleet.suspect)
+        for node in fleet.nodes:
+            yield "fleet_node_state", {"node": node.host, "state": node.state}, 1
+            for one in node.slow:
+                labels = {"node": node.host, "device": one.device, "figure": one.figure, "against": one.against}
+                yield "fleet_rate_ratio", labels, one.ratio
 
 
 def _ended(report: Report) -> float | None:
@@ -173,17 +179,6 @@ def _answers(report: Report, command: Labels) -> Iterator[Sample]:
         yield "run_step_seconds", command, run.steps.median_s if run.steps else None
         for used in run.devices:
             yield "run_peak_allocated_bytes", {**command, "device": used.id}, used.peak_allocated_bytes
-
-
-def _of_fleet(fleet: FleetResult) -> Iterator[Sample]:
-    for state, count in fleet.counts.items():
-        yield "fleet_nodes", {"state": state}, count
-    yield "fleet_suspect", {}, float(fleet.suspect)
-    for row in fleet.nodes:
-        yield "fleet_node_state", {"node": row.host, "state": row.state}, 1
-        for one in row.slow:
-            labels = {"node": row.host, "device": one.device, "figure": one.figure, "against": one.against}
-            yield "fleet_rate_ratio", labels, one.ratio
 
 
 def _label(value: Any) -> str:

@@ -115,12 +115,16 @@ def _lines_of(out: Console, block: Block) -> int:
 
 
 def _a_line_a_row(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
-    return [
-        _flat(out, block)
-        if isinstance(block, Table) and block.least is not None and _lines_of(out, block) > len(block.rows) + 3
-        else block
-        for block in blocks
-    ]
+    kept: list[Block] = []
+    for block in blocks:
+        if isinstance(block, Table) and block.least is not None and _lines_of(out, block) > len(block.rows) + 3:
+            flat = _flat(out, block)
+            every = range(len(flat.columns))
+            is_cut = _width(out, flat, every, every) > out.width
+            kept += [flat, *([Line("…: the whole text with -v", "dim")] if is_cut else [])]
+        else:
+            kept.append(block)
+    return kept
 
 
 def _flat(out: Console, table: Table) -> Table:

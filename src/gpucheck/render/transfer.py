@@ -75,7 +75,11 @@ def _answer(
         share = judging.rate(slowest) / limit if limit and max(map(judging.rate, link)) <= limit else None
         reached = units.byte_rate(judging.rate(slowest))
         reached = f"{units.percent(share)} of the link: {reached}" if share is not None else reached
-        place = _attached(result.link) if share is not None and result.link is not None else ""
+        place = ""
+        if share is not None and (its := result.link) is not None:
+            # `PCIe 5 x16`, and `PCIe 5 x8/16` where card and slot have more lanes.
+            more = its.width and its.max_width and its.width < its.max_width
+            place = f"{its.label}/{its.max_width}" if more else its.label
         return [measured.answer_of(slowest, device, f"pinned copies reach {reached}", place)]
     if rated:
         best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", judging.size(row)))
@@ -92,12 +96,6 @@ def _answer(
         (one for one in report.findings if one.id == "transfer.idioms" and one.device in (None, device.id)), None
     )
     return [measured.Answer(device, said.title)] if said is not None else []
-
-
-def _attached(link: LinkUnderLoad) -> str:
-    """`PCIe 5 x16`, and `PCIe 5 x8/16` where card and slot have more lanes."""
-    more = f"/{link.max_width}" if link.width and link.max_width and link.width < link.max_width else ""
-    return f"{link.label}{more}"
 
 
 def _link(device_id: str, link: LinkUnderLoad | None) -> list[Line]:
@@ -119,7 +117,7 @@ def copies(measurements: Sequence[Measurement], answer: TransferResult) -> tuple
         *fitted(answer),
         *_latencies(answer),
         Line(_method(measurements)),
-        *measured.flag_lines(((flag, _name(row)) for row in measurements for flag in row.flags), len(measurements)),
+        *measured.flag_lines(measured.flags_of(measurements, _name), len(measurements)),
         *drawing(measurements),
     ]
 
@@ -270,7 +268,10 @@ def _idioms(measurements: Sequence[Measurement], answer: TransferResult, *, whol
     direction: ColumnOf[Measurement] = measured.once(
         Column("", "left", keep=2), lambda row: ways[row.case["direction"]]
     )
-    first: ColumnOf[Measurement] = filled(Column("first time", keep=1), _first_call)
+    first: ColumnOf[Measurement] = filled(
+        Column("first time", keep=1),
+        lambda row: units.duration(first_s) if (first_s := row.method.details.get("first_call_s")) else UNKNOWN,
+    )
     columns: tuple[ColumnOf[Measurement], ...] = (
         *((direction,) if whole and several else ()),
         filled(Column("line of code", "left", wraps=True), lambda row: str(row.method.details["call"])),
@@ -281,11 +282,6 @@ def _idioms(measurements: Sequence[Measurement], answer: TransferResult, *, whol
         measured.notes(6, "warm"),
     )
     return measured.table_of(measurements, columns)
-
-
-def _first_call(row: Measurement) -> str:
-    first_s = row.method.details.get("first_call_s")
-    return UNKNOWN if first_s is None else units.duration(first_s)
 
 
 # -- both ways at once, and within a device ----------------------------------------------------------------------------
@@ -394,9 +390,15 @@ def together(measurements: Sequence[Measurement]) -> tuple[list[Block], list[Blo
     for direction in directions:
         mine = [row for row in rows if row.case["direction"] == direction]
         columns += _side_by_side(direction, mine, measurements, gap=[UNKNOWN] * (most - len(mine)))
-    named = ((flag, f"{row.device.id} {SHORT_WAYS[row.case['direction']]}") for row in rows for flag in row.flags)
+    named = measured.flags_of(rows, lambda row: f"{row.device.id} {SHORT_WAYS[row.case['direction']]}")
+    places = list(dict.fromkeys(row.method.numa for row in rows if row.method.numa is not None))
+    outside = sum(row.method.details.get("windows_outside", 0) for row in rows)
+    case = rows[0].case
+    method = f"{units.capacity(case['size_bytes'])} of {case['host_memory']} memory, a process for each device"
+    method += f", {'; '.join(places)}" if places else ""
+    left_out = f"; {outside} other windows discarded" if outside else ""
     return [Line(f"{most} devices at once"), by_column(columns)], [
-        Line(_how_together(rows)),
+        Line(f"{method}. Started together, windows in which all copied{left_out}"),
         *measured.flag_lines(named),
     ]
 
@@ -419,16 +421,6 @@ def _side_by_side(
     ]
 
 
-def _how_together(rows: Sequence[Measurement]) -> str:
-    places = list(dict.fromkeys(row.method.numa for row in rows if row.method.numa is not None))
-    outside = sum(row.method.details.get("windows_outside", 0) for row in rows)
-    case = rows[0].case
-    text = f"{units.capacity(case['size_bytes'])} of {case['host_memory']} memory, a process for each device"
-    text += f", {'; '.join(places)}" if places else ""
-    left_out = f"; {outside} other windows discarded" if outside else ""
-    return f"{text}. Started together, windows in which all copied{left_out}"
-
-
 # -- from device to device ---------------------------------------------------------------------------------------------
 
 # What stands behind a rate.
@@ -445,7 +437,7 @@ def peer(measurements: Sequence[Measurement]) -> tuple[list[Block], list[Block]]
     size = f", {sizes['rate']} at a time" if "rate" in sizes else ""
     # A small copy is all call: that is what its latency tells.
     named = (
-        (flag, _pair_name(row))
+        (flag, f"{row.case['source']} to {row.case['destination']}{' (latency)' * (row.case['what'] != 'rate')}")
         for row in rows
         for flag in row.flags
         if (flag, row.case["what"]) != ("call-bound", "latency")
@@ -457,11 +449,6 @@ def peer(measurements: Sequence[Measurement]) -> tuple[list[Block], list[Block]]
         *marks,
         *_latency(matrix, sizes),
     ], [method, *measured.flag_lines(named)]
-
-
-def _pair_name(row: Measurement) -> str:
-    name = f"{row.case['source']} to {row.case['destination']}"
-    return name if row.case["what"] == "rate" else f"{name} (latency)"
 
 
 def _rates_of_pairs(matrix: dict[str, Any]) -> Block:

@@ -55,6 +55,11 @@ class Finding:
     fix: str | None = None
     device: str | None = None
 
+    @property
+    def is_gate(self) -> bool:
+        """Return whether it answers to a threshold that was set."""
+        return "threshold" in self.evidence
+
 
 def of_error(error: GpucheckError, device: str | None = None) -> Finding:
     """The finding for an error of gpucheck if other work continues or was measured before, by its exit status."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -44,13 +43,8 @@ _REDUCTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One global setting of torch: an attribute of one of its backends."""
-
-    owner: Any
-    owner_name: str
-    attribute: str
+# One global setting of torch: one of its backends, the backend's name, and the attribute.
+Setting = tuple[Any, str, str]
 
 
 def _product_settings() -> list[tuple[Setting, dict[Precision, Any]]]:
@@ -64,42 +58,39 @@ def _product_settings() -> list[tuple[Setting, dict[Precision, Any]]]:
             (backends.mkldnn.matmul, "mkldnn.matmul"),
             (backends.mkldnn.conv, "mkldnn.conv"),
         )
-        return [(Setting(owner, name, "fp32_precision"), values) for owner, name in owners]
+        return [((owner, name, "fp32_precision"), values) for owner, name in owners]
     switches: dict[Precision, Any] = {"ieee": False, "tf32": True}
     return [
-        (Setting(backends.cuda.matmul, "cuda.matmul", "allow_tf32"), switches),
-        (Setting(backends.cudnn, "cudnn", "allow_tf32"), switches),
+        ((backends.cuda.matmul, "cuda.matmul", "allow_tf32"), switches),
+        ((backends.cudnn, "cudnn", "allow_tf32"), switches),
     ]
 
 
 def _reduction_settings() -> list[Setting]:
     owner = torch.backends.cuda.matmul
     # allow_fp16_accumulation came with torch 2.7.
-    return [Setting(owner, "cuda.matmul", name) for name in _REDUCTIONS if hasattr(owner, name)]
+    return [(owner, "cuda.matmul", name) for name in _REDUCTIONS if hasattr(owner, name)]
 
 
 def state() -> dict[str, Any]:
     """Every setting as it is now, by name, for the record."""
     settings = [setting for setting, _ in _product_settings()] + _reduction_settings()
-    return {f"{one.owner_name}.{one.attribute}": getattr(one.owner, one.attribute) for one in settings}
+    return {f"{name}.{attribute}": getattr(owner, attribute) for owner, name, attribute in settings}
 
 
 @contextlib.contextmanager
 def precision(wanted: Precision) -> Iterator[None]:
-    """Products of float32 in this precision for a while; reduced-precision reductions and accumulation are off.
-
-    Everything is put back as it was, whatever happens inside.
-    """
+    """Products of float32 in this precision for a while; reduced-precision reductions and accumulation are off."""
     settings: list[tuple[Setting, Any]] = [(setting, values[wanted]) for setting, values in _product_settings()]
     settings += [(setting, False) for setting in _reduction_settings()]
-    before = [(one, getattr(one.owner, one.attribute)) for one, _ in settings]
+    before = [(owner, attribute, getattr(owner, attribute)) for (owner, _, attribute), _ in settings]
     try:
-        for one, value in settings:
-            setattr(one.owner, one.attribute, value)
+        for (owner, _, attribute), value in settings:
+            setattr(owner, attribute, value)
         yield
     finally:
-        for one, value in before:
-            setattr(one.owner, one.attribute, value)
+        for owner, attribute, value in before:
+            setattr(owner, attribute, value)
 
 
 def observed(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, multiply: Callable[[], object] | None = None) -> str:

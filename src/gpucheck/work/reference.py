@@ -121,11 +121,11 @@ def errors(operand: torch.dtype, result: torch.dtype, k: int, precision: str | N
     return Errors(_ROUNDOFF[name], sigma, drift)
 
 
-def sampled_rows(count: int, rows: int = ROWS) -> list[int]:
+def sampled_rows(count: int) -> list[int]:
     """Evenly spread row numbers, the first and the last among them."""
-    if count <= rows:
+    if count <= ROWS:
         return list(range(count))
-    return sorted({round(i * (count - 1) / (rows - 1)) for i in range(rows)})
+    return sorted({round(i * (count - 1) / (ROWS - 1)) for i in range(ROWS)})
 
 
 def check_product(a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, precision: str | None = None) -> Check:

@@ -44,10 +44,8 @@ def ceilings(seen: Seen) -> Ceilings:
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The largest arrays of each operation, as a share of the memory's peak."""
-    return [
-        headline("bandwidth", f"{operation}, {units.capacity(judging.size(one))}", one, known.get("memory"), "the peak")
-        for operation, one in judging.largest_arrays(seen.rows).items()
-    ]
+    largest = judging.largest_arrays(seen.rows).values()
+    return [headline("bandwidth", label(one), one, known.get("memory"), "the peak") for one in largest]
 
 
 JUDGE = Judge(findings, headlines, ceilings)

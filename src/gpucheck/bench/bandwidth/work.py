@@ -16,7 +16,7 @@ import torch
 
 from gpucheck import units
 from gpucheck.bench import devices
-from gpucheck.bench.bandwidth import GRAIN, HOST_SHARE, ITEM, ROW, BandwidthOptions
+from gpucheck.bench.bandwidth import GRAIN, HOST_SHARE, ROW, BandwidthOptions
 from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, DEVICE_SHARE, no_room, too_little
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import UsageError
@@ -81,11 +81,6 @@ class Arrays:
     pattern: tuple[torch.Tensor, torch.Tensor]
     on_host: tuple[torch.Tensor, torch.Tensor]
 
-    @property
-    def bytes(self) -> int:
-        """Return what one array holds."""
-        return int(self.a.numel()) * ITEM
-
 
 def allocate(size: int, device: torch.device) -> Arrays:
     """Three arrays of `size` bytes (a multiple of GRAIN), filled. Raises torch's errors where there is no room."""
@@ -136,7 +131,7 @@ class Repeated:
     _poison_missing: bool = False
 
     def __post_init__(self) -> None:
-        count = min(max(1, -(-self.span // self.size)), self.arrays.bytes // self.size, MOST_SLICES)
+        count = min(max(1, -(-self.span // self.size)), self.arrays.a.nbytes // self.size, MOST_SLICES)
         rows = self.size // GRAIN
         self._calls = [self._on(place * rows, (place + 1) * rows) for place in range(count)]
 

@@ -237,7 +237,6 @@ _TOLD = ("rank", "host", "device", "wrong_elements", "wrong_from")
 
 
 def _speed(largest: Mapping[str, Measurement]) -> list[Finding]:
-    """The bus bandwidth of each collective, on the largest array."""
     rates = {name: one.rate.median for name, one in largest.items() if one.rate is not None}
     if not rates:
         return [Finding("collective.speed", "skip", "bus bandwidth unknown", "no row has a rate")]

@@ -445,7 +445,15 @@ class _Run:
             goes_on = not self.group.is_launched and self._begin()
             # What failed with two sizes would with the larger ones, and a hang takes the whole limit each time.
             rest = [one for one in todo[done + 1 :] if failures[one[0]] < 2 or one[0] == collective]
-            self._not_run([one for one in rest if not goes_on or (failures[collective] > 1 and one[0] == collective)])
+            not_run = [
+                f"{name}, {units.capacity(size)}"
+                for name, size in rest
+                if not goes_on or (failures[collective] > 1 and name == collective)
+            ]
+            if not_run:
+                what = f"{len(not_run)} more row{'s' * (len(not_run) != 1)} not run"
+                why = "a collective failed before" + (", and its ranks are gone" if self.group.is_launched else "")
+                self.emit(Skipped(Finding("collective.not_run", "skip", what, why, {"rows": not_run})))
             if not goes_on:
                 return "fault"
         if left_out:
@@ -481,14 +489,6 @@ class _Run:
             why = f"an array may take {units.capacity(room)}: a quarter of what is free"
             self.emit(Skipped(Finding("collective.memory", "skip", what, why, fix="give a smaller --size")))
         return todo
-
-    def _not_run(self, rows: Sequence[tuple[str, int]]) -> None:
-        """Tell what a failure before has cost."""
-        if rows:
-            what = f"{len(rows)} more row{'s' * (len(rows) != 1)} not run"
-            why = "a collective failed before" + (", and its ranks are gone" if self.group.is_launched else "")
-            names = [f"{collective}, {units.capacity(size)}" for collective, size in rows]
-            self.emit(Skipped(Finding("collective.not_run", "skip", what, why, {"rows": names})))
 
     def _row(self, collective: str, size: int, lines: Sequence[Line]) -> Measurement:
         """The row of all ranks' samples: a window is over when its last rank is through."""

@@ -215,7 +215,6 @@ def answer(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> lis
 
 
 def _ended(seen: Seen) -> dict[str, str]:
-    """Why sizes stopped growing, by operation."""
     return {name.partition(".")[2]: why for name, why in seen.parts.items() if "." in name and why}
 
 

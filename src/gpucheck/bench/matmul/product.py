@@ -70,11 +70,6 @@ class Kind:
     seen_as: str | None = None
 
     @property
-    def is_private(self) -> bool:
-        """Return whether torch multiplies it through a private function, which refuses in words of its own."""
-        return self.bind is not _mm
-
-    @property
     def operand_dtype(self) -> torch.dtype:
         """The dtype of A and B."""
         found: torch.dtype = getattr(torch, self.operand)
@@ -218,7 +213,8 @@ def why_no_kernel(error: BaseException, kind: Kind, accel: Accel) -> str | None:
     broken = feature("torch.AcceleratorError")
     if (reason := accel.why_no_kernel(error)) is not None:
         return reason
-    if not kind.is_private or accel.is_out_of_memory(error) or (broken is not None and isinstance(error, broken)):
+    # Only torch's private functions refuse in words of their own.
+    if kind.bind is _mm or accel.is_out_of_memory(error) or (broken is not None and isinstance(error, broken)):
         return None
     return first_line(str(error)) if accel.why_broken() is None else None
 

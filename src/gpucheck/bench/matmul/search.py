@@ -20,7 +20,6 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from gpucheck import stats, units
 from gpucheck.bench.dtypes import Dtype
@@ -45,8 +44,6 @@ from gpucheck.measure.timing import (
 from gpucheck.report.events import Answered, Emit, Progress, Trial
 from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
 from gpucheck.work import precision
-
-Stage = Literal["reference", "spread", "line", "crossing", "again", "final"]
 
 # What disturbs a try, or a part of one, makes it slower, never faster, and by more than noise does.
 UNDISTURBED = 0.95
@@ -90,7 +87,7 @@ class Ask:
 
     shape: Shape
     window_s: float
-    stage: Stage
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +234,7 @@ class Search:
         """The middle of the range, which is the reference from then on; where that has no kernel, another with one."""
         shape = self._middle()
         while shape is not None and len(self.refused) < MOST_REFUSED:
-            reading = yield from self._try(shape, SHORTEST_S, "reference")
+            reading = yield from self._try(shape, SHORTEST_S)
             if reading is not None:
                 self._looks[shape] = [(self.spent_s, undisturbed(reading))]
                 self._drift += self._looks[shape]
@@ -269,7 +266,7 @@ class Search:
             tries = self.tries
             for _ in range(spread):
                 if (shape := self._spread.fresh(self._looks)) is not None and self.spent_s < until_s:
-                    yield from self._look(shape, window_s, "spread")
+                    yield from self._look(shape, window_s)
             spread = SPREAD_BETWEEN
             start = next(iter(self._ranked()), None)
             if start is not None and start not in starts and not dense:
@@ -277,7 +274,7 @@ class Search:
                 yield from self._climb(start, window_s, until_s, whole, starts)
             for shape in promising(self._scores(self._looks), self._looks.keys() | self.refused.keys(), crossed):
                 if self.grid.fits(shape) and self.spent_s < until_s:
-                    yield from self._look(shape, window_s, "crossing")
+                    yield from self._look(shape, window_s)
 
     def _window_s(self) -> float:
         """Of a first look: as long as lets every shape have one, within reason."""
@@ -307,7 +304,7 @@ class Search:
         while True:
             for one in places:
                 if line[one] not in self._looks and self.grid.fits(line[one]) and self.spent_s < until_s:
-                    yield from self._look(line[one], window_s, "line")
+                    yield from self._look(line[one], window_s)
             scores = self._scores(shape for shape in line if shape in self._looks)
             place = max((one for one in range(len(values)) if line[one] in scores), key=lambda one: scores[line[one]])
             if stride == 1 or self.spent_s >= until_s:
@@ -325,7 +322,7 @@ class Search:
                 break
             if number % REFERENCE_EVERY == 0:
                 yield from self._check_drift()
-            reading = yield from self._try(shape, window_s, "again")
+            reading = yield from self._try(shape, window_s)
             if reading is not None:
                 self._looks[shape].append((self.spent_s, undisturbed(reading)))
             self._latest = list(shapes[: number + 1])
@@ -354,7 +351,7 @@ class Search:
                 ]
             # Forwards and backwards: none always follows the same one.
             for shape in shapes if done % 2 == 0 else reversed(shapes):
-                reading = yield from self._try(shape, window_s, "final")
+                reading = yield from self._try(shape, window_s, is_final=True)
                 if reading is None:
                     del self._finals[shape]
                 else:
@@ -362,25 +359,27 @@ class Search:
 
     # -- tries --------------------------------------------------------------------------------------------------------
 
-    def _try(self, shape: Shape, window_s: float, stage: Stage) -> Generator[Ask, Reading | Refused, Reading | None]:
+    def _try(
+        self, shape: Shape, window_s: float, *, is_final: bool = False
+    ) -> Generator[Ask, Reading | Refused, Reading | None]:
         """Yield what a shape gives; None where it has no kernel (any more): it is out of the race then."""
-        answer = yield Ask(shape, window_s, stage)
+        answer = yield Ask(shape, window_s, is_final)
         if isinstance(answer, Refused):
             self.refused[shape] = answer.reason
             return None
         return answer
 
-    def _look(self, shape: Shape, window_s: float, stage: Stage) -> Steps:
+    def _look(self, shape: Shape, window_s: float) -> Steps:
         if self.tries % REFERENCE_EVERY == 0:
             yield from self._check_drift()
-        reading = yield from self._try(shape, window_s, stage)
+        reading = yield from self._try(shape, window_s)
         if reading is not None:
             self._looks[shape] = [(self.spent_s, undisturbed(reading))]
 
     def _check_drift(self) -> Steps:
         """Measure the reference again; where it has no kernel any more, the next one takes its place."""
         while (reference := next((one for one in self._looks if one not in self.refused), None)) is not None:
-            reading = yield from self._try(reference, SHORTEST_S, "reference")
+            reading = yield from self._try(reference, SHORTEST_S)
             if reading is not None:
                 self._drift.append((self.spent_s, undisturbed(reading)))
                 return
@@ -455,8 +454,7 @@ class Grid:
     @property
     def product(self) -> int:
         """Return how many shapes the axes span, whether they fit or not."""
-        m, n, k = (len(axis.values) for axis in self.axes)
-        return m * n * k
+        return math.prod(len(axis.values) for axis in self.axes)
 
     def shapes(self) -> Iterator[Shape]:
         """The shapes that fit, in order."""
@@ -640,7 +638,7 @@ class _Told:
     def after(self, searcher: Search, ask: Ask, reading: Reading) -> None:
         """One try has ended."""
         now = time.monotonic()
-        if ask.stage == "final":
+        if ask.is_final:
             if ask.shape not in self._finalists:
                 self._finalists.add(ask.shape)
                 self._trial(ask.shape, reading.rate, "final")
@@ -650,7 +648,7 @@ class _Told:
         best = searcher.best
         if best is None:
             return
-        if ask.stage != "final" and best.shape != self._best:
+        if not ask.is_final and best.shape != self._best:
             self._best = best.shape
             self._trial(best.shape, best.flop_per_s, "best so far")
         if now >= self._next_s:

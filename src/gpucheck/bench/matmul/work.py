@@ -240,10 +240,7 @@ LOOK_S = 1.0
 
 
 def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurement:
-    """Time one case: observe its precision, warm up, time, check the first result and compare later ones with it.
-
-    Raises what torch raises.
-    """
+    """Time one case: observe its precision, warm up, time, check the first result and compare later ones with it."""
     accel.reset_peak()
     kind = case.kind
     flat = [product.allocate(kind, case.elements, accel.device) for _ in range(case.sets)]

@@ -49,6 +49,9 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
         if share is not None and share.ci_low is not None and share.ci_high is not None:
             # Widened to hold the overlap of the medians.
             low, high = min((1 - share.ci_high) * scale, overlap), max((1 - share.ci_low) * scale, overlap)
+        # What most of a part's runs were flagged for, and that the two are not equally long.
+        flags = [flag for rows in parts.values() for row in rows for flag in runs.flagged(row, row.flags)]
+        flags += ["unbalanced"] * unbalanced(copy_s, compute_s)
         found.append(
             OverlapResult(
                 device=key[0].id,
@@ -60,7 +63,7 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
                 compute_s=compute_s,
                 both_s=both_s,
                 rounds=sum(len(run.samples_s) for run in both),
-                flags=_flags(parts, copy_s, compute_s),
+                flags=tuple(dict.fromkeys(flags)),
             )
         )
     return found
@@ -71,12 +74,6 @@ def _cases(measurements: Sequence[Measurement]) -> dict[tuple[Any, ...], dict[st
     mine = (one for one in measurements if one.name == NAME)
     cases = judging.by(lambda one: (one.device, *(one.case[name] for name in CASE)), mine)
     return {key: judging.by(lambda one: str(one.case["what"]), rows) for key, rows in cases.items()}
-
-
-def _flags(parts: Mapping[str, Sequence[Measurement]], copy_s: float, compute_s: float) -> tuple[str, ...]:
-    """Return what most of a part's runs were flagged for, and that the two are not equally long."""
-    flags = [flag for rows in parts.values() for row in rows for flag in runs.flagged(row, row.flags)]
-    return tuple(dict.fromkeys(flags + ["unbalanced"] * unbalanced(copy_s, compute_s)))
 
 
 def unbalanced(copy_s: float, compute_s: float) -> bool:

@@ -368,7 +368,6 @@ def in_turn(timer: Timer, pair: Pair, balance: Balance) -> dict[str, Group]:
 
 
 def _copies(timer: Timer, pair: Pair, count: int) -> Group:
-    """So many copies as one call."""
     copy, beside, prepare = pair.copy, pair.beside, pair.prepare
 
     def call() -> None:
@@ -380,7 +379,6 @@ def _copies(timer: Timer, pair: Pair, count: int) -> Group:
 
 
 def _products(pair: Pair, side: int, count: int) -> Callable[[], None]:
-    """So many products as one call."""
     product = pair.products[side]
 
     def call() -> None:

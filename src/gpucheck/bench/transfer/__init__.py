@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gpucheck import links, naming, options, units
 from gpucheck.errors import UsageError
@@ -25,6 +25,10 @@ if TYPE_CHECKING:  # a help page needs nothing of what is measured
     from gpucheck.report.measurement import Measurement
 
 
+# What a part is given to measure with, and what it may not apply to: a `Setting` and its device, or a `Together` and
+# the names of its devices.
+_Given = TypeVar("_Given")
+_On = TypeVar("_On")
 # The ids of the table of parts, which loads torch.
 TITLES = {
     "copies": "copies between host and device, by size",
@@ -124,20 +128,13 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part that concerns one device; `weight` is its share of the time among the parts."""
+class Part(Generic[_Given, _On]):
+    """A part of one device, or of several at once: those come after the others, where more than one was chosen.
+
+    `weight` is its share of the time among the parts of its kind.
+    """
 
     id: str
     weight: float
-    rows: Callable[[Setting], Iterator[Measurement]]
-    applies: Callable[[Accel], bool] = lambda accel: True
-
-
-@dataclass(frozen=True, slots=True)
-class TogetherPart:
-    """A part that concerns several devices at once: after these one by one, where more than one was chosen."""
-
-    id: str
-    weight: float
-    rows: Callable[[Together], Iterator[Measurement]]
-    applies: Callable[[Sequence[str]], bool] = lambda ids: True
+    rows: Callable[[_Given], Iterator[Measurement]]
+    applies: Callable[[_On], bool] = lambda where: True

@@ -182,8 +182,8 @@ def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
 
 # -- copies between host and device ------------------------------------------------------------------------------------
 
-# Below this a gain is within what differs from run to run.
-WORTHWHILE_GAIN = 1.2
+# Below this a ratio is within what differs from run to run.
+WORTH_TELLING = 1.2
 
 # The name of the measurements that are judged here.
 NAME = "transfer"
@@ -292,7 +292,7 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
     small = f"below {units.capacity(half)} the call takes longer than the copy: batch small copies" if half else ""
     times, fix = f"{units.significant(gain, 2)}×", None
     title = f"pinned memory gains nothing here: {times} {way}"
-    if gain >= WORTHWHILE_GAIN:
+    if gain >= WORTH_TELLING:
         title = f"pinned memory copies {times} faster {way}"
         fix = f"pin_memory=True and non_blocking=True copy {times} faster {way}"
     return [Finding("transfer.pinned_speedup", "info", title, small, evidence, fix=fix)]

@@ -308,7 +308,6 @@ def measured(setting: Setting, start: Start = start_child) -> Iterator[Measureme
 
 
 def _failed(accel: Accel, text: str) -> tuple[str, str, str]:
-    """Return what failed, why, and what to do."""
     cause = messages.cause_of(text)
     title = cause.title if cause is not None else "the process that copied to it ended"
     return f"{accel.id}: {title}", text, cause.fix if cause is not None else "gpucheck smoke"

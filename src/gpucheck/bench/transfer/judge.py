@@ -14,7 +14,7 @@ from gpucheck import links, stats, units
 from gpucheck.bench import judging
 from gpucheck.bench.judging import Ceiling, Ceilings, Judge, Seen, headline
 from gpucheck.bench.transfer import copies_judge
-from gpucheck.bench.transfer.copies_judge import limit_of, link_under_load
+from gpucheck.bench.transfer.copies_judge import NAME, WORTH_TELLING, limit_of, link_under_load
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.machine import numa
 from gpucheck.measure import runs
@@ -100,7 +100,11 @@ def way(pair: Pair, facts: Facts) -> tuple[str, str, dict[str, Any]]:
     is_hidden = path.bridge is None and path.redirecting is None
     apart = "no bridge above them is visible here" if is_hidden else "they are below different root ports"
     told = [f"they share the PCIe bridge {path.bridge}" if path.bridge else apart]
-    told.append("the state of the IOMMU is unknown" if path.iommu is None else f"the IOMMU is {_IOMMU[path.iommu]}")
+    told.append(
+        "the state of the IOMMU is unknown"
+        if path.iommu is None
+        else f"the IOMMU is {'in ' * (path.iommu == 'passthrough')}{path.iommu}"
+    )
     fixes = [links.IOMMU_FIX] if path.iommu == "translating" else []
     if path.redirecting:
         told.append(f"ACS redirects at {', '.join(path.redirecting)}")
@@ -110,9 +114,6 @@ def way(pair: Pair, facts: Facts) -> tuple[str, str, dict[str, Any]]:
         fixes.append("run `sudo gpucheck doctor`: root reads ACS")
     evidence = {"bridge": path.bridge, "iommu": path.iommu, "redirecting": path.redirecting}
     return ", ".join(told), "; ".join([links.WITHOUT_PEERS, *fixes]), evidence
-
-
-_IOMMU = {"off": "off", "passthrough": "in passthrough", "translating": "translating"}
 
 
 def slower(rates: dict[Pair, float], paths: dict[Pair, str | None]) -> list[Pair]:
@@ -266,14 +267,11 @@ def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[M
 
 # -- the parts of one device, and all of them --------------------------------------------------------------------------
 
-NAME = "transfer"
 ON_DEVICE = "transfer.on_device"
 # A copy reads and writes each of its bytes.
 MOVES = 2
 IDIOM = "transfer.idiom"
 
-# Below this a ratio is within what differs from run to run.
-WORTH_TELLING = 1.2
 # From here on a line's own memory costs more than the copy.
 COSTLY = 2.0
 # One or two times may be hiccups.
@@ -481,7 +479,6 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
 
 
 def _never_together(rows: Sequence[Measurement]) -> list[Finding]:
-    """Of directions that were never seen at the same time: why."""
     without = [one for one in rows if one.rate is None]
     if not without:
         return []
@@ -556,12 +553,17 @@ def _rates_told(rates: Mapping[str, float]) -> str:
 
 
 def _copies(rows: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    mine = [one for one in rows if one.name == copies_judge.NAME]
+    mine = [one for one in rows if one.name == NAME]
     return copies_judge.judge(mine, link_under_load(mine), facts)
 
 
 # By the part: asked where it was begun, with every row of the device; of all devices where it concerns several.
-OF_A_DEVICE: dict[str, _OfRows] = {"copies": _copies, "idioms": idioms, "both_ways": both_ways, "on_device": on_device}
+OF_A_DEVICE: dict[str, _OfRows] = {
+    "copies": _copies,
+    "idioms": idioms,
+    "both_ways": both_ways,
+    "on_device": on_device,
+}
 OF_SEVERAL: dict[str, _OfRows] = {"together": together, "peer": peer}
 
 
@@ -579,7 +581,7 @@ def of_several(devices: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> l
 
 def answer(seen: Seen) -> TransferResult:
     """Return what all parts derive from a device's rows: gains, latencies as called, fits, the link, idioms."""
-    copies = [one for one in seen.rows if one.name == copies_judge.NAME]
+    copies = [one for one in seen.rows if one.name == NAME]
     return TransferResult(
         seen.device,
         link=link_under_load(copies),
@@ -592,7 +594,7 @@ def answer(seen: Seen) -> TransferResult:
 
 def ceilings(seen: Seen) -> Ceilings:
     """Return what the link carries, where large pinned copies were timed by the device's clock."""
-    copies = [one for one in seen.rows if one.name == copies_judge.NAME]
+    copies = [one for one in seen.rows if one.name == NAME]
     rates = [judging.rate(row) for row in judging.fastest_links(copies).values()]
     if not rates:
         return {}

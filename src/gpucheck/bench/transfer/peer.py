@@ -65,10 +65,7 @@ def pairs(ids: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def rows(together: Together, run_child: RunChild = child_protocol.run) -> Iterator[Measurement]:
-    """A row for the rate and one for the latency of every ordered pair; a finding for each pair without.
-
-    The pairs for which there is no time are told in one finding; the first is always measured.
-    """
+    """A row for the rate and one for the latency of every ordered pair; a finding for each pair without."""
     todo = pairs(together.ids)
     known = {device.id: device.uuid for device in together.facts.devices}
     for done, (first, second) in enumerate(todo):
@@ -153,7 +150,8 @@ def work(first: Accel, second: Accel) -> Iterator[Measurement]:
 
 def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measurement]:
     """Rate and latency of copies from one device to another. Raises CannotLook where there is no room."""
-    most = _most(source, destination)
+    free = [info[0] for one in (source, destination) if (info := one.memory_info()) is not None]
+    most = int(min(free) * DEVICE_SHARE) if free else USUAL_BYTES
     why = f"a buffer may use {units.capacity(most)} on each"
     scarce = CannotLook(f"not enough memory on {source.id} and {destination.id}", why, finding=NAME)
     size = buffers.size_that_fits(USUAL_BYTES, most, LATENCY_BYTES, scarce)
@@ -192,8 +190,3 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measure
                 "last_level_cache_bytes": source.l2_cache_bytes,
             },
         )
-
-
-def _most(source: Accel, destination: Accel) -> int:
-    free = [info[0] for one in (source, destination) if (info := one.memory_info()) is not None]
-    return int(min(free) * DEVICE_SHARE) if free else USUAL_BYTES

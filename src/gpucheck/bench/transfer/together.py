@@ -67,10 +67,7 @@ def start_child() -> LineChild:
 
 
 def rows(together: Together, start: Start = start_child) -> Iterator[Measurement]:
-    """A row for each direction and device, all measured at the same time. Raises CannotLook.
-
-    A child that is lost leaves the question undecided, and says why.
-    """
+    """A row for each direction and device, all measured at the same time. Raises CannotLook."""
     share = together.options.host_share / len(together.ids)
     # Host and device buffers may be in the same memory.
     size = min(SIZE, int(host.memory().usable * share / 2))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -38,7 +38,6 @@ from gpucheck.bench.transfer import (
     Part,
     Setting,
     Together,
-    TogetherPart,
     TransferOptions,
     both_ways,
     copies_judge,
@@ -128,10 +127,7 @@ def rows(setting: Setting) -> Iterator[Measurement]:
 
 
 def _is_late(case: Case, done: Sequence[Case], setting: Setting) -> bool:
-    """Return whether time ran out before the first row of a size that nobody named, and that no verdict needs.
-
-    A size that was begun is measured to its end.
-    """
+    """Return whether time ran out before the first row of a size that nobody named, and that no verdict needs."""
     begun = bool(done) and done[-1].size == case.size
     needed = begun or bool(setting.options.sizes) or case.size <= judging.LARGE_BYTES
     return not needed and time.monotonic() >= setting.deadline
@@ -178,8 +174,6 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
 
 def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[Case]:
     """The rows to time, the small ones first: where time runs out, the largest are missing of every kind alike.
-
-    Pinned copies are timed twice where the device has a clock.
 
     Raises CannotLook where pinned memory alone was asked for and there is nothing to pin it for.
     """
@@ -267,7 +261,7 @@ def rows_on_device(setting: Setting) -> Iterator[Measurement]:
     )
 
 
-PARTS: tuple[Part, ...] = (
+PARTS: tuple[Part[Setting, Accel], ...] = (
     Part("copies", 8.0, rows),
     Part("idioms", 3.0, idioms.measured),
     # Where the device could copy both ways at once, and its clock tell that it did.
@@ -282,9 +276,9 @@ def _late(part: str) -> ModuleType:
     return importlib.import_module(f"gpucheck.bench.transfer.{part}")
 
 
-TOGETHER: tuple[TogetherPart, ...] = (
-    TogetherPart("together", 2.0, lambda several: _late("together").rows(several)),
-    TogetherPart("peer", 3.0, lambda several: _late("peer").rows(several), lambda ids: bool(_late("peer").pairs(ids))),
+TOGETHER: tuple[Part[Together, Sequence[str]], ...] = (
+    Part("together", 2.0, lambda several: _late("together").rows(several)),
+    Part("peer", 3.0, lambda several: _late("peer").rows(several), lambda ids: bool(_late("peer").pairs(ids))),
 )
 
 # The command ends within 30 s, starting torch included. In 14 s an H100 left rows from 128 MiB on with one to seven
@@ -311,7 +305,7 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
         emit,
         lambda accel, deadline: rows_on(options, alone, accel, emit, deadline),
         # Only with this name there can be several devices; how many there are is not known yet.
-        name=judge.NAME,
+        name=NAME,
         time_budget_s=budget_s and budget_s * (1 - TOGETHER_SHARE if several and options.device == "all" else 1),
         default_s=lambda accel: DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"],
         shared=replace(shared, facts=facts, lost=lost),
@@ -332,12 +326,9 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
 
 
 def rows_on(
-    options: TransferOptions, wanted: Sequence[Part], accel: Accel, emit: Emit, deadline: float
+    options: TransferOptions, wanted: Sequence[Part[Setting, Accel]], accel: Accel, emit: Emit, deadline: float
 ) -> Iterator[Measurement]:
-    """The rows of every part that applies. One that has no room costs only itself.
-
-    What there is no time left for is told in one finding; the first part is always measured.
-    """
+    """The rows of every part that applies; the first is always measured. One that has no room costs only itself."""
     todo = [part for part in wanted if part.applies(accel)]
     if not wanted:
         return
@@ -373,7 +364,7 @@ def rows_on(
             accel.empty_cache()
 
 
-def _no_time(left: Sequence[Part | TogetherPart], device: str | None = None) -> Finding:
+def _no_time(left: Sequence[Part[Any, Any]], device: str | None = None) -> Finding:
     names = [part.id for part in left]
     # The whole command: `bench all` and `fleet check` tell it too, whose --only means something else.
     return Finding(
