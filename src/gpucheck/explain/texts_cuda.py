@@ -179,6 +179,7 @@ TEXTS: tuple[Text, ...] = (
             CUDA_SAYS + r"invalid device function",
             r"cudaErrorInvalidDeviceFunction",
             r"no kernel image is available",
+            r"not compiled with any CUDA arch",
             by_code(98, 8, 209, 48),
         ),
         "The wheel, or the extension in the traceback, was built for other architectures than this GPU's. "
@@ -203,7 +204,6 @@ TEXTS: tuple[Text, ...] = (
             r"\b(cuModuleLoad\w*|load_binary)\b.{0,60}(invalid|failed)",
             CUDA_SAYS + r"shared object symbol not found",
             by_code(200, 300, 302, 500),
-            r"Error named symbol not found at line \d+ in file",
         ),
         "The code was found but does not fit this driver. Usually a newer CUDA compiled it than the driver supports "
         "(Triton includes its own ptxas). Otherwise it is for another architecture, or its cache is damaged.",
@@ -332,7 +332,7 @@ TEXTS: tuple[Text, ...] = (
         (
             r"cudaDeviceEnablePeerAccess",
             r"cudaErrorMapBufferObjectFailed",
-            r"custom_all_?reduce\w*\.cuh:\d+",
+            r"custom_all_?reduce\w*\.cuh:\d+ invalid argument|invalid argument \S{0,60}custom_all_?reduce\w*\.cuh",
             r"Custom allreduce is disabled because",
             r"hip\w*Peer\w* failed",
             r"peer access is not supported between these two devices",

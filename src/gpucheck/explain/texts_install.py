@@ -347,6 +347,7 @@ TEXTS: tuple[Text, ...] = (
             r"(tcc|gcc|clang|cl)\.exe.{0,300}cuda_utils\.c.{0,500}returned non-zero exit status",
             r"Command '?\[\W*[\w./+-]*(gcc|cc|clang)\W+/tmp/tmp\w+/\w+\.c",
             r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c",
+            r"Failed to compile\. cc_cmd",
         ),
         "The compiler exists but failed; see its output above. Usually Python.h is missing (python3-dev), or "
         "libcuda.so is not in the linker's path.",

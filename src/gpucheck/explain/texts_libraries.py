@@ -47,7 +47,9 @@ _ANYTHING = (
     "torch.",
 )
 
-# Its result in words, as torch, CuPy and its own tests put it after a place in a source.
+# cuBLAS's states in words, as llama.cpp, torch before 1.0 and TransformerEngine put them.
+_CUBLAS = r"(CUDA error|cublas (runtime )?error) ?: "
+# NCCL's result in words, as torch, CuPy and its own tests put it after a place in a source.
 _NCCL = r"NCCL_?(error|failure)[\w./:-]{0,120},? ?"
 _TO = (
     "x = x.to(device): .to() returns a new tensor and leaves the old; for a module model.to(device), "
@@ -62,7 +64,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUBLAS_STATUS_NOT_INITIALIZED",
             r"failed to create cublas handle",
             r"cublas_?Create.{0,40}failed",
-            r"(CUDA error|cublas runtime error ?): (the )?library (was )?not initialized",
+            _CUBLAS + r"(the )?library (was )?not initialized",
             r"BLAS operation using StreamExecutor without BLAS support",
         ),
         "Usually the GPU's memory is full when cuBLAS creates its handle. Otherwise an earlier kernel has failed, "
@@ -77,7 +79,8 @@ TEXTS: tuple[Text, ...] = (
             r"CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|LICENSE_ERROR)",
             r"cuBLAS API failed",
             r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(11|13|14)\b",
-            r"(CUDA error|cublas runtime error ?): (the GPU program failed to execute|an internal operation failed)",
+            _CUBLAS + r"(the GPU program failed to execute|an (internal operation|access to GPU memory space) failed)",
+            r"cublasLt ran into an error",
             r"Blas x?GEMM\w* launch failed",
         ),
         "An earlier kernel wrote outside its memory, or memory is full. A real cuBLAS bug is rare.",
@@ -89,7 +92,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cublas.not_supported",
         "cuBLAS does not support this product",
-        (r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)", r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(8|15)\b"),
+        (
+            r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)",
+            r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(8|15)\b",
+            _CUBLAS + r"(the requested functionality is not supported|an absent device architectural feature)",
+        ),
         "The data type (bfloat16, float8) or the shape is not for this GPU's architecture, or a size or stride is "
         "beyond 32 bits.",
         "try float32: if it works, the data type is the cause; gpucheck bench matmul shows which ones this "
@@ -99,7 +106,7 @@ TEXTS: tuple[Text, ...] = (
         "cublas.invalid",
         "cuBLAS got an invalid shape or pointer",
         (
-            r"CUDA error: an unsupported value or parameter was passed",
+            _CUBLAS + r"an unsupported value or parameter was passed",
             r"CUBLAS_STATUS_INVALID_VALUE",
         ),
         "A dimension is 0, a leading dimension is wrong, or another cuBLAS is loaded instead of torch's.",
@@ -176,7 +183,7 @@ TEXTS: tuple[Text, ...] = (
             r"Unable to find a valid cuDNN algorithm",
             r"No execution plans (support the graph|built)",
             r"no valid (execution plan|engine)",
-            r"Failed to get convolution algorithm",
+            r"Failed to (get|determine best cudnn) convolution algorithm",
             r"cudnn_frontend\] Error",
             r"cuDNN Frontend error",
             r"CUDNN_BACKEND_\w+: .{0,40}Failed",
@@ -609,6 +616,7 @@ TEXTS: tuple[Text, ...] = (
             r"(query|q|key|value)\b.{0,30}(must|to|should) (all )?have (the )?same dtype",
             r"Expected tensor for argument .{0,60}to have (one of the following )?scalar types?",
             r"value cannot be converted to type at::(Half|BFloat16)",
+            r"(flatten tensors with|requires) uniform dtype but got",
             r"Index put requires the source and destination dtypes match",
             r"result type \w+ can'?t be cast to the desired output type",
         ),

@@ -307,9 +307,10 @@ TEXTS: tuple[Text, ...] = (
             r"bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)",
             r"libbitsandbytes_cpu\.so",
             r"did not contain .{0,4}libcudart\.so.{0,60} as expected",
+            r"Error named symbol not found at line \d+ in file",
         ),
         "bitsandbytes brings a library for each CUDA version and loads the one for torch's CUDA: this release lacks "
-        "it, it cannot load CUDA's runtime, or torch is built for the CPU or sees no GPU.",
+        "it or code for this GPU, it cannot load CUDA's runtime, or torch is built for the CPU or sees no GPU.",
         "python -m bitsandbytes shows what it needs; pip install -U bitsandbytes; python -c 'import torch; "
         "print(torch.version.cuda, torch.cuda.is_available())' must print a CUDA version and True",
         source="bitsandbytes-foundation/bitsandbytes issues 82, 427 and 1559",
@@ -668,6 +669,7 @@ TEXTS: tuple[Text, ...] = (
             r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU",
             r"inference compute.{0,30}\bid=cpu\b",
             r"no compatible GPUs were discovered",
+            r"Ollama will run in CPU-only mode",
             r"Dynamic LLM libraries.{0,6}runners=\[cpu\]",
             r"failure during GPU discovery",
             r"failed to finish discovery before timeout",

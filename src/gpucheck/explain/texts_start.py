@@ -255,7 +255,7 @@ TEXTS: tuple[Text, ...] = (
             r"OS call failed or operation not supported on this OS",
             r"(cudaError|CUDA_ERROR_)Operating_?System\b",
             r"CUDA_ERROR_UNKNOWN\b",
-            CUDA_SAYS + r"unknown error",
+            CUDA_SAYS + r"(?<!\d)unknown error",  # behind a line of a source CUDA had started
             r"CUDA: unknown error",
             r"cudaErrorUnknown\b",
         ),
