@@ -657,7 +657,7 @@ def _cut_places(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
     end, beginning = normal.solid[-_MOST:].rstrip(".…"), normal.solid[:_MOST].lstrip(".…")[::-1]
     # Behind a colon stands what the error is.
     edges = (("" if end.endswith(":") else end, lines[-1:], 1), (beginning, lines[:1], -1))
-    is_error = any(line.kind == "exception" or line.prefix for line in lines)
+    is_error = any(line.kind == "exception" for line in lines)
     is_ours = _OURS.search(normal.spaced) is not None
     found = set[str]()
     for (edge, line, step), known in zip(edges, _edges(tuple(texts)), strict=True):
