@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import functools
 import html
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -75,11 +74,10 @@ def _tokens(source: str, *, by_word: bool) -> list[tuple[str, str]]:
             if by_word and token.removeprefix("\\") not in QUOTES:
                 found.append((r"\s", "?"))
             continue
-        # An escape such as \S, and what opens a group, mean something else in lower case.
-        lowered = token if token.startswith(("\\", "(")) else token.lower()
         if often.startswith(("*", "+")):  # as often as before, but not without end
             often = f"{{{int(often[0] == '+')},{_MOST}}}?"
-        found.append((lowered, often))
+        # An escape such as \S, and what opens a group, mean something else in lower case.
+        found.append((token if token.startswith(("\\", "(")) else token.lower(), often))
     return found
 
 
@@ -476,7 +474,9 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     # What is there whole explains what is there in part: only where nothing is, parts are looked for.
     if not told and not (pointed and ours):
         weak = [replace(one, patterns=(), common=one.weak, beside="", certainty="hint") for one in texts if one.weak]
-        told = _cut_places(normal, texts) or _cut_places(normal, conditions) or _told(normal, weak)
+        told = (
+            _cut_places(normal, texts, ours=ours) or _cut_places(normal, conditions, ours=ours) or _told(normal, weak)
+        )
     mine, theirs = _Near(told), _Near(pointed)
     found = told + [place for place in pointed if ours and not any(place.touches(one) for one in mine.to(place))]
     unknown, is_all = _unknown_errors(normal, found)
@@ -522,12 +522,9 @@ def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> tuple[list[Line]
 def _message(normal: Normal, line: Line) -> range:
     """The numbers of the lines of an exception's message: its own, and the plain ones right below it, up to the next
     entry of a log."""
-    end = line.number
-    for below in normal.lines[line.number : line.number + _LINES_AFTER]:
-        if below.kind != "plain" or below.prefix not in ("", line.prefix):
-            break
-        end += 1
-    return range(line.number, end + 1)
+    below = normal.lines[line.number : line.number + _LINES_AFTER]
+    ends = (one.number for one in below if one.kind != "plain" or one.prefix not in ("", line.prefix))
+    return range(line.number, next(ends, line.number + len(below) + 1))
 
 
 def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Line], *, is_all: bool) -> list[Match]:
@@ -651,28 +648,27 @@ def _spans(normal: Normal, pattern: Pattern) -> _Spans:
     return found
 
 
-def _cut_places(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
+def _cut_places(normal: Normal, texts: Sequence[Text], *, ours: bool) -> list[_Place]:
     """The text of which a part stands at the end or the beginning; what may be a part of several is none of them."""
     lines = [line for line in normal.lines if line.text]
+    is_error = any(line.kind == "exception" for line in lines)
     end, beginning = normal.solid[-_MOST:].rstrip(".…"), normal.solid[:_MOST].lstrip(".…")[::-1]
     # Behind a colon stands what the error is.
     edges = (("" if end.endswith(":") else end, lines[-1:], 1), (beginning, lines[:1], -1))
-    is_error = any(line.kind == "exception" for line in lines)
-    is_ours = _OURS.search(normal.spaced) is not None
     found = set[str]()
     for (edge, line, step), known in zip(edges, _edges(tuple(texts)), strict=True):
-        names = set[str]()
-        letters = min(len(edge), 0 if line and line[0].kind == "quiet" else _MOST)
-        while not names and letters >= CUT_WITHIN_WORD:  # the longest part says most
+        longest = 0 if line and line[0].kind == "quiet" else len(edge)
+        for letters in range(longest, CUT_WITHIN_WORD - 1, -1):  # the longest part says most
             part = edge[-letters:]
-            for whole, shape, name in itertools.islice(known, bisect.bisect_left(known, (part,)), None):
-                if not whole.startswith(part):
-                    break
-                is_long = is_error or shape[letters : letters + 1].islower() or letters >= CUT_BETWEEN_WORDS
-                if is_long and (is_ours or _PARTICULAR.search(part[::step])):
-                    names.add(name)
-            letters -= 1
-        found |= names
+            begun = known[bisect.bisect_left(known, (part,)) : bisect.bisect_left(known, (part + "\U0010ffff",))]
+            names = {
+                name
+                for _, shape, name in begun
+                if is_error or shape[letters : letters + 1].islower() or letters >= CUT_BETWEEN_WORDS
+            }
+            if names and (ours or _PARTICULAR.search(part[::step])):
+                found |= names
+                break
     return [_Place(text, 0, 0, normal.lines[-1], cut=True) for text in texts if found == {text.id}]
 
 
