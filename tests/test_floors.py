@@ -71,7 +71,7 @@ SIZES = {
     "compare": (2, 261),  # a failure doubts the rows that it is about, and one run on both sides all of them
     "devices": (3, 275),  # a mask that names a GPU is not why CUDA does not start
     "doctor": (12, 1948),
-    "explain": (11, 838),  # a cut pattern whose shortest part is not there is not tried
+    "explain": (11, 838),  # parts of texts are looked up, and stop within a word or between two
     "fleet": (8, 1308),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
     # The mask is read where a device's state is told; it was read in the doctor. Ctrl-C while torch loads leaves no
     # file.

@@ -409,6 +409,30 @@ SAMPLES: dict[str, str] = {
 
 # Another wording of the same, or less of it than is usual.
 MORE: tuple[tuple[str, str], ...] = (
+    # CUDA's error behind a line of a source, and cuBLAS's states in words.
+    ("oom.cuda", "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:455 'out of memory'"),
+    (
+        "cuda.illegal_access",
+        "Failed: Cuda error /w/custom_all_reduce.cuh:455 'an illegal memory access was encountered'",
+    ),
+    ("cuda.argument", "RuntimeError: Failed: CUDA error /root/DeepEP/csrc/kernels/layout.cu:138 'invalid argument'"),
+    ("cuda.argument", "RuntimeError: BatchDecodeWithPagedKVCache failed with error: invalid argument"),
+    ("cuda.not_supported", "BatchPrefillWithPagedKVCacheSM90Run failed with error: operation not supported"),
+    (
+        "cublas.not_supported",
+        "CUDA error: the requested functionality is not supported\n  current device: 0, in function x",
+    ),
+    (
+        "cublas.not_supported",
+        "logging.h:39 in function check_cublas_: CUBLAS Error: the requested functionality is not supported",
+    ),
+    ("cublas.failed", "CUBLAS Error: an internal operation failed"),
+    ("cublas.failed", "Exception: cublasLt ran into an error!"),
+    ("cuda.no_kernel", "ggml-cuda/common.cuh:112: ggml was not compiled with any CUDA arch <= 750"),
+    ("cudnn.engine", "RuntimeError: UNKNOWN: Failed to determine best cudnn convolution algorithm for:"),
+    ("tensor.dtype", "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32"),
+    ("llamacpp.cpu", "WARNING: No NVIDIA GPU detected. Ollama will run in CPU-only mode."),
+    ("bitsandbytes.setup", "Error named symbol not found at line 117 in file /home/x/git/bitsandbytes/csrc/ops.cu"),
     ("cuda.illegal_access", "RuntimeError: Cuda error: 700[cudaLaunchKernel((void*)setup, blocks, threads, args);]"),
     ("cuda.illegal_access", "numba.cuda.cudadrv.driver.CudaAPIError: [700] Call to cuMemcpyDtoH results in an error"),
     ("cuda.illegal_access", "Invalid error code (700) at /source/platforms/cuda/src/CudaIntegrationUtilities.cpp:812"),

@@ -27,10 +27,11 @@ _NUMBERS = re.compile(r"\((?:\d+\|)*\d+\)")
 _PART = re.compile(
     r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?(?:<?[=!]|:|P<\w+>))?|.)((?:[*+?]|\{\d+(?:,\d*)?\})\??)?", re.DOTALL
 )
-# A text that was cut is known by this much of a pattern that is plain words, and by no fewer characters of its own.
-CUT_SHARE, CUT_CHARACTERS = 0.5, 14
-_NAME = re.compile(r"\A(lib)?nvidia-ml|(nvidia-ml\.so[.1]*|nvrtc-builtins|/nccl-|cudnn_frontend|torch\._inductor)\Z")
-# And one of these has to be in that: words of GPUs, of torch and of what stands beside them.
+# A part of a text that was cut is known by this many letters, where it stops within a word or an error is beside it;
+# what stops between two words may be a sentence, which needs more. Counted on 15 000 cut texts, sentences and lines
+# of source: with fewer letters sentences are answered, with more the cut texts are not.
+CUT_WITHIN_WORD, CUT_BETWEEN_WORDS = 16, 26
+# And one of these has to be in it where the paste names nothing of ours: programs of every kind print the rest.
 _PARTICULAR = re.compile(
     "cuda|cudnn|cublas|cusolver|cusparse|cufft|nccl|nvidia|nvml|nvrm|nvlink|gpu|torch|tensor|triton|nvrtc|ptx|"
     "sm_|xformers|flashattn|flashattention|bitsandbytes|dataloader|rocm|mps|xpu|kernelimage|illegalmemor|emoryaccess|"
@@ -45,17 +46,14 @@ class Pattern:
     """A pattern ready to be tried.
 
     `by_word` says that it is for the text with its spaces. `needs` is in every text that matches; empty where that is
-    not plain. `head` and `tail` are how it begins and ends, in plain letters, for texts that were cut; empty where they
-    are not plain. `any_number` is the same pattern for any number, empty where it lists none: it is looked for once for
-    all that differ by their numbers alone.
+    not plain. `any_number` is the same pattern for any number, empty where it lists none: it is looked for once for all
+    that differ by their numbers alone.
     """
 
     regex: re.Pattern[str]
     by_word: bool
     needs: str
     any_number: str
-    head: str
-    tail: str
 
 
 @functools.cache
@@ -63,17 +61,9 @@ def compiled(source: str) -> Pattern:
     """`source` ready to be tried. Raises re.error for what is no regular expression."""
     by_word = r"\b" in source or "^" in source.replace("[^", "") or "$" in source
     parts = list(_tokens(source, by_word=by_word))
-    runs = _runs(parts)
     regex = re.compile("".join(f"{text}{repeated}" for text, repeated in parts), re.DOTALL | re.MULTILINE)
     any_number = _NUMBERS.sub(r"(\\d+)", source)
-    return Pattern(
-        regex,
-        by_word,
-        needs=max((run for run, _, _ in runs), key=len, default=""),
-        any_number=any_number if any_number != source else "",
-        head=next((run for run, first, _ in runs if first), "") if not by_word else "",
-        tail=next((run for run, _, last in runs if last), "") if not by_word else "",
-    )
+    return Pattern(regex, by_word, max(_runs(parts), key=len), any_number if any_number != source else "")
 
 
 def _tokens(source: str, *, by_word: bool) -> list[tuple[str, str]]:
@@ -84,61 +74,26 @@ def _tokens(source: str, *, by_word: bool) -> list[tuple[str, str]]:
             if by_word and token.removeprefix("\\") not in QUOTES:
                 found.append((r"\s", "?"))
             continue
-        # An escape such as \S, and what opens a group, mean something else in lower case.
-        lowered = token if token.startswith(("\\", "(")) else token.lower()
         if often.startswith(("*", "+")):  # as often as before, but not without end
             often = f"{{{int(often[0] == '+')},{_MOST}}}?"
-        found.append((lowered, often))
+        # An escape such as \S, and what opens a group, mean something else in lower case.
+        found.append((token if token.startswith(("\\", "(")) else token.lower(), often))
     return found
 
 
-def _runs(parts: list[tuple[str, str]]) -> list[tuple[str, bool, bool]]:
-    """The plain runs outside every group, each with whether it is the pattern's beginning and its end."""
-    depth, run, began, runs = 0, "", True, []
-    for number, (text, repeated) in enumerate(parts):
+def _runs(parts: list[tuple[str, str]]) -> list[str]:
+    """The plain runs outside every group, some of them empty."""
+    depth, runs = 0, [""]
+    for text, repeated in parts:
         plain = text[1:] if text[0] == "\\" and not text[1].isalnum() else text
         depth += text.startswith("(") - (text == ")")
         if text == "|" and depth == 0:
-            return []
+            return [""]
         if depth == 0 and not repeated and len(plain) == 1 and (text[0] == "\\" or text not in ".[]()|^$"):
-            run, began = run + plain, began if run else number == 0
-            continue
-        runs.append((run, began, False))
-        run = ""
-    runs.append((run, began if run else False, True))
-    return [one for one in runs if one[0]]
-
-
-def is_cut(text: str, pattern: Pattern) -> bool:
-    """Return whether the text, without spaces, ends in the midst of the pattern or begins there, in words of GPUs or
-    torch: programs of every kind print the rest."""
-    ends, begins = _edges(text)
-    return _is_begun(ends, pattern.head) or _is_begun(begins, pattern.tail[::-1], -1)
-
-
-@functools.lru_cache(maxsize=1)  # thousands of patterns are tried on one text
-def _edges(text: str) -> tuple[str, str]:
-    """The end of a text and, read backwards, its beginning, without the dots of what was cut."""
-    return text[-_MOST:].rstrip(".…"), text[:_MOST].lstrip(".…")[::-1]
-
-
-def _is_begun(text: str, run: str, step: int = 1) -> bool:
-    """Return whether the text ends in so much of the run's beginning that it is recognised; both are read by `step`.
-
-    Not where it ends before what the error is, or in a name that stands in listings and programs too.
-    """
-    least = max(CUT_CHARACTERS, round(CUT_SHARE * len(run)))
-    # Of thousands of patterns most end here: not even the shortest part is there.
-    return (
-        least <= len(run)
-        and run[:least] in text
-        and not text.endswith(("error:", "failed:", "[cuda]:"))
-        and not _NAME.search(text[::step])
-        and any(
-            text.endswith(run[:length]) and _PARTICULAR.search(run[:length][::step])
-            for length in range(least, len(run) + 1)
-        )
-    )
+            runs[-1] += plain
+        else:
+            runs.append("")
+    return runs
 
 
 # Of a class of characters: what it stands for, by what is in it.
@@ -186,6 +141,7 @@ _LETTERS = {".": "…", r"\d": _NUMBER, r"\w": "…", r"\s": " ", r"\W": " ", r"
 _LETTERS |= dict.fromkeys((r"\b", r"\B", r"\A", r"\Z", "^", "$"), "")
 
 
+@functools.cache
 def _letter(token: str) -> str:
     """Return what stands for a letter, an escape or a class."""
     if not token.startswith("["):
@@ -518,7 +474,9 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     # What is there whole explains what is there in part: only where nothing is, parts are looked for.
     if not told and not (pointed and ours):
         weak = [replace(one, patterns=(), common=one.weak, beside="", certainty="hint") for one in texts if one.weak]
-        told = _cut_places(normal, texts) or _cut_places(normal, conditions) or _told(normal, weak)
+        told = (
+            _cut_places(normal, texts, ours=ours) or _cut_places(normal, conditions, ours=ours) or _told(normal, weak)
+        )
     mine, theirs = _Near(told), _Near(pointed)
     found = told + [place for place in pointed if ours and not any(place.touches(one) for one in mine.to(place))]
     unknown, is_all = _unknown_errors(normal, found)
@@ -564,12 +522,9 @@ def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> tuple[list[Line]
 def _message(normal: Normal, line: Line) -> range:
     """The numbers of the lines of an exception's message: its own, and the plain ones right below it, up to the next
     entry of a log."""
-    end = line.number
-    for below in normal.lines[line.number : line.number + _LINES_AFTER]:
-        if below.kind != "plain" or below.prefix not in ("", line.prefix):
-            break
-        end += 1
-    return range(line.number, end + 1)
+    below = normal.lines[line.number : line.number + _LINES_AFTER]
+    ends = (one.number for one in below if one.kind != "plain" or one.prefix not in ("", line.prefix))
+    return range(line.number, next(ends, line.number + len(below) + 1))
 
 
 def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Line], *, is_all: bool) -> list[Match]:
@@ -693,7 +648,39 @@ def _spans(normal: Normal, pattern: Pattern) -> _Spans:
     return found
 
 
-def _cut_places(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
+def _cut_places(normal: Normal, texts: Sequence[Text], *, ours: bool) -> list[_Place]:
     """The text of which a part stands at the end or the beginning; what may be a part of several is none of them."""
-    found = [text for text in texts if any(is_cut(normal.solid, compiled(source)) for source in text.patterns)]
-    return [_Place(text, 0, 0, normal.lines[-1], cut=True) for text in found] if len(found) == 1 else []
+    lines = [line for line in normal.lines if line.text]
+    is_error = any(line.kind == "exception" for line in lines)
+    end, beginning = normal.solid[-_MOST:].rstrip(".…"), normal.solid[:_MOST].lstrip(".…")[::-1]
+    # Behind a colon stands what the error is.
+    edges = (("" if end.endswith(":") else end, lines[-1:], 1), (beginning, lines[:1], -1))
+    found = set[str]()
+    for (edge, line, step), known in zip(edges, _edges(tuple(texts)), strict=True):
+        longest = 0 if line and line[0].kind == "quiet" else len(edge)
+        for letters in range(longest, CUT_WITHIN_WORD - 1, -1):  # the longest part says most
+            part = edge[-letters:]
+            begun = known[bisect.bisect_left(known, (part,)) : bisect.bisect_left(known, (part + "\U0010ffff",))]
+            names = {
+                name
+                for _, shape, name in begun
+                if is_error or shape[letters : letters + 1].islower() or letters >= CUT_BETWEEN_WORDS
+            }
+            if names and (ours or _PARTICULAR.search(part[::step])):
+                found |= names
+                break
+    return [_Place(text, 0, 0, normal.lines[-1], cut=True) for text in texts if found == {text.id}]
+
+
+@functools.cache
+def _edges(texts: tuple[Text, ...]) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
+    """How the texts begin and, read backwards, how they end, in plain letters: sorted, each with its shape, in which
+    every word has a large letter, and with the text's id."""
+    found: tuple[set[tuple[str, str, str]], ...] = (set(), set())
+    for text, pattern in ((one, pattern) for one in texts for pattern in one.patterns):
+        for whole in _alternatives(iter(_PART.findall(pattern)), text.number or _NUMBER)[0]:
+            parts = re.split(f"[…{_NUMBER}]", whole.translate(_WITHOUT_QUOTES))
+            for edges, part in zip(found, (parts[0], parts[-1][::-1]), strict=True):
+                shape = "".join(part.title().split())
+                edges.add((shape.lower(), shape, text.id))
+    return sorted(found[0]), sorted(found[1])

@@ -51,10 +51,11 @@ class Text:
     logged: bool = False
 
 
-# How programs begin a message of CUDA's: torch, Triton, CTranslate2, ONNX Runtime, torch before 1.0, caffe, and those
-# that name the call that failed.
+# How programs begin a message of CUDA's: torch, vLLM and DeepEP, FlashInfer, Triton, CTranslate2, ONNX Runtime, torch
+# before 1.0, caffe, and those that name the call that failed.
 CUDA_SAYS = (
-    r"(CUDA (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA failed with error|CUDA failure \d+:|Triton Error \[CUDA\]:|"
+    r"(CUDA (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA error [^\s:]{1,200}:\d+|"
+    r"(CUDA|(Batch|Single|Merge)\w{1,80}) failed with error ?:?|CUDA failure \d+:|Triton Error \[CUDA\]:|"
     r"CUDA_?Runtime_?Error ?:?|cudaSuccess ?\(\d+ vs\. 0\)|THCudaCheck FAIL .{1,200}error=\d+ ?:|Runtime API error "
     r"\d+:|\] CUDA:|\[CUDA\]|cuda(Malloc|Memcpy|Memset|Free|Launch|Stream|Event|Device|Set|Get)\w{0,30}( failed| "
     r"returned error)( with error)?:?) ?"

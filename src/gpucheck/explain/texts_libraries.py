@@ -47,7 +47,9 @@ _ANYTHING = (
     "torch.",
 )
 
-# Its result in words, as torch, CuPy and its own tests put it after a place in a source.
+# cuBLAS's states in words, as llama.cpp, torch before 1.0 and TransformerEngine put them.
+_CUBLAS = r"(CUDA error|cublas (runtime )?error) ?: "
+# NCCL's result in words, as torch, CuPy and its own tests put it after a place in a source.
 _NCCL = r"NCCL_?(error|failure)[\w./:-]{0,120},? ?"
 _TO = (
     "x = x.to(device): .to() returns a new tensor and leaves the old; for a module model.to(device), "
@@ -62,7 +64,7 @@ TEXTS: tuple[Text, ...] = (
             r"CUBLAS_STATUS_NOT_INITIALIZED",
             r"failed to create cublas handle",
             r"cublas_?Create.{0,40}failed",
-            r"(CUDA error|cublas runtime error ?): (the )?library (was )?not initialized",
+            _CUBLAS + r"(the )?library (was )?not initialized",
             r"BLAS operation using StreamExecutor without BLAS support",
         ),
         "Usually the GPU's memory is full when cuBLAS creates its handle. Otherwise an earlier kernel has failed, "
@@ -77,7 +79,8 @@ TEXTS: tuple[Text, ...] = (
             r"CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|LICENSE_ERROR)",
             r"cuBLAS API failed",
             r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(11|13|14)\b",
-            r"(CUDA error|cublas runtime error ?): (the GPU program failed to execute|an internal operation failed)",
+            _CUBLAS + r"(the GPU program failed to execute|an (internal operation|access to GPU memory space) failed)",
+            r"cublasLt ran into an error",
             r"Blas x?GEMM\w* launch failed",
         ),
         "An earlier kernel wrote outside its memory, or memory is full. A real cuBLAS bug is rare.",
@@ -89,7 +92,11 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "cublas.not_supported",
         "cuBLAS does not support this product",
-        (r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)", r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(8|15)\b"),
+        (
+            r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)",
+            r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(8|15)\b",
+            _CUBLAS + r"(the requested functionality is not supported|an absent device architectural feature)",
+        ),
         "The data type (bfloat16, float8) or the shape is not for this GPU's architecture, or a size or stride is "
         "beyond 32 bits.",
         "try float32: if it works, the data type is the cause; gpucheck bench matmul shows which ones this "
@@ -99,7 +106,7 @@ TEXTS: tuple[Text, ...] = (
         "cublas.invalid",
         "cuBLAS got an invalid shape or pointer",
         (
-            r"CUDA error: an unsupported value or parameter was passed",
+            _CUBLAS + r"an unsupported value or parameter was passed",
             r"CUBLAS_STATUS_INVALID_VALUE",
         ),
         "A dimension is 0, a leading dimension is wrong, or another cuBLAS is loaded instead of torch's.",
@@ -126,14 +133,12 @@ TEXTS: tuple[Text, ...] = (
         "cudnn.version",
         "cuDNN's parts are of different versions",
         (
-            r"CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
+            r"CUDNN_STATUS_(SUBLIBRARY_)?VERSION_MISMATCH",
             r"CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED",
             r"cuDNN version incompatibility",
-            r"Could not load symbol cudnn\w+",
+            r"(Could not load|undefined) symbol:? cudnn\w+",
             r"Loaded runtime CuDNN library: [\d.]+ but source was compiled with",
             r"libcudnn\w*\.so[.\d]*: undefined symbol",
-            r"undefined symbol: cudnn\w+",
-            r"CUDNN_STATUS_VERSION_MISMATCH",
             r"Found cuDNN version \d+, but \w+ was built against",
             r"Outdated cuDNN installation found",
             r"cuDNN version .{0,40}(mismatch|does not match|incompatible)",
@@ -176,7 +181,7 @@ TEXTS: tuple[Text, ...] = (
             r"Unable to find a valid cuDNN algorithm",
             r"No execution plans (support the graph|built)",
             r"no valid (execution plan|engine)",
-            r"Failed to get convolution algorithm",
+            r"Failed to (get|determine best cudnn) convolution algorithm",
             r"cudnn_frontend\] Error",
             r"cuDNN Frontend error",
             r"CUDNN_BACKEND_\w+: .{0,40}Failed",
@@ -287,14 +292,12 @@ TEXTS: tuple[Text, ...] = (
         "nccl.interface",
         "NCCL or gloo finds no network interface",
         (
-            r"no socket interface found",
-            r"no NCCL_SOCKET_IFNAME interface found",
+            r"no (socket|NCCL_SOCKET_IFNAME) interface found",
             r"NCCL WARN Error: network .{0,40}not found",
             r"NET/Socket ?: (no|0) (interface|socket).{0,20}found",
             r"ifa != nullptr\. Unable to find (address|interface) for",
             r"connecting to address .{0,60}with family \d+ is neither AF_INET",
-            r"makeDeviceForInterface\(\): unsupported gloo device",
-            r"makeDeviceForHostname\(\): unsupported gloo device",
+            r"makeDeviceFor(Interface|Hostname)\(\): unsupported gloo device",
             r"gloo.{0,60}unsupported gloo device",
         ),
         "The name in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME is not an interface of this machine, the machine has "
@@ -596,19 +599,17 @@ TEXTS: tuple[Text, ...] = (
         "tensor.dtype",
         "two tensors are of different data types",
         (
-            r"Expected \S{1,40}(dtype|scalar_type)\(\) == \S+ to be true",
-            r"Expected \S{1,40}(dtype|scalar_type)\(\) == torch::\w+",
+            r"Expected \S{1,40}(dtype|scalar_type)\(\) == (torch::\w+|\S+ to be true)",
             r"expected scalar type \w+ but found \w+",
-            r"mat1 and mat2 (must|to) have the same dtype",
+            r"(mat1|m1|self) and (mat2|m2) (must|to) have the same dtype",
             r"(must|to) have the same dtype, but got",
-            r"expected m1 and m2 to have the same dtype",
             r"Found dtype \w+ but expected \w+",
             r"expected (data type|dtype) .{0,30}but got .{0,30}dtype",
-            r"self and mat2 must have the same dtype",
             r"mixed dtype \(CPU\): expect",
             r"(query|q|key|value)\b.{0,30}(must|to|should) (all )?have (the )?same dtype",
             r"Expected tensor for argument .{0,60}to have (one of the following )?scalar types?",
             r"value cannot be converted to type at::(Half|BFloat16)",
+            r"(flatten tensors with|requires) uniform dtype but got",
             r"Index put requires the source and destination dtypes match",
             r"result type \w+ can'?t be cast to the desired output type",
         ),
@@ -836,7 +837,6 @@ TEXTS: tuple[Text, ...] = (
             r"Flash ?Attention-?\d (is )?only supported on",
             r"\bFA ?[234] is only supported on",
             r"(Flash ?Attention|\bFA)-?[34] (is )?not supported (on|for) (this|your|the)",
-            r"FlashAttention only supports Ampere GPUs or newer",
             r"FlashAttention-?\d? only supports (Ampere|Hopper|Turing)",
             r"Flash ?Attention-?\d? (only support|requires?|needs?) .{0,40}(Ampere|Hopper|capability|fp16|sm_?\d\d)",
             r"Expected is_sm\w+ ?(\|\| ?is_sm\w+ ?)*to be true",

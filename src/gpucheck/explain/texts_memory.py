@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpucheck import messages
-from gpucheck.explain.text import Text, by_code
+from gpucheck.explain.text import CUDA_SAYS, Text, by_code
 
 _FINDS = "gpucheck find-batch-size path/to/model.py:make_model finds the largest batch that fits"
 _FITS = f"use a smaller batch or a shorter sequence, end other programs on the GPU; {_FINDS}"
@@ -24,30 +24,26 @@ TEXTS: tuple[Text, ...] = (
             r"you ran out of memory on your GPU",
             r"CUDA out of memory",
             r"(?<!out of memory\.)Tried to allocate .{1,20}\(GPU \d+; .{1,20}total capacity",
-            r"CUDA (driver )?error: out of memory",
+            CUDA_SAYS + r"out of memory",
             r"cudaErrorMemoryAllocation",
             by_code(2),
             r"\bCuda Error in \S*allocate\S*: 2\b",
             r"\A\W*(my |the )?(cuda|gpu|vram|torch|pytorch)( memory)?( is| went| ran| error)*\W*(oom|out|full)\b",
             r"\b(cuda|gpu|vram|torch) ?(oom|out of memory|memory is full|memory full)\b",
             r"(oom|out of memory|no memory( left)?|memory is full) on (the |my )?(gpu|cuda)",
-            r"cudaMalloc failed: out of memory",
             r"(unable|failed) to allocate (CUDA\d* |GPU |cuda |device |backend )(buffer|memory|backend buffer)",
             r"out of memory on device cuda",
             r"RESOURCE[_ ]?EXHAUSTED: Out of memory (while trying to allocate|allocating)",
             r"RESOURCE[_ ]?EXHAUSTED: Failed to allocate request for",
-            r"CUDA_ERROR_OUT_OF_MEMORY",
+            r"(CUDA|RMM)_ERROR_OUT_OF_MEMORY",
             r"Allocation on device ?\d* ?would exceed allowed memory",
             r"OOM when allocating tensor",
             r"insufficient memory on requested size of \d+ detected for tactic",
             r"GPU memory allocation error during",
             r"\bOut of GPU memory\b",
             r"CUDA memory allocation failed",
-            r"RMM_ERROR_OUT_OF_MEMORY",
             r"OutOfGPUMemoryError",
             r"out_of_memory: CUDA error",
-            r"Triton Error \[CUDA\]: out of memory",
-            r"CUDA failed with error out of memory",
             r"Requested amount of GPU memory .{0,30}could not be allocated",
             r"insufficient (GPU|CUDA|video|VRAM) ?memory",
             r"Cuda (Runtime|Driver) \(out of memory\)",
@@ -72,9 +68,8 @@ TEXTS: tuple[Text, ...] = (
             r"HIP out of memory",
             r"(HIP|ROCm) error: out of memory",
             r"Triton Error \[HIP\]: .{0,20}out of memory",
-            r"hipErrorOutOfMemory",
+            r"hipError(OutOfMemory|MemoryAllocation)",
             r"HIP_ERROR_OutOfMemory",
-            r"hipErrorMemoryAllocation",
             r"hipMalloc\w*\(.{0,60}(out of memory|CUDA error)",
             r"(CUDA|HIP) error: out of memory.{0,200}hipMalloc",
             r"unable to allocate ROCm\d* buffer",
@@ -87,8 +82,7 @@ TEXTS: tuple[Text, ...] = (
         "oom.xpu",
         "Intel GPU memory is full",
         (
-            r"DPCPP out of memory",
-            r"XPU out of memory",
+            r"(DPCPP|XPU) out of memory",
             messages.LEVEL_ZERO,
             r"PI_ERROR_(MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_HOST_MEMORY)",
         ),
@@ -104,8 +98,7 @@ TEXTS: tuple[Text, ...] = (
             r"command buffer \d+ failed with status \d.{0,60}Insufficient Memory",
             r"MPS backend out of memory",
             r"Failed to allocate private MTLBuffer",
-            r"kIOGPUCommandBufferCallbackErrorOutOfMemory",
-            r"kIOAccelCommandBufferCallbackErrorOutOfMemory",
+            r"kIO(GPU|Accel)CommandBufferCallbackErrorOutOfMemory",
         ),
         "Metal shares the machine's memory and torch limits its part of it. The message names the limit. Setting "
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 takes the limit away, and may make the whole machine stall.",
@@ -150,8 +143,7 @@ TEXTS: tuple[Text, ...] = (
         "oom.host",
         "host memory (RAM) is full",
         (
-            r"\(os error 1455\)",
-            r"\[WinError 1455\]",
+            r"(\(os|\[Win) ?error 1455",
             r"CUDA out of memory.{0,20}(host|pinned)",
             r"cudaHostAlloc.{0,60}out of memory",
             r"\.pin_memory\(.{0,120}CUDA error: out of memory",
@@ -208,8 +200,7 @@ TEXTS: tuple[Text, ...] = (
             r"A worker died or was killed while executing",
             r"\bactor (is dead|died)\b|its worker process has died",
             r"Worker exit type: (SYSTEM_ERROR|NODE_OUT_OF_MEMORY)",
-            r"exitcode ?: ?-9\b",
-            r"exits with return code = -9\b",
+            r"(exitcode ?:|exits with return code =) ?-9\b",
             r"Signal 9 \(SIGKILL\)",
             r"process \d+ terminated with signal (9|SIGKILL)",
             r"\A\W*killed\W*\Z",
@@ -223,8 +214,7 @@ TEXTS: tuple[Text, ...] = (
         "strong",
         symptom=True,
         common=(
-            r"exit ?code ?:? ?-9\b",
-            r"return ?code ?[=:]? ?-9\b",
+            r"(exit|return) ?code ?[=:]? ?-9\b",
             r"^Killed$",
             r"line \d+: +\d+ Killed\b",
             r"\[\d+\] ?[+-]? ?\d+ killed\b",
@@ -250,8 +240,7 @@ TEXTS: tuple[Text, ...] = (
         "NCCL found no memory left on the GPU",
         (
             r"Cuda failure (\d+ )?'out of memory'",
-            r"NCCL WARN Failed to CUDA (m|c)alloc",
-            r"NCCL error.{0,300}Failed to CUDA (m|c)alloc",
+            r"NCCL (WARN|error.{0,300}) ?Failed to CUDA (m|c)alloc",
         ),
         "NCCL allocates its buffers on the GPU beside torch's memory, but torch had already taken that memory.",
         "leave memory free: use a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9) before the first "
@@ -335,7 +324,6 @@ TEXTS: tuple[Text, ...] = (
             r"KV cache is needed, which is larger than the available KV cache memory",
             r"Try increasing gpu_memory_utilization",
             r"CUDA out of memory occurred when warming up sampler",
-            r"Not enough memory\. Please try to increase --mem-fraction-static",
             r"(?<!Automatically )(increas|decreas|reduc|lower)(e|ing) .{0,4}mem.fraction.static",
             r"max_total_tokens=\d+ is larger than the profiled value",
             r"Error in memory profiling\. .{0,40}Initial free memory",
@@ -385,8 +373,7 @@ TEXTS: tuple[Text, ...] = (
         "a kernel was started with a size that CUDA does not allow",
         (
             r"(CUDA|HIP)\w*( driver| runtime)? ?(error|failure).{0,12}" + messages.GRID,
-            r"cudaErrorInvalidConfiguration",
-            r"hipErrorInvalidConfiguration",
+            r"(cuda|hip)ErrorInvalidConfiguration",
             by_code(9),
         ),
         "A dimension of the grid or of a block is beyond its limit (65 535 for the second and third), or zero. It is "
