@@ -6,6 +6,7 @@ import doctest
 from pathlib import Path
 
 import pytest
+import torch
 from stressed import device, result
 
 from gpucheck import api
@@ -37,6 +38,14 @@ def test_every_name_is_there_and_no_other() -> None:
         (lambda: api.bench("transfer", size="64parsec"), "--size must be a size"),
         (lambda: api.smoke("cpu", only=["tensor_"]), "matches no check"),
         (lambda: api.doctor(only=["torch_"]), "matches no condition"),
+        (lambda: api.smoke("cpu", require="gpu"), "--require 'gpu' is unknown"),
+        (lambda: api.smoke("cpu", only=5), "--only '5' matches no check"),
+        (lambda: api.smoke("cpu", time_budget_s=float("nan")), "--time-budget must be a time above 0s"),
+        (lambda: api.smoke(3), "--device '3' is not a device"),
+        (lambda: api.doctor(require="gpu"), "--require 'gpu' is unknown"),
+        (lambda: api.doctor(time_budget_s=-1), "--time-budget must be a time above 0s"),
+        (lambda: api.devices("cpu", processes="no"), "processes is 'no'; it takes True or False"),
+        (lambda: api.bench("matmul", search="no"), "search is 'no'; it takes True or False"),
         (lambda: api.devices("gpu7"), "is not a device"),
         (lambda: api.judge("nowhere.json"), "'nowhere.json' cannot be read"),
         (lambda: api.judge(api.devices("cpu")), "it is a result of `gpucheck devices`"),
@@ -66,6 +75,10 @@ def test_a_saved_stress_test_is_judged_again(tmp_path: Path) -> None:
             ("stress.slow", "fail", "cuda:1"),
         ]
         assert judged.summary.exit == 1
+
+
+def test_a_device_as_torch_has_it() -> None:
+    assert api.devices(torch.device("cpu")).summary.verdict == "pass"
 
 
 def test_events_are_told_as_they_come() -> None:

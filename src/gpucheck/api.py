@@ -40,7 +40,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import gpucheck
 from gpucheck.batch_size.command import command
@@ -69,7 +69,6 @@ __all__ = [
 ]
 
 OnEvent = Callable[[Event], None]
-_Options = TypeVar("_Options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,8 @@ def status(python: str | None = None, *, on_event: OnEvent | None = None) -> Rep
     from gpucheck.devices.command import status as look
     from gpucheck.devices.options import StatusOptions
 
-    return _reported("status", lambda emit: look(StatusOptions(python), emit), on_event)
+    options = _read(StatusOptions, {"python": python})
+    return _reported("status", lambda emit: look(options, emit), on_event)
 
 
 def devices(device: str = "all", *, processes: bool = False, on_event: OnEvent | None = None) -> Report:
@@ -173,14 +173,15 @@ def devices(device: str = "all", *, processes: bool = False, on_event: OnEvent |
     from gpucheck.devices.command import command as look
     from gpucheck.devices.options import DevicesOptions
 
-    return _reported("devices", lambda emit: look(DevicesOptions(processes, device=device), emit), on_event)
+    options = _read(DevicesOptions, {"processes": processes}, device)
+    return _reported("devices", lambda emit: look(options, emit), on_event)
 
 
 def smoke(
     device: str = "auto",
     *,
-    only: Sequence[str] = (),
-    skip: Sequence[str] = (),
+    only: str | Sequence[str] = (),
+    skip: str | Sequence[str] = (),
     require: str | None = None,
     min_devices: int | None = None,
     time_budget_s: float | None = None,
@@ -193,8 +194,8 @@ def smoke(
     from gpucheck.machine import installed_torch
     from gpucheck.smoke.options import SmokeOptions
 
-    options = SmokeOptions(require, min_devices, _texts(only), _texts(skip), False, time_budget_s, device)
-    options.check()
+    given = {"require": require, "min_devices": min_devices, "only": only, "skip": skip, "time_budget": time_budget_s}
+    options = _read(SmokeOptions, given, device)
     installed_torch.load()
     from gpucheck.smoke.command import command as check
 
@@ -205,8 +206,8 @@ def doctor(
     *,
     python: str | None = None,
     require: str | None = None,
-    only: Sequence[str] = (),
-    skip: Sequence[str] = (),
+    only: str | Sequence[str] = (),
+    skip: str | Sequence[str] = (),
     time_budget_s: float | None = None,
     on_event: OnEvent | None = None,
 ) -> Report:
@@ -217,7 +218,8 @@ def doctor(
     from gpucheck.doctor.command import command as diagnose
     from gpucheck.doctor.options import DoctorOptions
 
-    options = DoctorOptions(python, require, time_budget_s, None, _texts(only), _texts(skip))
+    given = {"python": python, "require": require, "time_budget": time_budget_s, "only": only, "skip": skip}
+    options = _read(DoctorOptions, given)
     return _reported("doctor", lambda emit: diagnose(options, emit), on_event)
 
 
@@ -240,8 +242,7 @@ def bench(
 
     naming.one_of("bench", name, [one.id for one in BENCHMARKS])
     row = next(one for one in BENCHMARKS if one.id == name)
-    budget = {} if time_budget_s is None else {"time_budget": str(time_budget_s)}
-    made: Any = replace(_read(row.options, {**options, **budget}), device=device)
+    made = _read(row.options, {**options, "time_budget": time_budget_s}, device)
     installed_torch.load()
     from gpucheck.bench.judge import judge as judged
 
@@ -270,13 +271,13 @@ def judge(report: Report | str | os.PathLike[str]) -> Report:
     return document.concluded(judges[kind](document))
 
 
-def _texts(prefixes: Sequence[str]) -> tuple[str, ...]:
-    return (prefixes,) if isinstance(prefixes, str) else tuple(prefixes)
+def _read(kind: type[Any], given: Mapping[str, object], device: object = None) -> Any:
+    """The options of a command from Python's values, by the grammar of the command line; None is the default.
 
-
-def _read(kind: type[_Options], given: Mapping[str, object]) -> _Options:
-    """The options of a command from Python's values, by the grammar of the command line."""
+    `device` is for a command that takes one. Raises UsageError.
+    """
     from gpucheck import naming
+    from gpucheck.machine import choose
     from gpucheck.options import declared, read
 
     known = {one.key: one for one in declared(kind)}
@@ -284,11 +285,17 @@ def _read(kind: type[_Options], given: Mapping[str, object]) -> _Options:
     for name, value in given.items():
         if name not in known:
             raise UsageError(f"the option {name!r} is unknown", "", naming.hint(name, list(known)))
+        if known[name].is_flag and value is not None and not isinstance(value, bool):
+            raise UsageError(f"{name} is {value!r}", f"it takes {_FLAG}")
         several = value if isinstance(value, (list, tuple)) else [value]
         texts = [one if isinstance(one, bool) else str(one) for one in several if one is not None]
         if texts:
             typed[name] = texts if known[name].repeat else texts[-1]
-    return read(kind, typed)
+    made = read(kind, typed)
+    if device is None:
+        return made
+    choose.check(str(device))
+    return replace(made, device=str(device))
 
 
 def _reported(
@@ -359,18 +366,18 @@ def find_batch_size(
         | {"max_batch_size": max_batch_size, "tolerance": tolerance, "multiple_of": multiple_of, "start": start}
         | {"headroom": headroom, "effective_batch": effective_batch}
         | {"time_budget_s": time_budget_s, "trial_timeout_s": trial_timeout_s}
+        | {"grad_checkpointing": grad_checkpointing, "compiled": compiled}
+        | {"exact": exact, "avoid_oom": avoid_oom, "quick": quick}
     )
-    _check(given | {"memory_limit": memory_limit})
+    _check(given | {"memory_limit": memory_limit, "resume": resume})
+    specs = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
+    for spec in specs:
+        _check({"inputs": spec})
     options = FindBatchSizeOptions(
         **given,
         target=target if target is None or isinstance(target, str) else _named(target),
-        inputs=(inputs,) if isinstance(inputs, str) else tuple(inputs),
-        grad_checkpointing=grad_checkpointing,
-        compiled=compiled,
-        exact=exact,
-        avoid_oom=avoid_oom,
+        inputs=specs,
         memory_limit=f"{memory_limit}B" if isinstance(memory_limit, int) else memory_limit,
-        quick=quick,
         resume=None if resume is None else os.fspath(resume),
         device=str(device),
         import_path=tuple(os.path.abspath(folder) for folder in sys.path),
@@ -378,7 +385,7 @@ def find_batch_size(
     return BatchSize(_reported("find-batch-size", lambda emit: command(options, emit), on_event))
 
 
-_NUMBER, _NAME = "a whole number", "text"
+_NUMBER, _NAME, _FLAG = "a whole number", "text", "True or False"
 _NONE = type(None)
 # What an option takes, by kind and in words.
 _TAKES: dict[str, tuple[tuple[type, ...], str]] = {
@@ -390,6 +397,9 @@ _TAKES: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("mode", "optimizer"), ((str,), _NAME)),
     "multiple_of": ((int,), _NUMBER),
     "headroom": ((int, float), "a fraction, like 0.1"),
+    **dict.fromkeys(("grad_checkpointing", "compiled", "exact", "avoid_oom", "quick"), ((bool,), _FLAG)),
+    "inputs": ((str,), "text, or a list of it"),
+    "resume": ((str, os.PathLike, _NONE), "a path"),
 }
 
 
@@ -397,7 +407,7 @@ def _check(options: Mapping[str, object]) -> None:
     """Raise UsageError for a value of another kind: what came of it later would not name the option."""
     for name, value in options.items():
         kinds, words = _TAKES[name]
-        if isinstance(value, bool) or not isinstance(value, kinds):
+        if isinstance(value, bool) is not (bool in kinds) or not isinstance(value, kinds):
             raise UsageError(f"{name} is {value!r}", f"it takes {words}")
 
 

@@ -128,6 +128,12 @@ def test_an_option_that_cannot_be_is_a_usage_error() -> None:
         ({"multiple_of": None}, "multiple_of is None; it takes a whole number"),
         ({"start": True}, "start is True; it takes a whole number"),
         ({"mode": None}, "mode is None; it takes text"),
+        ({"quick": "no"}, "quick is 'no'; it takes True or False"),
+        ({"compiled": None}, "compiled is None; it takes True or False"),
+        ({"inputs": 5}, "inputs is 5; it takes text, or a list of it"),
+        ({"inputs": [5]}, "inputs is 5; it takes text, or a list of it"),
+        ({"resume": 5}, "resume is 5; it takes a path"),
+        ({"time_budget_s": float("inf")}, "--time-budget must be a time above 0 s, not inf; write it like 60s"),
         ({"device": 0}, "--device '0' is not a device; give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"),
     ],
 )
@@ -135,6 +141,12 @@ def test_a_value_of_another_kind_is_a_usage_error(options: dict[str, Any], said:
     with pytest.raises(api.UsageError) as caught:
         api.find_batch_size("mlp", **options)
     assert str(caught.value) == said
+
+
+def test_an_empty_path_is_no_log_left_out(scenario: Scenario) -> None:
+    scenario(static=100 * MIB, per_sample=MIB)
+    with pytest.raises(api.CannotLook, match="--resume '' cannot be written"):
+        api.find_batch_size("mlp", device="cpu", memory_limit="1GiB", resume="")
 
 
 def test_values_as_python_has_them(scenario: Scenario, tmp_path: Path) -> None:

@@ -761,7 +761,7 @@ def test_a_start_too_large_is_a_bound_and_no_end(scenario: Scenario) -> None:
         ({"tolerance": 0.0}, "--tolerance must be above 0 %, up to 50 %, not 0%"),
         ({"tolerance": 0.6}, "--tolerance must be above 0 %, up to 50 %, not 60%"),
         ({"multiple_of": 0}, "--multiple-of must be at least 1, not 0"),
-        ({"multiple_of": 128}, "--multiple-of 128 exceeds --max-batch-size 100"),
+        ({"multiple_of": 128}, "--multiple-of 128 has no multiple from 1 to --max-batch-size 100"),
         ({"start": 0}, "--start must be from 1 to --max-batch-size 100, not 0"),
         ({"start": 101}, "--start must be from 1 to --max-batch-size 100, not 101"),
     ],

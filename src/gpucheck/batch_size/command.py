@@ -79,7 +79,8 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     deadline = began + (options.time_budget_s or default)
 
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context(TrialLog(options.resume, identity_of(made, facts))) if options.resume else None
+        resume = options.resume
+        log = None if resume is None else stack.enter_context(TrialLog(resume, identity_of(made, facts)))
 
         def search(device_id: str, devices_left: int, emit: Emit) -> None:
             seconds = (deadline - time.monotonic()) / devices_left

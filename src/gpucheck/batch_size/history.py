@@ -7,11 +7,12 @@ anywhere has an answer too, one that claims no more than what was run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from gpucheck import naming
-from gpucheck.batch_size.options import DEFAULT_CAP, MODES, FindBatchSizeOptions
+from gpucheck.batch_size.options import DEFAULT_CAP, HEADROOM, MODES, FindBatchSizeOptions
 from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS, Budget, MemoryLimit, Setup, TrialResult, parse_limit
 from gpucheck.batch_size.predict import Foresight
 from gpucheck.batch_size.search import Search, search_for
@@ -65,21 +66,30 @@ def plan(options: FindBatchSizeOptions) -> Plan:
     if not 0 <= options.headroom < 1:
         raise UsageError(f"--headroom must be below 100 %, not {options.headroom:.0%}", "", "write it like 10%")
     for name, value in (("--time-budget", options.time_budget_s), ("--trial-timeout", options.trial_timeout_s)):
-        if value is not None and not value > 0:
+        if value is not None and not 0 < value < math.inf:
             raise UsageError(f"{name} must be a time above 0 s, not {value:g}", "", "write it like 60s")
-    if options.estimate and options.resume is not None:
-        raise UsageError("--estimate and --resume exclude each other", "an estimate runs no trials")
+    of_trials = {
+        "--resume": options.resume is not None,
+        "--multiple-of": options.multiple_of != 1,
+        "--effective-batch": options.effective_batch is not None,
+        "--headroom": options.headroom != HEADROOM,
+        "--avoid-oom": options.avoid_oom,
+    }
+    for name in (name for name, given in of_trials.items() if given and options.estimate):
+        raise UsageError(f"--estimate and {name} exclude each other", "an estimate runs no trials")
     if options.axis is not None and options.effective_batch is not None:
         raise UsageError("--effective-batch and --axis exclude each other", "the batch size is fixed along an axis")
     axis = parse_axis(options.axis) if options.axis is not None else None
+    if axis is not None and axis.high is not None:
+        if options.max_batch_size is not None:
+            raise UsageError("--max-batch-size and the range of --axis exclude each other", "each is the largest size")
+        cap = axis.high
     is_cap_default = options.max_batch_size is None and (axis is None or axis.high is None)
-    if axis is not None:
-        cap = axis.high or max(axis.low, cap)
     recipe = _recipe(options, axis)
     if options.target is not None:
         parse_target(options.target)
     limit = None if options.memory_limit is None else parse_limit(options.memory_limit)
-    _check_sizes(options, cap, axis.name if axis else None)
+    _check_sizes(options, cap, axis)
     return Plan(options, options.target or DEFAULT_TARGET, limit, recipe, axis, cap, is_cap_default)
 
 
@@ -111,12 +121,9 @@ def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
     return StepRecipe(amp, options.grad_checkpointing, options.compiled, name, batch_size or 1)
 
 
-def _check_sizes(options: FindBatchSizeOptions, cap: int, axis: str | None) -> None:
-    """Raises UsageError for what cannot be asked of a search, alone or together.
-
-    `cap` is --max-batch-size, or the greatest length given along `axis`.
-    """
-    top = f"--max-batch-size {cap}" if axis is None else f"{cap}, the greatest length of {axis}"
+def _check_sizes(options: FindBatchSizeOptions, cap: int, axis: Axis | None) -> None:
+    """Raises UsageError for what cannot be asked of a search of sizes up to `cap`, alone or together."""
+    low, top = (axis.low, f"{cap}, the greatest length of {axis.name}") if axis else (1, f"--max-batch-size {cap}")
     tolerance, multiple_of, start = options.tolerance, options.multiple_of, options.start
     if options.exact and tolerance is not None:
         raise UsageError("--exact and --tolerance exclude each other", "", "--exact means a tolerance of 0")
@@ -127,10 +134,10 @@ def _check_sizes(options: FindBatchSizeOptions, cap: int, axis: str | None) -> N
         raise UsageError(f"--tolerance must be above 0 %, up to 50 %, not {given}", "", "give --exact for no tolerance")
     if multiple_of < 1:
         raise UsageError(f"--multiple-of must be at least 1, not {multiple_of}", "", "write it like 8")
-    if multiple_of > cap:
-        raise UsageError(f"--multiple-of {multiple_of} exceeds {top}", "no size left to try")
-    if start is not None and not 1 <= start <= cap:
-        raise UsageError(f"--start must be from 1 to {top}, not {start}")
+    if cap // multiple_of * multiple_of < low:
+        raise UsageError(f"--multiple-of {multiple_of} has no multiple from {low} to {top}")
+    if start is not None and not low <= start <= cap:
+        raise UsageError(f"--start must be from {low} to {top}, not {start}")
 
 
 # -- What happened -----------------------------------------------------------------------------------------------------
