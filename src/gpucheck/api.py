@@ -285,10 +285,11 @@ def _read(kind: type[Any], given: Mapping[str, object], device: object = None) -
     for name, value in given.items():
         if name not in known:
             raise UsageError(f"the option {name!r} is unknown", "", naming.hint(name, list(known)))
-        if known[name].is_flag and value is not None and not isinstance(value, bool):
-            raise UsageError(f"{name} is {value!r}", f"it takes {_FLAG}")
+        if value is not None and isinstance(value, bool) is not known[name].is_flag:
+            takes = "True or False" if known[name].is_flag else known[name].metavar
+            raise UsageError(f"{known[name].name} is {value!r}", f"it takes {takes}")
         several = value if isinstance(value, (list, tuple)) else [value]
-        texts = [one if isinstance(one, bool) else str(one) for one in several if one is not None]
+        texts = [one if known[name].is_flag else str(one) for one in several if one is not None]
         if texts:
             typed[name] = texts if known[name].repeat else texts[-1]
     made = read(kind, typed)
@@ -361,54 +362,40 @@ def find_batch_size(
     Raises UsageError for an invalid option, TargetError for a workload that is missing or fails, and CannotLook if the
     device cannot be used.
     """
-    given: dict[str, Any] = (
-        {"mode": mode, "optimizer": optimizer, "dtype": dtype, "amp": amp, "axis": axis, "batch_size": batch_size}
-        | {"max_batch_size": max_batch_size, "tolerance": tolerance, "multiple_of": multiple_of, "start": start}
-        | {"headroom": headroom, "effective_batch": effective_batch}
-        | {"time_budget_s": time_budget_s, "trial_timeout_s": trial_timeout_s}
-        | {"grad_checkpointing": grad_checkpointing, "compiled": compiled}
-        | {"exact": exact, "avoid_oom": avoid_oom, "quick": quick}
-    )
-    _check(given | {"memory_limit": memory_limit, "resume": resume})
-    specs = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
-    for spec in specs:
-        _check({"inputs": spec})
-    options = FindBatchSizeOptions(
-        **given,
-        target=target if target is None or isinstance(target, str) else _named(target),
-        inputs=specs,
-        memory_limit=f"{memory_limit}B" if isinstance(memory_limit, int) else memory_limit,
-        resume=None if resume is None else os.fspath(resume),
-        device=str(device),
-        import_path=tuple(os.path.abspath(folder) for folder in sys.path),
-    )
+    given = {
+        "target": target if target is None or isinstance(target, str) else _named(target),
+        "mode": mode,
+        "optimizer": optimizer,
+        "dtype": dtype,
+        "input": inputs,
+        "amp": amp,
+        "grad_checkpointing": grad_checkpointing,
+        "compile": compiled,
+        "axis": axis,
+        "batch_size": batch_size,
+        "max_batch_size": max_batch_size,
+        "tolerance": _percent(tolerance),
+        "exact": exact,
+        "avoid_oom": avoid_oom,
+        "multiple_of": multiple_of,
+        "start": start,
+        "memory_limit": memory_limit,
+        "headroom": _percent(headroom),
+        "effective_batch": effective_batch,
+        "time_budget": time_budget_s,
+        "trial_timeout": trial_timeout_s,
+        "quick": quick,
+        "resume": None if resume is None else os.fspath(resume),
+    }
+    folders = tuple(os.path.abspath(folder) for folder in sys.path)
+    options = replace(_read(FindBatchSizeOptions, given, device), import_path=folders)
     return BatchSize(_reported("find-batch-size", lambda emit: command(options, emit), on_event))
 
 
-_NUMBER, _NAME, _FLAG = "a whole number", "text", "True or False"
-_NONE = type(None)
-# What an option takes, by kind and in words.
-_TAKES: dict[str, tuple[tuple[type, ...], str]] = {
-    **dict.fromkeys(("dtype", "amp", "axis"), ((str, _NONE), _NAME)),
-    **dict.fromkeys(("batch_size", "max_batch_size", "start", "effective_batch"), ((int, _NONE), _NUMBER)),
-    **dict.fromkeys(("time_budget_s", "trial_timeout_s"), ((int, float, _NONE), "seconds, like 60.0")),
-    "tolerance": ((int, float, _NONE), "a fraction, like 0.02"),
-    "memory_limit": ((str, int, _NONE), "bytes, or text like 24GiB, 80% or leave:2GiB"),
-    **dict.fromkeys(("mode", "optimizer"), ((str,), _NAME)),
-    "multiple_of": ((int,), _NUMBER),
-    "headroom": ((int, float), "a fraction, like 0.1"),
-    **dict.fromkeys(("grad_checkpointing", "compiled", "exact", "avoid_oom", "quick"), ((bool,), _FLAG)),
-    "inputs": ((str,), "text, or a list of it"),
-    "resume": ((str, os.PathLike, _NONE), "a path"),
-}
-
-
-def _check(options: Mapping[str, object]) -> None:
-    """Raise UsageError for a value of another kind: what came of it later would not name the option."""
-    for name, value in options.items():
-        kinds, words = _TAKES[name]
-        if isinstance(value, bool) is not (bool in kinds) or not isinstance(value, kinds):
-            raise UsageError(f"{name} is {value!r}", f"it takes {words}")
+def _percent(share: object) -> object:
+    """A fraction as the command line has it; 12 digits hide what the product of binary numbers is off."""
+    is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
+    return f"{share * 100:.12g}%" if is_number else share
 
 
 def _named(factory: Callable[[], Any]) -> str:
