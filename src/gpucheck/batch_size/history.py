@@ -7,7 +7,6 @@ anywhere has an answer too, one that claims no more than what was run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from gpucheck.batch_size.options import DEFAULT_CAP, HEADROOM, FindBatchSizeOptions
@@ -153,13 +152,6 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
-    """The current prediction; a later one replaces an earlier."""
-
-    foresight: Foresight
-
-
-@dataclass(frozen=True, slots=True)
 class Tried:
     """A trial of the search ended. `unproven` is a confirmation of a size that had not passed before."""
 
@@ -206,15 +198,8 @@ class Recommended:
     speed: SpeedChange | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LogFailed:
-    """The log of trials could not be written to its end."""
-
-    path: str
-    why: str
-
-
-Entry = Opened | Foreseen | Tried | Extended | NoProcess | Ended | Followed | Recommended | LogFailed
+# What may happen; of several predictions the last one counts.
+Entry = Opened | Foresight | Tried | Extended | NoProcess | Ended | Followed | Recommended
 
 
 @dataclass(slots=True)
@@ -244,7 +229,6 @@ class History:
     recommended: Recommended | None = None
     recommended_trials: list[TrialResult] = field(default_factory=list)
     checks: list[TrialResult] = field(default_factory=list)
-    log_failed: LogFailed | None = None
     _disturbed: bool = False
     _killed: set[int] = field(default_factory=set)
 
@@ -310,10 +294,10 @@ class History:
                 self.search.reserve = 1 if self.setup.is_cpu else 0
                 if entry.dangerous:
                     self.search.seek_failure = False
-            case Foreseen(foresight):
-                self.foresight = foresight
+            case Foresight():
+                self.foresight = entry
                 if self.opened is not None and self.search.start is None:
-                    self.search.start = foresight.first_size
+                    self.search.start = entry.first_size
             case Tried(result, unproven):
                 self.results.append(result)
                 self._learn(result, unproven)
@@ -333,8 +317,6 @@ class History:
                 (self.recommended_trials if result.purpose == "recommended" else self.checks).append(result)
             case Recommended():
                 self.recommended = entry
-            case LogFailed():
-                self.log_failed = entry
 
     def _learn(self, result: TrialResult, unproven: bool) -> None:
         """Learn from a trial about its size; some trials show nothing, and some end the search."""
@@ -378,11 +360,3 @@ class History:
         if limited_by == CAP and self.plan.is_cap_default:
             limited_by = "default-cap"
         self.limited_by = self.limited_by or limited_by
-
-
-def replay(plan: Plan, setup: Setup, budget: Budget, entries: Iterable[Entry]) -> History:
-    """The history of a search that was asked for so, with these entries."""
-    history = History(plan, setup, budget)
-    for entry in entries:
-        history.take(entry)
-    return history
