@@ -277,7 +277,6 @@ def _read(kind: type[Any], given: Mapping[str, object], device: object = None) -
     `device` is for a command that takes one. Raises UsageError.
     """
     from gpucheck import naming
-    from gpucheck.machine import choose
     from gpucheck.options import declared, read
 
     known = {one.key: one for one in declared(kind)}
@@ -288,15 +287,12 @@ def _read(kind: type[Any], given: Mapping[str, object], device: object = None) -
         if value is not None and isinstance(value, bool) is not known[name].is_flag:
             takes = "True or False" if known[name].is_flag else known[name].metavar
             raise UsageError(f"{known[name].name} is {value!r}", f"it takes {takes}")
-        several = value if isinstance(value, (list, tuple)) else [value]
+        several = value if known[name].repeat and isinstance(value, (list, tuple)) else [value]
         texts = [one if known[name].is_flag else str(one) for one in several if one is not None]
         if texts:
-            typed[name] = texts if known[name].repeat else texts[-1]
+            typed[name] = texts if known[name].repeat else texts[0]
     made = read(kind, typed)
-    if device is None:
-        return made
-    choose.check(str(device))
-    return replace(made, device=str(device))
+    return made if device is None else replace(made, device=str(device))
 
 
 def _reported(

@@ -18,8 +18,6 @@ from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.results.find_batch_size import SpeedChange, StepRecipe
 from gpucheck.work.spec import Axis, parse_axis, parse_inputs, parse_target
 
-DEFAULT_TARGET = "transformer"
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -71,7 +69,7 @@ def plan(options: FindBatchSizeOptions) -> Plan:
         parse_target(options.target)
     limit = None if options.memory_limit is None else parse_limit(options.memory_limit)
     _check_sizes(options, cap, axis)
-    return Plan(options, options.target or DEFAULT_TARGET, limit, recipe, axis, cap, is_cap_default)
+    return Plan(options, options.target or "transformer", limit, recipe, axis, cap, is_cap_default)
 
 
 def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:

@@ -345,7 +345,6 @@ def can_spill(facts: Facts, kind: str, *, integrated: bool) -> bool:
 
 # A trial may take so many times what the trials before suggest.
 PATIENCE_FACTOR = 4.0
-_NO_TIME = Recommended(reason="no time left to run it")
 
 
 class FollowUp:
@@ -435,7 +434,7 @@ class FollowUp:
                 # The largest may leave the headroom as it is; then the rounding alone had no time.
                 result, size = known.get(largest), largest
                 if result is None or not answer.meets(result, aim):
-                    return _NO_TIME
+                    return Recommended(reason="no time left to run it")
             if answer.meets(result, aim):
                 speeds = answer.speeds([*like, *self.history.recommended_trials])
                 return Recommended(result, speed=answer.against(speeds, size, largest))

@@ -97,7 +97,6 @@ def _group(row: Command) -> Any:
 
 
 def _run(row: Command, typed: dict[str, Any]) -> int:
-    """Read what was typed and call the command."""
     code: int
     if not row.options:
         code = resolve_name(row.function)()
