@@ -388,7 +388,7 @@ def find_batch_size(
     return BatchSize(_reported("find-batch-size", lambda emit: command(options, emit), on_event))
 
 
-def _percent(share: object) -> object:
+def _percent(share: Any) -> object:
     """A fraction as the command line has it; 12 digits hide what the product of binary numbers is off."""
     is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
     return f"{share * 100:.12g}%" if is_number else share

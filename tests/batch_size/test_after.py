@@ -47,8 +47,9 @@ def searched(*results: TrialResult) -> History:
     asked = plan(FindBatchSizeOptions(target="mlp", mode="infer"))
     opened = Opened(BUDGET, DeviceRef("cuda:0"), smallest=1)
     made = History(asked, SETUP, BUDGET)
-    for entry in (opened, *map(Tried, results or SEARCHED)):
-        made.take(entry)
+    made.take(opened)
+    for result in results or SEARCHED:
+        made.take(Tried(result))
     return made
 
 

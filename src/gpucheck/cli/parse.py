@@ -114,7 +114,7 @@ def _run(row: Command, typed: dict[str, Any]) -> int:
     if row.device is not None:
         from gpucheck.machine import choose
 
-        choose.check(values["device"])
+        choose.check(values["device"], values["settings"].origins.get("device", "--device"))
     else:
         values["device"] = "auto"
     common = Common(row.name, given=typed, **values)
