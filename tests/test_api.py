@@ -6,6 +6,7 @@ import doctest
 from pathlib import Path
 
 import pytest
+import torch
 from stressed import device, result
 
 from gpucheck import api
@@ -37,6 +38,14 @@ def test_every_name_is_there_and_no_other() -> None:
         (lambda: api.bench("transfer", size="64parsec"), "--size must be a size"),
         (lambda: api.smoke("cpu", only=["tensor_"]), "matches no check"),
         (lambda: api.doctor(only=["torch_"]), "matches no condition"),
+        (lambda: api.smoke("cpu", require="gpu"), "--require 'gpu' is unknown"),
+        (lambda: api.smoke("cpu", only=[5]), "--only '5' matches no check"),  # type: ignore[list-item]
+        (lambda: api.smoke("cpu", time_budget_s=float("nan")), "--time-budget must be a time above 0s"),
+        (lambda: api.smoke(3), "--device '3' is not a device"),  # type: ignore[arg-type]
+        (lambda: api.doctor(require="gpu"), "--require 'gpu' is unknown"),
+        (lambda: api.doctor(time_budget_s=-1), "--time-budget must be a time above 0s"),
+        (lambda: api.devices("cpu", processes="no"), "--processes is 'no'; it takes"),  # type: ignore[arg-type]
+        (lambda: api.bench("matmul", search="no"), "--search is 'no'; it takes True or False"),
         (lambda: api.devices("gpu7"), "is not a device"),
         (lambda: api.judge("nowhere.json"), "'nowhere.json' cannot be read"),
         (lambda: api.judge(api.devices("cpu")), "it is a result of `gpucheck devices`"),
@@ -74,6 +83,10 @@ def test_a_document_that_was_cut_off_is_no_pass() -> None:
     assert cut.findings == ()
     assert (cut.summary.verdict, cut.summary.exit) == ("inconclusive", 4)
     assert api.judge(cut).summary == cut.summary
+
+
+def test_a_device_as_torch_has_it() -> None:
+    assert api.devices(torch.device("cpu")).summary.verdict == "pass"
 
 
 def test_events_are_told_as_they_come() -> None:

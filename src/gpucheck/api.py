@@ -40,7 +40,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import gpucheck
 from gpucheck.batch_size.command import command
@@ -69,7 +69,6 @@ __all__ = [
 ]
 
 OnEvent = Callable[[Event], None]
-_Options = TypeVar("_Options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +161,8 @@ def status(python: str | None = None, *, on_event: OnEvent | None = None) -> Rep
     from gpucheck.devices.command import status as look
     from gpucheck.devices.options import StatusOptions
 
-    return _reported("status", lambda emit: look(StatusOptions(python), emit), on_event)
+    options = _read(StatusOptions, {"python": python})
+    return _reported("status", lambda emit: look(options, emit), on_event)
 
 
 def devices(device: str = "all", *, processes: bool = False, on_event: OnEvent | None = None) -> Report:
@@ -173,14 +173,15 @@ def devices(device: str = "all", *, processes: bool = False, on_event: OnEvent |
     from gpucheck.devices.command import command as look
     from gpucheck.devices.options import DevicesOptions
 
-    return _reported("devices", lambda emit: look(DevicesOptions(processes, device=device), emit), on_event)
+    options = _read(DevicesOptions, {"processes": processes}, device)
+    return _reported("devices", lambda emit: look(options, emit), on_event)
 
 
 def smoke(
     device: str = "auto",
     *,
-    only: Sequence[str] = (),
-    skip: Sequence[str] = (),
+    only: str | Sequence[str] = (),
+    skip: str | Sequence[str] = (),
     require: str | None = None,
     min_devices: int | None = None,
     time_budget_s: float | None = None,
@@ -193,8 +194,8 @@ def smoke(
     from gpucheck.machine import installed_torch
     from gpucheck.smoke.options import SmokeOptions
 
-    options = SmokeOptions(require, min_devices, _texts(only), _texts(skip), False, time_budget_s, device)
-    options.check()
+    given = {"require": require, "min_devices": min_devices, "only": only, "skip": skip, "time_budget": time_budget_s}
+    options = _read(SmokeOptions, given, device)
     installed_torch.load()
     from gpucheck.smoke.command import command as check
 
@@ -205,8 +206,8 @@ def doctor(
     *,
     python: str | None = None,
     require: str | None = None,
-    only: Sequence[str] = (),
-    skip: Sequence[str] = (),
+    only: str | Sequence[str] = (),
+    skip: str | Sequence[str] = (),
     time_budget_s: float | None = None,
     on_event: OnEvent | None = None,
 ) -> Report:
@@ -217,7 +218,8 @@ def doctor(
     from gpucheck.doctor.command import command as diagnose
     from gpucheck.doctor.options import DoctorOptions
 
-    options = DoctorOptions(python, require, time_budget_s, None, _texts(only), _texts(skip))
+    given = {"python": python, "require": require, "time_budget": time_budget_s, "only": only, "skip": skip}
+    options = _read(DoctorOptions, given)
     return _reported("doctor", lambda emit: diagnose(options, emit), on_event)
 
 
@@ -240,8 +242,7 @@ def bench(
 
     naming.one_of("bench", name, [one.id for one in BENCHMARKS])
     row = next(one for one in BENCHMARKS if one.id == name)
-    budget = {} if time_budget_s is None else {"time_budget": str(time_budget_s)}
-    made: Any = replace(_read(row.options, {**options, **budget}), device=device)
+    made = _read(row.options, {**options, "time_budget": time_budget_s}, device)
     installed_torch.load()
     from gpucheck.bench.judge import judge as judged
 
@@ -270,12 +271,11 @@ def judge(report: Report | str | os.PathLike[str]) -> Report:
     return document.concluded(judges[kind](document))
 
 
-def _texts(prefixes: Sequence[str]) -> tuple[str, ...]:
-    return (prefixes,) if isinstance(prefixes, str) else tuple(prefixes)
+def _read(kind: type[Any], given: Mapping[str, object], device: object = None) -> Any:
+    """The options of a command from Python's values, by the grammar of the command line; None is the default.
 
-
-def _read(kind: type[_Options], given: Mapping[str, object]) -> _Options:
-    """The options of a command from Python's values, by the grammar of the command line."""
+    `device` is for a command that takes one. Raises UsageError.
+    """
     from gpucheck import naming
     from gpucheck.options import declared, read
 
@@ -284,11 +284,15 @@ def _read(kind: type[_Options], given: Mapping[str, object]) -> _Options:
     for name, value in given.items():
         if name not in known:
             raise UsageError(f"the option {name!r} is unknown", "", naming.hint(name, list(known)))
-        several = value if isinstance(value, (list, tuple)) else [value]
-        texts = [one if isinstance(one, bool) else str(one) for one in several if one is not None]
+        if value is not None and isinstance(value, bool) is not known[name].is_flag:
+            takes = "True or False" if known[name].is_flag else known[name].metavar
+            raise UsageError(f"{known[name].name} is {value!r}", f"it takes {takes}")
+        several = value if known[name].repeat and isinstance(value, (list, tuple)) else [value]
+        texts = [one if known[name].is_flag else str(one) for one in several if one is not None]
         if texts:
-            typed[name] = texts if known[name].repeat else texts[-1]
-    return read(kind, typed)
+            typed[name] = texts if known[name].repeat else texts[0]
+    made = read(kind, typed)
+    return made if device is None else replace(made, device=str(device))
 
 
 def _reported(
@@ -354,51 +358,40 @@ def find_batch_size(
     Raises UsageError for an invalid option, TargetError for a workload that is missing or fails, and CannotLook if the
     device cannot be used.
     """
-    given: dict[str, Any] = (
-        {"mode": mode, "optimizer": optimizer, "dtype": dtype, "amp": amp, "axis": axis, "batch_size": batch_size}
-        | {"max_batch_size": max_batch_size, "tolerance": tolerance, "multiple_of": multiple_of, "start": start}
-        | {"headroom": headroom, "effective_batch": effective_batch}
-        | {"time_budget_s": time_budget_s, "trial_timeout_s": trial_timeout_s}
-    )
-    _check(given | {"memory_limit": memory_limit})
-    options = FindBatchSizeOptions(
-        **given,
-        target=target if target is None or isinstance(target, str) else _named(target),
-        inputs=(inputs,) if isinstance(inputs, str) else tuple(inputs),
-        grad_checkpointing=grad_checkpointing,
-        compiled=compiled,
-        exact=exact,
-        avoid_oom=avoid_oom,
-        memory_limit=f"{memory_limit}B" if isinstance(memory_limit, int) else memory_limit,
-        quick=quick,
-        resume=None if resume is None else os.fspath(resume),
-        device=str(device),
-        import_path=tuple(os.path.abspath(folder) for folder in sys.path),
-    )
+    given = {
+        "target": target if target is None or isinstance(target, str) else _named(target),
+        "mode": mode,
+        "optimizer": optimizer,
+        "dtype": dtype,
+        "input": inputs,
+        "amp": amp,
+        "grad_checkpointing": grad_checkpointing,
+        "compile": compiled,
+        "axis": axis,
+        "batch_size": batch_size,
+        "max_batch_size": max_batch_size,
+        "tolerance": _percent(tolerance),
+        "exact": exact,
+        "avoid_oom": avoid_oom,
+        "multiple_of": multiple_of,
+        "start": start,
+        "memory_limit": memory_limit,
+        "headroom": _percent(headroom),
+        "effective_batch": effective_batch,
+        "time_budget": time_budget_s,
+        "trial_timeout": trial_timeout_s,
+        "quick": quick,
+        "resume": None if resume is None else os.fspath(resume),
+    }
+    folders = tuple(os.path.abspath(folder) for folder in sys.path)
+    options = replace(_read(FindBatchSizeOptions, given, device), import_path=folders)
     return BatchSize(_reported("find-batch-size", lambda emit: command(options, emit), on_event))
 
 
-_NUMBER, _NAME = "a whole number", "text"
-_NONE = type(None)
-# What an option takes, by kind and in words.
-_TAKES: dict[str, tuple[tuple[type, ...], str]] = {
-    **dict.fromkeys(("dtype", "amp", "axis"), ((str, _NONE), _NAME)),
-    **dict.fromkeys(("batch_size", "max_batch_size", "start", "effective_batch"), ((int, _NONE), _NUMBER)),
-    **dict.fromkeys(("time_budget_s", "trial_timeout_s"), ((int, float, _NONE), "seconds, like 60.0")),
-    "tolerance": ((int, float, _NONE), "a fraction, like 0.02"),
-    "memory_limit": ((str, int, _NONE), "bytes, or text like 24GiB, 80% or leave:2GiB"),
-    **dict.fromkeys(("mode", "optimizer"), ((str,), _NAME)),
-    "multiple_of": ((int,), _NUMBER),
-    "headroom": ((int, float), "a fraction, like 0.1"),
-}
-
-
-def _check(options: Mapping[str, object]) -> None:
-    """Raise UsageError for a value of another kind: what came of it later would not name the option."""
-    for name, value in options.items():
-        kinds, words = _TAKES[name]
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            raise UsageError(f"{name} is {value!r}", f"it takes {words}")
+def _percent(share: Any) -> object:
+    """A fraction as the command line has it; 12 digits hide what the product of binary numbers is off."""
+    is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
+    return f"{share * 100:.12g}%" if is_number else share
 
 
 def _named(factory: Callable[[], Any]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from gpucheck.batch_size.history import History, Opened, Recommended, Tried, plan, replay
+from gpucheck.batch_size.history import History, Opened, Recommended, Tried, plan
 from gpucheck.batch_size.loop import FollowUp
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Budget, Refused, Setup, TrialResult
@@ -46,7 +46,11 @@ def searched(*results: TrialResult) -> History:
     """A search on a card in which these trials ran."""
     asked = plan(FindBatchSizeOptions(target="mlp", mode="infer"))
     opened = Opened(BUDGET, DeviceRef("cuda:0"), smallest=1)
-    return replay(asked, SETUP, BUDGET, (opened, *map(Tried, results or SEARCHED)))
+    made = History(asked, SETUP, BUDGET)
+    made.take(opened)
+    for result in results or SEARCHED:
+        made.take(Tried(result))
+    return made
 
 
 def after(runner: Scripted, *, left_s: float = 60.0, events: list[Any] | None = None) -> History:

@@ -16,7 +16,6 @@ from gpucheck.batch_size.history import (
     Recommended,
     Tried,
     plan,
-    replay,
 )
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Budget, Setup, TrialResult
@@ -44,7 +43,10 @@ def setup(device: str = "cpu", mode: str = "train") -> Setup:
 def history(*entries: Entry, device: str = "cpu", mode: str = "train", **options: Any) -> History:
     """A search of mlp within a budget of 1 GiB in which these entries happened."""
     asked = FindBatchSizeOptions(target="mlp", mode=mode, **options)
-    return replay(plan(asked), setup(device, mode), BUDGET, entries)
+    made = History(plan(asked), setup(device, mode), BUDGET)
+    for entry in entries:
+        made.take(entry)
+    return made
 
 
 PASSED = TrialResult(

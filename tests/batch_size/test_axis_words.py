@@ -111,14 +111,16 @@ def test_an_evaluation_that_fails(scenario: Scenario, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("search", "said"),
     [
-        ({"start": 10}, "--start must be from 1 to 9, the greatest length of seq, not 10"),
-        ({"multiple_of": 10}, "--multiple-of 10 exceeds 9, the greatest length of seq"),
-        ({"multiple_of": 0}, "--multiple-of must be at least 1, not 0"),
+        ({"start": 10}, "--start must be from 6 to 9, the greatest length of seq, not 10"),
+        ({"multiple_of": 10}, "--multiple-of 10 has no multiple from 6 to 9, the greatest length of seq"),
+        ({"multiple_of": 5}, "--multiple-of 5 has no multiple from 6 to 9, the greatest length of seq"),
+        ({"start": 5}, "--start must be from 6 to 9, the greatest length of seq, not 5"),
+        ({"max_batch_size": 8}, "--max-batch-size and the range of --axis exclude each other"),
     ],
 )
 def test_slips_are_about_lengths_too(search: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError) as caught:
         command(
-            FindBatchSizeOptions(target="mlp", inputs=("ids:seq:int64:0..9",), axis="seq:1..9", **search), Collector()
+            FindBatchSizeOptions(target="mlp", inputs=("ids:seq:int64:0..9",), axis="seq:6..9", **search), Collector()
         )
     assert str(caught.value).startswith(said)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpucheck import api
 from gpucheck.batch_size.command import command, is_shared
 from gpucheck.batch_size.options import DEFAULT_CAP, FindBatchSizeOptions
 from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
@@ -619,14 +620,14 @@ def test_a_length_that_the_model_cannot_take(scenario: Scenario) -> None:
         ({"mode": "trian"}, "--mode 'trian' is unknown; did you mean train?"),
         ({"optimizer": "my lion"}, "--optimizer 'my lion' is not a name; use sgd, adam, adamw or another"),
         ({"amp": "bf16"}, "--amp 'bf16' is unknown; did you mean bfloat16?"),
-        ({"amp": "int8"}, "--amp 'int8' is unknown; give bfloat16 or float16"),
+        ({"amp": "int8"}, "--amp 'int8' is unknown; give bfloat16, float16"),
         (
             {"amp": "float16", "dtype": "float16"},
             "--amp float16 and --dtype float16 exclude each other; autocast",
         ),
         ({"axis": "seq:9"}, "--axis 'seq:9' is not understood; write it like NAME[:LOW..HIGH]"),
         ({"axis": "seq", "effective_batch": 8}, "--effective-batch and --axis exclude each other"),
-        ({"axis": "seq", "batch_size": 0}, "--batch-size must be at least 1, not 0"),
+        ({"axis": "seq", "batch_size": 0}, "--batch-size must be an integer from 1 to 2147483647, not '0'"),
         ({"batch_size": 8}, "--batch-size needs --axis; without an axis the batch size is"),
         ({"inputs": ("ids:seq:int64",)}, "--input ids names a dimension 'seq'; no axis is given; add --axis seq, or"),
         ({"inputs": ("i:a:int64",), "axis": "b"}, "--input i names a dimension 'a'; the axis is b; give its length"),
@@ -634,14 +635,14 @@ def test_a_length_that_the_model_cannot_take(scenario: Scenario) -> None:
         ({"grad_checkpointing": True, "mode": "infer"}, "--grad-checkpointing is for training; inference keeps no"),
         ({"dtype": "float8"}, "--dtype 'float8' is unknown; did you mean float"),
         ({"dtype": "int64"}, "--dtype 'int64' is unknown"),
-        ({"max_batch_size": 0}, "--max-batch-size must be an integer from 1 to 2147483647, not 0"),
-        ({"max_batch_size": -5}, "--max-batch-size must be an integer from 1 to 2147483647, not -5"),
-        ({"max_batch_size": 10**12}, "--max-batch-size must be an integer from 1 to 2147483647, not 1000000000000"),
-        ({"effective_batch": 0}, "--effective-batch must be an integer from 1 to 2147483647, not 0"),
-        ({"headroom": 1.0}, "--headroom must be below 100 %, not 100%"),
-        ({"time_budget_s": 0.0}, "--time-budget must be a time above 0 s, not 0"),
-        ({"time_budget_s": float("nan")}, "--time-budget must be a time above 0 s, not nan"),
-        ({"trial_timeout_s": -1.0}, "--trial-timeout must be a time above 0 s, not -1"),
+        ({"max_batch_size": 0}, "--max-batch-size must be an integer from 1 to 2147483647, not '0'"),
+        ({"max_batch_size": -5}, "--max-batch-size must be an integer from 1 to 2147483647, not '-5'"),
+        ({"max_batch_size": 10**12}, "--max-batch-size must be an integer from 1 to 2147483647, not '1000000000000'"),
+        ({"effective_batch": 0}, "--effective-batch must be an integer from 1 to 2147483647, not '0'"),
+        ({"headroom": 1.0}, "--headroom must be a percentage, 0% to below 100%, not '100%'"),
+        ({"time_budget_s": 0.0}, "--time-budget must be a time above 0s, up to 8784h, not '0.0'"),
+        ({"time_budget_s": float("nan")}, "--time-budget must be a time above 0s, up to 8784h, not 'nan'"),
+        ({"trial_timeout_s": -1.0}, "--trial-timeout must be a time above 0s, up to 8784h, not '-1.0'"),
         ({"memory_limit": "plenty"}, "--memory-limit must be a size, a percentage or leave:SIZE, not 'plenty'"),
         ({"inputs": ("x",)}, "--input 'x' is not understood"),
         ({"target": "no/such.py:make"}, "the target's file no/such.py does not exist"),
@@ -650,7 +651,7 @@ def test_a_length_that_the_model_cannot_take(scenario: Scenario) -> None:
 )
 def test_slips_cost_no_time(options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        find(**options)
+        api.find_batch_size(**{"target": "mlp", "device": "cpu", **options})
     assert str(caught.value).startswith(text)
 
 
@@ -758,17 +759,17 @@ def test_a_start_too_large_is_a_bound_and_no_end(scenario: Scenario) -> None:
     [
         ({"exact": True, "tolerance": 0.02}, "--exact and --tolerance exclude each other"),
         ({"exact": True, "avoid_oom": True}, "--exact and --avoid-oom exclude each other"),
-        ({"tolerance": 0.0}, "--tolerance must be above 0 %, up to 50 %, not 0%"),
-        ({"tolerance": 0.6}, "--tolerance must be above 0 %, up to 50 %, not 60%"),
-        ({"multiple_of": 0}, "--multiple-of must be at least 1, not 0"),
-        ({"multiple_of": 128}, "--multiple-of 128 exceeds --max-batch-size 100"),
-        ({"start": 0}, "--start must be from 1 to --max-batch-size 100, not 0"),
+        ({"tolerance": 0.0}, "--tolerance must be a percentage, above 0%, up to 50%, not '0%'"),
+        ({"tolerance": 0.6}, "--tolerance must be a percentage, above 0%, up to 50%, not '60%'"),
+        ({"multiple_of": 0}, "--multiple-of must be an integer from 1 to 2147483647, not '0'"),
+        ({"multiple_of": 128}, "--multiple-of 128 has no multiple from 1 to --max-batch-size 100"),
+        ({"start": 0}, "--start must be an integer from 1 to 2147483647, not '0'"),
         ({"start": 101}, "--start must be from 1 to --max-batch-size 100, not 101"),
     ],
 )
 def test_a_search_that_cannot_be_asked_for(search: dict[str, Any], what: str) -> None:
     with pytest.raises(UsageError) as caught:
-        find(max_batch_size=100, **search)
+        api.find_batch_size("mlp", device="cpu", max_batch_size=100, **search)
     assert caught.value.what == what
 
 

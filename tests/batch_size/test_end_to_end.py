@@ -13,7 +13,7 @@ import pytest
 
 from gpucheck.batch_size import answer
 from gpucheck.batch_size.command import command
-from gpucheck.batch_size.history import replay
+from gpucheck.batch_size.history import History
 from gpucheck.batch_size.loop import Loop
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Setup, guard_bytes
@@ -61,7 +61,9 @@ def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (found,) = [to_json(event.value) for event in recorder.events if isinstance(event, Answered)]
     # The list of what happened is all that the answer is made of.
     happened = hunts[0].history
-    again = replay(happened.plan, happened.setup, happened.budget_before, happened.entries)
+    again = History(happened.plan, happened.setup, happened.budget_before)
+    for entry in happened.entries:
+        again.take(entry)
     assert to_json(answer.result_of(again)) == found
     # Weights, gradients and AdamW's state are 16 MiB; each sample then keeps 4 × 2 KiB and more in flight.
     assert 2_000 < found["max_batch_size"] < 20_000

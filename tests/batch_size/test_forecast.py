@@ -106,7 +106,7 @@ class Clocked(Runner):
         return self.ready
 
     def run(self, attempt: Any, *, steps: int, deadline: float, evaluate: bool = False, **_: Any) -> TrialResult:
-        if self._child is None or ((attempt.purpose == "confirm" or self.one_trial_each) and not self._fresh):
+        if self._child is None or ((attempt.purpose == "confirm" or self.method == "process peak") and not self._fresh):
             self.start()
         self._fresh = False
         began = self.clock.now

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpucheck.batch_size.answer import findings, result_of
-from gpucheck.batch_size.history import Ended, Entry, Followed, History, NoProcess, Tried, replay
+from gpucheck.batch_size.history import Ended, Entry, Followed, History, NoProcess, Tried
 from gpucheck.batch_size.loop import Loop
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.report import Collector
@@ -32,7 +32,10 @@ DOCUMENTS: dict[str, Any] = json.loads(Path(__file__).with_name("documents.json"
 
 
 def again(history: History, entries: list[Entry]) -> History:
-    return replay(history.plan, history.setup, history.budget_before, entries)
+    made = History(history.plan, history.setup, history.budget_before)
+    for entry in entries:
+        made.take(entry)
+    return made
 
 
 def predicted(size: int) -> dict[str, Any]:

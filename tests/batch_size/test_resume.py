@@ -94,9 +94,13 @@ def test_a_log_that_cannot_be_kept_costs_a_warning_and_not_the_answer(
     assert said.findings[-1].message == "No space left on device: later trials are missing"
 
 
-def test_an_estimate_has_no_trials(find: Find, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--estimate and --resume exclude each other"):
-        find(estimate=True, memory_limit="80GiB", resume=str(tmp_path / "trials"))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("resume", "trials"), ("multiple_of", 64), ("effective_batch", 512), ("headroom", 0.2), ("avoid_oom", True)],
+)
+def test_an_estimate_has_no_trials(find: Find, name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"--estimate and --{name.replace('_', '-')} exclude each other"):
+        find(estimate=True, memory_limit="80GiB", **{name: value})
 
 
 def test_sizes_that_may_not_be_tried_are_not_taken_over(scenario: Scenario, find: Find, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,11 +62,11 @@ def entry(outcome: Any, peak: int | None, budget: int = 100, **parts: Any) -> En
 def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     trial = replace(TRIAL, steps_s=(0.5, 0.25), memory={"x": 1})
-    with TrialLog(path, identity()) as log:
+    with closing(TrialLog(path, identity())) as log:
         assert log.known("cpu", 100) == []
         log.write("cpu", 100, trial)
         log.write("cuda:0 a GPU", 100, trial)
-    with TrialLog(path, identity()) as log:
+    with closing(TrialLog(path, identity())) as log:
         (known,) = log.known("cpu", 100)
     assert known.resumed
     assert (known.batch_size, known.steps_s, known.memory) == (8, (0.5, 0.25), {"x": 1})
@@ -106,14 +107,14 @@ def test_a_confirmation_is_made_again() -> None:
 @pytest.mark.parametrize("cut", [1, 20])
 def test_a_line_cut_off_is_taken_out(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "log"
-    with TrialLog(str(path), identity()) as log:
+    with closing(TrialLog(str(path), identity())) as log:
         log.write("cpu", 100, TRIAL)
         log.write("cpu", 100, TRIAL)
     path.write_bytes(path.read_bytes()[:-cut])
-    with TrialLog(str(path), identity()) as log:
+    with closing(TrialLog(str(path), identity())) as log:
         assert len(log.known("cpu", 100)) == 1
         log.write("cpu", 100, TRIAL)
-    with TrialLog(str(path), identity()) as log:
+    with closing(TrialLog(str(path), identity())) as log:
         assert len(log.known("cpu", 100)) == 2
 
 
@@ -224,13 +225,13 @@ def test_a_line_that_is_no_trial_is_refused_and_kept(tmp_path: Path, line: str) 
 
 def test_a_log_belongs_to_one_search_at_a_time(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
-    with TrialLog(path, identity()) as log:
+    with closing(TrialLog(path, identity())) as log:
         with pytest.raises(UsageError, match="is in use; another search is writing it"):
             TrialLog(path, identity())
         log.write(
             "cpu", 100, TrialResult(batch_size=8, purpose="search", fresh_process=True, outcome="fits", peak_bytes=7)
         )
-    with TrialLog(path, identity()) as log:
+    with closing(TrialLog(path, identity())) as log:
         assert len(log.known("cpu", 100)) == 1
 
 
@@ -245,6 +246,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 # In a separate process: the limit is the whole process's, and what the tests print goes to a file as well.
 FULL = """
 import resource, signal, sys
+from contextlib import closing
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.history import plan
 from gpucheck.batch_size.outcome import TrialResult
@@ -255,7 +257,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
 TRIAL = TrialResult(batch_size=8, purpose="search", fresh_process=True, outcome="fits", peak_bytes=7)
 identity = identity_of(plan(FindBatchSizeOptions(target="mlp")), Facts(torch=TorchBuild(version="2.13.0")))
-with TrialLog(sys.argv[1], identity) as log:
+with closing(TrialLog(sys.argv[1], identity)) as log:
     for _ in range(5):
         log.write("cpu", 100, TRIAL)
     sys.exit(log.error)
@@ -267,5 +269,5 @@ def test_a_full_disk_is_told_once_and_the_log_can_be_gone_on_with(tmp_path: Path
     ended = subprocess.run([sys.executable, "-c", FULL, str(path)], stderr=subprocess.PIPE, text=True, check=False)
     assert ended.stderr == "File too large\n"
     whole = [json.loads(line) for line in path.read_text().split("\n")[1:-1]]
-    with TrialLog(str(path), identity()) as log:
+    with closing(TrialLog(str(path), identity())) as log:
         assert len(log.known("cpu", 100)) == len(whole) >= 1

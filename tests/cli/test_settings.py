@@ -187,7 +187,7 @@ def test_what_is_set_is_told_on_stderr_and_in_the_document(folder: Path, capsys:
     ("content", "words"),
     [
         ("devise = 1", "gpucheck.toml:devise is unknown; did you mean device?"),
-        ('device = "banana"', "--device 'banana' is not a device; "),
+        ('device = "banana"', "gpucheck.toml:device 'banana' is not a device; "),
     ],
 )
 def test_a_wrong_file_is_wrong_usage(
@@ -197,6 +197,16 @@ def test_a_wrong_file_is_wrong_usage(
     code, out, err = run(capsys, "devices", "--quiet")
     assert (code, out) == (2, "") and sentence(err).startswith(words)
     assert run(capsys, "devices", "--help")[0] == 0
+
+
+def test_a_device_is_blamed_on_the_variable_that_named_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUCHECK_DEVICE", " cpu ")
+    code, _, err = run(capsys, "devices", "--quiet")
+    assert code == 2 and sentence(err).startswith("GPUCHECK_DEVICE ' cpu ' is not a device; ")
+    code, _, err = run(capsys, "devices", "--quiet", "--device", "banana")
+    assert code == 2 and sentence(err).startswith("--device 'banana' is not a device; ")
 
 
 def test_the_page_tells_every_threshold_and_variable() -> None:

@@ -505,11 +505,13 @@ def findings(history: History) -> list[Finding]:
     said += _answer(history)
     said += [_failed(check, history.axis) for check in history.checks if check.outcome not in ("fits", "inconclusive")]
     said += _of_the_last_run(history)
-    if history.log_failed is not None:
-        path, why = history.log_failed.path, f"{history.log_failed.why}: later trials are missing"
-        title, fix = f"the log of trials {path} is incomplete", "free disk space before you use --resume"
-        said.append(Finding("batch_size.log", "warn", title, why, {"file": path}, fix=fix))
     return said
+
+
+def incomplete_log(path: str, why: str) -> Finding:
+    """The log of trials could not be written to its end."""
+    title, why = f"the log of trials {path} is incomplete", f"{why}: later trials are missing"
+    return Finding("batch_size.log", "warn", title, why, {"file": path}, fix="free disk space before you use --resume")
 
 
 def _undecided(result: TrialResult, axis: str | None) -> Finding:

@@ -79,7 +79,9 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     deadline = began + (options.time_budget_s or default)
 
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context(TrialLog(options.resume, identity_of(made, facts))) if options.resume else None
+        log = None
+        if options.resume is not None:
+            log = stack.enter_context(contextlib.closing(TrialLog(options.resume, identity_of(made, facts))))
 
         def search(device_id: str, devices_left: int, emit: Emit) -> None:
             seconds = (deadline - time.monotonic()) / devices_left

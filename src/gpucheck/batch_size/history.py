@@ -7,25 +7,16 @@ anywhere has an answer too, one that claims no more than what was run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from gpucheck import naming
-from gpucheck.batch_size.options import DEFAULT_CAP, MODES, FindBatchSizeOptions
+from gpucheck.batch_size.options import DEFAULT_CAP, HEADROOM, FindBatchSizeOptions
 from gpucheck.batch_size.outcome import NEEDS_SMALLER_PASS, Budget, MemoryLimit, Setup, TrialResult, parse_limit
 from gpucheck.batch_size.predict import Foresight
 from gpucheck.batch_size.search import Search, search_for
 from gpucheck.errors import UsageError
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.results.find_batch_size import SpeedChange, StepRecipe
-from gpucheck.work.spec import FLOATING, Axis, parse_axis, parse_inputs, parse_target
-
-AMP = ("bfloat16", "float16")
-# No tensor's dimension is larger; what a model takes is far below.
-LARGEST_BATCH = 2**31 - 1
-# A tolerance of half the answer says less than doubling alone would.
-LARGEST_TOLERANCE = 0.5
-DEFAULT_TARGET = "transformer"
+from gpucheck.work.spec import Axis, parse_axis, parse_inputs, parse_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,36 +42,34 @@ class Plan:
 
 def plan(options: FindBatchSizeOptions) -> Plan:
     """Parse what needs no machine, so that a slip costs no time. Raises UsageError."""
-    naming.one_of("--mode", options.mode, MODES)
     if not options.optimizer.removeprefix("torch.optim.").isidentifier():  # only a child can look it up
         raise UsageError(
             f"--optimizer {options.optimizer!r} is not a name", "", "use sgd, adam, adamw or another of torch.optim"
         )
-    if options.dtype is not None:
-        naming.one_of("--dtype", options.dtype, FLOATING)
     cap = DEFAULT_CAP if options.max_batch_size is None else options.max_batch_size
-    for name, size in (("--max-batch-size", cap), ("--effective-batch", options.effective_batch)):
-        if size is not None and not 1 <= size <= LARGEST_BATCH:
-            raise UsageError(f"{name} must be an integer from 1 to {LARGEST_BATCH}, not {size}")
-    if not 0 <= options.headroom < 1:
-        raise UsageError(f"--headroom must be below 100 %, not {options.headroom:.0%}", "", "write it like 10%")
-    for name, value in (("--time-budget", options.time_budget_s), ("--trial-timeout", options.trial_timeout_s)):
-        if value is not None and not value > 0:
-            raise UsageError(f"{name} must be a time above 0 s, not {value:g}", "", "write it like 60s")
-    if options.estimate and options.resume is not None:
-        raise UsageError("--estimate and --resume exclude each other", "an estimate runs no trials")
+    of_trials = {
+        "--resume": options.resume is not None,
+        "--multiple-of": options.multiple_of != 1,
+        "--effective-batch": options.effective_batch is not None,
+        "--headroom": options.headroom != HEADROOM,
+        "--avoid-oom": options.avoid_oom,
+    }
+    for name in (name for name, given in of_trials.items() if given and options.estimate):
+        raise UsageError(f"--estimate and {name} exclude each other", "an estimate runs no trials")
     if options.axis is not None and options.effective_batch is not None:
         raise UsageError("--effective-batch and --axis exclude each other", "the batch size is fixed along an axis")
     axis = parse_axis(options.axis) if options.axis is not None else None
+    if axis is not None and axis.high is not None:
+        if options.max_batch_size is not None:
+            raise UsageError("--max-batch-size and the range of --axis exclude each other", "each is the largest size")
+        cap = axis.high
     is_cap_default = options.max_batch_size is None and (axis is None or axis.high is None)
-    if axis is not None:
-        cap = axis.high or max(axis.low, cap)
     recipe = _recipe(options, axis)
     if options.target is not None:
         parse_target(options.target)
     limit = None if options.memory_limit is None else parse_limit(options.memory_limit)
-    _check_sizes(options, cap, axis.name if axis else None)
-    return Plan(options, options.target or DEFAULT_TARGET, limit, recipe, axis, cap, is_cap_default)
+    _check_sizes(options, cap, axis)
+    return Plan(options, options.target or "transformer", limit, recipe, axis, cap, is_cap_default)
 
 
 def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
@@ -95,10 +84,6 @@ def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
             raise UsageError(f"--input {given.name} names a dimension {other!r}", where, fix)
     if axis is None and batch_size is not None:
         raise UsageError("--batch-size needs --axis", "without an axis the batch size is searched for")
-    if batch_size is not None and batch_size < 1:
-        raise UsageError(f"--batch-size must be at least 1, not {batch_size}")
-    if amp is not None:
-        naming.one_of("--amp", amp, AMP, " or ")
     if amp is not None and options.dtype not in (None, "float32"):
         raise UsageError(
             f"--amp {amp} and --dtype {options.dtype} exclude each other",
@@ -111,26 +96,18 @@ def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
     return StepRecipe(amp, options.grad_checkpointing, options.compiled, name, batch_size or 1)
 
 
-def _check_sizes(options: FindBatchSizeOptions, cap: int, axis: str | None) -> None:
-    """Raises UsageError for what cannot be asked of a search, alone or together.
-
-    `cap` is --max-batch-size, or the greatest length given along `axis`.
-    """
-    top = f"--max-batch-size {cap}" if axis is None else f"{cap}, the greatest length of {axis}"
-    tolerance, multiple_of, start = options.tolerance, options.multiple_of, options.start
-    if options.exact and tolerance is not None:
+def _check_sizes(options: FindBatchSizeOptions, cap: int, axis: Axis | None) -> None:
+    """Raises UsageError for what cannot be asked of a search of sizes up to `cap`, alone or together."""
+    low, top = (axis.low, f"{cap}, the greatest length of {axis.name}") if axis else (1, f"--max-batch-size {cap}")
+    multiple_of, start = options.multiple_of, options.start
+    if options.exact and options.tolerance is not None:
         raise UsageError("--exact and --tolerance exclude each other", "", "--exact means a tolerance of 0")
     if options.exact and options.avoid_oom:
         raise UsageError("--exact and --avoid-oom exclude each other", "an exact answer needs the next size to fail")
-    if tolerance is not None and not 0 < tolerance <= LARGEST_TOLERANCE:
-        given = f"{tolerance * 100:g}%"
-        raise UsageError(f"--tolerance must be above 0 %, up to 50 %, not {given}", "", "give --exact for no tolerance")
-    if multiple_of < 1:
-        raise UsageError(f"--multiple-of must be at least 1, not {multiple_of}", "", "write it like 8")
-    if multiple_of > cap:
-        raise UsageError(f"--multiple-of {multiple_of} exceeds {top}", "no size left to try")
-    if start is not None and not 1 <= start <= cap:
-        raise UsageError(f"--start must be from 1 to {top}, not {start}")
+    if cap // multiple_of * multiple_of < low:
+        raise UsageError(f"--multiple-of {multiple_of} has no multiple from {low} to {top}")
+    if start is not None and not low <= start <= cap:
+        raise UsageError(f"--start must be from {low} to {top}, not {start}")
 
 
 # -- What happened -----------------------------------------------------------------------------------------------------
@@ -170,13 +147,6 @@ class Opened:
     baseline_bytes: int | None = None
     context_counted: bool | None = None
     dangerous: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Foreseen:
-    """The current prediction; a later one replaces an earlier."""
-
-    foresight: Foresight
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +196,8 @@ class Recommended:
     speed: SpeedChange | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LogFailed:
-    """The log of trials could not be written to its end."""
-
-    path: str
-    why: str
-
-
-Entry = Opened | Foreseen | Tried | Extended | NoProcess | Ended | Followed | Recommended | LogFailed
+# What may happen; of several predictions the last one counts.
+Entry = Opened | Foresight | Tried | Extended | NoProcess | Ended | Followed | Recommended
 
 
 @dataclass(slots=True)
@@ -264,7 +227,6 @@ class History:
     recommended: Recommended | None = None
     recommended_trials: list[TrialResult] = field(default_factory=list)
     checks: list[TrialResult] = field(default_factory=list)
-    log_failed: LogFailed | None = None
     _disturbed: bool = False
     _killed: set[int] = field(default_factory=set)
 
@@ -330,10 +292,10 @@ class History:
                 self.search.reserve = 1 if self.setup.is_cpu else 0
                 if entry.dangerous:
                     self.search.seek_failure = False
-            case Foreseen(foresight):
-                self.foresight = foresight
+            case Foresight():
+                self.foresight = entry
                 if self.opened is not None and self.search.start is None:
-                    self.search.start = foresight.first_size
+                    self.search.start = entry.first_size
             case Tried(result, unproven):
                 self.results.append(result)
                 self._learn(result, unproven)
@@ -353,8 +315,6 @@ class History:
                 (self.recommended_trials if result.purpose == "recommended" else self.checks).append(result)
             case Recommended():
                 self.recommended = entry
-            case LogFailed():
-                self.log_failed = entry
 
     def _learn(self, result: TrialResult, unproven: bool) -> None:
         """Learn from a trial about its size; some trials show nothing, and some end the search."""
@@ -398,11 +358,3 @@ class History:
         if limited_by == CAP and self.plan.is_cap_default:
             limited_by = "default-cap"
         self.limited_by = self.limited_by or limited_by
-
-
-def replay(plan: Plan, setup: Setup, budget: Budget, entries: Iterable[Entry]) -> History:
-    """The history of a search that was asked for so, with these entries."""
-    history = History(plan, setup, budget)
-    for entry in entries:
-        history.take(entry)
-    return history

@@ -22,9 +22,7 @@ from gpucheck.batch_size.history import (
     Ended,
     Extended,
     Followed,
-    Foreseen,
     History,
-    LogFailed,
     NoProcess,
     Opened,
     Plan,
@@ -143,7 +141,7 @@ class Loop:
         self.history.take(opened)
         budget = opened.budget
         self.guide.finish(budget.bytes)
-        self.history.take(Foreseen(self.guide.foresight))
+        self.history.take(self.guide.foresight)
         if opened.dangerous:
             self.emit(Notice("running out of memory is dangerous here; staying below 85 % of the budget"))
         elif self.plan.options.avoid_oom:
@@ -164,7 +162,7 @@ class Loop:
 
     def _foresee(self) -> None:
         if self.guide.foresight != self.history.foresight:
-            self.history.take(Foreseen(self.guide.foresight))
+            self.history.take(self.guide.foresight)
 
     def _take_over(self) -> None:
         """Take over what an earlier run of this search found out."""
@@ -307,8 +305,6 @@ class Loop:
         self._told = len(found)
 
     def _conclude(self) -> None:
-        if self.log is not None and self.log.error is not None:
-            self.history.take(LogFailed(self.log.path, self.log.error))
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         measured = answer.measurement(self.history, now)
         if measured is not None:
@@ -318,6 +314,8 @@ class Loop:
             self.emit(Notice(f"loss: {final.loss}; optimizer: {opened.optimizer}"))
         self._answer()
         self._judge()
+        if self.log is not None and self.log.error is not None:
+            self.emit(Judged(answer.incomplete_log(self.log.path, self.log.error)))
 
 
 def expected_budget(setup: Setup, facts: Facts) -> int | None:
@@ -347,7 +345,6 @@ def can_spill(facts: Facts, kind: str, *, integrated: bool) -> bool:
 
 # A trial may take so many times what the trials before suggest.
 PATIENCE_FACTOR = 4.0
-_NO_TIME = Recommended(reason="no time left to run it")
 
 
 class FollowUp:
@@ -437,7 +434,7 @@ class FollowUp:
                 # The largest may leave the headroom as it is; then the rounding alone had no time.
                 result, size = known.get(largest), largest
                 if result is None or not answer.meets(result, aim):
-                    return _NO_TIME
+                    return Recommended(reason="no time left to run it")
             if answer.meets(result, aim):
                 speeds = answer.speeds([*like, *self.history.recommended_trials])
                 return Recommended(result, speed=answer.against(speeds, size, largest))

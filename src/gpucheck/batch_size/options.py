@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from gpucheck import options, units
 from gpucheck.options import TIME, option
+from gpucheck.work.spec import FLOATING
 
 MODES = ("train", "infer")
+AMP = ("bfloat16", "float16")
 # A long run fragments its memory, meets longer samples and logs more than a trial does: a tenth is left for that.
 HEADROOM = 0.10
 # The largest size that is tried unasked: what is larger is seldom trained, and nobody waits for it.
@@ -40,10 +42,13 @@ class FindBatchSizeOptions:
         group=MODEL,
     )
     dtype: str | None = option(
-        "Data type of the model: float32, float16, bfloat16 or float64.", metavar="DTYPE", group=MODEL
+        "Data type of the model: float32, float16, bfloat16 or float64.",
+        metavar="DTYPE",
+        choices=FLOATING,
+        group=MODEL,
     )
     amp: str | None = option(
-        "Mixed precision with autocast: bfloat16 or float16 (scaled).", metavar="DTYPE", group=MODEL
+        "Mixed precision with autocast: bfloat16 or float16 (scaled).", metavar="DTYPE", choices=AMP, group=MODEL
     )
     grad_checkpointing: bool = option("Enable the model's activation checkpointing.", False, group=MODEL)
     compiled: bool = option(
@@ -71,7 +76,7 @@ class FindBatchSizeOptions:
     tolerance: float | None = option(
         "Accept an answer this far below the maximum.",
         metavar="PERCENT",
-        parse=units.Percent(0.5, above=True),
+        parse=units.Percent(0.5, above=True),  # half the answer says less than doubling alone would
         shown="2%",
         group=SEARCH,
     )

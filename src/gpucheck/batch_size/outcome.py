@@ -30,7 +30,6 @@ MARGIN_BYTES = 512 * MIB
 MARGIN_SHARE = 0.03
 # A CPU's memory is everyone's: without a limit from the user, at most this much, and at most half of what is there.
 CPU_DEFAULT_BYTES = 2 * GIB
-CPU_DEFAULT_REASON = "the smaller of 2 GiB and half the available memory"
 # The limit that the system enforces in a child on the CPU: room for the allocator's own, yet the machine survives.
 GUARD_SHARE = 1.25
 GUARD_LEAST_BYTES = 64 * MIB
@@ -74,7 +73,8 @@ def parse_limit(text: str) -> MemoryLimit:
 def on_cpu(limit: MemoryLimit | None, free: int, total: int) -> Budget:
     """The budget on a CPU, where `free` and `total` count a container's limit. No margin: only the growth counts."""
     if limit is None:
-        return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, CPU_DEFAULT_REASON, free, total)
+        reason = "the smaller of 2 GiB and half the available memory"
+        return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, reason, free, total)
     return _limited(limit, free, 0, free, total, "available memory")
 
 

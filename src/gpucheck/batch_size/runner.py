@@ -171,11 +171,6 @@ class Runner:
         """Return how long the next child will be waited for: one that was started ahead has loaded already."""
         return self._answer_s if self._ahead else self.start_s
 
-    @property
-    def one_trial_each(self) -> bool:
-        """Return whether a child runs one trial only: its peak is that of its whole life."""
-        return bool(self.ready.get("method") == "process peak")
-
     def start(self) -> dict[str, Any]:
         """Start a child and return what it says of the device and the workload.
 
@@ -199,7 +194,8 @@ class Runner:
     @property
     def needs_start(self) -> bool:
         """Return whether the next trial that is no confirmation needs a new child."""
-        return self._child is None or (self.one_trial_each and not self._fresh)
+        # Where a peak is that of a child's whole life, a child runs one trial only.
+        return self._child is None or (self.ready.get("method") == "process peak" and not self._fresh)
 
     def prepare(self, attempt: Attempt) -> None:
         """Have a child that may run this trial. Raises as `start` does."""

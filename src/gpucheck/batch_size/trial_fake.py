@@ -147,7 +147,6 @@ def _run(fake: Fake, size: int) -> Json:
 
 
 def _said(error: BaseException) -> str:
-    """Return what was raised, in one line."""
     if isinstance(error, GpucheckError):
         return error.what
     lines = str(error).strip().splitlines()

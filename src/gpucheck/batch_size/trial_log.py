@@ -59,12 +59,6 @@ class TrialLog:
             self.close()
             raise
 
-    def __enter__(self) -> TrialLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         file, self._file = self._file, -1
         if file >= 0:

@@ -97,8 +97,6 @@ def _run(given: list[str]) -> int:
     except Unprinted as unprinted:
         # A failure stays one, whether or not anybody could read of it.
         return errors.settle((unprinted.code, _could_not_print(unprinted.error)))
-    except BrokenPipeError as error:
-        return _could_not_print(error)
     except SystemExit as error:
         # typer turns a closed stdout into this; any other comes from code that is not ours and goes its way.
         if not isinstance(error.__context__, OSError) or error.__context__.errno != errno.EPIPE:

@@ -129,7 +129,6 @@ def _waited(options: FleetJudgeOptions, emit: Emit) -> tuple[Judged, tuple[str, 
 
 
 def _lists(folder: str | None) -> list[outputs.Wanted]:
-    """The files of --into."""
     if folder is None:
         return []
     from gpucheck.cli import outputs

@@ -97,7 +97,6 @@ def _group(row: Command) -> Any:
 
 
 def _run(row: Command, typed: dict[str, Any]) -> int:
-    """Read what was typed and call the command."""
     code: int
     if not row.options:
         code = resolve_name(row.function)()
@@ -115,7 +114,7 @@ def _run(row: Command, typed: dict[str, Any]) -> int:
     if row.device is not None:
         from gpucheck.machine import choose
 
-        choose.check(values["device"])
+        choose.check(values["device"], values["settings"].origins.get("device", "--device"))
     else:
         values["device"] = "auto"
     common = Common(row.name, given=typed, **values)

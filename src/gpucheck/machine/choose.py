@@ -35,12 +35,12 @@ class Choice:
     notice: str | None = None
 
 
-def check(requested: str) -> None:
-    """Raises UsageError for what can be no device's name on any machine."""
+def check(requested: str, origin: str = "--device") -> None:
+    """Raises UsageError for what can be no device's name on any machine; `origin` is where it was set."""
     named = requested in ("auto", "all") or re.match(r"(GPU|MIG)-", requested, re.IGNORECASE)
     if not named and _NAMED.fullmatch(requested) is None:
         raise UsageError(
-            f"--device {requested!r} is not a device", "", "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"
+            f"{origin} {requested!r} is not a device", "", "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"
         )
 
 
