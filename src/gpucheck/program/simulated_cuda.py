@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gpucheck.program import engine, rules
 from gpucheck.program.engine import DeviceMismatch, Dispatch, World, tensors_in
@@ -64,6 +65,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         self.copied: set[Origin] = set()
         # Functions of torch by what was put in their place: torch names the latter.
         self.originals: dict[Any, Any] = {}
+        # Tensors whose gradients are moved to where they are.
+        self._returning = WeakIdKeyDictionary()
         self._constructors = frozenset(_device._device_constructors())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -74,7 +77,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             answer = _ANSWERS.get(func)
             if answer is not None:
                 return answer(self, *args, **kwargs)
-            if func in self._constructors or kwargs.get("device") is not None:
+            is_factory = func in self._constructors and kwargs.get("out") is None
+            if is_factory or kwargs.get("device") is not None:
                 return self._made(func, args, kwargs)
             return self._called(func, args, kwargs)
         except RuntimeError as error:
@@ -100,6 +104,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if func in _CARRIES and device is not None:
             args = tuple(self.move(arg, device) if isinstance(arg, Tensor) else arg for arg in args)
             kwargs = {key: self.move(arg, device) if isinstance(arg, Tensor) else arg for key, arg in kwargs.items()}
+        self._give_back([*args, *kwargs.values()], func in _COPIES)
         with self.world.calling(name_of(func), device):
             out = func(*args, **kwargs)
         for position in _HOST_RESULTS.get(func, ()):
@@ -142,6 +147,19 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
+    def _give_back(self, values: Any, copies: bool) -> None:
+        """Let autograd move the gradients of a call on several devices back to where their tensors are: as it does in
+        C++ with that of a number, and with each of a call that `copies`."""
+        tensors = [
+            tensor for tensor in tensors_in(values) if not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        ]
+        devices = [self.world.claims.device(tensor) for tensor in tensors]
+        for tensor, device in zip(tensors, devices, strict=True) if len({*devices} - {None}) > 1 else ():
+            is_taken = tensor.requires_grad and (copies or tensor.dim() == 0) and tensor not in self._returning
+            if is_taken and device is not None and torch.is_grad_enabled():
+                self._returning[tensor] = True
+                tensor.register_hook(functools.partial(self.move, device=device))
+
     def check_gradient(self, gradient: Any, device: torch.device | None, what: str, place: int, by: str = "") -> Any:
         """The gradient; raises where it is not on `device`, as autograd does, which is C++. It moves a number."""
         if not isinstance(gradient, Tensor):
@@ -176,10 +194,10 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A tensor that is made with or without a `device`: on the CPU, claiming what was asked for."""
         device = device_of(kwargs.get("device"))
-        source = args[0] if args and isinstance(args[0], Tensor) else None
+        source = next((one for one in (*args[:2], *kwargs.values()) if isinstance(one, Tensor)), None)
         if device is None and func in self._constructors:
             device = device_of(_device.CURRENT_DEVICE)
-            if device is None and source is not None:  # torch.as_tensor(x), torch.tensor(x): where x is
+            if device is None and source is not None and func in _OF_DATA:
                 device = self.world.claims.device(source)
             device = device or CPU
         if device is None or _is_real(device):
@@ -189,12 +207,15 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         generator = kwargs.get("generator")
         if generator is not None:
             self._check_generator(func, generator, device)
+        if func in _SPARSE and kwargs.get("device") is not None:  # it would hold what it is given, which stays
+            args = tuple(self.move(one, device) if isinstance(one, Tensor) else one for one in args)
+            kwargs = {key: self.move(one, device) if isinstance(one, Tensor) else one for key, one in kwargs.items()}
         kwargs = {**kwargs, "device": self.world.home(device)}
         if generator is not None and not self.world.has_values:
             kwargs["generator"] = None
         with self.world.calling(name_of(func), device):
             out = func(*args, **kwargs)
-        if source is not None and isinstance(out, Tensor) and storage_of(out) is storage_of(source):
+        if source is not None and func not in _SPARSE and storage_of(out) is storage_of(source):
             return self.move(source, device)  # torch.as_tensor of a tensor that is elsewhere
         origin = Origin("made", name_of(func), here()) if device == CPU else None
         for tensor in tensors_in(out):
@@ -333,8 +354,10 @@ def _to(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _format(surface: Surface, tensor: Tensor, spec: str) -> str:
-    """A number as text, which torch does not make of a meta tensor."""
-    if surface.world.stands_in(tensor) and tensor.dim() == 0:
+    """A number as text, which torch does not make of a meta tensor; of another tensor what is printed."""
+    if tensor.dim() or type(tensor) is not Tensor:
+        return str(surface.again(object.__format__)(tensor, spec))
+    if surface.world.stands_in(tensor):
         return format(surface.world.assume("format", torch.zeros((), dtype=tensor.dtype, device=CPU).item()), spec)
     return str(Tensor.__format__(tensor, spec))
 
@@ -408,6 +431,8 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.pin_memory: _pin,
     _T.is_pinned: lambda surface, tensor, *rest, **kwargs: storage_of(tensor) in surface.world.pinned,
     _T.tolist: _tolist,
+    # It prints the device that the tensor says.
+    _T.__repr__: lambda surface, tensor, **kwargs: surface.again(torch._tensor_str._str)(tensor, **kwargs),
     _T.__format__: _format,
     **{func: functools.partial(_beside, func) for func in (_T.new, _T.new_tensor)},
     _T.type: _type,
@@ -418,6 +443,10 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
         *map(_named_device, args), **{name: _named_device(value) for name, value in kwargs.items()}
     ),
 }
+
+# What makes a tensor where its data is. A tensor that is a size or a bound, as in `torch.arange(n)`, is only read.
+_SPARSE = (torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor, torch.sparse_compressed_tensor)
+_OF_DATA = (torch.tensor, torch.as_tensor, torch.asarray, *_SPARSE)
 
 # What reads its tensor on the host: the arguments by name. `split` is here because it decomposes before it is seen.
 _SECTIONS = "tensor_indices_or_sections"
@@ -433,6 +462,7 @@ _NUMPY = (_T.numpy, _T.__array__)
 # What comes out on the host, by its position, of calls that decompose before an operation is seen.
 _HOST_RESULTS: dict[Any, tuple[int, ...]] = {torch._pad_packed_sequence: (1,)}
 
+_COPIES = (_T.copy_, _T.__setitem__)
 _GRIDS = (torch.meshgrid, torch.cartesian_prod)  # of axes, each a tensor
 # What takes its arguments to the device by itself: lengths and targets may lie on the CPU.
 _CARRIES = (torch.ctc_loss, torch.nn.functional.ctc_loss)
