@@ -19,6 +19,7 @@ from torch import nn
 
 from gpucheck.program import rules
 from gpucheck.program.engine import DeviceMismatch, World
+from gpucheck.program.run import hooks
 from gpucheck.program.simulated_cuda import Surface, claimed
 
 GPU = torch.device("cuda:0")
@@ -93,6 +94,52 @@ def test_a_tensor_says_its_device_as_it_is_printed(surface: Surface) -> None:
     assert str(x) == f"{x}" == "tensor([1., 2.], device='cuda:0')"
     assert repr([x.sum(), x.cpu()]) == "[tensor(3., device='cuda:0'), tensor([1., 2.])]" and f"{x.sum()}" == "3.0"
     assert f"{nn.Parameter(x.sum())}".endswith("tensor(3., device='cuda:0', requires_grad=True)")
+
+
+def test_a_lazy_layer_moves(surface: Surface) -> None:
+    layer = nn.LazyLinear(2).to("cuda").half().float()
+    assert layer(torch.ones(1, 3).cuda()).device == layer.weight.device == GPU
+
+
+def test_a_lazy_layer_moves_while_copies_are_counted() -> None:
+    hooks.install()
+    try:
+        assert nn.LazyLinear(2).to("cpu").cpu()(torch.ones(1, 3)).shape == (1, 2)
+    finally:
+        hooks.uninstall()
+
+
+def test_what_torch_runs_in_python_makes_its_tensors_where_the_call_is(surface: Surface) -> None:
+    """Not what a user's own code in it makes."""
+
+    class Host(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(gradient.cpu().numpy())
+
+    with pytest.raises(RuntimeError, match="Function HostBackward returned an invalid gradient at index 0"):
+        Host.apply(torch.ones(2, device="cuda", requires_grad=True)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    "restore",
+    [lambda state: torch.set_rng_state(state), lambda state: torch.cuda.set_rng_state_all([state])],
+)
+def test_the_state_of_a_generator_is_read_on_the_host(surface: Surface, restore: Any) -> None:
+    """As a checkpoint has it that was loaded with map_location="cuda"."""
+    restore(torch.get_rng_state())
+    with pytest.raises(TypeError, match="must be a torch"):
+        restore(torch.get_rng_state().cuda())
+
+
+def test_lengths_and_targets_go_to_the_scores_on_the_cpu(surface: Surface) -> None:
+    scores = torch.zeros(5, 2, 4).log_softmax(-1)
+    loss = nn.functional.ctc_loss(scores, torch.ones(2, 2).long().cuda(), torch.tensor([5, 5]), torch.tensor([2, 2]))
+    assert loss.device.type == "cpu"
 
 
 def test_a_sparse_tensor_on_a_gpu_leaves_its_parts_where_they_are(surface: Surface) -> None:

@@ -261,6 +261,7 @@ ILLEGAL: dict[str, Callable[[], object]] = {
     "out of numbers": lambda: torch.add(torch.tensor(1.0), torch.tensor(2.0), out=gpu(1)[0]),
     "lists": lambda: torch._foreach_maximum([gpu(3)], [torch.tensor(0.0)]),
     "a fused step": lambda: torch._amp_foreach_non_finite_check_and_unscale_([gpu(3)], gpu(1)[0], torch.tensor(1.0)),
+    "equal": lambda: torch.equal(gpu(1)[0], torch.tensor(1.0)),
     "a range": lambda: torch.arange(gpu(1, dtype=torch.long)[0]) < gpu(2, 1),
     "a second GPU": lambda: gpu(3) + torch.ones(3, device="cuda:1"),
 }

@@ -569,7 +569,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             return func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             # What `torch.tensor` makes of data in torch's own code lies where the call that is running has its own.
-            is_data = func is _OF_DATA and bool(self.world.here.calls)
+            is_data = func is _OF_DATA and self.world.here.handling > 0
             given = [] if is_data else list(_operands(func, args, kwargs))
             if any(is_traceable_wrapper_subclass(tensor) for _, _, tensor in given):
                 return NotImplemented  # what it wraps comes by here itself

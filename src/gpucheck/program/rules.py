@@ -29,6 +29,7 @@ NO_ACCELERATOR = "Cannot access accelerator device when none is available"
 APART = "Expected all tensors to be on the same device"
 # How CUDA's torch refuses what lies elsewhere in Python and C++ above its operations, with the devices or types.
 NO_NUMPY = "can't convert {} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+NO_STATE = "RNG state must be a torch.ByteTensor"
 OTHER_GENERATOR = "Expected a '{}' device type for generator but found '{}'"
 OTHER_TYPE = "hook '{}' has changed the type of value (was {} got {})"
 OTHER_GRAD = (
@@ -167,7 +168,7 @@ RULES: tuple[Rule, ...] = (
             *("eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "fmax", "fmin", "where", "allclose", "dist"),
             *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "__lshift__"),
             *("__rshift__", "__ilshift__", "__irshift__", "atan2", "copysign", "heaviside", "xlogy", "bernoulli"),
-            *("special", "equal"),
+            "special",
         ),
         "a 0-dim CPU tensor counts as a number",
         numbers=("*",),

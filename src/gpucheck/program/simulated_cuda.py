@@ -102,6 +102,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             for place, tensor in enumerate(tensors_in(args)):
                 self.world.apart(f"tensors[{place}]", tensor, device, name_of(func), rules.OTHER_GRID)
         if func in _CARRIES and device is not None:
+            device = self.world.claims.device(args[0] if args else kwargs["log_probs"]) or device
             args = tuple(self.move(arg, device) if isinstance(arg, Tensor) else arg for arg in args)
             kwargs = {key: self.move(arg, device) if isinstance(arg, Tensor) else arg for key, arg in kwargs.items()}
         self._give_back([*args, *kwargs.values()], func in _COPIES)
@@ -136,8 +137,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             device = self.world.claims.device(tensor) if isinstance(tensor, Tensor) else CPU
             if device is not None and device.type in CLAIMED:
                 operand = rules.Operand(name, str(device), tensor.dim())
-                text, kind = (rules.NO_NUMPY.format(device), TypeError) if func in _NUMPY else (None, RuntimeError)
-                verdict = rules.Verdict("cpu", (operand,), "cpu")
+                text, verdict = _TYPE_ERRORS.get(func), rules.Verdict("cpu", (operand,), "cpu")
+                kind, text = (RuntimeError, None) if text is None else (TypeError, text.format(device))
                 self.world.refuse(verdict, [(operand, tensor)], name_of(func), text, kind)
 
     def device_of(self, value: Any) -> torch.device | None:
@@ -150,15 +151,16 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def _give_back(self, values: Any, copies: bool) -> None:
         """Let autograd move the gradients of a call on several devices back to where their tensors are: as it does in
         C++ with that of a number, and with each of a call that `copies`."""
-        tensors = [
-            tensor for tensor in tensors_in(values) if not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        ]
-        devices = [self.world.claims.device(tensor) for tensor in tensors]
-        for tensor, device in zip(tensors, devices, strict=True) if len({*devices} - {None}) > 1 else ():
-            is_taken = tensor.requires_grad and (copies or tensor.dim() == 0) and tensor not in self._returning
-            if is_taken and device is not None and torch.is_grad_enabled():
-                self._returning[tensor] = True
-                tensor.register_hook(functools.partial(self.move, device=device))
+        with torch._C.DisableTorchFunctionSubclass():  # a lazy parameter refuses to be asked
+            tensors = [one for one in tensors_in(values) if not torch._C._functorch.is_functorch_wrapped_tensor(one)]
+            devices = [self.world.claims.device(tensor) for tensor in tensors]
+            if len({*devices} - {None}) < 2 or not torch.is_grad_enabled():
+                return
+            for tensor, device in zip(tensors, devices, strict=True):
+                is_moved = tensor.requires_grad and (copies or tensor.dim() == 0)
+                if is_moved and device is not None and tensor not in self._returning:
+                    self._returning[tensor] = True
+                    tensor.register_hook(functools.partial(self.move, device=device))
 
     def check_gradient(self, gradient: Any, device: torch.device | None, what: str, place: int, by: str = "") -> Any:
         """The gradient; raises where it is not on `device`, as autograd does, which is C++. It moves a number."""
@@ -458,7 +460,8 @@ _HOST_ARGUMENTS: dict[Any, Callable[..., list[tuple[str, Any]]]] = {
         lambda tensor, places=None, *rest, **more: [(_SECTIONS, more.get(_SECTIONS, places))],
     ),
 }
-_NUMPY = (_T.numpy, _T.__array__)
+# How torch refuses it, where that is a TypeError.
+_TYPE_ERRORS = {_T.numpy: rules.NO_NUMPY, _T.__array__: rules.NO_NUMPY, torch.set_rng_state: rules.NO_STATE}
 # What comes out on the host, by its position, of calls that decompose before an operation is seen.
 _HOST_RESULTS: dict[Any, tuple[int, ...]] = {torch._pad_packed_sequence: (1,)}
 
@@ -578,7 +581,7 @@ def _cuda_functions(world: World) -> dict[str, Any]:
     # Done already, and nothing to count.
     silent = (
         *("synchronize", "empty_cache", "init", "_lazy_init", "ipc_collect", "set_stream", "set_sync_debug_mode"),
-        *("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
+        *("manual_seed", "manual_seed_all", "seed", "seed_all"),
         *("reset_accumulated_memory_stats", "set_per_process_memory_fraction", "_set_stream_by_id"),
     )
     answers = {
@@ -736,6 +739,17 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     def pushed(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
         push(surface.again(pack), surface.again(unpack))
 
+    set_state = torch.set_rng_state
+
+    def restoring(original: Callable[..., None]) -> Callable[..., None]:
+        """Return what sets the state of a generator, which is read on the host."""
+
+        def restored(*args: Any, **kwargs: Any) -> None:
+            surface.check_host(set_state, [("new_state", one) for one in tensors_in([*args, *kwargs.values()])])
+            original(*args, **kwargs)
+
+        return restored
+
     def checked(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         """The backward pass, whose first gradients must lie where its outputs do."""
         devices = [surface.device_of(one) for one in outputs]
@@ -748,6 +762,8 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     return [
         *patches,
         *_of_functions(surface),
+        *((owner, "set_rng_state", restoring(set_state)) for owner in (torch, torch.random)),
+        *((torch.cuda, f"set_rng_state{name}", restoring(_constant(None))) for name in ("", "_all")),
         (torch._C, "_group_tensors_by_device_and_dtype", _grouped(surface)),
         (threading.Thread, "_bootstrap_inner", begun),
         (torch.autograd, "_engine_run_backward", surface.again(checked)),

@@ -160,8 +160,9 @@ def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     try:
-        return [part.untyped_storage() for part in parts(tensor)]
-    except (NotImplementedError, RuntimeError, ValueError):  # a wrapper, an opaque layout, a lazy parameter
+        with torch._C.DisableTorchFunctionSubclass():  # a lazy parameter refuses to be asked
+            return [part.untyped_storage() for part in parts(tensor)]
+    except (NotImplementedError, RuntimeError):  # a wrapper, an opaque layout
         return []
 
 

@@ -552,6 +552,7 @@ _WARNING = {"__float__": "float", "__int__": "int", "__complex__": "complex", "_
 _FUNCTIONS = {"nonzero": "nonzero", "equal": "equal", "masked_select": "masked_select"}
 _READERS = {**_FUNCTIONS, "tolist": "tolist", "__repr__": "print", "__format__": "print"}
 _MOVERS = ("to", "cuda", "cpu", "xpu")
+_LISTED = ("to", "cuda", "cpu", "copy_")
 _SYNCHRONISE = ("cuda", "xpu", "mps", "accelerator", "mtia")
 # What was put in the place of what: the holder, the name, and the original, or None for an inherited one.
 _replaced: list[tuple[Any, str, Any]] = []
@@ -566,6 +567,7 @@ def _replace(holder: Any, name: str, make: Callable[[Callable[..., Any]], Callab
 
 def install() -> None:
     """Put what measures in the place of what is measured."""
+    from torch.nn.parameter import UninitializedTensorMixin
     from torch.optim import optimizer
     from torch.utils.data import dataloader
 
@@ -579,6 +581,8 @@ def install() -> None:
     for name in _MOVERS:
         _replace(tensor, name, _mover)
     _replace(tensor, "copy_", _filler)
+    # A lazy parameter takes listed methods alone.
+    _replace(UninitializedTensorMixin, "_allowed_methods", lambda known: [*known, *(vars(tensor)[m] for m in _LISTED)])
     for name, kind in _FUNCTIONS.items():
         _replace(torch, name, functools.partial(_reader, kind))
     for name in _SYNCHRONISE:
