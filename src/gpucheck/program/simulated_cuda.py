@@ -108,8 +108,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         self._give_back([*args, *kwargs.values()], func in _COPIES)
         with self.world.calling(name_of(func), device):
             out = func(*args, **kwargs)
-        for position in _HOST_RESULTS.get(func, ()):
-            self.world.claims.put(out[position], CPU)
+        if func is torch._pad_packed_sequence:  # it decomposes before an operation is seen
+            self.world.claims.put(out[1], CPU)
         return out
 
     def common(self, values: Any) -> torch.device | None:
@@ -123,23 +123,17 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def _check_generator(self, func: Any, generator: Any, device: torch.device) -> None:
         claimed = getattr(generator, "claimed", CPU)
         if claimed.type != device.type:
-            operand = rules.Operand("generator", str(claimed))
-            verdict = rules.Verdict(str(device), (operand,), str(device))
             stand_in = torch.empty(0, device=CPU)  # a default device would ask for a GPU here
             origin = Origin("made", "torch.Generator", getattr(generator, "made_at", None))
             self.world.claims.put(stand_in, claimed, origin)
             text = rules.OTHER_GENERATOR.format(device.type, claimed.type)
-            self.world.refuse(verdict, [(operand, stand_in)], name_of(func), text)
+            self.world.apart("generator", stand_in, device, name_of(func), text)
 
     def check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
         """Raise where a tensor is read on the host that claims to lie elsewhere."""
+        text = _TYPE_ERRORS.get(func)
         for name, tensor in tensors:
-            device = self.world.claims.device(tensor) if isinstance(tensor, Tensor) else CPU
-            if device is not None and device.type in CLAIMED:
-                operand = rules.Operand(name, str(device), tensor.dim())
-                text, verdict = _TYPE_ERRORS.get(func), rules.Verdict("cpu", (operand,), "cpu")
-                kind, text = (RuntimeError, None) if text is None else (TypeError, text.format(device))
-                self.world.refuse(verdict, [(operand, tensor)], name_of(func), text, kind)
+            self.world.apart(name, tensor, CPU, name_of(func), text, RuntimeError if text is None else TypeError)
 
     def device_of(self, value: Any) -> torch.device | None:
         """The device that a value claims if it is a tensor; None where it is not known."""
@@ -328,8 +322,8 @@ def _device_get(surface: Surface, tensor: Tensor, *rest: Any) -> torch.device:
     return surface.world.claims.device(tensor) or tensor.device
 
 
-def _is_on(kind: str) -> Callable[..., bool]:
-    return lambda surface, tensor, *rest: _device_get(surface, tensor).type == kind
+def _is_on(kind: str, surface: Surface, tensor: Tensor, *rest: Any) -> bool:
+    return _device_get(surface, tensor).type == kind
 
 
 def _get_device(surface: Surface, tensor: Tensor) -> int:
@@ -421,7 +415,7 @@ def _named_device(value: Any) -> Any:
 
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.device.__get__: _device_get,
-    **{getattr(_T, f"is_{kind}").__get__: _is_on(kind) for kind in ("cpu", *CLAIMED)},
+    **{getattr(_T, f"is_{kind}").__get__: functools.partial(_is_on, kind) for kind in ("cpu", *CLAIMED)},
     _T.get_device: _get_device,
     _T.grad.__set__: _set_grad,
     _T.register_hook: lambda surface, tensor, hook: tensor.register_hook(surface.hook(hook)),
@@ -462,8 +456,6 @@ _HOST_ARGUMENTS: dict[Any, Callable[..., list[tuple[str, Any]]]] = {
 }
 # How torch refuses it, where that is a TypeError.
 _TYPE_ERRORS = {_T.numpy: rules.NO_NUMPY, _T.__array__: rules.NO_NUMPY, torch.set_rng_state: rules.NO_STATE}
-# What comes out on the host, by its position, of calls that decompose before an operation is seen.
-_HOST_RESULTS: dict[Any, tuple[int, ...]] = {torch._pad_packed_sequence: (1,)}
 
 _COPIES = (_T.copy_, _T.__setitem__)
 _GRIDS = (torch.meshgrid, torch.cartesian_prod)  # of axes, each a tensor
@@ -790,7 +782,6 @@ def _grouped(surface: Surface) -> Callable[..., dict[Any, Any]]:
 
 
 def _scattered(gpus: Any, sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor, ...]:
-    """The chunks of a tensor, each on its GPU."""
     return tuple(one.to(device_of(gpu)) for gpu, one in zip(gpus, tensor.chunk(len(gpus), dim), strict=False))
 
 
