@@ -199,6 +199,7 @@ LEGAL: dict[str, Callable[[], torch.Tensor]] = {
     "_foreach_addcmul_": factors,
     "_foreach_addcdiv_": lambda: torch._foreach_addcdiv([gpu(3)], [gpu(3)], [gpu(3)], torch.tensor([0.5]))[0],
     "_foreach_mul": lambda: torch._foreach_mul([gpu(3)], torch.tensor(2.0))[0],
+    "bernoulli_": lambda: gpu(3).bernoulli_(torch.full((3,), 0.5)),
     "linspace": lambda: torch.linspace(torch.tensor(0.0), torch.tensor(1.0), 3, out=gpu(3)),
     "soft_margin_loss": lambda: F.soft_margin_loss(gpu(3), torch.tensor(1.0)),
     "slice_scatter": lambda: torch.slice_scatter(gpu(4), torch.ones(2), 0, 0, 2),

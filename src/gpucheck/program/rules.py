@@ -160,6 +160,7 @@ RULES: tuple[Rule, ...] = (
         free=("lr",),
         by_position=True,
     ),
+    Rule(("bernoulli",), "probabilities are copied to the device", free=("p",)),
     Rule(("linspace", "logspace"), "the ends are read on the host", anywhere=("start", "end")),
     Rule(("soft_margin_loss", "soft_margin_loss_backward"), "a 0-dim target counts as a number", numbers=("target",)),
     Rule(
@@ -167,7 +168,7 @@ RULES: tuple[Rule, ...] = (
             *("add", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "fmod", "pow", "float_power", "ldexp"),
             *("eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "fmax", "fmin", "where", "allclose", "dist"),
             *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "__lshift__"),
-            *("__rshift__", "__ilshift__", "__irshift__", "atan2", "copysign", "heaviside", "xlogy", "bernoulli"),
+            *("__rshift__", "__ilshift__", "__irshift__", "atan2", "copysign", "heaviside", "xlogy"),
             "special",
         ),
         "a 0-dim CPU tensor counts as a number",
