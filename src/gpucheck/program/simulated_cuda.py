@@ -323,7 +323,7 @@ def _device_get(surface: Surface, tensor: Tensor, *rest: Any) -> torch.device:
 
 
 def _is_on(kind: str, surface: Surface, tensor: Tensor, *rest: Any) -> bool:
-    return _device_get(surface, tensor).type == kind
+    return bool(_device_get(surface, tensor).type == kind)
 
 
 def _get_device(surface: Surface, tensor: Tensor) -> int:
@@ -355,7 +355,7 @@ def _format(surface: Surface, tensor: Tensor, spec: str) -> str:
         return str(surface.again(object.__format__)(tensor, spec))
     if surface.world.stands_in(tensor):
         return format(surface.world.assume("format", torch.zeros((), dtype=tensor.dtype, device=CPU).item()), spec)
-    return str(Tensor.__format__(tensor, spec))
+    return str(tensor.__format__(spec))
 
 
 def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:

@@ -565,9 +565,12 @@ def _replace(holder: Any, name: str, make: Callable[[Callable[..., Any]], Callab
         setattr(holder, name, make(original))
 
 
+def _listed(known: Any) -> Any:
+    return [*known, *(getattr(torch.Tensor, name) for name in _LISTED)]
+
+
 def install() -> None:
     """Put what measures in the place of what is measured."""
-    from torch.nn.parameter import UninitializedTensorMixin
     from torch.optim import optimizer
     from torch.utils.data import dataloader
 
@@ -582,7 +585,8 @@ def install() -> None:
         _replace(tensor, name, _mover)
     _replace(tensor, "copy_", _filler)
     # A lazy parameter takes listed methods alone.
-    _replace(UninitializedTensorMixin, "_allowed_methods", lambda known: [*known, *(vars(tensor)[m] for m in _LISTED)])
+    lazy: Any = torch.nn.parameter
+    _replace(lazy.UninitializedTensorMixin, "_allowed_methods", _listed)
     for name, kind in _FUNCTIONS.items():
         _replace(torch, name, functools.partial(_reader, kind))
     for name in _SYNCHRONISE:
