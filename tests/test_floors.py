@@ -80,7 +80,9 @@ SIZES = {
     # names a tensor and a value that are there, and reads methods whose receiver has another name. A rank that is late
     # in few steps, or leaves early, is named. What torch on CUDA refuses above its operations: NCCL, gradients, numpy,
     # GPUs and memory that are not there. An error in one line and the steps of a rank have a name.
-    "program": (27, 6958),  # who shares a host with rank 0 leaves it the job's folder
+    # A size on the GPU makes a CPU tensor, gradients go back to the CPU, a printed tensor says its device, lazy
+    # parameters move, states of generators are read on the host: mistakes that passed, or were none.
+    "program": (27, 6990),
     "render": (24, 3823),  # what ended a program is its answer; what tests all memory (stress)
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a
     # rank and its cost.
