@@ -54,8 +54,8 @@ FLOORS = {
 # and lower it where it shrank.
 SIZES = {
     # Flags have one name on every screen; what a process that ends at once removes; the api judges by statistics of the
-    # samples; the median of the others, which fleet and ranks had each; a current folder that was deleted; the text of an
-    # exception whose own `__str__` fails.
+    # samples; the median of the others, which fleet and ranks had each; a current folder that was deleted; the text of
+    # an exception whose own `__str__` fails.
     ".": (13, 1105),
     # A full budget is no slope; a bound is no prediction; where pages may not be counted, what is resident counts.
     "batch_size": (13, 3113),
@@ -84,12 +84,14 @@ SIZES = {
     # GPUs and memory that are not there. An error in one line and the steps of a rank have a name.
     # Who shares a host with rank 0 leaves it the job's folder. Each fix of lint can be applied to its line, and a name
     # that is bound again is another thing; what run measures never ends the program. Ranks that wait for each other,
-    # have lost a peer, share a group's name with others, or belong to an earlier start.
-    "program": (27, 7068),
+    # have lost a peer, share a group's name with others, or belong to an earlier start. A size on the GPU makes a CPU
+    # tensor, gradients go back to the CPU, a printed tensor says its device, lazy parameters move, states of generators
+    # are read on the host: mistakes that passed, or were none.
+    "program": (27, 7101),
     "render": (24, 3823),  # what ended a program is its answer; what tests all memory (stress)
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a
-    # rank and its cost; whether a rank lost its peer, and who waits in another call. A finding says whether it answers to
-    # a threshold: three places looked into its evidence.
+    # rank and its cost; whether a rank lost its peer, and who waits in another call. A finding says whether it answers
+    # to a threshold: three places looked into its evidence.
     "report": (17, 1800),
     "smoke": (6, 923),  # a device that others fill is not called wrong
     # A device slow at times or at the end; one that is ahead of most others; a GPU that is lost without an Xid.

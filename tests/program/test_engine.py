@@ -19,6 +19,7 @@ from torch import nn
 
 from gpucheck.program import rules
 from gpucheck.program.engine import DeviceMismatch, World
+from gpucheck.program.run import hooks
 from gpucheck.program.simulated_cuda import Surface, claimed
 
 GPU = torch.device("cuda:0")
@@ -58,6 +59,10 @@ def test_a_tensor_says_where_it_is(surface: Surface) -> None:
         lambda x: torch.ones(3).to("cuda", torch.float16, non_blocking=True),
         lambda x: torch.ones(3).type("torch.cuda.HalfTensor"),
         lambda x: torch.as_tensor([1.0], device=x.device),
+        lambda x: torch.zeros(2, 2, out=x),
+        lambda x: torch.randn(2, 2, out=x),
+        lambda x: torch.sparse_coo_tensor([[0, 1]], x[0], (3,)),
+        lambda x: torch.unravel_index(x.long(), (2, 2))[0],
         lambda x: torch.empty_strided((2,), (1,), device=x.device),
         lambda x: torch.add(x, x, out=torch.empty(0, device="cuda")),
         lambda x: nn.Parameter(x).data,
@@ -73,6 +78,109 @@ def test_a_move_is_differentiable_and_goes_back(surface: Surface) -> None:
     (weight.cuda() * torch.ones(3, device="cuda")).sum().backward()
     assert weight.grad is not None and weight.grad.device.type == "cpu"
     assert weight.grad.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [torch.arange, torch.randperm, torch.eye, torch.zeros, lambda n: torch.linspace(0, n, 3), torch.hann_window],
+)
+def test_a_size_that_lies_on_a_gpu_is_only_read(surface: Surface, made: Any) -> None:
+    """As the longest of a batch's lengths, from which a mask is made."""
+    assert made(torch.tensor([4, 5]).cuda().max()).device.type == "cpu"
+
+
+def test_a_tensor_says_its_device_as_it_is_printed(surface: Surface) -> None:
+    x = torch.tensor([1.0, 2.0], device="cuda")
+    assert str(x) == f"{x}" == "tensor([1., 2.], device='cuda:0')"
+    assert repr([x.sum(), x.cpu()]) == "[tensor(3., device='cuda:0'), tensor([1., 2.])]" and f"{x.sum()}" == "3.0"
+    assert f"{nn.Parameter(x.sum())}".endswith("tensor(3., device='cuda:0', requires_grad=True)")
+
+
+def test_a_lazy_layer_moves(surface: Surface) -> None:
+    layer = nn.LazyLinear(2).to("cuda").half().float()
+    assert layer(torch.ones(1, 3).cuda()).device == layer.weight.device == GPU
+
+
+def test_a_lazy_layer_moves_while_copies_are_counted() -> None:
+    hooks.install()
+    try:
+        assert nn.LazyLinear(2).to("cpu").cpu()(torch.ones(1, 3)).shape == (1, 2)
+    finally:
+        hooks.uninstall()
+
+
+def test_what_torch_runs_in_python_makes_its_tensors_where_the_call_is(surface: Surface) -> None:
+    """Not what a user's own code in it makes."""
+
+    class Host(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(gradient.cpu().numpy())
+
+    with pytest.raises(RuntimeError, match="Function HostBackward returned an invalid gradient at index 0"):
+        Host.apply(torch.ones(2, device="cuda", requires_grad=True)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    "restore",
+    [lambda state: torch.set_rng_state(state), lambda state: torch.cuda.set_rng_state_all([state])],
+)
+def test_the_state_of_a_generator_is_read_on_the_host(surface: Surface, restore: Any) -> None:
+    """As a checkpoint has it that was loaded with map_location="cuda"."""
+    restore(torch.get_rng_state())
+    with pytest.raises(TypeError, match="must be a torch"):
+        restore(torch.get_rng_state().cuda())
+
+
+def test_lengths_and_targets_go_to_the_scores_on_the_cpu(surface: Surface) -> None:
+    scores = torch.zeros(5, 2, 4).log_softmax(-1)
+    loss = nn.functional.ctc_loss(scores, torch.ones(2, 2).long().cuda(), torch.tensor([5, 5]), torch.tensor([2, 2]))
+    assert loss.device.type == "cpu"
+
+
+def test_a_sparse_tensor_on_a_gpu_leaves_its_parts_where_they_are(surface: Surface) -> None:
+    places, values = torch.tensor([[0, 1]]), torch.ones(2)
+    made = torch.sparse_coo_tensor(places, values, (3,), device="cuda")
+    assert made.device == made.coalesce().values().device == GPU
+    assert places.device.type == values.device.type == "cpu"
+
+
+def _set(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros_like(x)
+    out[0] = weight
+    return out * x
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize(
+    "used",
+    [
+        lambda x, weight: x * weight.sum(),
+        lambda x, weight: x / weight.exp().mean(),
+        lambda x, weight: torch.where(x > 0, weight.sum(), x),
+        _set,
+        lambda x, weight: torch.zeros_like(x).copy_(weight) * x,
+    ],
+)
+def test_a_gradient_goes_back_to_its_tensor_on_the_cpu(surface: Surface, used: Any, shape: Any) -> None:
+    weight, beside = nn.Parameter(torch.ones(shape)), nn.Linear(2, 2).cuda()
+    optimizer = torch.optim.Adam([weight, *beside.parameters()])
+    for _ in range(2):
+        used(beside(torch.ones(3, 2).cuda()), weight).sum().backward()
+        assert weight.grad is not None and weight.grad.device.type == "cpu"
+        nn.utils.clip_grad_norm_([weight, *beside.parameters()], 1.0)
+        optimizer.step()
+
+
+def test_a_gradient_goes_back_from_the_cpu_to_a_gpu(surface: Surface) -> None:
+    layer, losses = nn.Linear(2, 2).cuda(), torch.zeros(2, 2)
+    losses[0] = layer(torch.ones(2).cuda())
+    losses.sum().backward()
+    assert layer.weight.grad is not None and (layer.weight.grad + layer.weight).device == GPU
 
 
 def test_a_device_for_all_that_is_made(surface: Surface) -> None:

@@ -63,6 +63,28 @@ def test_which_operations_take_a_number(operation: str, wrong: list[str]) -> Non
     assert told(f"aten::{operation}", *given) == (GPU, wrong)
 
 
+@pytest.mark.parametrize(
+    ("operation", "is_wrong"),
+    [
+        *((name, False) for name in ("add", "mul_", "div", "pow", "addcmul", "lerp")),
+        *((name, True) for name in ("maximum", "minimum_", "clamp_min", "addcdiv_")),
+    ],
+)
+def test_which_lists_take_numbers(operation: str, is_wrong: bool) -> None:
+    """As their elements do: torch's CUDA code works on one after the other where a list has a CPU tensor."""
+    name = {"addcmul": "tensor2", "addcdiv_": "tensor2", "lerp": "weights"}.get(operation, "other")
+    given = (Operand("self[0]", GPU), Operand(f"{name}[0]", CPU, dim=0))
+    assert told(f"aten::_foreach_{operation}", *given) == (GPU, [f"{name}[0]"] if is_wrong else [])
+
+
+def test_of_numbers_alone_a_gpu_makes_nothing() -> None:
+    out = Operand("out", GPU, 0, True)
+    numbers = Operand("self", CPU, 0), Operand("other", CPU, 0)
+    assert told("aten::add", *numbers, out) == (GPU, ["self", "other"])
+    assert told("aten::add", numbers[0], out) == (GPU, ["self"])
+    assert told("aten::add", numbers[0], Operand("other", GPU, 0), out) == (GPU, [])
+
+
 def test_an_operation_of_others_is_not_judged() -> None:
     verdict = judge("mylib::mix", [Operand("x", GPU), Operand("y", CPU)])
     assert verdict == Verdict(GPU, judged=False)
@@ -75,6 +97,8 @@ def test_lists_are_judged_position_by_position() -> None:
     assert told("aten::_foreach_add_", *counters) == (CPU, [])
     mixed = [Operand("self[0]", GPU), Operand("self[1]", CPU), Operand("other[0]", GPU), Operand("other[1]", CPU)]
     assert told("aten::_foreach_add_", *mixed) == (None, [])
+    assert told("aten::_foreach_mul_", *mixed[:1], Operand("other", CPU, 0)) == (GPU, [])
+    assert told("aten::_foreach_add_", *mixed[:1], Operand("other", CPU, 0)) == (GPU, ["other"])
     left = [Operand("self[0]", GPU), Operand("self[1]", GPU), Operand("other[0]", GPU), Operand("other[1]", CPU)]
     assert told("aten::_foreach_add_", *left) == (GPU, ["other[1]"])
 
@@ -173,6 +197,11 @@ LEGAL: dict[str, Callable[[], torch.Tensor]] = {
     "ctc_loss": ctc,
     "tensor_split": lambda: torch.tensor_split(gpu(4), torch.tensor([1, 2]))[0],
     "_foreach_addcmul_": factors,
+    "_foreach_addcdiv_": lambda: torch._foreach_addcdiv([gpu(3)], [gpu(3)], [gpu(3)], torch.tensor([0.5]))[0],
+    "_foreach_mul": lambda: torch._foreach_mul([gpu(3)], torch.tensor(2.0))[0],
+    "bernoulli_": lambda: gpu(3).bernoulli_(torch.full((3,), 0.5)),
+    "linspace": lambda: torch.linspace(torch.tensor(0.0), torch.tensor(1.0), 3, out=gpu(3)),
+    "soft_margin_loss": lambda: F.soft_margin_loss(gpu(3), torch.tensor(1.0)),
     "slice_scatter": lambda: torch.slice_scatter(gpu(4), torch.ones(2), 0, 0, 2),
     "where": lambda: torch.where(gpu(3) > torch.tensor(0.0), torch.tensor(1.0), gpu(3)),
     "binary_cross_entropy_with_logits": lambda: F.binary_cross_entropy_with_logits(
@@ -230,6 +259,11 @@ ILLEGAL: dict[str, Callable[[], object]] = {
     "einsum": lambda: torch.einsum("ij,j->i", gpu(2, 3), torch.ones(3)),
     "numpy": lambda: gpu(3).numpy(),
     "generator": lambda: gpu(3).normal_(generator=torch.Generator()),
+    "out of numbers": lambda: torch.add(torch.tensor(1.0), torch.tensor(2.0), out=gpu(1)[0]),
+    "lists": lambda: torch._foreach_maximum([gpu(3)], [torch.tensor(0.0)]),
+    "a fused step": lambda: torch._amp_foreach_non_finite_check_and_unscale_([gpu(3)], gpu(1)[0], torch.tensor(1.0)),
+    "equal": lambda: torch.equal(gpu(1)[0], torch.tensor(1.0)),
+    "a range": lambda: torch.arange(gpu(1, dtype=torch.long)[0]) < gpu(2, 1),
     "a second GPU": lambda: gpu(3) + torch.ones(3, device="cuda:1"),
 }
 

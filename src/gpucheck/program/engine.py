@@ -32,7 +32,6 @@ from gpucheck.program import rules
 from gpucheck.program.options import Device
 from gpucheck.program.simulated_devices import (
     CPU,
-    Cause,
     Claims,
     Origin,
     Place,
@@ -311,22 +310,15 @@ _RAISED: dict[type[Exception], Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of torch that is running: its name, and the device that tensors made inside lie on; None is not known."""
-
-    name: str
-    device: torch.device | None
-
-
 class PerThread(threading.local):
-    """The calls of torch that are running in a thread, and how many of them the function mode works on.
+    """The calls of torch that are running in a thread, each with its name and the device that tensors made inside lie
+    on, None where that is not known; and how many of them the function mode works on.
 
     `inside` is whether an operation of torch's runs as Python, with copies that no program asked for.
     """
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[tuple[str, torch.device | None]] = []
         self.handling = 0
         self.inside = False
 
@@ -378,7 +370,7 @@ class World:
     @contextlib.contextmanager
     def calling(self, name: str, device: torch.device | None) -> Iterator[None]:
         """Yield what is made without a device of its own until this ends lies on `device`."""
-        self.here.calls.append(Call(name, device))
+        self.here.calls.append((name, device))
         try:
             yield
         finally:
@@ -431,13 +423,22 @@ class World:
         # counted, after the program has caught it.
         raise _RAISED[kind](self.last, text)
 
-    def apart(self, name: str, tensor: Any, device: torch.device | None, operation: str, text: str) -> None:
-        """Raise with torch's `text` where a lone tensor is known not to lie on `device`."""
+    def apart(
+        self,
+        name: str,
+        tensor: Any,
+        device: torch.device | None,
+        operation: str,
+        text: str | None,
+        kind: type[Exception] = RuntimeError,
+    ) -> None:
+        """Raise with torch's `text`, which may name where it lies, where a lone tensor is known not to lie on
+        `device`."""
         now = self.claims.device(tensor) if isinstance(tensor, Tensor) else None
         if now is not None and device is not None and now != device and "meta" not in (now.type, device.type):
             operand = rules.Operand(name, str(now), tensor.dim())
             verdict = rules.Verdict(str(device), (operand,), str(device))
-            self.refuse(verdict, [(operand, tensor)], operation, text)
+            self.refuse(verdict, [(operand, tensor)], operation, text and text.format(now), kind)
 
     def _raise_in_fork(self, place: Place | None, text: str, kind: type[Exception] = RuntimeError) -> NoReturn:
         self.in_fork(place, text)
@@ -481,10 +482,9 @@ class World:
     def _operand(
         self, operand: rules.Operand, tensor: Tensor, frame: FrameType | None, expected: str, *, is_wrong: bool
     ) -> MismatchedTensor:
-        known = Cause(self.claims.of(tensor).origin)
+        origin, variable, maker_device, by_maker, inside = self.claims.of(tensor).origin, None, None, False, False
         if frame is not None and operand.device != expected:
-            known = cause(frame, tensor, expected, self.claims)
-        origin = known.origin
+            origin, variable, maker_device, by_maker, inside = cause(frame, tensor, expected, self.claims)
         return MismatchedTensor(
             name=operand.name,
             device=operand.device or "unknown",
@@ -493,10 +493,10 @@ class World:
             origin=origin.kind if origin is not None else None,
             origin_name=origin.what if origin is not None else None,
             origin_place=text_of(origin.place) if origin is not None else None,
-            variable=None if operand.written else known.variable,
-            by_maker=known.is_own_call,
-            same_function=known.in_function,
-            maker_device=known.device,
+            variable=None if operand.written else variable,
+            by_maker=by_maker,
+            same_function=inside,
+            maker_device=maker_device,
         )
 
     def _module(self, frame: FrameType | None) -> str | None:
@@ -518,6 +518,7 @@ class World:
         return next((name for name, one in tensors.items() if str(self.claims.device(one)) == expected), None)
 
 
+_OF_DATA = torch.ops.aten.lift_fresh.default
 # How the allocator of a CPU says that it has no memory.
 _REFUSED_BYTES = re.compile(r"you tried to allocate (\d+) bytes")
 # `torch.FloatTensor(2, 3)`, `torch.Tensor(3)`.
@@ -567,7 +568,9 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         if not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
-            given = list(_operands(func, args, kwargs))
+            # What `torch.tensor` makes of data in torch's own code lies where the call that is running has its own.
+            is_data = func is _OF_DATA and self.world.here.handling > 0
+            given = [] if is_data else list(_operands(func, args, kwargs))
             if any(is_traceable_wrapper_subclass(tensor) for _, _, tensor in given):
                 return NotImplemented  # what it wraps comes by here itself
             verdict, operands = self._judged(func, given, kwargs)
@@ -632,7 +635,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         if not verdict.judged and name not in world.unjudged:
             world.unjudged[name] = here()
         if verdict.wrong:
-            called = world.here.calls[-1].name if world.here.calls else name.partition("::")[2]
+            called = world.here.calls[-1][0] if world.here.calls else name.partition("::")[2]
             world.refuse(verdict, operands, called)
         return verdict, operands
 
@@ -644,7 +647,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         says so.
         """
         if self.world.here.calls:
-            return _text(self.world.here.calls[-1].device)
+            return _text(self.world.here.calls[-1][1])
         asks_for_none = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
         frame = user_frame(sys._getframe(3))
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""

@@ -269,6 +269,11 @@ def _bare(device: str) -> str:
     return device.removesuffix(":0")
 
 
+_UNJUDGED = (
+    "every operation could be judged",
+    "An operation of another library was not judged. It may accept tensors on any device.",
+    "run it once on a GPU",
+)
 _MODEL = of(
     "model",
     Id(
@@ -333,12 +338,7 @@ _MODEL = of(
         "It was not run, or the analysis stopped; the finding names the line.",
         "add --input; gpucheck run measures the program while it runs",
     ),
-    Id(
-        "model.unjudged",
-        "every operation could be judged",
-        "An operation of another library was not judged. It may accept tensors on any device.",
-        "run it once on a GPU",
-    ),
+    Id("model.unjudged", *_UNJUDGED),
     Id(
         "model.note",
         "all that was asked for could be run",
@@ -400,12 +400,7 @@ _RUN_DRY = of(
         "such a value are info.",
         "leave out --no-values",
     ),
-    Id(
-        "run.dry.unjudged",
-        "every operation could be judged",
-        "An operation of another library was not judged. It may accept tensors on any device.",
-        "run it once on a GPU",
-    ),
+    Id("run.dry.unjudged", *_UNJUDGED),
 )
 _RUN = of(
     "run",

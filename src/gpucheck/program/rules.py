@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 CPU = "cpu"
 # What torch and its own compiler define; an operation of anybody else's is not judged.
@@ -28,6 +29,7 @@ NO_ACCELERATOR = "Cannot access accelerator device when none is available"
 APART = "Expected all tensors to be on the same device"
 # How CUDA's torch refuses what lies elsewhere in Python and C++ above its operations, with the devices or types.
 NO_NUMPY = "can't convert {} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+NO_STATE = "RNG state must be a torch.ByteTensor"
 OTHER_GENERATOR = "Expected a '{}' device type for generator but found '{}'"
 OTHER_TYPE = "hook '{}' has changed the type of value (was {} got {})"
 OTHER_GRAD = (
@@ -72,9 +74,10 @@ class Rule:
     """The placement rule of an operation beyond the default, by the names of its arguments in torch's schema.
 
     `free` may lie on the CPU whatever the rest; with `anywhere` on any device. `host` must lie on the CPU. `numbers`
-    may be 0-dim CPU tensors. "*" is every argument. `on_host` are the positions of results that are always on the CPU.
-    `follows` is the argument whose device the results have, where it is not the common one. With `by_position`, the
-    entries of several lists at one position must agree; other positions do not matter.
+    may be 0-dim CPU tensors. "*" is every argument, with `by_position` every entry of a list. `on_host` are the
+    positions of results that are always on the CPU. `follows` is the argument whose device the results have, where it
+    is not the common one. With `by_position`, the entries of several lists at one position must agree; other positions
+    do not matter.
     """
 
     operations: tuple[str, ...]
@@ -137,27 +140,36 @@ RULES: tuple[Rule, ...] = (
         free=("input_lengths", "target_lengths", "targets"),
     ),
     Rule(("tensor_split",), "split positions are read on the host", host=("tensor_indices_or_sections",)),
+    Rule(("_foreach_addcdiv",), "a tensor of factors is read on the host", host=("scalars",), by_position=True),
     Rule(
-        ("_foreach_addcdiv", "_foreach_addcmul"),
-        "a tensor of factors is read on the host",
+        ("_foreach_addcmul",),
+        "a tensor of factors is read on the host, and only the second list counts as numbers",
         host=("scalars",),
-        numbers=("*",),
+        numbers=("tensor2",),
+        by_position=True,
+    ),
+    Rule(
+        ("_foreach_mul", "_foreach_div"),
+        "the factor of a list counts as a number too",
+        numbers=("*", "other"),
         by_position=True,
     ),
     Rule(
         ("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad"),
         "a learning rate may be a CPU scalar",
         free=("lr",),
-        numbers=("*",),
         by_position=True,
     ),
+    Rule(("bernoulli",), "probabilities are copied to the device", free=("p",)),
+    Rule(("linspace", "logspace"), "the ends are read on the host", anywhere=("start", "end")),
+    Rule(("soft_margin_loss", "soft_margin_loss_backward"), "a 0-dim target counts as a number", numbers=("target",)),
     Rule(
         (
             *("add", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "fmod", "pow", "float_power", "ldexp"),
             *("eq", "ne", "lt", "le", "gt", "ge", "maximum", "minimum", "fmax", "fmin", "where", "allclose", "dist"),
             *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "__lshift__"),
-            *("__rshift__", "__ilshift__", "__irshift__", "atan2", "copysign", "heaviside", "xlogy", "bernoulli"),
-            *("linspace", "logspace", "special", "equal"),
+            *("__rshift__", "__ilshift__", "__irshift__", "atan2", "copysign", "heaviside", "xlogy"),
+            "special",
         ),
         "a 0-dim CPU tensor counts as a number",
         numbers=("*",),
@@ -165,14 +177,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ("addcmul", "lerp", "logical_and", "logical_or", "logical_xor", "binary_cross_entropy_with_logits"),
         "only these count as numbers",
-        numbers=("tensor2", "weight", "other", "pos_weight"),
+        numbers=("tensor2", "weight", "weights", "other", "pos_weight"),
     ),
 )
 _BY_NAME = {name: rule for rule in RULES for name in rule.operations}
 _DEFAULT = Rule((), "all operands must be on one device")
-_FOREACH = Rule((), "lists are processed element by element", numbers=("*",), by_position=True)
-# Families, whose operations of several tensors are alike.
-_FAMILIES = {"_foreach_": _FOREACH, "_amp_foreach_": _FOREACH, "special_": _BY_NAME["special"]}
+# What processes the elements of lists, where its name is another than the list's.
+_ELEMENTS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +201,17 @@ class Verdict:
     judged: bool = True
 
 
+@cache
 def rule_of(operation: str) -> Rule | None:
     """The rule of `aten::index`; None for an operation that is not torch's own."""
     space, _, name = operation.partition("::")
     if space not in JUDGED:
         return None
-    default = next((rule for prefix, rule in _FAMILIES.items() if name.startswith(prefix)), _DEFAULT)
-    return _BY_NAME.get(name) or _BY_NAME.get(name.removesuffix("_"), default)  # in place it is the same
+    own = _BY_NAME.get(name) or _BY_NAME.get(name.removesuffix("_"))  # in place it is the same
+    if own is None and name.startswith(("_foreach_", "_amp_foreach_")):  # element by element
+        element = name.partition("foreach_")[2].removesuffix("_")
+        return replace(_BY_NAME.get(_ELEMENTS.get(element, element), _DEFAULT), by_position=True)
+    return own or (_BY_NAME["special"] if name.startswith("special_") else _DEFAULT)
 
 
 def judge(operation: str, operands: Sequence[Operand]) -> Verdict:
@@ -220,8 +235,15 @@ def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
         and not (one.argument in rule.free and one.device == CPU)
     ]
     small = [one for one in core if one.device == CPU and one.dim == 0 and not one.written]
-    numbers = [one for one in small if {"*", one.argument} & {*rule.numbers}]
-    core = [one for one in core if one not in numbers] or core
+    every = "*" in rule.numbers
+    numbers = [
+        one
+        for one in small
+        if one.argument in rule.numbers or (every and not (rule.by_position and one.name == one.argument))
+    ]
+    others = [one for one in core if one not in numbers]
+    if not all(one.argument == "out" for one in others):  # of numbers alone no kernel of a GPU makes its result
+        core = others
     device = _common(core or known)
     if rule.follows is not None:
         device = next((one.device for one in operands if one.argument == rule.follows), device)

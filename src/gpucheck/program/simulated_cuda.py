@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gpucheck.program import engine, rules
 from gpucheck.program.engine import DeviceMismatch, Dispatch, World, tensors_in
@@ -64,6 +65,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         self.copied: set[Origin] = set()
         # Functions of torch by what was put in their place: torch names the latter.
         self.originals: dict[Any, Any] = {}
+        # Tensors whose gradients are moved to where they are.
+        self._returning = WeakIdKeyDictionary()
         self._constructors = frozenset(_device._device_constructors())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -74,7 +77,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             answer = _ANSWERS.get(func)
             if answer is not None:
                 return answer(self, *args, **kwargs)
-            if func in self._constructors or kwargs.get("device") is not None:
+            is_factory = func in self._constructors and kwargs.get("out") is None
+            if is_factory or kwargs.get("device") is not None:
                 return self._made(func, args, kwargs)
             return self._called(func, args, kwargs)
         except RuntimeError as error:
@@ -98,12 +102,14 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             for place, tensor in enumerate(tensors_in(args)):
                 self.world.apart(f"tensors[{place}]", tensor, device, name_of(func), rules.OTHER_GRID)
         if func in _CARRIES and device is not None:
+            device = self.world.claims.device(args[0] if args else kwargs["log_probs"]) or device
             args = tuple(self.move(arg, device) if isinstance(arg, Tensor) else arg for arg in args)
             kwargs = {key: self.move(arg, device) if isinstance(arg, Tensor) else arg for key, arg in kwargs.items()}
+        self._give_back([*args, *kwargs.values()], func in _COPIES)
         with self.world.calling(name_of(func), device):
             out = func(*args, **kwargs)
-        for position in _HOST_RESULTS.get(func, ()):
-            self.world.claims.put(out[position], CPU)
+        if func is torch._pad_packed_sequence:  # it decomposes before an operation is seen
+            self.world.claims.put(out[1], CPU)
         return out
 
     def common(self, values: Any) -> torch.device | None:
@@ -117,23 +123,17 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def _check_generator(self, func: Any, generator: Any, device: torch.device) -> None:
         claimed = getattr(generator, "claimed", CPU)
         if claimed.type != device.type:
-            operand = rules.Operand("generator", str(claimed))
-            verdict = rules.Verdict(str(device), (operand,), str(device))
             stand_in = torch.empty(0, device=CPU)  # a default device would ask for a GPU here
             origin = Origin("made", "torch.Generator", getattr(generator, "made_at", None))
             self.world.claims.put(stand_in, claimed, origin)
             text = rules.OTHER_GENERATOR.format(device.type, claimed.type)
-            self.world.refuse(verdict, [(operand, stand_in)], name_of(func), text)
+            self.world.apart("generator", stand_in, device, name_of(func), text)
 
     def check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
         """Raise where a tensor is read on the host that claims to lie elsewhere."""
+        text = _TYPE_ERRORS.get(func)
         for name, tensor in tensors:
-            device = self.world.claims.device(tensor) if isinstance(tensor, Tensor) else CPU
-            if device is not None and device.type in CLAIMED:
-                operand = rules.Operand(name, str(device), tensor.dim())
-                text, kind = (rules.NO_NUMPY.format(device), TypeError) if func in _NUMPY else (None, RuntimeError)
-                verdict = rules.Verdict("cpu", (operand,), "cpu")
-                self.world.refuse(verdict, [(operand, tensor)], name_of(func), text, kind)
+            self.world.apart(name, tensor, CPU, name_of(func), text, RuntimeError if text is None else TypeError)
 
     def device_of(self, value: Any) -> torch.device | None:
         """The device that a value claims if it is a tensor; None where it is not known."""
@@ -141,6 +141,20 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             return self.world.claims.device(value) if isinstance(value, Tensor) else None
 
     # -- gradients -----------------------------------------------------------------------------------------------------
+
+    def _give_back(self, values: Any, copies: bool) -> None:
+        """Let autograd move the gradients of a call on several devices back to where their tensors are: as it does in
+        C++ with that of a number, and with each of a call that `copies`."""
+        with torch._C.DisableTorchFunctionSubclass():  # a lazy parameter refuses to be asked
+            tensors = [one for one in tensors_in(values) if not torch._C._functorch.is_functorch_wrapped_tensor(one)]
+            devices = [self.world.claims.device(tensor) for tensor in tensors]
+            if len({*devices} - {None}) < 2 or not torch.is_grad_enabled():
+                return
+            for tensor, device in zip(tensors, devices, strict=True):
+                is_moved = tensor.requires_grad and (copies or tensor.dim() == 0)
+                if is_moved and device is not None and tensor not in self._returning:
+                    self._returning[tensor] = True
+                    tensor.register_hook(functools.partial(self.move, device=device))
 
     def check_gradient(self, gradient: Any, device: torch.device | None, what: str, place: int, by: str = "") -> Any:
         """The gradient; raises where it is not on `device`, as autograd does, which is C++. It moves a number."""
@@ -176,10 +190,10 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A tensor that is made with or without a `device`: on the CPU, claiming what was asked for."""
         device = device_of(kwargs.get("device"))
-        source = args[0] if args and isinstance(args[0], Tensor) else None
+        source = next((one for one in (*args[:2], *kwargs.values()) if isinstance(one, Tensor)), None)
         if device is None and func in self._constructors:
             device = device_of(_device.CURRENT_DEVICE)
-            if device is None and source is not None:  # torch.as_tensor(x), torch.tensor(x): where x is
+            if device is None and source is not None and func in _OF_DATA:
                 device = self.world.claims.device(source)
             device = device or CPU
         if device is None or _is_real(device):
@@ -189,12 +203,15 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         generator = kwargs.get("generator")
         if generator is not None:
             self._check_generator(func, generator, device)
+        if func in _SPARSE and kwargs.get("device") is not None:  # it would hold what it is given, which stays
+            args = tuple(self.move(one, device) if isinstance(one, Tensor) else one for one in args)
+            kwargs = {key: self.move(one, device) if isinstance(one, Tensor) else one for key, one in kwargs.items()}
         kwargs = {**kwargs, "device": self.world.home(device)}
         if generator is not None and not self.world.has_values:
             kwargs["generator"] = None
         with self.world.calling(name_of(func), device):
             out = func(*args, **kwargs)
-        if source is not None and isinstance(out, Tensor) and storage_of(out) is storage_of(source):
+        if source is not None and func not in _SPARSE and storage_of(out) is storage_of(source):
             return self.move(source, device)  # torch.as_tensor of a tensor that is elsewhere
         origin = Origin("made", name_of(func), here()) if device == CPU else None
         for tensor in tensors_in(out):
@@ -305,8 +322,8 @@ def _device_get(surface: Surface, tensor: Tensor, *rest: Any) -> torch.device:
     return surface.world.claims.device(tensor) or tensor.device
 
 
-def _is_on(kind: str) -> Callable[..., bool]:
-    return lambda surface, tensor, *rest: _device_get(surface, tensor).type == kind
+def _is_on(kind: str, surface: Surface, tensor: Tensor, *rest: Any) -> bool:
+    return bool(_device_get(surface, tensor).type == kind)
 
 
 def _get_device(surface: Surface, tensor: Tensor) -> int:
@@ -333,10 +350,12 @@ def _to(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _format(surface: Surface, tensor: Tensor, spec: str) -> str:
-    """A number as text, which torch does not make of a meta tensor."""
-    if surface.world.stands_in(tensor) and tensor.dim() == 0:
+    """A number as text, which torch does not make of a meta tensor; of another tensor what is printed."""
+    if tensor.dim() or type(tensor) is not Tensor:
+        return str(surface.again(object.__format__)(tensor, spec))
+    if surface.world.stands_in(tensor):
         return format(surface.world.assume("format", torch.zeros((), dtype=tensor.dtype, device=CPU).item()), spec)
-    return str(Tensor.__format__(tensor, spec))
+    return str(tensor.__format__(spec))
 
 
 def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
@@ -396,7 +415,7 @@ def _named_device(value: Any) -> Any:
 
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.device.__get__: _device_get,
-    **{getattr(_T, f"is_{kind}").__get__: _is_on(kind) for kind in ("cpu", *CLAIMED)},
+    **{getattr(_T, f"is_{kind}").__get__: functools.partial(_is_on, kind) for kind in ("cpu", *CLAIMED)},
     _T.get_device: _get_device,
     _T.grad.__set__: _set_grad,
     _T.register_hook: lambda surface, tensor, hook: tensor.register_hook(surface.hook(hook)),
@@ -408,6 +427,8 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.pin_memory: _pin,
     _T.is_pinned: lambda surface, tensor, *rest, **kwargs: storage_of(tensor) in surface.world.pinned,
     _T.tolist: _tolist,
+    # It prints the device that the tensor says.
+    _T.__repr__: lambda surface, tensor, **kwargs: surface.again(torch._tensor_str._str)(tensor, **kwargs),
     _T.__format__: _format,
     **{func: functools.partial(_beside, func) for func in (_T.new, _T.new_tensor)},
     _T.type: _type,
@@ -419,6 +440,10 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     ),
 }
 
+# What makes a tensor where its data is. A tensor that is a size or a bound, as in `torch.arange(n)`, is only read.
+_SPARSE = (torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor, torch.sparse_compressed_tensor)
+_OF_DATA = (torch.tensor, torch.as_tensor, torch.asarray, *_SPARSE)
+
 # What reads its tensor on the host: the arguments by name. `split` is here because it decomposes before it is seen.
 _SECTIONS = "tensor_indices_or_sections"
 _HOST_ARGUMENTS: dict[Any, Callable[..., list[tuple[str, Any]]]] = {
@@ -429,10 +454,10 @@ _HOST_ARGUMENTS: dict[Any, Callable[..., list[tuple[str, Any]]]] = {
         lambda tensor, places=None, *rest, **more: [(_SECTIONS, more.get(_SECTIONS, places))],
     ),
 }
-_NUMPY = (_T.numpy, _T.__array__)
-# What comes out on the host, by its position, of calls that decompose before an operation is seen.
-_HOST_RESULTS: dict[Any, tuple[int, ...]] = {torch._pad_packed_sequence: (1,)}
+# How torch refuses it, where that is a TypeError.
+_TYPE_ERRORS = {_T.numpy: rules.NO_NUMPY, _T.__array__: rules.NO_NUMPY, torch.set_rng_state: rules.NO_STATE}
 
+_COPIES = (_T.copy_, _T.__setitem__)
 _GRIDS = (torch.meshgrid, torch.cartesian_prod)  # of axes, each a tensor
 # What takes its arguments to the device by itself: lengths and targets may lie on the CPU.
 _CARRIES = (torch.ctc_loss, torch.nn.functional.ctc_loss)
@@ -548,7 +573,7 @@ def _cuda_functions(world: World) -> dict[str, Any]:
     # Done already, and nothing to count.
     silent = (
         *("synchronize", "empty_cache", "init", "_lazy_init", "ipc_collect", "set_stream", "set_sync_debug_mode"),
-        *("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
+        *("manual_seed", "manual_seed_all", "seed", "seed_all"),
         *("reset_accumulated_memory_stats", "set_per_process_memory_fraction", "_set_stream_by_id"),
     )
     answers = {
@@ -706,6 +731,17 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     def pushed(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
         push(surface.again(pack), surface.again(unpack))
 
+    set_state = torch.set_rng_state
+
+    def restoring(original: Callable[..., None]) -> Callable[..., None]:
+        """Return what sets the state of a generator, which is read on the host."""
+
+        def restored(*args: Any, **kwargs: Any) -> None:
+            surface.check_host(set_state, [("new_state", one) for one in tensors_in([*args, *kwargs.values()])])
+            original(*args, **kwargs)
+
+        return restored
+
     def checked(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         """The backward pass, whose first gradients must lie where its outputs do."""
         devices = [surface.device_of(one) for one in outputs]
@@ -718,6 +754,8 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     return [
         *patches,
         *_of_functions(surface),
+        *((owner, "set_rng_state", restoring(set_state)) for owner in (torch, torch.random)),
+        *((torch.cuda, f"set_rng_state{name}", restoring(_constant(None))) for name in ("", "_all")),
         (torch._C, "_group_tensors_by_device_and_dtype", _grouped(surface)),
         (threading.Thread, "_bootstrap_inner", begun),
         (torch.autograd, "_engine_run_backward", surface.again(checked)),
@@ -744,7 +782,6 @@ def _grouped(surface: Surface) -> Callable[..., dict[Any, Any]]:
 
 
 def _scattered(gpus: Any, sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor, ...]:
-    """The chunks of a tensor, each on its GPU."""
     return tuple(one.to(device_of(gpu)) for gpu, one in zip(gpus, tensor.chunk(len(gpus), dim), strict=False))
 
 

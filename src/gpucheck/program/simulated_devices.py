@@ -160,27 +160,18 @@ def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     try:
-        return [part.untyped_storage() for part in parts(tensor)]
-    except (NotImplementedError, RuntimeError, ValueError):  # a wrapper, an opaque layout, a lazy parameter
+        with torch._C.DisableTorchFunctionSubclass():  # a lazy parameter refuses to be asked
+            return [part.untyped_storage() for part in parts(tensor)]
+    except (NotImplementedError, RuntimeError):  # a wrapper, an opaque layout
         return []
 
 
 # -- whose a tensor on the wrong device is -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Where an operand comes from, its name at the failing line, and what names the right device where it was made.
-
-    `variable` and `device` are expressions; None where the line has none. `is_own_call` is whether the line of the
-    origin itself calls what made it.
-    """
-
-    origin: Origin | None
-    variable: str | None = None
-    device: str | None = None
-    is_own_call: bool = False
-    in_function: bool = False
+# Where an operand comes from; expressions for it at the failing line and for the right device where it was made, None
+# where a line has none; whether the line of the origin itself calls what made it, and is in the failing function.
+Cause = tuple[Origin | None, str | None, str | None, bool, bool]
 
 
 def cause(frame: FrameType, tensor: Tensor, expected: str, claims: Claims) -> Cause:
@@ -189,13 +180,13 @@ def cause(frame: FrameType, tensor: Tensor, expected: str, claims: Claims) -> Ca
     origin = _of_optimizer(frame, tensor) or _of_module(frame, tensor, origin) or origin
     variable = _variable(frame, tensor)
     if origin is None or origin.place is None or origin.kind not in ("made", "moved"):
-        return Cause(origin, variable)
+        return origin, variable, None, False, False
     called = origin.what.rpartition(".")[2]
     line = linecache.getline(origin.place.file, origin.place.line)
     inside = origin.place.file == frame.f_code.co_filename and origin.place.line in _lines(frame.f_code)
     device = next(_names(frame, origin.place, expected, claims, inside=inside), None)
     is_own = bool(called) and re.search(rf"\b{re.escape(called)}\(", line) is not None
-    return Cause(origin, variable, device, is_own, inside)
+    return origin, variable, device, is_own, inside
 
 
 def _same(one: Any, tensor: Tensor) -> bool:

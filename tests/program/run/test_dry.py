@@ -243,6 +243,8 @@ FIXES = [
         "for x in DataLoader(torch.ones(4).cuda(), pin_memory=True):\n    pass",
         "leave out pin_memory, or keep the data on the CPU",
     ),
+    # The copy was there: the line that discards it is the one to mend, not where the data was made.
+    ("data = torch.ones(4, 2)\nfor x in DataLoader(data):\n    x.to('cuda')\n    m(x)", "x = x.to('cuda')"),
 ]
 
 

@@ -99,7 +99,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     began = time.perf_counter_ns()
     try:
         with scratch(enabled=options.scratch) as place:
-            folder = os.getcwd() if place is None else place.path
+            folder, before = place or os.getcwd(), {} if place is None else _stamps(place)
             real = "files that the program writes are real (--scratch: relative writes go to a copy)"
             copied = f"in a copy of this folder, {folder}: relative writes go there, absolute writes are real"
             emit(Notice(f"dry run: no GPU is used, but {real}" if place is None else f"dry run {copied}"))
@@ -117,7 +117,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
                     return code or UNDECIDED
                 ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None)
                 counted = answer(read, ended)
-                written = None if place is None else place.written()
+                written = None if place is None else tuple(sorted(dict(_stamps(place).items() - before.items())))
                 result = judge.dry_result(read, counted, options, written)
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
@@ -211,24 +211,10 @@ def _used() -> tuple[float | None, int | None]:
 LARGEST = units.GIB
 _LEFT_OUT = shutil.ignore_patterns(".git", "__pycache__", ".venv", "venv", "node_modules")
 
-Stamp = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Scratch:
-    """The copy, and the size and time of each of its files before the program ran."""
-
-    path: str
-    before: dict[str, Stamp]
-
-    def written(self) -> tuple[str, ...]:
-        """Files that are new or changed, by their names in the folder."""
-        return tuple(name for name, stamp in sorted(_stamps(self.path).items()) if self.before.get(name) != stamp)
-
 
 @contextlib.contextmanager
-def scratch(*, enabled: bool) -> Iterator[Scratch | None]:
-    """A copy of the current folder, deleted at the end; None where it is not wanted.
+def scratch(*, enabled: bool) -> Iterator[str | None]:
+    """The path of a copy of the current folder, deleted at the end; None where it is not wanted.
 
     Raises UsageError for a folder of more than `LARGEST`, and OSError.
     """
@@ -243,7 +229,7 @@ def scratch(*, enabled: bool) -> Iterator[Scratch | None]:
     with tempfile.TemporaryDirectory(prefix="gpucheck-scratch-", ignore_cleanup_errors=True) as place:
         path = os.path.join(os.path.realpath(place), os.path.basename(here) or "root")
         shutil.copytree(here, path, symlinks=False, ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
-        yield Scratch(path, _stamps(path))
+        yield path
 
 
 def _size(path: str) -> int:
@@ -258,8 +244,9 @@ def _size(path: str) -> int:
     return total
 
 
-def _stamps(path: str) -> dict[str, Stamp]:
-    found: dict[str, Stamp] = {}
+def _stamps(path: str) -> dict[str, tuple[int, int]]:
+    """The size and the time of each file of a folder, by its name there."""
+    found: dict[str, tuple[int, int]] = {}
     for parent, folders, files in os.walk(path):
         folders[:] = [one for one in folders if one != "__pycache__"]
         for name in files:

@@ -87,7 +87,8 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     atexit.unregister(hooks._end)
     for holder, name, _ in hooks._replaced:
         counting = vars(holder)[name]
-        made.originals[counting] = counting.__wrapped__
+        if callable(counting):
+            made.originals[counting] = counting.__wrapped__
     hooks.device_of = memory_peaks.device_of = _device_of
     memory_peaks.is_plain = lambda tensor: False
     hooks.is_pinned = _is_pinned

@@ -548,6 +548,7 @@ _WARNING = {"__float__": "float", "__int__": "int", "__complex__": "complex", "_
 _READERS = {name: name for name in ("nonzero", "equal", "masked_select", "tolist")}
 _READERS |= {"__repr__": "print", "__format__": "print"}
 _MOVERS = ("to", "cuda", "cpu", "xpu")
+_LISTED = ("to", "cuda", "cpu", "copy_")
 _SYNCHRONISE = ("cuda", "xpu", "mps", "accelerator", "mtia")
 # What was put in the place of what: the holder, the name, and the original, or None for an inherited one.
 _replaced: list[tuple[Any, str, Any]] = []
@@ -558,6 +559,10 @@ def _replace(holder: Any, name: str, make: Callable[[Callable[..., Any]], Callab
     if original is not None:
         _replaced.append((holder, name, vars(holder).get(name)))
         setattr(holder, name, make(original))
+
+
+def _listed(known: Any) -> Any:
+    return [*known, *(getattr(torch.Tensor, name) for name in _LISTED)]
 
 
 def install() -> None:
@@ -575,6 +580,9 @@ def install() -> None:
     for name in _MOVERS:
         _replace(tensor, name, functools.partial(_measured, _moved_to))
     _replace(tensor, "copy_", functools.partial(_measured, _filled))
+    # A lazy parameter takes listed methods alone.
+    lazy: Any = torch.nn.parameter
+    _replace(lazy.UninitializedTensorMixin, "_allowed_methods", _listed)
     for name in _SYNCHRONISE:
         module = getattr(torch, name, None)
         if module is not None:

@@ -7,6 +7,7 @@ It measures what a line costs, not what you would save by removing it.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 from collections.abc import Iterator
@@ -366,7 +367,7 @@ def _memory(read: counters.Read, options: RunOptions) -> DryMemory | None:
 def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Finding]:
     """All findings, the worst first. Advice on copies is what `run` gives, without times."""
     found = [
-        *_mismatches(result),
+        *_mismatches(result, counted, folder),
         *_stop(result),
         *_undone(result),
         *_memory_findings(result),
@@ -385,7 +386,7 @@ def _how_far(result: DryResult) -> str:
     return f"the whole program, {steps}" if result.steps else "the whole program"
 
 
-def _mismatches(result: DryResult) -> Iterator[Finding]:
+def _mismatches(result: DryResult, counted: RunResult, folder: str) -> Iterator[Finding]:
     for one in result.mismatches:
         made = model_judge.mismatch(one.mismatch)
         status = result.exit if result.stopped is None and not one.ended else 0
@@ -397,7 +398,8 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
         if not one.ended:
             message = f"{message}; {_caught(one.times)}" + (f" and ended with status {status}" if status else "")
         evidence = {**made.evidence, "ended": one.ended, "times": one.times}
-        fix = made.fix
+        names = {operand.variable for operand in one.mismatch.operands if operand.is_wrong}
+        fix = next(_assignments(names, counted, folder), made.fix)
         if fix is None and any(operand.is_wrong and operand.name == "generator" for operand in one.mismatch.operands):
             fix = f'{one.mismatch.place}: pass generator=torch.Generator(device="{one.mismatch.expected}")'
         if one.mismatch.operation == "Tensor.pin_memory" and all(
@@ -411,6 +413,15 @@ def _mismatches(result: DryResult) -> Iterator[Finding]:
         place = mixed.place or "an unknown line"
         message = f"operands of different dtypes: {mixed.text}; {_caught(mixed.times)}"
         yield Finding("run.dry.dtype", "warn", place, message, asdict(mixed), fix=_one_dtype(place))
+
+
+def _assignments(names: set[str | None], counted: RunResult, folder: str) -> Iterator[str]:
+    """The lines that move a tensor of one of these names and discard the copy, each as it should be."""
+    for line in counted.lines:
+        source = (line.source or "").strip()
+        name = re.split(r"\.(?:to|cuda)\(", source)[0]
+        if line.discarded and name in names:
+            yield f"{at(line.file, line.line, folder)}: {name} = {source}"
 
 
 def _in_forks(seen: CaughtError) -> Finding:
