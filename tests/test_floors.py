@@ -56,26 +56,26 @@ SIZES = {
     # Flags have one name on every screen; what a process that ends at once removes; the api judges by statistics of the
     # samples; the median of the others, which fleet and ranks had each; a current folder that was deleted; the text of
     # an exception whose own `__str__` fails.
-    ".": (13, 1105),
+    ".": (13, 1103),
     # A full budget is no slope; a bound is no prediction; where pages may not be counted, what is resident counts.
-    "batch_size": (13, 3113),
+    "batch_size": (13, 3074),
     "bench": (
         36,
-        6090,  # runs that were cut off are no pass
+        6076,  # runs that were cut off are no pass
     ),  # a large copy gets more of the time; what y.cpu() costs is said; rows with enough samples first
     "cards": (5, 891),  # the temperature from which a GPU slows down is found once
     # Settings of another benchmark are no thresholds. A run that is not there is answered with those that are; --strict
     # counts for `run`. What an option took as its value is named. judge refuses rows and thresholds that nobody would
     # judge, and says what a file does not know of its machine.
-    "cli": (14, 1387),
+    "cli": (14, 1386),
     "compare": (2, 261),  # a failure doubts the rows that it is about, and one run on both sides all of them
-    "devices": (3, 275),  # a mask that names a GPU is not why CUDA does not start
-    "doctor": (12, 1948),
+    "devices": (3, 272),  # a mask that names a GPU is not why CUDA does not start
+    "doctor": (12, 1927),
     "explain": (11, 838),  # parts of texts are looked up, and stop within a word or between two
-    "fleet": (8, 1308),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
+    "fleet": (8, 1290),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
     # The mask is read where a device's state is told; it was read in the doctor. Ctrl-C while torch loads leaves no
     # file.
-    "machine": (24, 4081),
+    "machine": (24, 4053),
     "measure": (4, 628),  # readings during the untimed calls count, whose share judges need too
     "memory": (5, 351),
     # A model's tensors and modules that its run did not reach are judged; lint knows which loader takes which dataset,
@@ -87,16 +87,16 @@ SIZES = {
     # have lost a peer, share a group's name with others, or belong to an earlier start. A size on the GPU makes a CPU
     # tensor, gradients go back to the CPU, a printed tensor says its device, lazy parameters move, states of generators
     # are read on the host: mistakes that passed, or were none.
-    "program": (27, 7101),
-    "render": (24, 3823),  # what ended a program is its answer; what tests all memory (stress)
+    "program": (27, 7102),
+    "render": (24, 3796),  # what ended a program is its answer; what tests all memory (stress)
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a
     # rank and its cost; whether a rank lost its peer, and who waits in another call. A finding says whether it answers
     # to a threshold: three places looked into its evidence.
     "report": (17, 1800),
-    "smoke": (6, 923),  # a device that others fill is not called wrong
+    "smoke": (6, 918),  # a device that others fill is not called wrong
     # A device slow at times or at the end; one that is ahead of most others; a GPU that is lost without an Xid.
     "stress": (6, 1200),
-    "work": (7, 881),  # a request for memory that cannot be met has its moment
+    "work": (7, 877),  # a request for memory that cannot be met has its moment
 }
 
 # A benchmark's folder. It imports its own files and those of bench/ itself; what several share lies there.

@@ -112,7 +112,7 @@ def test_a_lazy_layer_moves_while_copies_are_counted() -> None:
 def test_what_torch_runs_in_python_makes_its_tensors_where_the_call_is(surface: Surface) -> None:
     """Not what a user's own code in it makes."""
 
-    class Host(torch.autograd.Function):
+    class Host(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
             return x * 2
