@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,9 @@ def test_every_name_is_there_and_no_other() -> None:
         (lambda: api.doctor(time_budget_s=-1), "--time-budget must be a time above 0s"),
         (lambda: api.devices("cpu", processes="no"), "--processes is 'no'; it takes"),  # type: ignore[arg-type]
         (lambda: api.bench("matmul", search="no"), "--search is 'no'; it takes True or False"),
+        (lambda: api.bench("matmul", time_budget="long"), "--time-budget must be a time above 0s"),
+        (lambda: api.smoke("cpu", only={"tensor_"}), "--only 'tensor_' matches no check"),  # type: ignore[arg-type]
+        (lambda: api.find_batch_size("mlp", headroom=Decimal(5)), "not '500%'"),  # type: ignore[arg-type]
         (lambda: api.devices("gpu7"), "is not a device"),
         (lambda: api.judge("nowhere.json"), "'nowhere.json' cannot be read"),
         (lambda: api.judge(api.devices("cpu")), "it is a result of `gpucheck devices`"),

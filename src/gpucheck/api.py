@@ -38,9 +38,9 @@ import datetime
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, SupportsFloat
 
 import gpucheck
 from gpucheck.batch_size.command import command
@@ -242,7 +242,8 @@ def bench(
 
     naming.one_of("bench", name, [one.id for one in BENCHMARKS])
     row = next(one for one in BENCHMARKS if one.id == name)
-    made = _read(row.options, {**options, "time_budget": time_budget_s}, device)
+    given = options if time_budget_s is None else {**options, "time_budget": time_budget_s}
+    made = _read(row.options, given, device)
     installed_torch.load()
     from gpucheck.bench.judge import judge as judged
 
@@ -287,7 +288,8 @@ def _read(kind: type[Any], given: Mapping[str, object], device: object = None) -
         if value is not None and isinstance(value, bool) is not known[name].is_flag:
             takes = "True or False" if known[name].is_flag else known[name].metavar
             raise UsageError(f"{known[name].name} is {value!r}", f"it takes {takes}")
-        several = value if known[name].repeat and isinstance(value, (list, tuple)) else [value]
+        are = known[name].repeat and isinstance(value, Iterable) and not isinstance(value, (str, SupportsFloat))
+        several: Any = value if are else [value]
         texts = [one if known[name].is_flag else str(one) for one in several if one is not None]
         if texts:
             typed[name] = texts if known[name].repeat else texts[0]
@@ -389,9 +391,9 @@ def find_batch_size(
 
 
 def _percent(share: Any) -> object:
-    """A fraction as the command line has it; 12 digits hide what the product of binary numbers is off."""
-    is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
-    return f"{share * 100:.12g}%" if is_number else share
+    """A fraction, of any kind of number, as the command line has it; 12 digits hide what the binary product is off."""
+    is_number = isinstance(share, SupportsFloat) and not isinstance(share, bool)
+    return f"{float(share) * 100:.12g}%" if is_number else share
 
 
 def _named(factory: Callable[[], Any]) -> str:
