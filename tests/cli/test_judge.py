@@ -171,6 +171,14 @@ def test_one_that_was_cut_off_passes_no_threshold(
     code, document = judged(capsys, path)
     assert (code, verdicts(document)["judge.incomplete"]) == (4, "inconclusive")
 
+    def killed(document: dict[str, Any]) -> None:
+        document["parts"].append({"id": "matmul", "device": "cuda:0", "begun": False, "ended": None})
+        document["summary"]["complete"] = False
+
+    # The file of before the next part began.
+    code, document = judged(capsys, saved(change=killed))
+    assert (code, verdicts(document)["judge.incomplete"]) == (4, "inconclusive")
+
 
 @pytest.mark.parametrize(
     ("change", "words"),

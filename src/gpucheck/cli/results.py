@@ -147,7 +147,10 @@ def judge(common: Common, options: JudgeOptions) -> int:
         for event in events_of(whole):
             # What the measuring run said to its user is in the document, and asks nothing of this one's.
             emit(replace(event, level="kept") if isinstance(event, Notice) else event)
-        if cut := sorted({part.id for part in whole.parts if part.begun and part.ended is None}):
+        # A process that is killed leaves the file of before its next part: that one was planned, and never begun.
+        is_cut = any(one.incomplete and not one.faults for one in documents)
+        cut = sorted({part.id for part in whole.parts if part.ended is None and (part.begun or is_cut)})
+        if cut or is_cut:
             title = "some runs are incomplete"
             emit(Skipped(Finding("judge.incomplete", "inconclusive", title, ", ".join(cut), fix="measure it again")))
 
