@@ -253,8 +253,10 @@ def bench(
 def judge(report: Report | str | os.PathLike[str]) -> Report:
     """Judge the document of a benchmark or stress test, or its file, again by its own samples and thresholds.
 
-    Raises UsageError for documents of other commands: their findings do not follow from the document alone.
+    Raises UsageError for documents of other commands: their findings do not follow from the document alone. Also for
+    rows and thresholds that no judge would see.
     """
+    from gpucheck.bench.judge import check
     from gpucheck.bench.judge import judge as of_bench
     from gpucheck.machine import saved
     from gpucheck.measure import runs
@@ -269,6 +271,8 @@ def judge(report: Report | str | os.PathLike[str]) -> Report:
             "only benchmarks and stress tests can be judged again",
             "give a result of `gpucheck bench …` or `gpucheck stress`",
         )
+    if kind == "bench":
+        check(document, "the report" if isinstance(report, Report) else repr(os.fspath(report)))
     return document.concluded(judges[kind](document))
 
 

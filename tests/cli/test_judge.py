@@ -11,6 +11,7 @@ import pytest
 from shown import sentence
 
 import document_schema as schema
+from gpucheck import api
 from gpucheck.bench import judge as whole_judge
 from gpucheck.cli import app as app_module
 from gpucheck.report.report import Judgement, Report
@@ -205,9 +206,12 @@ def test_one_that_was_cut_off_passes_no_threshold(
 def test_what_cannot_be_judged_is_one_sentence(
     change: Change, words: str, saved: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert app_module.main(["judge", saved(change=change)]) == 2
+    path = saved(change=change)
+    assert app_module.main(["judge", path]) == 2
     captured = capsys.readouterr()
     assert words in sentence(captured.err) and captured.out == ""
+    with pytest.raises(api.UsageError):
+        api.judge(path)
 
 
 def test_a_detail_that_only_the_table_needs_is_asked_for_too(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:

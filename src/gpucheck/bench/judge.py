@@ -18,7 +18,8 @@ from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS, Benchmark
 from gpucheck.bench.judging import TABLE, Ceilings, Figure, Seen
 from gpucheck.config import BY_ID, Limit
-from gpucheck.report.codec import to_json
+from gpucheck.errors import UsageError
+from gpucheck.report.codec import to_json, visible
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault, not_run
 from gpucheck.report.fault import judge as of_fault
@@ -28,6 +29,18 @@ from gpucheck.report.report import Judgement, Part, Report
 from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline
 
 _SILENT: tuple[Verdict, ...] = ("skip", "info")
+
+
+def check(document: Report, name: str) -> None:
+    """Raises UsageError for a saved document with what no judge would see, and what would so meet any threshold."""
+    planned = {(part.id, part.device) for part in document.parts}
+    for row in document.measurements:
+        if (row.name.partition(".")[0], row.device.id) not in planned:
+            why = visible(f"it has rows of {row.name} on {row.device.id}")
+            raise UsageError(f"{name} does not record which parts ran", why, "measure it again")
+    if unknown := [one.id for one in document.settings.thresholds if one.id not in BY_ID]:
+        why = f"it was written by another gpucheck, with {naming.few(unknown)}"
+        raise UsageError(f"{name} sets thresholds that this gpucheck does not know", why, "judge it with that one")
 
 
 def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgement:

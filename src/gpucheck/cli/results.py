@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpucheck import errors, naming
+from gpucheck import errors
 from gpucheck.cli.commands import Common
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.options import option, words
@@ -159,9 +159,8 @@ def judge(common: Common, options: JudgeOptions) -> int:
 
 def _load(path: str) -> Report:
     """A benchmark's document. Raises UsageError for what is none, and for one that cannot be judged as a whole."""
-    from gpucheck.config import BY_ID
+    from gpucheck.bench.judge import check
     from gpucheck.machine.saved import load
-    from gpucheck.report.codec import visible
 
     document = load(path)
     if document.command.partition(" ")[0] != "bench":
@@ -170,19 +169,10 @@ def _load(path: str) -> Report:
             "only benchmarks can be judged again",
             "give a result of `gpucheck bench …`",
         )
-    planned = {(part.id, part.device) for part in document.parts}
-    # A row that nobody planned would meet any threshold: no judge sees it.
-    lost = [row for row in document.measurements if (row.name.partition(".")[0], row.device.id) not in planned]
-    if lost or not planned:
-        why = (
-            f"it has rows of {lost[0].name} on {lost[0].device.id}"
-            if planned
-            else "it was cut off before the first, or written by an older gpucheck"
-        )
-        raise UsageError(f"{path!r} does not record which parts ran", visible(why), "measure it again")
-    if unknown := [one.id for one in document.settings.thresholds if one.id not in BY_ID]:
-        why = f"it was written by another gpucheck, with {naming.few(unknown)}"
-        raise UsageError(f"{path!r} sets thresholds that this gpucheck does not know", why, "judge it with that one")
+    if not document.parts:
+        why = "it was cut off before the first, or written by an older gpucheck"
+        raise UsageError(f"{path!r} does not record which parts ran", why, "measure it again")
+    check(document, repr(path))
     return document
 
 
