@@ -162,6 +162,17 @@ def test_a_sentence_keeps_its_end_and_rows_go_instead(monkeypatch: pytest.Monkey
     assert said.startswith(verdict) and said.endswith(figures) and len(lines) <= 40
 
 
+def test_what_stands_in_a_tables_place_loses_the_same_rows_and_nothing_where_it_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places = range(60)
+    narrow = table((Column("GPU", "left"), Column("MiB")), [(f"cuda:{n}", "1") for n in places])
+    wide = table((Column("GPU", "left"), Column("m" * 70), Column("KiB")), [(f"cuda:{n}", "1", "1024") for n in places])
+    lines = shown(replace(wide, narrow=narrow, least=8), width="60", monkeypatch=monkeypatch).splitlines()
+    assert len(lines) <= 40 and sum(line.startswith(" cuda:") for line in lines) == 60 - int(lines[-1].split()[1])
+    assert "KiB: 1024" in shown(replace(wide, narrow=narrow), width="12", monkeypatch=monkeypatch)
+
+
 def test_a_pipe_and_a_view_that_fits_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = shown(*FINDINGS, CARDS, monkeypatch=monkeypatch)
     assert whole.count("! finding") == 14 and whole.count(" cuda:") == 16 and "-v" not in whole

@@ -154,9 +154,14 @@ def _fewer_rows(out: Console, blocks: Sequence[Block], over: int) -> list[Block]
         return list(blocks)
     # Of rows alike in this the first stay, in their order.
     ranked = sorted(range(count), key=lambda place: _gravity(longest.rows[place]))[:left]
-    shorter = replace(longest, rows=tuple(longest.rows[place] for place in sorted(ranked)))
+    shorter = _of_rows(longest, sorted(ranked))
     rest = Line(f"and {count - left} more rows: -v", "dim")
     return [one for block in blocks for one in ((shorter, rest) if block is longest else (block,))]
+
+
+def _of_rows(table: Table, places: Sequence[int]) -> Table:
+    narrow = table.narrow and _of_rows(table.narrow, places)
+    return replace(table, rows=tuple(table.rows[place] for place in places), narrow=narrow)
 
 
 def _gravity(row: Sequence[Cell]) -> int:
@@ -200,7 +205,7 @@ def _least(table: Table, columns: Sequence[int]) -> int:
     return min(columns, key=lambda index: (table.columns[index].keep, -index))
 
 
-def _table_for(out: Console, table: Table) -> Iterator[RenderableType]:
+def _table_for(out: Console, table: Table, wide: Table | None = None) -> Iterator[RenderableType]:
     kept = list(range(len(table.columns)))
     while True:
         droppable = [index for index in kept if table.columns[index].keep < ALWAYS]
@@ -212,11 +217,11 @@ def _table_for(out: Console, table: Table) -> Iterator[RenderableType]:
         if _width(out, table, kept, whole) <= out.width:
             break
         if least is None and table.narrow is not None:
-            yield from _table_for(out, table.narrow)
+            yield from _table_for(out, table.narrow, table)
             return
         is_cropped = any(column.cropped for column in table.columns)
         if least is None or (out.width < NARROW and table.narrow is None and not is_cropped):
-            yield from _records(out, table)
+            yield from _records(out, wide or table)
             return
         kept.remove(least)
     yield _rich_table(out, table, kept)
