@@ -56,7 +56,7 @@ class Column:
 class Table:
     """A table; every row has a cell for each column.
 
-    `narrow`, the same rows, stands in its place where it does not fit without the columns that it must keep. One that is
+    `narrow`, of the same rows, stands in its place where it does not fit without the columns it must keep. One that is
     `dense` has less room between its columns. On a short screen it has a line for each row and keeps `least` rows.
     """
 
