@@ -293,8 +293,10 @@ def test_what_one_file_does_not_know_is_told_and_no_difference(saved: Any, capsy
     assert app_module.main(["judge", plain, less]) == 0
     assert "one file lacks: cuda:0 power limit unknown → 300 W; torch unknown → 2.6.0" in capsys.readouterr().err
     # What both know has to agree.
-    assert app_module.main(["judge", less, saved("more.json", 0.7, change=powered(700.0))]) == 2
-    assert "same benchmark: cuda:0 power limit 300 W → 700 W" in sentence(capsys.readouterr().err)
+    more = saved("more.json", 0.7, change=powered(700.0))
+    for files in ([less, more], [plain, less, more]):
+        assert app_module.main(["judge", *files]) == 2
+        assert "same benchmark: cuda:0 power limit 300 W → 700 W" in sentence(capsys.readouterr().err)
 
 
 def test_a_file_that_is_not_there_and_none_at_all(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -107,21 +108,24 @@ def judge(common: Common, options: JudgeOptions) -> int:
     from gpucheck.report.report import events_of
 
     documents = [_load(path) for path in options.files]
+    named = list(zip(options.files, documents, strict=True))
     seen: set[object] = set()
     unknown: dict[str, None] = {}
-    for path, other in zip(options.files, documents, strict=True):
-        if documents[0].command == other.command:
-            differences = [text for texts in apart(documents[0], other) for text in texts]
+    # What one file does not know may differ between two others.
+    for (first, one), (path, other) in itertools.combinations(named, 2):
+        if one.command == other.command:
+            differences = [text for texts in apart(one, other) for text in texts]
             difference = "; ".join(filter(is_certain, differences))
             unknown |= dict.fromkeys(text for text in differences if not is_certain(text))
         else:
-            difference = f"`gpucheck {documents[0].command}` and `gpucheck {other.command}`"
+            difference = f"`gpucheck {one.command}` and `gpucheck {other.command}`"
         if difference:
             raise UsageError(
-                f"{options.files[0]!r} and {path!r} are not runs of the same benchmark",
+                f"{first!r} and {path!r} are not runs of the same benchmark",
                 difference,
                 "judge them separately, or compare them with `gpucheck compare`",
             )
+    for path, other in named:
         its_runs = {run for row in other.measurements for run in row.runs if run.samples_s}
         if seen & its_runs:
             raise UsageError(f"{path!r} repeats a run", "another file holds the same run", "give each run once")
