@@ -242,8 +242,7 @@ def bench(
 
     naming.one_of("bench", name, [one.id for one in BENCHMARKS])
     row = next(one for one in BENCHMARKS if one.id == name)
-    given = options if time_budget_s is None else {**options, "time_budget": time_budget_s}
-    made = _read(row.options, given, device)
+    made = _read(row.options, {"time_budget": time_budget_s, **options}, device)
     installed_torch.load()
     from gpucheck.bench.judge import judge as judged
 
