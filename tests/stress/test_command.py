@@ -162,7 +162,7 @@ def test_of_gpus_with_one_uuid_each_has_its_own_counters() -> None:
 
 @pytest.mark.parametrize("state", ["lost", "reset required", "not answering: NVML did not answer within 5 s"])
 def test_a_gpu_that_does_not_answer_after_the_run_is_lost(state: str) -> None:
-    (gpu,) = facts(1, nvml_index=0).devices
+    (gpu,) = facts(1).devices
     dead = replace(facts(1), devices=(replace(gpu, state=state),), driver=Driver(nvml_error="broke off"))
     assert counted(replace(facts(1), devices=(gpu,)), dead) == [("fail", "cuda:0", "cuda:0: the driver lost the GPU")]
 
@@ -173,10 +173,16 @@ def test_a_mig_instance_that_nvml_no_longer_lists_is_not_called_lost() -> None:
     assert found[0] == "inconclusive"
 
 
-@pytest.mark.parametrize("left", [{"devices": ()}, {"devices": facts(1).devices}])
+def test_a_gpu_of_which_libcuda_alone_tells_is_not_called_lost_where_that_does_not_answer() -> None:
+    """As a Jetson's, whose NVML starts and lists none."""
+    (found,) = counted(facts(1, nvml_index=None), replace(facts(0), driver=Driver(nvml_code=0)))
+    assert found == ("inconclusive", "cuda:0", "cuda:0: whether it still works is unknown")
+
+
+@pytest.mark.parametrize("left", [{"devices": ()}, {"devices": facts(1, nvml_index=None).devices}])
 def test_a_gpu_of_which_nvml_tells_nothing_after_the_run_is_no_pass(left: dict[str, Any]) -> None:
     mismatch = replace(facts(1), **left, driver=Driver(nvml_error="Driver/library version mismatch"))
-    given = world({}, read=iter([facts(1, nvml_index=0), mismatch]).__next__)
+    given = world({}, read=iter([facts(1), mismatch]).__next__)
     report, _ = run(StressOptions(duration_s=0.5), given)
     assert (report.summary.verdict, report.summary.exit) == ("inconclusive", 4)
     (found,) = [one for one in report.findings if one.id == "stress.errors"]

@@ -190,12 +190,12 @@ class _Run:
             unknown = {} if risen or ref.id == "cpu" else {"counters": "NVML did not report them before and after"}
             if first is not None and first.uuid is not None:
                 error = after.driver.nvml_error if after.driver is not None else None
-                # Of MIG instances NVML may refuse the list.
-                gone = last is None and error is None and first.parent_uuid is None
+                # NVML may refuse the list of MIG instances; libcuda, which alone tells of some GPUs, may not answer.
+                gone = last is None and error is None and first.nvml_index is not None and first.parent_uuid is None
                 if gone or (last is not None and is_dead(last)):
                     risen["lost"] = 1
                 elif last is None or (first.nvml_index is not None and last.nvml_index is None) or is_not_read(last):
-                    unknown["state"] = f"after the run {error or 'NVML does not list it'}"
+                    unknown["state"] = f"after the run {error or 'it is not listed'}"
             if xids is not None and first is not None and first.pci_address:
                 risen["xids"] = xids[first.pci_address.lower()]
             runner.answer = replace(runner.answer, counters=risen, unknown={**runner.answer.unknown, **unknown})
