@@ -167,6 +167,22 @@ def test_a_gpu_that_does_not_answer_after_the_run_is_lost(state: str) -> None:
     assert counted(replace(facts(1), devices=(gpu,)), dead) == [("fail", "cuda:0", "cuda:0: the driver lost the GPU")]
 
 
+def test_a_gpu_that_tells_no_uuid_is_known_by_its_address() -> None:
+    """As virtual GPUs, and where NVML refuses it once; a row without any name is the lost GPU's."""
+    before = facts(2)
+    first, second = before.devices
+    nameless = replace(first, id=None, uuid=None, pci_address=None, name=None, state="lost")
+    assert counted(before, replace(before, devices=(replace(first, uuid=None), second))) == []
+    assert counted(replace(before, devices=(replace(first, pci_address=None),)), replace(before, devices=(
+        nameless, replace(first, pci_address=None)
+    ))) == []  # fmt: skip
+    lost = [("fail", "cuda:0", "cuda:0: the driver lost the GPU")]
+    assert counted(before, replace(before, devices=(nameless, second))) == lost
+    virtual = tuple(replace(one, uuid=None) for one in before.devices)
+    left = replace(virtual[1], id="cuda:0", nvml_index=0)
+    assert counted(replace(before, devices=virtual), replace(before, devices=(left,))) == lost
+
+
 def test_a_mig_instance_that_nvml_no_longer_lists_is_not_called_lost() -> None:
     (gpu,) = facts(1, parent_uuid="GPU-9").devices
     (found,) = counted(replace(facts(1), devices=(gpu,)), replace(facts(1), devices=()))
