@@ -620,3 +620,12 @@ def test_who_holds_a_gpu_in_exclusive_mode_is_on_that_gpu() -> None:
         cards = (other, replace(exclusive, processes=processes))
         seen = CONDITIONS["gpu.unavailable"].judge(with_driver(with_cards(*cards, evidence=DOWN), cuinit_code=46))
         assert seen is not None and seen.message.endswith(said) and "PID 7" not in f"{seen.message}{seen.fix}"
+
+
+def test_where_the_processes_that_have_to_end_are_more_than_are_named_the_fix_says_what_lists_them() -> None:
+    users = tuple(Process(pid, "compute") for pid in (11, 12, 13))
+    held = replace(HIDDEN[0], compute_mode="exclusive_process", processes=users)
+    seen = CONDITIONS["gpu.unavailable"].judge(with_driver(with_cards(held, evidence=DOWN), cuinit_code=46))
+    assert seen is not None and seen.message.endswith("PID 11, 12, and 1 more uses it")
+    fix = "end PID 11, 12, and 1 more (gpucheck devices --processes lists them), or sudo nvidia-smi -i "
+    assert (seen.fix or "").startswith(fix)

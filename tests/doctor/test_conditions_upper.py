@@ -297,6 +297,21 @@ CASES: list[tuple[str, Evidence, str]] = [
     ),
     (
         "devices.foreign_memory",
+        with_cards(
+            card(
+                0,
+                memory_used_bytes=80 * GIB,
+                processes=(
+                    Process(1, "graphics", "Xorg", GIB),
+                    Process(2, "compute", "a"),
+                    Process(3, "compute", "b", 70 * GIB),
+                ),
+            )
+        ),
+        "cuda:0: 80 GiB by b (3), Xorg (1), and 1 more",
+    ),
+    (
+        "devices.foreign_memory",
         with_cards(card(0, memory_used_bytes=80 * GIB, processes=None)),
         "cuda:0: 80 GiB by processes that are not listed",
     ),

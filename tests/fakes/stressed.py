@@ -113,10 +113,11 @@ say(end=True)
 def facts(count: int, **more: Any) -> Facts:
     devices = [
         Device(
-            kind="cuda", id=f"cuda:{n}", name="NVIDIA H200", uuid=f"GPU-{n}", pci_address=f"0000:{n:02x}:00.0", **more
+            kind="cuda", id=f"cuda:{n}", name="NVIDIA H200", uuid=f"GPU-{n}", pci_address=f"0000:{n:02x}:00.0",
+            **{"nvml_index": n, **more},
         )
         for n in range(count)
-    ]
+    ]  # fmt: skip
     return Facts(devices=tuple(devices), torch=TorchBuild(version="2.9", built_for="cuda"))
 
 

@@ -95,10 +95,14 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
         return None
     told = []
     for card, used in taken:
-        by = naming.few([f"{one.name or 'not visible here'} ({one.pid})" for one in card.processes or ()], ", ")
-        told.append(
-            f"{name_of(card)}: {units.capacity(used)} {f'by {by}' if by else 'by processes that are not listed'}"
+        by = naming.few(
+            [
+                f"{one.name or 'not visible here'} ({one.pid})"
+                for one in sorted(card.processes or (), key=lambda one: one.used_memory_bytes or 0, reverse=True)
+            ],
+            ", ",
         )
+        told.append(f"{name_of(card)}: {units.capacity(used)} by {by or 'processes that are not listed'}")
     seen = Seen("; ".join(told), {name_of(card): used for card, used in taken})
     if not all(_is_for_a_screen(card) for card, _ in taken):
         return seen

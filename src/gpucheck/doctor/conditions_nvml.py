@@ -14,7 +14,7 @@ from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, by_an
 from gpucheck.doctor.conditions_kernel import FALLEN, REFUSED, absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.machine.mask import MASK, read_mask
-from gpucheck.naming import few
+from gpucheck.naming import MOST_NAMED, few
 from gpucheck.report.facts import Device, Driver
 from gpucheck.report.finding import Verdict
 from gpucheck.units import GIB
@@ -125,7 +125,12 @@ def _users(cards: Sequence[Device]) -> tuple[list[int], str, str]:
     """The processes on cards that let in one or none, their names, and the line that lets in others."""
     pids = sorted({process.pid for card in cards for process in card.processes or ()})
     named = f"PID {few([str(pid) for pid in pids], ', ')}" if pids else "the process on it"
-    return pids, named, f"end {named}, or {fixes.smi((card.uuid for card in cards), '-c 0')}"
+    return (
+        pids,
+        named,
+        f"end {named}{' (gpucheck devices --processes lists them)' if len(pids) > MOST_NAMED else ''}, or "
+        + fixes.smi((card.uuid for card in cards), "-c 0"),
+    )
 
 
 def _busy(evidence: Evidence) -> Seen | None:

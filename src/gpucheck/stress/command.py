@@ -181,21 +181,27 @@ class _Run:
         for runner in self.runners:
             ref = runner.seat.ref
             first = next((one for one in before.devices if one.id == ref.id), None)
-            # By UUID: where a GPU is lost, those after it have other indexes. Cloned machines' GPUs may share one.
-            alike = [one for one in after.devices if (one.uuid or one.id) == (ref.uuid or ref.id)]
-            last = min(alike, key=lambda one: first is None or one.pci_address != first.pci_address, default=None)
+            # By UUID: where a GPU is lost, those after it have other indexes. Cloned machines' GPUs may share one, and
+            # one that tells none is known by its address.
+            place = first and first.pci_address
+            alike = [
+                one
+                for one in after.devices
+                if (one.uuid or one.pci_address or one.id) in {ref.uuid, place, ref.id} - {None}
+            ]
+            last = min(alike, key=lambda one: one.pci_address != place, default=None)
             was, now = ({} if one is None else _counted(one) for one in (first, last))
             # One that fell was started anew with the driver.
             risen = {key: now[key] - was[key] for key in was if key in now and now[key] >= was[key]}
             unknown = {} if risen or ref.id == "cpu" else {"counters": "NVML did not report them before and after"}
-            if first is not None and first.uuid is not None:
+            if first is not None and (first.uuid is not None or first.nvml_index is not None):
                 error = after.driver.nvml_error if after.driver is not None else None
-                # Of MIG instances NVML may refuse the list.
-                gone = last is None and error is None and first.parent_uuid is None
+                # NVML may refuse the list of MIG instances; libcuda, which alone tells of some GPUs, may not answer.
+                gone = last is None and error is None and first.nvml_index is not None and first.parent_uuid is None
                 if gone or (last is not None and is_dead(last)):
                     risen["lost"] = 1
                 elif last is None or (first.nvml_index is not None and last.nvml_index is None) or is_not_read(last):
-                    unknown["state"] = f"after the run {error or 'NVML does not list it'}"
+                    unknown["state"] = f"after the run {error or 'it is not listed'}"
             if xids is not None and first is not None and first.pci_address:
                 risen["xids"] = xids[first.pci_address.lower()]
             runner.answer = replace(runner.answer, counters=risen, unknown={**runner.answer.unknown, **unknown})

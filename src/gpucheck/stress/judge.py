@@ -24,8 +24,10 @@ SLOW = 0.10
 MOST_POINTS_SHOW = 0.75
 # Below this number of points of a kind nothing is said about its speed.
 FEWEST_POINTS = 6
-# One slow point is a dip, whatever is said to limit it; without a known limit so are two at the end of a run.
-FEWEST_LIMITED, FEWEST_LAST = 2, 3
+# Fewer slow points than this are dips, whatever is said to limit them.
+FEWEST_SLOW = 3
+# With fewer GPUs of a model it is not known which speed is that of most.
+FEWEST_SIBLINGS = 3
 # A CPU's process that got less of its cores' time was not alone on them: its rates say nothing.
 LEAST_OF_CORES = 0.9
 # Where devices share links, or a core is shared with other programs, slower than a sibling is no fault yet.
@@ -401,23 +403,29 @@ def _held_throughout(one: StressDevice) -> list[Finding]:
 def _at_times(one: StressDevice) -> list[Finding]:
     """The finding for a device that was slow in some points: while heat or the hardware limited it, or in the last."""
     of_kind = {kind: _judged(one, kind) for kind in {point.kind for point in one.points}}
-    # The upper quartile: up to three quarters of the points may be slow.
     usual = {
-        kind: statistics.quantiles((point.rate.median for point in points), n=4)[2]
+        kind: statistics.quantiles((point.rate.median for point in points), n=4)
         for kind, points in of_kind.items()
         if len(points) >= FEWEST_POINTS
     }
     points = [point for point in one.points if point.kind in usual and _was_alone(point)]
-    low = [point for point in points if point.rate.median < (1 - SLOW) * usual[point.kind]]
+
+    def is_low(point: StressPoint, quartile: int) -> bool:
+        return point.rate.median < (1 - SLOW) * usual[point.kind][quartile]
+
+    # Beside the upper quartile: up to three quarters of the points may be slow. What drifts is often below that at the
+    # end, where no limit has to be known: there it is the median.
+    low = [point for point in points if is_low(point, 2)]
     limited = [point for point in low if set(THROTTLED) & set(point.held)]
-    last = list(itertools.takewhile(lambda point: point in low, reversed(points)))[::-1]
-    if len(last) >= FEWEST_LAST or (limited and limited[-1:] == last[-1:] and len(last) >= FEWEST_LIMITED):
+    last = list(itertools.takewhile(lambda point: is_low(point, 1), reversed(points)))[::-1]
+    if len(last) >= FEWEST_SLOW:
         slowed, where = last, f"from {units.duration(max(last[0].at_s, 1e-3))} to the end"
-    elif len(limited) >= FEWEST_LIMITED:
+    # Where as many are slow without a limit, rates are uneven, and some of them fall together with one.
+    elif len(limited) >= max(FEWEST_SLOW, MOST_POINTS_SHOW * len(low)):
         slowed, where = limited, f"in {len(limited)} of {len(points)} points"
     else:
         return []
-    fall = statistics.median(1 - point.rate.median / usual[point.kind] for point in slowed)
+    fall = statistics.median(1 - point.rate.median / usual[point.kind][2] for point in slowed)
     held = Counter(name for point in slowed for name in point.held)
     told = {"fall": fall, "points": len(slowed), "held": sorted(held)}
     title = f"lost {units.percent(fall)} of its speed {where}"
@@ -453,28 +461,35 @@ def _behind(one: StressDevice, group: Sequence[StressDevice], kinds: Sequence[st
 
 
 def _ahead(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding]:
-    """The finding for devices that are faster than most of their siblings: either these or those are unusual."""
-    fast: dict[str, str] = {}
-    leads: list[tuple[float, str]] = []
-    for kind in kinds:
-        for one in group:
-            own, usual = _judged(one, kind), _of_siblings(one, group, kind)
-            if usual and _is_below(own, usual, above=True):
-                fast[one.name] = one.device.id
-                leads.append((_median_of(own) / usual - 1, kind))
-    if not leads:
+    """The finding for GPUs that are faster than most of their siblings: either these or those are unusual."""
+    # Of two, the slower one is judged; and a CPU may have cores of several kinds.
+    if len(group) < FEWEST_SIBLINGS or group[0].device.id == "cpu":
         return []
-    lead, kind = max(leads)
-    is_cpu = group[0].device.id == "cpu"
+    leads = {
+        kind: {
+            one.name: _median_of(own) / usual - 1
+            for one in group
+            if (own := _judged(one, kind))
+            and (usual := _of_siblings(one, group, kind))
+            and _is_below(own, usual, above=True)
+        }
+        for kind in kinds
+    }
+    # Links are shared: more ahead in copies is less than ahead in products.
+    shown = [(kind not in _SHARED, max(lead.values()), kind) for kind, lead in leads.items() if lead]
+    if not shown:
+        return []
+    _, lead, kind = max(shown)
+    fast = list(leads[kind])
     others = [one.name for one in group if one.name not in fast]
     return [
         Finding(
             "stress.slow",
-            "warn" if is_cpu or {kind for _, kind in leads} <= _SHARED else "inconclusive",
-            f"{few(list(fast), ', ')}: up to {units.percent(lead)} faster than {few(others, ', ')} ({kind})",
-            "cores of another kind, or the others are slow" if is_cpu else "the same model: which are usual is unknown",
-            {"faster": list(fast), "siblings": others},
-            None if is_cpu else "gpucheck devices: compare power limits, clocks and heat; then gpucheck doctor",
+            "warn" if kind in _SHARED else "inconclusive",
+            f"{few(fast, ', ')}: up to {units.percent(lead)} faster than {few(others, ', ')} ({kind})",
+            "the same model: which are usual is unknown",
+            {"faster": fast, "siblings": others},
+            "gpucheck devices: compare power limits, clocks and heat; then gpucheck doctor",
         )
     ]
 
