@@ -555,14 +555,20 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
     arrivals: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
     starts = min((created for one in ranks for _, created in one.calls.values()), default=0)
     errors: dict[int, float] = {}
+    most_s = 0.0
     for one in ranks:
-        middle = sorted(created for _, created in one.calls.values())
-        errors[one.rank] = max((one.offset(at)[1] for at in middle[:: max(len(middle) // 16, 1)]), default=0.0)
+        if has_inside:
+            for key, inside_s in one.inside.items():
+                arrivals[key][one.rank] = -inside_s
+            continue
+        off: list[float] = []
         for key, (_, created) in one.calls.items():
-            if not has_inside:
-                arrivals[key][one.rank] = (created - starts) / 1e9 + one.offset(created)[0]
-            elif key in one.inside:
-                arrivals[key][one.rank] = -one.inside[key]
+            offset_s, error_s = one.offset(created)
+            arrivals[key][one.rank] = (created - starts) / 1e9 + offset_s
+            off.append(error_s)
+        # A clock is off by less near a reading: the mean, as lateness is one too.
+        errors[one.rank] = statistics.fmean(off or [0.0])
+        most_s = max(most_s, *off, 0.0)
     ends = {one.rank: [row[0] for row in one.steps] for one in ranks}
     steps = min((len(one.steps) for one in ranks), default=0)
     by_rank = {one.rank: one for one in ranks}
@@ -593,7 +599,7 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
     # A mean, as the costs are: of few long steps the median knows nothing.
     durations = [row[1] / 1e9 for one in ranks for row in one.steps[ranks_judge.APART : steps]]
     step_s = statistics.fmean(durations) if durations else 0.0
-    return Table(tuple(one.rank for one in ranks), steps, step_s, calls, errors, has_inside), positions
+    return Table(tuple(one.rank for one in ranks), steps, step_s, calls, errors, has_inside, most_s), positions
 
 
 def _means(one: Read) -> dict[str, float]:
