@@ -28,6 +28,7 @@ from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.results.ranks import RanksResult
+from gpucheck.report.results.run import RunError
 
 ROOT = Path(__file__).resolve().parents[3]
 STEP_S = 0.1
@@ -786,6 +787,29 @@ def test_a_rank_whose_error_says_that_another_was_gone_is_not_the_first(tmp_path
     # The launcher's signal is a cause where it came first.
     assert ended(tmp_path, [(1, 10, True), (-15, 9, False), (0, 8, False)]).title == "rank 1 ended first, by SIGTERM"
     assert ended(tmp_path, [(1, 10, True), (1, 11, True), (1, 12, True)]).title == "rank 0 ended first, exit 1"
+
+
+def test_an_error_of_the_programs_own_connection_is_none_of_a_lost_peer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The others, which NCCL's watchdog aborts a moment later, were blamed for it."""
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+
+    def first(kind: str, said: str) -> str:
+        for rank in range(2):
+            write(tmp_path, rank, [KIND, GROUP], world=2)
+        for rank, error in ((0, RunError(kind, said, None, None, None)), (1, None)):
+            job = ranks.Job(rank, 2, tmp_path, is_kept=True, hang_after_s=None, ends=False, has_hosts=False)
+            with open(job.path, "a") as file:
+                file.write("\n")
+            job.ended(-6 if error is None else 1, 7, [], error)
+        return next(one.title for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
+
+    assert first("ConnectionResetError", "[Errno 104] Connection reset by peer") == "rank 0 ended first, exit 1"
+    gone = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
+    for kind in ("RuntimeError", "DistBackendError"):
+        assert first(kind, gone) == "rank 1 ended first, by SIGABRT"
 
 
 def test_who_ended_a_job_that_hangs_is_not_told_as_its_cause(tmp_path: Path) -> None:

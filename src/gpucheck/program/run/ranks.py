@@ -36,6 +36,7 @@ from gpucheck.program.run import judge
 from gpucheck.report.codec import visible
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.ranks import Collective, JobHang, JobMismatch, JobRank, RanksResult
+from gpucheck.report.results.run import RunError
 
 # The recorder's own size, where the user has not set one. Each torch warns of the name that is not its own.
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -133,9 +134,11 @@ class Job:
         waited = time.monotonic() - self.asked_at - ENDED_S
         return None if waited < 1 else signal.SIGTERM if waited < PATIENCE_S else signal.SIGKILL
 
-    def ended(self, code: int, steps: int, lines: Sequence[tuple[str, str, int, float]], error: str) -> None:
-        """The program has ended; `lines` are those that took most time: kind, file, line, seconds. `error` is the text
-        of what it raised.
+    def ended(
+        self, code: int, steps: int, lines: Sequence[tuple[str, str, int, float]], error: RunError | None
+    ) -> None:
+        """The program has ended; `lines` are those that took most time: kind, file, line, seconds. `error` is what it
+        raised.
 
         Where it failed the others are given a moment to write what they had done: the launcher ends them next, and this
         process too, which has its report to write within the launcher's patience.
@@ -143,7 +146,7 @@ class Job:
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         clock_hz = statistics.fmean(self.clocks_hz) if self.clocks_hz else None
         end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines}
-        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": bool(launcher.LOST_PEER.search(error))})
+        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": _has_lost_peer(error)})
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)
@@ -223,6 +226,14 @@ def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
         version = tuple(map(int, re.findall(r"\d+", importlib.metadata.version("torch"))[:2]))
     added = {} if any(name in env for name in SIZES) else {SIZES[version < RENAMED]: str(ENTRIES)}
     return added | ({"TORCH_NCCL_ENABLE_TIMING": "1"} if device_arrival else {})
+
+
+def _has_lost_peer(error: RunError | None) -> bool:
+    """Return whether torch has said that another rank was gone. Python's errors of connections, as to a store of files,
+    are the program's own."""
+    if error is None or not re.fullmatch(r"RuntimeError|Dist\w*Error", error.kind):
+        return False
+    return launcher.LOST_PEER.search(error.text) is not None
 
 
 def _have_all_ended(folder: Path, count: int, world: int) -> bool:
