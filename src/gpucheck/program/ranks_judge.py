@@ -67,11 +67,6 @@ class Table:
     inside: bool = False
     clock_most_s: float = 0.0
 
-    @property
-    def slack_s(self) -> float:
-        """Return by how much a rank may seem to go on before the last has come, where two clocks are off."""
-        return 2 * max((self.clock_most_s, *self.clock_error_s.values()))
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -171,10 +166,9 @@ def _seldom(lateness: _Lateness, steps: Sequence[int]) -> tuple[int, float]:
 
 def _ahead(table: Table) -> float:
     """In which part of the steps a rank made the last call of the next step before all had come to that of this one."""
-    slack = table.slack_s
     ends = {(call.group, call.step): call.arrivals.values() for call in table.calls if call.waits}
     pairs = [(ends[group, step - 1], at) for (group, step), at in ends.items() if (group, step - 1) in ends]
-    return sum(min(after) < max(before) - slack for before, after in pairs) / max(len(pairs), 1)
+    return sum(min(after) < max(before) - 2 * table.clock_most_s for before, after in pairs) / max(len(pairs), 1)
 
 
 def _apart(table: Table) -> float:
@@ -295,7 +289,8 @@ def _lateness(table: Table) -> _Lateness:
     if not table.inside:
         # A call that ranks wait for is behind all that its ranks did before, wherever other groups are.
         calls.sort(key=lambda one: max(one.arrivals.values()))
-    releasing = [True] * len(calls) if table.inside else _releasing(calls, table.slack_s)
+    # Two clocks that are off make a rank seem to go on before the last has come.
+    releasing = [True] * len(calls) if table.inside else _releasing(calls, 2 * table.clock_most_s)
     found = _Lateness(
         {rank: {} for rank in table.ranks},
         {},

@@ -60,7 +60,7 @@ def table(
             if waits or part == len(parts[0]) - 1:
                 at = [max(at)] * ranks_
     errors = {rank: error if rank >= ranks_ // 2 else 0.0 for rank in range(ranks_)}
-    return Table(tuple(range(ranks_)), steps, STEP_S, calls, errors)
+    return Table(tuple(range(ranks_)), steps, STEP_S, calls, errors, clock_most_s=error)
 
 
 def test_the_rank_that_takes_longer_is_named_with_its_cost() -> None:

@@ -146,7 +146,10 @@ class Job:
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         clock_hz = statistics.fmean(self.clocks_hz) if self.clocks_hz else None
         end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines}
-        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": _has_lost_peer(error)})
+        # Python's own errors of connections are the program's, as with a store of files.
+        of_torch = error if error and re.fullmatch(r"RuntimeError|Dist\w*Error", error.kind) else None
+        lost_peer = of_torch and launcher.LOST_PEER.search(of_torch.text)
+        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": bool(lost_peer)})
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)
@@ -226,14 +229,6 @@ def enlarged(env: Mapping[str, str], *, device_arrival: bool) -> dict[str, str]:
         version = tuple(map(int, re.findall(r"\d+", importlib.metadata.version("torch"))[:2]))
     added = {} if any(name in env for name in SIZES) else {SIZES[version < RENAMED]: str(ENTRIES)}
     return added | ({"TORCH_NCCL_ENABLE_TIMING": "1"} if device_arrival else {})
-
-
-def _has_lost_peer(error: RunError | None) -> bool:
-    """Return whether torch has said that another rank was gone. Python's errors of connections, as to a store of files,
-    are the program's own."""
-    if error is None or not re.fullmatch(r"RuntimeError|Dist\w*Error", error.kind):
-        return False
-    return launcher.LOST_PEER.search(error.text) is not None
 
 
 def _have_all_ended(folder: Path, count: int, world: int) -> bool:
