@@ -104,7 +104,7 @@ def made(random_: random.Random, kind: str) -> tuple[Table, tuple[int, ...]]:
             if not buckets:
                 arrivals = [max(arrivals)] * n
         at = [max(arrivals) + 1e-4] * n
-    return Table(tuple(range(n)), steps, step_s, calls, error), culprits
+    return Table(tuple(range(n)), steps, step_s, calls, error, clock_most_s=bound), culprits
 
 
 def tables(count: int, seed: int) -> bool:

@@ -118,6 +118,8 @@ def test_what_any_program_prints_is_no_part_of_a_text(source: str, rest: str) ->
         "nvidia-container-cli",
         "nvidia-container-toolkit is installed",
         "RuntimeError: CUDA driver error:",
+        "  Building wheel for flash-attn (setup.py) ... done",
+        "  Building wheel for flash-attn (pyproject.toml): started\n  Stored in directory: /root/.cache/pip/wheels",
     ],
 )
 def test_a_sentence_or_a_name_of_a_listing_is_no_cut_error(pasted: str) -> None:

@@ -354,8 +354,8 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]]) -> list[Line]:
         # Python shows no source of what was typed or given by -c: the error then stands right below.
         is_raised = _EXCEPTION.match(text) is not None
         kind: Kind = "exception" if is_raised else "frame" if is_frame or frame_before else "plain"
-        # CMake's lines of what it found begin so.
-        kind = "quiet" if kind == "plain" and (quiet or text.startswith("-- ")) else kind
+        # CMake's lines of what it found begin so, and pip's of what it does.
+        kind = "quiet" if kind == "plain" and (quiet or text.startswith(("-- ", "Building wheel"))) else kind
         found.append(Line(number, text, kind, group, prefix))
         # Under a line of a traceback stands the line of source that it names.
         frame_before = is_frame and text.startswith("File ")

@@ -55,8 +55,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The input of the judge: `clock_error_s` is how far a rank's clock may be off. With `inside`, the arrivals are the
-    time inside the call, negated, of ranks that have no clock in common."""
+    """The input of the judge: `clock_error_s` is how far a rank's clock may be off, as a mean of its calls, and
+    `clock_most_s` at any call. With `inside`, the arrivals are the time inside the call, negated, of ranks that have no
+    clock in common."""
 
     ranks: tuple[int, ...]
     steps: int
@@ -64,6 +65,7 @@ class Table:
     calls: Sequence[Call]
     clock_error_s: Mapping[int, float] = field(default_factory=dict)
     inside: bool = False
+    clock_most_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +166,9 @@ def _seldom(lateness: _Lateness, steps: Sequence[int]) -> tuple[int, float]:
 
 def _ahead(table: Table) -> float:
     """In which part of the steps a rank made the last call of the next step before all had come to that of this one."""
-    slack = 2 * max(table.clock_error_s.values(), default=0.0)
     ends = {(call.group, call.step): call.arrivals.values() for call in table.calls if call.waits}
     pairs = [(ends[group, step - 1], at) for (group, step), at in ends.items() if (group, step - 1) in ends]
-    return sum(min(after) < max(before) - slack for before, after in pairs) / max(len(pairs), 1)
+    return sum(min(after) < max(before) - 2 * table.clock_most_s for before, after in pairs) / max(len(pairs), 1)
 
 
 def _apart(table: Table) -> float:
@@ -289,8 +290,7 @@ def _lateness(table: Table) -> _Lateness:
         # A call that ranks wait for is behind all that its ranks did before, wherever other groups are.
         calls.sort(key=lambda one: max(one.arrivals.values()))
     # Two clocks that are off make a rank seem to go on before the last has come.
-    slack = 2 * max(table.clock_error_s.values(), default=0.0)
-    releasing = [True] * len(calls) if table.inside else _releasing(calls, slack)
+    releasing = [True] * len(calls) if table.inside else _releasing(calls, 2 * table.clock_most_s)
     found = _Lateness(
         {rank: {} for rank in table.ranks},
         {},

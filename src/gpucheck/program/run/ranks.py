@@ -36,6 +36,7 @@ from gpucheck.program.run import judge
 from gpucheck.report.codec import visible
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.ranks import Collective, JobHang, JobMismatch, JobRank, RanksResult
+from gpucheck.report.results.run import RunError
 
 # The recorder's own size, where the user has not set one. Each torch warns of the name that is not its own.
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -133,9 +134,11 @@ class Job:
         waited = time.monotonic() - self.asked_at - ENDED_S
         return None if waited < 1 else signal.SIGTERM if waited < PATIENCE_S else signal.SIGKILL
 
-    def ended(self, code: int, steps: int, lines: Sequence[tuple[str, str, int, float]], error: str) -> None:
-        """The program has ended; `lines` are those that took most time: kind, file, line, seconds. `error` is the text
-        of what it raised.
+    def ended(
+        self, code: int, steps: int, lines: Sequence[tuple[str, str, int, float]], error: RunError | None
+    ) -> None:
+        """The program has ended; `lines` are those that took most time: kind, file, line, seconds. `error` is what it
+        raised.
 
         Where it failed the others are given a moment to write what they had done: the launcher ends them next, and this
         process too, which has its report to write within the launcher's patience.
@@ -143,7 +146,10 @@ class Job:
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         clock_hz = statistics.fmean(self.clocks_hz) if self.clocks_hz else None
         end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines}
-        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": bool(launcher.LOST_PEER.search(error))})
+        # Python's own errors of connections are the program's, as with a store of files.
+        of_torch = error if error and re.fullmatch(r"RuntimeError|Dist\w*Error", error.kind) else None
+        lost_peer = of_torch and launcher.LOST_PEER.search(of_torch.text)
+        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": bool(lost_peer)})
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)
@@ -555,14 +561,20 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
     arrivals: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
     starts = min((created for one in ranks for _, created in one.calls.values()), default=0)
     errors: dict[int, float] = {}
+    most_s = 0.0
     for one in ranks:
-        middle = sorted(created for _, created in one.calls.values())
-        errors[one.rank] = max((one.offset(at)[1] for at in middle[:: max(len(middle) // 16, 1)]), default=0.0)
+        if has_inside:
+            for key, inside_s in one.inside.items():
+                arrivals[key][one.rank] = -inside_s
+            continue
+        off: list[float] = []
         for key, (_, created) in one.calls.items():
-            if not has_inside:
-                arrivals[key][one.rank] = (created - starts) / 1e9 + one.offset(created)[0]
-            elif key in one.inside:
-                arrivals[key][one.rank] = -one.inside[key]
+            offset_s, error_s = one.offset(created)
+            arrivals[key][one.rank] = (created - starts) / 1e9 + offset_s
+            off.append(error_s)
+        # A clock is off by less near a reading: the mean, as lateness is one too.
+        errors[one.rank] = statistics.fmean(off or [0.0])
+        most_s = max(most_s, *off, 0.0)
     ends = {one.rank: [row[0] for row in one.steps] for one in ranks}
     steps = min((len(one.steps) for one in ranks), default=0)
     by_rank = {one.rank: one for one in ranks}
@@ -593,7 +605,7 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
     # A mean, as the costs are: of few long steps the median knows nothing.
     durations = [row[1] / 1e9 for one in ranks for row in one.steps[ranks_judge.APART : steps]]
     step_s = statistics.fmean(durations) if durations else 0.0
-    return Table(tuple(one.rank for one in ranks), steps, step_s, calls, errors, has_inside), positions
+    return Table(tuple(one.rank for one in ranks), steps, step_s, calls, errors, has_inside, most_s), positions
 
 
 def _means(one: Read) -> dict[str, float]:
