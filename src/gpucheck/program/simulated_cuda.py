@@ -151,8 +151,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             return value
         with torch._C.DisableTorchFunctionSubclass():
             now = self.world.claims.device(value)
-            is_followed = value.requires_grad and torch.is_grad_enabled()
-            return _Back.apply(value, self, now) if is_followed and now not in (None, target) else value
+            is_followed = value.requires_grad and torch.is_grad_enabled() and now not in (None, target)
+            return _Move.apply(value, self, None, now, value.dtype, {}) if is_followed else value
 
     def _give_back(self, values: Any) -> None:
         """Let autograd move the gradients of numbers in a call on several devices back to where they are, as it does in
@@ -288,30 +288,18 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
 
 class _Move(torch.autograd.Function):  # type: ignore[misc]
-    """A move that autograd knows: the gradient goes back to where the tensor was."""
+    """A move that autograd knows: the gradient goes back to where the tensor was. Without a `device` the tensor stays,
+    and what takes it moves it."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, surface: Surface, device: Any, source: Any, dtype: Any, more: Any) -> Tensor:
         ctx.surface, ctx.source, ctx.dtype = surface, source, tensor.dtype
-        return surface._copied(tensor, device, dtype, more)
+        return tensor.view_as(tensor) if device is None else surface._copied(tensor, device, dtype, more)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         back = gradient if ctx.source is None else ctx.surface.move(gradient, ctx.source, ctx.dtype)
         return back, None, None, None, None, None
-
-
-class _Back(torch.autograd.Function):  # type: ignore[misc]
-    """A tensor where it is, whose gradient comes from elsewhere."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, surface: Surface, source: torch.device) -> Tensor:
-        ctx.surface, ctx.source = surface, source
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return ctx.surface.move(gradient, ctx.source), None, None
 
 
 def name_of(func: Any) -> str:

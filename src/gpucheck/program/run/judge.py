@@ -422,15 +422,14 @@ def _assignments(one: DeviceMismatchEntry, counted: RunResult, folder: str) -> I
     """The lines that move a wrong tensor by its name and discard the copy, each as it should be, from the nearest on.
     They stand above the failing line; what stands above the line that made the tensor moved another of that name."""
     file, _, failing = (one.place or "").rpartition(":")
-    made = [operand.origin_place or "" for operand in one.operands if operand.is_wrong]
-    names = {operand.variable for operand in one.operands if operand.is_wrong}
-    above = [int(line) for path, _, line in (place.rpartition(":") for place in made) if path == file]
-    first = max((line for line in above if line < int(failing or 0)), default=0)
+    wrong = [operand for operand in one.operands if operand.is_wrong]
+    made = ((operand.origin_place or "").rpartition(":") for operand in wrong)
+    first = max((int(line) for path, _, line in made if path == file and int(line) < int(failing or 0)), default=0)
     for line in sorted(counted.lines, key=lambda line: -line.line):
         place, source = at(line.file, line.line, folder), (line.source or "").strip()
         move = _MOVE.fullmatch(source) if line.discarded else None
         is_before = place.rpartition(":")[0] == file and first <= line.line < int(failing or 0)
-        if move is not None and move[1] in names and is_before:
+        if move is not None and is_before and any(operand.variable == move[1] for operand in wrong):
             yield f"{place}: {move[1]} = {source}"
 
 
