@@ -86,8 +86,9 @@ SIZES = {
     # that is bound again is another thing; what run measures never ends the program. Ranks that wait for each other,
     # have lost a peer, share a group's name with others, or belong to an earlier start. A size on the GPU makes a CPU
     # tensor, gradients go back to the CPU, a printed tensor says its device, lazy parameters move, states of generators
-    # are read on the host: mistakes that passed, or were none.
-    "program": (27, 7102),
+    # are read on the host: mistakes that passed, or were none. Each copy gives its own gradient back, and the line that
+    # discards a copy is a fix only for the tensor that it moved.
+    "program": (27, 7118),
     "render": (24, 3796),  # what ended a program is its answer; what tests all memory (stress)
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a
     # rank and its cost; whether a rank lost its peer, and who waits in another call. A finding says whether it answers
