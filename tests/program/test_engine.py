@@ -9,6 +9,7 @@ import gc
 import io
 import os
 import pickle
+import warnings
 import weakref
 from typing import Any
 
@@ -174,6 +175,30 @@ def test_a_gradient_goes_back_to_its_tensor_on_the_cpu(surface: Surface, used: A
         assert weight.grad is not None and weight.grad.device.type == "cpu"
         nn.utils.clip_grad_norm_([weight, *beside.parameters()], 1.0)
         optimizer.step()
+
+
+def _set_beside(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return _set(x, weight) + _set(x, weight) + (weight**2).sum().cuda()
+
+
+def test_a_gradient_that_goes_back_meets_one_that_never_left(surface: Surface) -> None:
+    """Each copy gives its gradient back by itself, before the tensor's own are added."""
+    weight = nn.Parameter(torch.ones(1))
+    _set_beside(torch.ones(3, 2, device="cuda"), weight).sum().backward()
+    assert weight.grad is not None and (weight.grad.device.type, weight.grad.tolist()) == ("cpu", [4.0 + 12.0])
+    layer, losses = nn.Linear(2, 2).cuda(), torch.zeros(2, 2)
+    made = layer(torch.ones(2).cuda())
+    losses[0] = made
+    (losses.sum() + made.sum().cpu()).backward()
+    assert layer.weight.grad is not None and layer.weight.grad.device == GPU
+
+
+def test_a_number_that_works_on_a_gpu_is_saved_without_a_warning(surface: Surface) -> None:
+    weight = torch.ones((), requires_grad=True)
+    (torch.ones(2, device="cuda") * weight).sum().backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pickle.dumps(weight)
 
 
 def test_a_gradient_goes_back_from_the_cpu_to_a_gpu(surface: Surface) -> None:

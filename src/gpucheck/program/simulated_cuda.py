@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
+from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gpucheck.program import engine, rules
@@ -105,7 +106,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             device = self.world.claims.device(args[0] if args else kwargs["log_probs"]) or device
             args = tuple(self.move(arg, device) if isinstance(arg, Tensor) else arg for arg in args)
             kwargs = {key: self.move(arg, device) if isinstance(arg, Tensor) else arg for key, arg in kwargs.items()}
-        self._give_back([*args, *kwargs.values()], func in _COPIES)
+        if func in _COPIES:
+            args = (args[0], *(self._sent(one, self.world.claims.device(args[0])) for one in args[1:]))
+        self._give_back([*args, *kwargs.values()])
         with self.world.calling(name_of(func), device):
             out = func(*args, **kwargs)
         if func is torch._pad_packed_sequence:  # it decomposes before an operation is seen
@@ -142,19 +145,29 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
-    def _give_back(self, values: Any, copies: bool) -> None:
-        """Let autograd move the gradients of a call on several devices back to where their tensors are: as it does in
-        C++ with that of a number, and with each of a call that `copies`."""
+    def _sent(self, value: Any, target: torch.device | None) -> Any:
+        """What a call copies to `target`: autograd moves its gradient back, beside others that never left."""
+        if not isinstance(value, Tensor) or torch._C._are_functorch_transforms_active():
+            return value
+        with torch._C.DisableTorchFunctionSubclass():
+            now = self.world.claims.device(value)
+            is_followed = value.requires_grad and torch.is_grad_enabled() and now not in (None, target)
+            return _Move.apply(value, self, None, now, value.dtype, {}) if is_followed else value
+
+    def _give_back(self, values: Any) -> None:
+        """Let autograd move the gradients of numbers in a call on several devices back to where they are, as it does in
+        C++."""
         with torch._C.DisableTorchFunctionSubclass():  # a lazy parameter refuses to be asked
             tensors = [one for one in tensors_in(values) if not torch._C._functorch.is_functorch_wrapped_tensor(one)]
             devices = [self.world.claims.device(tensor) for tensor in tensors]
             if len({*devices} - {None}) < 2 or not torch.is_grad_enabled():
                 return
             for tensor, device in zip(tensors, devices, strict=True):
-                is_moved = tensor.requires_grad and (copies or tensor.dim() == 0)
+                is_moved = tensor.requires_grad and tensor.dim() == 0
                 if is_moved and device is not None and tensor not in self._returning:
                     self._returning[tensor] = True
-                    tensor.register_hook(functools.partial(self.move, device=device))
+                    # torch warns of a hook that it finds in what is saved or copied, unless it is said to be known.
+                    tensor.register_hook(unserializable_hook(functools.partial(self.move, device=device)))
 
     def check_gradient(self, gradient: Any, device: torch.device | None, what: str, place: int, by: str = "") -> Any:
         """The gradient; raises where it is not on `device`, as autograd does, which is C++. It moves a number."""
@@ -275,12 +288,13 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
 
 class _Move(torch.autograd.Function):  # type: ignore[misc]
-    """A move that autograd knows: the gradient goes back to where the tensor was."""
+    """A move that autograd knows: the gradient goes back to where the tensor was. Without a `device` the tensor stays,
+    and what takes it moves it."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, surface: Surface, device: Any, source: Any, dtype: Any, more: Any) -> Tensor:
         ctx.surface, ctx.source, ctx.dtype = surface, source, tensor.dtype
-        return surface._copied(tensor, device, dtype, more)
+        return tensor.view_as(tensor) if device is None else surface._copied(tensor, device, dtype, more)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:

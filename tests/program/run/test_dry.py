@@ -245,6 +245,9 @@ FIXES = [
     ),
     # The copy was there: the line that discards it is the one to mend, not where the data was made.
     ("data = torch.ones(4, 2)\nfor x in DataLoader(data):\n    x.to('cuda')\n    m(x)", "x = x.to('cuda')"),
+    # Another tensor of that name, and a statement that is more than the move.
+    ("def f(x):\n    x.to('cuda')\nf(torch.ones(2))\nx = torch.ones(2)\nm(x)", 'torch.ones(…, device="cuda")'),
+    ("x = torch.ones(2)\nx.to('cuda'), 1\nm(x)", 'torch.ones(…, device="cuda")'),
 ]
 
 

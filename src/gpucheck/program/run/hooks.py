@@ -267,14 +267,14 @@ def _called(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
 def _moved_to(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], began: int, frame: FrameType) -> None:
     """A tensor was made on another device of this one, or returned as it is."""
     if result is not args[0]:
-        _copied(args[0], result, _is_asynchronous(args[1:], kwargs), began, frame)
+        _copied(args[0], result, args[1:], kwargs, began, frame)
 
 
 def _filled(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], began: int, frame: FrameType) -> None:
     """`copy_`: from the second into the first."""
     moved = args[1] if len(args) > 1 else kwargs["other"]
     if isinstance(moved, torch.Tensor):
-        _copied(moved, result, _is_asynchronous(args[2:], kwargs), began, frame, fills=True)
+        _copied(moved, result, args[2:], kwargs, began, frame, fills=True)
 
 
 def _is_asynchronous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -282,7 +282,9 @@ def _is_asynchronous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(next((one for one in args if isinstance(one, bool)), kwargs.get("non_blocking", False)))
 
 
-def _copied(moved: Any, result: Any, non_blocking: bool, began: int, frame: FrameType, *, fills: bool = False) -> None:
+def _copied(
+    moved: Any, result: Any, rest: Any, kwargs: dict[str, Any], began: int, frame: FrameType, *, fills: bool = False
+) -> None:
     source, target = device_of(moved), device_of(result)
     if source is None and target is None:
         return
@@ -291,7 +293,7 @@ def _copied(moved: Any, result: Any, non_blocking: bool, began: int, frame: Fram
         with memory_peaks.unseen():
             # A dtype or a layout on one device is none.
             if thread not in _silent and not (source == target and moved.device == result.device):
-                _note_copy(moved, result, source, target, spent, non_blocking, frame, fills)
+                _note_copy(moved, result, source, target, spent, _is_asynchronous(rest, kwargs), frame, fills)
     except Exception as error:  # noqa: BLE001 (a tensor of the program's may be of any class)
         _failed(error)
 

@@ -20,7 +20,7 @@ from gpucheck.program.options import STEPS, RunOptions
 from gpucheck.program.run import counters
 from gpucheck.report.codec import from_json
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
-from gpucheck.report.results.model import UnjudgedOperation
+from gpucheck.report.results.model import DeviceMismatchEntry, UnjudgedOperation
 from gpucheck.report.results.run import (
     AssumedValue,
     CaughtError,
@@ -398,8 +398,7 @@ def _mismatches(result: DryResult, counted: RunResult, folder: str) -> Iterator[
         if not one.ended:
             message = f"{message}; {_caught(one.times)}" + (f" and ended with status {status}" if status else "")
         evidence = {**made.evidence, "ended": one.ended, "times": one.times}
-        names = {operand.variable for operand in one.mismatch.operands if operand.is_wrong}
-        fix = next(_assignments(names, counted, folder), made.fix)
+        fix = next(_assignments(one.mismatch, counted, folder), made.fix)
         if fix is None and any(operand.is_wrong and operand.name == "generator" for operand in one.mismatch.operands):
             fix = f'{one.mismatch.place}: pass generator=torch.Generator(device="{one.mismatch.expected}")'
         if one.mismatch.operation == "Tensor.pin_memory" and all(
@@ -415,13 +414,23 @@ def _mismatches(result: DryResult, counted: RunResult, folder: str) -> Iterator[
         yield Finding("run.dry.dtype", "warn", place, message, asdict(mixed), fix=_one_dtype(place))
 
 
-def _assignments(names: set[str | None], counted: RunResult, folder: str) -> Iterator[str]:
-    """The lines that move a tensor of one of these names and discard the copy, each as it should be."""
-    for line in counted.lines:
-        source = (line.source or "").strip()
-        name = re.split(r"\.(?:to|cuda)\(", source)[0]
-        if line.discarded and name in names:
-            yield f"{at(line.file, line.line, folder)}: {name} = {source}"
+# A line that is one move, with its comment; arguments may be calls.
+_MOVE = re.compile(r"(.+?)\.(?:to|cuda)\((?:[^()]|\([^()]*\))*\)\s*(?:#.*)?")
+
+
+def _assignments(one: DeviceMismatchEntry, counted: RunResult, folder: str) -> Iterator[str]:
+    """The lines that move a wrong tensor by its name and discard the copy, each as it should be, from the nearest on.
+    They stand above the failing line; what stands above the line that made the tensor moved another of that name."""
+    file, _, failing = (one.place or "").rpartition(":")
+    wrong = [operand for operand in one.operands if operand.is_wrong]
+    made = ((operand.origin_place or "").rpartition(":") for operand in wrong)
+    first = max((int(line) for path, _, line in made if path == file and int(line) < int(failing or 0)), default=0)
+    for line in sorted(counted.lines, key=lambda line: -line.line):
+        place, source = at(line.file, line.line, folder), (line.source or "").strip()
+        move = _MOVE.fullmatch(source) if line.discarded else None
+        is_before = place.rpartition(":")[0] == file and first <= line.line < int(failing or 0)
+        if move is not None and is_before and any(operand.variable == move[1] for operand in wrong):
+            yield f"{place}: {move[1]} = {source}"
 
 
 def _in_forks(seen: CaughtError) -> Finding:

@@ -272,12 +272,13 @@ def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool] | None = None)
     }
 
 
-# The tensors that hold what a tensor of another layout holds, by their methods.
+# The tensors that hold what a tensor of another layout holds, by their methods; by the attributes of a class in Python,
+# whose methods are operations that it answers itself.
 _PARTS = {
     torch.sparse_coo: ("_values", "_indices"),
     **dict.fromkeys((torch.sparse_csr, torch.sparse_bsr), ("values", "crow_indices", "col_indices")),
     **dict.fromkeys((torch.sparse_csc, torch.sparse_bsc), ("values", "ccol_indices", "row_indices")),
-    torch.jagged: ("values", "offsets"),
+    torch.jagged: ("_values", "_offsets"),
 }
 
 
@@ -286,7 +287,8 @@ def parts(tensor: Any) -> list[Any]:
     the program's is not told of the question."""
     methods = _PARTS.get(tensor.layout)
     with torch._C._DisableTorchDispatch():
-        return [tensor] if methods is None else [getattr(tensor, name)() for name in methods]
+        found = [tensor] if methods is None else [getattr(tensor, name) for name in methods]
+        return [one() if callable(one) else one for one in found]
 
 
 def size(tensor: Any) -> int:
