@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,21 +106,23 @@ def plain(number: int) -> str | None:
     return answer(corpus()[number])
 
 
-@functools.cache
-def plain_form(number: int) -> Normal:
-    """A text of the corpus in the form in which it is read."""
-    return normalise(corpus()[number])
+def form_of(text: str) -> Normal:
+    """The form in which a text is read. Writers tell lines apart, so that one that wrote them all is as none."""
+    form = normalise(text)
+    if len({line.prefix for line in form.lines}) > 1:
+        return form
+    return replace(form, lines=tuple(replace(line, prefix="") for line in form.lines))
 
 
 @functools.cache
 def met() -> dict[Normal, str | None]:
     """The answers to the forms that were met so far: a box and a fence leave the same one of a text."""
-    return {plain_form(number): plain(number) for number in range(len(corpus()))}
+    return {form_of(text): plain(number) for number, text in enumerate(corpus())}
 
 
 def answer_to_form(text: str) -> str | None:
     """The answer to a text, found once for all that are read in the same form."""
-    form = normalise(text)
+    form = form_of(text)
     if form not in met():
         met()[form] = answer(text)
     return met()[form]
