@@ -94,8 +94,8 @@ SIZES = {
     "render": (24, 3799),
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a
     # rank and its cost; whether a rank lost its peer, and who waits in another call. A finding says whether it answers
-    # to a threshold: three places looked into its evidence.
-    "report": (17, 1800),
+    # to a threshold: three places looked into its evidence. A document that was cut off is no pass.
+    "report": (17, 1802),
     "smoke": (6, 918),  # a device that others fill is not called wrong
     # A device slow at times or at the end; one that is ahead of most others; a GPU that is lost without an Xid.
     "stress": (6, 1200),

@@ -95,8 +95,10 @@ class Report:
 
         A document that is not complete is never a pass: what is missing may have failed.
         """
-        least = errors.OK if self.summary.complete else errors.UNDECIDED
-        settled = errors.settle((exit_code(judgement.findings, strict=strict), least if code is None else code))
+        if code is None and not self.summary.complete:
+            code = errors.UNDECIDED
+        asked = exit_code(judgement.findings, strict=strict)
+        settled = asked if code is None else errors.settle((asked, code))
         return replace(
             self,
             findings=judgement.findings,
