@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -195,6 +197,25 @@ def test_a_long_lived_child_answers_line_for_line() -> None:
         assert process.receive(20) == word.upper()
     assert process.receive(0.01) is None
     assert process.kill() and not _runs(process.pid)
+
+
+def test_a_short_wait_for_an_answer_ends() -> None:
+    """On Python 3.10 and 3.11 a SimpleQueue waits for ever where the time is over before it has looked twice."""
+    process = child.LineChild([PYTHON, "-c", ECHO])
+    try:
+        lines = type(process._lines)
+
+        def wait() -> None:
+            for _ in range(50_000):
+                with contextlib.suppress(queue.Empty):
+                    lines().get(timeout=1e-6)
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        waiting.join(60.0)
+        assert not waiting.is_alive()
+    finally:
+        process.kill()
 
 
 def test_a_long_lived_child_that_dies_says_how() -> None:

@@ -146,7 +146,8 @@ class LineChild:
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> None:
         self._process = _popen(argv, env, wants_stdin=True)
         try:
-            self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+            # No SimpleQueue: on Python 3.10 and 3.11 its `get` may wait for ever where a short time is over at once.
+            self._lines: queue.Queue[str | None] = queue.Queue()
             self._err = _Reader(self._process.stderr, STDERR_TAIL_BYTES, keep_tail=True)
             self._out = threading.Thread(target=self._read_lines, daemon=True)
             self._out.start()
