@@ -86,10 +86,10 @@ SIZES = {
     # that is bound again is another thing; what run measures never ends the program. Ranks that wait for each other,
     # have lost a peer, share a group's name with others, or belong to an earlier start. A size on the GPU makes a CPU
     # tensor, gradients go back to the CPU, a printed tensor says its device, lazy parameters move, states of generators
-    # are read on the host: mistakes that passed, or were none. Clocks count by their mean error, and an error of the
-    # program's own connection is not one of a lost peer. Each copy gives its own gradient back, and the line that
-    # discards a copy is a fix only for the tensor that it moved.
-    "program": (27, 7125),
+    # are read on the host: mistakes that passed, or were none. A claim ends with its storage in C++. Clocks count
+    # by their mean error, and an error of the program's own connection is not one of a lost peer. Each copy gives
+    # its own gradient back, and the line that discards a copy is a fix only for the tensor that it moved.
+    "program": (27, 7133),
     # What ended a program is its answer; what tests all memory (stress). A narrow table loses the rows of the wide one.
     "render": (24, 3799),
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a

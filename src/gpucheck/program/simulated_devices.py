@@ -1,7 +1,7 @@
 """Which device a plain CPU tensor says it is on, whose line said so, and by which names a line reaches the tensor.
 
 The table of claims goes by storage: views share one and so a device; what is written in place stays where it is. An
-entry goes with its storage. Whose a tensor is comes from the running frames.
+entry ends with its storage. Whose a tensor is comes from the running frames.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import linecache
 import os
 import re
 import sys
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,12 +20,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import gpucheck
 from gpucheck.program.run.memory_peaks import Lines, parts
 from gpucheck.report.results.model import OriginKind
 from gpucheck.work.storages import Memory
 
+# So many entries of storages that are gone may stand in a table.
+_FEW = 1024
 _OURS = os.path.dirname(os.path.abspath(gpucheck.__file__)) + os.sep
 # Whose line it is. A dry run puts the rule of its program here, which knows the program's own package.
 lines = Lines("", None)
@@ -113,18 +115,25 @@ class Claims:
 
     def __init__(self, memory: Memory[Place] | None = None) -> None:
         self.memory = memory
-        self._claims: weakref.WeakKeyDictionary[torch.UntypedStorage, Claim] = weakref.WeakKeyDictionary()
+        # By the storage in C++, whose address is not given away while a reference is kept. A weak reference to Python's
+        # object may end before: torch up to 2.9 revives one that was found in a cycle, such as `torch.save` leaves.
+        self._claims: dict[int, tuple[StorageWeakRef, Claim]] = {}
+        self._sweep_at = _FEW
 
     def __contains__(self, storage: torch.UntypedStorage) -> bool:
-        return storage in self._claims
+        return self._claim(storage) is not None
+
+    def _claim(self, storage: torch.UntypedStorage) -> Claim | None:
+        reference, claim = self._claims.get(storage._cdata, (None, None))
+        return None if reference is None or reference.expired() else claim
 
     def of(self, tensor: Tensor) -> Claim:
         """Return what is known of a tensor; for one that has no storage of its own nothing is."""
         storage = storage_of(tensor)
         if tensor.device.type != "cpu":  # a meta tensor says so itself, unless it stands for one without values
-            claim = None if storage is None else self._claims.get(storage)
+            claim = None if storage is None else self._claim(storage)
             return claim or Claim(tensor.device)
-        return UNKNOWN if storage is None else self._claims.get(storage, ON_CPU)
+        return UNKNOWN if storage is None else self._claim(storage) or ON_CPU
 
     def device(self, tensor: Tensor) -> torch.device | None:
         """The device that a tensor claims; None where it is not known."""
@@ -133,7 +142,7 @@ class Claims:
     def device_of_storage(self, storage: Any) -> torch.device | None:
         """The device that a storage claims; None where it is not known."""
         plain = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
-        return self._claims.get(plain, ON_CPU).device
+        return (self._claim(plain) or ON_CPU).device
 
     def put(self, tensor: Tensor, device: torch.device | None, origin: Origin | None = None) -> None:
         """Claim a device for the storage of a tensor."""
@@ -143,9 +152,12 @@ class Claims:
     def put_storage(self, storage: torch.UntypedStorage, device: torch.device | None, origin: Origin | None) -> None:
         """The same for a storage without a tensor, as loading a file has it."""
         if device == CPU and origin is None:
-            self._claims.pop(storage, None)
+            self._claims.pop(storage._cdata, None)
         else:
-            self._claims[storage] = Claim(device, origin)
+            self._claims[storage._cdata] = StorageWeakRef(storage), Claim(device, origin)
+        if len(self._claims) >= self._sweep_at:
+            self._claims = {key: row for key, row in list(self._claims.items()) if not row[0].expired()}
+            self._sweep_at = max(_FEW, 2 * len(self._claims))
         if self.memory is not None:
             self.memory.put(storage, is_held=device == COUNTED)
 
