@@ -72,7 +72,7 @@ SIZES = {
     "devices": (3, 272),  # a mask that names a GPU is not why CUDA does not start
     "doctor": (12, 1927),
     "explain": (11, 838),  # parts of texts are looked up, and stop within a word or between two
-    "fleet": (8, 1290),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
+    "fleet": (8, 1292),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
     # The mask is read where a device's state is told; it was read in the doctor. Ctrl-C while torch loads leaves no
     # file.
     "machine": (24, 4053),

@@ -154,7 +154,7 @@ def silent(facts: Facts) -> Finding | None:
     """GPUs that CUDA shows and NVML does not list: nothing is known of their health, which is not healthy."""
     # A MIG instance is read with its card, and NVML knows next to nothing of a Jetson's GPU.
     whole = (card for card in cards(facts) if card.parent_uuid is None and not JETSON.search(card.name or ""))
-    # That one is lost is told of itself.
+    # A lost GPU is reported as lost.
     names = [name_of(card) for card in whole if card.nvml_index is None and not is_dead(card)]
     if not names:
         return None

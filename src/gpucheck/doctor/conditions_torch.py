@@ -453,7 +453,7 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
     gone = {package: list(paths) for package, paths in (probe.missing_files or {}).items()}
     names = [path.rpartition("/")[2] for paths in gone.values() for path in paths]
     parts = [name for name in probe.cudnn_missing if name not in names]
-    # Where the import fails for one of them, that is told in its place. Another error may come of it.
+    # An import error that names one of them is reported instead. Any other error may follow from the missing library.
     if (not names and not parts) or any(name in (probe.error or "") for name in names):
         return None
     missing = [*names, *parts]

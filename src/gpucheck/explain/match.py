@@ -674,8 +674,10 @@ def _cut_places(normal: Normal, texts: Sequence[Text], *, ours: bool) -> list[_P
 
 @functools.cache
 def _edges(texts: tuple[Text, ...]) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
-    """How the texts begin and, read backwards, how they end, in plain letters: sorted, each with its shape, in which
-    every word has a large letter, and with the text's id."""
+    """The beginnings of the texts, and their ends read backwards: sorted, as (letters, shape, id of the text).
+
+    The letters have no spaces. The shape is the same with a large letter at the start of each word.
+    """
     found: tuple[set[tuple[str, str, str]], ...] = (set(), set())
     for text, pattern in ((one, pattern) for one in texts for pattern in one.patterns):
         for whole in _alternatives(iter(_PART.findall(pattern)), text.number or _NUMBER)[0]:

@@ -140,7 +140,7 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         # Last of the failures: what the parts found explains it.
         node = replace(
             node,
-            problems=tuple(sorted([*node.problems, lacking], key=lambda one: _ASKING.index(one.verdict))),
+            problems=tuple(_worst_first([*node.problems, lacking])),
             exit=errors.FAILED,
         )
     _tell(node, emit)
@@ -240,7 +240,7 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
     return replace(
         node,
         parts=(*node.parts, done),
-        problems=tuple(sorted(problems, key=lambda one: _ASKING.index(one.verdict))[: documents.MOST_PROBLEMS]),
+        problems=tuple(_worst_first(problems)[: documents.MOST_PROBLEMS]),
     )
 
 
@@ -275,6 +275,10 @@ def gpus_missing(node: NodeDocument, must: int | None) -> NodeProblem | None:
 
 _EXITS = (errors.OK, errors.FAILED, errors.COULD_NOT_LOOK, errors.UNDECIDED)
 _ASKING = WORST_FIRST[:4]
+
+
+def _worst_first(problems: Sequence[NodeProblem]) -> list[NodeProblem]:
+    return sorted(problems, key=lambda one: _ASKING.index(one.verdict))
 
 
 def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:

@@ -474,8 +474,10 @@ def discarded(run: Place, node: ast.expr, when: str = "", within: ast.expr | Non
 
 
 def _keeping(run: Place, node: ast.Call, name: ast.expr, within: ast.expr | None) -> tuple[str, str]:
-    """How the result of a move is kept, in words and as code. What is a module's moves with it, and a loop's variable
-    that is only set again keeps nothing."""
+    """Return how to keep the result of a move, in words and as code.
+
+    A tensor of a module moves with the module. Assigning to the variable of a loop keeps nothing.
+    """
     text, receiver = run.scope.source.text, run.receivers[id(node)]
     move = text(node)
     loops = [one for one in run.loops if isinstance(one, ast.For)]
@@ -568,7 +570,7 @@ def apart(run: Place, node: ast.expr, values: Iterable[Value]) -> None:
 
 
 def _buffer(run: Place, attribute: str, made: ast.expr) -> str:
-    """How an attribute becomes a buffer. Only a name that no object has can be registered, and only once."""
+    """Return how to make an attribute a buffer. `register_buffer` takes a name once, and none that the object has."""
     if not attribute.isidentifier():
         return "register each tensor in it: self.register_buffer(name, tensor)"
     members = list(names.family(run.scope.file, run.owner)) if run.owner is not None else []
