@@ -145,6 +145,18 @@ def test_what_the_text_of_the_error_says(text: str, asked: int | None, others: i
     assert (told.asked_bytes, told.other_processes_bytes, told.phase) == (asked, others, "backward")
 
 
+@pytest.mark.parametrize(("ends_s", "busy"), [(0.9, None), (5.0, 0.9)])
+def test_how_busy_the_device_was_is_read_after_a_whole_period_of_nvml(ends_s: float, busy: float | None) -> None:
+    memory = bytearray(counters.SIZE)
+    with counters.cells_of(memory) as cells:
+        cells[counters.TORCH_NS] = 1
+    read = counters.read(memory)
+    at = ((0.5, 0.0), (2.0, 0.9), (6.0, 0.0))  # before a period is over, within, after the end
+    told = command.answer(read, command.Ended(("x.py",), 0, 0, int(ends_s * 1e9), 0.5, None, at)).shares
+    assert told is not None and told.device_busy == busy
+    assert (told.device_busy_unknown is None) == (busy is not None)
+
+
 def test_an_empty_board_is_an_answer_that_survives_json() -> None:
     result = command.answer(
         counters.read(bytearray(counters.SIZE)), command.Ended(("x.py", "--a"), 0, 0, 10**9, None, None)

@@ -427,6 +427,9 @@ _APART, _ENOUGH = 3, 8
 # From this share of the time on something is what the program waits for; between the two shares of a busy device it is
 # not clear who waits for whom.
 WAITS_SHARE, BUSY, IDLE = 0.25, 0.85, 0.5
+# NVML's utilization is that of the past sample period, 1/6 s to 1 s with the GPU: a reading before tells of what was
+# there before the steps.
+_NVML_BACK_S = 1.0
 # A resident set breathes by some megabytes; torch's own count of a device does not.
 _LEAST_GROWTH = {"resident": 16 * units.MIB, "allocated": units.MIB}
 # Growth is told of that many parts of the run, each of which holds more than the one before.
@@ -556,8 +559,9 @@ def _shares(read: counters.Read, ended: Ended, window: Sequence[RunStep], begins
     # Clocks that are read apart may add up to a little more than the whole.
     data_share, copies, waits = (min(part / whole, 1.0) for part in parts)
     rest = max(1.0 - data_share - copies - waits, 0.0)
-    inside = [share for at_s, share in ended.busy if begins_ns / 1e9 <= at_s <= ends_ns / 1e9]
-    unknown = None if inside else ended.busy_unknown or "the window contains no reading of the device"
+    inside = [share for at_s, share in ended.busy if begins_ns / 1e9 + _NVML_BACK_S <= at_s <= ends_ns / 1e9]
+    none = f"no reading of NVML, which counts over up to 1 s, lies within these {units.duration(whole)}"
+    unknown = None if inside else ended.busy_unknown or none
     # The process's own time in the steps; without steps that since torch was loaded, of its workers too.
     cpu = sum(one.cpu_s for one in window) / whole if window else None
     if cpu is None and ended.cpu_s is not None:
