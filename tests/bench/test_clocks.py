@@ -43,14 +43,14 @@ def test_nothing_is_said_of_free_clocks() -> None:
 def test_heat_is_named_with_clock_and_temperature() -> None:
     found = judged(row(), row("throttled", reasons=("hw_thermal_slowdown",), seconds={"thermal": 1.5, "power": 0.1}))
     assert (found.id, found.verdict, found.title) == ("copy.clocks", "warn", "GPU throttled")
-    assert found.message == "hw thermal slowdown, 1.50 s thermal, clock 1200 of 1980 MHz, 87 °C, 1 of 2 rows"
+    assert found.message == "hw thermal slowdown, held for 1.50 s by thermal, clock 1200 of 1980 MHz, 87 °C, in 1 of 2 rows"
     assert found.fix is not None and "airflow" in found.fix
     assert found.evidence["violations_s"] == {"thermal": 1.5}
 
 
 def test_what_is_not_known_is_left_out() -> None:
     found = judged(row("throttled", seconds={"reliability": 2.0}, sm_clock_hz=None, temperature_celsius=None))
-    assert found.message == "2.00 s reliability"
+    assert found.message == "held for 2.00 s by reliability"
 
 
 @pytest.mark.parametrize(

@@ -667,14 +667,17 @@ def _finding(finding_id: str, kind: _Kind, held: Sequence[Measurement], total: i
 
 def _message(evidence: Mapping[str, Any], held: int, total: int) -> str:
     causes = [name.replace("_", " ") for name in evidence["clock_reasons"]]
-    causes += [f"{units.duration(value)} {name.replace('_', ' ')}" for name, value in evidence["violations_s"].items()]
+    causes += [
+        f"held for {units.duration(value)} by {name.replace('_', ' ')}"
+        for name, value in evidence["violations_s"].items()
+    ]
     told = [", ".join(causes)] if causes else []
     clock, most = evidence["sm_clock_hz"], evidence["max_sm_clock_hz"]
     if clock:
         told.append(f"clock {clock / 1e6:.0f}" + (f" of {most / 1e6:.0f} MHz" if most else " MHz"))
     if evidence["temperature_celsius"] is not None:
         told.append(f"{evidence['temperature_celsius']:.0f} °C")
-    told += [f"{held} of {total} rows"] if held < total else []
+    told += [f"in {held} of {total} rows"] if held < total else []
     return ", ".join(told)
 
 
