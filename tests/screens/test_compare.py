@@ -123,6 +123,11 @@ def test_what_changed_comes_first_and_what_did_not_is_counted() -> None:
     assert "and 9 more rows, without a change: -v" in whole and len(re.findall("· same", whole)) == 11 + 20
 
 
+def test_rows_that_cannot_be_told_are_not_counted_as_changed() -> None:
+    rows = tuple(row("cannot tell", case={"m": n}) for n in range(20))
+    assert "and 6 more rows, 6 inconclusive: -v" in shown("compare", Comparison(rows, (), (), (), (), 0.01, 0.05))
+
+
 def test_rows_of_several_devices_name_theirs() -> None:
     rows = row("slower"), row("slower", new_device="cuda:1")
     out = shown("compare", Comparison(rows, (), (), (), (), 0.01, 0.05))

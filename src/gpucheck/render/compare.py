@@ -46,6 +46,7 @@ _NARROW = (
 )
 # What changed comes first.
 _ORDER: tuple[Change, ...] = ("slower", "cannot tell", "faster", "same")
+_WORDS: dict[Change, str] = {"slower": "slower", "faster": "faster", "same": "same", "cannot tell": "inconclusive"}
 _SIGNS: dict[Change, Verdict] = {"slower": "warn", "faster": "pass", "same": "info", "cannot tell": "inconclusive"}
 # A screen of 24 lines has room for so many rows.
 _MOST_ROWS = 14
@@ -138,8 +139,9 @@ def comparison(report: Report) -> list[Block]:
     shown, left = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
     laid_out: list[Block] = [_table(shown, next((one for one in report.findings if one.id == _GATE), None))]
     if left:
-        changed = sum(row.change != "same" for row in left)
-        which = f"{changed} of them changed" if changed else "without a change"
+        counts = {change: sum(row.change == change for row in left) for change in _ORDER if change != "same"}
+        which = ", ".join(f"{count} {_WORDS[change]}" for change, count in counts.items() if count)
+        which = which or "without a change"
         laid_out.append(Line(f"and {len(left)} more rows, {which}: -v", "dim"))
     return laid_out
 
@@ -196,7 +198,7 @@ def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | C
         for rate, time_s in ((row.old_rate, row.old_s), (row.new_rate, row.new_s))
     ]
     verdict: Verdict = "fail" if failed else _SIGNS[row.change]
-    word = "slower" if failed else "inconclusive" if row.change == "cannot tell" else row.change
+    word = "slower" if failed else _WORDS[row.change]
     return [
         f"{label} ({row.new_device})" if several else label,
         *figures,
