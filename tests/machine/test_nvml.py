@@ -149,6 +149,7 @@ def test_every_field_of_the_table_is_a_field_of_the_facts() -> None:
         ("compute_capability", "-1.0", False),
         ("temperature_celsius", 31.0, True),
         ("temperature_celsius", 2.0**32 - 1, False),
+        ("temperature_celsius", -1.0, False),
         ("temperature_celsius", float("nan"), False),
         ("temperature_celsius", "31", False),
         ("pcie/width", 16, True),

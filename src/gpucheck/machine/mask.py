@@ -72,7 +72,8 @@ def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
         return Entry(text, None, "it matches several GPUs" if fits else "no GPU has this UUID")
     # As C's strtoul reads it: `0x1` is 0 and `1gpu` is 1.
     begins = re.match(r"[+-]?\d+", word)
-    number = int(begins[0]) if begins else None
+    # Python makes no int of more than 4300 digits.
+    number = int(min(max(float(begins[0]), -1.0), 2.0**53)) if begins else None
     is_odd = re.fullmatch(r"-?\d+", word) is None
     if number is None:
         return Entry(text, None, "it is neither a number nor a UUID", is_odd)

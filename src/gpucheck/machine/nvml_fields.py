@@ -350,7 +350,8 @@ DETAILS: tuple[Field, ...] = (
     # nvmlDeviceGetTemperature is announced to go with CUDA 14; drivers before R570 know no other.
     Field(
         "temperature_celsius",
-        number(-100, 300),
+        # -1 is how 0xFFFFFFFF, no reading, comes out of a signed number.
+        lambda value: number(-100, 300)(value) and value != -1,
         (
             Call("nvmlDeviceGetTemperatureV", (TEMPERATURE_GPU,)),
             Call("nvmlDeviceGetTemperature", (TEMPERATURE_GPU,)),
