@@ -306,7 +306,8 @@ class DeviceMismatch(Exception):
 
 # The mismatch as an error of a class of Python's, by which a program catches it and a traceback names it.
 _RAISED: dict[type[Exception], Any] = {
-    kind: type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"}) for kind in (RuntimeError, TypeError)
+    kind: type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"})
+    for kind in (RuntimeError, TypeError, BufferError)
 }
 
 

@@ -44,6 +44,8 @@ _SMALL, _MANY_PER_STEP, _MANY = 64 * 1024, 100, 1000
 _COPIES = ("to_device", "to_host", "between")
 # So often, and in this part of the steps, makes a habit.
 _OFTEN, _MOST_STEPS = 3, 0.5
+# A CPU that works for less of the time does not keep up the program.
+_IDLE = 0.5
 
 # An id, the verdict, a title and the fix.
 _Said = tuple[str, Verdict, str, str]
@@ -97,6 +99,10 @@ def time_finding(result: RunResult) -> Finding:
         "data": "more num_workers, or cheaper transforms, in the DataLoader",
         "host": "torch.profiler shows the host's time; a larger batch or torch.compile launches fewer kernels",
     }
+    at_work = result.shares.cpu if result.shares is not None else None
+    if at_work is not None and at_work < _IDLE:  # it launches nothing either
+        waits = "the program waits for files, the network or another rank"
+        fixes["host"] = f"the CPU worked for only {percent(at_work)} of the time: {waits}"
     verdict, fix = verdicts.get(result.waits_for, "warn"), fixes.get(result.waits_for)
     return Finding("run.time", verdict, titles[result.waits_for], result.reason, {"of": result.waits_for}, fix)
 
@@ -306,7 +312,7 @@ def dry_result(
         ended_after_steps=any(read.said("steps_done")),
         mismatches=_told(read, "mismatch", DryMismatch),
         stopped=stopped,
-        lines=tuple(_line(one) for one in counted.lines if one.kind != "data"),
+        lines=tuple(sorted((_line(one) for one in counted.lines if one.kind != "data"), key=_by_count)),
         memory=_memory(read, options),
         assumed=_told(read, "assumed", AssumedValue),
         assumed_count=next((one["assumed"] for one in read.said("memory")), 0),
@@ -317,6 +323,11 @@ def dry_result(
         in_forks=next(iter(_told(read, "fork", CaughtError)), None),
         trains=next((one["trains"] for one in read.said("memory")), False),
     )
+
+
+def _by_count(line: DryLine) -> tuple[int, int, str, int, str]:
+    """Their order: a run on a CPU tells no times, by which the lines of a run stand."""
+    return -line.count, -line.bytes, line.file, line.line, line.kind
 
 
 _Told = TypeVar("_Told", AssumedValue, UnjudgedOperation, Remark, CaughtError, DryMismatch, DryStop)
