@@ -227,6 +227,7 @@ LEGAL: dict[str, Callable[[], torch.Tensor]] = {
     "csc of lists": lambda: torch.sparse_csc_tensor([0, 1, 2], [0, 1], gpu(2), (2, 2)).row_indices(),
     "bsr of lists": lambda: torch.sparse_bsr_tensor([0, 1], [0], gpu(1, 1, 1)).values(),
     "coo of lists": lambda: torch.sparse_coo_tensor(indices=[[0, 1]], values=gpu(2))._indices(),
+    "out of numbers": lambda: torch.full((2,), 1.0, out=gpu(2)) + torch.normal(0.0, 1.0, (2,), out=gpu(2)),
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device="cuda").unbind()[1],
     "dlpack": lambda: gpu(3) + torch.from_dlpack(gpu(3)) + torch.from_dlpack(torch.utils.dlpack.to_dlpack(gpu(3))),
     "pad_sequence": lambda: nn.utils.rnn.pad_sequence([gpu(2), torch.ones(3)]),
@@ -312,6 +313,10 @@ ILLEGAL: dict[str, Callable[[], object]] = {
     "histogram": lambda: torch.histogram(gpu(3), 2),
     "_histogramdd_bin_edges": lambda: torch.histogramdd(gpu(3, 2), [2, 2]),
     "index_put": lambda: gpu(4).index_put((places(0, 1),), torch.ones(2)),
+    "out of a norm": lambda: torch.linalg.norm(gpu(3), out=torch.tensor(0.0)),
+    "out of a power": lambda: torch.linalg.matrix_power(torch.ones(2, 2), 2, out=gpu(2, 2)),
+    "out of a difference": lambda: torch.diff(gpu(3), n=0, out=torch.ones(3)),
+    "out of a list": lambda: torch.max(gpu(2, 2), 0, out=(gpu(2), torch.ones(2, dtype=torch.long))),
     "a tangent": lambda: torch.func.jvp(torch.sin, (gpu(3),), (torch.ones(3),)),
     "a second GPU": lambda: gpu(3) + torch.ones(3, device="cuda:1"),
 }

@@ -99,6 +99,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         elif func is torch._C._nn.pad_sequence:  # what it makes lies where the first is, and the others are copied
             given = list(tensors_in(given))[:1]
         device = self.common(given)
+        out = kwargs.get("out")
+        if out is not None and func not in self._constructors and func not in _INTO_ANY:
+            self._check_out(func, out, [*args, *(one for name, one in kwargs.items() if name != "out")])
         generator = kwargs.get("generator")
         if generator is not None and device is not None:
             self._check_generator(func, generator, device)
@@ -133,6 +136,13 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if away:
             return away.pop() if len(away) == 1 else None
         return None if None in devices else CPU
+
+    def _check_out(self, func: Any, out: Any, given: list[Any]) -> None:
+        """Raise where a call writes to another device than that of what it is given. Some copy what they have made
+        there, and ask in C++ before."""
+        device = self.common(given) if any(True for _ in tensors_in(given)) else None
+        for one in tensors_in(out):
+            self.world.apart("out", one, device, name_of(func), None)
 
     def _check_generator(self, func: Any, generator: Any, device: torch.device) -> None:
         claimed = getattr(generator, "claimed", CPU)
@@ -530,6 +540,8 @@ _ALIKE = {
         for name in ("quantile", "nanquantile")
     },
 }
+# What copies to the device of its `out`.
+_INTO_ANY = (torch.bernoulli, torch.normal, torch.lu)
 # What takes its arguments to the device by itself: lengths and targets may lie on the CPU.
 _CARRIES = (torch.ctc_loss, torch.nn.functional.ctc_loss)
 
