@@ -328,6 +328,28 @@ def test_what_cuda_refuses(name: str) -> None:
         ILLEGAL[name]()
 
 
+INTEGERS: dict[str, Callable[[torch.Tensor], object]] = {
+    "addmm_cuda": lambda x: x @ x,
+    "baddbmm_cuda": lambda x: torch.einsum("bij,bjk->bik", x[None], x[None]),
+    "addmv_impl_cuda": lambda x: x @ x[0],
+    "dot": lambda x: x[0] @ x[0],
+    "max_pool2d_with_indices_out_cuda_frame": lambda x: F.max_pool2d(x[None], 2),
+    "avg_pool2d_out_cuda_frame": lambda x: F.avg_pool1d(x, 2),
+    "slow_conv2d_cuda": lambda x: F.conv2d(x[None, None], x[None, None]),
+}
+
+
+@pytest.mark.parametrize("kernel", INTEGERS)
+def test_cuda_multiplies_and_pools_no_integers(kernel: str) -> None:
+    """A CPU does: the dry run passed, and the program ended on the GPU."""
+    call = INTEGERS[kernel]
+    with claimed(World()):
+        call(torch.ones(2, 2, dtype=torch.long))
+        call(gpu(2, 2))
+        with pytest.raises(NotImplementedError, match=f"\"{kernel}\" not implemented for 'Long'"):
+            call(gpu(2, 2, dtype=torch.long))
+
+
 def test_every_row_has_a_call() -> None:
     """At least one operation of each row is called above."""
     called = {name.removesuffix("_") for name in (*LEGAL, *ON_HOST, *ILLEGAL)}

@@ -154,7 +154,8 @@ def test_a_minority_of_the_time_is_not_what_the_program_waits_for() -> None:
 def test_a_program_whose_cpu_waits_too_is_not_told_to_launch_fewer_kernels() -> None:
     """Two ranks on one H200, one of which slept 80 ms of each step: both were."""
     assert screen(a_run(0.012, cpu=4), 120)[:2] == [
-        "! the device waits for the host: kernels ran for only 1.2 % of the time; data 0.0 %, copies 0.0 % · NVIDIA H200",
+        "! the device waits for the host: kernels ran for only 1.2 % of the time; data 0.0 %, copies 0.0 % "
+        "· NVIDIA H200",
         "→ the CPU worked for only 4.0 % of the time: the program waits for files, the network or another rank",
     ]
 

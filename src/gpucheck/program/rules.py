@@ -51,10 +51,23 @@ ELSEWHERE = (
 )
 # How gpucheck says in a simulated run that a lone operand lies where its operation does not take it.
 MISPLACED = ", but it is on"
-# How torch says that operands differ in dtype: on CUDA and on a CPU alike.
+# Operations whose CUDA kernel, of this name, takes no integers, as a CPU's does. Source: the dtypes of torch's own tests
+# (2.9, 2.13).
+NO_INTEGERS = {
+    **dict.fromkeys(("mm", "addmm", "addbmm"), "addmm_cuda"),
+    **dict.fromkeys(("bmm", "baddbmm", "_trilinear"), "baddbmm_cuda"),
+    **dict.fromkeys(("mv", "addmv"), "addmv_impl_cuda"),
+    **dict.fromkeys(("dot", "vdot"), "dot"),
+    **{f"max_pool{n}d_with_indices": f"max_pool{n}d_with_indices_out_cuda_frame" for n in (2, 3)},
+    **{f"avg_pool{n}d": f"avg_pool{n}d_out_cuda_frame" for n in (2, 3)},
+    "convolution": "slow_conv2d_cuda",
+}
+NO_KERNEL = f'"({"|".join(sorted({*NO_INTEGERS.values()}))})" not implemented for'
+# How torch says that operands differ in dtype, on CUDA and on a CPU alike, or have one that CUDA does not take.
 MIXED_DTYPES = re.compile(
     r"expected scalar type \w+ but found|must have the same dtype|expect(ed|s) .* to have the same dtype"
     r"|Input type \(.*\) and (bias|weight) type \(.*\) should be the same|expects? .*dtype .* but got"
+    rf"|{NO_KERNEL}"
 )
 
 
@@ -77,11 +90,11 @@ class Operand:
 class Rule:
     """The placement rule of an operation beyond the default, by the names of its arguments in torch's schema.
 
-    `free` may lie on the CPU whatever the rest; with `anywhere` on any device, and with `read` if they are 0-dim. `host`
-    must lie on the CPU. `numbers` may be 0-dim CPU tensors. "*" is every argument, with `by_position` every entry of a list. `on_host` are the
-    positions of results that are always on the CPU. `follows` is the argument whose device the results have, where it
-    is not the common one. With `by_position`, the entries of several lists at one position must agree; other positions
-    do not matter.
+    `free` may lie on the CPU whatever the rest; `anywhere` on any device; `read` on any device if they are 0-dim. `host`
+    must lie on the CPU. `numbers` may be 0-dim CPU tensors. "*" is every argument, with `by_position` every entry of a
+    list. `on_host` are the positions of results that are always on the CPU. `follows` is the argument whose device the
+    results have, where it is not the common one. With `by_position`, the entries of several lists at one position must
+    agree; other positions do not matter.
     """
 
     operations: tuple[str, ...]

@@ -262,7 +262,7 @@ def test_a_compiler_that_does_not_know_this_python_raises_in_a_dry_run_too(monke
     with pytest.raises(TypeError, match="no_such_option"):
         dry._uncompiled(len, no_such_option=1)
     monkeypatch.setattr("sys.version_info", (3, 99, 0))
-    with pytest.raises(RuntimeError, match="torch.compile is not supported on Python"):
+    with pytest.raises(RuntimeError, match=r"torch.compile is not supported on Python"):
         dry._uncompiled(len)
 
 

@@ -421,8 +421,9 @@ def _mismatches(result: DryResult, counted: RunResult, folder: str) -> Iterator[
         yield _in_forks(result.in_forks)
     for mixed in result.mixed:
         place = mixed.place or "an unknown line"
-        message = f"operands of different dtypes: {mixed.text}; {_caught(mixed.times)}"
-        yield Finding("run.dry.dtype", "warn", place, message, asdict(mixed), fix=_one_dtype(place))
+        told, fix = _of_dtypes(mixed.text, place)
+        message = f"{told}; {_caught(mixed.times)}"
+        yield Finding("run.dry.dtype", "warn", place, message, asdict(mixed), fix)
 
 
 # A line that is one move, with its comment; arguments may be calls.
@@ -447,7 +448,7 @@ def _assignments(one: DeviceMismatchEntry, counted: RunResult, folder: str) -> I
 def _in_forks(seen: CaughtError) -> Finding:
     """Return what a process that the program forked met, such as a DataLoader's worker, and the program went on."""
     place = seen.place or "an unknown line"
-    name, fix = _refused(seen.text, place) or ("run.dry.dtype", _one_dtype(place))
+    name, fix = _refused(seen.text, place) or ("run.dry.dtype", _of_dtypes(seen.text, place)[1])
     if rules.MISPLACED in seen.text:
         name, fix = "run.dry.mismatch", f"{place}: move it with .to(device)"
     message = f"in a process that the program forked: {seen.text}; {_caught(seen.times)}"
@@ -467,8 +468,11 @@ def _caught(times: int) -> str:
     return "the program caught the error" + (f" {times} times" if times > 1 else "")
 
 
-def _one_dtype(place: str) -> str:
-    return f"{place}: bring both to one dtype with .to(dtype)"
+def _of_dtypes(text: str, place: str) -> tuple[str, str]:
+    """The message and the fix of an error about dtypes."""
+    if re.search(rules.NO_KERNEL, text):
+        return f"CUDA has no kernel for integers here: {text}", f"{place}: use .float()"
+    return f"operands of different dtypes: {text}", f"{place}: bring both to one dtype with .to(dtype)"
 
 
 def _undone(result: DryResult) -> Iterator[Finding]:
@@ -498,8 +502,8 @@ def _stop(result: DryResult) -> Iterator[Finding]:
     evidence = asdict(stop)
     if rules.MIXED_DTYPES.search(stop.text) and not stop.autocast:
         verdict: Verdict = "inconclusive" if result.assumed_count else "fail"
-        message = f"operands of different dtypes: {stop.text}"
-        yield Finding("run.dry.dtype", verdict, place, message, evidence, _one_dtype(place))
+        message, fix = _of_dtypes(stop.text, place)
+        yield Finding("run.dry.dtype", verdict, place, message, evidence, fix)
         return
     refused = _refused(stop.text, place)
     if refused is not None:
