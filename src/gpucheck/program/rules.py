@@ -39,7 +39,9 @@ OTHER_GRAD = (
 OTHER_GRADIENT = "invalid gradient at index {} - expected device {} but got {}"
 OTHER_GRID = "meshgrid expects all tensors to have the same device"
 OTHER_QUANTILE = "quantile() q tensor must be on the same device as the input tensor"
-OTHER_INNER = "Expected all tensors of inner() to have one DeviceType, but got one on {}"
+OTHER_INNER = (
+    "Expected tensor to have another DeviceType, but got tensor with {} (while checking arguments for inner())"
+)
 NO_DLPACK = "Unsupported device in DLTensor."
 NO_BACKEND = "No backend type associated with device type {}"
 # By which each of them is known in the text of a forked process.
@@ -47,11 +49,11 @@ ELSEWHERE = (
     *("device type tensor to numpy", "device type for generator but found", " - expected device "),
     *("attempting to assign a gradient with device type", "No backend type associated with device type"),
     *("has changed the type of value (was torch.cuda.", "got torch.cuda.", OTHER_GRID, OTHER_QUANTILE),
-    *("DeviceType, but got", NO_DLPACK),
+    *("DeviceType, but got tensor with", NO_DLPACK),
 )
 # How gpucheck says in a simulated run that a lone operand lies where its operation does not take it.
 MISPLACED = ", but it is on"
-# Operations whose CUDA kernel, of this name, takes no integers, as a CPU's does. Source: the dtypes of torch's own tests
+# Operations whose CUDA kernel, of this name, takes no integers, as a CPU's does. Source: the dtypes of torch's tests
 # (2.9, 2.13).
 NO_INTEGERS = {
     **dict.fromkeys(("mm", "addmm", "addbmm"), "addmm_cuda"),
@@ -90,7 +92,7 @@ class Operand:
 class Rule:
     """The placement rule of an operation beyond the default, by the names of its arguments in torch's schema.
 
-    `free` may lie on the CPU whatever the rest; `anywhere` on any device; `read` on any device if they are 0-dim. `host`
+    `free` may lie on the CPU whatever the rest; `anywhere` on any device; `read` on any if they are 0-dim. `host`
     must lie on the CPU. `numbers` may be 0-dim CPU tensors. "*" is every argument, with `by_position` every entry of a
     list. `on_host` are the positions of results that are always on the CPU. `follows` is the argument whose device the
     results have, where it is not the common one. With `by_position`, the entries of several lists at one position must

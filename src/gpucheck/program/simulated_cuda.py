@@ -109,8 +109,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if host is not None:
             self.check_host(func, host(*args, **kwargs))
         for place, tensor in enumerate(tensors_in(given) if func in _ALIKE else ()):
-            name, text = _ALIKE[func]
-            self.world.apart(name.format(place), tensor, device, name_of(func), text)
+            self.world.apart(f"tensors[{place}]", tensor, device, name_of(func), _ALIKE[func])
         if func in _CARRIES and device is not None:
             device = self.world.claims.device(args[0] if args else kwargs["log_probs"]) or device
             args = tuple(self.move(arg, device) if isinstance(arg, Tensor) else arg for arg in args)
@@ -138,8 +137,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         return None if None in devices else CPU
 
     def _check_out(self, func: Any, out: Any, given: list[Any]) -> None:
-        """Raise where a call writes to another device than that of what it is given. Some copy what they have made
-        there, and ask in C++ before."""
+        """Raise where a call writes to another device than that of what it is given. Some ask in C++, and only a copy
+        follows."""
         device = self.common(given) if any(True for _ in tensors_in(given)) else None
         for one in tensors_in(out):
             self.world.apart("out", one, device, name_of(func), None)
@@ -228,8 +227,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         """A tensor that is made with or without a `device`: on the CPU, claiming what was asked for."""
         device = device_of(kwargs.get("device"))
         at = _SPARSE.get(func)  # indices go to where the values are
-        data = args[:2] if at is None else [kwargs.get("values"), *args[at : at + 1]]
-        data = [*data, *kwargs.values()] if at is None else data
+        data = [*args[:2], *kwargs.values()] if at is None else [kwargs.get("values"), *args[at : at + 1]]
         source = next((one for one in data if isinstance(one, Tensor)), None)
         if device is None and func in self._constructors:
             device = device_of(_device.CURRENT_DEVICE)
@@ -443,7 +441,7 @@ def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
 def _dlpack(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
     """What another library gets: of a tensor on a GPU the tensor, which torch alone takes here."""
     is_ours = _device_get(surface, tensor).type == "cuda" and not tensor.requires_grad
-    return tensor.detach() if is_ours else tensor.__dlpack__(**kwargs)
+    return tensor.detach() if is_ours else tensor.__dlpack__(*rest, **kwargs)
 
 
 def _dlpack_device(surface: Surface, tensor: Tensor, *rest: Any) -> Any:
@@ -518,7 +516,7 @@ _TYPE_ERRORS = {_T.numpy: rules.NO_NUMPY, _T.__array__: rules.NO_NUMPY, torch.se
 
 _COPIES = (_T.copy_, _T.__setitem__)
 # What copies a tensor from elsewhere, and hands its gradient back as it is.
-_SCATTERS = {
+_SCATTERS: dict[Any, Any] = {
     getattr(owner, f"{name}_scatter"): type(
         "".join(map(str.capitalize, f"{name}_scatter".split("_"))),
         (torch.autograd.Function,),
@@ -532,13 +530,9 @@ _SCATTERS = {
 }
 # What compares the devices of its tensors in C++: only operations on one tensor each follow, or ones that take numbers.
 _ALIKE = {
-    **dict.fromkeys((torch.meshgrid, torch.cartesian_prod), ("tensors[{}]", rules.OTHER_GRID)),
-    **dict.fromkeys((torch.inner, _T.inner), ("tensors[{}]", rules.OTHER_INNER)),
-    **{
-        getattr(owner, name): ("tensors[{}]", rules.OTHER_QUANTILE)
-        for owner in (torch, _T)
-        for name in ("quantile", "nanquantile")
-    },
+    **dict.fromkeys((torch.meshgrid, torch.cartesian_prod), rules.OTHER_GRID),
+    **dict.fromkeys((torch.inner, _T.inner), rules.OTHER_INNER),
+    **dict.fromkeys((torch.quantile, _T.quantile, torch.nanquantile, _T.nanquantile), rules.OTHER_QUANTILE),
 }
 # What copies to the device of its `out`.
 _INTO_ANY = (torch.bernoulli, torch.normal, torch.lu)
@@ -920,6 +914,7 @@ def _storage_to_device(storage: Any, surface: Surface, device: Any = None, non_b
 def _of_dlpack(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     """How tensors come from another library and go there: numpy takes none that is on a GPU."""
     numpy, take = sys.modules.get("numpy"), torch._C._from_dlpack
+    read: Any = getattr(numpy, "from_dlpack", None)
 
     def from_dlpack(x: Any, *args: Any, **kwargs: Any) -> Any:
         surface.world.apart("x", x, CPU, "numpy.from_dlpack", rules.NO_DLPACK, BufferError)
@@ -928,7 +923,6 @@ def _of_dlpack(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     yield torch._C, "_from_dlpack", lambda sent: sent if isinstance(sent, Tensor) else take(sent)
     for owner in (torch, torch.utils.dlpack):
         yield owner, "to_dlpack", lambda tensor: tensor.__dlpack__()
-    read = getattr(numpy, "from_dlpack", None)
     yield numpy, "from_dlpack", from_dlpack
 
 
@@ -937,9 +931,9 @@ def _nested(surface: Surface) -> Callable[..., Any]:
     original = torch.nested.nested_tensor
 
     def nested_tensor(*args: Any, device: Any = None, **kwargs: Any) -> Any:
-        return (
-            original(*args, **kwargs) if device is None else surface._made(original, args, {**kwargs, "device": device})
-        )
+        if device is None:
+            return original(*args, **kwargs)
+        return surface._made(original, args, {**kwargs, "device": device})
 
     return nested_tensor
 
