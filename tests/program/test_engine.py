@@ -147,7 +147,11 @@ def test_what_torch_runs_in_python_makes_its_tensors_where_the_call_is(surface: 
 
 @pytest.mark.parametrize(
     "restore",
-    [lambda state: torch.set_rng_state(state), lambda state: torch.cuda.set_rng_state_all([state])],
+    [
+        lambda state: torch.set_rng_state(state),
+        lambda state: torch.cuda.set_rng_state_all([state]),
+        lambda state: torch.Generator().set_state(state),
+    ],
 )
 def test_the_state_of_a_generator_is_read_on_the_host(surface: Surface, restore: Any) -> None:
     """As a checkpoint has it that was loaded with map_location="cuda"."""
@@ -474,6 +478,22 @@ def _assigned_grad(tensor: str, device: str) -> None:
     x.grad = torch.ones(3, device=device)
 
 
+def _rows(to: str) -> torch.Tensor:
+    return torch.ones(1, device=to, requires_grad=True)
+
+
+SCATTERS = {
+    "SliceScatter": lambda x, to: torch.slice_scatter(x, _rows(to), 0, 0, 1),
+    "SelectScatter": lambda x, to: x.view(3, 1).select_scatter(src=_rows(to), dim=0, index=0),
+    "DiagonalScatter": lambda x, to: torch.diagonal_scatter(x.view(1, 3), _rows(to)),
+    "AsStridedScatter": lambda x, to: torch.as_strided_scatter(x, _rows(to), (1,), (1,)),
+}
+
+
+def _scattered(name: str) -> str:
+    return f"Function {name}Backward returned an invalid gradient at index 1 - expected device cpu but got cuda:0"
+
+
 _ELSEWHERE = "invalid gradient at index 0 - expected device cuda:0 but got cpu"
 _CHANGED = "has changed the type of value .was torch.cuda.FloatTensor got torch.FloatTensor"
 _ASSIGNED = "attempting to assign a gradient with device type '{}' to a tensor with device type '{}'"
@@ -485,6 +505,10 @@ GRADIENTS: dict[str, tuple[str, str, str, Any]] = {
         *("cpu", "cuda", "Function DoubledBackward returned an invalid gradient at index 1 - expected device cuda:0"),
         lambda x, to, patch: _function(to, patch),
     ),
+    **{
+        name: ("cpu", "cuda", _scattered(name), lambda x, to, _, call=call: call(x * 2, to).sum().backward())
+        for name, call in SCATTERS.items()
+    },
     "hook": ("cpu", "cuda", f"hook '<lambda>' {_CHANGED}", lambda x, to, _: _backward_through("tensor", to)),
     "module": ("cpu", "cuda", _CHANGED, lambda x, to, _: _backward_through("module", to)),
     "pre-hook": ("cpu", "cuda", _CHANGED, lambda x, to, _: _backward_through("pre", to)),
@@ -519,6 +543,15 @@ def test_numpy_refuses_a_tensor_on_a_gpu_as_cuda_does(surface: Surface, read: An
     with pytest.raises(TypeError, match=text) as raised:
         read(x)
     assert isinstance(raised.value, DeviceMismatch) and not isinstance(raised.value, RuntimeError)
+
+
+def test_numpy_takes_no_gpu_tensor_by_dlpack(surface: Surface) -> None:
+    x = torch.ones(3, device="cuda")
+    assert np.from_dlpack(x.cpu()).tolist() == [1.0, 1.0, 1.0]
+    assert x.__dlpack_device__() == (2, 0) and x.cpu().__dlpack_device__() == (1, 0)
+    with pytest.raises(BufferError, match=r"^Unsupported device in DLTensor\."):
+        np.from_dlpack(x)
+    assert len(surface.world.refused) == 1
 
 
 @pytest.mark.parametrize("grid", [functools.partial(torch.meshgrid, indexing="ij"), torch.cartesian_prod])

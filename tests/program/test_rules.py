@@ -122,6 +122,16 @@ def indexed_put() -> torch.Tensor:
     return x.index_put((torch.tensor([2]),), torch.tensor(1.0))
 
 
+def places(*indices: int) -> torch.Tensor:
+    return torch.tensor(indices, device="cuda")
+
+
+def dual(primal: torch.Tensor, tangent: torch.Tensor) -> torch.Tensor:
+    with torch.autograd.forward_ad.dual_level():
+        made: torch.Tensor = torch.autograd.forward_ad.make_dual(primal, tangent.t()).detach()
+        return made
+
+
 def copied() -> torch.Tensor:
     torch.zeros(3).copy_(gpu(3))
     return gpu(3).copy_(torch.zeros(3))
@@ -211,6 +221,16 @@ LEGAL: dict[str, Callable[[], torch.Tensor]] = {
     "tensor": lambda: gpu(2) + torch.tensor(gpu(2)),
     "normal": lambda: gpu(2) + torch.normal(gpu(2), 1.0) + torch.normal(0.0, 1.0, (2,), device="cuda"),
     "new": lambda: gpu(2) + gpu(1).new([1.0, 2.0]) + gpu(1).new(2).fill_(1),
+    "a tangent": lambda: dual(gpu(2, 3), torch.ones(3, 2)),
+    "_new_zeros_with_same_feature_meta": lambda: torch.func.jvp(lambda x: x * 2, (gpu(3),), (torch.ones(3),))[0],
+    "csr of lists": lambda: torch.sparse_csr_tensor([0, 1, 2], [0, 1], gpu(2)).values(),
+    "csc of lists": lambda: torch.sparse_csc_tensor([0, 1, 2], [0, 1], gpu(2), (2, 2)).row_indices(),
+    "bsr of lists": lambda: torch.sparse_bsr_tensor([0, 1], [0], gpu(1, 1, 1)).values(),
+    "coo of lists": lambda: torch.sparse_coo_tensor(indices=[[0, 1]], values=gpu(2))._indices(),
+    "out of numbers": lambda: torch.full((2,), 1.0, out=gpu(2)) + torch.normal(0.0, 1.0, (2,), out=gpu(2)),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device="cuda").unbind()[1],
+    "dlpack": lambda: gpu(3) + torch.from_dlpack(gpu(3)) + torch.from_dlpack(torch.utils.dlpack.to_dlpack(gpu(3))),
+    "pad_sequence": lambda: nn.utils.rnn.pad_sequence([gpu(2), torch.ones(3)]),
     "_fused_adamw_": lambda: adam(fused=True),
     "adamw": lambda: adam(foreach=True),
     "adamw, one by one": lambda: adam(foreach=False),
@@ -221,6 +241,26 @@ LEGAL: dict[str, Callable[[], torch.Tensor]] = {
 def test_what_may_lie_on_the_cpu(name: str) -> None:
     with claimed(World()):
         assert LEGAL[name]().device == torch.device("cuda:0")
+
+
+# The same of calls that leave their result on the CPU: what lies on a GPU is copied, or read.
+ON_HOST: dict[str, Callable[[], torch.Tensor]] = {
+    "_index_put_impl_": lambda: torch.ones(4).index_put_((places(0, 1),), torch.ones(2)),
+    "_index_put_impl_, a number": lambda: torch.ones(4).index_put_((places(0),), gpu(1)[0]),
+    "index_fill": lambda: torch.ones(3).index_fill(0, torch.tensor([0]), gpu(1)[0]),
+    "index, a bool": lambda: torch.ones(3)[gpu(1)[0] > 0],
+    "one_hot": lambda: F.one_hot(torch.tensor([0, 1]), places(3)[0]),
+    "normal": lambda: torch.ones(2) + torch.normal(0.0, 1.0, (places(2)[0],)),
+    "normal, size": lambda: torch.ones(2) + torch.normal(mean=0.0, std=1.0, size=[places(2)[0]]),
+    "pad_sequence": lambda: nn.utils.rnn.pad_sequence([torch.ones(2), gpu(3)]),
+    "dlpack": lambda: torch.ones(3) + torch.from_dlpack(torch.ones(3)),
+}
+
+
+@pytest.mark.parametrize("name", ON_HOST)
+def test_what_lies_on_a_gpu_and_is_read(name: str) -> None:
+    with claimed(World()):
+        assert ON_HOST[name]().device == torch.device("cpu")
 
 
 # Operation → a call that CUDA refuses.
@@ -264,6 +304,20 @@ ILLEGAL: dict[str, Callable[[], object]] = {
     "a fused step": lambda: torch._amp_foreach_non_finite_check_and_unscale_([gpu(3)], gpu(1)[0], torch.tensor(1.0)),
     "equal": lambda: torch.equal(gpu(1)[0], torch.tensor(1.0)),
     "a range": lambda: torch.arange(gpu(1, dtype=torch.long)[0]) < gpu(2, 1),
+    "coo of a list": lambda: torch.sparse_coo_tensor(places(0, 1).view(1, 2), [1.0, 2.0]),
+    "csr of a list": lambda: torch.sparse_csr_tensor(places(0, 1, 2), places(0, 1), [1.0, 2.0]),
+    "inner": lambda: torch.inner(gpu(3), torch.tensor(2.0)),
+    "inner of two numbers": lambda: torch.tensor(2.0).inner(gpu(1)[0]),
+    "quantile": lambda: gpu(3).quantile(torch.tensor(0.5)),
+    "nanquantile": lambda: torch.nanquantile(gpu(3), q=torch.tensor(0.5)),
+    "histogram": lambda: torch.histogram(gpu(3), 2),
+    "_histogramdd_bin_edges": lambda: torch.histogramdd(gpu(3, 2), [2, 2]),
+    "index_put": lambda: gpu(4).index_put((places(0, 1),), torch.ones(2)),
+    "out of a norm": lambda: torch.linalg.norm(gpu(3), out=torch.tensor(0.0)),
+    "out of a power": lambda: torch.linalg.matrix_power(torch.ones(2, 2), 2, out=gpu(2, 2)),
+    "out of a difference": lambda: torch.diff(gpu(3), n=0, out=torch.ones(3)),
+    "out of a list": lambda: torch.max(gpu(2, 2), 0, out=(gpu(2), torch.ones(2, dtype=torch.long))),
+    "a tangent": lambda: torch.func.jvp(torch.sin, (gpu(3),), (torch.ones(3),)),
     "a second GPU": lambda: gpu(3) + torch.ones(3, device="cuda:1"),
 }
 
@@ -274,9 +328,31 @@ def test_what_cuda_refuses(name: str) -> None:
         ILLEGAL[name]()
 
 
+INTEGERS: dict[str, Callable[[torch.Tensor], object]] = {
+    "addmm_cuda": lambda x: x @ x,
+    "baddbmm_cuda": lambda x: torch.einsum("bij,bjk->bik", x[None], x[None]),
+    "addmv_impl_cuda": lambda x: x @ x[0],
+    "dot": lambda x: x[0] @ x[0],
+    "max_pool2d_with_indices_out_cuda_frame": lambda x: F.max_pool2d(x[None], 2),
+    "avg_pool2d_out_cuda_frame": lambda x: F.avg_pool1d(x, 2),
+    "slow_conv2d_cuda": lambda x: F.conv2d(x[None, None], x[None, None]),
+}
+
+
+@pytest.mark.parametrize("kernel", INTEGERS)
+def test_cuda_multiplies_and_pools_no_integers(kernel: str) -> None:
+    """A CPU does: the dry run passed, and the program ended on the GPU."""
+    call = INTEGERS[kernel]
+    with claimed(World()):
+        call(torch.ones(2, 2, dtype=torch.long))
+        call(gpu(2, 2))
+        with pytest.raises(NotImplementedError, match=f"\"{kernel}\" not implemented for 'Long'"):
+            call(gpu(2, 2, dtype=torch.long))
+
+
 def test_every_row_has_a_call() -> None:
     """At least one operation of each row is called above."""
-    called = {name.removesuffix("_") for name in (*LEGAL, *ILLEGAL)}
+    called = {name.removesuffix("_") for name in (*LEGAL, *ON_HOST, *ILLEGAL)}
     rows = [{name.removesuffix("_") for name in rule.operations} for rule in RULES]
     assert [row for row in rows if not called & row] == []
 

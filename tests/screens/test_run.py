@@ -145,9 +145,18 @@ def test_a_jobs_verdict_comes_before_what_ended_this_rank() -> None:
 
 def test_a_minority_of_the_time_is_not_what_the_program_waits_for() -> None:
     """On an H100 28 % for data were the answer, where the host did something else for 60 %."""
-    assert screen(a_run(0.22, data=28, copies=11, waits=2), 120)[:2] == [
+    assert screen(a_run(0.22, data=28, copies=11, waits=2, cpu=95), 120)[:2] == [
         "! the device waits for the host: kernels ran for only 22 % of the time; data 28 %, copies 11 % · NVIDIA H200",
         "→ torch.profiler shows the host's time; a larger batch or torch.compile launches fewer kernels",
+    ]
+
+
+def test_a_program_whose_cpu_waits_too_is_not_told_to_launch_fewer_kernels() -> None:
+    """Two ranks on one H200, one of which slept 80 ms of each step: both were."""
+    assert screen(a_run(0.012, cpu=4), 120)[:2] == [
+        "! the device waits for the host: kernels ran for only 1.2 % of the time; data 0.0 %, copies 0.0 % "
+        "· NVIDIA H200",
+        "→ the CPU worked for only 4.0 % of the time: the program waits for files, the network or another rank",
     ]
 
 

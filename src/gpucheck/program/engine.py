@@ -306,7 +306,8 @@ class DeviceMismatch(Exception):
 
 # The mismatch as an error of a class of Python's, by which a program catches it and a traceback names it.
 _RAISED: dict[type[Exception], Any] = {
-    kind: type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"}) for kind in (RuntimeError, TypeError)
+    kind: type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"})
+    for kind in (RuntimeError, TypeError, BufferError)
 }
 
 
@@ -637,6 +638,12 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         if verdict.wrong:
             called = world.here.calls[-1][0] if world.here.calls else name.partition("::")[2]
             world.refuse(verdict, operands, called)
+        kernel = rules.NO_INTEGERS.get(name.partition("::")[2].removesuffix("_"))
+        if kernel is not None and verdict.device is not None and verdict.device.startswith("cuda"):
+            first = operands[0][1]
+            if first.layout == torch.strided and not (first.is_floating_point() or first.is_complex()):
+                kind = first.type().rpartition(".")[2].removesuffix("Tensor")
+                raise NotImplementedError(f"\"{kernel}\" not implemented for '{kind}'")
         return verdict, operands
 
     def _made_where(self, func: Any, kwargs: Any) -> str | None:

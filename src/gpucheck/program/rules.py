@@ -38,19 +38,38 @@ OTHER_GRAD = (
 )
 OTHER_GRADIENT = "invalid gradient at index {} - expected device {} but got {}"
 OTHER_GRID = "meshgrid expects all tensors to have the same device"
+OTHER_QUANTILE = "quantile() q tensor must be on the same device as the input tensor"
+OTHER_INNER = (
+    "Expected tensor to have another DeviceType, but got tensor with {} (while checking arguments for inner())"
+)
+NO_DLPACK = "Unsupported device in DLTensor."
 NO_BACKEND = "No backend type associated with device type {}"
 # By which each of them is known in the text of a forked process.
 ELSEWHERE = (
     *("device type tensor to numpy", "device type for generator but found", " - expected device "),
     *("attempting to assign a gradient with device type", "No backend type associated with device type"),
-    *("has changed the type of value (was torch.cuda.", "got torch.cuda.", OTHER_GRID),
+    *("has changed the type of value (was torch.cuda.", "got torch.cuda.", OTHER_GRID, OTHER_QUANTILE),
+    *("DeviceType, but got tensor with", NO_DLPACK),
 )
 # How gpucheck says in a simulated run that a lone operand lies where its operation does not take it.
 MISPLACED = ", but it is on"
-# How torch says that operands differ in dtype: on CUDA and on a CPU alike.
+# Operations whose CUDA kernel, of this name, takes no integers, as a CPU's does. Source: the dtypes of torch's tests
+# (2.9, 2.13).
+NO_INTEGERS = {
+    **dict.fromkeys(("mm", "addmm", "addbmm"), "addmm_cuda"),
+    **dict.fromkeys(("bmm", "baddbmm", "_trilinear"), "baddbmm_cuda"),
+    **dict.fromkeys(("mv", "addmv"), "addmv_impl_cuda"),
+    **dict.fromkeys(("dot", "vdot"), "dot"),
+    **{f"max_pool{n}d_with_indices": f"max_pool{n}d_with_indices_out_cuda_frame" for n in (2, 3)},
+    **{f"avg_pool{n}d": f"avg_pool{n}d_out_cuda_frame" for n in (2, 3)},
+    "convolution": "slow_conv2d_cuda",
+}
+NO_KERNEL = f'"({"|".join(sorted({*NO_INTEGERS.values()}))})" not implemented for'
+# How torch says that operands differ in dtype, on CUDA and on a CPU alike, or have one that CUDA does not take.
 MIXED_DTYPES = re.compile(
     r"expected scalar type \w+ but found|must have the same dtype|expect(ed|s) .* to have the same dtype"
     r"|Input type \(.*\) and (bias|weight) type \(.*\) should be the same|expects? .*dtype .* but got"
+    rf"|{NO_KERNEL}"
 )
 
 
@@ -73,17 +92,18 @@ class Operand:
 class Rule:
     """The placement rule of an operation beyond the default, by the names of its arguments in torch's schema.
 
-    `free` may lie on the CPU whatever the rest; with `anywhere` on any device. `host` must lie on the CPU. `numbers`
-    may be 0-dim CPU tensors. "*" is every argument, with `by_position` every entry of a list. `on_host` are the
-    positions of results that are always on the CPU. `follows` is the argument whose device the results have, where it
-    is not the common one. With `by_position`, the entries of several lists at one position must agree; other positions
-    do not matter.
+    `free` may lie on the CPU whatever the rest; `anywhere` on any device; `read` on any if they are 0-dim. `host`
+    must lie on the CPU. `numbers` may be 0-dim CPU tensors. "*" is every argument, with `by_position` every entry of a
+    list. `on_host` are the positions of results that are always on the CPU. `follows` is the argument whose device the
+    results have, where it is not the common one. With `by_position`, the entries of several lists at one position must
+    agree; other positions do not matter.
     """
 
     operations: tuple[str, ...]
     why: str
     free: tuple[str, ...] = ()
     anywhere: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
     host: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     on_host: tuple[int, ...] = ()
@@ -93,10 +113,13 @@ class Rule:
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        ("index", "_unsafe_index", "_index_put_impl_", "index_put", "_unsafe_index_put"),
-        "indices on the CPU are copied to the device of what they index",
-        free=("indices",),
-        numbers=("values",),
+        ("index", "_unsafe_index"), "indices on the CPU are copied to the device of what they index", free=("indices",)
+    ),
+    Rule(
+        ("_index_put_impl_", "index_put", "_unsafe_index_put"),
+        "indices, and a 0-dim value, are copied to the device of what is written",
+        anywhere=("indices",),
+        read=("values",),
     ),
     Rule(
         ("copy", "copy_sparse_to_sparse", "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter"),
@@ -105,10 +128,24 @@ RULES: tuple[Rule, ...] = (
         follows="self",
     ),
     Rule(("_foreach_copy",), "it copies between devices", anywhere=("self", "src")),
-    Rule(("fill", "full_like"), "the value counts as a number", anywhere=("value",), follows="self"),
-    Rule(("masked_fill", "index_fill"), "a 0-dim value counts as a number", free=("value",)),
+    Rule(("fill", "full_like", "index_fill"), "the value is read as a number", anywhere=("value",), follows="self"),
+    Rule(("masked_fill",), "a 0-dim value counts as a number", free=("value",)),
+    Rule(("_new_zeros_with_same_feature_meta",), "of a tangent the shape is read", anywhere=("*",), follows="other"),
     Rule(
-        ("is_set_to", "is_same_size", "view_as", "reshape_as", "expand_as"), "only the shape is read", anywhere=("*",)
+        (
+            "histogram",
+            "_histogramdd_bin_edges",
+            "_histogramdd_from_bin_cts",
+            "_histogramdd_from_bin_tensors",
+            "_spdiags",
+        ),
+        "CUDA has no kernel for it",
+        host=("self", "bins", "weight", "diagonals", "offsets"),
+    ),
+    Rule(
+        ("is_set_to", "is_same_size", "view_as", "reshape_as", "expand_as", "_has_same_storage_numel"),
+        "only the shape is read",
+        anywhere=("*",),
     ),
     Rule(
         ("zeros_like", "ones_like", "empty_like", "rand_like", "randn_like", "randint_like", "resize_as"),
@@ -233,6 +270,7 @@ def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
         if one.argument not in rule.host
         and not (one.argument in rule.anywhere or "*" in rule.anywhere)
         and not (one.argument in rule.free and one.device == CPU)
+        and not (one.argument in rule.read and one.dim == 0)
     ]
     small = [one for one in core if one.device == CPU and one.dim == 0 and not one.written]
     every = "*" in rule.numbers

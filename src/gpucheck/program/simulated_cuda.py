@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 import types
 import weakref
@@ -92,22 +93,31 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     # -- calls that work on tensors ------------------------------------------------------------------------------------
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
-        device = self.common([*args, *kwargs.values()])
+        given = [*args, *kwargs.values()]
+        if func is torch.normal:  # its mean and deviation, if they are tensors; a size is only read
+            given = [one for one in given if isinstance(one, Tensor)]
+        elif func is torch._C._nn.pad_sequence:  # what it makes lies where the first is, and the others are copied
+            given = list(tensors_in(given))[:1]
+        device = self.common(given)
+        out = kwargs.get("out")
+        if out is not None and func not in self._constructors and func not in _INTO_ANY:
+            self._check_out(func, out, [*args, *(one for name, one in kwargs.items() if name != "out")])
         generator = kwargs.get("generator")
         if generator is not None and device is not None:
             self._check_generator(func, generator, device)
         host = _HOST_ARGUMENTS.get(func)
         if host is not None:
             self.check_host(func, host(*args, **kwargs))
-        if func in _GRIDS:  # torch compares them in C++, and only views follow, which take one tensor each
-            for place, tensor in enumerate(tensors_in(args)):
-                self.world.apart(f"tensors[{place}]", tensor, device, name_of(func), rules.OTHER_GRID)
+        for place, tensor in enumerate(tensors_in(given) if func in _ALIKE else ()):
+            self.world.apart(f"tensors[{place}]", tensor, device, name_of(func), _ALIKE[func])
         if func in _CARRIES and device is not None:
             device = self.world.claims.device(args[0] if args else kwargs["log_probs"]) or device
             args = tuple(self.move(arg, device) if isinstance(arg, Tensor) else arg for arg in args)
             kwargs = {key: self.move(arg, device) if isinstance(arg, Tensor) else arg for key, arg in kwargs.items()}
-        if func in _COPIES:
-            args = (args[0], *(self._sent(one, self.world.claims.device(args[0])) for one in args[1:]))
+        if func in _COPIES or func in _SCATTERS:
+            target = self.world.claims.device(args[0] if args else kwargs["input"])
+            args = (*args[:1], *(self._sent(func, one, target) for one in args[1:]))
+            kwargs = {name: self._sent(func, one, target) for name, one in kwargs.items()}
         self._give_back([*args, *kwargs.values()])
         with self.world.calling(name_of(func), device):
             out = func(*args, **kwargs)
@@ -116,12 +126,22 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         return out
 
     def common(self, values: Any) -> torch.device | None:
-        """The one device other than the CPU among the tensors of a call; the CPU where there is none."""
-        devices = {self.world.claims.device(tensor) for tensor in tensors_in(values)}
+        """The one device other than the CPU among the tensors of a call; the CPU where there is none. A number beside
+        tensors that have dimensions is read, wherever it lies."""
+        with torch._C.DisableTorchFunctionSubclass():  # a lazy parameter refuses to be asked
+            shaped = [tensor for tensor in tensors_in(values) if tensor.dim()]
+        devices = {self.world.claims.device(tensor) for tensor in shaped or tensors_in(values)}
         away = devices - {CPU, None}
         if away:
             return away.pop() if len(away) == 1 else None
         return None if None in devices else CPU
+
+    def _check_out(self, func: Any, out: Any, given: list[Any]) -> None:
+        """Raise where a call writes to another device than that of what it is given. Some ask in C++, and only a copy
+        follows."""
+        device = self.common(given) if any(True for _ in tensors_in(given)) else None
+        for one in tensors_in(out):
+            self.world.apart("out", one, device, name_of(func), None)
 
     def _check_generator(self, func: Any, generator: Any, device: torch.device) -> None:
         claimed = getattr(generator, "claimed", CPU)
@@ -145,13 +165,16 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
-    def _sent(self, value: Any, target: torch.device | None) -> Any:
-        """What a call copies to `target`: autograd moves its gradient back, beside others that never left."""
+    def _sent(self, func: Any, value: Any, target: torch.device | None) -> Any:
+        """What a call copies to `target`: autograd moves its gradient back, beside others that never left. A scatter's
+        it refuses."""
         if not isinstance(value, Tensor) or torch._C._are_functorch_transforms_active():
             return value
         with torch._C.DisableTorchFunctionSubclass():
             now = self.world.claims.device(value)
             is_followed = value.requires_grad and torch.is_grad_enabled() and now not in (None, target)
+            if is_followed and func in _SCATTERS:
+                return _SCATTERS[func].apply(None, value)
             return _Move.apply(value, self, None, now, value.dtype, {}) if is_followed else value
 
     def _give_back(self, values: Any) -> None:
@@ -203,7 +226,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A tensor that is made with or without a `device`: on the CPU, claiming what was asked for."""
         device = device_of(kwargs.get("device"))
-        source = next((one for one in (*args[:2], *kwargs.values()) if isinstance(one, Tensor)), None)
+        at = _SPARSE.get(func)  # indices go to where the values are
+        data = [*args[:2], *kwargs.values()] if at is None else [kwargs.get("values"), *args[at : at + 1]]
+        source = next((one for one in data if isinstance(one, Tensor)), None)
         if device is None and func in self._constructors:
             device = device_of(_device.CURRENT_DEVICE)
             if device is None and source is not None and func in _OF_DATA:
@@ -413,6 +438,18 @@ def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
     return out
 
 
+def _dlpack(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
+    """What another library gets: of a tensor on a GPU the tensor, which torch alone takes here."""
+    is_ours = _device_get(surface, tensor).type == "cuda" and not tensor.requires_grad
+    return tensor.detach() if is_ours else tensor.__dlpack__(*rest, **kwargs)
+
+
+def _dlpack_device(surface: Surface, tensor: Tensor, *rest: Any) -> Any:
+    device = _device_get(surface, tensor)
+    is_ours = device.type == "cuda"
+    return (torch.utils.dlpack.DLDeviceType.kDLCUDA, device.index) if is_ours else tensor.__dlpack_device__()
+
+
 def _set_grad(surface: Surface, tensor: Tensor, gradient: Any) -> None:
     """`tensor.grad = …`, which torch takes on the tensor's own device alone."""
     device = surface.device_of(tensor)
@@ -448,6 +485,8 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.type: _type,
     _T.type_as: _to,
     _T.__deepcopy__: _deepcopy,
+    _T.__dlpack__: _dlpack,
+    _T.__dlpack_device__: _dlpack_device,
     # `Module.to` reads its arguments with it: its `device` makes nothing.
     torch._C._nn._parse_to: lambda surface, *args, **kwargs: torch._C._nn._parse_to(
         *map(_named_device, args), **{name: _named_device(value) for name, value in kwargs.items()}
@@ -455,7 +494,11 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
 }
 
 # What makes a tensor where its data is. A tensor that is a size or a bound, as in `torch.arange(n)`, is only read.
-_SPARSE = (torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor, torch.sparse_compressed_tensor)
+# A sparse one by the position of its values.
+_SPARSE = {
+    torch.sparse_coo_tensor: 1,
+    **{getattr(torch, f"sparse_{kind}_tensor"): 2 for kind in ("compressed", "csr", "csc", "bsr", "bsc")},
+}
 _OF_DATA = (torch.tensor, torch.as_tensor, torch.asarray, *_SPARSE)
 
 # What reads its tensor on the host: the arguments by name. `split` is here because it decomposes before it is seen.
@@ -472,7 +515,27 @@ _HOST_ARGUMENTS: dict[Any, Callable[..., list[tuple[str, Any]]]] = {
 _TYPE_ERRORS = {_T.numpy: rules.NO_NUMPY, _T.__array__: rules.NO_NUMPY, torch.set_rng_state: rules.NO_STATE}
 
 _COPIES = (_T.copy_, _T.__setitem__)
-_GRIDS = (torch.meshgrid, torch.cartesian_prod)  # of axes, each a tensor
+# What copies a tensor from elsewhere, and hands its gradient back as it is.
+_SCATTERS: dict[Any, Any] = {
+    getattr(owner, f"{name}_scatter"): type(
+        "".join(map(str.capitalize, f"{name}_scatter".split("_"))),
+        (torch.autograd.Function,),
+        {
+            "forward": staticmethod(lambda ctx, _, source: source.view_as(source)),
+            "backward": staticmethod(lambda ctx, gradient: (None, gradient)),
+        },
+    )
+    for name in ("slice", "select", "diagonal", "as_strided")
+    for owner in (torch, _T)
+}
+# What compares the devices of its tensors in C++: only operations on one tensor each follow, or ones that take numbers.
+_ALIKE = {
+    **dict.fromkeys((torch.meshgrid, torch.cartesian_prod), rules.OTHER_GRID),
+    **dict.fromkeys((torch.inner, _T.inner), rules.OTHER_INNER),
+    **dict.fromkeys((torch.quantile, _T.quantile, torch.nanquantile, _T.nanquantile), rules.OTHER_QUANTILE),
+}
+# What copies to the device of its `out`.
+_INTO_ANY = (torch.bernoulli, torch.normal, torch.lu)
 # What takes its arguments to the device by itself: lengths and targets may lie on the CPU.
 _CARRIES = (torch.ctc_loss, torch.nn.functional.ctc_loss)
 
@@ -726,6 +789,8 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
         (torch.UntypedStorage, "cuda", functools.partialmethod(_storage_to_device, surface)),
         *_of_files(surface),
+        *_of_dlpack(surface),
+        (torch.nested, "nested_tensor", _nested(surface)),
         *engine.patches(surface.world),
     ]
     if hasattr(torch, "accelerator"):
@@ -770,6 +835,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *_of_functions(surface),
         *((owner, "set_rng_state", restoring(set_state)) for owner in (torch, torch.random)),
         *((torch.cuda, f"set_rng_state{name}", restoring(_constant(None))) for name in ("", "_all")),
+        (_Generator, "set_state", restoring(_ORIGINAL_GENERATOR.set_state)),
         (torch._C, "_group_tensors_by_device_and_dtype", _grouped(surface)),
         (threading.Thread, "_bootstrap_inner", begun),
         (torch.autograd, "_engine_run_backward", surface.again(checked)),
@@ -843,6 +909,33 @@ def _storage_to_device(storage: Any, surface: Surface, device: Any = None, non_b
     surface.world.use(target)
     surface.world.claims.put_storage(out, target, None)
     return out
+
+
+def _of_dlpack(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
+    """How tensors come from another library and go there: numpy takes none that is on a GPU."""
+    numpy, take = sys.modules.get("numpy"), torch._C._from_dlpack
+    read: Any = getattr(numpy, "from_dlpack", None)
+
+    def from_dlpack(x: Any, *args: Any, **kwargs: Any) -> Any:
+        surface.world.apart("x", x, CPU, "numpy.from_dlpack", rules.NO_DLPACK, BufferError)
+        return read(x, *args, **kwargs)
+
+    yield torch._C, "_from_dlpack", lambda sent: sent if isinstance(sent, Tensor) else take(sent)
+    for owner in (torch, torch.utils.dlpack):
+        yield owner, "to_dlpack", lambda tensor: tensor.__dlpack__()
+    yield numpy, "from_dlpack", from_dlpack
+
+
+def _nested(surface: Surface) -> Callable[..., Any]:
+    """`torch.nested.nested_tensor`, which asks no mode."""
+    original = torch.nested.nested_tensor
+
+    def nested_tensor(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if device is None:
+            return original(*args, **kwargs)
+        return surface._made(original, args, {**kwargs, "device": device})
+
+    return nested_tensor
 
 
 def _of_files(surface: Surface) -> Iterator[tuple[Any, str, Any]]:

@@ -362,7 +362,10 @@ def _ranks(report: Report) -> Iterator[Chart | None]:
     answer = to_json(dict(report.results).get("ranks"))
     if answer is None:
         return
-    names = {one["rank"]: f"rank {one['rank']} ({one['host']}, {one['device']})" for one in answer["ranks"]}
+    names = {
+        one["rank"]: f"rank {one['rank']} ({', '.join(filter(None, (one['host'], one['device'])))})"
+        for one in answer["ranks"]
+    }
     late = [(names[one["rank"]], one["late_s"]) for one in answer["ranks"] if one["late_s"] is not None]
     first = min((late_s for _, late_s in late), default=0.0)
     after = sorted(((name, late_s - first) for name, late_s in late), key=lambda row: -row[1])

@@ -17,7 +17,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpucheck.program.run import command, counters, hooks, judge, memory_peaks
+from gpucheck.program.options import Device, RunOptions
+from gpucheck.program.run import command, counters, dry, hooks, judge, memory_peaks
 from gpucheck.program.run.command import Sources
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult, RunStep, TimeShares, Traced, TracedLine
@@ -255,6 +256,26 @@ def test_a_copy_too_many_is_told_once(counts: dict[str, Any], ids: list[str]) ->
     line = replace(LINE, **{"count": 20, "steps": 20, "bytes": 2**22, "time_s": 0.5} | counts)
     found = judge.of_lines(replace(empty, lines=(line,)), "/job")
     assert [one.id for one in found] == [f"run.copies.{name}" for name in ids]
+
+
+def test_lines_of_a_dry_run_stand_by_their_counts_whatever_time_they_took() -> None:
+    read = counters.read(bytearray(counters.SIZE))
+    empty = command.answer(read, command.Ended(("x.py",), 0, 0, 10**9, None, None))
+    counts = {7: 2, 3: 1, 9: 1, 5: 2}
+    lines = [replace(LINE, line=at, count=count, time_s=at * 1e-6) for at, count in counts.items()]
+    options = RunOptions(("x.py",), dry=Device())
+    for given in (lines, lines[::-1]):
+        told = judge.dry_result(read, replace(empty, lines=tuple(given)), options, None).lines
+        assert [one.line for one in told] == [5, 7, 3, 9]
+
+
+def test_a_compiler_that_does_not_know_this_python_raises_in_a_dry_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dry._uncompiled(len) is len and dry._uncompiled(fullgraph=True)(len) is len
+    with pytest.raises(TypeError, match="no_such_option"):
+        dry._uncompiled(len, no_such_option=1)
+    monkeypatch.setattr("sys.version_info", (3, 99, 0))
+    with pytest.raises(RuntimeError, match=r"torch.compile is not supported on Python"):
+        dry._uncompiled(len)
 
 
 FIRST = replace(LINE, count=11, bytes=319792, time_s=0.297, longest_s=0.2968, steps=1, in_loop=False)

@@ -250,7 +250,7 @@ def steps_of(rank: int, late: int, count: int = 80) -> list[dict[str, Any]]:
         calls.append([0, step + 1, at])
         steps.append([end, 120 * MS, (25 if is_late else 5) * MS, 0, 0, 40 * MS, MS, 0, 0])
     lines = [["data", "/job/train.py", 31, 2.0]] if rank == late else []
-    end_line = {"say": "end", "exit": 0, "at_ns": 10**10, "steps": count, "lines": lines}
+    end_line = {"say": "end", "exit": 0, "at_ns": 10**10, "steps": count, "lines": lines, "devices": []}
     return [
         KIND,
         GROUP,
@@ -290,6 +290,28 @@ def test_the_late_rank_is_told_with_what_it_does(tmp_path: Path) -> None:
     assert len(page) <= 24
     assert shown.ranks_page(report_of(result)).cause == finding
     assert from_json(RanksResult, json.loads(json.dumps(to_json(result)))) == result
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "who"),
+    [
+        ("gloo:all_reduce", ["cuda:0"], "rank 1 (cuda:0, node1)"),
+        ("gloo:all_reduce", ["cuda:0", "cuda:1"], "rank 1 (cuda:0, cuda:1, node1)"),
+        ("gloo:all_reduce", None, "rank 1 (node1)"),
+        ("nccl:all_reduce", None, "rank 1 (cuda:1, node1)"),
+        ("nccl:all_reduce", ["cuda:0"], "rank 1 (cuda:0, node1)"),
+    ],
+)
+def test_a_late_rank_stands_with_the_device_that_it_used(
+    kind: str, devices: list[str] | None, who: str, tmp_path: Path
+) -> None:
+    """With gloo it was said to be on the CPU, wherever its tensors were."""
+    for rank in range(3):
+        lines = steps_of(rank, 1)
+        lines[0], lines[-1] = {**KIND, "name": kind}, {**lines[-1], "devices": devices}
+        write(tmp_path, rank, lines)
+    (finding,) = ranks.findings(ranks.result(tmp_path))
+    assert finding.message.startswith(f"{who} is last ")
 
 
 def test_a_cost_is_told_with_the_mean_step_and_the_steps_in_which_it_arises(tmp_path: Path) -> None:
@@ -803,7 +825,7 @@ def test_an_error_of_the_programs_own_connection_is_none_of_a_lost_peer(
             job = ranks.Job(rank, 2, tmp_path, is_kept=True, hang_after_s=None, ends=False, has_hosts=False)
             with open(job.path, "a") as file:
                 file.write("\n")
-            job.ended(-6 if error is None else 1, 7, [], error)
+            job.ended(-6 if error is None else 1, 7, [], None, error)
         return next(one.title for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
 
     assert first("ConnectionResetError", "[Errno 104] Connection reset by peer") == "rank 0 ended first, exit 1"

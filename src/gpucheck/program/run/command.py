@@ -174,7 +174,8 @@ def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -
     if job is not None:
         lines = () if result is None else [(one.kind, one.file, one.line, one.time_s) for one in result.lines[:20]]
         steps = 0 if result is None or result.steps is None else result.steps.count
-        job.ended(ended.exit or 0, steps, lines, None if result is None else result.error)
+        devices = None if result is None else [one.id for one in result.devices]
+        job.ended(ended.exit or 0, steps, lines, devices, None if result is None else result.error)
         try:
             together = job.result()
         except CannotLook as error:

@@ -44,6 +44,8 @@ _SMALL, _MANY_PER_STEP, _MANY = 64 * 1024, 100, 1000
 _COPIES = ("to_device", "to_host", "between")
 # So often, and in this part of the steps, makes a habit.
 _OFTEN, _MOST_STEPS = 3, 0.5
+# A CPU that works for less of the time does not keep up the program.
+_IDLE = 0.5
 
 # An id, the verdict, a title and the fix.
 _Said = tuple[str, Verdict, str, str]
@@ -97,6 +99,10 @@ def time_finding(result: RunResult) -> Finding:
         "data": "more num_workers, or cheaper transforms, in the DataLoader",
         "host": "torch.profiler shows the host's time; a larger batch or torch.compile launches fewer kernels",
     }
+    at_work = result.shares.cpu if result.shares is not None else None
+    if at_work is not None and at_work < _IDLE:  # it launches nothing either
+        waits = "the program waits for files, the network or another rank"
+        fixes["host"] = f"the CPU worked for only {percent(at_work)} of the time: {waits}"
     verdict, fix = verdicts.get(result.waits_for, "warn"), fixes.get(result.waits_for)
     return Finding("run.time", verdict, titles[result.waits_for], result.reason, {"of": result.waits_for}, fix)
 
@@ -306,7 +312,7 @@ def dry_result(
         ended_after_steps=any(read.said("steps_done")),
         mismatches=_told(read, "mismatch", DryMismatch),
         stopped=stopped,
-        lines=tuple(_line(one) for one in counted.lines if one.kind != "data"),
+        lines=tuple(sorted((_line(one) for one in counted.lines if one.kind != "data"), key=_by_count)),
         memory=_memory(read, options),
         assumed=_told(read, "assumed", AssumedValue),
         assumed_count=next((one["assumed"] for one in read.said("memory")), 0),
@@ -317,6 +323,11 @@ def dry_result(
         in_forks=next(iter(_told(read, "fork", CaughtError)), None),
         trains=next((one["trains"] for one in read.said("memory")), False),
     )
+
+
+def _by_count(line: DryLine) -> tuple[int, int, str, int, str]:
+    """Their order: a run on a CPU tells no times, by which the lines of a run stand."""
+    return -line.count, -line.bytes, line.file, line.line, line.kind
 
 
 _Told = TypeVar("_Told", AssumedValue, UnjudgedOperation, Remark, CaughtError, DryMismatch, DryStop)
@@ -410,8 +421,9 @@ def _mismatches(result: DryResult, counted: RunResult, folder: str) -> Iterator[
         yield _in_forks(result.in_forks)
     for mixed in result.mixed:
         place = mixed.place or "an unknown line"
-        message = f"operands of different dtypes: {mixed.text}; {_caught(mixed.times)}"
-        yield Finding("run.dry.dtype", "warn", place, message, asdict(mixed), fix=_one_dtype(place))
+        told, fix = _of_dtypes(mixed.text, place)
+        message = f"{told}; {_caught(mixed.times)}"
+        yield Finding("run.dry.dtype", "warn", place, message, asdict(mixed), fix)
 
 
 # A line that is one move, with its comment; arguments may be calls.
@@ -436,7 +448,7 @@ def _assignments(one: DeviceMismatchEntry, counted: RunResult, folder: str) -> I
 def _in_forks(seen: CaughtError) -> Finding:
     """Return what a process that the program forked met, such as a DataLoader's worker, and the program went on."""
     place = seen.place or "an unknown line"
-    name, fix = _refused(seen.text, place) or ("run.dry.dtype", _one_dtype(place))
+    name, fix = _refused(seen.text, place) or ("run.dry.dtype", _of_dtypes(seen.text, place)[1])
     if rules.MISPLACED in seen.text:
         name, fix = "run.dry.mismatch", f"{place}: move it with .to(device)"
     message = f"in a process that the program forked: {seen.text}; {_caught(seen.times)}"
@@ -456,8 +468,11 @@ def _caught(times: int) -> str:
     return "the program caught the error" + (f" {times} times" if times > 1 else "")
 
 
-def _one_dtype(place: str) -> str:
-    return f"{place}: bring both to one dtype with .to(dtype)"
+def _of_dtypes(text: str, place: str) -> tuple[str, str]:
+    """The message and the fix of an error about dtypes."""
+    if re.search(rules.NO_KERNEL, text):
+        return f"CUDA has no kernel for integers here: {text}", f"{place}: use .float()"
+    return f"operands of different dtypes: {text}", f"{place}: bring both to one dtype with .to(dtype)"
 
 
 def _undone(result: DryResult) -> Iterator[Finding]:
@@ -487,8 +502,8 @@ def _stop(result: DryResult) -> Iterator[Finding]:
     evidence = asdict(stop)
     if rules.MIXED_DTYPES.search(stop.text) and not stop.autocast:
         verdict: Verdict = "inconclusive" if result.assumed_count else "fail"
-        message = f"operands of different dtypes: {stop.text}"
-        yield Finding("run.dry.dtype", verdict, place, message, evidence, _one_dtype(place))
+        message, fix = _of_dtypes(stop.text, place)
+        yield Finding("run.dry.dtype", verdict, place, message, evidence, fix)
         return
     refused = _refused(stop.text, place)
     if refused is not None:

@@ -135,17 +135,22 @@ class Job:
         return None if waited < 1 else signal.SIGTERM if waited < PATIENCE_S else signal.SIGKILL
 
     def ended(
-        self, code: int, steps: int, lines: Sequence[tuple[str, str, int, float]], error: RunError | None
+        self,
+        code: int,
+        steps: int,
+        lines: Sequence[tuple[str, str, int, float]],
+        devices: Sequence[str] | None,
+        error: RunError | None,
     ) -> None:
-        """The program has ended; `lines` are those that took most time: kind, file, line, seconds. `error` is what it
-        raised.
+        """The program has ended; `lines` are those that took most time: kind, file, line, seconds. `devices` are those
+        that it used, None if that is not known; `error` is what it raised.
 
         Where it failed the others are given a moment to write what they had done: the launcher ends them next, and this
         process too, which has its report to write within the launcher's patience.
         """
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         clock_hz = statistics.fmean(self.clocks_hz) if self.clocks_hz else None
-        end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines}
+        end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines, "devices": devices}
         # Python's own errors of connections are the program's, as with a store of files.
         of_torch = error if error and re.fullmatch(r"RuntimeError|Dist\w*Error", error.kind) else None
         lost_peer = of_torch and launcher.LOST_PEER.search(of_torch.text)
@@ -314,6 +319,7 @@ class Read:
     ended_ns: int | None = None
     lost_peer: bool = False
     done: int = 0
+    devices: list[str] | None = None
     sm_clock_hz: float | None = None
     lost: int = 0
     p2p: int = 0
@@ -336,6 +342,14 @@ class Read:
     @property
     def is_of_nccl(self) -> bool:
         return any(str(kind["name"]).startswith("nccl") for kind in self.kinds.values())
+
+    @property
+    def device(self) -> str | None:
+        """The devices that it used; before its end what NCCL's ranks use. Of gloo's tensors nobody knows where they
+        lay before they were sent."""
+        if self.is_of_nccl and not self.devices:
+            return ":".join(filter(None, ("cuda", self.local)))
+        return None if self.devices is None else ", ".join(self.devices) or "cpu"
 
     def take(self, line: dict[str, Any]) -> None:
         """One line of the file. Raises KeyError, TypeError and ValueError for one that is none of ours."""
@@ -370,6 +384,8 @@ class Read:
             self.exit, self.ended_ns, self.done = int(line["exit"]), int(line["at_ns"]), int(line["steps"])
             self.lines = [(str(a), visible(str(b)), int(c), float(d)) for a, b, c, d in line["lines"]]
             self.sm_clock_hz = float(line.get("sm_clock_hz") or 0.0) or None
+            used = line.get("devices")
+            self.devices = None if used is None else [visible(str(one)) for one in used]
             self.lost_peer = bool(line.get("lost_peer"))
         elif say == "failed":
             self.failed = visible(str(line["why"]))
@@ -515,7 +531,7 @@ def result(folder: Path) -> RanksResult:
             JobRank(
                 rank=one.rank,
                 host=one.host,
-                device=":".join(filter(None, ("cuda", one.local))) if one.is_of_nccl else "cpu",
+                device=one.device,
                 steps=one.steps_made,
                 late_s=verdict.late_s.get(one.rank),
                 last_share=verdict.shares.get(one.rank),
@@ -908,7 +924,8 @@ def _of_ranks(found: RanksResult) -> Finding:
         message = f"waiting for the last rank costs {cost} of a step of {step}{who}{among}"
         return Finding(name, verdict, "ranks take turns in being last", message, evidence)
     one = next(row for row in found.ranks if row.rank == found.late[0])
-    who = f"rank {one.rank} ({one.device}, {one.host})" if len(found.late) == 1 else _names(found.late)
+    where = ", ".join(filter(None, (one.device, one.host)))
+    who = f"rank {one.rank} ({where})" if len(found.late) == 1 else _names(found.late)
     is_last = f"{'is' if len(found.late) == 1 else 'are'} last{' to issue' * (found.arrival == 'host issue')}"
     share = units.percent(found.last_share or 0.0)
     message = f"{who} {is_last} in {share} of steps and cost{'s' * (len(found.late) == 1)} {cost} of a step of {step}"

@@ -11,12 +11,13 @@ class JobRank:
     """One rank. `late_s` is how much later than its siblings it is in a step, `last_share` in which part of the steps
     it is last. The times are means of a step; None: not known. `state` is the kernel's word for its process at a hang,
     `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `sm_clock_hz`
-    is its GPU's while kernels ran. `left_early`: it ended without an error, and others of a group of its made more
-    collectives there. `lost_peer`: its error says that another rank was gone."""
+    is its GPU's while kernels ran. `device` is what it used; several are joined by commas. `left_early`: it ended
+    without an error, and others of a group of its made more collectives there. `lost_peer`: its error says that another
+    rank was gone."""
 
     rank: int
     host: str
-    device: str
+    device: str | None
     steps: int
     late_s: float | None
     last_share: float | None
