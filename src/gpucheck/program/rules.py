@@ -128,7 +128,7 @@ RULES: tuple[Rule, ...] = (
         follows="self",
     ),
     Rule(("_foreach_copy",), "it copies between devices", anywhere=("self", "src")),
-    Rule(("fill", "full_like", "index_fill"), "the value is read as a number", anywhere=("value",), follows="self"),
+    Rule(("fill", "full_like", "index_fill"), "the value counts as a number", anywhere=("value",), follows="self"),
     Rule(("masked_fill",), "a 0-dim value counts as a number", free=("value",)),
     Rule(("_new_zeros_with_same_feature_meta",), "of a tangent the shape is read", anywhere=("*",), follows="other"),
     Rule(
