@@ -238,7 +238,9 @@ def _of_budget(found: FoundBatchSize) -> str:
     if found.peak_bytes is None:
         return ""
     scale, unit = _scale(found.budget_bytes)
-    return f" ({units.significant(found.peak_bytes / scale, 2)} of {found.budget_bytes / scale:.3g} {unit})"
+    parts = (found.peak_bytes / scale, found.budget_bytes / scale)
+    peak, budget = (f"{part:.0f}" if part >= 100 else f"{part:.3g}" for part in parts)
+    return f" ({peak} of {budget} {unit})"
 
 
 def _recommended(recommended: RecommendedSize | None) -> str:
@@ -302,7 +304,7 @@ def _split(split: MemorySplit | None, axis: str | None) -> str:
     parts = []
     if split.activation_bytes_per_sample is not None:
         each = f"each unit of {axis}" if axis else "each sample"
-        parts.append(f"{each} costs {units.capacity(split.activation_bytes_per_sample)} of activations")
+        parts.append(f"{each} costs {units.capacity(split.activation_bytes_per_sample)}")
     if held:
         # One unit for all of them, so that they can be compared at a glance.
         steps = ((units.GIB, "GiB"), (units.MIB, "MiB"), (units.KIB, "KiB"))
@@ -380,9 +382,8 @@ def prediction_line(found: FoundBatchSize) -> str:
         return f"{text}; not used: {reason}"
     if calibration is None:
         return f"{text}, not calibrated"
-    outside = calibration.constant_bytes
-    beside = f", {units.capacity(outside)} outside the tensors" if outside else ""
-    return f"{text}, calibrated ×{calibration.factor:.2f} at {calibration.size}{beside}"
+    beside = f" plus {units.capacity(calibration.constant_bytes)}" if calibration.constant_bytes else ""
+    return f"{text}, calibrated at {calibration.size}: ×{calibration.factor:.2f}{beside}"
 
 
 def accumulation_lines(how: Accumulation | None) -> list[str]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
+from gpucheck.messages import EXPANDABLE_SEGMENTS
 from gpucheck.program import judge as model_judge
 from gpucheck.program import rules
 from gpucheck.program.options import STEPS, RunOptions
@@ -177,7 +178,7 @@ def advice_of(seen: OutOfMemory) -> str | None:
     """Return what to change first, and by how much where that can be reckoned: to first order, as all such figures
     are."""
     if seen.blame == "fragmentation":
-        return "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        return f"run with {EXPANDABLE_SEGMENTS}"
     if seen.blame == "other-processes":
         return "gpucheck devices shows the processes on the device: end one, or use another device"
     fixed = seen.parameters_bytes + seen.gradients_bytes + seen.optimizer_bytes
