@@ -160,9 +160,8 @@ def memory_finding(seen: OutOfMemory, folder: str) -> Finding:
         "other tensors": seen.others_bytes,
         "activations and the rest": seen.unnamed_bytes or 0,
     }
-    held = ", ".join(f"{name} {capacity(size)}" for name, size in parts.items() if size) or "no tensor was alive"
-    asked = "" if seen.asked_bytes is None else f"{capacity(seen.asked_bytes)} requested at once in {seen.phase}; "
-    message = f"{asked}{held}"
+    message = "" if seen.asked_bytes is None else f"{capacity(seen.asked_bytes)} requested at once in {seen.phase}; "
+    message += ", ".join(f"{name} {capacity(size)}" for name, size in parts.items() if size) or "no tensor was alive"
     if seen.holders:
         most = seen.holders[0]
         where = at(most.file, most.line, folder)
