@@ -114,7 +114,7 @@ class DeviceGauge:
         return Peaks(total, total - max(self.compute, self.optimizer) + self.compute)
 
     def reached(self) -> int | None:
-        """What was held when a trial ended in the middle of a step; None where the allocator does not tell.
+        """The memory held when a trial ended in the middle of a step; None where the allocator does not tell.
 
         Out of memory, it has given back what it could. The device may be unusable after an error, so that what lies
         outside the allocator is as it was last seen.

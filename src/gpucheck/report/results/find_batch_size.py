@@ -216,7 +216,7 @@ class Accumulation:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Measured over predicted, at `size`, once what lies outside the tensors (`constant_bytes`) is taken off."""
+    """Measured over predicted, at `size`, once what does not grow with the size (`constant_bytes`) is taken off."""
 
     size: int
     factor: float
