@@ -11,8 +11,9 @@ out of memory. What ends otherwise shows nothing and counts as a miss.
 
 With `--device`, of a GPU that nobody else uses, the process takes eight steps with the allocator held to the budget
 less what lies outside it, and a size whose last three steps each emptied the allocator's cache does not count as one
-that runs. The largest size that runs is looked for by bisection, to 1 %, and the answer is to be at least 97 % of it;
-each size that the search refused is trained too, and is not to run. Python may be that of a simulated CUDA runtime,
+that runs. What the idle GPU holds is no process's. The largest size that runs is looked for by bisection, to 1 %, and
+the answer is to be at least 97 % of it; each size that the search refused is trained too, and is not to run with as
+much of the budget left as a trial leaves. Python may be that of a simulated CUDA runtime,
 whose kernels compute nothing and which has no workspaces of cuDNN.
 
 Runs go through the workloads and the budgets in turn. Each is kept in the file as it ends, and an interrupted benchmark
@@ -42,6 +43,7 @@ import run_file  # noqa: E402  (found beside this file)
 from batch_cases import CAP, WORKLOADS  # noqa: E402
 
 from gpucheck import units  # noqa: E402
+from gpucheck.batch_size.outcome import edge_bytes  # noqa: E402
 
 LIMITS = ("1GiB", "2GiB", "4GiB")
 RUNS, LEAST_SHARE, MOST_TRIALS = 20, 19 / 20, 5
@@ -213,15 +215,17 @@ def run(workload: str, limit: str, time_budget: str, device: str) -> Run:
         raise subprocess.CalledProcessError(done.returncode, command)
     found = searched(json.loads(done.stdout))
     answer, budget = found.get("max_batch_size"), units.parse_size(limit, "--memory-limit")
+    there = device != "cpu"
+    # What the driver keeps of an idle GPU, 3.25 MiB of an H200.
+    idle = found["total_bytes"] - found["free_bytes"] if found and there else 0
     once: dict[int, Trained] = {}
 
     def at(size: int) -> Trained:
         if size not in once:
-            once[size] = trained(workload, size, budget, device)
+            once[size] = trained(workload, size, budget, device, idle)
         return once[size]
 
     trials = found.get("trials", ())
-    there = device != "cpu"
     refused = {trial["batch_size"] for trial in trials if trial["outcome"] in REFUSED} if there else set()
     return Run(
         workload=workload,
@@ -235,7 +239,7 @@ def run(workload: str, limit: str, time_budget: str, device: str) -> Run:
         beyond=at(beyond(answer)) if answer else None,
         device=device,
         largest=largest(at, answer, budget) if answer and there else None,
-        refused=tuple(at(size) for size in sorted(refused)),
+        refused=tuple(trained(workload, size, budget - edge_bytes(budget), device, idle) for size in sorted(refused)),
     )
 
 
@@ -259,9 +263,9 @@ def largest(at: Callable[[int], Trained], size: int, budget_bytes: int) -> Train
     return low
 
 
-def trained(workload: str, size: int, budget_bytes: int, device: str = "cpu") -> Trained:
-    """Train with one size in a separate process."""
-    command = [sys.executable, __file__, "--train", workload, str(size), str(budget_bytes), device]
+def trained(workload: str, size: int, budget_bytes: int, device: str = "cpu", idle_bytes: int = 0) -> Trained:
+    """Train with one size in a separate process. The device, when idle, holds `idle_bytes`."""
+    command = [sys.executable, __file__, "--train", workload, str(size), str(budget_bytes), device, str(idle_bytes)]
     malloc = MALLOC if device == "cpu" else {}
     done = subprocess.run(command, env={**environment(), **malloc}, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -344,13 +348,13 @@ def train(workload: str, size: int, budget_bytes: int) -> dict[str, Any]:
     return {"peak_bytes": status_bytes("VmHWM") - before}
 
 
-def train_on_device(workload: str, size: int, budget_bytes: int, device: str) -> dict[str, Any]:
+def train_on_device(workload: str, size: int, budget_bytes: int, device: str, idle_bytes: int) -> dict[str, Any]:
     """Eight steps with batches of `size` on a GPU that nobody else uses, its allocator held to the budget."""
     import torch
 
     def outside() -> int:
         free, total = torch.cuda.mem_get_info(device)
-        return int(total - free - torch.cuda.memory_reserved(device))
+        return int(total - free - torch.cuda.memory_reserved(device) - idle_bytes)
 
     model, batch = built_in(workload)
     training = Training(model, device)
@@ -424,17 +428,17 @@ def main() -> int:
     parser.add_argument("--memory-limit", action="append", help="default 1GiB, 2GiB and 4GiB; may be repeated")
     parser.add_argument("--device", default="cpu", help="the CPU, or a GPU that nobody else uses: cuda:0")
     parser.add_argument("--time-budget", default="600s", help="of each search; the command's own 60s is for a free CPU")
-    parser.add_argument("--train", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--train", nargs=5, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.device == "cpu" and not sys.platform.startswith("linux"):
         parser.error("the peak of a process is read from /proc, which is Linux's")
     if given.train:
-        workload, size, budget, device = given.train
+        workload, size, budget, device, idle = given.train
         on_cpu = device == "cpu"
         done = (
             train(workload, int(size), int(budget))
             if on_cpu
-            else train_on_device(workload, int(size), int(budget), device)
+            else train_on_device(workload, int(size), int(budget), device, int(idle))
         )
         print(json.dumps(done))
         return 0

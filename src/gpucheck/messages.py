@@ -353,12 +353,6 @@ def cause_in(chain: Sequence[Raised]) -> tuple[Cause | None, Raised]:
 
 # -- what is advised alike ---------------------------------------------------------------------------------------------
 
-# The settings that torch's allocator reads. 2.9.1 ignores the newer name for CUDA (pytorch issue 183387), versions
-# before 2.9 do not know it, and later ones call the older deprecated: both together work in all.
-ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-
-
-def allocator(setting: str) -> str:
-    """Return how to give torch's allocator a setting, such as `expandable_segments:True`, whichever name this torch
-    reads."""
-    return " ".join(f"{name}={setting}" for name in ALLOCATOR_VARIABLES)
+# Against fragmentation. Every torch reads this name: 2.9.1 ignores the newer PYTORCH_ALLOC_CONF for CUDA (pytorch issue
+# 183387), versions before do not know it, and from 2.9 to 2.11 this one costs a line about its deprecation.
+EXPANDABLE_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"

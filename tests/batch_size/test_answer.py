@@ -179,6 +179,17 @@ def ended(*checks: TrialResult, memory: dict[str, Any] | None = None, **options:
     return history(CARD, Tried(last), Ended("over-budget"), *map(Followed, checks), device="cuda:0", **options)
 
 
+def test_the_size_to_use_is_a_size_that_was_timed_too() -> None:
+    """The page recommended 152 as fast as the largest, and called 169 the smallest size that is."""
+    chosen = TrialResult(batch_size=4, purpose="recommended", outcome="fits", steps_s=(0.9, 0.21, 0.21))
+    found = result_of(ended(chosen))
+    assert [speed.batch_size for speed in found.speeds] == [4, 8]
+    assert found.knee is not None and found.knee.batch_size == 4
+    # On a CPU it ran with another malloc.
+    on_cpu = history(OPENED, Tried(CONFIRMED), Followed(chosen))
+    assert [speed.batch_size for speed in result_of(on_cpu).speeds] == [8]
+
+
 def besides(search: History) -> list[Finding]:
     """The findings but for the answer's own."""
     return [finding for finding in findings(search) if finding.id != "batch_size.fits"]
@@ -188,9 +199,7 @@ def test_memory_in_pieces_has_a_remedy_only_where_the_gap_is_large() -> None:
     (finding,) = besides(ended(memory=MEMORY))
     assert (finding.id, finding.verdict) == ("batch_size.fragmentation", "info")
     assert finding.title == "512 MiB reserved by the allocator, in no tensor"
-    assert finding.fix == (
-        "run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTORCH_ALLOC_CONF=expandable_segments:True"
-    )
+    assert finding.fix == ("run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
     small = ended(memory={**MEMORY, "max_memory_allocated_bytes": GIB - 1})
     gap = result_of(small).fragmentation
     assert besides(small) == [] and gap is not None and gap.gap_bytes == 1

@@ -63,7 +63,7 @@ def read(monkeypatch: pytest.MonkeyPatch, **options: Any) -> str:
     ("scene", "options", "said"),
     [
         (GROWS, {}, "recommended: "),
-        ({**GROWS, "predicted": predicted(MIB)}, {}, ", calibrated ×1.00 at "),
+        ({**GROWS, "predicted": predicted(MIB)}, {}, ", calibrated at "),
         ({**GROWS, "predicted": predicted(MIB // 2)}, {}, "; not used: seq "),
         ({**GROWS, "predicted": predicted(-MIB // 10)}, {}, "seq 231 is predicted to need less than seq 64"),
         ({**GROWS, "predicted": predicted(MIB), "from": 200, "beyond": OUT_OF_MEMORY}, {}, "; not used: seq "),

@@ -55,7 +55,8 @@ def test_the_margin_of_a_device() -> None:
 
 
 def test_a_limit_below_what_is_free_needs_no_more_margin() -> None:
-    assert on_device(parse_limit("4GiB"), 8 * GIB, 8 * GIB, shared=False).bytes == 4 * GIB
+    limited = on_device(parse_limit("4GiB"), 8 * GIB, 8 * GIB, shared=False)
+    assert (limited.bytes, limited.margin_bytes) == (4 * GIB, 0)  # nothing was left out of it
     assert on_device(parse_limit("100%"), 8 * GIB, 8 * GIB, shared=False).bytes == 8 * GIB - 512 * MIB
     assert on_device(parse_limit("leave:2GiB"), 8 * GIB, 8 * GIB, shared=False).bytes == 6 * GIB
 

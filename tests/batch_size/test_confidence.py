@@ -31,7 +31,7 @@ def test_what_was_not_run_again_is_low() -> None:
         ([BEST, replace(AGAIN, peak_bytes=970)], "peaks differ by 3.0 % of the budget"),
         ([BEST, AGAIN, replace(ONE, outcome="inconclusive")], "a trial was disturbed"),
         ([BEST, AGAIN, replace(ONE, batch_size=10, outcome="suspected")], "the failure may not be memory"),
-        ([ONE, replace(HALF, peak_bytes=800), BEST], "memory is up to 13 % off growing in a straight line"),
+        ([ONE, replace(HALF, peak_bytes=800), BEST], "memory does not grow in a straight line: up to 13 % off"),
     ],
 )
 def test_a_doubt_makes_it_medium(results: list[TrialResult], doubt: str) -> None:
@@ -44,7 +44,7 @@ BENT = [replace(ONE, peak_bytes=100), replace(HALF, peak_bytes=300), BEST, AGAIN
 
 def test_what_was_foreseen_to_grow_in_a_curve_is_no_doubt() -> None:
     line = confidence(BENT, 9, True, 1000, None)
-    assert (line.level, line.doubts) == ("medium", ("memory is up to 16 % off growing in a straight line",))
+    assert (line.level, line.doubts) == ("medium", ("memory does not grow in a straight line: up to 16 % off",))
     found = confidence(BENT, 9, True, 1000, None, {1: 110.0, 5: 310.0, 9: 960.0})
     assert (found.level, found.support[-1]) == ("high", "memory grows as fake tensors predict")
 
@@ -52,8 +52,8 @@ def test_what_was_foreseen_to_grow_in_a_curve_is_no_doubt() -> None:
 @pytest.mark.parametrize(
     ("foreseen", "said"),
     [
-        ({1: 100.0, 5: 300.0, 9: 900.0}, "memory is up to 9 % off growing as fake tensors predict"),
-        ({1: 100.0, 9: 990.0}, "memory is up to 16 % off growing in a straight line"),  # 5 was not foreseen
+        ({1: 100.0, 5: 300.0, 9: 900.0}, "memory does not grow as fake tensors predict: up to 9 % off"),
+        ({1: 100.0, 9: 990.0}, "memory does not grow in a straight line: up to 16 % off"),  # 5 was not foreseen
     ],
 )
 def test_what_was_not_foreseen_is_one(foreseen: dict[int, float], said: str) -> None:

@@ -45,11 +45,13 @@ def calibrated(
     compute: int | None,
     *,
     allocated: int | None = None,
+    reserved: int | None = None,
     kept: int | None = None,
 ) -> Calibration:
     """The calibration by a trial that took so much."""
     trial = TrialResult(batch_size=size, purpose="search", outcome="fits", peak_bytes=peak, compute_peak_bytes=compute)
-    return calibrate(known, replace(trial, memory={"max_memory_allocated_bytes": allocated}, kept_bytes=kept))
+    memory = {"max_memory_allocated_bytes": allocated, "max_memory_reserved_bytes": reserved}
+    return calibrate(known, replace(trial, memory=memory, kept_bytes=kept))
 
 
 def linear(size: int) -> int:
@@ -171,8 +173,10 @@ def test_a_trial_calibrates() -> None:
     # Forward and backward apart where that was measured, else the whole peak.
     assert calibrated(known, 10, 999, 55) == Calibration(10, 1.1)
     assert calibrated(known, 10, 110, None) == Calibration(10, 1.1)
-    # On a device, what its allocator has not handed out does not grow with the batch.
+    # On a device, what lies outside its allocator does not grow with the batch; what the allocator keeps does, though
+    # it says nothing of the prediction.
     assert calibrated(known, 20, 700, 650, allocated=220) == Calibration(20, 1.1, 480)
+    assert calibrated(known, 20, 700, 650, allocated=220, reserved=320) == Calibration(20, 1.6, 380)
     # Nor, on a CPU, what is there between steps too.
     assert calibrated(known, 10, 999, 65, kept=10) == Calibration(10, 1.1, 10)
     assert calibrated(known, 10, 120, None, kept=10) == Calibration(10, 1.1, 10)
@@ -193,6 +197,18 @@ def test_a_trial_calibrates() -> None:
 def test_what_is_not_trusted(size: int, measured: int | None, why: str) -> None:
     with pytest.raises(Distrusted, match=f"^{why}$"):
         calibrated(points((10, 100), (20, 200)), size, measured, None)
+
+
+def test_what_an_allocator_loses_in_pieces_grows_with_the_batch() -> None:
+    """On an H200 the search jumped to 194 and 3758 by the gap at the first size, where 174 and 3254 fit."""
+    for first, largest_run, measured, allocated, reserved, budget in (
+        (59, 174, 3499687936, 2236867584, 2715811840, 8589934592),
+        (1016, 3254, 45774077952, 36494830592, 44990201856, 145603176039),
+    ):
+        known = points((1, 101_000_000), (4096, 146_663_000_000))
+        calibration = calibrated(known, first, measured, measured, allocated=allocated, reserved=reserved)
+        jump = largest_within(known, calibration, 0.99 * budget)
+        assert jump is not None and 0.95 * largest_run <= jump <= largest_run
 
 
 def test_memory_that_falls_is_not_trusted() -> None:

@@ -13,6 +13,7 @@ from tried import tried
 from gpucheck.batch_size.outcome import TrialResult
 from gpucheck.batch_size.search import DEVICE_PEAK_NOISE, LARGEST_JUMP, Attempt, Search
 from gpucheck.report.results.find_batch_size import Outcome
+from gpucheck.units import MIB
 
 BUDGET = 1000
 
@@ -393,6 +394,26 @@ def test_of_few_sizes_none_is_tried_that_only_room_between_pieces_would_let_fit(
             TrialResult(batch_size=size, outcome=outcome, purpose="search", peak_bytes=reserved, memory=memory)
         )
     assert search.next() == Attempt(22, "confirm")
+
+
+def test_what_an_allocator_could_not_give_back_is_not_hoped_for_again() -> None:
+    """torch's allocator, of which 7444 MiB are the budget: 207 ran out as its pieces at 54 and 170 foretold. It took
+    184, 177, 173 and 174, of which three ran out too, to close the search."""
+    search = Search(budget_bytes=7444 * MIB, start=54, noise=DEVICE_PEAK_NOISE, static_bytes=70 * MIB)
+    for size, reserved, tensors in ((54, 2378, 1959), (170, 7282, 5928)):
+        memory = {"max_memory_allocated_bytes": tensors * MIB, "max_memory_reserved_bytes": reserved * MIB}
+        passed = TrialResult(batch_size=size, outcome="fits", purpose="search", peak_bytes=reserved * MIB)
+        search.trials.append(replace(passed, memory=memory))
+    hoped = search.next()
+    assert hoped is not None and hoped.size > 200
+    asked, reached = 1659 * MIB, 7172 * MIB
+    search.trials.append(replace(tried(207, "out-of-memory"), asked_bytes=asked, reached_bytes=reached))
+    following = search.next()
+    assert following is not None and 170 < following.size <= 174
+    # Had it given back what it kept, more might fit.
+    search.trials[-1] = replace(search.trials[-1], asked_bytes=400 * MIB)
+    following = search.next()
+    assert following is not None and following.size > 174
 
 
 def test_a_full_budget_is_no_slope() -> None:

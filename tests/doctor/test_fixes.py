@@ -13,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from healthy import CARDS, HEALTHY, with_cards, with_driver, with_host, with_stack, with_torch
 
-from gpucheck import messages
 from gpucheck.doctor import fixes, ladder
 from gpucheck.doctor.condition import Evidence
 from gpucheck.machine.stack import Node
@@ -177,12 +176,6 @@ def test_podman_is_told_to_make_its_list_of_devices_wherever_it_is_named() -> No
 
 
 # --- advice of several commands ---------------------------------------------------------------------------------------
-
-
-def test_the_allocators_setting_goes_by_both_of_its_names() -> None:
-    assert messages.allocator("expandable_segments:True") == (
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTORCH_ALLOC_CONF=expandable_segments:True"
-    )
 
 
 def test_a_jetson_takes_nvidias_wheel_up_to_jetpack_6() -> None:

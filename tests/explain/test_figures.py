@@ -202,8 +202,7 @@ def test_a_large_cache_is_for_the_allocator() -> None:
     own = TORCH_2_1.replace("Process 1234 has 60.00 GiB memory in use. ", "").replace("10.00 GiB", "78.00 GiB")
     _, read = numbers(own.replace("5.00 GiB is reserved", "20.00 GiB is reserved"))
     assert read.then == (
-        "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF): 20 GiB is cached "
-        "in pieces too small for the request"
+        "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: 20 GiB is cached in pieces too small for the request"
     )
     _, read = numbers(own.replace("5.00 GiB is reserved", "1.00 GiB is reserved"))
     assert read.then == "use a smaller batch, a shorter sequence, or activation checkpointing"

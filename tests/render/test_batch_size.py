@@ -113,18 +113,21 @@ def searched(**parts: Any) -> list[str]:
 
 def test_where_time_ended_the_search_the_answer_is_what_fits_at_least() -> None:
     assert searched() == [
-        "✓ at least 9773 fits (1.0 of 2 GiB); time ran out, predicted about 39 000",
+        "✓ at least 9773 fits (1.00 of 2.00 GiB); time ran out, predicted about 39 000",
         "peak 1.00 of 2.00 GiB, confirmed in a fresh process",
         "limited by time: --time-budget ended the search",
         "4090 samples/s with 9773",
         "budget: r",
     ]
     bounded = searched(predicted_batch_size=None, first_failing=12_000, first_failing_outcome="over-budget")
-    assert bounded[0] == "✓ at least 9773 fits (1.0 of 2 GiB), 12000 fails; time ran out"
+    assert bounded[0] == "✓ at least 9773 fits (1.00 of 2.00 GiB), 12000 fails; time ran out"
+    # Three digits, as in the table: 134.7 was told as 130.
+    full = searched(predicted_batch_size=None, peak_bytes=144671571968, budget_bytes=145603176039)
+    assert full[0] == "✓ at least 9773 fits (135 of 136 GiB); time ran out"
     once = searched(confirmed=False, predicted_batch_size=None)
     assert once[0] == "✓ at least 9773 fits (passed once); time ran out"
     along = searched(axis={"name": "seq", "batch_size": 8}, mode="infer", predicted_batch_size=9773)
-    assert along[0] == "✓ at least seq 9773 fits (1.0 of 2 GiB); time ran out"
+    assert along[0] == "✓ at least seq 9773 fits (1.00 of 2.00 GiB); time ran out"
 
 
 @pytest.mark.parametrize("factor", ["trials", "killed", "interrupted", "disturbed", "device", "no-process"])
@@ -187,7 +190,7 @@ def in_use(**parts: Any) -> list[str]:
 def test_where_the_memory_goes() -> None:
     held = {"parameter_bytes": GIB // 2, "gradient_bytes": GIB // 2, "optimizer_bytes": GIB}
     assert split_line(**held, activation_bytes_per_sample=int(1.16 * GIB), fixed_bytes=0) == [
-        "each sample costs 1.16 GiB of activations; weights 0.50, gradients 0.50, optimizer 1.0 GiB"
+        "each sample costs 1.16 GiB; weights 0.50, gradients 0.50, optimizer 1.0 GiB"
     ]
     assert split_line(parameter_bytes=18 * MIB, gradient_bytes=0, optimizer_bytes=0, fixed_bytes=3 * MIB) == [
         "weights 18, other 3.0 MiB"
@@ -199,7 +202,7 @@ def test_along_an_axis_memory_is_told_by_length() -> None:
     split = MemorySplit(parameter_bytes=None, gradient_bytes=None, optimizer_bytes=None)
     told = {**asdict(split), "activation_bytes_per_sample": 3 * MIB, "fixed_bytes": MIB}
     assert in_use(memory_split=told, axis={"name": "seq", "batch_size": 8}) == [
-        "each unit of seq costs 3 MiB of activations; other 1.0 MiB"
+        "each unit of seq costs 3 MiB; other 1.0 MiB"
     ]
 
 
@@ -241,6 +244,11 @@ def test_what_limits_it_and_how_sure_it_is() -> None:
     assert below(capped) == ["limited by --max-batch-size"]
     doubted = {"level": "medium", "support": ["confirmed in a fresh process"], "doubts": ["a trial was disturbed"]}
     assert below({"confidence": doubted}) == ["confidence: medium (a trial was disturbed)"]
+    # What the page says above, or as a finding, is not said again.
+    closed = {"max_batch_size": 116, "at_least": None, "limiting_factor": None, "confirmed": True}
+    assert below({**closed, "confidence": doubted}) == []
+    cuda = {"id": "cuda:0", "uuid": None, "name": "a GPU"}
+    assert below({"fragmentation": {**gap, "large": True}, "device": cuda}) == []
     failed = {"checks": [{"kind": "partial batch", "batch_size": 1, "outcome": "user-error"}]}
     assert below(failed) == []
 

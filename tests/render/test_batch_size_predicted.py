@@ -76,10 +76,10 @@ def document(**parts: Any) -> FoundBatchSize:
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({}, "predicted from fake tensors: 634, calibrated ×1.02 at 158"),
+        ({}, "predicted from fake tensors: 634, calibrated at 158: ×1.02"),
         (
             {"calibration": {**CALIBRATION, "constant_bytes": 512 * MIB}},
-            "predicted from fake tensors: 634, calibrated ×1.02 at 158, 512 MiB outside the tensors",
+            "predicted from fake tensors: 634, calibrated at 158: ×1.02 plus 512 MiB",
         ),
         ({"calibration": None}, "predicted from fake tensors: 634, not calibrated"),
         (

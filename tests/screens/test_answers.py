@@ -32,7 +32,7 @@ FIRST: dict[str, list[str]] = {
         "",
     ],
     "search_time": [
-        "? at least 9773 fits (0.51 of 2 GiB); time ran out, predicted about 39 000",
+        "? at least 9773 fits (0.510 of 2.00 GiB); time ran out, predicted about 39 000",
         "mlp, training on Intel Xeon (cpu) · AdamW · budget 2 GiB",
         "→ --time-budget 5m",
     ],
@@ -47,7 +47,7 @@ FIRST: dict[str, list[str]] = {
         "! confidence: medium (a trial was disturbed)",
     ],
     "search_cut": [
-        "? at least 9773 fits (0.51 of 2 GiB); interrupted",
+        "? at least 9773 fits (0.510 of 2.00 GiB); interrupted",
         "mlp, training on Intel Xeon (cpu) · AdamW · budget 2 GiB",
         "→ run the same command again",
     ],

@@ -307,7 +307,7 @@ def confidence(
         if off <= STRAIGHT:
             support.append(f"memory grows {course}")
         else:
-            doubts.append(f"memory is up to {off * 100:.0f} % off growing {course}")
+            doubts.append(f"memory does not grow {course}: up to {off * 100:.0f} % off")
     if any(r.outcome == "inconclusive" for r in results):
         doubts.append("a trial was disturbed")
     if any(r.unlike for r in results):
@@ -374,7 +374,8 @@ def result_of(history: History) -> FoundBatchSize:
     passed = [r.peak_bytes for r in results if best and r.batch_size == best.batch_size and r.outcome == "fits"]
     # A partial batch is a whole step in the child that ran last: its second step, if it took one, is timed too.
     partial = [check for check in history.checks if check.purpose == "partial batch"]
-    measured = speeds([*results, *partial])
+    # On a CPU the size to use ran with another malloc.
+    measured = speeds([*results, *partial, *([] if history.setup.is_cpu else history.recommended_trials)])
     # Where no size is recommended, the largest is what there is, but not one of which it is not known.
     wanted, told = history.plan.options.effective_batch, history.recommended
     in_use = (told.result if told else None) or (final if history.is_closed else None)
@@ -680,5 +681,5 @@ def _of_the_last_run(history: History) -> Iterator[Finding]:
             f"{capacity(gap.gap_bytes)} reserved by the allocator, in no tensor",
             f"{gap.gap_bytes / gap.reserved_bytes * 100:.0f} % of its reserved memory at the peak",
             asdict(gap),
-            fix=f"run with {messages.allocator('expandable_segments:True')}",
+            fix=f"run with {messages.EXPANDABLE_SEGMENTS}",
         )

@@ -325,11 +325,11 @@ def checked(points: Iterable[Point], axis: str | None = None) -> None:
 def calibrate(points: Sequence[Point], trial: TrialResult, axis: str | None = None) -> Calibration:
     """Compare the prediction with a trial: its peak, that of forward and backward, and what is no tensor.
 
-    Of what the peak holds beyond the tensors, a part does not grow with the size. On a device that is what its
-    allocator had not handed out at the peak (context, workspaces, cache): all but what was allocated. On a CPU it is
-    what stays between steps beyond the model's state (threads' stacks, libraries' own): what was kept, and no more than
-    was taken beyond the prediction, since what the model itself keeps is predicted. Raises Distrusted where the
-    prediction is not to be used.
+    Of what the peak holds beyond the tensors, a part does not grow with the size. On a device that is what lies outside
+    its allocator (context, workspaces); the allocator's cache, and what it loses in pieces, grow with the tensors. On a
+    CPU it is what stays between steps beyond the model's state (threads' stacks, libraries' own): what was kept, and no
+    more than was taken beyond the prediction, since what the model itself keeps is predicted. Raises Distrusted where
+    the prediction is not to be used.
     """
     size, measured = trial.batch_size, trial.peak_bytes
     if measured is None:
@@ -340,13 +340,14 @@ def calibrate(points: Sequence[Point], trial: TrialResult, axis: str | None = No
     peak, (computing, _) = predicted.peak_bytes or 0, predicted.phases
     allocated, compute = trial.memory.get("max_memory_allocated_bytes"), trial.compute_peak_bytes
     if allocated is not None:
-        factor, constant = allocated / peak, max(0, measured - allocated)
+        reserved = trial.memory.get("max_memory_reserved_bytes") or allocated
+        off, factor, constant = allocated / peak, reserved / peak, max(0, measured - reserved)
     else:
         taken, foreseen = (measured, peak) if compute is None else (compute, computing)
         constant = min(trial.kept_bytes or 0, max(0, taken - foreseen))
-        factor = (taken - constant) / foreseen
-    if not LEAST_FACTOR <= factor <= LARGEST_FACTOR:
-        raise Distrusted(f"{in_words(size, axis)} took {factor:.2f} times the prediction")
+        off = factor = (taken - constant) / foreseen
+    if not LEAST_FACTOR <= off <= LARGEST_FACTOR:
+        raise Distrusted(f"{in_words(size, axis)} took {off:.2f} times the prediction")
     return Calibration(size, factor, constant)
 
 

@@ -413,15 +413,15 @@ def _end_of(ending: Ending, kills: int | None) -> End:
 def _ran_out(asked: int | None, reached: int | None, budget: int, on_device: bool) -> str | None:
     """Return which allocation failed and how much memory was in use then; None if either is unknown.
 
-    The text begins with AT_ONCE if memory ran out far below the budget. It also names what the limit counts and the
-    figure does not: on the host, memory that was allocated and never written; on a device, what other libraries hold.
+    The text begins with AT_ONCE if memory ran out far below the budget. It also names what a host's limit counts and
+    the figure does not: memory that was allocated and never written.
     """
     if asked is None or reached is None:
         return None
     if reached >= FAR_BELOW * budget:
         return f"{capacity(asked)} more could not be allocated with {capacity(reached)} in use"
-    host, device = "memory that was allocated and never used counts", "the context and the libraries count"
-    unused = f": {device if on_device else host} too" if reached + asked < budget else ""
+    is_short = not on_device and reached + asked < budget
+    unused = ": memory that was allocated and never used counts too" if is_short else ""
     return f"{AT_ONCE}{capacity(asked)} failed with {capacity(reached)} in use{unused}"
 
 

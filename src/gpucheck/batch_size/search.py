@@ -276,6 +276,9 @@ class Search:
         spare = ((best.fitted_bytes or 0) - best.packed_bytes) / self.budget_bytes
         if not self.seek_failure or spare <= SPARE * self.tolerance or (fitted := self._fit(1.0, packed=False)) is None:
             return False
+        failing, held = self.first_failing, (1 - self.tolerance) * self.budget_bytes
+        if failing is not None and (failing.least_bytes or 0) >= held * fitted.peak(failing.batch_size):
+            return False  # it ran out with all that it keeps: nothing of that could be given back
         return fitted.peak(best.batch_size * (1 + spare), -SURE) > 1.0
 
     def _flattest(self, points: dict[int, int], size: int, step: int) -> float:

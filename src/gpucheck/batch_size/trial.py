@@ -27,7 +27,7 @@ import psutil
 import torch
 from torch import nn
 
-from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES, Setup, on_device
+from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES, Setup, edge_bytes, on_device
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine import child_stdio, kept
 from gpucheck.machine.accel import Accel, open_device, reset_resident_peak
@@ -76,8 +76,8 @@ class DeviceGauge:
         self.reserved = self.compute = self.optimizer = 0
         self.set_aside = self.outside_most = self.outside()
         if self.accel.set_memory_fraction is not None and self.total:
-            # So the allocator's cache is recycled at the budget.
-            share = (self.budget - self.set_aside) / self.total
+            # So the allocator's cache is recycled a little below the budget.
+            share = (self.budget - edge_bytes(self.budget) - self.set_aside) / self.total
             self.accel.set_memory_fraction(min(1.0, max(0.0, share)))
 
     def outside(self) -> int:
@@ -114,12 +114,13 @@ class DeviceGauge:
         return Peaks(total, total - max(self.compute, self.optimizer) + self.compute)
 
     def reached(self) -> int | None:
-        """The highest level of a trial that ended in the middle of a step; None where the allocator does not tell.
+        """The memory held when a trial ended in the middle of a step; None where the allocator does not tell.
 
-        The device may be unusable after an error, so that it is not asked how much lies outside the allocator.
+        Out of memory, it has given back what it could. The device may be unusable after an error, so that what lies
+        outside the allocator is as it was last seen.
         """
-        now = self.accel.memory().max_memory_reserved_bytes
-        return None if now is None else max(now, self.reserved)
+        now = self.accel.memory().memory_reserved_bytes
+        return None if now is None else now + self.outside_most
 
     def figures(self) -> MemoryFigures:
         """The four figures of the device, the trial's peaks among them."""

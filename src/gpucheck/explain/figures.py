@@ -305,10 +305,8 @@ def _memory_then(name: str, found: Numbers) -> str:
     helps = {"others": held if held + free >= requested else 0, "cache": cached if cached + free >= requested else 0}
     if helps["cache"] > max(_LARGE_CACHE * whole, helps["others"]):
         setting = "PYTORCH_HIP_ALLOC_CONF" if name == "oom.hip" else "PYTORCH_CUDA_ALLOC_CONF"
-        return (
-            f"export {setting}=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF): "
-            f"{human(cached)} is cached in pieces too small for the request"
-        )
+        cause = f"{human(cached)} is cached in pieces too small for the request"
+        return f"export {setting}=expandable_segments:True: {cause}"
     if len(listed) > 1 and len(found.get("own_pids", ())) > 1:
         return (
             "if several of these processes are yours, give each its own GPU: torch.cuda.set_device(local_rank), or "

@@ -163,7 +163,7 @@ _RESET = r"sudo nvidia-smi --gpu-reset -i [\w,:.…]+"
 _SWAPS: tuple[tuple[Platform, str, str], ...] = (
     (
         "windows",
-        r"export PYTORCH_\w+=expandable_segments:True \(newer torch: \w+\)",
+        r"export PYTORCH_\w+=expandable_segments:True",
         "set PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128 (Windows has no expandable_segments)",
     ),
     ("windows", r"ps -fp ([\d,]+) shows", r"Task Manager (Details, PID \1) shows"),

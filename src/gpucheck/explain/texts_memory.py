@@ -9,8 +9,6 @@ _FINDS = "gpucheck find-batch-size path/to/model.py:make_model finds the largest
 _FITS = f"use a smaller batch or a shorter sequence, end other programs on the GPU; {_FINDS}"
 _SMALLER = "use a smaller batch, a shorter sequence, or activation checkpointing"
 _OTHERS = f"gpucheck devices --processes (or nvidia-smi) shows other processes that hold memory; {_SMALLER}; {_FINDS}"
-# torch 2.9.1 reads the shorter name for the CPU's allocator alone (pytorch issue 183387), newer ones prefer it.
-_SEGMENTS = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (newer torch: PYTORCH_ALLOC_CONF, the same value)"
 # What the kernel's log says of a process that is Python's, or of a program that serves models.
 _OURS = r"\(?(python|pt_|ray|vllm|sglang|torchrun|accelerate|deepspeed|VLLM|llama|ollama|jupyter|ipython)"
 
@@ -51,7 +49,7 @@ TEXTS: tuple[Text, ...] = (
         ),
         "torch requested more than was free. Your tensors, torch's cache or other processes fill the GPU; "
         "the message tells which: 'allocated by PyTorch', 'reserved but unallocated', 'process N has'. If the "
-        "reserved part is large, memory is fragmented, and " + _SEGMENTS + " helps.",
+        "reserved part is large, memory is fragmented, and " + messages.EXPANDABLE_SEGMENTS + " helps.",
         _OTHERS,
         "proof",
         source="torch's allocator, c10/cuda/CUDACachingAllocator.cpp",

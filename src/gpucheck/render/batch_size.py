@@ -31,7 +31,6 @@ from gpucheck.report.results.find_batch_size import (
     EstimatedBatchSize,
     FoundBatchSize,
     FoundBatchSizes,
-    Fragmentation,
     MemorySplit,
     RecommendedSize,
     StepRecipe,
@@ -222,7 +221,8 @@ def _first_line(found: FoundBatchSize) -> str:
 def _at_least(found: FoundBatchSize, axis: str, note: str) -> str:
     size, predicted = found.at_least, found.predicted_batch_size
     failing = f", {found.first_failing} fails" if predicted is None and found.first_failing is not None else ""
-    text = f"at least {axis}{size} fits{note or _of_budget(found)}{failing}; {_ended(found)}"
+    taken = _of_budget(found)
+    text = f"at least {axis}{size} fits{note or (taken and f' ({taken})')}{failing}; {_ended(found)}"
     if size is None or predicted is None or predicted <= size:
         return text
     # It is only predicted: two significant digits, in groups of three.
@@ -235,10 +235,12 @@ def _ended(found: FoundBatchSize) -> str:
 
 
 def _of_budget(found: FoundBatchSize) -> str:
+    """Return the peak and the budget, in one unit: "1010 MiB of 1 GiB" makes a reader reckon."""
     if found.peak_bytes is None:
         return ""
     scale, unit = _scale(found.budget_bytes)
-    return f" ({units.significant(found.peak_bytes / scale, 2)} of {found.budget_bytes / scale:.3g} {unit})"
+    peak, budget = (units.significant(size / scale) for size in (found.peak_bytes, found.budget_bytes))
+    return f"{peak} of {budget} {unit}"
 
 
 def _recommended(recommended: RecommendedSize | None) -> str:
@@ -265,14 +267,8 @@ def _peak_lines(found: FoundBatchSize) -> list[str]:
 
 
 def _peak(found: FoundBatchSize) -> str:
-    how = "confirmed in a fresh process" if found.confirmed else ""
-    if found.peak_bytes is None:
-        return how
-    peak, budget = found.peak_bytes, found.budget_bytes
-    # One unit for both: "1010 MiB of 1 GiB" makes a reader reckon.
-    scale, unit = _scale(budget)
-    text = f"peak {units.significant(peak / scale)} of {units.significant(budget / scale)} {unit}"
-    return f"{text}, {how}" if how else text
+    taken, how = _of_budget(found), "confirmed in a fresh process" if found.confirmed else ""
+    return ", ".join(filter(None, (taken and f"peak {taken}", how)))
 
 
 def use_lines(found: FoundBatchSize) -> list[str]:
@@ -280,10 +276,10 @@ def use_lines(found: FoundBatchSize) -> list[str]:
     undetermined = found.knee.reason if found.knee is not None and found.knee.batch_size is None else None
     told = (
         _limit(found),
-        _confidence(found.confidence),
+        "" if _doubts(found) else _confidence(found.confidence),  # else it stands under the answer
         f"best value: undetermined ({undetermined})" if undetermined else "",
         _checks(found.checks),
-        _fragmentation(found.fragmentation),
+        _fragmentation(found),
     )
     return [text for text in told if text]
 
@@ -302,7 +298,7 @@ def _split(split: MemorySplit | None, axis: str | None) -> str:
     parts = []
     if split.activation_bytes_per_sample is not None:
         each = f"each unit of {axis}" if axis else "each sample"
-        parts.append(f"{each} costs {units.capacity(split.activation_bytes_per_sample)} of activations")
+        parts.append(f"{each} costs {units.capacity(split.activation_bytes_per_sample)}")
     if held:
         # One unit for all of them, so that they can be compared at a glance.
         steps = ((units.GIB, "GiB"), (units.MIB, "MiB"), (units.KIB, "KiB"))
@@ -355,8 +351,9 @@ def _checks(checks: Sequence[EpochCheck]) -> str:
     return f"also passed: {', '.join(parts)}" if parts else ""
 
 
-def _fragmentation(gap: Fragmentation | None) -> str:
-    if gap is None:
+def _fragmentation(found: FoundBatchSize) -> str:
+    gap = found.fragmentation
+    if gap is None or (gap.large and found.device.id.startswith("cuda")):  # a large one there is a finding
         return ""
     share = gap.gap_bytes / gap.reserved_bytes * 100
     return f"fragmentation: {units.capacity(gap.gap_bytes)} reserved and not allocated ({share:.0f} %)"
@@ -380,9 +377,8 @@ def prediction_line(found: FoundBatchSize) -> str:
         return f"{text}; not used: {reason}"
     if calibration is None:
         return f"{text}, not calibrated"
-    outside = calibration.constant_bytes
-    beside = f", {units.capacity(outside)} outside the tensors" if outside else ""
-    return f"{text}, calibrated ×{calibration.factor:.2f} at {calibration.size}{beside}"
+    beside = f" plus {units.capacity(calibration.constant_bytes)}" if calibration.constant_bytes else ""
+    return f"{text}, calibrated at {calibration.size}: ×{calibration.factor:.2f}{beside}"
 
 
 def accumulation_lines(how: Accumulation | None) -> list[str]:

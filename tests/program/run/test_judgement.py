@@ -111,7 +111,7 @@ FULL = OutOfMemory(
     [
         # 3 of the 60 GiB that a batch takes are missing.
         (FULL, "a batch smaller by about 5.0 %, or checkpointing of the 56 GiB of activations"),
-        (replace(FULL, blame="fragmentation"), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        (replace(FULL, blame="fragmentation"), "run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
         (replace(FULL, optimizer_bytes=60 * GIB), "optimizer states (60 GiB) are the largest part"),
         (replace(FULL, parameters_bytes=70 * GIB), "weights and gradients (82 GiB) are the largest part"),
         (replace(FULL, total_bytes=None), "a smaller batch first"),

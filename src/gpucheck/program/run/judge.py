@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
+from gpucheck.messages import EXPANDABLE_SEGMENTS
 from gpucheck.program import judge as model_judge
 from gpucheck.program import rules
 from gpucheck.program.options import STEPS, RunOptions
@@ -165,9 +166,8 @@ def memory_finding(seen: OutOfMemory, folder: str) -> Finding:
         "other tensors": seen.others_bytes,
         "activations and the rest": seen.unnamed_bytes or 0,
     }
-    held = ", ".join(f"{name} {capacity(size)}" for name, size in parts.items() if size) or "no tensor was alive"
-    asked = "" if seen.asked_bytes is None else f"{capacity(seen.asked_bytes)} requested at once in {seen.phase}; "
-    message = f"{asked}{held}"
+    message = "" if seen.asked_bytes is None else f"{capacity(seen.asked_bytes)} requested at once in {seen.phase}; "
+    message += ", ".join(f"{name} {capacity(size)}" for name, size in parts.items() if size) or "no tensor was alive"
     if seen.holders:
         most = seen.holders[0]
         where = at(most.file, most.line, folder)
@@ -183,7 +183,7 @@ def advice_of(seen: OutOfMemory) -> str | None:
     """Return what to change first, and by how much where that can be reckoned: to first order, as all such figures
     are."""
     if seen.blame == "fragmentation":
-        return "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        return f"run with {EXPANDABLE_SEGMENTS}"
     if seen.blame == "other-processes":
         return "gpucheck devices shows the processes on the device: end one, or use another device"
     fixed = seen.parameters_bytes + seen.gradients_bytes + seen.optimizer_bytes

@@ -36,7 +36,7 @@ class TrialEntry:
     """One trial: its size, how it ended and why, and what it took.
 
     `samples_per_s` is by the median of the steps after the first. Where an allocation failed, `asked_bytes` is its size
-    and `reached_bytes` the peak until then. `resumed` trials ran in an earlier run of the search.
+    and `reached_bytes` what was in use. `resumed` trials ran in an earlier run of the search.
     """
 
     batch_size: int
@@ -216,7 +216,7 @@ class Accumulation:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Measured over predicted, at `size`, once what lies outside the tensors (`constant_bytes`) is taken off."""
+    """Measured over predicted, at `size`, once what does not grow with the size (`constant_bytes`) is taken off."""
 
     size: int
     factor: float
