@@ -485,10 +485,12 @@ def _stop(result: DryResult) -> Iterator[Finding]:
         return  # the memory has its own finding
     place = stop.place or "an unknown line"
     evidence = asdict(stop)
-    if rules.MIXED_DTYPES.search(stop.text) and not stop.autocast:
+    is_unsafe = rules.UNSAFE in stop.text
+    if is_unsafe or rules.MIXED_DTYPES.search(stop.text):
         verdict: Verdict = "inconclusive" if result.assumed_count else "fail"
-        message = f"operands of different dtypes: {stop.text}"
-        yield Finding("run.dry.dtype", verdict, place, message, evidence, _one_dtype(place))
+        message = stop.text if is_unsafe else f"operands of different dtypes: {stop.text}"
+        fix = f"{place}: use binary_cross_entropy_with_logits, without the sigmoid" if is_unsafe else _one_dtype(place)
+        yield Finding("run.dry.dtype", verdict, place, message, evidence, fix)
         return
     refused = _refused(stop.text, place)
     if refused is not None:
