@@ -165,6 +165,15 @@ def test_attention_with_dropout_has_the_gradients_of_its_own_mask() -> None:
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("index", [[0, 2], (slice(None), [1, 2]), (0, [1])])
+def test_a_list_as_an_index_lies_beside_what_it_indexes(world: World, index: Any) -> None:
+    x = torch.ones(3, 3, device="cuda")
+    assert x[index].device.type == "cuda"
+    x[index] = 2
+    with pytest.raises(RuntimeError, match=rules.APART):
+        x[index] += torch.ones(3)
+
+
 def test_without_values_a_norms_own_writes_are_no_copies() -> None:
     """`run` counts what Python copies; an operation that torch runs as Python copies too."""
     made = World(claims=Claims(Memory()), has_values=False)

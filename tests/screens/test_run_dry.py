@@ -159,7 +159,7 @@ def test_what_the_program_caught_is_in_the_first_line() -> None:
     ]
     mixed = replace(CLEAN, mixed=(CaughtError(text="got Half and Float", place="train.py:9", times=2),))
     assert screen(mixed, 150)[:2] == [
-        "! cuda:0 (simulated GPU): 1 operation with mixed dtypes, caught by the program (2 times) · "
+        "! cuda:0 (simulated GPU): 1 operation with wrong dtypes, caught by the program (2 times) · "
         "ended after 2 steps",
         "! train.py:9: operands of different dtypes: got Half and Float; the program caught the error 2 times",
     ]

@@ -745,6 +745,10 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
 
     def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Verdict, Any]:
         world = self.world
+        for name, _, tensor in given if not world.has_values else ():
+            # A list of Python's as an index: C++ makes a tensor of it beside the one that it indexes, unseen.
+            if name.startswith("indices[") and str(world.claims.device(tensor)) == "meta":
+                world.claims.put(tensor, world.claims.device(given[0][2]))
         operands = [
             (rules.Operand(name, _text(world.claims.device(tensor)), tensor.dim(), written), tensor)
             for name, written, tensor in given

@@ -59,7 +59,7 @@ ONE_DTYPE = (
     *("mm", "mv", "bmm", "dot", "addmm", "addbmm", "baddbmm", "convolution", "native_layer_norm"),
     *("native_group_norm", "index_put", "_index_put_impl", "index_add", "index_copy"),
 )
-OTHER_DTYPE = "operands of {} must have the same dtype, but got {} and {}"
+OTHER_DTYPE = "{}: operands must have the same dtype, but got {} and {}"
 
 # What torch's autocast does with operations on CUDA (aten/src/ATen/autocast_mode.h, torch 2.6 to 2.13). LOWERED run in
 # the dtype of the region, PROMOTED in the widest of their operands'. SUMMED return float32 unless the program asks for

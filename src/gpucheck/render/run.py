@@ -258,7 +258,7 @@ def _dry_page(report: Report) -> Page:
 def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
     parts = [
         *_counted("tensor", "on the wrong device", [one for one in bad if one.id == "run.dry.mismatch"]),
-        *_counted("operation", "with mixed dtypes", [one for one in bad if one.id == "run.dry.dtype"]),
+        *_counted("operation", "with wrong dtypes", [one for one in bad if one.id == "run.dry.dtype"]),
         *("CUDA in a forked process" for one in bad if one.id == "run.dry.fork"),
         *(one.title for one in bad if one.id in ("run.dry.memory", "run.dry.followed")),
     ]
