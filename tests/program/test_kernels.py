@@ -267,6 +267,17 @@ def test_autocast_gives_the_dtypes_of_cuda(world: World, mode: Any, low: torch.d
     assert [(place, *pair) for place, pair in enumerate(found) if pair[0] != pair[1]] == []
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize(("has_cudnn", "dtype"), [(True, torch.float16), (False, LOW)])
+def test_an_rnn_of_cudnn_is_in_float16(world: World, kind: Any, has_cudnn: bool, dtype: torch.dtype) -> None:
+    network, x = on_gpu(kind(4, 3, batch_first=True)), torch.ones(2, 5, 4, device="cuda")
+    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]), batch_first=True)
+    with torch.backends.cudnn.flags(enabled=has_cudnn), torch.autocast("cuda", dtype=LOW):
+        outs = [network(x)[0], network(packed)[0].data]
+        sum(one.float().sum() for one in outs).backward()
+    assert [one.dtype for one in outs] == [dtype, dtype] and network.weight_ih_l0.grad.dtype == FULL
+
+
 def test_the_lists_are_those_of_the_installed_torch() -> None:
     header = (Path(torch.__file__).parent / "include/ATen/autocast_mode.h").read_text(encoding="utf-8")
     lists = {

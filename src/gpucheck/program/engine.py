@@ -345,13 +345,16 @@ def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
     weights, rest = list(args[at + 1]), args[at + 2 :]
     layers, _, train, both_ways = rest[1:5]
     device = _device(world, [args[0], *states, *weights])
-    if device is None or not torch.backends.cudnn.enabled or any(one.dtype == torch.float64 for one in weights):
+    if device is None or any(one.dtype == torch.float64 for one in weights):
         return original(*args)
-    if torch.is_autocast_enabled("cuda"):  # float16, whatever the region's dtype: AutocastRNN.cpp
-        state = cast(world, args[at], torch.float16)
-        weights = [one.to(torch.float16) for one in weights]
-        args = (cast(world, args[0], torch.float16), *args[1:at], state, weights, *rest)
+    if torch.is_autocast_enabled("cuda"):
+        # cuDNN's run in float16, whatever the region's dtype, and keep no cast of a weight: AutocastRNN.cpp
+        low = torch.float16 if torch.backends.cudnn.enabled else torch.get_autocast_dtype("cuda")
+        state, weights = cast(world, args[at], low), [one.to(low) for one in weights]
+        args = (cast(world, args[0], low), *args[1:at], state, weights, *rest)
         states = list(state) if isinstance(state, (list, tuple)) else [state]
+    if not torch.backends.cudnn.enabled:
+        return original(*args)
     directions = 2 if both_ways else 1
     hidden, tokens = weights[1].shape[0] // _GATES[name], args[0].numel() // args[0].shape[-1]
     elements = directions * tokens * hidden * (_HELD[name] * layers + layers - 1)
