@@ -1,8 +1,14 @@
-"""What attention, dropout and recurrent networks keep for the backward pass, as CUDA's kernels do; and true values."""
+"""What attention, dropout and recurrent networks keep for the backward pass, as CUDA's kernels do; and true values.
+
+And the dtypes of CUDA's autocast: each was compared with torch 2.9's own CUDA dispatcher.
+"""
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gpucheck.program import rules
 from gpucheck.program.engine import World
 from gpucheck.program.simulated_cuda import claimed
 from gpucheck.program.simulated_devices import Claims
@@ -158,6 +165,15 @@ def test_attention_with_dropout_has_the_gradients_of_its_own_mask() -> None:
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("index", [[0, 2], (slice(None), [1, 2]), (0, [1])])
+def test_a_list_as_an_index_lies_beside_what_it_indexes(world: World, index: Any) -> None:
+    x = torch.ones(3, 3, device="cuda")
+    assert x[index].device.type == "cuda"
+    x[index] = 2
+    with pytest.raises(RuntimeError, match=rules.APART):
+        x[index] += torch.ones(3)
+
+
 def test_without_values_a_norms_own_writes_are_no_copies() -> None:
     """`run` counts what Python copies; an operation that torch runs as Python copies too."""
     made = World(claims=Claims(Memory()), has_values=False)
@@ -177,3 +193,219 @@ def test_without_values_a_norms_own_writes_are_no_copies() -> None:
         Tensor.copy_ = copy
         torch.__future__.set_swap_module_params_on_conversion(False)
     assert seen and all(seen)
+
+
+# -- autocast ----------------------------------------------------------------------------------------------------------
+
+LOW, FULL, DOUBLE = torch.bfloat16, torch.float32, torch.float64
+
+
+def on_gpu(module: nn.Module) -> Any:
+    return module.to("cuda")
+
+
+# Calls with float32 `x` and `h`, the same in the region's dtype, of 4 by 4; and the dtypes of what they return.
+AUTOCAST: list[tuple[Callable[[Tensor, Tensor], Any], torch.dtype]] = [
+    (lambda x, h: x @ h, LOW),
+    (lambda x, h: torch.einsum("ij,kj->ik", x, x), LOW),
+    (lambda x, h: F.linear(x, x, x[0]), LOW),
+    (lambda x, h: F.conv1d(x[None], x[:, :, None]), LOW),
+    (lambda x, h: F.conv1d(x[None], x[:, :, None], padding="same"), LOW),
+    (lambda x, h: torch.inner(x, h), FULL),
+    (lambda x, h: F.prelu(x, x[0]), LOW),
+    (lambda x, h: torch.addmm(x, x, h), LOW),
+    (lambda x, h: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None]), LOW),
+    (lambda x, h: nn.MultiheadAttention(4, 2, device="cuda")(x, x, x, need_weights=False)[0], LOW),
+    (lambda x, h: nn.TransformerEncoderLayer(4, 2, 4, device="cuda")(x), FULL),
+    (lambda x, h: nn.LSTM(4, 4, device="cuda")(x)[0], torch.float16),
+    (lambda x, h: F.layer_norm(h, (4,)), FULL),
+    (lambda x, h: F.group_norm(h[None], 2), FULL),
+    (lambda x, h: F.batch_norm(h, None, None, training=True), LOW),
+    (lambda x, h: F.interpolate(h[None], scale_factor=2), FULL),
+    (lambda x, h: h.exp(), FULL),
+    (lambda x, h: h**2, FULL),
+    (lambda x, h: F.mse_loss(h, x), FULL),
+    (lambda x, h: F.cross_entropy(h, h.argmax(0)), FULL),
+    (lambda x, h: F.binary_cross_entropy_with_logits(h, h), FULL),
+    (lambda x, h: h.softmax(-1), FULL),
+    (lambda x, h: h.softmax(-1, dtype=DOUBLE), DOUBLE),
+    (lambda x, h: F.log_softmax(h, -1), FULL),
+    (lambda x, h: h.sum(), FULL),
+    (lambda x, h: h.sum(0, dtype=DOUBLE), DOUBLE),
+    (lambda x, h: h.argmax(0).sum(), torch.int64),
+    (lambda x, h: h.cumsum(0), FULL),
+    (lambda x, h: h.norm(), FULL),
+    (lambda x, h: torch.norm(h, 2, 0), FULL),
+    (lambda x, h: torch.linalg.norm(h), FULL),
+    (lambda x, h: torch.ops.aten.norm(h, 2, [0], True), FULL),
+    (lambda x, h: torch.addcmul(h, h, h), LOW),
+    (lambda x, h: torch.addcmul(h, h, x), FULL),
+    (lambda x, h: x.scatter_add(0, h.argsort(0), h), FULL),
+    (lambda x, h: torch.tensordot(h, h), LOW),
+    # What is not in a list runs as it is.
+    (lambda x, h: torch.cat([x, h]), FULL),
+    (lambda x, h: F.gelu(h), LOW),
+    (lambda x, h: h.mean(), LOW),
+    (lambda x, h: h + h, LOW),
+    (lambda x, h: torch.mm(x, x, out=torch.empty(4, 4, device="cuda")), FULL),
+    (lambda x, h: torch.zeros(4, 4, device="cuda").addmm_(x, x), FULL),
+    # A double is not cast, nor what lies on the CPU.
+    (lambda x, h: x.double() @ x.double(), DOUBLE),
+    (lambda x, h: torch.ones(2, 2) @ torch.ones(2, 2), FULL),
+    (lambda x, h: F.binary_cross_entropy(torch.ones(2), torch.ones(2)), FULL),
+]
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+@pytest.mark.parametrize("low", [LOW, torch.float16])
+def test_autocast_gives_the_dtypes_of_cuda(world: World, mode: Any, low: torch.dtype) -> None:
+    with mode(), torch.autocast("cuda", dtype=low):
+        found = []
+        for call, dtype in AUTOCAST:
+            x = torch.rand(4, 4, device="cuda")
+            found.append((call(x, x.to(low)).dtype, low if dtype is LOW else dtype))
+    assert [(place, *pair) for place, pair in enumerate(found) if pair[0] != pair[1]] == []
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize(("has_cudnn", "dtype"), [(True, torch.float16), (False, LOW)])
+def test_an_rnn_of_cudnn_is_in_float16(world: World, kind: Any, has_cudnn: bool, dtype: torch.dtype) -> None:
+    network, x = on_gpu(kind(4, 3, batch_first=True)), torch.ones(2, 5, 4, device="cuda")
+    packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]), batch_first=True)
+    with torch.backends.cudnn.flags(enabled=has_cudnn), torch.autocast("cuda", dtype=LOW):
+        outs = [network(x)[0], network(packed)[0].data]
+        sum(one.float().sum() for one in outs).backward()
+    assert [one.dtype for one in outs] == [dtype, dtype] and network.weight_ih_l0.grad.dtype == FULL
+
+
+def test_the_lists_are_those_of_the_installed_torch() -> None:
+    header = (Path(torch.__file__).parent / "include/ATen/autocast_mode.h").read_text(encoding="utf-8")
+    lists = {
+        name: {row.split(",")[0] for row in re.findall(r"_\((\w[^)]*)\)", rows)}
+        for name, rows in re.findall(r"#define AT_FORALL_(\w+)\(_\)(.*?)(?:\n\n|\Z)", header, re.DOTALL)
+    }
+    assert lists["LOWER_PRECISION_FP"] <= {*rules.LOWERED}  # a torch of before has fewer
+    assert lists["PROMOTE"] <= {*rules.PROMOTED} and lists["FP32_SET_OPT_DTYPE"] <= {*rules.SUMMED}
+    known = {
+        name.removeprefix("aten::").partition(".")[0]
+        for name in torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
+    }
+    others = {*rules.LOWERED, *rules.PROMOTED, *rules.SUMMED, rules.NORMED, rules.BANNED, "_cudnn_rnn"}
+    assert known - others == lists["FP32"]
+
+
+def test_a_weight_is_cast_once_and_kept_until_its_region_ends(world: World) -> None:
+    memory = world.claims.memory
+    assert memory is not None
+    layer = on_gpu(nn.Linear(256, 256, bias=False))
+    x = torch.ones(1, 256, device="cuda", requires_grad=True)
+    before = memory.allocated
+
+    def held(**options: bool) -> int:
+        with torch.autocast("cuda", dtype=LOW, **options):
+            with torch.autocast("cuda", dtype=LOW, **options):
+                outs = [layer(x), layer(x)]
+            size = memory.allocated - before
+        del outs
+        return size // (256 * 256 * 2)
+
+    assert (held(), held(cache_enabled=False), memory.allocated) == (1, 2, before)
+    with torch.no_grad(), torch.autocast("cuda", dtype=LOW):
+        layer(x)
+        assert (memory.allocated - before) // (256 * 256 * 2) == 1
+    assert memory.allocated == before
+
+
+def test_regions_nest_end_and_leave_other_devices_alone(world: World) -> None:
+    layer, x = on_gpu(nn.Linear(4, 4)), torch.ones(4, 4, device="cuda")
+    with torch.autocast("cuda"):
+        assert torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.float16
+        with torch.autocast("cuda", enabled=False):
+            assert layer(x).dtype == FULL
+        with torch.autocast("cuda", dtype=LOW):
+            assert (x @ x).dtype == LOW
+        loss = layer(x).sum()
+    assert layer(x).dtype == FULL
+    loss.backward()
+    assert layer.weight.grad.dtype == FULL and layer.weight.grad.device.type == "cuda"
+    with torch.autocast("cpu", dtype=LOW):
+        assert (layer(x).dtype, (torch.ones(2, 2) @ torch.ones(2, 2)).dtype) == (FULL, LOW)
+    assert torch.autocast("cuda", dtype=LOW)(layer)(x).dtype == LOW
+
+
+def test_functions_checkpoints_and_threads_keep_to_the_region(world: World) -> None:
+    seen = []
+
+    class Product(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda")  # type: ignore[untyped-decorator]
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x @ x
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cuda")  # type: ignore[untyped-decorator]
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            seen.append((gradient.float() @ gradient.float()).dtype)
+            return gradient.float()
+
+    layer, x = on_gpu(nn.Linear(4, 4)), torch.ones(4, 4, device="cuda", requires_grad=True)
+
+    def remembered(x: Tensor) -> Tensor:
+        seen.append((x.detach() @ x.detach()).dtype)
+        out: Tensor = layer(x)
+        return out
+
+    def threaded() -> None:
+        seen.append(layer(x).dtype)
+        with torch.autocast("cuda", dtype=LOW):
+            seen.append(layer(x).dtype)
+
+    with torch.autocast("cuda", dtype=LOW):
+        loss = Product.apply(x).sum() + torch.utils.checkpoint.checkpoint(remembered, x, use_reentrant=False).sum()
+        thread = threading.Thread(target=threaded)
+        thread.start()
+        thread.join()
+    loss.backward()
+    assert (seen[:3], {*seen[3:]}) == ([LOW, FULL, LOW], {LOW}) and len(seen) == 5
+
+
+def test_what_autocast_refuses_is_refused_with_torchs_own_words(world: World) -> None:
+    x = torch.rand(4, device="cuda")
+    with torch.autocast("cuda"), pytest.raises(RuntimeError) as refused:
+        F.binary_cross_entropy(x, x)
+    assert F.binary_cross_entropy(x, x).dtype == FULL and rules.UNSAFE in str(refused.value)
+    with torch.autocast("cuda"), pytest.raises(RuntimeError, match="Unexpected floating ScalarType"):
+        torch.addcmul(x.bfloat16(), x.bfloat16(), x.bfloat16())
+
+
+def test_the_words_of_the_refusal_are_torchs() -> None:
+    seen = torch._C._IncludeDispatchKeyGuard(torch._C.DispatchKey.AutocastCUDA)
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with seen, pytest.raises(RuntimeError) as refused:
+            F.binary_cross_entropy(torch.ones(2), torch.ones(2))
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+    assert str(refused.value) == rules.UNSAFE_TO_AUTOCAST
+
+
+MIXED: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "a half model": lambda x, h: F.linear(x, h, h[0]),
+    "its product": lambda x, h: x @ h,
+    "a convolution": lambda x, h: F.conv1d(h[None], x[:, :, None]),
+    "a norm of weights in float32": lambda x, h: F.layer_norm(h, (4,), x[0], x[0]),
+    "a norm by groups": lambda x, h: F.group_norm(h[None], 2, x[0], x[0]),
+    "a mask": lambda x, h: x.__setitem__(x > -1, h.flatten()),
+    "an index": lambda x, h: x.index_add_(0, torch.arange(4, device="cuda"), h),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_operands_of_two_dtypes_are_refused_with_values_and_without(world: World, name: str) -> None:
+    x = torch.rand(4, 4, device="cuda")
+    with pytest.raises(RuntimeError, match=rules.MIXED_DTYPES):
+        MIXED[name](x, x.half())
+    assert len(world.mixed) == 1
+    with torch.autocast("cuda"), pytest.raises(RuntimeError, match=rules.MIXED_DTYPES):
+        F.linear(x.double(), x)

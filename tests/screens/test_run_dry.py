@@ -245,8 +245,8 @@ STOP = DryStop(
     ("stop", "verdict"),
     [
         (STOP, ("run.dry.dtype", "fail")),
-        # A CPU's lists of operations are others: what autocast makes of it there says nothing of CUDA.
-        (replace(STOP, autocast=True), ("run.dry.followed", "inconclusive")),
+        (replace(STOP, autocast=True), ("run.dry.dtype", "fail")),
+        (replace(STOP, text=" ".join(rules.UNSAFE_TO_AUTOCAST.split())), ("run.dry.dtype", "fail")),
         (replace(STOP, text="shapes cannot be multiplied"), ("run.dry.followed", "inconclusive")),
         (replace(STOP, text="expected scalar type Long but found Float"), ("run.dry.dtype", "fail")),
     ],

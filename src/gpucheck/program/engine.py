@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import threading
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gpucheck.program import rules
 from gpucheck.program.options import Device
@@ -83,7 +85,7 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
     ) -> Any:
         ctx.world, ctx.compute, ctx.device, ctx.count = world, compute, device, len(given)
         ctx.seed = torch.get_rng_state()
-        with world.uncounted():
+        with world.uncounted(), _without("AutocastCUDA"):  # what is given was cast
             out = compute(*given) if world.has_values else shapes(*given)
             books = [torch.empty(size, dtype=torch.uint8, device=world.home(device)) for size, _ in kept]
         for book, (size, most) in zip(books, kept, strict=True):
@@ -100,7 +102,7 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
         world: World = ctx.world
         given = ctx.saved_tensors[: ctx.count]
         needed = ctx.needs_input_grad[-ctx.count :]
-        with world.uncounted():
+        with world.uncounted(), _without("AutocastCUDA"):
             if world.has_values:
                 made = _again(ctx.compute, given, needed, gradients, ctx.seed)
             else:
@@ -164,6 +166,109 @@ def _device(world: World, tensors: Sequence[Any]) -> torch.device | None:
     return device if device is not None and device.type == "cuda" else None
 
 
+# -- autocast ----------------------------------------------------------------------------------------------------------
+
+# Whether it is on, and in which dtype, stays torch's affair. But torch's kernels cast what C++ takes for a tensor on
+# CUDA, which a claimed one is not: others take their place.
+
+# From this version on the cast of a weight that is kept has a gradient even where it was made under no_grad.
+_KEEPS_GRADIENTS = torch.__version__ >= "2.11"
+
+
+def autocast_here() -> Any:
+    """Send the operations of this thread by the kernels of autocast, while this lasts and it is on."""
+    return torch._C._IncludeDispatchKeyGuard(torch._C.DispatchKey.AutocastCUDA)
+
+
+def _without(key: str) -> Any:
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
+
+
+@contextlib.contextmanager
+def autocasting(world: World) -> Iterator[None]:
+    """While this lasts, autocast for "cuda" casts what claims to lie there."""
+    library = torch.library.Library("aten", "IMPL")
+    parts = torch._C.DispatchKey.CompositeImplicitAutograd
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key
+    known, composed = set(registered("AutocastCUDA")), set(registered(parts.name))
+    packets = [one.removeprefix("aten::").partition(".")[0] for one in known if one.startswith("aten::")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that its kernels are replaced
+        for packet in {*packets, *rules.COMPOSED}:
+            for overload in getattr(torch.ops.aten, packet).overloads():
+                func = getattr(getattr(torch.ops.aten, packet), overload)
+                if func.name() in known:
+                    library.impl(func, functools.partial(_autocast, world, func, packet), "AutocastCUDA")
+                elif func.name() in composed:
+                    library.impl(func, functools.partial(func._op_dk, parts), "AutocastCUDA")
+    try:
+        with autocast_here():
+            yield
+    finally:
+        library._destroy()
+
+
+def _autocast(world: World, func: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call an operation that autocast knows, in a region of it. Raises RuntimeError as torch does."""
+    with _without("AutocastCUDA"):
+        with torch._C.DisableTorchFunction():
+            low = torch.get_autocast_dtype("cuda")
+            if name in rules.SUMMED or name == rules.NORMED:
+                arguments = [one.name for one in func._schema.arguments]
+                is_asked = "dtype" in kwargs or "dtype" in arguments[: len(args)]
+                if not is_asked and _is_cast(world, args[0]):
+                    kwargs = {**kwargs, "dtype": torch.float32}
+                    if name == rules.NORMED:
+                        args += tuple(one.default_value for one in func._schema.arguments[len(args) :])
+                        func = func.overloadpacket
+            elif name == rules.BANNED:
+                if any(_is_on_cuda(world, one) for one in tensors_in([args, kwargs])):
+                    raise RuntimeError(rules.UNSAFE_TO_AUTOCAST)
+            else:
+                dtype = low if name in rules.LOWERED else torch.float32
+                if name in rules.PROMOTED:
+                    dtype = _widest(low, [one for one in tensors_in([args, kwargs]) if _is_cast(world, one)])
+                args, kwargs = cast(world, args, dtype), cast(world, kwargs, dtype)
+        return func(*args, **kwargs)
+
+
+def _is_on_cuda(world: World, value: Any) -> bool:
+    device = world.claims.device(value) if isinstance(value, Tensor) else None
+    return device is not None and device.type == "cuda"
+
+
+def _is_cast(world: World, value: Any) -> bool:
+    return _is_on_cuda(world, value) and value.is_floating_point() and value.dtype != torch.float64
+
+
+def _widest(low: torch.dtype, operands: Sequence[Tensor]) -> torch.dtype:
+    dtype = low
+    for one in operands:
+        if torch.float32 in (dtype, one.dtype):
+            dtype = torch.float32
+        elif one.dtype != low:
+            raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
+    return dtype
+
+
+def cast(world: World, value: Any, dtype: torch.dtype) -> Any:
+    """Arguments with the floats on CUDA in another dtype. In the region's own a weight is cast once in a region."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(cast(world, one, dtype) for one in value)
+    if isinstance(value, dict):
+        return {key: cast(world, one, dtype) for key, one in value.items()}
+    if not _is_cast(world, value) or value.dtype == dtype:
+        return value
+    is_kept = torch.is_autocast_cache_enabled() and not (_KEEPS_GRADIENTS and torch.is_inference_mode_enabled())
+    is_weight = value.dtype == torch.float32 and value.requires_grad and value.is_leaf and not value._is_view()
+    if not is_kept or not is_weight or dtype != torch.get_autocast_dtype("cuda"):
+        return value.to(dtype)
+    if value not in world.casts:
+        with torch.set_grad_enabled(_KEEPS_GRADIENTS or torch.is_grad_enabled()):
+            world.casts[value] = value.to(dtype)
+    return world.casts[value]
+
+
 # -- dropout -----------------------------------------------------------------------------------------------------------
 
 
@@ -194,9 +299,8 @@ def _attention(
     device = _device(world, given)
     if device is None or not (dropout_p or not world.has_values):
         return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
-    if torch.is_autocast_enabled("cpu"):
-        dtype = torch.get_autocast_dtype("cpu")
-        given = [one if one.dtype in (torch.bool, torch.float64) else one.to(dtype) for one in given]
+    if torch.is_autocast_enabled("cuda"):
+        given = cast(world, given, torch.get_autocast_dtype("cuda"))
     if not _is_fused(given[0], given[1], given[2], attn_mask, enable_gqa):
         return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
     if attn_mask is not None and given[3].dtype == torch.bool:  # the kernels add it
@@ -205,8 +309,7 @@ def _attention(
 
     def compute(*tensors: Tensor) -> Made:
         mask = tensors[3] if len(tensors) > 3 else None
-        with torch.autocast("cpu", enabled=False):
-            return (original(*tensors[:3], mask, dropout_p, is_causal, **options),)
+        return (original(*tensors[:3], mask, dropout_p, is_causal, **options),)
 
     def shapes(*tensors: Tensor) -> Made:
         return (tensors[0].new_empty(*tensors[0].shape[:-1], tensors[2].shape[-1]),)
@@ -242,7 +345,15 @@ def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
     weights, rest = list(args[at + 1]), args[at + 2 :]
     layers, _, train, both_ways = rest[1:5]
     device = _device(world, [args[0], *states, *weights])
-    if device is None or not torch.backends.cudnn.enabled or any(one.dtype == torch.float64 for one in weights):
+    if device is None or any(one.dtype == torch.float64 for one in weights):
+        return original(*args)
+    if torch.is_autocast_enabled("cuda"):
+        # cuDNN's run in float16, whatever the region's dtype, and keep no cast of a weight: AutocastRNN.cpp
+        low = torch.float16 if torch.backends.cudnn.enabled else torch.get_autocast_dtype("cuda")
+        state, weights = cast(world, args[at], low), [one.to(low) for one in weights]
+        args = (cast(world, args[0], low), *args[1:at], state, weights, *rest)
+        states = list(state) if isinstance(state, (list, tuple)) else [state]
+    if not torch.backends.cudnn.enabled:
         return original(*args)
     directions = 2 if both_ways else 1
     hidden, tokens = weights[1].shape[0] // _GATES[name], args[0].numel() // args[0].shape[-1]
@@ -343,6 +454,7 @@ class World:
     `met` gets the origins of all operands; None where nobody asks.
     `unmet` is the last request for memory that raised as out of memory: the program may go on with less.
     `count` is how many GPUs there are, None for as many as anybody asks for.
+    `casts` are the weights that autocast has cast, by weight, until its region ends.
     `used_by` is the process that used a device first. `in_fork` gets the line and text of each error that is raised in
     a forked process, whose own notes nobody reads.
     """
@@ -367,13 +479,17 @@ class World:
     made_by: int = field(default_factory=os.getpid)
     in_fork: Callable[[Place | None, str], None] = lambda place, text: None
     here: PerThread = field(default_factory=PerThread)
+    casts: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
 
     @contextlib.contextmanager
     def calling(self, name: str, device: torch.device | None) -> Iterator[None]:
         """Yield what is made without a device of its own until this ends lies on `device`."""
+        # A region of the CPU's casts what lies there, which to C++ is a claimed tensor too.
+        is_apart = device != CPU and torch.is_autocast_enabled("cpu")
         self.here.calls.append((name, device))
         try:
-            yield
+            with _without("AutocastCPU") if is_apart else contextlib.nullcontext():
+                yield
         finally:
             self.here.calls.pop()
 
@@ -461,7 +577,7 @@ class World:
 
     def note_dtypes(self, error: RuntimeError) -> None:
         """Note an error that torch raised for operands of different dtypes: the program may catch it."""
-        if rules.MIXED_DTYPES.search(str(error)) and not torch.is_autocast_enabled("cpu"):
+        if rules.MIXED_DTYPES.search(str(error)):
             place, text = here(), " ".join(str(error).split())
             self.mixed[place, text] += 1
             if self.is_forked():
@@ -545,6 +661,16 @@ def _operands(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Iterator[t
                     yield f"{name}[{index}]", written.get(name, False), item
 
 
+def _check_dtypes(func: torch._ops.OpOverload, given: Sequence[tuple[str, bool, Tensor]]) -> None:
+    """Raise where operands are of several dtypes that CUDA's kernels refuse, and here none has."""
+    name = func._schema.name.removeprefix("aten::").removesuffix("_")
+    if name in rules.ONE_DTYPE and all(argument != "out_dtype" for argument, _ in _arguments(func)):
+        dtypes = [tensor.dtype for argument, _, tensor in given if not argument.startswith("ind")]
+        other = next((one for one in dtypes if one != dtypes[0]), None)
+        if other is not None:
+            raise RuntimeError(rules.OTHER_DTYPE.format(name, dtypes[0], other))
+
+
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors in what a function of torch takes or returns."""
     if isinstance(value, Tensor):
@@ -594,6 +720,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
                     raise
         else:
             out = func(*args, **kwargs)
+        if verdict.device is not None and verdict.device.startswith("cuda"):
+            _check_dtypes(func, given)
         if func._schema.name != "aten::set_":  # it takes a storage that was there before
             with torch._C.DisableTorchFunction():
                 self._note(out, verdict, operands, storages)
@@ -621,6 +749,10 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
 
     def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Verdict, Any]:
         world = self.world
+        for name, _, tensor in given if not world.has_values else ():
+            # A list of Python's as an index: C++ makes a tensor of it beside the one that it indexes, unseen.
+            if name.startswith("indices[") and str(world.claims.device(tensor)) == "meta":
+                world.claims.put(tensor, world.claims.device(given[0][2]))
         operands = [
             (rules.Operand(name, _text(world.claims.device(tensor)), tensor.dim(), written), tensor)
             for name, written, tensor in given

@@ -369,8 +369,8 @@ _RUN_DRY = of(
     Id(
         "run.dry.dtype",
         "operands have one data type",
-        "An operation got operands whose data types it does not accept together.",
-        "convert one of them, or put the line under autocast",
+        "An operation got operands whose data types it does not accept together, or autocast refuses it.",
+        "convert one of them, or put the line under autocast; binary_cross_entropy_with_logits for the refused one",
     ),
     Id(
         "run.dry.fork",

@@ -70,7 +70,44 @@ MIXED_DTYPES = re.compile(
     r"expected scalar type \w+ but found|must have the same dtype|expect(ed|s) .* to have the same dtype"
     r"|Input type \(.*\) and (bias|weight) type \(.*\) should be the same|expects? .*dtype .* but got"
     rf"|{NO_KERNEL}"
+    r"|requires the source and destination dtypes match|must have the same scalar type|expected to have the same dtype"
+    r"|Found dtype \w+ but expected \w+|Expected self.dtype to be equal to src.dtype"
 )
+# What takes operands of one dtype alone on CUDA, its indices aside. A CPU's norms take two, and without values all do.
+ONE_DTYPE = (
+    *("mm", "mv", "bmm", "dot", "addmm", "addbmm", "baddbmm", "convolution", "native_layer_norm"),
+    *("native_group_norm", "index_put", "_index_put_impl", "index_add", "index_copy"),
+)
+OTHER_DTYPE = "{}: operands must have the same dtype, but got {} and {}"
+
+# What torch's autocast does with operations on CUDA (aten/src/ATen/autocast_mode.h, torch 2.6 to 2.13). LOWERED run in
+# the dtype of the region, PROMOTED in the widest of their operands'. SUMMED return float32 unless the program asks for
+# another dtype, which NORMED does not let it ask. BANNED is refused. All others that autocast knows run in float32.
+LOWERED = (
+    *("_convolution", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d"),
+    *("conv_transpose3d", "convolution", "cudnn_convolution", "cudnn_convolution_transpose", "prelu", "addmm"),
+    *("addmv", "addr", "matmul", "einsum", "mm", "mv", "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm"),
+    *("chain_matmul", "linalg_multi_dot", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "lstm_cell", "gru_cell"),
+    *("rnn_tanh_cell", "rnn_relu_cell", "_scaled_dot_product_flash_attention", "scaled_dot_product_attention"),
+)
+PROMOTED = (
+    *("addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot"),
+    "scatter_add",
+)
+SUMMED = ("prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum")
+NORMED, BANNED = "norm", "binary_cross_entropy"
+# What consists of such operations and is none. In inference mode torch takes it apart below the place where it casts.
+COMPOSED = (
+    *("cross_entropy_loss", "nll_loss_nd", "inner", "linalg_norm", "linalg_matmul", "pairwise_distance"),
+    *("_convolution_mode", "ldexp", "cumulative_trapezoid", "sum_to_size", "lstm", "gru", "rnn_tanh", "rnn_relu"),
+)
+# How torch refuses BANNED, and what names it.
+UNSAFE = "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast."
+UNSAFE_TO_AUTOCAST = f"""{UNSAFE}
+Many models use a sigmoid layer right before the binary cross entropy layer.
+In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits
+or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are
+safe to autocast."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -730,29 +730,6 @@ def _accelerator(world: World) -> dict[str, Any]:
     }
 
 
-def _as_host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with "cpu" for the first argument that names a claimed device: autocast's state is the CPU's."""
-
-    def called(*args: Any, **kwargs: Any) -> Any:
-        args = tuple("cpu" if isinstance(one, str) and one.split(":")[0] in CLAIMED else one for one in args)
-        if str(kwargs.get("device_type", "")).split(":")[0] in CLAIMED:
-            kwargs["device_type"] = "cpu"
-        return function(*args, **kwargs)
-
-    return called
-
-
-def _autocast_init(original: Callable[..., None]) -> Callable[..., None]:
-    """`autocast("cuda")` works on the CPU, with the dtype that it has on a GPU."""
-
-    def init(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
-        if device_type.split(":")[0] in CLAIMED:
-            device_type, dtype = "cpu", dtype or torch.float16
-        original(self, device_type, dtype, *args, **kwargs)
-
-    return init
-
-
 class _OldClass(type):
     """A class like `torch.cuda.FloatTensor`: makes tensors that claim the device, and knows them."""
 
@@ -774,7 +751,6 @@ def _old_classes(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
-    autocast = torch.amp.autocast_mode.autocast
     patches: list[tuple[Any, str, Any]] = [
         *((torch.cuda, name, value) for name, value in _cuda_functions(surface.world).items()),
         *_old_classes(surface),
@@ -785,7 +761,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.nn.parallel._functions.Scatter, "apply", staticmethod(_scattered)),
         # Its argument is read before the mode is asked, and ours is no stream of C++'s.
         (torch.Tensor, "record_stream", _constant(None)),
-        (autocast, "__init__", _autocast_init(autocast.__init__)),
+        (torch, "clear_autocast_cache", surface.world.casts.clear),  # a region has ended
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
         (torch.UntypedStorage, "cuda", functools.partialmethod(_storage_to_device, surface)),
         *_of_files(surface),
@@ -795,8 +771,6 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     ]
     if hasattr(torch, "accelerator"):
         patches += ((torch.accelerator, name, value) for name, value in _accelerator(surface.world).items())
-    for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
-        patches.append((torch, name, _as_host(getattr(torch, name))))
     # Hooks, checkpoints and functions of the user's run in the backward pass, and as tensors are saved for it.
     push = torch._C._autograd._push_saved_tensors_default_hooks
     run = torch.autograd._engine_run_backward
@@ -804,7 +778,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
     def begun(thread: threading.Thread) -> None:
         """A thread of the program's: modes are each thread's own."""
-        with surface, Dispatch(surface.world):
+        with engine.autocast_here(), surface, Dispatch(surface.world):
             begin(thread)
 
     def pushed(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
@@ -1004,5 +978,5 @@ def claimed(world: World) -> Iterator[Surface]:
     import_compiler()
     surface = Surface(world)
     _current[0] = 0
-    with replaced(_patches(surface)), _loading(surface), surface, Dispatch(world):
+    with replaced(_patches(surface)), _loading(surface), engine.autocasting(world), surface, Dispatch(world):
         yield surface

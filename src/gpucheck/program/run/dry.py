@@ -353,7 +353,7 @@ def _say_error(error: BaseException) -> None:
     text = " ".join(whole.split())[:_MOST_TEXT]
     row = {"kind": type(error).__name__, "text": text, "place": text_of(place)}
     of_device = placement.is_of_device(error, text)
-    _say("stopped", **row, of_device=of_device, autocast=torch.is_autocast_enabled("cpu"))
+    _say("stopped", **row, of_device=of_device, autocast=torch.is_autocast_enabled("cuda"))
 
 
 def _told(one: Moment[Place]) -> dict[str, Any]:

@@ -470,6 +470,8 @@ def _caught(times: int) -> str:
 
 def _of_dtypes(text: str, place: str) -> tuple[str, str]:
     """The message and the fix of an error about dtypes."""
+    if rules.UNSAFE in text:
+        return text, f"{place}: use binary_cross_entropy_with_logits, without the sigmoid"
     if re.search(rules.NO_KERNEL, text):
         return f"CUDA has no kernel for integers here: {text}", f"{place}: use .float()"
     return f"operands of different dtypes: {text}", f"{place}: bring both to one dtype with .to(dtype)"
@@ -500,7 +502,7 @@ def _stop(result: DryResult) -> Iterator[Finding]:
         return  # the memory has its own finding
     place = stop.place or "an unknown line"
     evidence = asdict(stop)
-    if rules.MIXED_DTYPES.search(stop.text) and not stop.autocast:
+    if rules.UNSAFE in stop.text or rules.MIXED_DTYPES.search(stop.text):
         verdict: Verdict = "inconclusive" if result.assumed_count else "fail"
         message, fix = _of_dtypes(stop.text, place)
         yield Finding("run.dry.dtype", verdict, place, message, evidence, fix)
