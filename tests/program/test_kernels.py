@@ -78,7 +78,9 @@ SCORES = 2 * 4 * 128 * 128 * 4
 def test_what_no_fused_kernel_takes_keeps_the_scores(world: World) -> None:
     """Rows that are no multiple of 16 bytes; an attention that is written out."""
     query, key, value = (gpu(2, 4, 128, 5) for _ in range(3))
-    assert kept(world, lambda: F.scaled_dot_product_attention(query, key, value, dropout_p=0.1)) > SCORES
+    held = kept(world, lambda: F.scaled_dot_product_attention(query, key, value, dropout_p=0.1))
+    # Before and after the dropout, and a byte for each.
+    assert 2.25 * SCORES <= held <= 2.25 * SCORES + 64 * KIB
     assert kept(world, lambda: (query @ key.transpose(-2, -1)).softmax(-1) @ value) >= SCORES
 
 
@@ -148,6 +150,27 @@ def test_what_kernels_take_while_they_run_is_counted(name: str) -> None:
     with claimed(made), mock.patch.object(Memory, "lend", lambda memory, size: lent.append(size)):
         call()
     assert max(lent) / MIB == pytest.approx(size, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("loss", "size"),
+    [
+        (F.mse_loss, MIB),
+        (F.smooth_l1_loss, MIB),
+        (F.binary_cross_entropy, MIB),
+        (F.soft_margin_loss, MIB),
+        (F.l1_loss, 0),
+    ],
+)
+def test_a_loss_stands_in_the_memory_of_its_elements(world: World, loss: Callable[..., Tensor], size: int) -> None:
+    """As its storage has it on a GPU."""
+    memory = world.claims.memory
+    assert memory is not None
+    x, y = torch.rand(256, 1024, device="cuda"), torch.rand(256, 1024, device="cuda")
+    before = memory.allocated
+    made = loss(x, y)
+    assert memory.allocated - before == (size or 512)
+    assert made.shape == ()
 
 
 def test_a_dropout_keeps_one_byte_an_element(world: World) -> None:

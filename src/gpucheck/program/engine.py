@@ -199,7 +199,17 @@ def _attention(
         given = [one if one.dtype in (torch.bool, torch.float64) else one.to(dtype) for one in given]
     if not _is_fused(given[0], given[1], given[2], attn_mask, enable_gqa):
         with sdpa_kernel(SDPBackend.MATH) if torch.backends.cuda.math_sdp_enabled() else contextlib.nullcontext():
-            return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
+            if (
+                not dropout_p
+                or len({one.dtype for one in (query, key, value)}) > 1
+                or query.shape[-3:-2] != key.shape[-3:-2]
+            ):
+                return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
+            # CUDA's dropout keeps bytes inside of it too.
+            scores = torch._scaled_dot_product_attention_math(
+                *given[:3], *given[3:] or [None], 0.0, is_causal, **options
+            )
+            return torch.native_dropout(scores[1], dropout_p, True)[0] @ given[2]
     if attn_mask is not None:  # the kernels add it to each score, and make a gradient of each
         if given[3].dtype == torch.bool:
             zero = torch.zeros((), dtype=given[0].dtype, device=device)
@@ -763,6 +773,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
 
 # -- without values ----------------------------------------------------------------------------------------------------
 
+# Their sum or mean stands in the memory of the loss of each element, which stays as long; not on the meta device.
+_LOSSES = ("aten::mse_loss", "aten::smooth_l1_loss", "aten::binary_cross_entropy", "aten::soft_margin_loss")
 # What works in place on what its arguments are given, and returns nothing that is new.
 _IN_PLACE = re.compile(r"aten::(_amp_\w+_|_fused_\w+_)$")
 
@@ -788,7 +800,10 @@ def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
     host = rule.host if rule is not None else ()
     names = [argument for argument, _ in _arguments(func)]
     sent = [one if names[place] in host else _as_meta(one) for place, one in enumerate(args)]
-    return func(*sent, **_as_meta(kwargs))
+    out = func(*sent, **_as_meta(kwargs))
+    if name in _LOSSES and out.numel() < sent[0].numel():
+        return sent[0].new_empty(sent[0].numel()).as_strided(out.shape, out.stride())
+    return out
 
 
 def _as_meta(value: Any) -> Any:
