@@ -63,6 +63,8 @@ def test_a_fused_attention_keeps_no_scores(world: World, name: str) -> None:
     query, key, value = (gpu(2, 4, 128, 64, dtype=dtype) for _ in range(3))
     assert kept(world, lambda: F.scaled_dot_product_attention(query, key, value, **options)) == extra
     assert query.grad is not None and query.grad.device.type == "cuda"
+    # Joining the heads makes no copy.
+    assert kept(world, lambda: F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)) == 4 * KIB
 
 
 def test_a_mask_of_true_and_false_becomes_one_that_is_added(world: World) -> None:

@@ -210,21 +210,23 @@ def _attention(
                 *given[:3], *given[3:] or [None], 0.0, is_causal, **options
             )
             return torch.native_dropout(scores[1], dropout_p, True)[0] @ given[2]
+    batch, heads, rows = query.shape[:3]
     if attn_mask is not None:  # the kernels add it to each score, and make a gradient of each
         if given[3].dtype == torch.bool:
             zero = torch.zeros((), dtype=given[0].dtype, device=device)
             given[3] = torch.where(given[3], zero, float("-inf"))
-        given[3] = given[3].expand(*query.shape[:3], key.shape[2])
+        given[3] = given[3].expand(batch, heads, rows, key.shape[2])
 
+    # The heads of a row lie beside each other in the result, so that joining them makes no copy.
     def compute(*tensors: Tensor) -> Made:
         mask = tensors[3] if len(tensors) > 3 else None
         with torch.autocast("cpu", enabled=False):
-            return (original(*tensors[:3], mask, dropout_p, is_causal, **options),)
+            out = original(*tensors[:3], mask, dropout_p, is_causal, **options)
+        return (out.transpose(1, 2).contiguous().transpose(1, 2),)
 
     def shapes(*tensors: Tensor) -> Made:
-        return (tensors[0].new_empty(*tensors[0].shape[:-1], tensors[2].shape[-1]),)
+        return (query.new_empty(batch, rows, heads, tensors[2].shape[-1], dtype=tensors[0].dtype).transpose(1, 2),)
 
-    batch, heads, rows = query.shape[:3]
     logsumexp = batch * heads * -(-rows // _LSE_ROWS) * _LSE_ROWS * 4
     kept = [logsumexp] + [8, 8] * bool(dropout_p)
     # The backward pass of each kernel sums the query's gradient in float32, and the output's products with its own.
