@@ -42,7 +42,7 @@ def kept(world: World, call: Callable[[], Tensor]) -> int:
     assert memory is not None
     before = memory.allocated
     out = call()
-    held = memory.allocated - before - out.numel() * out.element_size()
+    held: int = memory.allocated - before - out.numel() * out.element_size()
     out.float().sum().backward()
     return held
 

@@ -319,7 +319,7 @@ def _lent(name: str, args: Sequence[Any], out: Any, card: Device) -> int:
     """
     if name in _WHOLE:
         is_whole = isinstance(out, Tensor) and out.numel() == args[0].numel() and "loss" in name
-        return 0 if is_whole else _WHOLE[name] * args[0].numel() * args[0].element_size()
+        return 0 if is_whole else _WHOLE[name] * int(args[0].nbytes)
     if name in _REDUCE and isinstance(out, Tensor) and len(args) > _REDUCE[name] and args[_REDUCE[name]]:
         return _lent_to_reduce(args[0], {dim % args[0].dim() for dim in args[_REDUCE[name]]}, out, card)
     if name == "aten::embedding_dense_backward" and args[1].numel() > 3072:  # fewer are added one by one
@@ -334,7 +334,8 @@ def _lent(name: str, args: Sequence[Any], out: Any, card: Device) -> int:
 def _lent_to_embed(indices: int, out: Tensor) -> int:
     """Sums of each run of ten equal indices, in float32."""
     runs = indices // 10 + min(indices, out.shape[0])
-    return runs * out.shape[1] * max(4, out.element_size()) + _SORTED * indices
+    sums: int = runs * out.shape[1] * max(4, out.element_size())
+    return sums + _SORTED * indices
 
 
 def _lent_to_reduce(given: Tensor, dims: set[int], out: Tensor, card: Device) -> int:

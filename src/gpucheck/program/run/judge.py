@@ -280,7 +280,7 @@ _FORK_FIX = (
 )
 # `work.storages` sums tensors, in blocks as CUDA's allocator hands them out.
 _NOT_COUNTED = (
-    "workspaces of cuBLAS (32 MiB for each of its handles on Hopper, 8 MiB before; training has two) and of cuDNN",
+    "workspaces of cuDNN, and of cuBLAS (two to four in training, of 32 MiB each on Hopper, 8 MiB before)",
     "buffers of NCCL",
     "the CUDA context (about 300 to 600 MiB for each process)",
     "memory that the allocator caches or fragments",
