@@ -14,10 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 # kMinBlockSize of torch's CUDACachingAllocator: `memory_allocated` counts in these.
 BLOCK_BYTES = 512
+
+# Up to torch 2.9 a storage's object may end long after the storage, whose own memory a reference keeps: all are asked.
+_LATE = torch.__version__ < (2, 10)
 
 # What made a storage, like a line of a program.
 P = TypeVar("P")
@@ -64,11 +68,13 @@ class Storages:
     def sweep(self) -> None:
         """Let go of the storages that are gone."""
         with self._lock:
-            for _ in range(len(self._ended)):
-                key = self._ended.pop(0)
+            ended = self._ended[:]
+            del self._ended[: len(ended)]  # others may be told meanwhile
+            asked = list(self.rows) if _LATE else ended
+            for key in asked:
                 if self.rows[key].reference.expired():
                     self.freed(self.rows.pop(key))
-                else:
+                elif not _LATE:
                     self._ended.append(key)
 
 
