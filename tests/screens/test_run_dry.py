@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
+import torch
 from shown import shown
 
 from gpucheck.errors import UsageError
@@ -212,21 +214,17 @@ def test_advice_is_from_what_was_held_at_the_peak() -> None:
     assert found.fix == "a batch smaller by about 7.6 %, or checkpointing of the 900 MiB of activations"
 
 
-RANGE = replace(MEMORY, peak=replace(PEAK, allocated_bytes=512 * MIB), most_bytes=768 * MIB)
-
-
 @pytest.mark.parametrize(
     ("total", "verdict", "message"),
     [
-        (500, "fail", "peak 512 to 768 MiB of 500 MiB"),
-        (600, "inconclusive", "peak 512 to 768 MiB of 600 MiB: it fits at 512 MiB but not at 768 MiB"),
-        (768, "warn", "peak 512 to 768 MiB of 768 MiB in tensors only"),
-        (1024, "pass", "peak 512 to 768 MiB of 1 GiB"),
+        (500, "fail", "peak 512 MiB of 500 MiB"),
+        (512, "warn", "peak 512 MiB of 512 MiB in tensors only"),
+        (1024, "pass", "peak 512 MiB of 1 GiB"),
     ],
 )
-def test_inside_a_range_neither_verdict_is_given(total: int, verdict: str, message: str) -> None:
-    exceeded = RANGE.peak if total < 512 else None
-    memory = replace(RANGE, total_bytes=total * MIB, exceeded=exceeded)
+def test_what_is_not_counted_leaves_a_doubt_near_the_total(total: int, verdict: str, message: str) -> None:
+    peak = replace(PEAK, allocated_bytes=512 * MIB)
+    memory = replace(MEMORY, peak=peak, total_bytes=total * MIB, exceeded=peak if total < 512 else None)
     findings = judge.dry_findings(replace(CLEAN, memory=memory), COUNTED, "/job")
     (found,) = [one for one in findings if one.id == "run.dry.memory"]
     assert found.verdict == verdict and message in found.message
@@ -318,25 +316,15 @@ def test_any_other_device_is_refused(text: str) -> None:
         parse_device(text, "--dry")
 
 
-class Storage:
-    """What has a size and can be freed."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def nbytes(self) -> int:
-        return self.size
-
-
 def test_memory_counts_blocks_by_line_and_phase_until_they_are_freed() -> None:
     place = Place("a.py", 3)
     memory = Memory(total_bytes=2048, where=lambda: place, moment=lambda: ("backward", 1))
-    first, second = Storage(1), Storage(1025)
+    first, second = torch.UntypedStorage(1), torch.UntypedStorage(1025)
     memory.put(first, is_held=True)
     memory.put(first, is_held=True)
     memory.put(second, is_held=True)
     assert (memory.allocated, memory.peak, memory.exceeded) == (2048, 2048, None)
-    third = Storage(512)
+    third = torch.UntypedStorage(512)
     memory.put(third, is_held=True)
     del second
     assert (memory.allocated, memory.peak) == (1024, 2560)
@@ -345,5 +333,24 @@ def test_memory_counts_blocks_by_line_and_phase_until_they_are_freed() -> None:
     assert (memory.exceeded.asked_bytes, memory.exceeded.allocated_bytes) == (512, 2560)
     memory.put(third, is_held=False)
     with memory.paused():
-        memory.put(Storage(512), is_held=True)
+        memory.put(torch.UntypedStorage(512), is_held=True)
     assert memory.allocated == 512
+    memory.lend(4096)  # what a kernel takes while it runs
+    assert (memory.allocated, memory.peak, memory.top().asked_bytes) == (512, 4608, 4096)
+
+
+def test_memory_is_held_while_the_storage_is_and_not_its_object() -> None:
+    """torch up to 2.9 revives an object that the garbage collector found after its weak references were told."""
+    memory = Memory[Place]()
+    storage = torch.UntypedStorage(512)
+    with mock.patch("gpucheck.work.storages.weakref.finalize") as finalize:
+        memory.put(storage, is_held=True)
+    memory.storages.row(storage).is_pinned = True
+    tell, key = finalize.call_args.args[1:]
+    finalize.reset_mock()
+    tell(key)
+    assert (memory.allocated, memory.storages.row(storage).is_pinned) == (512, True)
+    memory.put(storage, is_held=True)
+    assert memory.allocated == 512
+    del storage
+    assert (memory.allocated, memory.storages.rows) == (0, {})

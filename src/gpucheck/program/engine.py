@@ -16,7 +16,6 @@ import re
 import sys
 import threading
 import warnings
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,12 +26,14 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gpucheck.program import rules
 from gpucheck.program.options import Device
 from gpucheck.program.simulated_devices import (
+    COUNTED,
     CPU,
     Claims,
     Origin,
@@ -53,16 +54,16 @@ from gpucheck.work.storages import Moment
 
 # For the backward pass, where a CPU's keep something else. A fused attention keeps no scores, but the logsumexp of each
 # row and, for dropout, a seed. A dropout keeps a mask of one byte an element. An RNN of cuDNN keeps its output and a
-# reserve, whose size nobody publishes.
+# reserve.
 
 # kAlignLSE of torch's memory-efficient attention: rows of the logsumexp, in float32.
 _LSE_ROWS = 32
 _HALF = (torch.float16, torch.bfloat16)
 # Gates and cell of each step, layer and direction that cuDNN's reserve holds, beside the input of each layer but the
-# first. So were 736 000 000 bytes for an LSTM and 864 000 000 for a GRU of four layers (pytorch issue 2895). Other
-# versions may keep more.
+# first, and a bit for each element of that where dropout is. NVIDIA does not publish it. An H200 measured 33 networks
+# (torch 2.11, cuDNN 9.19): 30 kept this within 0.4 %, the others up to 1.2 MB more. So did an LSTM (736 000 000 bytes)
+# and a GRU (864 000 000) in 2017 (pytorch issue 2895).
 _HELD = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
-_RESERVE_AT_MOST = 1.5
 
 Made = tuple[Tensor, ...]
 
@@ -70,7 +71,7 @@ Made = tuple[Tensor, ...]
 class _Kernel(torch.autograd.Function):  # type: ignore[misc]
     """A call whose inner tensors are not kept: its backward pass makes them again, and counts only the gradients.
 
-    `kept` are the bytes beside inputs and outputs that the backward pass needs, each with the most that it may be.
+    `kept` are the bytes beside inputs and outputs that the backward pass needs, `lent` those that it takes itself.
     """
 
     @staticmethod
@@ -79,18 +80,16 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
         world: World,
         compute: Callable[..., Made],
         shapes: Callable[..., Made],
-        kept: Sequence[tuple[int, int]],
+        kept: Sequence[int],
+        lent: int,
         device: torch.device,
         *given: Tensor,
     ) -> Any:
-        ctx.world, ctx.compute, ctx.device, ctx.count = world, compute, device, len(given)
+        ctx.world, ctx.compute, ctx.lent, ctx.device, ctx.count = world, compute, lent, device, len(given)
         ctx.seed = torch.get_rng_state()
         with world.uncounted(), _without("AutocastCUDA"):  # what is given was cast
             out = compute(*given) if world.has_values else shapes(*given)
-            books = [torch.empty(size, dtype=torch.uint8, device=world.home(device)) for size, _ in kept]
-        for book, (size, most) in zip(books, kept, strict=True):
-            if world.claims.memory is not None:
-                world.claims.memory.put(book.untyped_storage(), is_held=True, more=most - size)
+            books = [torch.empty(size, dtype=torch.uint8, device=world.home(device)) for size in kept]
         for tensor in (*out, *books):
             world.claims.put(tensor, device)
         ctx.save_for_backward(*given, *out, *books)
@@ -110,6 +109,7 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
         for one in made:
             if one is not None:
                 world.claims.put(one, ctx.device)
+        world.lend(ctx.device, ctx.lent)
         return (None,) * (len(ctx.needs_input_grad) - ctx.count) + tuple(made)
 
 
@@ -293,37 +293,57 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """`F.scaled_dot_product_attention` as CUDA runs it where a CPU keeps scores: with dropout, or without values."""
+    """`F.scaled_dot_product_attention` as CUDA runs it: a CPU fuses other cases, and none without values."""
     options = {"scale": scale, "enable_gqa": enable_gqa}
     given = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
     device = _device(world, given)
-    if device is None or not (dropout_p or not world.has_values):
+    if device is None or query.is_nested:
         return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
     if torch.is_autocast_enabled("cuda"):
         given = cast(world, given, torch.get_autocast_dtype("cuda"))
     if not _is_fused(given[0], given[1], given[2], attn_mask, enable_gqa):
-        return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
-    if attn_mask is not None and given[3].dtype == torch.bool:  # the kernels add it
-        zero = torch.zeros((), dtype=given[0].dtype, device=device)
-        given[3] = torch.where(given[3], zero, float("-inf"))
+        with sdpa_kernel(SDPBackend.MATH) if torch.backends.cuda.math_sdp_enabled() else contextlib.nullcontext():
+            if (
+                not dropout_p
+                or len({one.dtype for one in given[:3]}) > 1
+                or query.shape[-3:-2] != key.shape[-3:-2]
+            ):
+                return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
+            # CUDA's dropout keeps bytes inside of it too.
+            scores = torch._scaled_dot_product_attention_math(
+                *given[:3], *given[3:] or [None], 0.0, is_causal, **options
+            )
+            return torch.native_dropout(scores[1], dropout_p, True)[0] @ given[2]
+    batch, heads, rows = query.shape[:3]
+    if attn_mask is not None:  # the kernels add it to each score, and make a gradient of each
+        if given[3].dtype == torch.bool:
+            zero = torch.zeros((), dtype=given[0].dtype, device=device)
+            given[3] = torch.where(given[3], zero, float("-inf"))
+        given[3] = given[3].expand(batch, heads, rows, key.shape[2])
 
+    # The heads of a row lie beside each other in the result, so that joining them makes no copy.
     def compute(*tensors: Tensor) -> Made:
         mask = tensors[3] if len(tensors) > 3 else None
-        return (original(*tensors[:3], mask, dropout_p, is_causal, **options),)
+        out = original(*tensors[:3], mask, dropout_p, is_causal, **options)
+        return (out.transpose(1, 2).contiguous().transpose(1, 2),)
 
     def shapes(*tensors: Tensor) -> Made:
-        return (tensors[0].new_empty(*tensors[0].shape[:-1], tensors[2].shape[-1]),)
+        return (query.new_empty(batch, rows, heads, tensors[2].shape[-1], dtype=tensors[0].dtype).transpose(1, 2),)
 
-    batch, heads, rows = query.shape[:3]
-    sizes = [batch * heads * -(-rows // _LSE_ROWS) * _LSE_ROWS * 4] + [8, 8] * bool(dropout_p)
+    logsumexp = batch * heads * -(-rows // _LSE_ROWS) * _LSE_ROWS * 4
+    kept = [logsumexp] + [8, 8] * bool(dropout_p)
+    # The backward pass of each kernel sums the query's gradient in float32, and the output's products with its own.
+    lent = query.numel() * 4 + logsumexp
     with world.calling("F.scaled_dot_product_attention", device):
-        return _Kernel.apply(world, compute, shapes, [(one, one) for one in sizes], device, *given)[0]
+        return _Kernel.apply(world, compute, shapes, kept, lent, device, *given)[0]
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: bool) -> bool:
     """Return whether one of CUDA's fused kernels takes it: flash attention, or the memory-efficient one."""
     tensors = (query, key, value)
     if any(one.dim() != 4 or one.stride(-1) != 1 or one.dtype != query.dtype for one in tensors):
+        return False
+    if mask is not None and mask.stride(-1) != 1:  # such as T5's position bias
         return False
     depths = {one.shape[-1] for one in tensors}
     half, backend = query.dtype in _HALF, torch.backends.cuda
@@ -343,7 +363,7 @@ def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
     at = 2 if is_packed else 1
     states = list(args[at]) if isinstance(args[at], (list, tuple)) else [args[at]]
     weights, rest = list(args[at + 1]), args[at + 2 :]
-    layers, _, train, both_ways = rest[1:5]
+    layers, dropout, train, both_ways = rest[1:5]
     device = _device(world, [args[0], *states, *weights])
     if device is None or any(one.dtype == torch.float64 for one in weights):
         return original(*args)
@@ -357,8 +377,13 @@ def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
         return original(*args)
     directions = 2 if both_ways else 1
     hidden, tokens = weights[1].shape[0] // _GATES[name], args[0].numel() // args[0].shape[-1]
-    elements = directions * tokens * hidden * (_HELD[name] * layers + layers - 1)
-    reserve = elements * args[0].element_size() if train else 0
+    inner = directions * tokens * hidden
+    reserve = inner * (_HELD[name] * layers + layers - 1) * args[0].element_size()
+    reserve += inner * (layers - 1) // 8 if dropout else 0
+    kept = [reserve] if train else []
+    if train and args[0].dtype not in torch.backends.cudnn.CUDNN_TENSOR_DTYPES:
+        # torch lays the weights of other types in one piece for each call, not once for all.
+        kept.append(sum(one.nbytes for one in weights))
 
     def parts(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
         inner = list(tensors[1 : 1 + len(states)])
@@ -373,12 +398,79 @@ def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
         width = states[0].shape[-1] * directions
         return (args[0].new_empty(*args[0].shape[:-1], width), *(torch.empty_like(one) for one in states))
 
-    kept = [(reserve, int(reserve * _RESERVE_AT_MOST))]
     with world.calling(f"torch.{name}", device):
-        return _Kernel.apply(world, compute, shapes, kept, device, args[0], *states, *weights)
+        return _Kernel.apply(world, compute, shapes, kept, 0, device, args[0], *states, *weights)
 
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+# -- what CUDA's kernels take for themselves ---------------------------------------------------------------------------
+
+# Tensors as large as the first operand that a kernel makes beside its result.
+_WHOLE = {
+    "aten::_softmax_backward_data": 1,  # the gradient times the result
+    "aten::logsumexp": 1,
+    # The loss of each element, where the result is their sum or mean.
+    **dict.fromkeys(("aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"), 1),
+    "aten::binary_cross_entropy_with_logits": 2,
+}
+# Operations that reduce, with the place of the dimensions among their arguments.
+_REDUCE = {"aten::sum": 1, "aten::mean": 1, "aten::amax": 1, "aten::amin": 1, "aten::linalg_vector_norm": 2}
+# Of a row of indices that are sorted, with their places: keys and values twice, and CUB's own.
+_SORTED = 56
+# Threads that a multiprocessor runs at once, by capability (CUDA's programming guide); 2048 for others.
+_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
+
+
+def _lent(name: str, args: Sequence[Any], out: Any, card: Device) -> int:
+    """Return the bytes that torch's own kernel for CUDA takes and gives back before it ends, beside its results.
+
+    As torch 2.9 and 2.11 were seen to do. What cuDNN and cuBLAS take is not among them.
+    """
+    if name in _WHOLE:
+        is_whole = isinstance(out, Tensor) and out.numel() == args[0].numel() and "loss" in name
+        return 0 if is_whole else _WHOLE[name] * int(args[0].nbytes)
+    if name in _REDUCE and isinstance(out, Tensor) and len(args) > _REDUCE[name] and args[_REDUCE[name]]:
+        return _lent_to_reduce(args[0], {dim % args[0].dim() for dim in args[_REDUCE[name]]}, out, card)
+    if name == "aten::embedding_dense_backward" and args[1].numel() > 3072:  # fewer are added one by one
+        return _lent_to_embed(args[1].numel(), out)
+    if name == "aten::_embedding_bag_backward":
+        return _lent_to_embed(args[1].numel(), out)
+    if name in ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_") and len(args) > 3 and args[3]:
+        return _SORTED * max((one.numel() for one in args[1] if one is not None), default=0)
+    return 0
+
+
+def _lent_to_embed(indices: int, out: Tensor) -> int:
+    """Sums of each run of ten equal indices, in float32."""
+    runs = indices // 10 + min(indices, out.shape[0])
+    sums: int = runs * out.shape[1] * max(4, out.element_size())
+    return sums + _SORTED * indices
+
+
+def _lent_to_reduce(given: Tensor, dims: set[int], out: Tensor, card: Device) -> int:
+    """Partial results of blocks that share the rows of a matrix, as of a bias's gradient: setReduceConfig of torch's
+    Reduce.cuh. Where the innermost dimension is reduced they are few."""
+    wide = [dim for dim in range(given.dim()) if given.shape[dim] > 1]
+    outputs = out.numel()
+    if not outputs or not wide or (inner := min(wide, key=given.stride)) in dims:
+        return 0
+    rows = given.numel() // outputs
+    vector = next(one for one in (4, 2, 1) if given.shape[inner] % one == 0) if given.stride(inner) == 1 else 1
+    threads = 512 // vector
+    across, down = (min(threads, 1 << (size.bit_length() - 1)) for size in (outputs // vector, rows))
+    width = min(across, 32)
+    height = min(down, threads // width)
+    width = min(across, threads // height)
+    if rows < min(height * 16, 256):
+        return 0
+    each, grid = -(-rows // height), -(-(outputs // vector) // width)
+    blocks = card.multiprocessors * (_THREADS.get(card.capability, 2048) // (width * height))
+    if each < 256 or grid > blocks:
+        return 0
+    shares = max(min(-(-blocks // grid), -(-each // 16)), -(-each // 256))
+    return max(4, out.element_size()) * outputs * shares * width * vector if shares > 1 else 0
 
 
 # -- where operands lie ------------------------------------------------------------------------------------------------
@@ -450,7 +542,7 @@ class World:
     raised, once for each site: mismatches, and operands whose dtypes differ, by line and text. `asked_at` counts the
     values that were `assumed` by line.
     `names` gives a module its qualified name. `unjudged` are operations that are not torch's own, with their first
-    line. Without `has_values` what claims a device is a meta tensor on it. `pinned` are storages of the host.
+    line. Without `has_values` what claims a device is a meta tensor on it.
     `met` gets the origins of all operands; None where nobody asks.
     `unmet` is the last request for memory that raised as out of memory: the program may go on with less.
     `count` is how many GPUs there are, None for as many as anybody asks for.
@@ -469,7 +561,6 @@ class World:
     has_values: bool = True
     assumed: list[AssumedValue] = field(default_factory=list)
     asked_at: Counter[Place | None] = field(default_factory=Counter)
-    pinned: weakref.WeakKeyDictionary[Any, bool] = field(default_factory=weakref.WeakKeyDictionary)
     unjudged: dict[str, Place | None] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     met: set[Origin | None] | None = None
@@ -497,6 +588,11 @@ class World:
         """Count nothing that is made until this ends as memory of the device."""
         memory = self.claims.memory
         return memory.paused() if memory is not None else contextlib.nullcontext()
+
+    def lend(self, device: torch.device, size: int) -> None:
+        """A kernel on a device takes so many bytes while it runs."""
+        if self.claims.memory is not None and device == COUNTED:
+            self.claims.memory.lend(size)
 
     def home(self, device: torch.device) -> torch.device:
         """Where a tensor really lies that claims a device."""
@@ -725,6 +821,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         if func._schema.name != "aten::set_":  # it takes a storage that was there before
             with torch._C.DisableTorchFunction():
                 self._note(out, verdict, operands, storages)
+                if verdict.device == str(COUNTED):
+                    self.world.lend(COUNTED, _lent(func._schema.name, args, out, self.world.card))
         return out
 
     def _out_of_memory(self, error: RuntimeError, device: str | None, func: Any, args: Any, kwargs: Any) -> None:
@@ -817,6 +915,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
 
 # -- without values ----------------------------------------------------------------------------------------------------
 
+# Their sum or mean stands in the memory of the loss of each element, which stays as long; not on the meta device.
+_LOSSES = ("aten::mse_loss", "aten::smooth_l1_loss", "aten::binary_cross_entropy", "aten::soft_margin_loss")
 # What works in place on what its arguments are given, and returns nothing that is new.
 _IN_PLACE = re.compile(r"aten::(_amp_\w+_|_fused_\w+_)$")
 
@@ -842,7 +942,10 @@ def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
     host = rule.host if rule is not None else ()
     names = [argument for argument, _ in _arguments(func)]
     sent = [one if names[place] in host else _as_meta(one) for place, one in enumerate(args)]
-    return func(*sent, **_as_meta(kwargs))
+    out = func(*sent, **_as_meta(kwargs))
+    if name in _LOSSES and out.numel() < sent[0].numel():
+        return sent[0].new_empty(sent[0].numel()).as_strided(out.shape, out.stride())
+    return out
 
 
 def _as_meta(value: Any) -> Any:

@@ -381,9 +381,9 @@ _RUN_DRY = of(
     Id(
         "run.dry.memory",
         "tensors fit into the given memory",
-        "Memory of tensors, by phase and line. Not counted: workspaces of cuDNN, cuBLAS and attention's backward pass; "
-        "buffers of NCCL, the CUDA context (300 to 600 MiB for each process), and memory that the allocator keeps or "
-        "that is fragmented.",
+        "Memory of tensors and of torch's own kernels, by phase and line. Not counted: workspaces of cuDNN, and of "
+        "cuBLAS (two to four in training, of 32 MiB each on Hopper, 8 MiB before), buffers of NCCL, the CUDA context "
+        "(300 to 600 MiB for each process), and memory that the allocator keeps or that is fragmented.",
         "follow the finding: batch size, checkpointing or data type first",
     ),
     Id(

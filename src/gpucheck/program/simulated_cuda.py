@@ -401,7 +401,7 @@ def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
     surface.check_host(_T.pin_memory, [("self", tensor)])
     out = tensor.clone()
     for storage in storages_of(out):
-        surface.world.pinned[storage] = True
+        surface.world.claims.storages.row(storage).is_pinned = True
     return out
 
 
@@ -476,7 +476,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     ),
     _T.cpu: lambda surface, tensor, *rest, memory_format=None: surface.move(tensor, CPU, memory_format=memory_format),
     _T.pin_memory: _pin,
-    _T.is_pinned: lambda surface, tensor, *rest, **kwargs: storage_of(tensor) in surface.world.pinned,
+    _T.is_pinned: lambda surface, tensor, *rest, **kwargs: surface.world.claims.is_pinned(tensor),
     _T.tolist: _tolist,
     # It prints the device that the tensor says.
     _T.__repr__: lambda surface, tensor, **kwargs: surface.again(torch._tensor_str._str)(tensor, **kwargs),

@@ -20,15 +20,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 
 import gpucheck
 from gpucheck.program.run.memory_peaks import Lines, parts
 from gpucheck.report.results.model import OriginKind
-from gpucheck.work.storages import Memory
+from gpucheck.work.storages import Memory, Storages
 
-# So many entries of storages that are gone may stand in a table.
-_FEW = 1024
 _OURS = os.path.dirname(os.path.abspath(gpucheck.__file__)) + os.sep
 # Whose line it is. A dry run puts the rule of its program here, which knows the program's own package.
 lines = Lines("", None)
@@ -115,17 +112,20 @@ class Claims:
 
     def __init__(self, memory: Memory[Place] | None = None) -> None:
         self.memory = memory
-        # By the storage in C++, whose address is not given away while a reference is kept. A weak reference to Python's
-        # object may end before: torch up to 2.9 revives one that was found in a cycle, such as `torch.save` leaves.
-        self._claims: dict[int, tuple[StorageWeakRef, Claim]] = {}
-        self._sweep_at = _FEW
+        self.storages = Storages() if memory is None else memory.storages
 
     def __contains__(self, storage: torch.UntypedStorage) -> bool:
         return self._claim(storage) is not None
 
     def _claim(self, storage: torch.UntypedStorage) -> Claim | None:
-        reference, claim = self._claims.get(storage._cdata, (None, None))
-        return None if reference is None or reference.expired() else claim
+        row = self.storages.of(storage)
+        return None if row is None else row.claim
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        """Return whether a tensor lies in pinned memory of the host."""
+        storage = storage_of(tensor)
+        row = None if storage is None else self.storages.of(storage)
+        return row is not None and row.is_pinned
 
     def of(self, tensor: Tensor) -> Claim:
         """Return what is known of a tensor; for one that has no storage of its own nothing is."""
@@ -151,13 +151,10 @@ class Claims:
 
     def put_storage(self, storage: torch.UntypedStorage, device: torch.device | None, origin: Origin | None) -> None:
         """The same for a storage without a tensor, as loading a file has it."""
-        if device == CPU and origin is None:
-            self._claims.pop(storage._cdata, None)
-        else:
-            self._claims[storage._cdata] = StorageWeakRef(storage), Claim(device, origin)
-        if len(self._claims) >= self._sweep_at:
-            self._claims = {key: row for key, row in list(self._claims.items()) if not row[0].expired()}
-            self._sweep_at = max(_FEW, 2 * len(self._claims))
+        if device != CPU or origin is not None:
+            self.storages.row(storage).claim = Claim(device, origin)
+        elif (row := self.storages.of(storage)) is not None:
+            row.claim = None
         if self.memory is not None:
             self.memory.put(storage, is_held=device == COUNTED)
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator, Sequence
 
 from gpucheck import units
-from gpucheck.program.run.judge import at, costly, peak_text
+from gpucheck.program.run.judge import at, costly
 from gpucheck.render.blocks import (
     UNKNOWN,
     Block,
@@ -293,7 +293,7 @@ def _dry_memory(memory: DryMemory) -> Iterator[Block]:
     peak = memory.peak
     of = "" if memory.total_bytes is None else f" of {units.capacity(memory.total_bytes)}"
     where = f" in {peak.phase}, step {peak.step + 1}" + (f", {peak.place}" if peak.place else "")
-    yield Line(f"tensors on the device: peak {peak_text(memory)}{of}{where}")
+    yield Line(f"tensors on the device: peak {units.capacity(peak.allocated_bytes)}{of}{where}")
     kept = {
         "parameters": memory.parameters_bytes,
         "gradients": memory.gradients_bytes,

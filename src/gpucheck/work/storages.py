@@ -1,7 +1,8 @@
-"""The memory that tensors without data would take on their device: exact sums of storages, by place and phase.
+"""What is known of each storage, in one table, and the memory that tensors without data would take on their device.
 
-A storage counts from when it claims a device until it is freed, in blocks as the allocator hands them out. What
-kernels take for themselves, and what the allocator keeps, is not counted. Free of torch.
+The memory are exact sums of storages, by place and phase: each counts from when it claims a device until it is freed,
+in blocks as the allocator hands them out. What libraries take for themselves, and what the allocator keeps, is not
+counted.
 """
 
 from __future__ import annotations
@@ -13,13 +14,68 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
 # kMinBlockSize of torch's CUDACachingAllocator: `memory_allocated` counts in these.
 BLOCK_BYTES = 512
+
+# Up to torch 2.9 a storage's object may end long after the storage, whose own memory a reference keeps: all are asked.
+_LATE = torch.__version__ < (2, 10)
 
 # What made a storage, like a line of a program.
 P = TypeVar("P")
 # Who made it, None for nobody, and the phase in which it did.
 Key = tuple[P | None, str]
+
+
+@dataclass(slots=True)
+class Row:
+    """One storage: what it claims, whether it is pinned, and what of the memory it holds: bytes, who made it, step."""
+
+    reference: StorageWeakRef
+    claim: Any = None
+    is_pinned: bool = False
+    held: tuple[int, Key[Any], int] | None = None
+
+
+class Storages:
+    """Rows by the storage in C++, whose address is not given away while a reference is kept. `freed` gets each that is
+    gone, once somebody asks."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Row] = {}
+        self.freed: Callable[[Row], None] = lambda row: None
+        # Whose object in Python ended. It may be revived: torch up to 2.9 does that with one that was found in a
+        # cycle, such as `torch.save` leaves. So it is asked again until the storage itself is gone.
+        self._ended: list[int] = []
+        self._lock = threading.RLock()
+
+    def of(self, storage: Any) -> Row | None:
+        """Return the row of a storage, None where nothing is known of it."""
+        return self.rows.get(storage._cdata)
+
+    def row(self, storage: Any) -> Row:
+        """Return the row of a storage; a new one where there is none."""
+        with self._lock:
+            self.sweep()
+            row = self.of(storage)
+            if row is None:
+                row = self.rows[storage._cdata] = Row(StorageWeakRef(storage))
+                weakref.finalize(storage, self._ended.append, storage._cdata).atexit = False
+            return row
+
+    def sweep(self) -> None:
+        """Let go of the storages that are gone."""
+        with self._lock:
+            ended = self._ended[:]
+            del self._ended[: len(ended)]  # others may be told meanwhile
+            asked = list(self.rows) if _LATE else ended
+            for key in asked:
+                if self.rows[key].reference.expired():
+                    self.freed(self.rows.pop(key))
+                elif not _LATE:
+                    self._ended.append(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +101,27 @@ class Memory(Generic[P]):
     moment: Callable[[], tuple[str, int]] = lambda: ("forward", 0)
     where: Callable[[], P | None] = lambda: None
     block_bytes: int = BLOCK_BYTES
-    allocated: int = 0
+    storages: Storages = field(default_factory=Storages)
     # Since the start, since the program reset it, and in each phase.
     peak: int = 0
     peak_since_reset: int = 0
     peaks: dict[str, int] = field(default_factory=dict)
     peak_at: tuple[P | None, str, int, int] = (None, "forward", 0, 0)
     exceeded: Moment[P] | None = None
-    # What may be held beside `allocated`, and the most that it may have been together.
-    uncertain: int = 0
-    most: int = 0
-    # What is there, by the storage's id: its bytes, how many `more` it may take, who made it, and in which step.
-    live: dict[int, tuple[int, int, Key[P], int]] = field(default_factory=dict)
+    _allocated: int = 0
     _by_key: dict[Key[P], int] = field(default_factory=dict)
     _at_peak: dict[Key[P], int] | None = field(default_factory=dict)
     _here: threading.local = field(default_factory=threading.local)
     _lock: Any = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        self.storages.freed = self._free
+
+    @property
+    def allocated(self) -> int:
+        """The bytes that are held now."""
+        self.storages.sweep()
+        return self._allocated
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -71,51 +132,66 @@ class Memory(Generic[P]):
         finally:
             self._here.paused = before
 
-    def put(self, storage: Any, *, is_held: bool, more: int = 0) -> None:
-        """A storage claims the device, or with `is_held` False another place. It may take `more` bytes than it has."""
-        key = id(storage)
+    def put(self, storage: Any, *, is_held: bool) -> None:
+        """A storage claims the device, or with `is_held` False another place."""
         if not is_held:
-            self._freed(key)
+            row = self.storages.of(storage)
+            if row is not None:
+                self._free(row)
             return
-        size = -(-storage.nbytes() // self.block_bytes) * self.block_bytes
-        if key in self.live or not size or getattr(self._here, "paused", False):
+        size = self._blocks(storage.nbytes())
+        if not size or getattr(self._here, "paused", False):
             return
+        row = self.storages.row(storage)
+        if row.held is None:
+            row.held = self._take(size)
+
+    def lend(self, size: int) -> None:
+        """A kernel takes so many bytes and gives them back before it ends: only peaks know of them."""
+        if size and not getattr(self._here, "paused", False):
+            self.storages.sweep()
+            lent = self._take(self._blocks(size))
+            self._give_back(lent)
+
+    def _blocks(self, size: int) -> int:
+        return -(-size // self.block_bytes) * self.block_bytes
+
+    def _take(self, size: int) -> tuple[int, Key[P], int]:
         place, (phase, step) = self.where(), self.moment()
         with self._lock:
-            self.live[key] = size, more, (place, phase), step
-            self.uncertain += more
             self._by_key[place, phase] = self._by_key.get((place, phase), 0) + size
-            self.allocated += size
+            self._allocated += size
             self._raise_peaks(place, phase, step, size)
-        weakref.finalize(storage, self._freed, key).atexit = False
+        return size, (place, phase), step
 
     def unmet(self, size: int) -> Moment[P]:
         """Return the moment of a request of so many bytes that cannot be met."""
         phase, step = self.moment()
+        allocated = self.allocated
         with self._lock:
-            return Moment(self.where(), phase, step, size, self.allocated + size, _largest(self._by_key))
+            return Moment(self.where(), phase, step, size, allocated + size, _largest(self._by_key))
 
     def _raise_peaks(self, place: P | None, phase: str, step: int, size: int) -> None:
-        self.most = max(self.most, self.allocated + self.uncertain)
-        self.peak_since_reset = max(self.peak_since_reset, self.allocated)
-        self.peaks[phase] = max(self.peaks.get(phase, 0), self.allocated)
-        if self.allocated > self.peak:
-            self.peak, self.peak_at, self._at_peak = self.allocated, (place, phase, step, size), None
-        if self.total_bytes is not None and self.allocated > self.total_bytes and self.exceeded is None:
-            self.exceeded = Moment(place, phase, step, size, self.allocated, _largest(self._by_key))
+        self.peak_since_reset = max(self.peak_since_reset, self._allocated)
+        self.peaks[phase] = max(self.peaks.get(phase, 0), self._allocated)
+        if self._allocated > self.peak:
+            self.peak, self.peak_at, self._at_peak = self._allocated, (place, phase, step, size), None
+        if self.total_bytes is not None and self._allocated > self.total_bytes and self.exceeded is None:
+            self.exceeded = Moment(place, phase, step, size, self._allocated, _largest(self._by_key))
 
-    def _freed(self, key: int) -> None:
+    def _free(self, row: Row) -> None:
+        held, row.held = row.held, None
+        if held is not None:
+            self._give_back(held)
+
+    def _give_back(self, held: tuple[int, Key[P], int]) -> None:
         with self._lock:
-            if key not in self.live:
-                return
             self._settle()  # the first that is freed after a peak ends it
-            size, more, owner, _ = self.live.pop(key)
-            self.uncertain -= more
-            self.allocated -= size
-            self._by_key[owner] -= size
+            self._allocated -= held[0]
+            self._by_key[held[1]] -= held[0]
 
     def _settle(self) -> None:
-        if self._at_peak is None and self.allocated == self.peak:
+        if self._at_peak is None and self._allocated == self.peak:
             self._at_peak = dict(self._by_key)
 
     def top(self) -> Moment[P]:

@@ -28,7 +28,7 @@ from gpucheck.messages import message_of
 from gpucheck.program import engine, placement, rules, simulated_cuda, simulated_devices
 from gpucheck.program.options import Device
 from gpucheck.program.run import counters, hooks, memory_peaks
-from gpucheck.program.simulated_devices import COUNTED, Claims, Place, here, is_ours, rank, storage_of, text_of
+from gpucheck.program.simulated_devices import COUNTED, Claims, Place, here, is_ours, rank, text_of
 from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment
 
@@ -150,7 +150,7 @@ def _device_of(tensor: Any) -> str | None:
 
 def _is_pinned(tensor: Any) -> bool:
     with memory_peaks.unseen():
-        return storage_of(tensor) in _world.pinned
+        return _world.claims.is_pinned(tensor)
 
 
 # -- what has no part on a CPU ----------------------------------------------------------------------------------------
@@ -326,7 +326,6 @@ def _end() -> None:
         _say(
             "memory",
             peak=_told(memory.top()),
-            most=memory.most,
             phases=memory.peaks,
             assumed=len(_world.assumed),
             trains=_trains,

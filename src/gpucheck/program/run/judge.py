@@ -284,10 +284,9 @@ _FORK_FIX = (
     "in a DataLoader's worker return CPU tensors and move the batch in the main process; else start processes "
     "with spawn"
 )
-_UNPUBLISHED = "cuDNN does not publish how much memory an RNN keeps"
 # `work.storages` sums tensors, in blocks as CUDA's allocator hands them out.
 _NOT_COUNTED = (
-    "workspaces of cuDNN, cuBLAS and attention's backward pass",
+    "workspaces of cuDNN, and of cuBLAS (two to four in training, of 32 MiB each on Hopper, 8 MiB before)",
     "buffers of NCCL",
     "the CUDA context (about 300 to 600 MiB for each process)",
     "memory that the allocator caches or fragments",
@@ -368,7 +367,6 @@ def _memory(read: counters.Read, options: RunOptions) -> DryMemory | None:
         optimizer_bytes=kept.get("optimizer"),
         exceeded=None if exceeded is None else from_json(MemoryMoment, exceeded["peak"]),
         not_counted=_NOT_COUNTED,
-        most_bytes=said["most"],
     )
 
 
@@ -526,9 +524,8 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
     if memory is None or memory.total_bytes is None:
         return
     peak, total = memory.peak, memory.total_bytes
-    highest = max(memory.most_bytes or 0, peak.allocated_bytes)
-    most = f"peak {peak_text(memory)} of {capacity(total)}"
-    evidence: dict[str, Any] = {"peak_bytes": peak.allocated_bytes, "most_bytes": highest, "total_bytes": total}
+    most = f"peak {capacity(peak.allocated_bytes)} of {capacity(total)}"
+    evidence: dict[str, Any] = {"peak_bytes": peak.allocated_bytes, "total_bytes": total}
     if memory.exceeded is not None:
         first = memory.exceeded
         held = ", ".join(f"{one.place or 'unknown'} {capacity(one.bytes)}" for one in first.held[:3])
@@ -538,25 +535,12 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
         message += f"; most held by {held}" if held else ""
         verdict: Verdict = "info" if result.assumed_count and not result.has_values and not result.steps else "fail"
         yield Finding("run.dry.memory", verdict, "out of memory", message, evidence, _advice_of(memory))
-    elif highest > total:
-        message = f"{most}: it fits at {capacity(peak.allocated_bytes)} but not at {capacity(highest)}; {_UNPUBLISHED}"
-        yield Finding("run.dry.memory", "inconclusive", "memory may run out", message, evidence)
-    elif highest >= _CLOSE * total:
+    elif peak.allocated_bytes >= _CLOSE * total:
         message = f"{most} in tensors only; workspaces, the context and fragmentation are extra"
         yield Finding("run.dry.memory", "warn", "memory is close to full", message, evidence)
     else:
-        share = percent(highest / total)
-        bound = "" if highest == peak.allocated_bytes else "at most "
-        yield Finding("run.dry.memory", "pass", f"tensors take {bound}{share} of the memory", most, evidence)
-
-
-def peak_text(memory: DryMemory) -> str:
-    """The peak, or the two figures between which it lies."""
-    least, highest = capacity(memory.peak.allocated_bytes), capacity(memory.most_bytes or 0)
-    if (memory.most_bytes or 0) <= memory.peak.allocated_bytes:
-        return least
-    number, _, unit = least.partition(" ")
-    return f"{number if highest.endswith(f' {unit}') else least} to {highest}"
+        share = percent(peak.allocated_bytes / total)
+        yield Finding("run.dry.memory", "pass", f"tensors take {share} of the memory", most, evidence)
 
 
 def _advice_of(memory: DryMemory) -> str | None:

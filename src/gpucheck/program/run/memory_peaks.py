@@ -424,14 +424,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
 
     def tell(self, say: Callable[[dict[str, Any]], bool], last_step: int) -> None:
         """Write down who made most, and what stayed of all steps but the last, whose results may still be in use."""
-        top, live = self.memory.top(), dict(self.memory.live)
+        top, rows = self.memory.top(), self.memory.storages
+        rows.sweep()
+        live = {key: row.held for key, row in rows.rows.items() if row.held is not None}
         counted = max(self.step - 1, 1)
         kept: dict[Key[_Place], list[int]] = {}
-        for key, (_, _, owner, step) in live.items():
+        for key, (_, owner, step) in live.items():
             # What each step leaves behind grows; what the first leaves alone is a cache.
             if step < counted:
                 kept.setdefault(owner, []).append(key)
-        kept = {owner: keys for owner, keys in kept.items() if len({live[key][3] for key in keys}) >= counted}
+        kept = {owner: keys for owner, keys in kept.items() if len({live[key][2] for key in keys}) >= counted}
         step_ns = self.spent_ns // max(self.step, 1)
         row: dict[str, Any] = {"steps": self.step, "counted": counted, "last_step": last_step, "step_ns": step_ns}
         say({"say": "trace", "peak": top.allocated_bytes, **row})
@@ -457,7 +459,7 @@ def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
         if not issubclass(type(one), torch.Tensor):
             continue
         try:
-            owner = kept.get(id(one.untyped_storage()))
+            owner = kept.get(one.untyped_storage()._cdata)
         except (RuntimeError, NotImplementedError):
             continue
         if owner is None or owner in found or asked.get(owner, 0) >= _ASKED:

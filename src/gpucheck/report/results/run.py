@@ -282,8 +282,7 @@ class DryMemory:
     """Tensors' bytes on the device, in blocks of 512. `total_bytes` is what was asked for, None: not judged.
 
     `parameters_bytes`, `gradients_bytes` and `optimizer_bytes` are exact sums after the last step; None without one.
-    `exceeded` is the first moment at which more was held than there is. `most_bytes` is the peak where all that is not
-    known exactly is as large as it may be.
+    `exceeded` is the first moment at which more was held than there is.
     """
 
     total_bytes: int | None
@@ -295,7 +294,6 @@ class DryMemory:
     optimizer_bytes: int | None
     exceeded: MemoryMoment | None
     not_counted: tuple[str, ...]
-    most_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
