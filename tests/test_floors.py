@@ -56,7 +56,7 @@ SIZES = {
     # Flags have one name on every screen; what a process that ends at once removes; the api judges by statistics of the
     # samples; the median of the others, which fleet and ranks had each; a current folder that was deleted; the text of
     # an exception whose own `__str__` fails. The api takes any collection, and refuses what `judge` refuses.
-    ".": (13, 1107),
+    ".": (13, 1105),
     # A full budget is no slope; a bound is no prediction; where pages may not be counted, what is resident counts. A
     # trial leaves the last block of a budget; what an allocator could not give back is not hoped for again.
     "batch_size": (13, 3082),
@@ -94,13 +94,13 @@ SIZES = {
     # and taken as an H200 and torch's CUDA code have it; a rank's device is the one that it used. Autocast of CUDA,
     # without which memory was up to 72 % too high and dtypes were a CPU's; and dtypes that a CPU alone takes. What
     # CUDA's kernels take while they run (up to 256 MiB of a peak) and the cases of attention that only a CPU fuses.
-    "program": (27, 7360),
+    "program": (27, 7352),
     # What ended a program is its answer; what tests all memory (stress). A narrow table loses the rows of the wide one.
-    "render": (24, 3799),
+    "render": (24, 3798),
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a
     # rank and its cost; whether a rank lost its peer, and who waits in another call. A finding says whether it answers
     # to a threshold: three places looked into its evidence. A document that was cut off is no pass.
-    "report": (17, 1802),
+    "report": (17, 1801),
     "smoke": (6, 918),  # a device that others fill is not called wrong
     # A device slow at times or at the end; one that is ahead of most others; a GPU that is lost without an Xid.
     "stress": (6, 1200),

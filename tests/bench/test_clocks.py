@@ -43,7 +43,10 @@ def test_nothing_is_said_of_free_clocks() -> None:
 def test_heat_is_named_with_clock_and_temperature() -> None:
     found = judged(row(), row("throttled", reasons=("hw_thermal_slowdown",), seconds={"thermal": 1.5, "power": 0.1}))
     assert (found.id, found.verdict, found.title) == ("copy.clocks", "warn", "GPU throttled")
-    assert found.message == "hw thermal slowdown, held for 1.50 s by thermal, clock 1200 of 1980 MHz, 87 °C, in 1 of 2 rows"
+    assert (
+        found.message
+        == "hw thermal slowdown, held for 1.50 s by thermal, clock 1200 of 1980 MHz, 87 °C, in 1 of 2 rows"
+    )
     assert found.fix is not None and "airflow" in found.fix
     assert found.evidence["violations_s"] == {"thermal": 1.5}
 

@@ -303,11 +303,7 @@ def _attention(
         given = cast(world, given, torch.get_autocast_dtype("cuda"))
     if not _is_fused(given[0], given[1], given[2], attn_mask, enable_gqa):
         with sdpa_kernel(SDPBackend.MATH) if torch.backends.cuda.math_sdp_enabled() else contextlib.nullcontext():
-            if (
-                not dropout_p
-                or len({one.dtype for one in given[:3]}) > 1
-                or query.shape[-3:-2] != key.shape[-3:-2]
-            ):
+            if not dropout_p or len({one.dtype for one in given[:3]}) > 1 or query.shape[-3:-2] != key.shape[-3:-2]:
                 return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
             # CUDA's dropout keeps bytes inside of it too.
             scores = torch._scaled_dot_product_attention_math(

@@ -1,8 +1,7 @@
-"""What is known of each storage, in one table, and the memory that tensors without data would take on their device.
+"""The table of storages, and the memory that tensors without data would take on their device.
 
-The memory are exact sums of storages, by place and phase: each counts from when it claims a device until it is freed,
-in blocks as the allocator hands them out. What libraries take for themselves, and what the allocator keeps, is not
-counted.
+Memory is exact sums of storages, by place and phase: each counts from when it claims a device until it is freed, in
+blocks as the allocator hands them out. What libraries take for themselves, and what the allocator keeps, is not counted.
 """
 
 from __future__ import annotations
