@@ -23,6 +23,7 @@ from gpucheck.program.engine import DeviceMismatch, World
 from gpucheck.program.run import hooks
 from gpucheck.program.simulated_cuda import Surface, claimed
 from gpucheck.program.simulated_devices import Claims
+from gpucheck.work.storages import Storages
 
 GPU = torch.device("cuda:0")
 
@@ -117,6 +118,20 @@ def test_a_saved_tensor_stays_where_it_is(surface: Surface) -> None:
     torch.save({"made": made.detach()}, io.BytesIO())
     gc.collect()
     assert made.is_cuda
+
+
+@pytest.mark.parametrize("generation", [0, 2])
+def test_a_storage_that_the_collector_revives_did_not_end(generation: int) -> None:
+    table, storage = Storages(), torch.ones(1).untyped_storage()
+    row = table.row(storage)
+    for is_collection in (True, False):
+        if is_collection:
+            table.collecting("start", generation)
+        row.end()  # as weak references end there
+        if is_collection:
+            table.collecting("stop", generation)
+            assert table.of(storage) is row and row.end.alive
+    assert table.of(storage) is None
 
 
 def test_claims_of_storages_that_are_gone_are_swept() -> None:

@@ -1,12 +1,15 @@
 """The table of storages, and the memory that tensors without data would take on their device.
 
 Memory is exact sums of storages, by place and phase: each counts from when it claims a device until it is freed, in
-blocks as the allocator hands them out. What libraries take for themselves, and what the allocator keeps, is not counted.
+blocks as the allocator hands them out. What libraries take for themselves, and what the allocator keeps, is not
+counted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,8 +22,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 # kMinBlockSize of torch's CUDACachingAllocator: `memory_allocated` counts in these.
 BLOCK_BYTES = 512
 
-# Up to torch 2.9 a storage's object may end long after the storage, whose own memory a reference keeps: all are asked.
-_LATE = torch.__version__ < (2, 10)
+# Up to torch 2.9 a collection of Python's may find a storage's object in a cycle, such as `torch.save` leaves: its weak
+# references end, and then torch revives it, as the storage lives on.
+_REVIVES = torch.__version__ < (2, 10)
 
 # What made a storage, like a line of a program.
 P = TypeVar("P")
@@ -32,49 +36,74 @@ Key = tuple[P | None, str]
 class Row:
     """One storage: what it claims, whether it is pinned, and what of the memory it holds: bytes, who made it, step."""
 
-    reference: StorageWeakRef
+    end: weakref.finalize[Any, Any]
     claim: Any = None
     is_pinned: bool = False
     held: tuple[int, Key[Any], int] | None = None
 
 
 class Storages:
-    """Rows by the storage in C++, whose address is not given away while a reference is kept. `freed` gets each that is
-    gone, once somebody asks."""
+    """Rows by the storage's address in C++, each until it ends. `freed` gets those that have, once somebody asks."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
         self.freed: Callable[[Row], None] = lambda row: None
-        # Whose object in Python ended. It may be revived: torch up to 2.9 does that with one that was found in a
-        # cycle, such as `torch.save` leaves. So it is asked again until the storage itself is gone.
         self._ended: list[int] = []
+        # While Python collects: what holds a storage's address, but not its object's end. A first collection looks only
+        # at what was made since the last one.
+        self._collected: list[tuple[int, StorageWeakRef]] = []
+        self._young: set[int] = set()
         self._lock = threading.RLock()
+        if _REVIVES:
+            watch = functools.partial(_collecting, weakref.ref(self))
+            gc.callbacks.append(watch)
+            weakref.finalize(self, gc.callbacks.remove, watch).atexit = False
 
     def of(self, storage: Any) -> Row | None:
         """Return the row of a storage, None where nothing is known of it."""
+        self.sweep()
         return self.rows.get(storage._cdata)
 
     def row(self, storage: Any) -> Row:
         """Return the row of a storage; a new one where there is none."""
         with self._lock:
-            self.sweep()
             row = self.of(storage)
             if row is None:
-                row = self.rows[storage._cdata] = Row(StorageWeakRef(storage))
-                weakref.finalize(storage, self._ended.append, storage._cdata).atexit = False
+                row = self.rows[storage._cdata] = Row(self._watched(storage))
+                self._young.add(storage._cdata)
             return row
 
     def sweep(self) -> None:
         """Let go of the storages that are gone."""
-        with self._lock:
-            ended = self._ended[:]
-            del self._ended[: len(ended)]  # others may be told meanwhile
-            asked = list(self.rows) if _LATE else ended
-            for key in asked:
-                if self.rows[key].reference.expired():
-                    self.freed(self.rows.pop(key))
-                elif not _LATE:
-                    self._ended.append(key)
+        while self._ended and not self._collected:
+            with self._lock:
+                self.freed(self.rows.pop(self._ended.pop(0)))
+
+    def _watched(self, storage: Any) -> weakref.finalize[Any, Any]:
+        end = weakref.finalize(storage, self._ended.append, storage._cdata)
+        end.atexit = False
+        return end
+
+    def collecting(self, phase: str, generation: int) -> None:
+        """Python's collector begins ("start") or is done: what it revived did not end."""
+        if phase == "start":
+            keys = list(self.rows) if generation else [key for key in self._young if key in self.rows]
+            self._young.clear()
+            there = [(key, self.rows[key].end.peek()) for key in keys]
+            self._collected = [(key, StorageWeakRef(found[0])) for key, found in there if found is not None]
+            return
+        collected, self._collected = self._collected, []
+        for key, reference in collected:
+            row = self.rows[key]
+            if not row.end.alive and not reference.expired():
+                self._ended.remove(key)
+                row.end = self._watched(torch.UntypedStorage._new_with_weak_ptr(reference.cdata))
+
+
+def _collecting(storages: weakref.ref[Storages], phase: str, info: dict[str, int]) -> None:
+    known = storages()
+    if known is not None:
+        known.collecting(phase, info["generation"])
 
 
 @dataclass(frozen=True, slots=True)
