@@ -104,7 +104,8 @@ SIZES = {
     "smoke": (6, 918),  # a device that others fill is not called wrong
     # A device slow at times or at the end; one that is ahead of most others; a GPU that is lost without an Xid.
     "stress": (6, 1200),
-    # A request for memory that cannot be met has its moment. Memory and pinned storages outlive objects in Python.
+    # A request for memory that cannot be met has its moment. One table of storages, for claims, pinned memory and sums;
+    # what Python's collector revives did not end.
     "work": (7, 947),
 }
 
