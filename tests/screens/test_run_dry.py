@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from unittest import mock
 
 import pytest
 import torch
@@ -337,20 +336,3 @@ def test_memory_counts_blocks_by_line_and_phase_until_they_are_freed() -> None:
     assert memory.allocated == 512
     memory.lend(4096)  # what a kernel takes while it runs
     assert (memory.allocated, memory.peak, memory.top().asked_bytes) == (512, 4608, 4096)
-
-
-def test_memory_is_held_while_the_storage_is_and_not_its_object() -> None:
-    """torch up to 2.9 revives an object that the garbage collector found after its weak references were told."""
-    memory = Memory[Place]()
-    storage = torch.UntypedStorage(512)
-    with mock.patch("gpucheck.work.storages.weakref.finalize") as finalize:
-        memory.put(storage, is_held=True)
-    memory.storages.row(storage).is_pinned = True
-    tell, key = finalize.call_args.args[1:]
-    finalize.reset_mock()
-    tell(key)
-    assert (memory.allocated, memory.storages.row(storage).is_pinned) == (512, True)
-    memory.put(storage, is_held=True)
-    assert memory.allocated == 512
-    del storage
-    assert (memory.allocated, memory.storages.rows) == (0, {})
