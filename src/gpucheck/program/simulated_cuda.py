@@ -438,16 +438,24 @@ def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
     return out
 
 
+# kDLCUDA, which torch called kDLGPU before 2.9.
+_DLPACK_CUDA = 2
+
+
 def _dlpack(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
     """What another library gets: of a tensor on a GPU the tensor, which torch alone takes here."""
-    is_ours = _device_get(surface, tensor).type == "cuda" and not tensor.requires_grad
-    return tensor.detach() if is_ours else tensor.__dlpack__(*rest, **kwargs)
+    return tensor.detach() if _is_sent(surface, tensor) else tensor.__dlpack__(*rest, **kwargs)
+
+
+def _is_sent(surface: Surface, tensor: Tensor) -> bool:
+    return bool(_device_get(surface, tensor).type == "cuda" and not tensor.requires_grad)
 
 
 def _dlpack_device(surface: Surface, tensor: Tensor, *rest: Any) -> Any:
     device = _device_get(surface, tensor)
-    is_ours = device.type == "cuda"
-    return (torch.utils.dlpack.DLDeviceType.kDLCUDA, device.index) if is_ours else tensor.__dlpack_device__()
+    if device.type != "cuda":
+        return tensor.__dlpack_device__()
+    return torch.utils.dlpack.DLDeviceType(_DLPACK_CUDA), device.index
 
 
 def _set_grad(surface: Surface, tensor: Tensor, gradient: Any) -> None:
@@ -887,16 +895,17 @@ def _storage_to_device(storage: Any, surface: Surface, device: Any = None, non_b
 
 def _of_dlpack(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     """How tensors come from another library and go there: numpy takes none that is on a GPU."""
-    numpy, take = sys.modules.get("numpy"), torch._C._from_dlpack
+    numpy, take, send = sys.modules.get("numpy"), torch._C._from_dlpack, torch.to_dlpack
     read: Any = getattr(numpy, "from_dlpack", None)
 
     def from_dlpack(x: Any, *args: Any, **kwargs: Any) -> Any:
         surface.world.apart("x", x, CPU, "numpy.from_dlpack", rules.NO_DLPACK, BufferError)
         return read(x, *args, **kwargs)
 
-    yield torch._C, "_from_dlpack", lambda sent: sent if isinstance(sent, Tensor) else take(sent)
+    for home in (torch._C, torch.utils.dlpack):  # before 2.9 in both
+        yield home, "_from_dlpack", lambda sent: sent if isinstance(sent, Tensor) else take(sent)
     for owner in (torch, torch.utils.dlpack):
-        yield owner, "to_dlpack", lambda tensor: tensor.__dlpack__()
+        yield owner, "to_dlpack", lambda tensor: tensor.detach() if _is_sent(surface, tensor) else send(tensor)
     yield numpy, "from_dlpack", from_dlpack
 
 
