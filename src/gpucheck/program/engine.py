@@ -867,7 +867,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         kernel = rules.NO_INTEGERS.get(name.partition("::")[2].removesuffix("_"))
         if kernel is not None and verdict.device is not None and verdict.device.startswith("cuda"):
             first = operands[0][1]
-            if first.layout == torch.strided and not (first.is_floating_point() or first.is_complex()):
+            is_run = kernel in rules.RUN_FOR_NONE or all(tensor.numel() for _, tensor in operands)
+            if is_run and first.layout == torch.strided and not (first.is_floating_point() or first.is_complex()):
                 kind = first.type().rpartition(".")[2].removesuffix("Tensor")
                 raise NotImplementedError(f"\"{kernel}\" not implemented for '{kind}'")
         return verdict, operands
