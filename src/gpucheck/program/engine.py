@@ -946,9 +946,9 @@ def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _as_meta(value: Any) -> Any:
-    """Arguments with their tensors on the meta device; a number on the CPU may stay one."""
+    """Arguments with their tensors on the meta device, numbers too: some operations ask all to lie there."""
     if isinstance(value, Tensor):
-        return value if value.is_meta or value.dim() == 0 else value.to("meta")
+        return value.to("meta")
     if isinstance(value, (list, tuple)):
         return type(value)(map(_as_meta, value)) if type(value) in (list, tuple) else value
     if isinstance(value, dict):
