@@ -306,6 +306,24 @@ def test_a_file_of_tensors_without_values(location: str | None, kind: str) -> No
         assert torch.load(file, map_location=location)["a"].device.type == kind
 
 
+def test_a_number_of_the_cpu_is_taken_without_values() -> None:
+    """torch's kernels without data ask that all lies in one place."""
+    with claimed(World(has_values=False)):
+        x, number = torch.ones(2, 2, device="cuda"), torch.tensor(1.0)
+        assert x.masked_fill(x > 0, number).device.type == "cuda"
+        assert x.index_fill(0, torch.tensor([0], device="cuda"), number).device.type == "cuda"
+
+
+@pytest.mark.parametrize(
+    "make", [torch.empty, torch.zeros, lambda *shape, **more: torch.ones(1).new_empty(shape, **more)]
+)
+def test_what_is_made_in_pinned_memory_is_pinned(make: Any, surface: Surface) -> None:
+    """Without CUDA torch refuses it, which ended the dry run there."""
+    assert make(2, pin_memory=True).is_pinned()
+    with pytest.raises(DeviceMismatch):
+        make(2, pin_memory=True, device="cuda")
+
+
 def test_only_the_hosts_memory_is_pinned(surface: Surface) -> None:
     assert torch.ones(2).pin_memory().is_pinned()
     with pytest.raises(DeviceMismatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -339,6 +340,17 @@ INTEGERS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
+EMPTY: dict[str, Callable[[Callable[..., torch.Tensor]], object]] = {
+    "addmm_cuda": lambda ints: ints(0, 2) @ ints(2, 2),
+    "baddbmm_cuda": lambda ints: torch.bmm(ints(2, 2, 0), ints(2, 0, 2)),
+    "addmv_impl_cuda": lambda ints: ints(0, 2) @ ints(2),
+    "dot": lambda ints: ints(0) @ ints(0),
+    "max_pool2d_with_indices_out_cuda_frame": lambda ints: F.max_pool2d(ints(0, 1, 2, 2), 2),
+    "avg_pool2d_out_cuda_frame": lambda ints: F.avg_pool2d(ints(0, 1, 2, 2), 2),
+    "slow_conv2d_cuda": lambda ints: F.conv2d(ints(0, 1, 2, 2), ints(1, 1, 2, 2)),
+}
+
+
 @pytest.mark.parametrize("kernel", INTEGERS)
 def test_cuda_multiplies_and_pools_no_integers(kernel: str) -> None:
     """A CPU does: the dry run passed, and the program ended on the GPU."""
@@ -348,6 +360,14 @@ def test_cuda_multiplies_and_pools_no_integers(kernel: str) -> None:
         call(gpu(2, 2))
         with pytest.raises(NotImplementedError, match=f"\"{kernel}\" not implemented for 'Long'"):
             call(gpu(2, 2, dtype=torch.long))
+
+
+@pytest.mark.parametrize("kernel", INTEGERS)
+def test_cuda_runs_no_kernel_for_no_integers(kernel: str) -> None:
+    """Such as a batch that a filter left empty. Only a dot product runs its kernel nevertheless."""
+    refused: Any = pytest.raises(NotImplementedError) if kernel == "dot" else contextlib.nullcontext()
+    with claimed(World()), refused:
+        EMPTY[kernel](lambda *shape: gpu(*shape, dtype=torch.long))
 
 
 def test_every_row_has_a_call() -> None:

@@ -867,7 +867,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         kernel = rules.NO_INTEGERS.get(name.partition("::")[2].removesuffix("_"))
         if kernel is not None and verdict.device is not None and verdict.device.startswith("cuda"):
             first = operands[0][1]
-            if first.layout == torch.strided and not (first.is_floating_point() or first.is_complex()):
+            is_run = kernel in rules.RUN_FOR_NONE or all(tensor.numel() for _, tensor in operands)
+            if is_run and first.layout == torch.strided and not (first.is_floating_point() or first.is_complex()):
                 kind = first.type().rpartition(".")[2].removesuffix("Tensor")
                 raise NotImplementedError(f"\"{kernel}\" not implemented for '{kind}'")
         return verdict, operands
@@ -945,9 +946,9 @@ def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _as_meta(value: Any) -> Any:
-    """Arguments with their tensors on the meta device; a number on the CPU may stay one."""
+    """Arguments with their tensors on the meta device, numbers too: some operations ask all to lie there."""
     if isinstance(value, Tensor):
-        return value if value.is_meta or value.dim() == 0 else value.to("meta")
+        return value.to("meta")
     if isinstance(value, (list, tuple)):
         return type(value)(map(_as_meta, value)) if type(value) in (list, tuple) else value
     if isinstance(value, dict):

@@ -369,8 +369,10 @@ _RUN_DRY = of(
     Id(
         "run.dry.dtype",
         "operands have one data type",
-        "An operation got operands whose data types it does not accept together, or autocast refuses it.",
-        "convert one of them, or put the line under autocast; binary_cross_entropy_with_logits for the refused one",
+        "An operation got operands whose data types it does not accept together, or integers for which CUDA has "
+        "no kernel, or autocast refuses it.",
+        "convert one of them, or put the line under autocast; if autocast refuses binary_cross_entropy, use "
+        "binary_cross_entropy_with_logits",
     ),
     Id(
         "run.dry.fork",
@@ -382,8 +384,8 @@ _RUN_DRY = of(
         "run.dry.memory",
         "tensors fit into the given memory",
         "Memory of tensors and of torch's own kernels, by phase and line. Not counted: workspaces of cuDNN, and of "
-        "cuBLAS (two to four in training, of 32 MiB each on Hopper, 8 MiB before), buffers of NCCL, the CUDA context "
-        "(300 to 600 MiB for each process), and memory that the allocator keeps or that is fragmented.",
+        "cuBLAS (two to four in training, of 32 MiB each on Hopper, 8 MiB on earlier GPUs), buffers of NCCL, the CUDA "
+        "context (300 to 600 MiB for each process), and memory that the allocator keeps or that is fragmented.",
         "follow the finding: batch size, checkpointing or data type first",
     ),
     Id(

@@ -64,6 +64,8 @@ NO_INTEGERS = {
     **{f"avg_pool{n}d": f"avg_pool{n}d_out_cuda_frame" for n in (2, 3)},
     "convolution": "slow_conv2d_cuda",
 }
+# Those of them that run, and so refuse, where an operand is empty too.
+RUN_FOR_NONE = ("dot", NO_INTEGERS["avg_pool3d"])
 NO_KERNEL = f'"({"|".join(sorted({*NO_INTEGERS.values()}))})" not implemented for'
 # How torch says that operands differ in dtype, on CUDA and on a CPU alike, or have one that CUDA does not take.
 MIXED_DTYPES = re.compile(

@@ -79,6 +79,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             answer = _ANSWERS.get(func)
             if answer is not None:
                 return answer(self, *args, **kwargs)
+            if kwargs.get("pin_memory"):  # without CUDA torch has no pinned memory
+                out = self.__torch_function__(func, types, args, {**kwargs, "pin_memory": False})
+                return _pinned(self, func, out)
             is_factory = func in self._constructors and kwargs.get("out") is None
             if is_factory or kwargs.get("device") is not None:
                 return self._made(func, args, kwargs)
@@ -399,10 +402,15 @@ def _format(surface: Surface, tensor: Tensor, spec: str) -> str:
 
 def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
     surface.check_host(_T.pin_memory, [("self", tensor)])
-    out = tensor.clone()
-    for storage in storages_of(out):
+    return _pinned(surface, _T.pin_memory, tensor.clone())
+
+
+def _pinned(surface: Surface, func: Any, tensor: Tensor) -> Tensor:
+    """The tensor that `func` made in memory of the host, which is pinned from now on."""
+    surface.check_host(func, [("out", tensor)])
+    for storage in storages_of(tensor):
         surface.world.claims.storages.row(storage).is_pinned = True
-    return out
+    return tensor
 
 
 def _tolist(surface: Surface, tensor: Tensor) -> Any:

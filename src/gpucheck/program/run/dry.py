@@ -243,7 +243,7 @@ _compile = torch.compile
 
 def _uncompiled(model: Any = None, **options: Any) -> Any:
     """`torch.compile` here: the model itself. Compiled code is not seen operation by operation. Raises what torch does
-    of options and of a Python that it does not know."""
+    of a keyword and of a Python that it does not know."""
     _compile(**options)
     _remark("torch.compile is skipped: the program runs eagerly, which may use more memory")
     return (lambda function: function) if model is None else model

@@ -286,7 +286,7 @@ _FORK_FIX = (
 )
 # `work.storages` sums tensors, in blocks as CUDA's allocator hands them out.
 _NOT_COUNTED = (
-    "workspaces of cuDNN, and of cuBLAS (two to four in training, of 32 MiB each on Hopper, 8 MiB before)",
+    "workspaces of cuDNN, and of cuBLAS (two to four in training, of 32 MiB each on Hopper, 8 MiB on earlier GPUs)",
     "buffers of NCCL",
     "the CUDA context (about 300 to 600 MiB for each process)",
     "memory that the allocator caches or fragments",
