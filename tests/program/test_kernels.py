@@ -162,6 +162,22 @@ def test_what_kernels_take_while_they_run_is_counted(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "given",
+    [
+        lambda: torch.ones((), device="cuda"),
+        lambda: torch.ones(4, 0, device="cuda"),
+        lambda: torch.eye(3).to_sparse_csr().cuda(),
+        lambda: torch.nested.nested_tensor([torch.ones(2)], device="cuda"),
+    ],
+    ids=["number", "empty", "CSR", "nested"],
+)
+def test_what_has_no_rows_is_reduced_too(given: Callable[[], Tensor]) -> None:
+    made = World(claims=Claims(Memory()))
+    with claimed(made):
+        assert given().sum(-1, keepdim=True).is_cuda
+
+
+@pytest.mark.parametrize(
     ("loss", "size"),
     [
         (F.mse_loss, MIB),
@@ -441,6 +457,14 @@ def test_regions_nest_end_and_leave_other_devices_alone(world: World) -> None:
     with torch.autocast("cpu", dtype=LOW):
         assert (layer(x).dtype, (torch.ones(2, 2) @ torch.ones(2, 2)).dtype) == (FULL, LOW)
     assert torch.autocast("cuda", dtype=LOW)(layer)(x).dtype == LOW
+
+
+def test_a_region_of_the_cpu_casts_its_weights_anew(world: World) -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    for value in (1.0, 2.0):
+        nn.init.constant_(layer.weight, value)
+        with torch.autocast("cpu", dtype=LOW):
+            assert layer(torch.ones(1, 1)).item() == value
 
 
 def test_functions_checkpoints_and_threads_keep_to_the_region(world: World) -> None:

@@ -428,7 +428,7 @@ def _lent(name: str, args: Sequence[Any], out: Any, card: Device) -> int:
         is_whole = isinstance(out, Tensor) and out.numel() == args[0].numel() and "loss" in name
         return 0 if is_whole else _WHOLE[name] * int(args[0].nbytes)
     if name in _REDUCE and isinstance(out, Tensor) and len(args) > _REDUCE[name] and args[_REDUCE[name]]:
-        return _lent_to_reduce(args[0], {dim % args[0].dim() for dim in args[_REDUCE[name]]}, out, card)
+        return _lent_to_reduce(args[0], args[_REDUCE[name]], out, card)
     if name == "aten::embedding_dense_backward" and args[1].numel() > 3072:  # fewer are added one by one
         return _lent_to_embed(args[1].numel(), out)
     if name == "aten::_embedding_bag_backward":
@@ -445,12 +445,14 @@ def _lent_to_embed(indices: int, out: Tensor) -> int:
     return sums + _SORTED * indices
 
 
-def _lent_to_reduce(given: Tensor, dims: set[int], out: Tensor, card: Device) -> int:
+def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, card: Device) -> int:
     """Partial results of blocks that share the rows of a matrix, as of a bias's gradient: setReduceConfig of torch's
     Reduce.cuh. Where the innermost dimension is reduced they are few."""
+    if given.is_nested or given.layout != torch.strided or not given.numel():
+        return 0
     wide = [dim for dim in range(given.dim()) if given.shape[dim] > 1]
     outputs = out.numel()
-    if not outputs or not wide or (inner := min(wide, key=given.stride)) in dims:
+    if not wide or (inner := min(wide, key=given.stride)) in {dim % given.dim() for dim in dims}:
         return 0
     rows = given.numel() // outputs
     vector = next(one for one in (4, 2, 1) if given.shape[inner] % one == 0) if given.stride(inner) == 1 else 1

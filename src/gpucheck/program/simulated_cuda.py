@@ -751,6 +751,13 @@ def _old_classes(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
+    clear = torch.clear_autocast_cache
+
+    def uncast() -> None:
+        """A region of autocast has ended, which may be one of the CPU's."""
+        surface.world.casts.clear()
+        clear()
+
     patches: list[tuple[Any, str, Any]] = [
         *((torch.cuda, name, value) for name, value in _cuda_functions(surface.world).items()),
         *_old_classes(surface),
@@ -761,7 +768,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.nn.parallel._functions.Scatter, "apply", staticmethod(_scattered)),
         # Its argument is read before the mode is asked, and ours is no stream of C++'s.
         (torch.Tensor, "record_stream", _constant(None)),
-        (torch, "clear_autocast_cache", surface.world.casts.clear),  # a region has ended
+        (torch, "clear_autocast_cache", uncast),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
         (torch.UntypedStorage, "cuda", functools.partialmethod(_storage_to_device, surface)),
         *_of_files(surface),
