@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gpucheck.program import rules
 from gpucheck.program.engine import World, tensors_in
@@ -300,6 +301,11 @@ def test_a_list_as_an_index_lies_beside_what_it_indexes(world: World, index: Any
         x[index] += torch.ones(3)
 
 
+def test_a_jagged_tensor_is_made_on_the_device(world: World) -> None:
+    made = torch.nested.nested_tensor([torch.ones(1, 2), torch.ones(2, 2)], device="cuda", layout=torch.jagged)
+    assert made.is_cuda and made.values().is_cuda and made.offsets().is_cuda
+
+
 def test_without_values_a_norms_own_writes_are_no_copies() -> None:
     """`run` counts what Python copies; an operation that torch runs as Python copies too."""
     made = World(claims=Claims(Memory()), has_values=False)
@@ -465,6 +471,32 @@ def test_a_region_of_the_cpu_casts_its_weights_anew(world: World) -> None:
         nn.init.constant_(layer.weight, value)
         with torch.autocast("cpu", dtype=LOW):
             assert layer(torch.ones(1, 1)).item() == value
+
+
+def test_a_thread_whose_region_ends_takes_no_cast_from_another(world: World) -> None:
+    class Cleared(WeakIdKeyDictionary):  # type: ignore[misc]
+        def __setitem__(self, weight: Tensor, made: Tensor) -> None:
+            super().__setitem__(weight, made)
+            self.clear()
+
+    world.casts = Cleared()
+    with torch.autocast("cuda", dtype=LOW):
+        assert nn.Linear(2, 2, device="cuda")(torch.ones(1, 2, device="cuda")).dtype == LOW
+
+
+def test_what_torchvision_casts_is_cast(world: World) -> None:
+    """As its kernels in C++ do: they ask C++ where a tensor lies."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    try:
+        library.define("of_two(Tensor rows, Tensor boxes) -> Tensor")
+        library.impl("of_two", lambda rows, boxes: rows + boxes.view(rows.dtype), "CompositeExplicitAutograd")
+        library.impl("of_two", torch.library.fallthrough_kernel, "AutocastCUDA")
+        low, full = torch.ones(2, dtype=LOW, device="cuda"), torch.ones(2, device="cuda")
+        with torch.autocast("cuda", dtype=LOW):
+            made = torch.ops.torchvision.of_two(low, full)
+        assert made.dtype == LOW and made.is_cuda
+    finally:
+        library._destroy()
 
 
 def test_functions_checkpoints_and_threads_keep_to_the_region(world: World) -> None:

@@ -208,6 +208,16 @@ def autocasting(world: World) -> Iterator[None]:
         library._destroy()
 
 
+def call(world: World, func: Any, args: Any, kwargs: Any) -> Any:
+    """Call it. In a region of autocast torchvision's own kernels run in float32 and return the dtype of the first."""
+    name, registered = getattr(func, "_qualified_op_name", ""), torch._C._dispatch_get_registrations_for_dispatch_key
+    is_cast = name.startswith("torchvision::") and torch.is_autocast_enabled("cuda")
+    if not is_cast or name not in registered("AutocastCUDA"):
+        return func(*args, **kwargs)
+    out = func(*cast(world, args, torch.float32), **cast(world, kwargs, torch.float32))
+    return cast(world, out, next(tensors_in([args, kwargs])).dtype)
+
+
 def _autocast(world: World, func: Any, name: str, *args: Any, **kwargs: Any) -> Any:
     """Call an operation that autocast knows, in a region of it. Raises RuntimeError as torch does."""
     with _without("AutocastCUDA"):
@@ -263,10 +273,11 @@ def cast(world: World, value: Any, dtype: torch.dtype) -> Any:
     is_weight = value.dtype == torch.float32 and value.requires_grad and value.is_leaf and not value._is_view()
     if not is_kept or not is_weight or dtype != torch.get_autocast_dtype("cuda"):
         return value.to(dtype)
-    if value not in world.casts:
+    kept = world.casts.get(value)  # a thread whose region ends clears them all
+    if kept is None:
         with torch.set_grad_enabled(_KEEPS_GRADIENTS or torch.is_grad_enabled()):
-            world.casts[value] = value.to(dtype)
-    return world.casts[value]
+            kept = world.casts[value] = value.to(dtype)
+    return kept
 
 
 # -- dropout -----------------------------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             kwargs = {name: self._sent(func, one, target) for name, one in kwargs.items()}
         self._give_back([*args, *kwargs.values()])
         with self.world.calling(name_of(func), device):
-            out = func(*args, **kwargs)
+            out = engine.call(self.world, func, args, kwargs)
         if func is torch._pad_packed_sequence:  # it decomposes before an operation is seen
             self.world.claims.put(out[1], CPU)
         return out
@@ -912,8 +912,8 @@ def _nested(surface: Surface) -> Callable[..., Any]:
     original = torch.nested.nested_tensor
 
     def nested_tensor(*args: Any, device: Any = None, **kwargs: Any) -> Any:
-        if device is None:
-            return original(*args, **kwargs)
+        if device is None or kwargs.get("layout") is torch.jagged:  # which is made by calls that do ask
+            return original(*args, device=device, **kwargs)
         return surface._made(original, args, {**kwargs, "device": device})
 
     return nested_tensor
