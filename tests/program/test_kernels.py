@@ -5,6 +5,8 @@ And the dtypes of CUDA's autocast: each was compared with torch 2.9's own CUDA d
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from gpucheck.program import rules
+from gpucheck.program import engine, rules
 from gpucheck.program.engine import World, tensors_in
 from gpucheck.program.simulated_cuda import claimed
 from gpucheck.program.simulated_devices import Claims
@@ -92,6 +94,40 @@ def test_what_no_fused_kernel_takes_keeps_the_scores(world: World) -> None:
     # Before and after the dropout, and a byte for each.
     assert 2.25 * SCORES <= held <= 2.25 * SCORES + 64 * KIB
     assert kept(world, lambda: (query @ key.transpose(-2, -1)).softmax(-1) @ value) >= SCORES
+
+
+def test_a_dropout_that_no_fused_kernel_takes_keeps_to_the_mask() -> None:
+    mask = torch.tensor([[True, False], [True, True]])
+    with claimed(World()):
+        q = gpu(1, 1, 2, 4, dtype=torch.float64)
+        with mock.patch.object(torch, "native_dropout", lambda scores, *rest: (scores, None)):
+            seen = F.scaled_dot_product_attention(q, q, q, mask.cuda(), dropout_p=0.5)
+        assert torch.allclose(seen, F.scaled_dot_product_attention(q, q, q, mask.cuda()))
+
+
+@contextlib.contextmanager
+def _within(original: Any, told: Callable[[], object], backend: Any) -> Iterator[None]:
+    with original(backend):
+        told()
+        yield
+
+
+def test_a_thread_leaves_another_the_kernels_of_attention(world: World) -> None:
+    q = gpu(1, 1, 2, 4, dtype=torch.float64)
+    other = threading.Thread(target=lambda: F.scaled_dot_product_attention(q, q, q))
+    seen: list[str] = []
+
+    def told() -> None:
+        seen.append("in")
+        if other.ident is None:
+            other.start()
+            other.join(0.1)
+        seen.append("out")
+
+    with mock.patch.object(engine, "sdpa_kernel", functools.partial(_within, engine.sdpa_kernel, told)):
+        F.scaled_dot_product_attention(q, q, q)
+        other.join()
+    assert seen == ["in", "out", "in", "out"]
 
 
 def test_a_case_that_only_a_cpu_fuses_keeps_the_scores(world: World) -> None:

@@ -292,6 +292,10 @@ def _dropout(world: World, original: Any, input: Any, p: float, train: bool) -> 
 # -- attention ---------------------------------------------------------------------------------------------------------
 
 
+# Which kernels there are is told to all threads: one that takes the others away for a call would take them for good.
+_CHOOSING = threading.RLock()
+
+
 def _attention(
     world: World,
     original: Any,
@@ -312,21 +316,21 @@ def _attention(
         return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
     if torch.is_autocast_enabled("cuda"):
         given = cast(world, given, torch.get_autocast_dtype("cuda"))
-    if not _is_fused(given[0], given[1], given[2], attn_mask, enable_gqa):
-        with sdpa_kernel(SDPBackend.MATH) if torch.backends.cuda.math_sdp_enabled() else contextlib.nullcontext():
-            if not dropout_p or len({one.dtype for one in given[:3]}) > 1 or query.shape[-3:-2] != key.shape[-3:-2]:
-                return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
-            # CUDA's dropout keeps bytes inside of it too.
-            scores = torch._scaled_dot_product_attention_math(
-                *given[:3], *given[3:] or [None], 0.0, is_causal, **options
-            )
-            return torch.native_dropout(scores[1], dropout_p, True)[0] @ given[2]
+    if attn_mask is not None and attn_mask.dtype == torch.bool:  # all of them add it to each score
+        zero = torch.zeros((), dtype=given[0].dtype, device=device)
+        given[3] = torch.where(given[3], zero, float("-inf"))
+    added = given[3] if attn_mask is not None else None
+    with _CHOOSING:
+        if not _is_fused(given[0], given[1], given[2], attn_mask, enable_gqa):
+            with sdpa_kernel(SDPBackend.MATH) if torch.backends.cuda.math_sdp_enabled() else contextlib.nullcontext():
+                if not dropout_p or len({one.dtype for one in given[:3]}) > 1 or query.shape[-3:-2] != key.shape[-3:-2]:
+                    return original(query, key, value, added, dropout_p, is_causal, **options)
+                # CUDA's dropout keeps bytes inside of it too.
+                scores = torch._scaled_dot_product_attention_math(*given[:3], added, 0.0, is_causal, **options)
+                return torch.native_dropout(scores[1], dropout_p, True)[0] @ given[2]
     batch, heads, rows = query.shape[:3]
-    if attn_mask is not None:  # the kernels add it to each score, and make a gradient of each
-        if given[3].dtype == torch.bool:
-            zero = torch.zeros((), dtype=given[0].dtype, device=device)
-            given[3] = torch.where(given[3], zero, float("-inf"))
-        given[3] = given[3].expand(batch, heads, rows, key.shape[2])
+    if added is not None:  # the kernels make a gradient of each score
+        given[3] = added.expand(batch, heads, rows, key.shape[2])
 
     # The heads of a row lie beside each other in the result, so that joining them makes no copy.
     def compute(*tensors: Tensor) -> Made:
