@@ -18,9 +18,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import sdpa_kernel
 from torch.utils.weak import WeakIdKeyDictionary
 
-from gpucheck.program import engine, rules
+from gpucheck.program import rules
 from gpucheck.program.engine import World, tensors_in
 from gpucheck.program.simulated_cuda import claimed
 from gpucheck.program.simulated_devices import Claims
@@ -124,7 +125,7 @@ def test_a_thread_leaves_another_the_kernels_of_attention(world: World) -> None:
             other.join(0.1)
         seen.append("out")
 
-    with mock.patch.object(engine, "sdpa_kernel", functools.partial(_within, engine.sdpa_kernel, told)):
+    with mock.patch("gpucheck.program.engine.sdpa_kernel", functools.partial(_within, sdpa_kernel, told)):
         F.scaled_dot_product_attention(q, q, q)
         other.join()
     assert seen == ["in", "out", "in", "out"]
