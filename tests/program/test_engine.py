@@ -11,6 +11,7 @@ import os
 import pickle
 import warnings
 import weakref
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,28 @@ def test_a_storage_that_the_collector_revives_did_not_end(generation: int) -> No
             table.collecting("stop", generation)
             assert table.of(storage) is row and row.end.alive
     assert table.of(storage) is None
+
+
+def test_a_storage_that_ends_while_python_collects_others_leaves_its_address() -> None:
+    table, old, young = Storages(), torch.ones(1).untyped_storage(), torch.ones(1).untyped_storage()
+    row = table.row(old)
+    for phase in ("start", "stop"):
+        table.collecting(phase, 0)
+    table.row(young)
+    table.collecting("start", 0)
+    row.end()
+    assert table.of(old) is None
+    table.collecting("stop", 0)
+
+
+def test_threads_let_go_of_a_storage_once() -> None:
+    table = Storages()
+    table.row(torch.ones(1).untyped_storage())
+    with ThreadPoolExecutor(2) as pool:
+        with table.lock:
+            done = [pool.submit(table.sweep) for _ in range(2)]
+            wait(done, 0.1)
+        assert [one.result() for one in done] == [None, None]
 
 
 def test_claims_of_storages_that_are_gone_are_swept() -> None:

@@ -5,6 +5,8 @@ And the dtypes of CUDA's autocast: each was compared with torch 2.9's own CUDA d
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +18,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import sdpa_kernel
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gpucheck.program import rules
 from gpucheck.program.engine import World, tensors_in
@@ -93,6 +97,40 @@ def test_what_no_fused_kernel_takes_keeps_the_scores(world: World) -> None:
     assert kept(world, lambda: (query @ key.transpose(-2, -1)).softmax(-1) @ value) >= SCORES
 
 
+def test_a_dropout_that_no_fused_kernel_takes_keeps_to_the_mask() -> None:
+    mask = torch.tensor([[True, False], [True, True]])
+    with claimed(World()):
+        q = gpu(1, 1, 2, 4, dtype=torch.float64)
+        with mock.patch.object(torch, "native_dropout", lambda scores, *rest: (scores, None)):
+            seen = F.scaled_dot_product_attention(q, q, q, mask.cuda(), dropout_p=0.5)
+        assert torch.allclose(seen, F.scaled_dot_product_attention(q, q, q, mask.cuda()))
+
+
+@contextlib.contextmanager
+def _within(original: Any, told: Callable[[], object], backend: Any) -> Iterator[None]:
+    with original(backend):
+        told()
+        yield
+
+
+def test_a_thread_leaves_another_the_kernels_of_attention(world: World) -> None:
+    q = gpu(1, 1, 2, 4, dtype=torch.float64)
+    other = threading.Thread(target=lambda: F.scaled_dot_product_attention(q, q, q))
+    seen: list[str] = []
+
+    def told() -> None:
+        seen.append("in")
+        if other.ident is None:
+            other.start()
+            other.join(0.1)
+        seen.append("out")
+
+    with mock.patch("gpucheck.program.engine.sdpa_kernel", functools.partial(_within, sdpa_kernel, told)):
+        F.scaled_dot_product_attention(q, q, q)
+        other.join()
+    assert seen == ["in", "out", "in", "out"]
+
+
 def test_a_case_that_only_a_cpu_fuses_keeps_the_scores(world: World) -> None:
     """Groups of heads in float32, and a mask whose rows are not contiguous, such as T5's position bias."""
     query = gpu(2, 4, 128, 64)
@@ -159,6 +197,22 @@ def test_what_kernels_take_while_they_run_is_counted(name: str) -> None:
     with claimed(made), mock.patch.object(Memory, "lend", lambda memory, size: lent.append(size)):
         call()
     assert max(lent) / MIB == pytest.approx(size, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: torch.ones((), device="cuda"),
+        lambda: torch.ones(4, 0, device="cuda"),
+        lambda: torch.eye(3).to_sparse_csr().cuda(),
+        lambda: torch.nested.nested_tensor([torch.ones(2)], device="cuda"),
+    ],
+    ids=["number", "empty", "CSR", "nested"],
+)
+def test_what_has_no_rows_is_reduced_too(given: Callable[[], Tensor]) -> None:
+    made = World(claims=Claims(Memory()))
+    with claimed(made):
+        assert given().sum(-1, keepdim=True).is_cuda
 
 
 @pytest.mark.parametrize(
@@ -282,6 +336,11 @@ def test_a_list_as_an_index_lies_beside_what_it_indexes(world: World, index: Any
     x[index] = 2
     with pytest.raises(RuntimeError, match=rules.APART):
         x[index] += torch.ones(3)
+
+
+def test_a_jagged_tensor_is_made_on_the_device(world: World) -> None:
+    made = torch.nested.nested_tensor([torch.ones(1, 2), torch.ones(2, 2)], device="cuda", layout=torch.jagged)
+    assert made.is_cuda and made.values().is_cuda and made.offsets().is_cuda
 
 
 def test_without_values_a_norms_own_writes_are_no_copies() -> None:
@@ -441,6 +500,40 @@ def test_regions_nest_end_and_leave_other_devices_alone(world: World) -> None:
     with torch.autocast("cpu", dtype=LOW):
         assert (layer(x).dtype, (torch.ones(2, 2) @ torch.ones(2, 2)).dtype) == (FULL, LOW)
     assert torch.autocast("cuda", dtype=LOW)(layer)(x).dtype == LOW
+
+
+def test_a_region_of_the_cpu_casts_its_weights_anew(world: World) -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    for value in (1.0, 2.0):
+        nn.init.constant_(layer.weight, value)
+        with torch.autocast("cpu", dtype=LOW):
+            assert layer(torch.ones(1, 1)).item() == value
+
+
+def test_a_thread_whose_region_ends_takes_no_cast_from_another(world: World) -> None:
+    class Cleared(WeakIdKeyDictionary):  # type: ignore[misc]
+        def __setitem__(self, weight: Tensor, made: Tensor) -> None:
+            super().__setitem__(weight, made)
+            self.clear()
+
+    world.casts = Cleared()
+    with torch.autocast("cuda", dtype=LOW):
+        assert nn.Linear(2, 2, device="cuda")(torch.ones(1, 2, device="cuda")).dtype == LOW
+
+
+def test_what_torchvision_casts_is_cast(world: World) -> None:
+    """As its kernels in C++ do: they ask C++ where a tensor lies."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    try:
+        library.define("of_two(Tensor rows, Tensor boxes) -> Tensor")
+        library.impl("of_two", lambda rows, boxes: rows + boxes.view(rows.dtype), "CompositeExplicitAutograd")
+        library.impl("of_two", torch.library.fallthrough_kernel, "AutocastCUDA")
+        low, full = torch.ones(2, dtype=LOW, device="cuda"), torch.ones(2, device="cuda")
+        with torch.autocast("cuda", dtype=LOW):
+            made = torch.ops.torchvision.of_two(low, full)
+        assert made.dtype == LOW and made.is_cuda
+    finally:
+        library._destroy()
 
 
 def test_functions_checkpoints_and_threads_keep_to_the_region(world: World) -> None:

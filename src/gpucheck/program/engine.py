@@ -208,6 +208,16 @@ def autocasting(world: World) -> Iterator[None]:
         library._destroy()
 
 
+def call(world: World, func: Any, args: Any, kwargs: Any) -> Any:
+    """Call it. In a region of autocast torchvision's own kernels run in float32 and return the dtype of the first."""
+    name, registered = getattr(func, "_qualified_op_name", ""), torch._C._dispatch_get_registrations_for_dispatch_key
+    is_cast = name.startswith("torchvision::") and torch.is_autocast_enabled("cuda")
+    if not is_cast or name not in registered("AutocastCUDA"):
+        return func(*args, **kwargs)
+    out = func(*cast(world, args, torch.float32), **cast(world, kwargs, torch.float32))
+    return cast(world, out, next(tensors_in([args, kwargs])).dtype)
+
+
 def _autocast(world: World, func: Any, name: str, *args: Any, **kwargs: Any) -> Any:
     """Call an operation that autocast knows, in a region of it. Raises RuntimeError as torch does."""
     with _without("AutocastCUDA"):
@@ -263,10 +273,11 @@ def cast(world: World, value: Any, dtype: torch.dtype) -> Any:
     is_weight = value.dtype == torch.float32 and value.requires_grad and value.is_leaf and not value._is_view()
     if not is_kept or not is_weight or dtype != torch.get_autocast_dtype("cuda"):
         return value.to(dtype)
-    if value not in world.casts:
+    kept = world.casts.get(value)  # a thread whose region ends clears them all
+    if kept is None:
         with torch.set_grad_enabled(_KEEPS_GRADIENTS or torch.is_grad_enabled()):
-            world.casts[value] = value.to(dtype)
-    return world.casts[value]
+            kept = world.casts[value] = value.to(dtype)
+    return kept
 
 
 # -- dropout -----------------------------------------------------------------------------------------------------------
@@ -279,6 +290,10 @@ def _dropout(world: World, original: Any, input: Any, p: float, train: bool) -> 
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
+
+
+# Which kernels there are is told to all threads: one that takes the others away for a call would take them for good.
+_CHOOSING = threading.RLock()
 
 
 def _attention(
@@ -301,21 +316,21 @@ def _attention(
         return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
     if torch.is_autocast_enabled("cuda"):
         given = cast(world, given, torch.get_autocast_dtype("cuda"))
-    if not _is_fused(given[0], given[1], given[2], attn_mask, enable_gqa):
-        with sdpa_kernel(SDPBackend.MATH) if torch.backends.cuda.math_sdp_enabled() else contextlib.nullcontext():
-            if not dropout_p or len({one.dtype for one in given[:3]}) > 1 or query.shape[-3:-2] != key.shape[-3:-2]:
-                return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
-            # CUDA's dropout keeps bytes inside of it too.
-            scores = torch._scaled_dot_product_attention_math(
-                *given[:3], *given[3:] or [None], 0.0, is_causal, **options
-            )
-            return torch.native_dropout(scores[1], dropout_p, True)[0] @ given[2]
+    if attn_mask is not None and attn_mask.dtype == torch.bool:  # all of them add it to each score
+        zero = torch.zeros((), dtype=given[0].dtype, device=device)
+        given[3] = torch.where(given[3], zero, float("-inf"))
+    added = given[3] if attn_mask is not None else None
+    with _CHOOSING:
+        if not _is_fused(given[0], given[1], given[2], attn_mask, enable_gqa):
+            with sdpa_kernel(SDPBackend.MATH) if torch.backends.cuda.math_sdp_enabled() else contextlib.nullcontext():
+                if not dropout_p or len({one.dtype for one in given[:3]}) > 1 or query.shape[-3:-2] != key.shape[-3:-2]:
+                    return original(query, key, value, added, dropout_p, is_causal, **options)
+                # CUDA's dropout keeps bytes inside of it too.
+                scores = torch._scaled_dot_product_attention_math(*given[:3], added, 0.0, is_causal, **options)
+                return torch.native_dropout(scores[1], dropout_p, True)[0] @ given[2]
     batch, heads, rows = query.shape[:3]
-    if attn_mask is not None:  # the kernels add it to each score, and make a gradient of each
-        if given[3].dtype == torch.bool:
-            zero = torch.zeros((), dtype=given[0].dtype, device=device)
-            given[3] = torch.where(given[3], zero, float("-inf"))
-        given[3] = given[3].expand(batch, heads, rows, key.shape[2])
+    if added is not None:  # the kernels make a gradient of each score
+        given[3] = added.expand(batch, heads, rows, key.shape[2])
 
     # The heads of a row lie beside each other in the result, so that joining them makes no copy.
     def compute(*tensors: Tensor) -> Made:
@@ -428,7 +443,7 @@ def _lent(name: str, args: Sequence[Any], out: Any, card: Device) -> int:
         is_whole = isinstance(out, Tensor) and out.numel() == args[0].numel() and "loss" in name
         return 0 if is_whole else _WHOLE[name] * int(args[0].nbytes)
     if name in _REDUCE and isinstance(out, Tensor) and len(args) > _REDUCE[name] and args[_REDUCE[name]]:
-        return _lent_to_reduce(args[0], {dim % args[0].dim() for dim in args[_REDUCE[name]]}, out, card)
+        return _lent_to_reduce(args[0], args[_REDUCE[name]], out, card)
     if name == "aten::embedding_dense_backward" and args[1].numel() > 3072:  # fewer are added one by one
         return _lent_to_embed(args[1].numel(), out)
     if name == "aten::_embedding_bag_backward":
@@ -445,12 +460,14 @@ def _lent_to_embed(indices: int, out: Tensor) -> int:
     return sums + _SORTED * indices
 
 
-def _lent_to_reduce(given: Tensor, dims: set[int], out: Tensor, card: Device) -> int:
+def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, card: Device) -> int:
     """Partial results of blocks that share the rows of a matrix, as of a bias's gradient: setReduceConfig of torch's
     Reduce.cuh. Where the innermost dimension is reduced they are few."""
+    if given.is_nested or given.layout != torch.strided or not given.numel():
+        return 0
     wide = [dim for dim in range(given.dim()) if given.shape[dim] > 1]
     outputs = out.numel()
-    if not outputs or not wide or (inner := min(wide, key=given.stride)) in dims:
+    if not wide or (inner := min(wide, key=given.stride)) in {dim % given.dim() for dim in dims}:
         return 0
     rows = given.numel() // outputs
     vector = next(one for one in (4, 2, 1) if given.shape[inner] % one == 0) if given.stride(inner) == 1 else 1

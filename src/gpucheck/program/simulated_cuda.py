@@ -123,7 +123,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             kwargs = {name: self._sent(func, one, target) for name, one in kwargs.items()}
         self._give_back([*args, *kwargs.values()])
         with self.world.calling(name_of(func), device):
-            out = func(*args, **kwargs)
+            out = engine.call(self.world, func, args, kwargs)
         if func is torch._pad_packed_sequence:  # it decomposes before an operation is seen
             self.world.claims.put(out[1], CPU)
         return out
@@ -767,6 +767,13 @@ def _old_classes(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
+    clear = torch.clear_autocast_cache
+
+    def uncast() -> None:
+        """A region of autocast has ended, which may be one of the CPU's."""
+        surface.world.casts.clear()
+        clear()
+
     patches: list[tuple[Any, str, Any]] = [
         *((torch.cuda, name, value) for name, value in _cuda_functions(surface.world).items()),
         *_old_classes(surface),
@@ -777,7 +784,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.nn.parallel._functions.Scatter, "apply", staticmethod(_scattered)),
         # Its argument is read before the mode is asked, and ours is no stream of C++'s.
         (torch.Tensor, "record_stream", _constant(None)),
-        (torch, "clear_autocast_cache", surface.world.casts.clear),  # a region has ended
+        (torch, "clear_autocast_cache", uncast),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
         (torch.UntypedStorage, "cuda", functools.partialmethod(_storage_to_device, surface)),
         *_of_files(surface),
@@ -922,8 +929,8 @@ def _nested(surface: Surface) -> Callable[..., Any]:
     original = torch.nested.nested_tensor
 
     def nested_tensor(*args: Any, device: Any = None, **kwargs: Any) -> Any:
-        if device is None:
-            return original(*args, **kwargs)
+        if device is None or kwargs.get("layout") is torch.jagged:  # which is made by calls that do ask
+            return original(*args, device=device, **kwargs)
         return surface._made(original, args, {**kwargs, "device": device})
 
     return nested_tensor

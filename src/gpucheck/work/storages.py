@@ -48,12 +48,12 @@ class Storages:
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
         self.freed: Callable[[Row], None] = lambda row: None
+        self.lock = threading.RLock()
         self._ended: list[int] = []
         # While Python collects: what holds a storage's address, but not its object's end. A first collection looks only
         # at what was made since the last one.
-        self._collected: list[tuple[int, StorageWeakRef]] = []
+        self._collected: dict[int, StorageWeakRef] = {}
         self._young: set[int] = set()
-        self._lock = threading.RLock()
         if _REVIVES:
             watch = functools.partial(_collecting, weakref.ref(self))
             gc.callbacks.append(watch)
@@ -66,7 +66,7 @@ class Storages:
 
     def row(self, storage: Any) -> Row:
         """Return the row of a storage; a new one where there is none."""
-        with self._lock:
+        with self.lock:
             row = self.of(storage)
             if row is None:
                 row = self.rows[storage._cdata] = Row(self._watched(storage))
@@ -75,9 +75,11 @@ class Storages:
 
     def sweep(self) -> None:
         """Let go of the storages that are gone."""
-        while self._ended and not self._collected:
-            with self._lock:
-                self.freed(self.rows.pop(self._ended.pop(0)))
+        if self._ended:
+            with self.lock:
+                for key in [key for key in self._ended if key not in self._collected]:
+                    self._ended.remove(key)
+                    self.freed(self.rows.pop(key))
 
     def _watched(self, storage: Any) -> weakref.finalize[Any, Any]:
         end = weakref.finalize(storage, self._ended.append, storage._cdata)
@@ -86,18 +88,19 @@ class Storages:
 
     def collecting(self, phase: str, generation: int) -> None:
         """Python's collector begins ("start") or is done: what it revived did not end."""
-        if phase == "start":
-            keys = list(self.rows) if generation else [key for key in self._young if key in self.rows]
-            self._young.clear()
-            there = [(key, self.rows[key].end.peek()) for key in keys]
-            self._collected = [(key, StorageWeakRef(found[0])) for key, found in there if found is not None]
-            return
-        collected, self._collected = self._collected, []
-        for key, reference in collected:
-            row = self.rows[key]
-            if not row.end.alive and not reference.expired():
-                self._ended.remove(key)
-                row.end = self._watched(torch.UntypedStorage._new_with_weak_ptr(reference.cdata))
+        with self.lock:
+            if phase == "start":
+                keys = list(self.rows) if generation else [key for key in self._young if key in self.rows]
+                self._young.clear()
+                there = [(key, self.rows[key].end.peek()) for key in keys]
+                self._collected = {key: StorageWeakRef(found[0]) for key, found in there if found is not None}
+                return
+            collected, self._collected = self._collected, {}
+            for key, reference in collected.items():
+                row = self.rows[key]
+                if not row.end.alive and not reference.expired():
+                    self._ended.remove(key)
+                    row.end = self._watched(torch.UntypedStorage._new_with_weak_ptr(reference.cdata))
 
 
 def _collecting(storages: weakref.ref[Storages], phase: str, info: dict[str, int]) -> None:
@@ -140,7 +143,6 @@ class Memory(Generic[P]):
     _by_key: dict[Key[P], int] = field(default_factory=dict)
     _at_peak: dict[Key[P], int] | None = field(default_factory=dict)
     _here: threading.local = field(default_factory=threading.local)
-    _lock: Any = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         self.storages.freed = self._free
@@ -186,7 +188,7 @@ class Memory(Generic[P]):
 
     def _take(self, size: int) -> tuple[int, Key[P], int]:
         place, (phase, step) = self.where(), self.moment()
-        with self._lock:
+        with self.storages.lock:
             self._by_key[place, phase] = self._by_key.get((place, phase), 0) + size
             self._allocated += size
             self._raise_peaks(place, phase, step, size)
@@ -194,10 +196,10 @@ class Memory(Generic[P]):
 
     def unmet(self, size: int) -> Moment[P]:
         """Return the moment of a request of so many bytes that cannot be met."""
-        phase, step = self.moment()
+        place, (phase, step) = self.where(), self.moment()
         allocated = self.allocated
-        with self._lock:
-            return Moment(self.where(), phase, step, size, allocated + size, _largest(self._by_key))
+        with self.storages.lock:
+            return Moment(place, phase, step, size, allocated + size, _largest(self._by_key))
 
     def _raise_peaks(self, place: P | None, phase: str, step: int, size: int) -> None:
         self.peak_since_reset = max(self.peak_since_reset, self._allocated)
@@ -213,7 +215,7 @@ class Memory(Generic[P]):
             self._give_back(held)
 
     def _give_back(self, held: tuple[int, Key[P], int]) -> None:
-        with self._lock:
+        with self.storages.lock:
             self._settle()  # the first that is freed after a peak ends it
             self._allocated -= held[0]
             self._by_key[held[1]] -= held[0]
