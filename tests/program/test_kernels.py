@@ -125,7 +125,7 @@ def test_a_thread_leaves_another_the_kernels_of_attention(world: World) -> None:
             other.join(0.1)
         seen.append("out")
 
-    with mock.patch("gpucheck.program.engine.sdpa_kernel", functools.partial(_within, sdpa_kernel, told)):
+    with mock.patch("gpucheck.program.kernels.sdpa_kernel", functools.partial(_within, sdpa_kernel, told)):
         F.scaled_dot_product_attention(q, q, q)
         other.join()
     assert seen == ["in", "out", "in", "out"]

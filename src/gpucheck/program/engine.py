@@ -2,20 +2,18 @@
 
 Two modes of torch work together. The function mode (`surface`) sees what the program asks of torch: moves, factories,
 `.device`. The dispatch mode here sees every operation below that, in the backward pass too: it judges where the
-operands lie and notes where the results do, and what CUDA's kernels would keep of them. What neither can know stays
+operands lie and notes where the results do, and what CUDA's kernels take while they run. What neither can know stays
 unknown and is never a finding.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import linecache
 import os
 import re
 import sys
 import threading
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +23,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -49,372 +45,6 @@ from gpucheck.program.simulated_devices import (
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor, Phase
 from gpucheck.report.results.run import AssumedValue
 from gpucheck.work.storages import Moment
-
-# -- what CUDA's kernels keep ------------------------------------------------------------------------------------------
-
-# For the backward pass, where a CPU's keep something else. A fused attention keeps no scores, but the logsumexp of each
-# row and, for dropout, a seed. A dropout keeps a mask of one byte an element. An RNN of cuDNN keeps its output and a
-# reserve.
-
-# kAlignLSE of torch's memory-efficient attention: rows of the logsumexp, in float32.
-_LSE_ROWS = 32
-_HALF = (torch.float16, torch.bfloat16)
-# Gates and cell of each step, layer and direction that cuDNN's reserve holds, beside the input of each layer but the
-# first, and a bit for each element of that where dropout is. NVIDIA does not publish it. An H200 measured 33 networks
-# (torch 2.11, cuDNN 9.19): 30 kept this within 0.4 %, the others up to 1.2 MB more. So did an LSTM (736 000 000 bytes)
-# and a GRU (864 000 000) in 2017 (pytorch issue 2895).
-_HELD = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
-
-Made = tuple[Tensor, ...]
-
-
-class _Kernel(torch.autograd.Function):  # type: ignore[misc]
-    """A call whose inner tensors are not kept: its backward pass makes them again, and counts only the gradients.
-
-    `kept` are the bytes beside inputs and outputs that the backward pass needs, `lent` those that it takes itself.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        world: World,
-        compute: Callable[..., Made],
-        shapes: Callable[..., Made],
-        kept: Sequence[int],
-        lent: int,
-        device: torch.device,
-        *given: Tensor,
-    ) -> Any:
-        ctx.world, ctx.compute, ctx.lent, ctx.device, ctx.count = world, compute, lent, device, len(given)
-        ctx.seed = torch.get_rng_state()
-        with world.uncounted(), _without("AutocastCUDA"):  # what is given was cast
-            out = compute(*given) if world.has_values else shapes(*given)
-            books = [torch.empty(size, dtype=torch.uint8, device=world.home(device)) for size in kept]
-        for tensor in (*out, *books):
-            world.claims.put(tensor, device)
-        ctx.save_for_backward(*given, *out, *books)
-        return out
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        world: World = ctx.world
-        given = ctx.saved_tensors[: ctx.count]
-        needed = ctx.needs_input_grad[-ctx.count :]
-        with world.uncounted(), _without("AutocastCUDA"):
-            if world.has_values:
-                made = _again(ctx.compute, given, needed, gradients, ctx.seed)
-            else:
-                made = [torch.empty_like(one) if needs else None for one, needs in zip(given, needed, strict=True)]
-        for one in made:
-            if one is not None:
-                world.claims.put(one, ctx.device)
-        world.lend(ctx.device, ctx.lent)
-        return (None,) * (len(ctx.needs_input_grad) - ctx.count) + tuple(made)
-
-
-def _again(
-    compute: Callable[..., Made],
-    given: Sequence[Tensor],
-    needed: Sequence[bool],
-    gradients: Sequence[Tensor | None],
-    seed: Tensor,
-) -> list[Tensor | None]:
-    """The gradients of a call's inputs, from the same random numbers."""
-    now = torch.get_rng_state()
-    torch.set_rng_state(seed)
-    try:
-        with torch.enable_grad():
-            inputs = [one.detach().requires_grad_(needs) for one, needs in zip(given, needed, strict=True)]
-            pairs = [(out, one) for out, one in zip(compute(*inputs), gradients, strict=True) if one is not None]
-            wanted = [one for one in inputs if one.requires_grad]
-            found = iter(torch.autograd.grad([a for a, _ in pairs], wanted, [b for _, b in pairs], allow_unused=True))
-    finally:
-        torch.set_rng_state(now)
-    return [next(found) if one.requires_grad else None for one in inputs]
-
-
-def patches(world: World) -> list[tuple[Any, str, Any]]:
-    """Return what takes the place of torch's functions. TorchScript knows each by the operator that it stands for."""
-    functional, made = torch.nn.functional, []
-    attention = functools.partial(_attention, world, functional.scaled_dot_product_attention)
-    made.append((functional, "scaled_dot_product_attention", _named(attention, "scaled_dot_product_attention")))
-    dropout = _named(functools.partial(_dropout, world, torch._VF.dropout), "dropout")
-    made += [(torch, "dropout", dropout), (torch._VF, "dropout", dropout)]
-    for name in _HELD:
-        recurrent = _named(functools.partial(_recurrent, world, name, getattr(torch._VF, name)), name)
-        made += [(torch, name, recurrent), (torch._VF, name, recurrent)]
-    return made
-
-
-def _named(function: Any, name: str) -> Any:
-    def called(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    called.__name__ = called.__qualname__ = name
-    torch.jit._builtins._register_builtin(called, f"aten::{name}")
-    return called
-
-
-def _device(world: World, tensors: Sequence[Any]) -> torch.device | None:
-    """The one claimed device of plain tensors; None where there is none, or where an error is torch's to raise."""
-    for one in tensors:
-        if type(one) not in (Tensor, torch.nn.Parameter) or torch._C._functorch.is_functorch_wrapped_tensor(one):
-            return None
-    devices = {world.claims.device(one) for one in tensors}
-    device = devices.pop() if len(devices) == 1 else None
-    return device if device is not None and device.type == "cuda" else None
-
-
-# -- autocast ----------------------------------------------------------------------------------------------------------
-
-# Whether it is on, and in which dtype, stays torch's affair. But torch's kernels cast what C++ takes for a tensor on
-# CUDA, which a claimed one is not: others take their place.
-
-# From this version on the cast of a weight that is kept has a gradient even where it was made under no_grad.
-_KEEPS_GRADIENTS = torch.__version__ >= "2.11"
-
-
-def autocast_here() -> Any:
-    """Send the operations of this thread by the kernels of autocast, while this lasts and it is on."""
-    return torch._C._IncludeDispatchKeyGuard(torch._C.DispatchKey.AutocastCUDA)
-
-
-def _without(key: str) -> Any:
-    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
-
-
-@contextlib.contextmanager
-def autocasting(world: World) -> Iterator[None]:
-    """While this lasts, autocast for "cuda" casts what claims to lie there."""
-    library = torch.library.Library("aten", "IMPL")
-    parts = torch._C.DispatchKey.CompositeImplicitAutograd
-    registered = torch._C._dispatch_get_registrations_for_dispatch_key
-    known, composed = set(registered("AutocastCUDA")), set(registered(parts.name))
-    packets = [one.removeprefix("aten::").partition(".")[0] for one in known if one.startswith("aten::")]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that its kernels are replaced
-        for packet in {*packets, *rules.COMPOSED}:
-            for overload in getattr(torch.ops.aten, packet).overloads():
-                func = getattr(getattr(torch.ops.aten, packet), overload)
-                if func.name() in known:
-                    library.impl(func, functools.partial(_autocast, world, func, packet), "AutocastCUDA")
-                elif func.name() in composed:
-                    library.impl(func, functools.partial(func._op_dk, parts), "AutocastCUDA")
-    try:
-        with autocast_here():
-            yield
-    finally:
-        library._destroy()
-
-
-def call(world: World, func: Any, args: Any, kwargs: Any) -> Any:
-    """Call it. In a region of autocast torchvision's own kernels run in float32 and return the dtype of the first."""
-    name, registered = getattr(func, "_qualified_op_name", ""), torch._C._dispatch_get_registrations_for_dispatch_key
-    is_cast = name.startswith("torchvision::") and torch.is_autocast_enabled("cuda")
-    if not is_cast or name not in registered("AutocastCUDA"):
-        return func(*args, **kwargs)
-    out = func(*cast(world, args, torch.float32), **cast(world, kwargs, torch.float32))
-    return cast(world, out, next(tensors_in([args, kwargs])).dtype)
-
-
-def _autocast(world: World, func: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-    """Call an operation that autocast knows, in a region of it. Raises RuntimeError as torch does."""
-    with _without("AutocastCUDA"):
-        with torch._C.DisableTorchFunction():
-            low = torch.get_autocast_dtype("cuda")
-            if name in rules.SUMMED or name == rules.NORMED:
-                arguments = [one.name for one in func._schema.arguments]
-                is_asked = "dtype" in kwargs or "dtype" in arguments[: len(args)]
-                if not is_asked and _is_cast(world, args[0]):
-                    kwargs = {**kwargs, "dtype": torch.float32}
-                    if name == rules.NORMED:
-                        args += tuple(one.default_value for one in func._schema.arguments[len(args) :])
-                        func = func.overloadpacket
-            elif name == rules.BANNED:
-                if any(_is_on_cuda(world, one) for one in tensors_in([args, kwargs])):
-                    raise RuntimeError(rules.UNSAFE_TO_AUTOCAST)
-            else:
-                dtype = low if name in rules.LOWERED else torch.float32
-                if name in rules.PROMOTED:
-                    dtype = _widest(low, [one for one in tensors_in([args, kwargs]) if _is_cast(world, one)])
-                args, kwargs = cast(world, args, dtype), cast(world, kwargs, dtype)
-        return func(*args, **kwargs)
-
-
-def _is_on_cuda(world: World, value: Any) -> bool:
-    device = world.claims.device(value) if isinstance(value, Tensor) else None
-    return device is not None and device.type == "cuda"
-
-
-def _is_cast(world: World, value: Any) -> bool:
-    return _is_on_cuda(world, value) and value.is_floating_point() and value.dtype != torch.float64
-
-
-def _widest(low: torch.dtype, operands: Sequence[Tensor]) -> torch.dtype:
-    dtype = low
-    for one in operands:
-        if torch.float32 in (dtype, one.dtype):
-            dtype = torch.float32
-        elif one.dtype != low:
-            raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
-    return dtype
-
-
-def cast(world: World, value: Any, dtype: torch.dtype) -> Any:
-    """Arguments with the floats on CUDA in another dtype. In the region's own a weight is cast once in a region."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(cast(world, one, dtype) for one in value)
-    if isinstance(value, dict):
-        return {key: cast(world, one, dtype) for key, one in value.items()}
-    if not _is_cast(world, value) or value.dtype == dtype:
-        return value
-    is_kept = torch.is_autocast_cache_enabled() and not (_KEEPS_GRADIENTS and torch.is_inference_mode_enabled())
-    is_weight = value.dtype == torch.float32 and value.requires_grad and value.is_leaf and not value._is_view()
-    if not is_kept or not is_weight or dtype != torch.get_autocast_dtype("cuda"):
-        return value.to(dtype)
-    kept = world.casts.get(value)  # a thread whose region ends clears them all
-    if kept is None:
-        with torch.set_grad_enabled(_KEEPS_GRADIENTS or torch.is_grad_enabled()):
-            kept = world.casts[value] = value.to(dtype)
-    return kept
-
-
-# -- dropout -----------------------------------------------------------------------------------------------------------
-
-
-def _dropout(world: World, original: Any, input: Any, p: float, train: bool) -> Any:
-    if train and 0 < p < 1 and _device(world, [input]) is not None:
-        return torch.native_dropout(input, p, train)[0]
-    return original(input, p, train)
-
-
-# -- attention ---------------------------------------------------------------------------------------------------------
-
-
-# Which kernels there are is told to all threads: one that takes the others away for a call would take them for good.
-_CHOOSING = threading.RLock()
-
-
-def _attention(
-    world: World,
-    original: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
-    """`F.scaled_dot_product_attention` as CUDA runs it: a CPU fuses other cases, and none without values."""
-    options = {"scale": scale, "enable_gqa": enable_gqa}
-    given = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
-    device = _device(world, given)
-    if device is None or query.is_nested:
-        return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
-    if torch.is_autocast_enabled("cuda"):
-        given = cast(world, given, torch.get_autocast_dtype("cuda"))
-    if attn_mask is not None and attn_mask.dtype == torch.bool:  # all of them add it to each score
-        zero = torch.zeros((), dtype=given[0].dtype, device=device)
-        given[3] = torch.where(given[3], zero, float("-inf"))
-    added = given[3] if attn_mask is not None else None
-    with _CHOOSING:
-        if not _is_fused(given[0], given[1], given[2], attn_mask, enable_gqa):
-            with sdpa_kernel(SDPBackend.MATH) if torch.backends.cuda.math_sdp_enabled() else contextlib.nullcontext():
-                if not dropout_p or len({one.dtype for one in given[:3]}) > 1 or query.shape[-3:-2] != key.shape[-3:-2]:
-                    return original(query, key, value, added, dropout_p, is_causal, **options)
-                # CUDA's dropout keeps bytes inside of it too.
-                scores = torch._scaled_dot_product_attention_math(*given[:3], added, 0.0, is_causal, **options)
-                return torch.native_dropout(scores[1], dropout_p, True)[0] @ given[2]
-    batch, heads, rows = query.shape[:3]
-    if added is not None:  # the kernels make a gradient of each score
-        given[3] = added.expand(batch, heads, rows, key.shape[2])
-
-    # The heads of a row lie beside each other in the result, so that joining them makes no copy.
-    def compute(*tensors: Tensor) -> Made:
-        mask = tensors[3] if len(tensors) > 3 else None
-        out = original(*tensors[:3], mask, dropout_p, is_causal, **options)
-        return (out.transpose(1, 2).contiguous().transpose(1, 2),)
-
-    def shapes(*tensors: Tensor) -> Made:
-        return (query.new_empty(batch, rows, heads, tensors[2].shape[-1], dtype=tensors[0].dtype).transpose(1, 2),)
-
-    logsumexp = batch * heads * -(-rows // _LSE_ROWS) * _LSE_ROWS * 4
-    kept = [logsumexp] + [8, 8] * bool(dropout_p)
-    # The backward pass of each kernel sums the query's gradient in float32, and the output's products with its own.
-    lent = query.numel() * 4 + logsumexp
-    with world.calling("F.scaled_dot_product_attention", device):
-        return _Kernel.apply(world, compute, shapes, kept, lent, device, *given)[0]
-
-
-def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: bool) -> bool:
-    """Return whether one of CUDA's fused kernels takes it: flash attention, or the memory-efficient one."""
-    tensors = (query, key, value)
-    if any(one.dim() != 4 or one.stride(-1) != 1 or one.dtype != query.dtype for one in tensors):
-        return False
-    if mask is not None and mask.stride(-1) != 1:  # such as T5's position bias
-        return False
-    depths = {one.shape[-1] for one in tensors}
-    half, backend = query.dtype in _HALF, torch.backends.cuda
-    if half and mask is None and len(depths) == 1 and max(depths) <= 256 and backend.flash_sdp_enabled():
-        return True
-    # It loads 16 bytes at once.
-    whole = all(one * query.element_size() % 16 == 0 for one in depths)
-    return whole and not grouped and (half or query.dtype == torch.float32) and backend.mem_efficient_sdp_enabled()
-
-
-# -- recurrent networks ------------------------------------------------------------------------------------------------
-
-
-def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
-    """`lstm`, `gru`, `rnn_tanh` or `rnn_relu` as cuDNN runs them, of a padded batch or a packed one."""
-    is_packed = isinstance(args[3], (list, tuple))
-    at = 2 if is_packed else 1
-    states = list(args[at]) if isinstance(args[at], (list, tuple)) else [args[at]]
-    weights, rest = list(args[at + 1]), args[at + 2 :]
-    layers, dropout, train, both_ways = rest[1:5]
-    device = _device(world, [args[0], *states, *weights])
-    if device is None or any(one.dtype == torch.float64 for one in weights):
-        return original(*args)
-    if torch.is_autocast_enabled("cuda"):
-        # cuDNN's run in float16, whatever the region's dtype, and keep no cast of a weight: AutocastRNN.cpp
-        low = torch.float16 if torch.backends.cudnn.enabled else torch.get_autocast_dtype("cuda")
-        state, weights = cast(world, args[at], low), [one.to(low) for one in weights]
-        args = (cast(world, args[0], low), *args[1:at], state, weights, *rest)
-        states = list(state) if isinstance(state, (list, tuple)) else [state]
-    if not torch.backends.cudnn.enabled:
-        return original(*args)
-    directions = 2 if both_ways else 1
-    hidden, tokens = weights[1].shape[0] // _GATES[name], args[0].numel() // args[0].shape[-1]
-    inner = directions * tokens * hidden
-    reserve = inner * (_HELD[name] * layers + layers - 1) * args[0].element_size()
-    reserve += inner * (layers - 1) // 8 if dropout else 0
-    kept = [reserve] if train else []
-    if train and args[0].dtype not in torch.backends.cudnn.CUDNN_TENSOR_DTYPES:
-        # torch lays the weights of other types in one piece for each call, not once for all.
-        kept.append(sum(one.nbytes for one in weights))
-
-    def parts(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-        inner = list(tensors[1 : 1 + len(states)])
-        state = inner if isinstance(args[at], (list, tuple)) else inner[0]
-        sizes = (args[1],) if is_packed else ()
-        return (tensors[0], *sizes, state, list(tensors[1 + len(states) :]), *rest)
-
-    def compute(*tensors: Tensor) -> Made:
-        return tuple(original(*parts(tensors)))
-
-    def shapes(*tensors: Tensor) -> Made:
-        width = states[0].shape[-1] * directions
-        return (args[0].new_empty(*args[0].shape[:-1], width), *(torch.empty_like(one) for one in states))
-
-    with world.calling(f"torch.{name}", device):
-        return _Kernel.apply(world, compute, shapes, kept, 0, device, args[0], *states, *weights)
-
-
-_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-
 
 # -- what CUDA's kernels take for themselves ---------------------------------------------------------------------------
 
@@ -592,7 +222,7 @@ class World:
         is_apart = device != CPU and torch.is_autocast_enabled("cpu")
         self.here.calls.append((name, device))
         try:
-            with _without("AutocastCPU") if is_apart else contextlib.nullcontext():
+            with without("AutocastCPU") if is_apart else contextlib.nullcontext():
                 yield
         finally:
             self.here.calls.pop()
@@ -778,6 +408,11 @@ def _check_dtypes(func: torch._ops.OpOverload, given: Sequence[tuple[str, bool, 
         other = next((one for one in dtypes if one != dtypes[0]), None)
         if other is not None:
             raise RuntimeError(rules.OTHER_DTYPE.format(name, dtypes[0], other))
+
+
+def without(key: str) -> Any:
+    """Return a context in which operations pass by the kernels of a dispatch key of torch's."""
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

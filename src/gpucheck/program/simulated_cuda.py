@@ -23,7 +23,7 @@ from torch.utils import _device
 from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
-from gpucheck.program import engine, rules
+from gpucheck.program import kernels, rules
 from gpucheck.program.engine import DeviceMismatch, Dispatch, World, tensors_in
 from gpucheck.program.simulated_devices import CPU, Origin, Place, here, storage_of, storages_of
 from gpucheck.work.storages import Memory
@@ -123,7 +123,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             kwargs = {name: self._sent(func, one, target) for name, one in kwargs.items()}
         self._give_back([*args, *kwargs.values()])
         with self.world.calling(name_of(func), device):
-            out = engine.call(self.world, func, args, kwargs)
+            out = kernels.call(self.world, func, args, kwargs)
         if func is torch._pad_packed_sequence:  # it decomposes before an operation is seen
             self.world.claims.put(out[1], CPU)
         return out
@@ -790,7 +790,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *_of_files(surface),
         *_of_dlpack(surface),
         (torch.nested, "nested_tensor", _nested(surface)),
-        *engine.patches(surface.world),
+        *kernels.patches(surface.world),
     ]
     if hasattr(torch, "accelerator"):
         patches += ((torch.accelerator, name, value) for name, value in _accelerator(surface.world).items())
@@ -801,7 +801,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
     def begun(thread: threading.Thread) -> None:
         """A thread of the program's: modes are each thread's own."""
-        with engine.autocast_here(), surface, Dispatch(surface.world):
+        with kernels.autocast_here(), surface, Dispatch(surface.world):
             begin(thread)
 
     def pushed(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
@@ -1002,5 +1002,5 @@ def claimed(world: World) -> Iterator[Surface]:
     import_compiler()
     surface = Surface(world)
     _current[0] = 0
-    with replaced(_patches(surface)), _loading(surface), engine.autocasting(world), surface, Dispatch(world):
+    with replaced(_patches(surface)), _loading(surface), kernels.autocasting(world), surface, Dispatch(world):
         yield surface
