@@ -1,4 +1,4 @@
-"""The programs of dry-memory.txt, as they ran on the H200 and in dry runs without values: two training steps of a model.
+"""The programs of dry-memory.txt, as they ran on the H200 and in dry runs without values: two steps of training each.
 
     python dry_memory_programs.py NAME                               # torch's own peaks, bytes allocated and reserved
     gpucheck run --dry cuda --no-values dry_memory_programs.py NAME
