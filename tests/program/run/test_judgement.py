@@ -270,6 +270,7 @@ def test_lines_of_a_dry_run_stand_by_their_counts_whatever_time_they_took() -> N
 
 
 def test_a_compiler_that_does_not_know_this_python_raises_in_a_dry_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.version_info", (3, 11, 0))
     assert dry._uncompiled(len) is len and dry._uncompiled(fullgraph=True)(len) is len
     with pytest.raises(TypeError, match="no_such_option"):
         dry._uncompiled(len, no_such_option=1)
