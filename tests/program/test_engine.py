@@ -497,6 +497,15 @@ def test_an_operation_of_another_library_is_noted(surface: Surface) -> None:
         assert out.device == GPU
 
 
+def test_an_operation_of_another_library_is_not_torchs_of_that_name(surface: Surface) -> None:
+    """CUDA's own product takes no integers."""
+    with torch.library._scoped_library("gpucheck_test", "DEF") as library:
+        library.define("mm(Tensor x, Tensor y) -> Tensor")
+        library.impl("mm", lambda x, y: x + y, "CPU")
+        whole = torch.ones(2, device="cuda", dtype=torch.long)
+        assert torch.ops.gpucheck_test.mm(whole, whole).device == GPU
+
+
 class Doubled(torch.autograd.Function):  # type: ignore[misc]
     """Its gradient is made where `made` says; a number's autograd moves."""
 

@@ -233,7 +233,7 @@ class World:
         return memory.paused() if memory is not None else contextlib.nullcontext()
 
     def lend(self, device: torch.device, size: int) -> None:
-        """A kernel on a device takes so many bytes while it runs."""
+        """Count the bytes that a kernel on a device holds only while it runs."""
         if self.claims.memory is not None and device == COUNTED:
             self.claims.memory.lend(size)
 
@@ -400,9 +400,31 @@ def _operands(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Iterator[t
                     yield f"{name}[{index}]", written.get(name, False), item
 
 
+def _is_on_cuda(one: rules.Verdict | rules.Operand) -> bool:
+    return one.device is not None and one.device.startswith("cuda")
+
+
+def _base(func: torch._ops.OpOverload) -> str:
+    """The name that an operation of torch's shares with its in-place form. Others keep their namespace."""
+    name: str = func._schema.name
+    return name.removeprefix("aten::").removesuffix("_")
+
+
+def _check_integers(func: torch._ops.OpOverload, given: Sequence[tuple[str, bool, Tensor]]) -> None:
+    """Raise where CUDA has no kernel for integers, as torch does."""
+    kernel = rules.NO_INTEGERS.get(_base(func))
+    if kernel is None:
+        return
+    first = given[0][2]
+    is_run = kernel in rules.RUN_FOR_NONE or all(tensor.numel() for _, _, tensor in given)
+    if is_run and first.layout == torch.strided and not (first.is_floating_point() or first.is_complex()):
+        kind = first.type().rpartition(".")[2].removesuffix("Tensor")
+        raise NotImplementedError(f"\"{kernel}\" not implemented for '{kind}'")
+
+
 def _check_dtypes(func: torch._ops.OpOverload, given: Sequence[tuple[str, bool, Tensor]]) -> None:
     """Raise where operands are of several dtypes that CUDA's kernels refuse, and here none has."""
-    name = func._schema.name.removeprefix("aten::").removesuffix("_")
+    name = _base(func)
     if name in rules.ONE_DTYPE and all(argument != "out_dtype" for argument, _ in _arguments(func)):
         dtypes = [tensor.dtype for argument, _, tensor in given if not argument.startswith("ind")]
         other = next((one for one in dtypes if one != dtypes[0]), None)
@@ -464,7 +486,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
                     raise
         else:
             out = func(*args, **kwargs)
-        if verdict.device is not None and verdict.device.startswith("cuda"):
+        if _is_on_cuda(verdict):
             _check_dtypes(func, given)
         if func._schema.name != "aten::set_":  # it takes a storage that was there before
             with torch._C.DisableTorchFunction():
@@ -508,7 +530,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             return rules.Verdict(self._made_where(func, kwargs)), operands
         if world.met is not None:
             world.met.update(world.claims.of(tensor).origin for _, tensor in operands)
-        if world.is_forked() and any(one.device is not None and one.device.startswith("cuda") for one, _ in operands):
+        if world.is_forked() and any(_is_on_cuda(one) for one, _ in operands):
             world.use(by_kernel=True)
         verdict = rules.judge(name, [operand for operand, _ in operands])
         if not verdict.judged and name not in world.unjudged:
@@ -516,13 +538,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         if verdict.wrong:
             called = world.here.calls[-1][0] if world.here.calls else name.partition("::")[2]
             world.refuse(verdict, operands, called)
-        kernel = rules.NO_INTEGERS.get(name.partition("::")[2].removesuffix("_"))
-        if kernel is not None and verdict.device is not None and verdict.device.startswith("cuda"):
-            first = operands[0][1]
-            is_run = kernel in rules.RUN_FOR_NONE or all(tensor.numel() for _, tensor in operands)
-            if is_run and first.layout == torch.strided and not (first.is_floating_point() or first.is_complex()):
-                kind = first.type().rpartition(".")[2].removesuffix("Tensor")
-                raise NotImplementedError(f"\"{kernel}\" not implemented for '{kind}'")
+        if _is_on_cuda(verdict):
+            _check_integers(func, given)
         return verdict, operands
 
     def _made_where(self, func: Any, kwargs: Any) -> str | None:
