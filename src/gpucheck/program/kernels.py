@@ -1,6 +1,6 @@
 """CUDA's kernels where a CPU's do otherwise: the casts of autocast, and what is kept for the backward pass.
 
-Each stands in the place of torch's own while a program runs on claimed devices.
+They replace torch's own functions while a program runs on claimed devices.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _named(function: Any, name: str) -> Any:
 
 
 def _device(world: World, tensors: Sequence[Any]) -> torch.device | None:
-    """The one claimed device of plain tensors; None where there is none, or where an error is torch's to raise."""
+    """The GPU that all these plain tensors claim. None if they claim no GPU, or several devices: torch then raises."""
     for one in tensors:
         if type(one) not in (Tensor, torch.nn.Parameter) or torch._C._functorch.is_functorch_wrapped_tensor(one):
             return None
@@ -258,7 +258,8 @@ def _dropout(world: World, original: Any, input: Any, p: float, train: bool) -> 
 # -- attention ---------------------------------------------------------------------------------------------------------
 
 
-# Which kernels there are is told to all threads: one that takes the others away for a call would take them for good.
+# torch keeps one choice of attention's kernels for all threads. Two that change it for a call at the same time may put
+# back the other's: one at a time.
 _CHOOSING = threading.RLock()
 
 
@@ -354,9 +355,9 @@ def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
         return original(*args)
     directions = 2 if both_ways else 1
     hidden, tokens = weights[1].shape[0] // _GATES[name], args[0].numel() // args[0].shape[-1]
-    inner = directions * tokens * hidden
-    reserve = inner * (_HELD[name] * layers + layers - 1) * args[0].element_size()
-    reserve += inner * (layers - 1) // 8 if dropout else 0
+    elements = directions * tokens * hidden
+    reserve = elements * (_HELD[name] * layers + layers - 1) * args[0].element_size()
+    reserve += elements * (layers - 1) // 8 if dropout else 0
     kept = [reserve] if train else []
     if train and args[0].dtype not in torch.backends.cudnn.CUDNN_TENSOR_DTYPES:
         # torch lays the weights of other types in one piece for each call, not once for all.

@@ -81,7 +81,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
                 return answer(self, *args, **kwargs)
             if kwargs.get("pin_memory"):  # without CUDA torch has no pinned memory
                 out = self.__torch_function__(func, types, args, {**kwargs, "pin_memory": False})
-                return _pinned(self, func, out)
+                self.check_host(func, [("out", out)])
+                return _pinned(self, out)
             is_factory = func in self._constructors and kwargs.get("out") is None
             if is_factory or kwargs.get("device") is not None:
                 return self._made(func, args, kwargs)
@@ -169,8 +170,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     # -- gradients -----------------------------------------------------------------------------------------------------
 
     def _sent(self, func: Any, value: Any, target: torch.device | None) -> Any:
-        """What a call copies to `target`: autograd moves its gradient back, beside others that never left. A scatter's
-        it refuses."""
+        """Return a value that a call copies to `target`, so that autograd moves its gradient back to where the value
+        lies, and no other's. The gradient of a scatter's source is refused, as in torch."""
         if not isinstance(value, Tensor) or torch._C._are_functorch_transforms_active():
             return value
         with torch._C.DisableTorchFunctionSubclass():
@@ -402,12 +403,11 @@ def _format(surface: Surface, tensor: Tensor, spec: str) -> str:
 
 def _pin(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Tensor:
     surface.check_host(_T.pin_memory, [("self", tensor)])
-    return _pinned(surface, _T.pin_memory, tensor.clone())
+    return _pinned(surface, tensor.clone())
 
 
-def _pinned(surface: Surface, func: Any, tensor: Tensor) -> Tensor:
-    """The tensor that `func` made in memory of the host, which is pinned from now on."""
-    surface.check_host(func, [("out", tensor)])
+def _pinned(surface: Surface, tensor: Tensor) -> Tensor:
+    """The tensor, which lies in memory of the host that is pinned from now on."""
     for storage in storages_of(tensor):
         surface.world.claims.storages.row(storage).is_pinned = True
     return tensor
@@ -451,7 +451,7 @@ _DLPACK_CUDA = 2
 
 
 def _dlpack(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
-    """What another library gets: of a tensor on a GPU the tensor, which torch alone takes here."""
+    """Return what another library is given: for a tensor on a GPU the tensor itself, which only torch can take here."""
     return tensor.detach() if _is_sent(surface, tensor) else tensor.__dlpack__(*rest, **kwargs)
 
 

@@ -425,9 +425,9 @@ def _last_value(scope: ast.AST, name: str, line: int) -> ast.expr | None:
 
 # The first steps load kernels, fill caches and compile: they stand apart where enough others are there.
 _APART, _ENOUGH = 3, 8
-# From this share of the time on something is what the program waits for; between the two shares of a busy device it is
-# not clear who waits for whom.
-WAITS_SHARE, BUSY, IDLE = 0.25, 0.85, 0.5
+# From this share of the time on something is what the program waits for; between the shares of an idle device
+# (`judge.IDLE`) and a busy one it is not clear who waits for whom.
+WAITS_SHARE, BUSY = 0.25, 0.85
 # NVML's utilization is that of the past sample period, 1/6 s to 1 s with the GPU: a reading before tells of what was
 # there before the steps.
 _NVML_BACK_S = 1.0
@@ -580,21 +580,21 @@ def waits_of(shares: TimeShares | None, device_used: bool) -> tuple[WaitsFor, st
     busy = shares.device_busy
     parts = f"kernels ran for only {units.percent(busy or 0.0)} of the time; data {data}, copies {copies}"
     # Kernels may all have run meanwhile: what is left of the rest is the host's own beside an idle device.
-    if busy is not None and busy < IDLE and shares.rest - busy > max(shares.data, shares.copies):
+    if busy is not None and busy < judge.IDLE and shares.rest - busy > max(shares.data, shares.copies):
         return "host", parts
     if shares.data >= WAITS_SHARE and shares.data >= shares.copies:
         return "data", f"{data} of the time is spent waiting for the DataLoader"
     if shares.copies >= WAITS_SHARE:
         return "copies", f"{copies} of the time is spent in copies to the device"
     if not device_used:
-        if shares.cpu is not None and shares.cpu < IDLE:
+        if shares.cpu is not None and shares.cpu < judge.IDLE:
             return "inconclusive", f"no GPU was used, and the CPU worked for {units.percent(shares.cpu)} of the time"
         return "device", "no GPU was used"
     if busy is not None and busy >= BUSY:
         return "device", f"kernels ran for {units.percent(busy)} of the time"
-    if busy is not None and busy < IDLE:
+    if busy is not None and busy < judge.IDLE:
         return "host", parts
-    if shares.waits >= IDLE:
+    if shares.waits >= judge.IDLE:
         return "device", f"the host waited for the device for {waits} of the time"
     if busy is not None:
         return "inconclusive", f"kernels ran for {units.percent(busy)} of the time"

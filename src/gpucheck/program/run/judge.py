@@ -45,8 +45,8 @@ _SMALL, _MANY_PER_STEP, _MANY = 64 * 1024, 100, 1000
 _COPIES = ("to_device", "to_host", "between")
 # So often, and in this part of the steps, makes a habit.
 _OFTEN, _MOST_STEPS = 3, 0.5
-# A CPU that works for less of the time does not keep up the program.
-_IDLE = 0.5
+# Below this share of the time a GPU or a CPU is idle: something else keeps up the program.
+IDLE = 0.5
 
 # An id, the verdict, a title and the fix.
 _Said = tuple[str, Verdict, str, str]
@@ -101,7 +101,7 @@ def time_finding(result: RunResult) -> Finding:
         "host": "torch.profiler shows the host's time; a larger batch or torch.compile launches fewer kernels",
     }
     at_work = result.shares.cpu if result.shares is not None else None
-    if at_work is not None and at_work < _IDLE:  # it launches nothing either
+    if at_work is not None and at_work < IDLE:  # it launches nothing either
         waits = "the program waits for files, the network or another rank"
         fixes["host"] = f"the CPU worked for only {percent(at_work)} of the time: {waits}"
     verdict, fix = verdicts.get(result.waits_for, "warn"), fixes.get(result.waits_for)
