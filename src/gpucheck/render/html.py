@@ -57,70 +57,12 @@ def require() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a sentence; `code` where it stood between backticks."""
-
-    text: str
-    code: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Badge:
     """A verdict: its name, sign and word."""
 
     verdict: Verdict
     sign: str
     word: str
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A cell of the map: its place, its step of shade or state, the letter in it, and what it says."""
-
-    x: int
-    y: int
-    shade: str
-    letter: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Map:
-    """A cell for each node."""
-
-    title: str
-    nodes: tuple[Node, ...]
-    width: int
-    height: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """A fleet's maps and a row for each node, those that stand out first."""
-
-    maps: tuple[Map, ...]
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, Badge, tuple[str, ...]], ...]
-    left_out: int
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One document on the page. `raw` is its JSON as text; `raw_note` says what is missing there."""
-
-    title: str
-    badge: Badge
-    complete: bool
-    answer: str
-    meta: tuple[tuple[str, str], ...]
-    head: Sequence[Block]
-    body: Sequence[Sequence[Block]]
-    details: Sequence[Sequence[Block]]
-    devices: Table | None
-    charts: Sequence[charts.Chart]
-    fleet: Fleet | None
-    raw: Markup | None
-    raw_note: str
 
 
 def page(report: Report) -> Page:
@@ -144,10 +86,10 @@ def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None)
     shown = [*([("", compared)] if compared is not None else []), *reports]
     sections = [_section(report, file, most_raw=MOST_RAW // len(shown)) for file, report in shown]
     # How two compare is no verdict on either.
-    worst = min((one.badge for one in sections[-len(reports) :]), key=lambda one: WORST_FIRST.index(one.verdict))
+    worst = min((one["badge"] for one in sections[-len(reports) :]), key=lambda one: WORST_FIRST.index(one.verdict))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     written: str = template.render(
-        title=sections[0].title if len(sections) == 1 else f"gpucheck: {len(reports)} results",
+        title=sections[0]["title"] if len(sections) == 1 else f"gpucheck: {len(reports)} results",
         worst=worst,
         sections=sections,
         version=gpucheck.__version__,
@@ -190,7 +132,8 @@ def _plain(value: Any) -> Any:
     return visible(value if len(value) <= MOST_TEXT else f"{value[:MOST_TEXT]}…")
 
 
-def _section(report: Report, file: str, *, most_raw: int) -> Section:
+def _section(report: Report, file: str, *, most_raw: int) -> dict[str, Any]:
+    """One document as the template takes it: `raw` is its JSON as text, `raw_note` what is missing there."""
     quiet = text.parts_of(report, verbose=False)
     details = text.parts_of(report, verbose=True)[len(quiet) :]
     answer = next((block.text for block in quiet[0] if isinstance(block, Line)), "")
@@ -201,21 +144,20 @@ def _section(report: Report, file: str, *, most_raw: int) -> Section:
         # Its own table has every node, and is searched.
         body = [[block for block in part if not isinstance(block, Table)] for part in body]
     raw, note = _raw(report, most_raw)
-    return Section(
-        title=_title(report),
-        badge=_badge(_verdict(report, answer)),
-        complete=report.summary.complete,
-        answer=answer,
-        meta=tuple(_meta(report, file)),
-        head=quiet[0],
-        body=body,
-        details=[part for part in details if any(not isinstance(block, Drawing) for block in part)],
-        devices=devices.devices_table(report.facts.devices, report.findings) if with_devices else None,
-        charts=charts.of(report),
-        fleet=None if fleet is None else _fleet(fleet),
-        raw=raw,
-        raw_note=note,
-    )
+    return {
+        "title": _title(report),
+        "badge": _badge(_verdict(report, answer)),
+        "answer": answer,
+        "meta": tuple(_meta(report, file)),
+        "head": quiet[0],
+        "body": body,
+        "details": [part for part in details if any(not isinstance(block, Drawing) for block in part)],
+        "devices": devices.devices_table(report.facts.devices, report.findings) if with_devices else None,
+        "charts": charts.of(report),
+        "fleet": None if fleet is None else _fleet(fleet),
+        "raw": raw,
+        "raw_note": note,
+    }
 
 
 def _verdict(report: Report, answer: str) -> Verdict:
@@ -277,15 +219,16 @@ def _raw(report: Report, most: int) -> tuple[Markup | None, str]:
 # -- for the template --------------------------------------------------------------------------------------------------
 
 
-def _pieces(line: str) -> tuple[Badge | None, bool, list[Piece]]:
-    """A line of a screen: its verdict's sign, whether it is advice, and its text with what is code."""
+def _pieces(line: str) -> tuple[Badge | None, bool, list[tuple[str, bool]]]:
+    """A line of a screen: its verdict's sign, whether it is advice, and the parts of its text, each with whether it is
+    code: between backticks."""
     badge = next((_badge(verdict) for verdict, (sign, _, _) in SIGNS.items() if line.startswith(f"{sign} ")), None)
     advice = line.startswith(ADVICE)
     rest = line[2:] if badge is not None else line.removeprefix(ADVICE)
     parts = rest.split("`")
     if len(parts) % 2 == 0:
         parts = [rest]
-    return badge, advice, [Piece(part, place % 2 == 1) for place, part in enumerate(parts) if part]
+    return badge, advice, [(part, place % 2 == 1) for place, part in enumerate(parts) if part]
 
 
 def _table(table: Table) -> dict[str, Any]:
@@ -314,7 +257,7 @@ def _table(table: Table) -> dict[str, Any]:
 # -- a fleet -----------------------------------------------------------------------------------------------------------
 
 
-def _fleet(result: FleetResult) -> Fleet:
+def _fleet(result: FleetResult) -> dict[str, Any]:
     """The map of states, one for each figure that was compared, and the nodes, the worst first."""
     nodes = result.nodes[:MOST_NODES]
     # On a map a node keeps its place by its name, so that neighbours in a rack stand beside each other.
@@ -333,16 +276,24 @@ def _fleet(result: FleetResult) -> Fleet:
         )
         for node in nodes
     )
-    return Fleet(tuple(maps), ("cause → what to do", *figures), rows, len(result.nodes) - len(nodes))
+    heads = ("cause → what to do", *figures)
+    return {"maps": maps, "heads": heads, "rows": rows, "left_out": len(result.nodes) - len(nodes)}
 
 
-def _map(title: str, cells: Sequence[tuple[FleetNode, str, str, str]]) -> Map:
+def _map(title: str, cells: Sequence[tuple[FleetNode, str, str, str]]) -> dict[str, Any]:
+    """A cell for each node: its place, its step of shade or state, the letter in it, and what it says."""
     columns = min(MAP_COLUMNS, max(len(cells), 1))
-    nodes = tuple(
-        Node(place % columns * CELL, place // columns * CELL, shade, letter, f"{node.host}: {said}")
+    nodes = [
+        {
+            "x": place % columns * CELL,
+            "y": place // columns * CELL,
+            "shade": shade,
+            "letter": letter,
+            "text": f"{node.host}: {said}",
+        }
         for place, (node, shade, letter, said) in enumerate(cells)
-    )
-    return Map(title, nodes, columns * CELL, -(-len(cells) // columns) * CELL)
+    ]
+    return {"title": title, "nodes": nodes, "width": columns * CELL, "height": -(-len(cells) // columns) * CELL}
 
 
 def _state(node: FleetNode) -> tuple[str, str, str]:
