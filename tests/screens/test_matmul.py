@@ -9,7 +9,7 @@ import pytest
 from gpucheck.render import live, measured, terminal, text
 from gpucheck.render.blocks import Cell
 from gpucheck.report.codec import from_json
-from gpucheck.report.events import Trial
+from gpucheck.report.events import Progress
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
@@ -171,17 +171,17 @@ def test_a_long_run_shows_burst_sustained_its_curve_and_the_device() -> None:
     assert not any("┤" in line for line in shown((row("bfloat16", 8, 1e12),), verbose=True))
 
 
-def test_the_trials_of_a_search_are_lines_of_their_own() -> None:
+def test_the_best_of_a_search_so_far_is_shown_as_it_goes_on() -> None:
     stream = io.StringIO()
     view = live.LiveView(stream)
-    for number, stage in ((1, "reference"), (2, "final")):
-        shape = {"m": 1024, "n": 2048, "k": 512}
-        view(Trial(number, {"dtype": "bfloat16", **shape, "flop_per_s": 5e14, "purpose": stage}))
+    for count, side in ((12, 1024), (512, 2048)):
+        tried = f"search bfloat16 on cuda:0, {count} shapes tried"
+        view(Progress(tried, best=f"{side}×2048×512 at 500 TFLOP/s"))
+    said = stream.getvalue().splitlines()
     view.close()
-    assert stream.getvalue().splitlines() == [
-        " trial   dtype     M×N×K                           rate   look",
-        "     1   bfloat16  1024×2048×512            500 TFLOP/s   reference",
-        "     2   bfloat16  1024×2048×512            500 TFLOP/s   final",
+    assert said == [
+        "search bfloat16 on cuda:0, 12 shapes tried · best so far 1024×2048×512 at 500 TFLOP/s",
+        "search bfloat16 on cuda:0, 512 shapes tried · best so far 2048×2048×512 at 500 TFLOP/s",
     ]
 
 

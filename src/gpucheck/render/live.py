@@ -52,7 +52,7 @@ class LiveView:
         return self._stream.isatty() and not self._console.is_dumb_terminal
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, _WORK) or (isinstance(event, Progress) and event.done):
+        if isinstance(event, _WORK) or (isinstance(event, Progress) and (event.done or event.best)):
             self._release()
         match event:
             case Notice(text, level):
@@ -63,13 +63,6 @@ class LiveView:
             case Progress():
                 self._tell_what_went_wrong()
                 self._step(event)
-            case Trial(result=look) if "flop_per_s" in look:
-                # A search for a batch size has them all in its report.
-                from gpucheck.render import matmul
-
-                if event.number == 1:
-                    self._say(matmul.look_head())
-                self._say(matmul.look_line(event))
             case Judged(finding) | Skipped(finding):
                 self._judged(finding)
             case Failed(fault, finding):

@@ -14,7 +14,6 @@ from gpucheck.render import measured
 from gpucheck.render.blocks import ALWAYS, SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
 from gpucheck.render.curve import Series, curve
 from gpucheck.render.measured import ColumnOf, filled, numbers
-from gpucheck.report.events import Trial
 from gpucheck.report.measurement import DeviceRef, Measurement, Run
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import LoadReading, SearchedShape, SearchResult, SustainedResult
@@ -254,19 +253,3 @@ def _changes(readings: Sequence[LoadReading]) -> str:
         if known:
             parts.append(f"{name} {known[0]:.0f} → {known[-1]:.0f} {unit}".strip())
     return ", ".join(parts)
-
-
-# --- The looks of a search as they end --------------------------------------------------------------------------------
-
-
-def look_head() -> str:
-    """Name the columns; wide enough for the longest dtype and for sides of six digits."""
-    return f"{'trial':>6}   {'dtype':<10}{'M×N×K':<22}{'rate':>14}   look"
-
-
-def look_line(trial: Trial) -> str:
-    """One look: its number, what was multiplied, how fast, and what it was for."""
-    result = trial.result
-    shape = "×".join(str(result[side]) for side in "mnk")
-    rate = units.flop_rate(result["flop_per_s"])
-    return f"{trial.number:>6}   {result['dtype']:<10}{shape:<22}{rate:>14}   {result['purpose']}"

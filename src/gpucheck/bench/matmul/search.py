@@ -41,7 +41,7 @@ from gpucheck.measure.timing import (
     MOST_DOUBLINGS,
     MOST_HOST_CALLS,
 )
-from gpucheck.report.events import Answered, Emit, Progress, Trial
+from gpucheck.report.events import Answered, Emit, Progress
 from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
 from gpucheck.work import precision
 
@@ -87,7 +87,6 @@ class Ask:
 
     shape: Shape
     window_s: float
-    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +350,7 @@ class Search:
                 ]
             # Forwards and backwards: none always follows the same one.
             for shape in shapes if done % 2 == 0 else reversed(shapes):
-                reading = yield from self._try(shape, window_s, is_final=True)
+                reading = yield from self._try(shape, window_s)
                 if reading is None:
                     del self._finals[shape]
                 else:
@@ -359,11 +358,9 @@ class Search:
 
     # -- tries --------------------------------------------------------------------------------------------------------
 
-    def _try(
-        self, shape: Shape, window_s: float, *, is_final: bool = False
-    ) -> Generator[Ask, Reading | Refused, Reading | None]:
+    def _try(self, shape: Shape, window_s: float) -> Generator[Ask, Reading | Refused, Reading | None]:
         """Yield what a shape gives; None where it has no kernel (any more): it is out of the race then."""
-        answer = yield Ask(shape, window_s, is_final)
+        answer = yield Ask(shape, window_s)
         if isinstance(answer, Refused):
             self.refused[shape] = answer.reason
             return None
@@ -591,16 +588,19 @@ def search(
         raise UsageError(
             f"no shape of the range {text} fits", f"{units.capacity(room)} are free", "use a smaller --range"
         )
-    told = _Told(case, accel, emit)
+    shown_s = began
     try:
         with precision.precision(case.setting):
             tries = Tries(accel, case.kind, allocate(case, grid, room, accel))
             tries.try_dtype(case.dtype, first.shape)
             while (ask := searcher.ask()) is not None:
-                answer = tries.take_or_refuse(ask)
-                searcher.tell(answer)
-                if isinstance(answer, Reading):
-                    told.after(searcher, ask, answer)
+                searcher.tell(tries.take_or_refuse(ask))
+                # To rank all that was tried takes as long as a short try.
+                if (now := time.monotonic()) >= shown_s and (best := searcher.best) is not None:
+                    shown_s = now + PROGRESS_EVERY_S
+                    rate = units.flop_rate(best.flop_per_s, case.kind.unit)
+                    text = f"search {case.dtype} on {accel.id}, {searcher.shapes_tried} shapes tried"
+                    emit(Progress(text, best=f"{best.m}×{best.n}×{best.k} at {rate}"))
     finally:
         if searcher.best is not None or searcher.refused:
             refused = itertools.islice(searcher.refused.items(), MOST_REFUSED_TOLD)
@@ -623,46 +623,6 @@ def search(
             )
             emit(Answered(RESULT, tuple(results)))
     return searcher.best
-
-
-class _Told:
-    """Says what a search does: a trial for each shape that is the best so far and each of the final, and progress."""
-
-    def __init__(self, case: Case, accel: Accel, emit: Emit) -> None:
-        self._case, self._accel, self._emit = case, accel, emit
-        self._best: Shape | None = None
-        self._finalists: set[Shape] = set()
-        self._number = 0
-        self._next_s = 0.0
-
-    def after(self, searcher: Search, ask: Ask, reading: Reading) -> None:
-        """One try has ended."""
-        now = time.monotonic()
-        if ask.is_final:
-            if ask.shape not in self._finalists:
-                self._finalists.add(ask.shape)
-                self._trial(ask.shape, reading.rate, "final")
-        elif now < self._next_s:
-            # To rank all that was tried takes as long as a short try.
-            return
-        best = searcher.best
-        if best is None:
-            return
-        if not ask.is_final and best.shape != self._best:
-            self._best = best.shape
-            self._trial(best.shape, best.flop_per_s, "best so far")
-        if now >= self._next_s:
-            self._next_s = now + PROGRESS_EVERY_S
-            text = f"search {self._case.dtype} on {self._accel.id}, {searcher.shapes_tried} shapes tried"
-            m, n, k = best.shape
-            rate = units.flop_rate(best.flop_per_s, self._case.kind.unit)
-            self._emit(Progress(text, best=f"{m}×{n}×{k} at {rate}"))
-
-    def _trial(self, shape: Shape, rate: float, purpose: str) -> None:
-        self._number += 1
-        m, n, k = shape
-        result = {"dtype": self._case.dtype, "m": m, "n": n, "k": k, "flop_per_s": rate, "purpose": purpose}
-        self._emit(Trial(self._number, result))
 
 
 # -- tries -------------------------------------------------------------------------------------------------------------
