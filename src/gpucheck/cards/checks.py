@@ -342,7 +342,7 @@ def finding_of(check: str, look: Look, device: Device, facts: Facts) -> Finding 
     said = look(device, facts)
     if said is None:
         return None
-    evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **(said.evidence or {})}
+    evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **said.evidence}
     fix = said.fix.format(card=smi_name(device)) if said.fix else None
     message = f"{name_of(device)}: {said.message}" if said.message else ""
     return Finding(check, said.verdict, said.title, message, evidence, fix)
