@@ -47,8 +47,8 @@ FIELD_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 # one link, whose number is the scope. A Grace Hopper has 10 of 44712 MB/s: NVIDIA gives 450 GB/s for each direction.
 FIELD_C2C_COUNT, FIELD_C2C_STATUS, FIELD_C2C_SPEED = 170, 171, 172
 # NVML_FI_DEV_PERF_POLICY_… of nvml.h: nanoseconds since the driver was loaded in which this held the clock below what
-# was asked for. (nvmlDeviceGetViolationStatus tells the same of policies 0 to 5, in this order, and goes with CUDA 14;
-# the newer fields NVML_FI_DEV_CLOCKS_EVENT_REASON_… beside these have other numbers from driver to driver.)
+# was asked for. (The newer fields NVML_FI_DEV_CLOCKS_EVENT_REASON_… beside these have other numbers from driver to
+# driver.)
 VIOLATION_FIELDS = {
     74: "power",
     75: "thermal",
@@ -152,8 +152,13 @@ def _width(value: Any) -> bool:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-class NotTold(Exception):
-    """NVML answered, but the answer is not a value; the message says why."""
+class Refused(Exception):
+    """A question that got no value: the reason, and NVML's return code (None where it was not NVML that refused)."""
+
+    def __init__(self, reason: str, code: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
 
 
 class CodeAnswered(Exception):
@@ -213,7 +218,7 @@ def _watts(name: str, function: str, of: Callable[[Any], Any] = lambda value: va
     def convert(answer: Any) -> float:
         milliwatts: int = of(answer)
         if is_limit and milliwatts == 0:
-            raise NotTold("NVML returns 0 W, which is not a limit")
+            raise Refused("NVML returns 0 W, which is not a limit")
         return milliwatts / 1e3
 
     return _one(name, number(0, 100e3), function, convert=convert)
@@ -229,7 +234,7 @@ def flag(value: int) -> bool:
 def performance_state(value: int) -> int:
     """0 for the highest clocks to 15."""
     if value == PERFORMANCE_STATE_UNKNOWN:
-        raise NotTold("NVML does not know it")
+        raise Refused("NVML does not know it")
     return value
 
 
@@ -268,7 +273,7 @@ def remapped_rows(value: tuple[int, int, int, int]) -> dict[str, object]:
 def window_bytes(memory: Any, name: str) -> int:
     """A size of the window (BAR1) through which the host sees the card's memory. A card that has none answers 0."""
     if memory.bar1Total == 0:
-        raise NotTold("NVML returns 0 bytes")
+        raise Refused("NVML returns 0 bytes")
     return int(getattr(memory, name))
 
 
@@ -291,7 +296,7 @@ def c2c_rate(values: Any) -> float:
         if not status.nvmlReturn and not speed.nvmlReturn and status.value.uiVal == 1
     ]
     if not speeds:
-        raise NotTold("NVML names no active NVLink-C2C link")
+        raise Refused("NVML names no active NVLink-C2C link")
     return float(sum(speeds))
 
 
@@ -306,7 +311,7 @@ def violations(values: Any) -> dict[str, float | None]:
 def nearest_node(mask: Any) -> int:
     nodes = [64 * word + bit for word, bits in enumerate(mask) for bit in range(64) if bits >> bit & 1]
     if len(nodes) != 1:
-        raise NotTold(f"NVML names {len(nodes)} nearest NUMA nodes")
+        raise Refused(f"NVML names {len(nodes)} nearest NUMA nodes")
     return nodes[0]
 
 
@@ -472,8 +477,10 @@ C2C = _one(
     convert=c2c_rate,
 )
 
-# Fields of Device that are read apart, by `links`; and one whose answer is a struct to be filled.
+# The steps in which a device is read: its identity, its fields and, with `links`, the fields that are named here.
+IDENTITY_STEP, FIELDS_STEP, LINKS_STEP = range(3)
 LINKS = ("fabric", "nvlinks")
+# A field whose answer is a struct to be filled.
 SRAM = "sram_ecc"
 
 # The fields of Device that NVML alone tells; where there is no NVML they share one reason. Memory is read apart.
@@ -523,15 +530,6 @@ def applies(reason: str) -> bool:
     return reason not in told and not reason.startswith(NO_SUCH_CALL)
 
 
-class Refused(Exception):
-    """A question that got no value: NVML's return code (None where it was not NVML that refused) and the reason."""
-
-    def __init__(self, reason: str, code: int | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.code = code
-
-
 def refusal(pynvml: Any, code: int) -> Refused:
     return Refused(REASONS.get(code) or f"NVML returns: {pynvml.NVMLError(code)}", code)
 
@@ -566,8 +564,6 @@ def ask(pynvml: Any, handle: Any, field: Field) -> Any:
         try:
             answer = call(pynvml, one.function, handle, *one.arguments)
             return checked(field.sound, field.convert(answer))
-        except NotTold as error:
-            raise Refused(str(error)) from error
         except CodeAnswered as error:
             raise refusal(pynvml, error.code) from error
         except MISSHAPEN as error:
@@ -602,6 +598,10 @@ class Row:
         # Lost outweighs everything: what it answers later does not bring it back.
         if state and self.device.get("state") != "lost":
             self.device["state"] = state
+
+    def told(self, place: int, step: int, *, more: bool) -> dict[str, object]:
+        """The line for the device at this place after a step; `more` is whether others follow."""
+        return {"place": place, "step": step, "more": more, "device": self.device, "unknown": self.unknown}
 
     def put(self, name: str, value: object) -> None:
         """Set the field `name`, or `group/name`."""
