@@ -99,23 +99,11 @@ def version_of(path: str | None) -> str | None:
 
 
 def configured(root: Path) -> tuple[Path, ...]:
-    """The folders of /etc/ld.so.conf, what it includes included."""
-    found: list[Path] = []
-    waiting = [root / "etc/ld.so.conf"]
-    seen: set[Path] = set()
-    while waiting:
-        file = waiting.pop(0)
-        if file in seen:
-            continue
-        seen.add(file)
-        for line in text_of(file).splitlines():
-            words = line.partition("#")[0].replace(",", " ").split()
-            if words[:1] == ["include"]:
-                included = (pattern if pattern.startswith("/") else f"/etc/{pattern}" for pattern in words[1:])
-                waiting += [path for one in included for path in sorted(root.glob(one.lstrip("/")))]
-            else:
-                found += [root / word.lstrip("/") for word in words if word.startswith("/")]
-    return tuple(dict.fromkeys(found))
+    """The folders of /etc/ld.so.conf and of what it includes on every distribution."""
+    files = [root / "etc/ld.so.conf", *sorted((root / "etc/ld.so.conf.d").glob("*.conf"))]
+    lines = [line.partition("#")[0].replace(",", " ").split() for file in files for line in text_of(file).splitlines()]
+    folders = [word for words in lines if words[:1] != ["include"] for word in words if word.startswith("/")]
+    return tuple(dict.fromkeys(root / folder.lstrip("/") for folder in folders))
 
 
 def _unlinked(folders: Iterable[Path]) -> tuple[Library, ...]:
