@@ -124,18 +124,13 @@ def written_as(pattern: str) -> Sound:
     return lambda value: isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None
 
 
-def yes_or_no(value: Any) -> bool:
-    """True or False itself: no number stands for it."""
-    return isinstance(value, bool)
-
-
 def _each(sound: Sound) -> Sound:
     return lambda value: all(map(sound, value.values()))
 
 
 def sram(value: Any) -> bool:
     numbers = {name: part for name, part in value.items() if name not in ("threshold_exceeded", "sources")}
-    return yes_or_no(value["threshold_exceeded"]) and _each(count)(numbers) and _each(count)(value["sources"])
+    return _each(count)(numbers) and _each(count)(value["sources"])
 
 
 count = whole(0, 2**62)
@@ -171,27 +166,20 @@ class CodeAnswered(Exception):
         self.code = code
 
 
-class Call(NamedTuple):
-    """One function of nvidia-ml-py and its arguments after the device's handle."""
-
-    function: str
-    arguments: tuple[object, ...] = ()
-
-
 class Field(NamedTuple):
-    """One field: its path in Device, what can be true, the calls that tell it, in order of preference, and what to make
-    of the answer."""
+    """One field: its path in Device, what can be true, the calls that tell it, in order of preference (each a function
+    of nvidia-ml-py and its arguments after the device's handle), and what to make of the answer."""
 
     name: str
     sound: Sound
-    calls: tuple[Call, ...]
+    calls: tuple[tuple[str, tuple[object, ...]], ...]
     convert: Callable[[Any], Any]
 
 
 def _one(
     name: str, sound: Sound, function: str, *arguments: object, convert: Callable[[Any], Any] = lambda value: value
 ) -> Field:
-    return Field(name, sound, (Call(function, arguments),), convert)
+    return Field(name, sound, ((function, arguments),), convert)
 
 
 def _value(name: str, sound: Sound, field: int, kind: str, convert: Callable[[int], Any] = int) -> Field:
@@ -212,6 +200,10 @@ def _hertz(name: str, function: str, domain: int) -> Field:
 
 def _celsius(name: str, threshold: int) -> Field:
     return _one(name, number(1, 300), "nvmlDeviceGetTemperatureThreshold", threshold, convert=float)
+
+
+def _flag(name: str, function: str, of: Callable[[Any], Any] = lambda value: value) -> Field:
+    return _one(name, lambda _: True, function, convert=lambda answer: flag(of(answer)))
 
 
 def _watts(name: str, function: str, of: Callable[[Any], Any] = lambda value: value, *, is_limit: bool = True) -> Field:
@@ -358,8 +350,8 @@ DETAILS: tuple[Field, ...] = (
         # -1 is how 0xFFFFFFFF, no reading, comes out of a signed number.
         lambda value: number(-100, 300)(value) and value != -1,
         (
-            Call("nvmlDeviceGetTemperatureV", (TEMPERATURE_GPU,)),
-            Call("nvmlDeviceGetTemperature", (TEMPERATURE_GPU,)),
+            ("nvmlDeviceGetTemperatureV", (TEMPERATURE_GPU,)),
+            ("nvmlDeviceGetTemperature", (TEMPERATURE_GPU,)),
         ),
         float,
     ),
@@ -389,7 +381,7 @@ DETAILS: tuple[Field, ...] = (
     Field(
         "clock_reasons",
         lambda value: whole(0, 2**64 - 2)(value["bits"]),
-        (Call("nvmlDeviceGetCurrentClocksEventReasons"), Call("nvmlDeviceGetCurrentClocksThrottleReasons")),
+        (("nvmlDeviceGetCurrentClocksEventReasons", ()), ("nvmlDeviceGetCurrentClocksThrottleReasons", ())),
         clock_reasons,
     ),
     # How long what held the clock.
@@ -402,9 +394,9 @@ DETAILS: tuple[Field, ...] = (
     _one("pcie/replays", _rows, "nvmlDeviceGetPcieReplayCounter"),
     _value("pcie/sent_bytes", count, FIELD_SENT, "ullVal"),
     _value("pcie/received_bytes", count, FIELD_RECEIVED, "ullVal"),
-    _one("ecc/enabled", yes_or_no, "nvmlDeviceGetEccMode", convert=lambda modes: flag(modes[0])),
-    _one("ecc/enabled_after_reset", yes_or_no, "nvmlDeviceGetEccMode", convert=lambda modes: flag(modes[1])),
-    _one("ecc/enabled_by_default", yes_or_no, "nvmlDeviceGetDefaultEccMode", convert=lambda modes: flag(modes[0])),
+    _flag("ecc/enabled", "nvmlDeviceGetEccMode", lambda modes: modes[0]),
+    _flag("ecc/enabled_after_reset", "nvmlDeviceGetEccMode", lambda modes: modes[1]),
+    _flag("ecc/enabled_by_default", "nvmlDeviceGetDefaultEccMode", lambda modes: modes[0]),
     _one("ecc/volatile_corrected", count, _ECC, CORRECTED, VOLATILE),
     _one("ecc/volatile_uncorrected", count, _ECC, UNCORRECTED, VOLATILE),
     _one("ecc/aggregate_corrected", count, _ECC, CORRECTED, AGGREGATE),
@@ -424,20 +416,20 @@ DETAILS: tuple[Field, ...] = (
     # Up to Turing; later parts remap rows instead.
     _one("retired_pages/corrected", _rows, "nvmlDeviceGetRetiredPages", MANY_SINGLE_BIT, convert=len),
     _one("retired_pages/uncorrected", _rows, "nvmlDeviceGetRetiredPages", DOUBLE_BIT, convert=len),
-    _one("retired_pages/pending", yes_or_no, "nvmlDeviceGetRetiredPagesPendingStatus", convert=flag),
+    _flag("retired_pages/pending", "nvmlDeviceGetRetiredPagesPendingStatus"),
     _value(
         "recovery_action", text, FIELD_RECOVERY_ACTION, "uiVal", lambda value: _named(RECOVERY_ACTIONS, value, "action")
     ),
     _one(
         "mig",
-        lambda value: yes_or_no(value["enabled"]) and yes_or_no(value["enabled_after_reset"]),
+        lambda _: True,
         "nvmlDeviceGetMigMode",
         convert=lambda modes: {"enabled": flag(modes[0]), "enabled_after_reset": flag(modes[1]), "instances": []},
     ),
     _one(
         "numa_node", whole(0, 1023), "nvmlDeviceGetMemoryAffinity", NODE_MASK_WORDS, AFFINITY_NODE, convert=nearest_node
     ),
-    _one("persistence_mode", yes_or_no, "nvmlDeviceGetPersistenceMode", convert=flag),
+    _flag("persistence_mode", "nvmlDeviceGetPersistenceMode"),
     _one("compute_mode", text, "nvmlDeviceGetComputeMode", convert=lambda value: _named(COMPUTE_MODES, value, "mode")),
     _one(
         "bar1_total_bytes",
@@ -560,9 +552,9 @@ def filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
 def ask(pynvml: Any, handle: Any, field: Field) -> Any:
     """The field's value in SI units. Raises Refused, also for a value that cannot be."""
     last = None
-    for one in field.calls:
+    for function, arguments in field.calls:
         try:
-            answer = call(pynvml, one.function, handle, *one.arguments)
+            answer = call(pynvml, function, handle, *arguments)
             return checked(field.sound, field.convert(answer))
         except CodeAnswered as error:
             raise refusal(pynvml, error.code) from error

@@ -441,7 +441,7 @@ def _link(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, Any]:
     link: dict[str, Any] = {"link": number, "active": None, "errors": {}}
     try:
         state = call(pynvml, "nvmlDeviceGetNvLinkState", handle, number)
-        link["active"] = checked(fields.yes_or_no, bool(state) if state in (0, 1) else state)
+        link["active"] = bool(checked(fields.whole(0, 1), state))
     except Refused as refused:
         row.refuse(f"nvlinks/{number}/active", refused)
     if link["active"]:
