@@ -133,6 +133,12 @@ class Pulse:
         self.waited = self.waited and not answered
         return answered
 
+    def end(self, one: Watched, lost: Callable[[Fault], None]) -> None:
+        """Call a device lost that is not heard any more."""
+        silent_s, step = self.clock() - self.heard_s, self.step
+        fault = Fault("device", one.where, one.device, "TimeoutError", "", step, None, True, None, silent_s)
+        lost(fault)
+
 
 PULSE = Pulse()
 
@@ -286,6 +292,5 @@ def look(pulse: Pulse, ended: threading.Event, ending: threading.Lock, lost: Cal
         with ending:
             if ended.is_set() or pulse.silent() is None:  # it was heard meanwhile
                 continue
-            silent_s = pulse.clock() - pulse.heard_s
-            lost(Fault("device", one.where, one.device, "TimeoutError", "", pulse.step, None, True, None, silent_s))
+            pulse.end(one, lost)
         return
