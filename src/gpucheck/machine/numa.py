@@ -206,23 +206,18 @@ def bind(node: int, root: Path = ROOT) -> Bound:
     For a process that has one thread yet: others stay where they are.
     """
     if sys.platform != "linux":
-        raise CannotLook("NUMA nodes are Linux's", f"this is {sys.platform}", finding="numa.bind")
+        raise CannotLook("NUMA nodes are Linux's", f"this is {sys.platform}")
     known = nodes(root)
     if node not in known:
-        raise CannotLook(f"there is no NUMA node {node}", f"the system shows {list_text(known)}", finding="numa.bind")
+        raise CannotLook(f"there is no NUMA node {node}", f"the system shows {list_text(known)}")
     cpus = known[node] & _allowed_cpus()
     if not cpus:
-        raise CannotLook(
-            f"this process may run on no CPU of NUMA node {node}",
-            "a container, a batch system or taskset keeps it elsewhere",
-            finding="numa.bind",
-        )
+        why = "a container, a batch system or taskset keeps it elsewhere"
+        raise CannotLook(f"this process may run on no CPU of NUMA node {node}", why)
     try:
         os.sched_setaffinity(0, cpus)
     except OSError as error:
-        raise CannotLook(
-            f"the CPUs of NUMA node {node} are refused", error.strerror or str(error), finding="numa.bind"
-        ) from error
+        raise CannotLook(f"the CPUs of NUMA node {node} are refused", error.strerror or str(error)) from error
     words = MOST_NODES // 64
     mask = (ctypes.c_uint64 * words)()
     mask[node // 64] = 1 << node % 64
@@ -306,8 +301,8 @@ def list_text(numbers: Iterable[int]) -> str:
     return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts) or "none"
 
 
-def _memory(folder: Path, name: str = "MemTotal:") -> int | None:
-    """Bytes of a line like `Node 0 MemTotal:  19359956 kB`."""
+def _memory(folder: Path, name: str) -> int | None:
+    """Bytes of a line like `Node 0 MemFree:  19359956 kB`."""
     for line in text_of(folder / "meminfo").splitlines():
         words = line.split()
         if name in words:
