@@ -495,7 +495,7 @@ def answer(
     except Refused as refused:
         driver["error"] = f"NVML cannot count its devices: {refused.reason}"
     say({"driver": driver, "count": counted, "steps": LINKS_STEP + with_links})
-    rows = []
+    rows: list[tuple[Row, Any]] = []
     for row, handle in identify(pynvml, counted):
         # One by one: the first card that is not told of is the one at which NVML hangs.
         say(row.told(len(rows), IDENTITY_STEP, more=handle is not None))
