@@ -67,14 +67,14 @@ def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: b
     Devices whose line never came keep their identity and say why the rest is missing.
     """
     driver: Line = {}
-    rows: list[DeviceReading] = []
+    rows: dict[int, DeviceReading] = {}
     instances: list[DeviceReading] = []
     # What is still to come, in order: each step is done for all devices before the next one.
     waiting: list[tuple[int, int]] = []
     for line in lines:
         if "driver" in line:
             driver, counted = line["driver"], range(line.get("count", 0))
-            rows = [DeviceReading(Device(kind="cuda", nvml_index=index)) for index in counted]
+            rows = {index: DeviceReading(Device(kind="cuda", nvml_index=index)) for index in counted}
             waiting = [(step, place) for step in range(line.get("steps", 0)) for place in counted]
         elif "place" in line:
             place, step = line["place"], line["step"]
@@ -95,7 +95,7 @@ def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: b
                 state = state or (NOT_READ if by_nvml else f"not read: {broken}")
             rows[place] = DeviceReading(replace(device, state=device.state or state), unknown)
     told = from_json(DriverReading, driver)
-    return replace(told, error=broken or told.error, devices=(*rows, *instances))
+    return replace(told, error=broken or told.error, devices=(*rows.values(), *instances))
 
 
 def cuda_reading(lines: Sequence[Line], broken: str | None = None) -> DriverReading:
