@@ -63,18 +63,18 @@ def test_two_children_copy_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_child_that_is_not_bound_tells_where_it_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numa, "allowed", lambda *root: (0, 1))
-    monkeypatch.setattr(numa, "node_of_pages", lambda address, length: numa.Pages(None, "the kernel does not tell"))
+    monkeypatch.setattr(numa, "node_of_pages", lambda address, length: None)
     assert together._where(None, torch.empty(1)) == "any of nodes 0-1"
-    assert together._where(Bound(1, (1,)), torch.empty(1)) == "node 1 (assumed from affinity)"
+    assert together._where(Bound(1), torch.empty(1)) == "node 1 (assumed from affinity)"
 
 
 def test_a_bound_child_has_its_nodes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numa, "free_bytes", lambda node: 1000)
     room = Room(host=700, device=None, cache=1, cache_known=True)
-    assert together._within(room, Bound(0, (0,)), 0.5).host == 500
-    assert together._within(room, Bound(0, (0,)), 0.9).host == 700
+    assert together._within(room, Bound(0), 0.5).host == 500
+    assert together._within(room, Bound(0), 0.9).host == 700
     # Memory that is not bound comes from anywhere.
-    assert together._within(room, Bound(0, (0,), False, "refused"), 0.5) is room
+    assert together._within(room, Bound(0, memory=False), 0.5) is room
     assert together._within(room, None, 0.5) is room
 
 

@@ -148,12 +148,6 @@ NUMBER(nvmlDeviceGetGpuMaxPcieLinkGeneration, "pcie.device_max_generation", "5")
 NUMBER(nvmlDeviceGetPersistenceMode, "persistence", "1")
 NUMBER(nvmlDeviceGetComputeMode, "compute_mode", "0")
 NUMBER(nvmlDeviceGetMaxMigDeviceCount, "mig.slots", "7")
-typedef struct { unsigned long long reference, violation; } Violation;
-Code nvmlDeviceGetViolationStatus(Handle handle, unsigned policy, Violation *time) {
-    char key[32];
-    snprintf(key, sizeof key, "violation.old.%u", policy);
-    return number(DEVICE(handle), key, "!3", &time->violation);
-}
 NUMBER(nvmlDeviceGetPcieReplayCounter, "pcie.replays", "0")
 NUMBER(nvmlDeviceGetPowerManagementLimit, "power_limit", "700000")
 NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, "power_limit.default", "700000")

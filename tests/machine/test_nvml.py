@@ -325,14 +325,9 @@ def test_what_is_no_value_says_why(fake_driver: Fake, script: str, name: str, re
     assert getattr(row.device, name) is None and row.unknown[name].startswith(reason)
 
 
-def test_an_older_driver_counts_what_held_the_clock_by_an_older_call(fake_driver: Fake) -> None:
+def test_a_driver_may_not_count_what_held_the_clock(fake_driver: Fake) -> None:
     names = ("power", "thermal", "sync_boost", "low_utilization", "reliability")
-    refused = "".join(f"violation.{name}=!3\n" for name in names)
-    fake_driver(f"nvml.count=1\n{refused}violation.old.1=2500000000\nviolation.old.0=0\n")
-    (row,) = read().devices
-    assert row.device.violations_s == {**dict.fromkeys((*names, "board_limit")), "power": 0.0, "thermal": 2.5}
-    assert "violations_s" not in row.unknown
-    fake_driver(f"nvml.count=1\n{refused}")
+    fake_driver("nvml.count=1\n" + "".join(f"violation.{name}=!3\n" for name in names))
     (row,) = read().devices
     assert (row.device.violations_s, row.unknown["violations_s"]) == (None, NOT_SUPPORTED)
 
@@ -618,7 +613,7 @@ def test_the_chip_to_chip_link_is_the_sum_of_its_active_links(count: int, first_
 
     links = [answer(first_status), answer(44712), *[answer(1), answer(44712)] * (nvml_fields.MOST_C2C_LINKS - 1)]
     assert nvml_fields.c2c_rate([answer(count), *links]) == pytest.approx(rate)
-    with pytest.raises(nvml_fields.NotTold):
+    with pytest.raises(nvml_fields.Refused):
         nvml_fields.c2c_rate([answer(0), *links])
     with pytest.raises(nvml_fields.CodeAnswered):
         nvml_fields.c2c_rate([answer(0, 3), *links])

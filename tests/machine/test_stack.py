@@ -172,13 +172,13 @@ def test_the_loaders_order_is_the_variable_then_its_configuration_then_what_is_b
 
 def test_a_folder_of_the_variable_that_lies_in_the_root_is_taken_as_it_is(tmp_path: Path) -> None:
     path = install(tmp_path, "x", "580.1")
-    assert [one.path for one in stack.from_path(tmp_path, str(tmp_path / "x"))] == [path]
+    assert [one.path for one in stack.read(tmp_path, str(tmp_path / "x")).path_libraries] == [path]
 
 
 def test_lib_as_a_link_to_usr_lib_is_one_file(tmp_path: Path) -> None:
     install(tmp_path, "usr/lib", "580.1")
     link(tmp_path / "lib", "usr/lib")
-    assert len(stack.searched(tmp_path)) == 1
+    assert len(stack.read(tmp_path).libraries) == 1
 
 
 def test_a_configuration_that_includes_itself_ends(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_configuration_that_includes_itself_ends(tmp_path: Path) -> None:
 def test_a_versioned_file_without_the_name_that_programs_ask_for(tmp_path: Path) -> None:
     write(tmp_path, {f"{UBUNTU}/libcuda.so.580.95.05": "elf", "lib64/libcuda.so.570.1": "elf"})
     link(tmp_path / "lib64/libcuda.so.1", "libcuda.so.570.1")
-    (found,) = stack.unlinked(tmp_path)
+    (found,) = stack.read(tmp_path).unlinked
     assert (found.path, found.version) == (str(tmp_path / UBUNTU / "libcuda.so.580.95.05"), "580.95.05")
 
 

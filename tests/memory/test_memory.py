@@ -9,14 +9,14 @@ import functools
 import platform
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from shown import shown
 
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import choose, inventory
-from gpucheck.machine.accel import Allocator, open_device
+from gpucheck.machine.accel import Accel, Allocator, open_device
 from gpucheck.machine.host import HostMemory
 from gpucheck.memory import command as memory
 from gpucheck.memory import resident as memory_resident
@@ -138,7 +138,7 @@ class Card:
 
 
 def stepped(card: Card) -> tuple[tuple[MemoryStep, ...], Finding]:
-    return memory.judge_steps(memory_steps.walk(card, card.allocate), card.allocator(), card.kind)
+    return memory.judge_steps(memory_steps.walk(cast(Accel, card), card.allocate), card.allocator(), card.kind)
 
 
 # -- the arithmetic ---------------------------------------------------------------------------------------------------

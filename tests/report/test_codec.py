@@ -115,26 +115,6 @@ def test_results_are_read_as_their_types_and_those_of_a_later_version_as_they_ar
         from_json(Report, {**data, "results": {"bench_all": []}})
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("memory", STEP),
-        ("memory", [STEP]),
-        ("memory", (STEP, to_json(STEP))),
-        ("bench_all", {"headlines": [], "benchmarks": []}),
-        ("bench_overlap", (STEP,)),
-        ("compare", None),
-    ],
-)
-def test_a_result_of_another_type_is_not_kept(name: str, value: object) -> None:
-    collector = Collector()
-    with pytest.raises(TypeError, match=f"^{name} is "):
-        collector(Answered(name, value))
-    assert collector.results == {}
-    collector(Answered("later", value))
-    assert collector.results == {"later": value}
-
-
 def test_two_types_of_one_name_are_no_schema() -> None:
     class Other:
         @dataclass(frozen=True)

@@ -12,8 +12,16 @@ from gpucheck.program.run import command, counters, judge, ranks
 from gpucheck.render import text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
-from gpucheck.report.results.ranks import Collective, JobHang, JobRank, RanksResult
-from gpucheck.report.results.run import RunError, RunResult, Traced, TracedLine
+from gpucheck.report.results.run import (
+    Collective,
+    JobHang,
+    JobRank,
+    RanksResult,
+    RunError,
+    RunResult,
+    Traced,
+    TracedLine,
+)
 
 
 def a_run(busy: float | None, **parts: int) -> RunResult:

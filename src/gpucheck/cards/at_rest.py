@@ -8,8 +8,6 @@ where NVML does not report the figure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from gpucheck import units, xid
 from gpucheck.cards.card import NOT_READ, Said, address_of, addresses_not_listed, is_dead, is_nameless, pointer
@@ -63,81 +61,6 @@ _OWN_FIXES = {
 _BY_GRAVITY: tuple[Verdict, ...] = ("fail", "warn", "info")
 
 
-@dataclass(frozen=True, slots=True)
-class Story:
-    """The log entries of one GPU: the worst error first."""
-
-    errors: tuple[XidError, ...]
-
-    @property
-    def verdict(self) -> Verdict:
-        return verdict_of(self.errors[0])
-
-    @property
-    def title(self) -> str:
-        return f"Xid {self.errors[0].number}"
-
-    @property
-    def message(self) -> str:
-        """Return what the worst is and when, what the driver asks for, and the other numbers that count."""
-        worst = self.errors[0]
-        known = xid.BY_NUMBER.get(worst.number)
-        asked = self.asked
-        grave = (one for one in self.errors[1:] if verdict_of(one) != "info" and one.action is None)
-        others = dict.fromkeys(one.number for one in grave)
-        parts = [
-            ", ".join(
-                part
-                for part in (
-                    f"asks for: {_words(asked)}" if asked and worst.action else known.what if known else "",
-                    f"last at {worst.at.replace('T', ' ').replace('Z', ' UTC')}" if worst.at else "",
-                    f"{worst.count} times" if worst.count > 1 else "",
-                )
-                if part
-            ),
-            f"Xid {RECOVERY} asks for: {_words(asked)}" if asked and not worst.action else "",
-            f"also Xid {', '.join(map(str, others))}" if others else "",
-            "before the driver was reloaded" if worst.is_past else "",
-        ]
-        return "; ".join(part for part in parts if part)
-
-    @property
-    def asked(self) -> str | None:
-        """Return what the driver itself says that the GPU needs (Xid 154), where that still holds."""
-        return next((one.action for one in self.errors if one.action is not None and not one.is_past), None)
-
-    @property
-    def fix(self) -> str | None:
-        """The command: the driver's own wish, else NVIDIA's action for the worst."""
-        worst = self.errors[0]
-        # What fell off the bus comes back by a power cycle at most.
-        if self.asked is not None and worst.number != 79:
-            return ACTIONS.get(self.asked, ("", "see nvmlDeviceGpuRecoveryAction_t of nvml.h"))[1]
-        if self.verdict == "info":
-            return None
-        known = xid.BY_NUMBER.get(worst.number)
-        if worst.number in _OWN_FIXES or known is None:
-            return _OWN_FIXES.get(worst.number, f"{xid.SOURCE}, number {worst.number}")
-        return _FIXES.get(known.action) or known.step.replace("INDEX", "{card}")
-
-    @property
-    def evidence(self) -> dict[str, Any]:
-        """Each error with NVIDIA's own action."""
-        rows = [
-            {
-                "xid": one.number,
-                "pci_address": one.pci_address,
-                "count": one.count,
-                "at": one.at,
-                "action": one.action,
-                "is_past": one.is_past,
-                "nvidia": xid.BY_NUMBER[one.number].action if one.number in xid.BY_NUMBER else None,
-            }
-            for one in self.errors
-        ]
-        return {"xids": rows}
-
-
 def _words(action: str | None) -> str:
     return str(action).replace("_", " ")
 
@@ -147,18 +70,66 @@ def verdict_of(error: XidError) -> Verdict:
     return "info" if error.is_past else xid.gravity(error.number, is_fatal=error.is_fatal)
 
 
-def story(address: str | None, errors: Sequence[XidError]) -> Story | None:
-    """The errors of the GPU at this PCI address; None for none. What sums up others (154, 45) stands behind them."""
+def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
+    """The log entries of the GPU at this PCI address; None for none. What sums up others (154, 45) stands behind them.
+
+    The message has the worst error and when it was, what the driver asks for, and the other numbers that count.
+    """
     mine = [one for one in errors if one.pci_address == address]
+    if not mine:
+        return None
     mine.sort(key=lambda one: (_BY_GRAVITY.index(verdict_of(one)), one.number in (45, RECOVERY)))
-    return Story(tuple(mine)) if mine else None
+    worst = mine[0]
+    known = xid.BY_NUMBER.get(worst.number)
+    # What the driver itself says that the GPU needs (Xid 154), where that still holds.
+    asked = next((one.action for one in mine if one.action is not None and not one.is_past), None)
+    grave = (one for one in mine[1:] if verdict_of(one) != "info" and one.action is None)
+    others = dict.fromkeys(one.number for one in grave)
+    of_worst = (
+        f"asks for: {_words(asked)}" if asked and worst.action else known.what if known else "",
+        f"last at {worst.at.replace('T', ' ').replace('Z', ' UTC')}" if worst.at else "",
+        f"{worst.count} times" if worst.count > 1 else "",
+    )
+    parts = (
+        ", ".join(part for part in of_worst if part),
+        f"Xid {RECOVERY} asks for: {_words(asked)}" if asked and not worst.action else "",
+        f"also Xid {', '.join(map(str, others))}" if others else "",
+        "before the driver was reloaded" if worst.is_past else "",
+    )
+    rows = [
+        {
+            "xid": one.number,
+            "pci_address": one.pci_address,
+            "count": one.count,
+            "at": one.at,
+            "action": one.action,
+            "is_past": one.is_past,
+            "nvidia": xid.BY_NUMBER[one.number].action if one.number in xid.BY_NUMBER else None,
+        }
+        for one in mine
+    ]
+    message = "; ".join(part for part in parts if part)
+    return Said(verdict_of(worst), f"Xid {worst.number}", message, _fix(worst, asked), {"xids": rows})
 
 
-def of_card(device: Device, facts: Facts) -> Story | None:
+def _fix(worst: XidError, asked: str | None) -> str | None:
+    """The command: the driver's own wish, else NVIDIA's action for the worst."""
+    # What fell off the bus comes back by a power cycle at most.
+    if asked is not None and worst.number != 79:
+        return ACTIONS.get(asked, ("", "see nvmlDeviceGpuRecoveryAction_t of nvml.h"))[1]
+    if verdict_of(worst) == "info":
+        return None
+    known = xid.BY_NUMBER.get(worst.number)
+    if worst.number in _OWN_FIXES or known is None:
+        return _OWN_FIXES.get(worst.number, f"{xid.SOURCE}, number {worst.number}")
+    return _FIXES.get(known.action) or known.step.replace("INDEX", "{card}")
+
+
+def of_card(device: Device, facts: Facts) -> Said | None:
     return story(address_of(device, facts), facts.xids or ())
 
 
-def beside(device: Device, facts: Facts) -> Story | None:
+def beside(device: Device, facts: Facts) -> Said | None:
     """Return what the log tells of a card that is found faulty by other means: its cause, where it is more than a
     remark."""
     told = of_card(device, facts)
@@ -167,10 +138,7 @@ def beside(device: Device, facts: Facts) -> Story | None:
 
 def logged(device: Device, facts: Facts) -> Said | None:
     """The card's Xid errors, where nothing else is said of it that they are the cause of."""
-    if is_dead(device) or device.recovery_action not in (None, "none"):
-        return None
-    told = of_card(device, facts)
-    return None if told is None else Said(told.verdict, told.title, told.message, told.fix, told.evidence)
+    return None if is_dead(device) or device.recovery_action not in (None, "none") else of_card(device, facts)
 
 
 def elsewhere(facts: Facts) -> list[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from gpucheck.machine.driver_reads import NOT_ANSWERING
@@ -49,7 +49,7 @@ class Said:
     title: str
     message: str = ""
     fix: str | None = None
-    evidence: dict[str, Any] | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
 
 
 def cards(facts: Facts) -> list[Device]:

@@ -94,29 +94,24 @@ def compute_mode(device: Device, facts: Facts) -> Said | None:
 
 def mig_empty(device: Device, facts: Facts) -> Said | None:
     """A card in MIG mode without an instance: no program can use it. Where there is no other, that is a failure."""
-    mig = device.mig
-    if mig is None or not mig.enabled or mig.instances or f"{pointer(device, facts)}mig/instances" in facts.unknown:
+    if not _is_empty(device, facts):
         return None
-    message = "no program can use the GPU"
     left = any(is_usable(other, facts) for other in facts.devices if other is not device)
+    message = f"no program can use the GPU{'' if left else ', and there is no other'}"
     fix = "sudo nvidia-smi -i {card} -mig 0; or create instances: sudo nvidia-smi mig -i {card} -lgip"
-    return Said(
-        "warn" if left else "fail",
-        "MIG mode without instances",
-        message if left else f"{message}, and there is no other",
-        fix,
-        {"mig": True, "instances": []},
-    )
+    evidence = {"mig": True, "instances": []}
+    return Said("warn" if left else "fail", "MIG mode without instances", message, fix, evidence)
+
+
+def _is_empty(card: Device, facts: Facts) -> bool:
+    mig = card.mig
+    read = f"{pointer(card, facts)}mig/instances" not in facts.unknown
+    return mig is not None and mig.enabled and not mig.instances and read
 
 
 def is_usable(card: Device, facts: Facts) -> bool:
     """Return whether programs can use it, as far as MIG mode goes."""
-    if card.kind != "cuda" or is_dead(card):
-        return False
-    mig = card.mig
-    return (
-        mig is None or not mig.enabled or bool(mig.instances) or f"{pointer(card, facts)}mig/instances" in facts.unknown
-    )
+    return card.kind == "cuda" and not is_dead(card) and not _is_empty(card, facts)
 
 
 # -- NVLinks and the fabric of NVSwitches: each card beside the others of its name -------------------------------------
@@ -342,7 +337,7 @@ def finding_of(check: str, look: Look, device: Device, facts: Facts) -> Finding 
     said = look(device, facts)
     if said is None:
         return None
-    evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **(said.evidence or {})}
+    evidence = {"uuid": device.uuid, "nvml_index": device.nvml_index, "device": device.id, **said.evidence}
     fix = said.fix.format(card=smi_name(device)) if said.fix else None
     message = f"{name_of(device)}: {said.message}" if said.message else ""
     return Finding(check, said.verdict, said.title, message, evidence, fix)

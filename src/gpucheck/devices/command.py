@@ -33,7 +33,7 @@ from gpucheck.machine.inventory import Inventory, only
 from gpucheck.machine.mask import MASK, read_mask
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
-from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
+from gpucheck.report.facts import Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.short import DoctorResult
 
@@ -282,18 +282,11 @@ def selected(requested: str, facts: Facts) -> Facts:
     """The facts with the devices that `requested` names; also those that torch cannot use. `all` includes the CPU."""
     if requested == "all":
         return facts
-    if not any(_is_named(device, requested) for device in facts.devices):
+    if not any(choose.is_named(device, requested) for device in facts.devices):
         # The one grammar of device names decides what `auto` is and words every refusal.
         ids = choose.choose(requested, facts).ids
         return only(facts, lambda device: device.id in ids)
-    return only(facts, lambda device: _is_named(device, requested))
-
-
-def _is_named(device: Device, requested: str) -> bool:
-    if requested in (device.kind, device.id):
-        return True
-    prefix = requested.lower()
-    return prefix.startswith(("gpu-", "mig-")) and (device.uuid or "").lower().startswith(prefix)
+    return only(facts, lambda device: choose.is_named(device, requested))
 
 
 def judge(facts: Facts, machine: Facts | None = None) -> list[Finding]:

@@ -648,7 +648,7 @@ def _under_load(look: checks.Look, names: Collection[str] | None = (), least: in
             (name_of(device), "; ".join(part for part in (said.title, said.message, often) if part))
             for device, often, said in found
         ]
-        told = {"devices": [{"device": device.id, **(said.evidence or {})} for device, _, said in found]}
+        told = {"devices": [{"device": device.id, **said.evidence} for device, _, said in found]}
         return Seen(told_once(words), told, verdict=max((said.verdict for *_, said in found), key=VERDICTS.index))
 
     return judge
@@ -659,7 +659,7 @@ def _heat(device: Device, facts: Facts) -> Said | None:
     throttled, counted = at_work.throttled(device, facts), at_work.violations(device, facts)
     if throttled is None or counted is None:
         return throttled or counted
-    evidence = {**(throttled.evidence or {}), **(counted.evidence or {})}
+    evidence = {**throttled.evidence, **counted.evidence}
     share = units.percent(evidence["shares"]["thermal"])
     return replace(throttled, message=f"{throttled.message}; limited for {share} of the time", evidence=evidence)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpucheck.doctor.fixes import LEAST_DRIVER
 from gpucheck.machine.stack import ONE_VERSION, are_mixed_packages
 from gpucheck.units import GIB, KIB, MIB, TIB
 
@@ -394,17 +395,13 @@ def cuda_version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-# The first Linux driver of each major version of CUDA: NVIDIA, CUDA compatibility, minor version compatibility.
-_DRIVERS = {11: "450", 12: "525", 13: "580"}
-
-
 def _driver_then(found: Numbers) -> str:
     """Which driver, or which torch, in place of this one."""
-    major, newest = int(found["driver_cuda"].split(".")[0]), max(_DRIVERS)
+    major, newest = int(found["driver_cuda"].split(".")[0]), max(LEAST_DRIVER)
     older = f"a torch wheel for CUDA {major}" if major >= 11 else f"an old torch (CUDA {major} has no wheels today)"
     return (
-        f"update the driver (CUDA 12 needs {_DRIVERS[12]} or newer, CUDA {newest} {_DRIVERS[newest]}), or install "
-        f"{older}"
+        f"update the driver (CUDA 12 needs {LEAST_DRIVER[12]} or newer, CUDA {newest} {LEAST_DRIVER[newest]}), or "
+        f"install {older}"
     )
 
 

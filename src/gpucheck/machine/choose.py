@@ -84,6 +84,13 @@ def open_named(device_id: str, facts: Facts) -> Accel:
     return accel.open_device(device_id, name=device.name if device else None, uuid=device.uuid if device else None)
 
 
+def is_named(device: Device, requested: str) -> bool:
+    """Return whether this is the device's kind, its name by torch, or a beginning of its UUID."""
+    prefix = requested.lower()
+    by_uuid = prefix.startswith(("gpu-", "mig-")) and (device.uuid or "").lower().startswith(prefix)
+    return requested in (device.kind, device.id) or by_uuid
+
+
 def is_present(facts: Facts) -> bool:
     """Return whether an accelerator is in this machine, as PCI, NVML, libcuda, torch or /dev show it."""
     host = facts.host
@@ -156,12 +163,12 @@ def _by_index(kind: str, index: int, facts: Facts) -> str:
 
 
 def _by_uuid(requested: str, facts: Facts) -> str:
-    known = [device for device in facts.devices if device.uuid]
-    matches = [device for device in known if (device.uuid or "").lower().startswith(requested.lower())]
+    matches = [device for device in facts.devices if is_named(device, requested)]
     if len(matches) > 1:
         raise UsageError(f"--device {requested!r} matches {len(matches)} devices", "", "give more digits of the UUID")
     if not matches:
-        raise _missing(requested, f"UUIDs here: {', '.join(device.uuid or '' for device in known) or 'none'}")
+        known = [device.uuid for device in facts.devices if device.uuid]
+        raise _missing(requested, f"UUIDs here: {', '.join(known) or 'none'}")
     device = matches[0]
     if device.id is None or device not in _usable(facts):
         raise _missing(requested, device.state or why_unusable(facts))

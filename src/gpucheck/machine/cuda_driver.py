@@ -19,28 +19,8 @@ from gpucheck.machine.nvml_fields import Refused
 
 # CUdevice_attribute of cuda.h.
 MULTIPROCESSOR_COUNT, INTEGRATED, MEMORY_BUS_WIDTH, MAJOR, MINOR = 16, 18, 37, 75, 76
-# The words for codes whose text a stub library, or one too old to know them, cannot give; from cuda.h.
-WORDS = {
-    1: "CUDA_ERROR_INVALID_VALUE",
-    2: "CUDA_ERROR_OUT_OF_MEMORY",
-    3: "CUDA_ERROR_NOT_INITIALIZED",
-    34: "CUDA_ERROR_STUB_LIBRARY",
-    46: "CUDA_ERROR_DEVICE_UNAVAILABLE",
-    100: "CUDA_ERROR_NO_DEVICE",
-    222: "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-    800: "CUDA_ERROR_NOT_PERMITTED",
-    801: "CUDA_ERROR_NOT_SUPPORTED",
-    802: "CUDA_ERROR_SYSTEM_NOT_READY",
-    803: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-    804: "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
-    805: "CUDA_ERROR_MPS_CONNECTION_FAILED",
-    806: "CUDA_ERROR_MPS_RPC_FAILURE",
-    807: "CUDA_ERROR_MPS_SERVER_NOT_READY",
-    808: "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED",
-    809: "CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED",
-    810: "CUDA_ERROR_MPS_CLIENT_TERMINATED",
-    999: "CUDA_ERROR_UNKNOWN",
-}
+# A toolkit's stub answers so whatever it is asked, also for the text of this answer.
+STUB, STUB_WORDS = 34, "CUDA_ERROR_STUB_LIBRARY"
 
 # What can be true of a device; wide, as NVML's bounds are.
 SOUND = {
@@ -90,7 +70,7 @@ class Driver:
                     found.append(text.value.decode("utf-8", "replace"))
             except Refused:
                 continue
-        return ": ".join(found) or WORDS.get(code, "unknown error")
+        return ": ".join(found) or (STUB_WORDS if code == STUB else "unknown error")
 
     def integer(self, function: str, *arguments: object) -> int:
         """The int that the function writes through its first argument."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 from gpucheck.machine import host, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, LineChild, python_argv
 from gpucheck.machine.child_protocol import Ending, How, Line, Lost, Start, Talk
-from gpucheck.machine.nvml_fields import LINKS
+from gpucheck.machine.nvml_fields import LINKS, LINKS_STEP
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device
 
@@ -67,60 +67,35 @@ def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: b
     Devices whose line never came keep their identity and say why the rest is missing.
     """
     driver: Line = {}
-    rows: list[DeviceReading] = []
+    rows: dict[int, DeviceReading] = {}
     instances: list[DeviceReading] = []
-    waiting: list[int] = []
-    unlinked: list[int] = []
-    counted, links_asked = 0, False
+    # What is still to come, in order: each step is done for all devices before the next one.
+    waiting: list[tuple[int, int]] = []
     for line in lines:
         if "driver" in line:
-            driver, counted, links_asked = line["driver"], line.get("count", 0), bool(line.get("links"))
-        elif "known" in line:
-            if line["more"]:
-                waiting.append(len(rows))
-                unlinked += [len(rows)] if links_asked else []
-            rows.append(from_json(DeviceReading, line | {"device": line["known"]}))
+            driver, counted = line["driver"], range(line.get("count", 0))
+            rows = {index: DeviceReading(Device(kind="cuda", nvml_index=index)) for index in counted}
+            waiting = [(step, place) for step in range(line.get("steps", 0)) for place in counted]
         elif "place" in line:
-            rows[line["place"]] = from_json(DeviceReading, line)
-            waiting.remove(line["place"])
+            place, step = line["place"], line["step"]
+            rows[place] = from_json(DeviceReading, line)
+            waiting = [one for one in waiting if one[1] != place or (line["more"] and one[0] > step)]
         elif "instance" in line:
             instances.append(from_json(DeviceReading, line))
-        elif "links_of" in line:
-            rows[line["links_of"]] = _with_links(rows[line["links_of"]], from_json(DeviceReading, line))
-            unlinked.remove(line["links_of"])
     if broken:
-        # Each step is done for all devices in order: the first that is missing is the one at which it stopped.
-        unlisted = list(range(len(rows), counted))
-        rows += [DeviceReading(Device(kind="cuda", nvml_index=index)) for index in unlisted]
-        stopped = next(iter([*unlisted, *waiting, *unlinked]), None) if by_nvml else None
-        others = NOT_READ if by_nvml else f"not read: {broken}"
-        for place in (*unlisted, *waiting):
-            state = f"{NOT_ANSWERING}: {broken}" if place == stopped else others
-            row = rows[place]
-            rows[place] = DeviceReading(
-                replace(row.device, state=row.device.state or state), {**row.unknown, "*": broken}
-            )
-        for place in unlinked:
-            rows[place] = _links_unread(rows[place], broken, is_guilty=place == stopped)
+        # The first that is missing is the one at which it stopped.
+        stopped = waiting[0][1] if waiting and by_nvml else None
+        for place, step in {place: step for step, place in reversed(waiting)}.items():
+            device, unknown = rows[place].device, rows[place].unknown
+            state = f"{NOT_ANSWERING}: {broken}" if place == stopped else None
+            if step == LINKS_STEP:
+                unknown = {**dict.fromkeys(LINKS, broken), **unknown}
+            else:
+                unknown = {**unknown, "*": broken}
+                state = state or (NOT_READ if by_nvml else f"not read: {broken}")
+            rows[place] = DeviceReading(replace(device, state=device.state or state), unknown)
     told = from_json(DriverReading, driver)
-    return replace(told, error=broken or told.error, devices=(*rows, *instances))
-
-
-def _with_links(row: DeviceReading, links: DeviceReading) -> DeviceReading:
-    told = {name: getattr(links.device, name) for name in LINKS}
-    # A card that was lost between its two lines is lost.
-    state = row.device.state or links.device.state
-    unknown = {name: reason for name, reason in row.unknown.items() if name not in LINKS}
-    peers = links.device.peers
-    return DeviceReading(replace(row.device, state=state, peers=peers, **told), {**unknown, **links.unknown})
-
-
-def _links_unread(row: DeviceReading, broken: str, *, is_guilty: bool) -> DeviceReading:
-    if "*" in row.unknown:
-        return row
-    device = replace(row.device, state=row.device.state or f"{NOT_ANSWERING}: {broken}") if is_guilty else row.device
-    untold = [name for name in LINKS if getattr(device, name) is None and name not in row.unknown]
-    return DeviceReading(device, {**row.unknown, **dict.fromkeys(untold, broken)})
+    return replace(told, error=broken or told.error, devices=(*rows.values(), *instances))
 
 
 def cuda_reading(lines: Sequence[Line], broken: str | None = None) -> DriverReading:

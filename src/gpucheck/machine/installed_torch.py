@@ -5,8 +5,8 @@ Importing torch takes seconds and may hang or crash: it is imported in a child, 
 
 from __future__ import annotations
 
-import ast
 import importlib.util
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -17,11 +17,14 @@ from gpucheck import errors
 from gpucheck.errors import CannotLook
 from gpucheck.machine import child, child_protocol, kept, pulse
 from gpucheck.machine.child_stdio import claim_stdout
+from gpucheck.machine.kernel_driver import text_of
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device, TorchBuild
 
 # Importing torch from a cold disk or a network file system has been seen to take most of a minute.
 TIMEOUT_S = 60.0
+# How `version.py` gives a name a text or None: `cuda: Optional[str] = '12.8'`.
+_ASSIGNED = re.compile(r"""^(\w+)(?: *:[^=\n]*)? *= *(?:(['"])(.*)\2|None)\s*(?:#.*)?$""", re.MULTILINE)
 
 
 # -- what it was built for ---------------------------------------------------------------------------------------------
@@ -40,9 +43,8 @@ def read() -> TorchBuild:
 
 def from_folder(folder: Path) -> TorchBuild:
     """The torch whose package folder this is. What `version.py` does not tell stays None."""
-    try:
-        names = assigned_constants((folder / "version.py").read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, UnicodeDecodeError):
+    names = {match[1]: match[3] for match in _ASSIGNED.finditer(text_of(folder / "version.py"))}
+    if not {"__version__", "cuda"} <= names.keys():
         return TorchBuild(path=str(folder))
     toolkits = {"cuda": names.get("cuda"), "rocm": names.get("hip"), "xpu": names.get("xpu")}
     built_for = next((name for name, version in toolkits.items() if version), "cpu")
@@ -53,21 +55,6 @@ def from_folder(folder: Path) -> TorchBuild:
         toolkit_version=toolkits.get(built_for),
         git_version=names.get("git_version"),
     )
-
-
-def assigned_constants(source: str) -> dict[str, str | None]:
-    """The names that `source` assigns a string or None at its top level. Raises SyntaxError."""
-    found: dict[str, str | None] = {}
-    for statement in ast.parse(source).body:
-        targets: list[ast.expr] = []
-        if isinstance(statement, ast.Assign):
-            targets, value = statement.targets, statement.value
-        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            targets, value = [statement.target], statement.value
-        for target in targets:
-            if isinstance(target, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str | None):
-                found[target.id] = value.value
-    return found
 
 
 # -- its import --------------------------------------------------------------------------------------------------------

@@ -15,12 +15,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gpucheck.machine import host, installed_torch, kernel_driver, numa
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
-from gpucheck.machine.child_protocol import Start
 from gpucheck.machine.driver_reads import CudaDoor, DeviceReading, DriverReading, NvmlDoor
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.machine.installed_torch import TorchDevices
@@ -343,9 +343,10 @@ class Inventory:
         self._with_processes, self._with_links = with_processes, with_links
         self._root = root
         self._name, self._details = name, details
+        self._ahead, self._timeout_s = ahead or Ahead(), timeout_s
         # There is no NVIDIA driver for macOS.
-        self._nvml = NvmlDoor(timeout_s, start=_started(ahead, NVML_READER)) if sys.platform != "darwin" else None
-        self._ahead, self._timeout_s = ahead, timeout_s
+        start = partial(self._ahead.start, NVML_READER)
+        self._nvml = NvmlDoor(timeout_s, start=start) if sys.platform != "darwin" else None
         self._cuda: DriverReading | None = None
         self._torch: TorchBuild | None = None
         self._torch_told: TorchDevices | None = None
@@ -397,7 +398,7 @@ class Inventory:
         self._nvml.ask(processes=self._with_processes, links=self._with_links)
         cuda = None
         if self._cuda is None:
-            cuda = CudaDoor(self._timeout_s, start=_started(self._ahead, LIBCUDA_READER))
+            cuda = CudaDoor(self._timeout_s, start=partial(self._ahead.start, LIBCUDA_READER))
         try:
             if cuda is not None:
                 cuda.ask()
@@ -438,11 +439,6 @@ class Inventory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _started(ahead: Ahead | None, module: str) -> Start | None:
-    """Return how a door gets its first child, where it does not start one by itself."""
-    return None if ahead is None else lambda: ahead.start(module)
 
 
 def _with_names(

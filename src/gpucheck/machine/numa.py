@@ -2,7 +2,7 @@
 memory really lies.
 
 A process is bound before it starts threads and allocates: what runs and lies elsewhere by then stays there. Elsewhere
-than on Linux there are no nodes, and what cannot be told is None with a reason.
+than on Linux there are no nodes, and what cannot be told is None.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import os
 import platform
 import re
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +23,11 @@ from gpucheck.report.facts import Device, PciPath
 
 # The kernel's system call tables (arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h).
 SYSTEM_CALLS = {
-    "x86_64": {"set_mempolicy": 238, "get_mempolicy": 239, "move_pages": 279},
-    "aarch64": {"set_mempolicy": 237, "get_mempolicy": 236, "move_pages": 239},
+    "x86_64": {"set_mempolicy": 238, "move_pages": 279},
+    "aarch64": {"set_mempolicy": 237, "move_pages": 239},
 }
 # linux/mempolicy.h
 MPOL_BIND = 2
-MPOL_F_NODE, MPOL_F_ADDR = 1, 2
 # Linux can be built for 1024 nodes at most; the kernel reads one bit less than it is told.
 MOST_NODES = 1024
 # Pages are placed one by one: a bound buffer lies on one node, a spread one shows within so many.
@@ -38,46 +36,27 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """One node: its CPUs, its memory in bytes (None where it is not told)."""
-
-    number: int
-    cpus: frozenset[int]
-    memory_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Bound:
-    """The result of binding. `memory` is False where the kernel refused the memory policy, and `reason` says why.
+    """The node that this process was bound to. `memory` is False where the kernel refused the memory policy.
 
     Memory is then taken from the node whose CPU touches it first, as long as that has any left.
     """
 
     node: int
-    cpus: tuple[int, ...]
     memory: bool = True
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Pages:
-    """The number of sampled pages on each node; None where the kernel does not tell, and why."""
-
-    by_node: dict[int, int] | None
-    reason: str = ""
 
 
 # -- what there is ----------------------------------------------------------------------------------------------------
 
 
-def nodes(root: Path = ROOT) -> tuple[Node, ...]:
-    """Every node that is online, in order; none where sysfs shows none."""
-    found = []
-    for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
-        if (folder / "cpulist").exists():
-            cpus = frozenset(parse_list(text_of(folder / "cpulist")))
-            found.append(Node(int(folder.name[4:]), cpus, _memory(folder)))
-    return tuple(sorted(found, key=lambda node: node.number))
+def nodes(root: Path = ROOT) -> dict[int, frozenset[int]]:
+    """The CPUs of every node that is online, in order; none where sysfs shows none."""
+    found = {
+        int(folder.name[4:]): frozenset(parse_list(text_of(folder / "cpulist")))
+        for folder in (root / "sys/devices/system/node").glob("node[0-9]*")
+        if (folder / "cpulist").exists()
+    }
+    return dict(sorted(found.items()))
 
 
 def allowed(root: Path = ROOT) -> tuple[int, ...]:
@@ -88,7 +67,7 @@ def allowed(root: Path = ROOT) -> tuple[int, ...]:
     cpus = _allowed_cpus()
     allowed = re.search(r"^Mems_allowed_list:(.*)$", text_of(root / "proc/self/status"), re.MULTILINE)
     memory = None if allowed is None else set(parse_list(allowed[1]))
-    return tuple(node.number for node in nodes(root) if node.cpus & cpus and (memory is None or node.number in memory))
+    return tuple(node for node, own in nodes(root).items() if own & cpus and (memory is None or node in memory))
 
 
 def free_bytes(node: int, root: Path = ROOT) -> int | None:
@@ -227,41 +206,39 @@ def bind(node: int, root: Path = ROOT) -> Bound:
     For a process that has one thread yet: others stay where they are.
     """
     if sys.platform != "linux":
-        raise CannotLook("NUMA nodes are Linux's", f"this is {sys.platform}", finding="numa.bind")
-    known = {one.number: one for one in nodes(root)}
+        raise CannotLook("NUMA nodes are Linux's", f"this is {sys.platform}")
+    known = nodes(root)
     if node not in known:
-        raise CannotLook(f"there is no NUMA node {node}", f"the system shows {list_text(known)}", finding="numa.bind")
-    cpus = known[node].cpus & _allowed_cpus()
+        raise CannotLook(f"there is no NUMA node {node}", f"the system shows {list_text(known)}")
+    cpus = known[node] & _allowed_cpus()
     if not cpus:
-        raise CannotLook(
-            f"this process may run on no CPU of NUMA node {node}",
-            "a container, a batch system or taskset keeps it elsewhere",
-            finding="numa.bind",
-        )
+        why = "a container, a batch system or taskset keeps it elsewhere"
+        raise CannotLook(f"this process may run on no CPU of NUMA node {node}", why)
     try:
         os.sched_setaffinity(0, cpus)
     except OSError as error:
-        raise CannotLook(
-            f"the CPUs of NUMA node {node} are refused", error.strerror or str(error), finding="numa.bind"
-        ) from error
+        raise CannotLook(f"the CPUs of NUMA node {node} are refused", error.strerror or str(error)) from error
     words = MOST_NODES // 64
     mask = (ctypes.c_uint64 * words)()
     mask[node // 64] = 1 << node % 64
     try:
         syscall("set_mempolicy", MPOL_BIND, ctypes.addressof(mask), MOST_NODES + 1)
-    except OSError as error:
-        return Bound(node, tuple(sorted(cpus)), False, f"the memory policy is refused ({_name(error)})")
-    return Bound(node, tuple(sorted(cpus)))
+    except OSError:
+        return Bound(node, memory=False)
+    return Bound(node)
 
 
-def node_of_pages(address: int, length: int) -> Pages:
-    """On which nodes the memory from `address` on lies, by pages spread over its `length` in bytes."""
+def node_of_pages(address: int, length: int) -> tuple[int, ...] | None:
+    """The nodes on which the memory from `address` on lies, by pages spread over its `length` in bytes.
+
+    None where the kernel does not tell: it may refuse to, and what a driver maps is no page of its lists.
+    """
     if sys.platform != "linux":
-        return Pages(None, f"{sys.platform} does not report it")
+        return None
     size = os.sysconf("SC_PAGE_SIZE")
     first, last = -(-address // size), (address + length) // size
     if last <= first:
-        return Pages(None, "the memory fills no page")
+        return None  # it fills no page
     step = max((last - first) // SAMPLED_PAGES, 1)
     places = [page * size for page in range(first, last, step)][:SAMPLED_PAGES]
     pages = (ctypes.c_uint64 * len(places))(*places)
@@ -269,23 +246,18 @@ def node_of_pages(address: int, length: int) -> Pages:
     try:
         # No nodes to move to: only asked where the pages are.
         syscall("move_pages", 0, len(places), ctypes.addressof(pages), 0, ctypes.addressof(states), 0)
-    except OSError as error:
-        return _by_policy(places[0], f"move_pages is refused ({_name(error)})")
-    counted = Counter(state for state in states if state >= 0)
-    if counted:
-        return Pages(dict(counted))
-    # What a driver maps, as pinned memory may be, is no page of the kernel's lists.
-    return _by_policy(places[0], f"the kernel does not report it ({errno.errorcode.get(-states[0], str(states[0]))})")
+    except OSError:
+        return None
+    return tuple(sorted({state for state in states if state >= 0})) or None
 
 
-def told(bound: Bound | None, pages: Pages) -> str | None:
-    """Where memory lies, in words: as read back, else as assumed; None where neither is known."""
-    if pages.by_node is None:
-        return f"node {bound.node} (assumed from affinity)" if bound is not None else None
-    numbers = sorted(pages.by_node)
-    if bound is not None and numbers != [bound.node]:
-        return f"bound to node {bound.node} (pages read back: on {list_text(numbers)})"
-    return f"node {list_text(numbers)} (pages read back)"
+def told(bound: Bound, pages: tuple[int, ...] | None) -> str:
+    """Where memory lies, in words: as read back, else as assumed from the binding."""
+    if pages is None:
+        return f"node {bound.node} (assumed from affinity)"
+    if pages != (bound.node,):
+        return f"bound to node {bound.node} (pages read back: on {list_text(pages)})"
+    return f"node {bound.node} (pages read back)"
 
 
 # -- the kernel -------------------------------------------------------------------------------------------------------
@@ -305,20 +277,6 @@ def syscall(name: str, *arguments: int) -> int:
     return answer
 
 
-def _by_policy(address: int, reason: str) -> Pages:
-    """The node of one page by another call, where the first one told none."""
-    node = ctypes.c_int(-1)
-    try:
-        syscall("get_mempolicy", ctypes.addressof(node), 0, 0, address, MPOL_F_NODE | MPOL_F_ADDR)
-    except OSError as error:
-        return Pages(None, f"{reason}, nor get_mempolicy ({_name(error)})")
-    return Pages({node.value: 1}) if node.value >= 0 else Pages(None, reason)
-
-
-def _name(error: OSError) -> str:
-    return errno.errorcode.get(error.errno or 0, str(error))
-
-
 # -- text -------------------------------------------------------------------------------------------------------------
 
 
@@ -332,7 +290,7 @@ def parse_list(text: str) -> list[int]:
     return found
 
 
-def list_text(numbers: Sequence[int] | dict[int, Node]) -> str:
+def list_text(numbers: Iterable[int]) -> str:
     """`0-2,8`; `none` for nothing."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
@@ -343,8 +301,8 @@ def list_text(numbers: Sequence[int] | dict[int, Node]) -> str:
     return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts) or "none"
 
 
-def _memory(folder: Path, name: str = "MemTotal:") -> int | None:
-    """Bytes of a line like `Node 0 MemTotal:  19359956 kB`."""
+def _memory(folder: Path, name: str) -> int | None:
+    """Bytes of a line like `Node 0 MemFree:  19359956 kB`."""
     for line in text_of(folder / "meminfo").splitlines():
         words = line.split()
         if name in words:

@@ -47,8 +47,8 @@ FIELD_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 # one link, whose number is the scope. A Grace Hopper has 10 of 44712 MB/s: NVIDIA gives 450 GB/s for each direction.
 FIELD_C2C_COUNT, FIELD_C2C_STATUS, FIELD_C2C_SPEED = 170, 171, 172
 # NVML_FI_DEV_PERF_POLICY_… of nvml.h: nanoseconds since the driver was loaded in which this held the clock below what
-# was asked for. (nvmlDeviceGetViolationStatus tells the same of policies 0 to 5, in this order, and goes with CUDA 14;
-# the newer fields NVML_FI_DEV_CLOCKS_EVENT_REASON_… beside these have other numbers from driver to driver.)
+# was asked for. (The newer fields NVML_FI_DEV_CLOCKS_EVENT_REASON_… beside these have other numbers from driver to
+# driver.)
 VIOLATION_FIELDS = {
     74: "power",
     75: "thermal",
@@ -124,18 +124,13 @@ def written_as(pattern: str) -> Sound:
     return lambda value: isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None
 
 
-def yes_or_no(value: Any) -> bool:
-    """True or False itself: no number stands for it."""
-    return isinstance(value, bool)
-
-
 def _each(sound: Sound) -> Sound:
     return lambda value: all(map(sound, value.values()))
 
 
 def sram(value: Any) -> bool:
     numbers = {name: part for name, part in value.items() if name not in ("threshold_exceeded", "sources")}
-    return yes_or_no(value["threshold_exceeded"]) and _each(count)(numbers) and _each(count)(value["sources"])
+    return _each(count)(numbers) and _each(count)(value["sources"])
 
 
 count = whole(0, 2**62)
@@ -152,8 +147,13 @@ def _width(value: Any) -> bool:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-class NotTold(Exception):
-    """NVML answered, but the answer is not a value; the message says why."""
+class Refused(Exception):
+    """A question that got no value: the reason, and NVML's return code (None where it was not NVML that refused)."""
+
+    def __init__(self, reason: str, code: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
 
 
 class CodeAnswered(Exception):
@@ -166,27 +166,20 @@ class CodeAnswered(Exception):
         self.code = code
 
 
-class Call(NamedTuple):
-    """One function of nvidia-ml-py and its arguments after the device's handle."""
-
-    function: str
-    arguments: tuple[object, ...] = ()
-
-
 class Field(NamedTuple):
-    """One field: its path in Device, what can be true, the calls that tell it, in order of preference, and what to make
-    of the answer."""
+    """One field: its path in Device, what can be true, the calls that tell it, in order of preference (each a function
+    of nvidia-ml-py and its arguments after the device's handle), and what to make of the answer."""
 
     name: str
     sound: Sound
-    calls: tuple[Call, ...]
+    calls: tuple[tuple[str, tuple[object, ...]], ...]
     convert: Callable[[Any], Any]
 
 
 def _one(
     name: str, sound: Sound, function: str, *arguments: object, convert: Callable[[Any], Any] = lambda value: value
 ) -> Field:
-    return Field(name, sound, (Call(function, arguments),), convert)
+    return Field(name, sound, ((function, arguments),), convert)
 
 
 def _value(name: str, sound: Sound, field: int, kind: str, convert: Callable[[int], Any] = int) -> Field:
@@ -209,11 +202,15 @@ def _celsius(name: str, threshold: int) -> Field:
     return _one(name, number(1, 300), "nvmlDeviceGetTemperatureThreshold", threshold, convert=float)
 
 
+def _flag(name: str, function: str, of: Callable[[Any], Any] = lambda value: value) -> Field:
+    return _one(name, lambda _: True, function, convert=lambda answer: flag(of(answer)))
+
+
 def _watts(name: str, function: str, of: Callable[[Any], Any] = lambda value: value, *, is_limit: bool = True) -> Field:
     def convert(answer: Any) -> float:
         milliwatts: int = of(answer)
         if is_limit and milliwatts == 0:
-            raise NotTold("NVML returns 0 W, which is not a limit")
+            raise Refused("NVML returns 0 W, which is not a limit")
         return milliwatts / 1e3
 
     return _one(name, number(0, 100e3), function, convert=convert)
@@ -229,7 +226,7 @@ def flag(value: int) -> bool:
 def performance_state(value: int) -> int:
     """0 for the highest clocks to 15."""
     if value == PERFORMANCE_STATE_UNKNOWN:
-        raise NotTold("NVML does not know it")
+        raise Refused("NVML does not know it")
     return value
 
 
@@ -268,7 +265,7 @@ def remapped_rows(value: tuple[int, int, int, int]) -> dict[str, object]:
 def window_bytes(memory: Any, name: str) -> int:
     """A size of the window (BAR1) through which the host sees the card's memory. A card that has none answers 0."""
     if memory.bar1Total == 0:
-        raise NotTold("NVML returns 0 bytes")
+        raise Refused("NVML returns 0 bytes")
     return int(getattr(memory, name))
 
 
@@ -291,7 +288,7 @@ def c2c_rate(values: Any) -> float:
         if not status.nvmlReturn and not speed.nvmlReturn and status.value.uiVal == 1
     ]
     if not speeds:
-        raise NotTold("NVML names no active NVLink-C2C link")
+        raise Refused("NVML names no active NVLink-C2C link")
     return float(sum(speeds))
 
 
@@ -306,7 +303,7 @@ def violations(values: Any) -> dict[str, float | None]:
 def nearest_node(mask: Any) -> int:
     nodes = [64 * word + bit for word, bits in enumerate(mask) for bit in range(64) if bits >> bit & 1]
     if len(nodes) != 1:
-        raise NotTold(f"NVML names {len(nodes)} nearest NUMA nodes")
+        raise Refused(f"NVML names {len(nodes)} nearest NUMA nodes")
     return nodes[0]
 
 
@@ -353,8 +350,8 @@ DETAILS: tuple[Field, ...] = (
         # -1 is how 0xFFFFFFFF, no reading, comes out of a signed number.
         lambda value: number(-100, 300)(value) and value != -1,
         (
-            Call("nvmlDeviceGetTemperatureV", (TEMPERATURE_GPU,)),
-            Call("nvmlDeviceGetTemperature", (TEMPERATURE_GPU,)),
+            ("nvmlDeviceGetTemperatureV", (TEMPERATURE_GPU,)),
+            ("nvmlDeviceGetTemperature", (TEMPERATURE_GPU,)),
         ),
         float,
     ),
@@ -384,7 +381,7 @@ DETAILS: tuple[Field, ...] = (
     Field(
         "clock_reasons",
         lambda value: whole(0, 2**64 - 2)(value["bits"]),
-        (Call("nvmlDeviceGetCurrentClocksEventReasons"), Call("nvmlDeviceGetCurrentClocksThrottleReasons")),
+        (("nvmlDeviceGetCurrentClocksEventReasons", ()), ("nvmlDeviceGetCurrentClocksThrottleReasons", ())),
         clock_reasons,
     ),
     # How long what held the clock.
@@ -397,9 +394,9 @@ DETAILS: tuple[Field, ...] = (
     _one("pcie/replays", _rows, "nvmlDeviceGetPcieReplayCounter"),
     _value("pcie/sent_bytes", count, FIELD_SENT, "ullVal"),
     _value("pcie/received_bytes", count, FIELD_RECEIVED, "ullVal"),
-    _one("ecc/enabled", yes_or_no, "nvmlDeviceGetEccMode", convert=lambda modes: flag(modes[0])),
-    _one("ecc/enabled_after_reset", yes_or_no, "nvmlDeviceGetEccMode", convert=lambda modes: flag(modes[1])),
-    _one("ecc/enabled_by_default", yes_or_no, "nvmlDeviceGetDefaultEccMode", convert=lambda modes: flag(modes[0])),
+    _flag("ecc/enabled", "nvmlDeviceGetEccMode", lambda modes: modes[0]),
+    _flag("ecc/enabled_after_reset", "nvmlDeviceGetEccMode", lambda modes: modes[1]),
+    _flag("ecc/enabled_by_default", "nvmlDeviceGetDefaultEccMode", lambda modes: modes[0]),
     _one("ecc/volatile_corrected", count, _ECC, CORRECTED, VOLATILE),
     _one("ecc/volatile_uncorrected", count, _ECC, UNCORRECTED, VOLATILE),
     _one("ecc/aggregate_corrected", count, _ECC, CORRECTED, AGGREGATE),
@@ -419,20 +416,20 @@ DETAILS: tuple[Field, ...] = (
     # Up to Turing; later parts remap rows instead.
     _one("retired_pages/corrected", _rows, "nvmlDeviceGetRetiredPages", MANY_SINGLE_BIT, convert=len),
     _one("retired_pages/uncorrected", _rows, "nvmlDeviceGetRetiredPages", DOUBLE_BIT, convert=len),
-    _one("retired_pages/pending", yes_or_no, "nvmlDeviceGetRetiredPagesPendingStatus", convert=flag),
+    _flag("retired_pages/pending", "nvmlDeviceGetRetiredPagesPendingStatus"),
     _value(
         "recovery_action", text, FIELD_RECOVERY_ACTION, "uiVal", lambda value: _named(RECOVERY_ACTIONS, value, "action")
     ),
     _one(
         "mig",
-        lambda value: yes_or_no(value["enabled"]) and yes_or_no(value["enabled_after_reset"]),
+        lambda _: True,
         "nvmlDeviceGetMigMode",
         convert=lambda modes: {"enabled": flag(modes[0]), "enabled_after_reset": flag(modes[1]), "instances": []},
     ),
     _one(
         "numa_node", whole(0, 1023), "nvmlDeviceGetMemoryAffinity", NODE_MASK_WORDS, AFFINITY_NODE, convert=nearest_node
     ),
-    _one("persistence_mode", yes_or_no, "nvmlDeviceGetPersistenceMode", convert=flag),
+    _flag("persistence_mode", "nvmlDeviceGetPersistenceMode"),
     _one("compute_mode", text, "nvmlDeviceGetComputeMode", convert=lambda value: _named(COMPUTE_MODES, value, "mode")),
     _one(
         "bar1_total_bytes",
@@ -472,8 +469,10 @@ C2C = _one(
     convert=c2c_rate,
 )
 
-# Fields of Device that are read apart, by `links`; and one whose answer is a struct to be filled.
+# The steps in which a device is read: its identity, its fields and, with `links`, the fields that are named here.
+IDENTITY_STEP, FIELDS_STEP, LINKS_STEP = range(3)
 LINKS = ("fabric", "nvlinks")
+# A field whose answer is a struct to be filled.
 SRAM = "sram_ecc"
 
 # The fields of Device that NVML alone tells; where there is no NVML they share one reason. Memory is read apart.
@@ -523,15 +522,6 @@ def applies(reason: str) -> bool:
     return reason not in told and not reason.startswith(NO_SUCH_CALL)
 
 
-class Refused(Exception):
-    """A question that got no value: NVML's return code (None where it was not NVML that refused) and the reason."""
-
-    def __init__(self, reason: str, code: int | None = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.code = code
-
-
 def refusal(pynvml: Any, code: int) -> Refused:
     return Refused(REASONS.get(code) or f"NVML returns: {pynvml.NVMLError(code)}", code)
 
@@ -562,12 +552,10 @@ def filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
 def ask(pynvml: Any, handle: Any, field: Field) -> Any:
     """The field's value in SI units. Raises Refused, also for a value that cannot be."""
     last = None
-    for one in field.calls:
+    for function, arguments in field.calls:
         try:
-            answer = call(pynvml, one.function, handle, *one.arguments)
+            answer = call(pynvml, function, handle, *arguments)
             return checked(field.sound, field.convert(answer))
-        except NotTold as error:
-            raise Refused(str(error)) from error
         except CodeAnswered as error:
             raise refusal(pynvml, error.code) from error
         except MISSHAPEN as error:
@@ -602,6 +590,10 @@ class Row:
         # Lost outweighs everything: what it answers later does not bring it back.
         if state and self.device.get("state") != "lost":
             self.device["state"] = state
+
+    def told(self, place: int, step: int, *, more: bool) -> dict[str, object]:
+        """The line for the device at this place after a step; `more` is whether others follow."""
+        return {"place": place, "step": step, "more": more, "device": self.device, "unknown": self.unknown}
 
     def put(self, name: str, value: object) -> None:
         """Set the field `name`, or `group/name`."""

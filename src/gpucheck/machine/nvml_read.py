@@ -1,8 +1,8 @@
 """NVML, read in a child: a wedged driver may hang any call or crash the process.
 
-A request says whether `processes` and `links` are wanted. It is answered by a line for the driver, a line for each
-device's identity, one for its fields, one for its links, and the `end`: what was read before a call that never returns
-is not lost. `machine/driver_reads.py` is the parent's side.
+A request says whether `processes` and `links` are wanted. It is answered by a line for the driver, one for each device
+after each step (its identity, its fields, its links), and the `end`: what was read before a call that never returns is
+not lost. `machine/driver_reads.py` is the parent's side.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from gpucheck.machine import nvml_fields as fields
 from gpucheck.machine.child_stdio import Say, claim_stdout, mapped_library, requests
 from gpucheck.machine.nvml_fields import (
     ECC_OFF,
+    FIELDS_STEP,
     FUNCTION_NOT_FOUND,
+    IDENTITY_STEP,
     INSUFFICIENT_SIZE,
     LIBRARY_NOT_FOUND,
+    LINKS_STEP,
     MISSHAPEN,
     NO_PERMISSION,
     NOT_ACCESSIBLE,
     NOT_SUPPORTED,
     OTHER_STRUCT,
-    REASONS,
     SENSELESS,
     VERSION_MISMATCH,
     Refused,
@@ -206,29 +208,9 @@ def without_ecc(row: Row) -> None:
         row.unknown[fields.SRAM] = ECC_OFF
 
 
-def read_violations(pynvml: Any, handle: Any, row: Row) -> None:
-    """The older call for how long what held the clock, where the driver knows no numbered values of it."""
-    seconds: dict[str, float | None] = {}
-    for policy, name in enumerate(fields.VIOLATION_FIELDS.values()):
-        try:
-            seconds[name] = call(pynvml, "nvmlDeviceGetViolationStatus", handle, policy).violationTime / 1e9
-        except Refused:
-            seconds[name] = None
-        except MISSHAPEN:
-            return
-    try:
-        if any(value is not None for value in seconds.values()):
-            row.put(fields.VIOLATIONS.name, checked(fields.VIOLATIONS.sound, seconds))
-            del row.unknown[fields.VIOLATIONS.name]
-    except Refused as refused:
-        row.refuse(fields.VIOLATIONS.name, refused)
-
-
 def read_details(pynvml: Any, handle: Any, row: Row) -> None:
     """All that is asked of one device by itself."""
     row.read(pynvml, handle, fields.DETAILS)
-    if row.unknown.get(fields.VIOLATIONS.name) == REASONS[NOT_SUPPORTED]:
-        read_violations(pynvml, handle, row)
     # Of all children on the machine one clock: differences of counters are held against it.
     row.put("read_at_s", time.monotonic())
     read_sram(pynvml, handle, row)
@@ -382,9 +364,8 @@ FABRIC_CALLS = (
 )
 
 
-def read_links(pynvml: Any, handle: Any) -> Row:
+def read_links(pynvml: Any, handle: Any, row: Row) -> None:
     """The fields `fabric` and `nvlinks` of one device."""
-    row = Row()
     try:
         row.put("fabric", _fabric(pynvml, handle))
     except Refused as refused:
@@ -400,7 +381,6 @@ def read_links(pynvml: Any, handle: Any) -> Row:
         row.refuse("nvlinks", refused)
     else:
         row.put("nvlinks", [_link(pynvml, handle, number, row) for number in range(count)])
-    return row
 
 
 # nvmlGpuP2PStatus_t of nvml.h, asked for reading.
@@ -461,7 +441,7 @@ def _link(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, Any]:
     link: dict[str, Any] = {"link": number, "active": None, "errors": {}}
     try:
         state = call(pynvml, "nvmlDeviceGetNvLinkState", handle, number)
-        link["active"] = checked(fields.yes_or_no, bool(state) if state in (0, 1) else state)
+        link["active"] = bool(checked(fields.whole(0, 1), state))
     except Refused as refused:
         row.refuse(f"nvlinks/{number}/active", refused)
     if link["active"]:
@@ -514,11 +494,11 @@ def answer(
         counted = count(pynvml)
     except Refused as refused:
         driver["error"] = f"NVML cannot count its devices: {refused.reason}"
-    say({"driver": driver, "count": counted, "links": with_links})
-    rows = []
+    say({"driver": driver, "count": counted, "steps": LINKS_STEP + with_links})
+    rows: list[tuple[Row, Any]] = []
     for row, handle in identify(pynvml, counted):
         # One by one: the first card that is not told of is the one at which NVML hangs.
-        say({"known": row.device, "unknown": row.unknown, "more": handle is not None})
+        say(row.told(len(rows), IDENTITY_STEP, more=handle is not None))
         rows.append((row, handle))
     for place, (row, handle) in enumerate(rows):
         if handle is None:
@@ -532,15 +512,15 @@ def answer(
                 row.device.pop("processes", None)
                 row.unknown.pop("processes", None)
         instances = read_instances(pynvml, handle, row, with_processes)
-        say({"place": place, "device": row.device, "unknown": row.unknown})
+        say(row.told(place, FIELDS_STEP, more=with_links))
         for instance in instances:
             say({"instance": True, "device": instance.device, "unknown": instance.unknown})
-    for place, (_, handle) in enumerate(rows):
+    for place, (row, handle) in enumerate(rows):
         if with_links and handle is not None:
-            links = read_links(pynvml, handle)
-            others = {row.device.get("pci_address"): one for row, one in rows if one is not None and one is not handle}
-            read_peers(pynvml, handle, {address: one for address, one in others.items() if address}, links)
-            say({"links_of": place, "device": links.device, "unknown": links.unknown})
+            read_links(pynvml, handle, row)
+            others = {one.device.get("pci_address"): its for one, its in rows if its is not None and one is not row}
+            read_peers(pynvml, handle, {address: its for address, its in others.items() if address}, row)
+            say(row.told(place, LINKS_STEP, more=False))
 
 
 def main() -> int:

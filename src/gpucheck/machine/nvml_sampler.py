@@ -37,7 +37,7 @@ DEVICES = Path("/sys/bus/pci/devices")
 ENERGY = fields.Field(
     "energy_j",
     fields.number(0, 2**62),
-    (fields.Call("nvmlDeviceGetTotalEnergyConsumption"),),
+    (("nvmlDeviceGetTotalEnergyConsumption", ()),),
     lambda millijoules: millijoules / 1e3,
 )
 # What the energy counter is to a MIG instance.

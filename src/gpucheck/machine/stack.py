@@ -98,49 +98,16 @@ def version_of(path: str | None) -> str | None:
     return match[1] if match and len(match[1].partition(".")[0]) >= 3 else None
 
 
-def from_path(root: Path, library_path: str) -> tuple[Library, ...]:
-    """Return those in LD_LIBRARY_PATH, in its order."""
-    parts = [part for part in library_path.split(":") if part]
-    # What a test gives may lie below its root already.
-    places = [Path(part) if Path(part).is_relative_to(root) else root / part.lstrip("/") for part in parts]
-    return tuple(_libraries(places))
-
-
-def searched(root: Path) -> tuple[Library, ...]:
-    """Return those in the folders of /etc/ld.so.conf and in the built-in ones, in the loader's order."""
-    folders = [*configured(root), *(root / name for name in BUILT_IN)]
-    return tuple(_libraries(dict.fromkeys(folders)))
-
-
-def elsewhere(root: Path) -> tuple[Library, ...]:
-    """Return those in folders where the loader does not look by itself."""
-    asked = set(configured(root))
-    return tuple(_libraries(root / name for name in ELSEWHERE if root / name not in asked))
-
-
 def configured(root: Path) -> tuple[Path, ...]:
-    """The folders of /etc/ld.so.conf, what it includes included."""
-    found: list[Path] = []
-    waiting = [root / "etc/ld.so.conf"]
-    seen: set[Path] = set()
-    while waiting:
-        file = waiting.pop(0)
-        if file in seen:
-            continue
-        seen.add(file)
-        for line in text_of(file).splitlines():
-            words = line.partition("#")[0].replace(",", " ").split()
-            if words[:1] == ["include"]:
-                included = (pattern if pattern.startswith("/") else f"/etc/{pattern}" for pattern in words[1:])
-                waiting += [path for one in included for path in sorted(root.glob(one.lstrip("/")))]
-            else:
-                found += [root / word.lstrip("/") for word in words if word.startswith("/")]
-    return tuple(dict.fromkeys(found))
+    """The folders of /etc/ld.so.conf and of what it includes on every distribution."""
+    files = [root / "etc/ld.so.conf", *sorted((root / "etc/ld.so.conf.d").glob("*.conf"))]
+    lines = [line.partition("#")[0].replace(",", " ").split() for file in files for line in text_of(file).splitlines()]
+    folders = [word for words in lines if words[:1] != ["include"] for word in words if word.startswith("/")]
+    return tuple(dict.fromkeys(root / folder.lstrip("/") for folder in folders))
 
 
-def unlinked(root: Path) -> tuple[Library, ...]:
+def _unlinked(folders: Iterable[Path]) -> tuple[Library, ...]:
     """libcuda's versioned files in folders that have no `libcuda.so.1`, which is the name that programs ask for."""
-    folders = dict.fromkeys([*configured(root), *(root / name for name in (*BUILT_IN, *ELSEWHERE))])
     found: dict[str, Library] = {}
     for folder in folders:
         if os.path.lexists(folder / "libcuda.so.1"):
@@ -153,17 +120,17 @@ def unlinked(root: Path) -> tuple[Library, ...]:
     return tuple(found.values())
 
 
-def _libraries(folders: Iterable[Path]) -> Iterable[Library]:
-    seen: set[tuple[str, str]] = set()
+def _libraries(folders: Iterable[Path]) -> tuple[Library, ...]:
+    """Those in these folders, in their order."""
+    found: dict[tuple[str, str], Library] = {}
     for folder in folders:
         for name in LIBRARIES:
             path = folder / name
             real = os.path.realpath(path)
             # /lib is a link to /usr/lib on most systems: one file, not two.
-            if not path.exists() or (name, real) in seen:
-                continue
-            seen.add((name, real))
-            yield Library(name, str(path), real, version_of(real))
+            if path.exists():
+                found.setdefault((name, real), Library(name, str(path), real, version_of(real)))
+    return tuple(found.values())
 
 
 # An NVSwitch is a PCI bridge device of NVIDIA's: class 0680.
@@ -272,6 +239,10 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
     """Read it all. `library_path` is LD_LIBRARY_PATH as the process that is diagnosed has it, `running` the kernel."""
     devices = kernel_driver.pci_devices(root)
     log, log_error = kernel_driver.log(root, journal=bool(devices))
+    given = [part for part in library_path.split(":") if part]
+    # In the loader's order.
+    searched = [*configured(root), *(root / name for name in BUILT_IN)]
+    elsewhere = [root / name for name in ELSEWHERE]
     return Stack(
         devices=devices,
         modules=_modules(root),
@@ -279,12 +250,15 @@ def read(root: Path = ROOT, library_path: str = "", running: str | None = None) 
         running=running,
         parameters=_parameters(root),
         nodes=_nodes(root),
-        libraries=searched(root),
+        libraries=_libraries(searched),
         # The first of one counts.
-        path_folders={os.path.realpath(part): part for part in reversed(library_path.split(":")) if part},
-        path_libraries=from_path(root, library_path),
-        stray_libraries=elsewhere(root),
-        unlinked=unlinked(root),
+        path_folders={os.path.realpath(part): part for part in reversed(given)},
+        # What a test gives may lie below its root already.
+        path_libraries=_libraries(
+            Path(part) if Path(part).is_relative_to(root) else root / part.lstrip("/") for part in given
+        ),
+        stray_libraries=_libraries(folder for folder in elsewhere if folder not in searched),
+        unlinked=_unlinked([*searched, *elsewhere]),
         secure_boot=_secure_boot(root),
         log=log,
         log_error=log_error,

@@ -354,17 +354,8 @@ def main() -> None:
 
     stray = shadowing() if FOLDER else []
     compiler, cached = tools()
-    versions = distributions()
-    asked, gone, managed = requirements(), missing_files(), is_managed()
-    has_pip = util.find_spec("pip") is not None
     folders, given = torch_places()
-    # From here on as in a process of the user's: what hides a module hides it from torch.
-    sys.path[:0] = FOLDER
-    hidden = {os.path.splitext(name)[0] for name in stray}
-    for name in set(sys.modules) - AT_START:
-        if name.partition(".")[0] in hidden:
-            del sys.modules[name]
-    found = torch_folder()
+    asked = requirements()
     say(
         stage="find",
         executable=sys.executable,
@@ -372,17 +363,25 @@ def main() -> None:
         prefix=os.path.realpath(sys.prefix),
         active_elsewhere=active_elsewhere(),
         shadowed_by=stray,
-        versions=versions,
-        externally_managed=managed,
-        has_pip=has_pip,
+        versions=distributions(),
+        externally_managed=is_managed(),
+        has_pip=util.find_spec("pip") is not None,
         torch_folders=folders,
         pythonpath_torch=given,
         conda_torch=conda_torch(),
         has_compiler=compiler,
         cache_has_libcuda=cached,
-        path=found,
+        missing_files=missing_files(),
+        unmet=unmet(asked),
     )
-    say(missing_files=gone, unmet=unmet(asked))
+    # From here on as in a process of the user's: what hides a module hides it from torch.
+    sys.path[:0] = FOLDER
+    hidden = {os.path.splitext(name)[0] for name in stray}
+    for name in set(sys.modules) - AT_START:
+        if name.partition(".")[0] in hidden:
+            del sys.modules[name]
+    found = torch_folder()
+    say(path=found)
     say(stage="import")
     began = time.monotonic()
     import warnings

@@ -78,11 +78,16 @@ def command(options: MemoryOptions, emit: Emit) -> None:
 
 def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool:
     """Answer for the GPUs that `requested` names from NVML alone, because torch cannot use them; False without any."""
-    everyone = requested in ("auto", "all", "cuda")
+
+    def is_meant(card: Device) -> bool:
+        # Without CUDA a number is NVML's.
+        by_number = card.cuda_index is None and requested == f"cuda:{card.nvml_index}"
+        return requested in ("auto", "all") or by_number or choose.is_named(card, requested)
+
     cards = [
         (place, card)
         for place, card in enumerate(facts.devices)
-        if card.nvml_index is not None and card.memory_total_bytes is not None and (everyone or _is(requested, card))
+        if card.nvml_index is not None and card.memory_total_bytes is not None and is_meant(card)
     ]
     for place, card in cards:
         name = card.id or f"NVML {card.nvml_index}"
@@ -95,17 +100,6 @@ def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool
     if cards:
         emit(Judged(Finding("memory.accounting", "skip", "torch's memory figures", why.what, fix=why.fix or None)))
     return bool(cards)
-
-
-def _is(requested: str, card: Device) -> bool:
-    """Return whether this is the card's name: as torch would call it, by NVML's number without CUDA, or by its UUID."""
-    uuid = (card.uuid or "").lower()
-    by_number = card.cuda_index is None and requested == f"cuda:{card.nvml_index}"
-    return (
-        by_number
-        or requested == card.id
-        or (requested.lower().startswith("gpu-") and uuid.startswith(requested.lower()))
-    )
 
 
 # -- an accelerator ---------------------------------------------------------------------------------------------------

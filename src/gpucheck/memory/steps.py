@@ -8,12 +8,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from gpucheck.report.finding import Verdict
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.report.results.short import FigureCheck, MemoryStep, Relation, StepName
 from gpucheck.units import MIB, capacity
+
+if TYPE_CHECKING:  # importing accel imports torch
+    from gpucheck.machine.accel import Accel
 
 # torch's c10/core/AllocatorConfig.h (until 2.8 in c10/cuda/CUDACachingAllocator.cpp), the same since torch 1.0.
 MIN_BLOCK = 512  # kMinBlockSize: every request is rounded up to a multiple
@@ -147,22 +150,6 @@ def verdict(comparisons: Sequence[FigureCheck]) -> Verdict:
     return "pass" if all(known) else "fail"
 
 
-class Gauge(Protocol):
-    """The device whose figures are read: an `Accel`, as far as this sequence needs one."""
-
-    def memory(self) -> MemoryFigures:
-        """The four figures now."""
-
-    def empty_cache(self) -> None:
-        """Give unused segments back."""
-
-    def reset_peak(self) -> None:
-        """Start the peaks anew."""
-
-    def synchronize(self) -> None:
-        """Wait for the device."""
-
-
 def level(figures: MemoryFigures) -> Level:
     """The figures as numbers to reckon with; one that the device does not tell counts as its current one, or 0."""
     held, taken = figures.memory_allocated_bytes or 0, figures.memory_reserved_bytes or 0
@@ -170,16 +157,16 @@ def level(figures: MemoryFigures) -> Level:
     return Level(held, held if top is None else top, taken, taken if top_taken is None else top_taken)
 
 
-def walk(gauge: Gauge, allocate: Callable[[int], object]) -> dict[StepName, MemoryFigures]:
+def walk(accel: Accel, allocate: Callable[[int], object]) -> dict[StepName, MemoryFigures]:
     """Run the sequence and read the figures after each step. `allocate(bytes)` returns what holds the memory."""
 
     def settled() -> MemoryFigures:
-        gauge.synchronize()
-        return gauge.memory()
+        accel.synchronize()
+        return accel.memory()
 
-    gauge.synchronize()
-    gauge.empty_cache()
-    gauge.reset_peak()
+    accel.synchronize()
+    accel.empty_cache()
+    accel.reset_peak()
     seen: dict[StepName, MemoryFigures] = {"start": settled()}
     held = [allocate(size) for size in TENSOR_SIZES]
     seen["allocate"] = settled()
@@ -187,7 +174,7 @@ def walk(gauge: Gauge, allocate: Callable[[int], object]) -> dict[StepName, Memo
     seen["peak"] = settled()
     held.clear()
     seen["free"] = settled()
-    gauge.empty_cache()
+    accel.empty_cache()
     seen["empty_cache"] = settled()
     return seen
 

@@ -25,8 +25,7 @@ from gpucheck.render.text import said
 from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.model import ModelResult, ModuleRow
-from gpucheck.report.results.ranks import RanksResult
-from gpucheck.report.results.run import DryLine, DryMemory, DryResult, RunLine, RunResult, TimeShares
+from gpucheck.report.results.run import DryLine, DryMemory, DryResult, RanksResult, RunLine, RunResult, TimeShares
 
 # Rows of a table for which a screen of 24 lines has room beside the rest; all of them are shown with -v.
 _MOST_LINES = 8

@@ -186,7 +186,6 @@ class Collector:
                 self.findings.append(finding)
                 self._said.append(finding)
             case Answered(name, value):
-                _check_kind(Results, name, value)
                 self.results[name] = value
             case Notice(text):
                 self.notices.append(text)
@@ -243,23 +242,6 @@ class Collector:
         for key, part in self.parts.items():
             if part.device == device and part.begun and part.ended is None and f"{part.id}.".startswith(f"{ended}."):
                 self.parts[key] = replace(part, ended=why)
-
-
-def _check_kind(table: type, name: str, value: Any) -> None:
-    """Raise TypeError where the TypedDict `table` knows `name` as another type than `value` is. Of a tuple each item
-    is looked at; what lies deeper is for type checkers.
-
-    Types are compared by their names: to read the annotations, the modules of all answers would have to be loaded.
-    """
-    annotation = table.__annotations__.get(name)
-    if annotation is None:
-        return
-    wanted = str(getattr(annotation, "__forward_arg__", annotation))
-    is_several = wanted.startswith("tuple[")
-    kind = wanted.removeprefix("tuple[").removesuffix(", ...]")
-    items = value if is_several and isinstance(value, tuple) else (value,)
-    if is_several != isinstance(value, tuple) or any(type(item).__name__ != kind for item in items):
-        raise TypeError(f"{name} is {wanted}, not {value!r:.200}")
 
 
 def _with(facts: Facts, opened: Device) -> Facts:

@@ -27,8 +27,7 @@ from gpucheck.render import text
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Collector, Report
-from gpucheck.report.results.ranks import RanksResult
-from gpucheck.report.results.run import RunError
+from gpucheck.report.results.run import RanksResult, RunError
 
 ROOT = Path(__file__).resolve().parents[3]
 STEP_S = 0.1

@@ -35,8 +35,7 @@ from gpucheck.program.ranks_judge import Call, Table
 from gpucheck.program.run import judge
 from gpucheck.report.codec import visible
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.report.results.ranks import Collective, JobHang, JobMismatch, JobRank, RanksResult
-from gpucheck.report.results.run import RunError
+from gpucheck.report.results.run import Collective, JobHang, JobMismatch, JobRank, RanksResult, RunError
 
 # The recorder's own size, where the user has not set one. Each torch warns of the name that is not its own.
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")

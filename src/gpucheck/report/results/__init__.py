@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
     from gpucheck.report.results.fleet import FleetResult, NodeDocument
     from gpucheck.report.results.model import ModelResult
-    from gpucheck.report.results.ranks import RanksResult
-    from gpucheck.report.results.run import DryResult, RunResult
+    from gpucheck.report.results.run import DryResult, RanksResult, RunResult
     from gpucheck.report.results.short import Comparison, DoctorResult, ExplainResult, LintResult, MemoryStep
     from gpucheck.report.results.stress import StressResult
 
