@@ -434,9 +434,9 @@ def test_one_fault_is_named_once(condition: str, evidence: Evidence, words: str)
 # --- masks ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", ["0,1", "1,0", "1", "GPU-1,GPU-0", " 0 , 1 "])
+@pytest.mark.parametrize("value", ["0,1", "1,0", "1", "GPU-1,GPU-0", " 0 , 1 ", "0,1,", "1,-1", "0, "])
 def test_a_mask_that_is_obeyed_is_no_finding(value: str) -> None:
-    shown = [int(digit) for digit in value if digit in "01"]
+    shown = [int(digit) for digit in value.replace("-1", "") if digit in "01"] if "GPU" not in value else [1, 0]
     evidence = masked(value, *shown)
     assert [one for one in CONDITIONS if one.startswith(("mask.", "devices.")) and judged(one, evidence)] == []
 
@@ -453,6 +453,11 @@ def test_a_mask_tells_where_torch_counts_otherwise() -> None:
         unsaid = judged("mask.shows_fewer", without)
         assert unsaid is not None and unsaid.evidence["by_torch"] is None
         assert unsaid.message.endswith("'7' shows nothing: 2 GPUs exist, counted from 0")
+
+
+def test_who_was_given_no_gpu_by_slurm_is_not_told_to_take_one() -> None:
+    seen = judged("mask.hides_all", masked("NoDevFiles"))
+    assert seen is not None and seen.fix is not None and "--gres=gpu:1" in seen.fix
 
 
 def test_a_mask_is_not_blamed_for_a_driver_that_does_not_start() -> None:

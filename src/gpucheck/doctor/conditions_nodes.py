@@ -20,9 +20,6 @@ REFUSALS = (errno.EPERM, errno.EACCES)
 # The node's number belongs to no driver: the module was loaded anew and was given another, or it is gone.
 STALE = (errno.ENXIO, errno.ENODEV)
 VISIBLE, CAPABILITIES = "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"
-ASK_THE_SCHEDULER = (
-    "request a GPU from the scheduler (Slurm: --gres=gpu:1): its control group blocks GPUs that the job did not get"
-)
 
 
 def _card_nodes(evidence: Evidence) -> list[Node]:
@@ -89,7 +86,7 @@ def _refused(evidence: Evidence) -> Seen | None:
     return Seen(
         f"the permissions of the nodes allow it, but opening {names} is refused",
         {"refused": list(refused), "nvml_code": evidence.driver.nvml_code},
-        fix=None if evidence.in_container else ASK_THE_SCHEDULER,
+        fix=None if evidence.in_container else fixes.ASK_THE_SCHEDULER,
         certainty="proof" if proven and evidence.in_container else None,
     )
 
