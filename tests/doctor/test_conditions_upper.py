@@ -875,6 +875,24 @@ def test_of_thousands_of_processes_two_are_named() -> None:
     assert why_not(replace(full, state=None)) == "in use by others: python1000 (1000), python1001 (1001), and 1998 more"
 
 
+def test_a_gpu_that_another_process_has_alone_is_no_broken_gpu_beside_one_that_works() -> None:
+    busy_card = card(1, compute_mode="exclusive_process", processes=(Process(44, "compute"),))
+    refused = KernelRun("cuda:1", "CUDA error: CUDA-capable device(s) is/are busy or unavailable")
+    evidence = with_torch(with_cards(card(0), busy_card), kernels=(KernelRun("cuda:0"), refused))
+    assert ladder.diagnose(evidence, ladder.CONDITIONS).first.condition.id == "gpu.exclusive"  # type: ignore[union-attr]
+    # The mode of a GPU that works explains nothing of another's failure.
+    other = with_torch(evidence, kernels=(KernelRun("cuda:1"), replace(refused, device="cuda:0")))
+    assert ladder.diagnose(other, ladder.CONDITIONS).first.condition.id == "run.kernel_failed"  # type: ignore[union-attr]
+
+
+def test_a_fix_fits_a_pod_and_a_system_that_is_too_old() -> None:
+    pod = with_stack(with_host(container="kubernetes"), shm_bytes=64 * 2**20)
+    shm, old = judged("environment.small_shm", pod), "libc.so.6: version `GLIBC_2.28' not found (required by /t.so)"
+    assert shm is not None and "emptyDir" in (shm.fix or "")
+    wheel = judged("torch.import_broken", ended_at("import", f"ImportError: /lib/x86_64-linux-gnu/{old}"))
+    assert wheel is not None and "pip install" not in (wheel.fix or "") and "newer system" in (wheel.fix or "")
+
+
 @pytest.mark.parametrize("crash", [ended_at("run", "SIGABRT: last words"), ended_at("import", "SIGSEGV: last words")])
 def test_a_library_that_is_gone_is_told_before_the_crash_that_may_come_of_it(crash: Evidence) -> None:
     gone = {CUDNN: ("/x/libcudnn_cnn.so.9",)}

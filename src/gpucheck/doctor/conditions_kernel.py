@@ -683,7 +683,8 @@ def _small_shm(evidence: Evidence) -> Seen | None:
     size = evidence.stack.shm_bytes
     if size is None or size >= SMALL_SHM_BYTES or not evidence.host.container or not evidence.is_nvidia_here:
         return None
-    return Seen(f"/dev/shm has {units.capacity(size)}", {"shm_bytes": size})
+    pod = "mount a volume emptyDir with medium: Memory at /dev/shm" if evidence.host.container == "kubernetes" else None
+    return Seen(f"/dev/shm has {units.capacity(size)}", {"shm_bytes": size}, pod)
 
 
 ENVIRONMENT: tuple[Condition, ...] = (

@@ -46,7 +46,9 @@ def _without_nodes(evidence: Evidence) -> tuple[str, Seen] | None:
     nodes, value = [node.path for node in evidence.stack.nodes], evidence.value(VISIBLE)
     if evidence.in_container and value in KEPT_OUT:
         said = f"{VISIBLE}={value}, and no GPU's device node is in /dev"
-        return "container.gpus_kept_out", Seen(said, {VISIBLE: value, "nodes": nodes})
+        # In a pod `all` would take GPUs that Kubernetes gave to others.
+        pod = fixes.start_with_gpus(evidence.host) if evidence.host.container == "kubernetes" else None
+        return "container.gpus_kept_out", Seen(said, {VISIBLE: value, "nodes": nodes}, pod)
     if evidence.in_container:
         what = f"only {', '.join(nodes)}" if nodes else "none of the driver's nodes"
         said = f"the host's kernel runs NVIDIA's module, but {what} is in /dev"
