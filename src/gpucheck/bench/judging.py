@@ -193,7 +193,9 @@ def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None, peak: Ce
 
 def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     return [
-        Figure(SHORT_WAYS[way], why="no pinned copy was measured") if one is None else _rate(SHORT_WAYS[way], one)
+        Figure(SHORT_WAYS[way], why="no pinned copy was measured")
+        if one is None
+        else _rate(SHORT_WAYS[way], one, peak=None if way == "host_to_host" else Ceiling(FASTEST_LINK))
         for way, one in largest_copies(measurements).items()
     ]
 
@@ -302,6 +304,8 @@ TABLE: dict[str, tuple[str, str, Figures]] = {
 REMARKS = {"int8": "torch._int_mm may choose a slow kernel (pytorch issue 187094): not a fault of the GPU"}
 # No part is faster than its data sheet by so much, by boost, overclocking or caches.
 BEYOND = 1.3
+# No link between host and device carries more, in bytes/s: NVLink-C2C of Vera Rubin has 0.9e12 a direction.
+FASTEST_LINK = 1e12
 # On screen below this share: what the issue reports is far less, and above it the remark explains nothing.
 FAR_BELOW = 0.5
 NO_MEMORY_PEAK = "the device does not report the width and clock of its memory"
