@@ -88,6 +88,16 @@ def _faster(one: Measurement, times: float) -> Measurement:
     return replace(one, time_s=short, rate=Rate(one.rate.median * times, one.rate.unit))
 
 
+def test_copies_faster_than_any_link_meet_no_threshold() -> None:
+    limit = Limit("transfer.min_gbps", 40e9, "B/s", "a test")
+    for times, verdict in ((1.0, "pass"), (8.0, "pass"), (1e3, "inconclusive")):
+        rows = [_faster(one, times) if one.rate else one for one in scenes.copies()]
+        found = {one.id: one.verdict for one in scenes.document("bench transfer", rows, limits=(limit,)).findings}
+        # Eight times PCIe 5 may be NVLink-C2C.
+        assert found["transfer.min_gbps"] == verdict
+        assert found["transfer.link"] == {1.0: "pass", 8.0: "info", 1e3: "inconclusive"}[times]
+
+
 def test_a_share_of_an_estimate_shows_nothing_of_the_times() -> None:
     guessed = replace(H200, kind="estimate") if isinstance(H200, Part) else None
     assert only(judging.share_of_products([row("bfloat16", 5e15)], guessed)).verdict == "info"

@@ -160,10 +160,8 @@ Figures = Callable[[Sequence[Measurement], Ceilings], list[Figure]]
 
 
 def _beyond(rate: float, peak: float | None) -> str:
-    """Why a rate decides nothing that the part cannot reach; empty for one that it can."""
-    return (
-        f"{units.percent(rate / peak)} of the peak: more than the GPU can do" if peak and rate > BEYOND * peak else ""
-    )
+    """Why a rate decides nothing that the device cannot reach; empty for one that it can."""
+    return "more than the device can do" if peak and rate > BEYOND * peak else ""
 
 
 def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None, peak: Ceiling | None = None) -> Figure:
