@@ -264,6 +264,19 @@ def test_of_a_text_of_which_the_end_is_read_both_sizes_are_told_apart() -> None:
     assert [event.text for event in events if isinstance(event, Notice)] == ["1.5 MiB given; only the last 1 MiB read"]
 
 
+@pytest.mark.parametrize("said", ["SageAttention fails to work on RTX 5090", "flash_attn does not run on my H100"])
+def test_a_package_that_does_not_work_is_a_hint_of_its_installation(said: str) -> None:
+    (match,) = find(said, TEXTS)
+    assert (match.text.id, match.certainty) == ("attention.package", "hint")
+
+
+def test_another_package_that_bitsandbytes_needs_is_not_its_library() -> None:
+    needs = "ImportError: Using `bitsandbytes` 8-bit quantization requires {}"
+    assert find(needs.format("Accelerate: `pip install 'accelerate>=0.26.0'`"), TEXTS) == []
+    (match,) = find(needs.format("the latest version of bitsandbytes: `pip install -U bitsandbytes`"), TEXTS)
+    assert match.text.id == "bitsandbytes.setup"
+
+
 def test_a_text_cut_within_its_words_is_a_hint() -> None:
     (match,) = find("RuntimeError: CUDA error: an illegal memory acc", TEXTS)
     assert (match.text.id, match.cut, match.certainty) == ("cuda.illegal_access", True, "hint")
