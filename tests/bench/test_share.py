@@ -98,6 +98,12 @@ def test_copies_faster_than_any_link_meet_no_threshold() -> None:
         assert found["transfer.link"] == {1.0: "pass", 8.0: "info", 1e3: "inconclusive"}[times]
 
 
+def test_a_comparison_whose_count_is_unknown_verifies_nothing() -> None:
+    for wrong, verdict in ((0, "pass"), (None, "inconclusive"), (3, "fail")):
+        report = scenes.document("bench transfer", scenes.copies(wrong_bytes=wrong))
+        assert report.summary.verdict == verdict
+
+
 def test_a_share_of_an_estimate_shows_nothing_of_the_times() -> None:
     guessed = replace(H200, kind="estimate") if isinstance(H200, Part) else None
     assert only(judging.share_of_products([row("bfloat16", 5e15)], guessed)).verdict == "info"

@@ -561,7 +561,8 @@ def compared(one: Measurement, key: str, where: str, prefix: str = "") -> list[C
             run["details"].get(f"{prefix}{name}") for name in ("verified_slices", "wrong_bytes", "first_wrong_byte")
         )
         if slices or wrong or one.time_s or one.rate:
-            found.append(Compared(key, where, slices or 0, wrong or 0, first))
+            # A comparison whose count is unknown shows nothing.
+            found.append(Compared(key, where, 0 if wrong is None else slices or 0, wrong or 0, first))
     return found
 
 

@@ -52,6 +52,8 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
         # What most of a part's runs were flagged for, and that the two are not equally long.
         flags = [flag for rows in parts.values() for row in rows for flag in runs.flagged(row, row.flags)]
         flags += ["unbalanced"] * unbalanced(copy_s, compute_s)
+        # What hides for the most part may as well not, as far as the interval goes.
+        flags += ["few-samples"] if low is None else ["noisy"] * (low < HALF and overlap >= HIDDEN)
         found.append(
             OverlapResult(
                 device=key[0].id,
