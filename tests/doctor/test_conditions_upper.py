@@ -885,6 +885,14 @@ def test_a_gpu_that_another_process_has_alone_is_no_broken_gpu_beside_one_that_w
     assert ladder.diagnose(other, ladder.CONDITIONS).first.condition.id == "run.kernel_failed"  # type: ignore[union-attr]
 
 
+def test_torchvisions_fix_does_not_keep_a_torch_that_has_to_go() -> None:
+    old = {"torch": ("2.10.0+cpu",), "torchvision": ("0.26.0",)}
+    cpu = with_torch(version="2.10.0+cpu", cuda=None, available=False, count=0, kernels=(), versions=old)
+    seen, kept = judged("torch.torchvision", cpu), judged("torch.torchvision", with_torch(version="2.10.0+cu128"))
+    assert seen is not None and seen.fix == "replace torch first, and install torchvision with it from the same index"
+    assert kept is not None and "torch==2.10.0 'torchvision==0.25.*'" in (kept.fix or "")
+
+
 def test_a_fix_fits_a_pod_and_a_system_that_is_too_old() -> None:
     pod = with_stack(with_host(container="kubernetes"), shm_bytes=64 * 2**20)
     shm, old = judged("environment.small_shm", pod), "libc.so.6: version `GLIBC_2.28' not found (required by /t.so)"

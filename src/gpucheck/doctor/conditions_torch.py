@@ -401,6 +401,8 @@ def _torchvision(evidence: Evidence) -> Seen | None:
         f"{fixes.pinned(torch)} 'torchvision==0.{ours[1] + 15}.*'",
         index=tag if re.fullmatch(r"cpu|cu\d+|xpu", tag) else None,
     )
+    if evidence.is_nvidia_here and (_kind(evidence) != "cuda" or evidence.stack.jetson) and not evidence.torch_works:
+        fix = "replace torch first, and install torchvision with it from the same index"
     return Seen(f"torchvision {vision} with torch {torch}; {wanted}", {"torchvision": vision, "torch": torch}, fix)
 
 
