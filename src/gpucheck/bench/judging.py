@@ -5,6 +5,7 @@ Shares are told as they are, above 100 % too, up to what no clock explains.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -159,11 +160,6 @@ Ceilings = Mapping[str, Ceiling]
 Figures = Callable[[Sequence[Measurement], Ceilings], list[Figure]]
 
 
-def _beyond(rate: float, peak: float | None) -> str:
-    """Why a rate decides nothing that the device cannot reach; empty for one that it can."""
-    return "more than the device can do" if peak and rate > BEYOND * peak else ""
-
-
 def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None, peak: Ceiling | None = None) -> Figure:
     """A row's rate, as a share of the ceiling where there is one; `peak` is what it cannot exceed where there is
     none."""
@@ -175,15 +171,15 @@ def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None, peak: Ce
         return Figure(label, why=ceiling.doubt)
     scale = ceiling.value if ceiling is not None and ceiling.value is not None else 1.0
     value, time_s = one.rate.median / scale, one.time_s
-    peak = peak if ceiling is None else ceiling
-    beyond = _beyond(one.rate.median, peak.value) if peak is not None and not peak.doubt else ""
+    known = ceiling or peak
+    beyond = known is not None and not known.doubt and one.rate.median > BEYOND * (known.value or math.inf)
     return Figure(
         label,
         value,
         value * time_s.median / time_s.ci_high if time_s.ci_high else None,
         value * time_s.median / time_s.ci_low if time_s.ci_low else None,
         runs.flagged(one, DISTURBING),
-        doubt=(ceiling.doubt if ceiling else "") or beyond,
+        doubt="more than the device can do" if beyond else ceiling.doubt if ceiling else "",
         causes=tuple(LASTING[flag] for flag in runs.flagged(one, LASTING)),
         best=value * time_s.median / fastest if (fastest := runs.fastest(one)) else None,
     )

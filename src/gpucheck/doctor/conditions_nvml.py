@@ -395,10 +395,6 @@ def _memory_module(evidence: Evidence) -> Seen | None:
     return answered(evidence, f"the kernel module is the open module, and {said}", uvm_disable_hmm=disabled)
 
 
-def _not_initialised(evidence: Evidence) -> Seen | None:
-    return answered(evidence) if _memory_module(evidence) is None else None
-
-
 def _no_device(evidence: Evidence) -> Seen | None:
     """100 that no mask and no MIG mode explains, on a machine that has a GPU."""
     if not evidence.is_nvidia_here:
@@ -643,7 +639,7 @@ _CUINIT = on(
         meaning="cuInit returns 3 without a reason.",
         settle="the kernel log (`sudo dmesg`) usually shows the reason",
         fix="sudo dmesg | grep -i -e nvrm -e nvidia",
-        judge=_not_initialised,
+        judge=lambda seen: answered(seen) if _memory_module(seen) is None else None,
         cuinit=(3,),
         texts=(r"CUDA_ERROR_NOT_INITIALIZED",),
     ),
