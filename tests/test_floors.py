@@ -107,7 +107,7 @@ SIZES = {
     # to a threshold: three places looked into its evidence. A document that was cut off is no pass.
     "report": (17, 1801),
     "smoke": (6, 918),  # a device that others fill is not called wrong
-    # A device slow at times or at the end; one that is ahead of most others; a GPU that is lost without an Xid.
+    # A device slow at times, at the end or on two plateaus; one ahead of most others; a GPU lost without an Xid.
     "stress": (6, 1206),
     # A request for memory that cannot be met has its moment. One table of storages, for claims, pinned memory and sums;
     # what Python's collector revives did not end, and threads let go of what did once.
