@@ -312,6 +312,8 @@ def test_what_failed_in_both_doubts_only_its_own_rows(failure: Finding, doubted:
     # What failed in one alone may have cost rows, or the device.
     assert compare(failed, sound).doubts == (f"old: {failure.title}",)
     assert compare(sound, failed).doubts == (f"new: {failure.title}",)
+    twice = replace(sound, findings=(failure, replace(failure, title="another of its kind")))
+    assert compare(sound, twice).doubts == (f"new: {failure.title}", "new: another of its kind")
 
 
 def test_a_run_that_both_documents_hold_passes_no_gate() -> None:

@@ -221,3 +221,21 @@ def test_a_current_folder_that_was_deleted_is_no_traceback(tmp_path: Path) -> No
     (tmp_path / "gone").mkdir()
     ended = subprocess.run(["sh", "-c", line], cwd=tmp_path / "gone", capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["psutil", "rich", "typer"])
+def test_a_missing_dependency_is_no_bug_and_no_failed_check(name: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{name!r}] = None\n")
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    ended = subprocess.run(
+        [sys.executable, "-m", "gpucheck", "devices"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert ended.stderr.splitlines() == [
+        f"error: {name}, which gpucheck needs, is not installed",
+        f"  fix: {sys.executable} -m pip install {name}",
+    ]

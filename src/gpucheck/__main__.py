@@ -39,6 +39,16 @@ with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
     if sys.path and os.path.abspath(sys.path[0] or ".") == os.getcwd() != _ours:
         del sys.path[0]
 
+from importlib.util import find_spec  # noqa: E402
+
+# An installation without its dependencies is no bug of ours, and not what a check that fails looks like. Torch is told
+# by each command that needs it.
+_NEEDED = ("typer", "rich", "psutil", *(("tomli",) if sys.version_info < (3, 11) else ()))
+if _missing := [name for name in _NEEDED if find_spec(name) is None]:
+    sys.stderr.write(f"error: {_missing[0]}, which gpucheck needs, is not installed\n")
+    sys.stderr.write(f"  fix: {sys.executable} -m pip install {' '.join(_missing)}\n")
+    sys.exit(3)
+
 from gpucheck import errors  # noqa: E402
 from gpucheck.cli import app  # noqa: E402
 from gpucheck.errors import Terminated  # noqa: E402

@@ -166,7 +166,7 @@ def test_an_overlap_is_of_the_shorter_and_too_few_rounds_have_no_interval() -> N
         "compute_s": 1.0,
         "both_s": 2.5,
         "rounds": 5,
-        "flags": ["unbalanced"],
+        "flags": ["unbalanced", "few-samples"],
     }
 
 
@@ -179,6 +179,19 @@ def test_a_window_of_several_calls_counts_whole_and_other_rows_do_not() -> None:
 
 
 # judging
+
+
+def test_an_overlap_without_a_narrow_interval_is_no_pass_whatever_its_rows_are_flagged_for() -> None:
+    def verdict(*both: float) -> tuple[str, tuple[str, ...]]:
+        ones = (1.0,) * len(both)
+        made = [row("copy", ones), row("compute", ones), row("both", both)]
+        (found,) = judge.answer(made)
+        return judged(*made)["overlap.pinned_two_streams"].verdict, found.flags
+
+    assert verdict(*(1.02, 1.0, 1.01) * 4) == ("pass", ())
+    assert verdict(1.0) == ("info", ("few-samples",))
+    # Half of the rounds hide all, the other half nothing.
+    assert verdict(*(1.0,) * 7, *(2.0,) * 6) == ("info", ("noisy",))
 
 
 def judged(*measurements: Measurement, environment: dict[str, str] | None = None) -> dict[str, Finding]:

@@ -6,12 +6,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import bench_scenes as scenes
 import pytest
 import torch
 from judged import Document
 
 from gpucheck.bench import devices, judging
 from gpucheck.bench.matmul.judge import efficiency
+from gpucheck.config import Limit
 from gpucheck.machine.accel import Accel
 from gpucheck.peaks import Part, Unknown, lookup
 from gpucheck.report.events import Opened, Started
@@ -56,6 +58,56 @@ def only(found: list[Finding]) -> Finding:
 
 
 # products
+
+
+@pytest.mark.parametrize(
+    ("rows", "command", "id"),
+    [
+        (scenes.products, "matmul", "matmul.min_percent_of_peak"),
+        (scenes.products, "matmul", "matmul.min_tflops"),
+        (lambda: scenes.memory(rate=4.4e12), "bandwidth", "bandwidth.min_percent_of_peak"),
+        (lambda: scenes.memory(rate=4.4e12), "bandwidth", "bandwidth.min_gbps"),
+    ],
+)
+def test_what_no_part_can_do_meets_no_threshold(rows: Any, command: str, id: str) -> None:
+    """A clock that runs slow makes any device fast: 100 % of the peak may be, 200 % may not."""
+    limit = Limit(id, 0.5 if "percent" in id else 1e12, "", "a test")
+    for slow_clock, verdict in ((1.0, "pass"), (2.0, "inconclusive"), (1e6, "inconclusive")):
+        made = rows() if slow_clock == 1 else [_faster(one, slow_clock) for one in rows()]
+        report = scenes.document(f"bench {command}", made, limits=(limit,))
+        found = {one.id: one.verdict for one in report.findings}
+        assert found[id] == verdict
+        assert found[f"{command}.share_of_peak"] == ("info" if verdict == "pass" else "inconclusive")
+        assert report.summary.exit == (0 if verdict == "pass" else 4)
+
+
+def _faster(one: Measurement, times: float) -> Measurement:
+    assert one.time_s is not None and one.rate is not None
+    known = one.time_s
+    short = TimeStats(known.median / times, known.n, ci_low=known.median / times, ci_high=known.median / times)
+    return replace(one, time_s=short, rate=Rate(one.rate.median * times, one.rate.unit))
+
+
+def test_copies_faster_than_any_link_meet_no_threshold() -> None:
+    limit = Limit("transfer.min_gbps", 40e9, "B/s", "a test")
+    for times, verdict in ((1.0, "pass"), (8.0, "pass"), (1e3, "inconclusive")):
+        rows = [_faster(one, times) if one.rate else one for one in scenes.copies()]
+        found = {one.id: one.verdict for one in scenes.document("bench transfer", rows, limits=(limit,)).findings}
+        # Eight times PCIe 5 may be NVLink-C2C.
+        assert found["transfer.min_gbps"] == verdict
+        assert found["transfer.link"] == {1.0: "pass", 8.0: "info", 1e3: "inconclusive"}[times]
+
+
+def test_a_comparison_whose_count_is_unknown_verifies_nothing() -> None:
+    for wrong, verdict in ((0, "pass"), (None, "inconclusive"), (3, "fail")):
+        report = scenes.document("bench transfer", scenes.copies(wrong_bytes=wrong))
+        assert report.summary.verdict == verdict
+
+
+def test_a_share_of_an_estimate_shows_nothing_of_the_times() -> None:
+    guessed = replace(H200, kind="estimate") if isinstance(H200, Part) else None
+    assert only(judging.share_of_products([row("bfloat16", 5e15)], guessed)).verdict == "info"
+    assert only(judging.share_of_products([row("bfloat16", 5e15)], H200)).verdict == "inconclusive"
 
 
 def test_the_share_is_told_at_the_data_sheets_clock_and_at_the_one_that_was_seen() -> None:

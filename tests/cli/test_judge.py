@@ -236,7 +236,8 @@ def test_runs_that_only_together_have_an_odd_detail_are_refused(saved: Any, caps
         def change(document: dict[str, Any]) -> None:
             case = {"direction": "host_to_host", "host_memory": "pageable", "size_bytes": 2**26}
             (row,) = document["measurements"]
-            method = {**row["method"], "details": {**row["method"]["details"], "call": call}}
+            method = {**row["method"], "details": {**row["method"]["details"], "call": call, "wrong_bytes": 0}}
+            row["method"] = method
             line = {**row, "name": "transfer.idiom", "method": method}
             whole = {**row, "name": "transfer", "case": case | {"timed": "as_called"}}
             document["measurements"] = [whole, *({**line, "case": case | {"idiom": one}} for one in idioms)]

@@ -375,6 +375,8 @@ def test_fixes_name_what_is_there() -> None:
     assert other is not None and other.fix == "remove /opt from LD_LIBRARY_PATH"
     slurm = seen("container.devices_lost", with_stack(DOWN, nodes=(replace(CONTROL, error=errno.EPERM),)))
     assert slurm is not None and "--gres=gpu:1" in (slurm.fix or "")
+    pod = seen("container.gpus_kept_out", with_host(SEEN["container.gpus_kept_out"], container="kubernetes"))
+    assert pod is not None and pod.fix == "give the container a limit of nvidia.com/gpu (resources.limits)"
 
 
 def test_a_limit_of_addresses_is_nearly_certain() -> None:

@@ -434,9 +434,9 @@ def test_one_fault_is_named_once(condition: str, evidence: Evidence, words: str)
 # --- masks ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", ["0,1", "1,0", "1", "GPU-1,GPU-0", " 0 , 1 "])
+@pytest.mark.parametrize("value", ["0,1", "1,0", "1", "GPU-1,GPU-0", " 0 , 1 ", "0,1,", "1,-1", "0, "])
 def test_a_mask_that_is_obeyed_is_no_finding(value: str) -> None:
-    shown = [int(digit) for digit in value if digit in "01"]
+    shown = [int(digit) for digit in value.replace("-1", "") if digit in "01"] if "GPU" not in value else [1, 0]
     evidence = masked(value, *shown)
     assert [one for one in CONDITIONS if one.startswith(("mask.", "devices.")) and judged(one, evidence)] == []
 
@@ -453,6 +453,11 @@ def test_a_mask_tells_where_torch_counts_otherwise() -> None:
         unsaid = judged("mask.shows_fewer", without)
         assert unsaid is not None and unsaid.evidence["by_torch"] is None
         assert unsaid.message.endswith("'7' shows nothing: 2 GPUs exist, counted from 0")
+
+
+def test_who_was_given_no_gpu_by_slurm_is_not_told_to_take_one() -> None:
+    seen = judged("mask.hides_all", masked("NoDevFiles"))
+    assert seen is not None and seen.fix is not None and "--gres=gpu:1" in seen.fix
 
 
 def test_a_mask_is_not_blamed_for_a_driver_that_does_not_start() -> None:
@@ -868,6 +873,32 @@ def test_of_thousands_of_processes_two_are_named() -> None:
         assert seen is not None and "1001" in seen.message and "and 1998 more" in seen.message
         assert "1002" not in f"{seen.message}{seen.fix}"
     assert why_not(replace(full, state=None)) == "in use by others: python1000 (1000), python1001 (1001), and 1998 more"
+
+
+def test_a_gpu_that_another_process_has_alone_is_no_broken_gpu_beside_one_that_works() -> None:
+    busy_card = card(1, compute_mode="exclusive_process", processes=(Process(44, "compute"),))
+    refused = KernelRun("cuda:1", "CUDA error: CUDA-capable device(s) is/are busy or unavailable")
+    evidence = with_torch(with_cards(card(0), busy_card), kernels=(KernelRun("cuda:0"), refused))
+    assert ladder.diagnose(evidence, ladder.CONDITIONS).first.condition.id == "gpu.exclusive"  # type: ignore[union-attr]
+    # The mode of a GPU that works explains nothing of another's failure.
+    other = with_torch(evidence, kernels=(KernelRun("cuda:1"), replace(refused, device="cuda:0")))
+    assert ladder.diagnose(other, ladder.CONDITIONS).first.condition.id == "run.kernel_failed"  # type: ignore[union-attr]
+
+
+def test_torchvisions_fix_does_not_keep_a_torch_that_has_to_go() -> None:
+    old = {"torch": ("2.10.0+cpu",), "torchvision": ("0.26.0",)}
+    cpu = with_torch(version="2.10.0+cpu", cuda=None, available=False, count=0, kernels=(), versions=old)
+    seen, kept = judged("torch.torchvision", cpu), judged("torch.torchvision", with_torch(version="2.10.0+cu128"))
+    assert seen is not None and seen.fix == "replace torch first, and install torchvision with it from the same index"
+    assert kept is not None and "torch==2.10.0 'torchvision==0.25.*'" in (kept.fix or "")
+
+
+def test_a_fix_fits_a_pod_and_a_system_that_is_too_old() -> None:
+    pod = with_stack(with_host(container="kubernetes"), shm_bytes=64 * 2**20)
+    shm, old = judged("environment.small_shm", pod), "libc.so.6: version `GLIBC_2.28' not found (required by /t.so)"
+    assert shm is not None and "emptyDir" in (shm.fix or "")
+    wheel = judged("torch.import_broken", ended_at("import", f"ImportError: /lib/x86_64-linux-gnu/{old}"))
+    assert wheel is not None and "pip install" not in (wheel.fix or "") and "newer system" in (wheel.fix or "")
 
 
 @pytest.mark.parametrize("crash", [ended_at("run", "SIGABRT: last words"), ended_at("import", "SIGSEGV: last words")])

@@ -16,7 +16,7 @@ from gpucheck.doctor.ladder import BY_ID, CONDITIONS
 from gpucheck.explain import command
 from gpucheck.explain.command import OF_CONDITIONS, PAGES, TEXTS
 from gpucheck.explain.match import QUOTES, compiled, find
-from gpucheck.report.events import Event, Notice
+from gpucheck.report.events import Answered, Event, Notice
 
 # The seed of what is pasted; any other serves as well.
 SEED = 20260131
@@ -262,6 +262,32 @@ def test_of_a_text_of_which_the_end_is_read_both_sizes_are_told_apart() -> None:
     events: list[Event] = []
     command.explain("CUDA out of memory", events.append, 3 * 2**19)
     assert [event.text for event in events if isinstance(event, Notice)] == ["1.5 MiB given; only the last 1 MiB read"]
+
+
+@pytest.mark.parametrize("said", ["SageAttention fails to work on RTX 5090", "flash_attn does not run on my H100"])
+def test_a_package_that_does_not_work_is_a_hint_of_its_installation(said: str) -> None:
+    (match,) = find(said, TEXTS)
+    assert (match.text.id, match.certainty) == ("attention.package", "hint")
+
+
+def test_the_library_that_is_missing_is_searched_for_by_its_name() -> None:
+    said = "OSError: libcublasLt.so.12: cannot open shared object file: No such file or directory"
+    told: list[Event] = []
+    command.explain(said, told.append)
+    (first,) = (one.value.matches[0] for one in told if isinstance(one, Answered))
+    assert (first.id, first.says) == ("import.library", "libcublasLt.so.12 is not found")
+    assert first.then.startswith("find / -name 'libcublasLt*' 2>/dev/null")
+
+
+def test_a_torch_without_libuv_is_no_missing_rank() -> None:
+    assert find("DistStoreError: use_libuv was requested but PyTorch was built without libuv support", TEXTS) == []
+
+
+def test_another_package_that_bitsandbytes_needs_is_not_its_library() -> None:
+    needs = "ImportError: Using `bitsandbytes` 8-bit quantization requires {}"
+    assert find(needs.format("Accelerate: `pip install 'accelerate>=0.26.0'`"), TEXTS) == []
+    (match,) = find(needs.format("the latest version of bitsandbytes: `pip install -U bitsandbytes`"), TEXTS)
+    assert match.text.id == "bitsandbytes.setup"
 
 
 def test_a_text_cut_within_its_words_is_a_hint() -> None:

@@ -289,6 +289,10 @@ def test_what_is_outside_the_allocator_is_unknown_where_another_process_went() -
 
 def test_a_driver_that_tells_nothing_is_a_skip() -> None:
     assert memory.judge_overview("X", None, None, MemoryFigures()).verdict == "skip"
+    for free, total in ((10, 5), (-1, 5)):  # no memory is negative
+        odd = memory.judge_overview("X", None, (free, total), MemoryFigures())
+        assert (odd.verdict, odd.evidence["used_bytes"]) == ("inconclusive", None)
+        assert odd.message == f"the driver's figures contradict each other: {free} of {total} bytes free"
 
 
 # -- the CPU ----------------------------------------------------------------------------------------------------------

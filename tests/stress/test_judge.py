@@ -239,6 +239,19 @@ def test_what_had_too_few_points_or_was_uneven_is_not_claimed() -> None:
     assert found.message.endswith("; not judged: mixed (too uneven)")
 
 
+@pytest.mark.parametrize(
+    "speed",
+    [
+        lambda at: 0.5 if at < 0.35 else 1.0,
+        lambda at: 0.7 if 0.35 < at < 0.65 else 1.0,
+        lambda at: 1 - 0.3 * (at * 10 % 1),
+    ],
+)
+def test_two_plateaus_are_no_speed_that_was_kept(speed: Callable[[float], float]) -> None:
+    (found,) = judge.slow(result([device(0, speed=speed)]))
+    assert (found.verdict, found.message) == ("skip", "rates are too uneven")
+
+
 def test_a_device_that_could_not_be_judged_is_not_among_those_that_kept_their_speed() -> None:
     devices = [device(0), device(1), replace(device(2), points=device(2).points[:20], ended="fault")]
     (found,) = judge.slow(result(devices))

@@ -154,7 +154,7 @@ _BANDWIDTH = of(
         "bandwidth.share_of_peak",
         "the share of the memory's peak",
         "Share of the data sheet's figure; 80 to 93 % is usual. A much lower share means a lowered clock, or ECC on "
-        "some GPUs.",
+        "some GPUs; more than 130 % means that the times are wrong.",
         "gpucheck devices shows the memory clock",
     ),
     Id("bandwidth.time", "everything was measured", _TIME, "--time-budget 5m"),
@@ -201,7 +201,7 @@ _MATMUL = of(
         "matmul.share_of_peak",
         "the share of the GPU's peak",
         "Share of the data sheet's dense figure at its boost clock. A low share means a lowered clock (power, heat) "
-        "or a shape that is too small.",
+        "or a shape that is too small; more than 130 % that the times are wrong, or that cuBLAS emulates the dtype.",
         "gpucheck bench matmul --sustain 30s compares burst and sustained speed",
     ),
     Id("matmul.search", "the fastest shape of each data type", "The result of `--search`."),

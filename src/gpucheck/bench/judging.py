@@ -1,10 +1,11 @@
 """The parts that the judges of all benchmarks share: figures of rows, shares of peaks, common findings. Pure.
 
-Shares are told as they are, above 100 % too.
+Shares are told as they are, above 100 % too, up to what no clock explains.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -159,8 +160,9 @@ Ceilings = Mapping[str, Ceiling]
 Figures = Callable[[Sequence[Measurement], Ceilings], list[Figure]]
 
 
-def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None) -> Figure:
-    """A row's rate, as a share of the ceiling where there is one."""
+def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None, peak: Ceiling | None = None) -> Figure:
+    """A row's rate, as a share of the ceiling where there is one; `peak` is what it cannot exceed where there is
+    none."""
     if one.time_s is None:
         return Figure(label, why="it was shorter than the clock's resolution")
     if one.rate is None:
@@ -169,13 +171,15 @@ def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None) -> Figur
         return Figure(label, why=ceiling.doubt)
     scale = ceiling.value if ceiling is not None and ceiling.value is not None else 1.0
     value, time_s = one.rate.median / scale, one.time_s
+    known = ceiling or peak
+    beyond = known is not None and not known.doubt and one.rate.median > BEYOND * (known.value or math.inf)
     return Figure(
         label,
         value,
         value * time_s.median / time_s.ci_high if time_s.ci_high else None,
         value * time_s.median / time_s.ci_low if time_s.ci_low else None,
         runs.flagged(one, DISTURBING),
-        doubt=ceiling.doubt if ceiling else "",
+        doubt="more than the device can do" if beyond else ceiling.doubt if ceiling else "",
         causes=tuple(LASTING[flag] for flag in runs.flagged(one, LASTING)),
         best=value * time_s.median / fastest if (fastest := runs.fastest(one)) else None,
     )
@@ -183,7 +187,9 @@ def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None) -> Figur
 
 def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     return [
-        Figure(SHORT_WAYS[way], why="no pinned copy was measured") if one is None else _rate(SHORT_WAYS[way], one)
+        Figure(SHORT_WAYS[way], why="no pinned copy was measured")
+        if one is None
+        else _rate(SHORT_WAYS[way], one, peak=None if way == "host_to_host" else Ceiling(FASTEST_LINK))
         for way, one in largest_copies(measurements).items()
     ]
 
@@ -224,9 +230,9 @@ def _gains(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]
     return figures
 
 
-def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None) -> list[Figure]:
+def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None, peak: Ceiling | None = None) -> list[Figure]:
     return [
-        _rate(operation, one, ceiling)
+        _rate(operation, one, ceiling, peak)
         if one.method.cache == "cold"
         else replace(_rate(operation, one, ceiling), why="the array fits in the cache")
         for operation, one in largest_arrays(measurements).items()
@@ -236,7 +242,11 @@ def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None) -> lis
 def _fastest(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     best = fastest_products(measurements)
     # Operations on whole numbers are no FLOP.
-    rates = [_rate(dtype, one) for dtype, one in best.items() if one.rate is None or one.rate.unit != "OP/s"]
+    rates = [
+        _rate(dtype, one, peak=known.get(dtype))
+        for dtype, one in best.items()
+        if one.rate is None or one.rate.unit != "OP/s"
+    ]
     return sorted(rates, key=lambda figure: figure.value or 0.0)[-1:]
 
 
@@ -269,7 +279,7 @@ TABLE: dict[str, tuple[str, str, Figures]] = {
     "transfer.min_gbps": ("copies", "", _largest_copies),
     "transfer.link": ("pinned copies", " of the link", _links),
     "transfer.pinned_speedup": ("pinned copies", " the rate of pageable copies", _gains),
-    "bandwidth.min_gbps": ("memory operations", "", lambda rows, known: _memory(rows, None)),
+    "bandwidth.min_gbps": ("memory operations", "", lambda rows, known: _memory(rows, None, known.get("memory"))),
     "bandwidth.min_percent_of_peak": (
         "memory operations",
         " of the memory's peak",
@@ -286,6 +296,10 @@ TABLE: dict[str, tuple[str, str, Figures]] = {
 # What lies between a part and a share of its peak, and is not the part's doing. torch's int8_gemm takes cuBLASLt's
 # first choice without a workspace: on GB300 that was 6 to 13 times slower than TF32 (pytorch issue 187094).
 REMARKS = {"int8": "torch._int_mm may choose a slow kernel (pytorch issue 187094): not a fault of the GPU"}
+# No part is faster than its data sheet by so much, by boost, overclocking or caches.
+BEYOND = 1.3
+# No link between host and device carries more, in bytes/s: NVLink-C2C of Vera Rubin has 0.9e12 a direction.
+FASTEST_LINK = 1e12
 # On screen below this share: what the issue reports is far less, and above it the remark explains nothing.
 FAR_BELOW = 0.5
 NO_MEMORY_PEAK = "the device does not report the width and clock of its memory"
@@ -384,7 +398,21 @@ def share_of_products(measurements: Sequence[Measurement], part: Part | Unknown 
         message += f"; peak of {', '.join(without)} unknown: {part.missing}"
     slow = [dtype for dtype in known if dtype in REMARKS and shares[dtype] < FAR_BELOW]
     message += "".join(f"; {dtype}: {REMARKS[dtype]}" for dtype in slow)
-    return [Finding("matmul.share_of_peak", "info", f"share of the {_kind(part)} dense peak", message, evidence)]
+    return [_share("matmul.share_of_peak", f"share of the {_kind(part)} dense peak", message, evidence, part)]
+
+
+def _share(name: str, title: str, message: str, evidence: dict[str, Any], part: Part) -> Finding:
+    """The finding of shares, which decides nothing where one is beyond its part. Beside an estimate that shows
+    nothing."""
+    most = max(evidence["share"].values(), default=0.0)
+    if most <= BEYOND or part.kind == "estimate":
+        return Finding(name, "info", title, message, evidence)
+    title = f"{units.percent(most)} of the peak is more than the GPU can do"
+    fix = (
+        "rerun; if it repeats, the device's clock is wrong (a virtual machine?), kernels do nothing (gpucheck smoke), "
+        "or cuBLAS emulates the dtype (env | grep CUBLAS_EMULATE)"
+    )
+    return Finding(name, "inconclusive", title, message, evidence, fix)
 
 
 def _clock_seen(one: Measurement) -> float | None:
@@ -429,7 +457,7 @@ def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> lis
     }
     title = f"share of the {_kind(part)} memory peak"
     message = f"{told} of {units.byte_rate(peak)} ({part.label})"
-    return [Finding("bandwidth.share_of_peak", "info", title, message, evidence)]
+    return [_share("bandwidth.share_of_peak", title, message, evidence, part)]
 
 
 def _kind(part: Part) -> str:
@@ -529,7 +557,8 @@ def compared(one: Measurement, key: str, where: str, prefix: str = "") -> list[C
             run["details"].get(f"{prefix}{name}") for name in ("verified_slices", "wrong_bytes", "first_wrong_byte")
         )
         if slices or wrong or one.time_s or one.rate:
-            found.append(Compared(key, where, slices or 0, wrong or 0, first))
+            # A comparison whose count is unknown shows nothing.
+            found.append(Compared(key, where, 0 if wrong is None else slices or 0, wrong or 0, first))
     return found
 
 

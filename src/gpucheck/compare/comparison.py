@@ -214,13 +214,11 @@ def compare(old: Report, new: Report) -> Comparison:
 
 def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
     """Say why figures may be wrong or missing. What failed in both alike doubts only the rows that it is about."""
-    failed = [
-        {(one.id, one.device): one for one in report.findings if one.verdict == "fail" and not one.is_gate}
-        for report in (old, new)
-    ]
+    failed = [[one for one in report.findings if one.verdict == "fail" and not one.is_gate] for report in (old, new)]
     for place, side in enumerate(("old", "new")):
-        for key, one in failed[place].items():
-            if key not in failed[1 - place] or any(_concerns(one, pair[place]) for pair in pairs):
+        alike = {(one.id, one.device) for one in failed[1 - place]}
+        for one in failed[place]:
+            if (one.id, one.device) not in alike or any(_concerns(one, pair[place]) for pair in pairs):
                 yield f"{side}: {one.title}"
     # Rows that the new command did not come to escape the gate.
     if new.incomplete:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from gpucheck import units, xid
 from gpucheck.cards import at_rest
 from gpucheck.cards.card import WHY_NOT_SHOWN, address_of, name_of, not_shown, unlisted
+from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
 from gpucheck.machine import kernel_driver
 from gpucheck.machine.host import FOR_GUESTS
@@ -444,7 +445,9 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
         return None
     # By its own form it should show some.
     doubtful = evidence.driver.cuinit_code == REFUSED and reading.shown
-    return done[0], replace(_seen(evidence, reading, done[1]), certainty="hint" if doubtful else None)
+    # Slurm's word for a job that was given none: what is there then belongs to others.
+    fix = fixes.ASK_THE_SCHEDULER if value.strip() == "NoDevFiles" else None
+    return done[0], replace(_seen(evidence, reading, done[1]), fix=fix, certainty="hint" if doubtful else None)
 
 
 def _done_by(reading: Reading, evidence: Evidence) -> tuple[str, str] | None:
@@ -460,7 +463,9 @@ def _done_by(reading: Reading, evidence: Evidence) -> tuple[str, str] | None:
     if any(entry.is_odd for entry in reading.entries):
         told = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
         return "mask.malformed", told
-    asked = len(reading.entries)
+    # A comma at the end, or the -1 that ends a list, asks for no GPU.
+    named = [place for place, entry in enumerate(reading.entries, 1) if re.match(r"\s*[^\s-]", entry.text)]
+    asked = named[-1] if named else 0
     # What it names and CUDA does not show all the same is no matter of the mask.
     left_out = count > 0 and len(reading.shown) > shown
     sliced = _instances(evidence) or any(card.mig is not None and card.mig.enabled for card in evidence.cards)
@@ -678,7 +683,8 @@ def _small_shm(evidence: Evidence) -> Seen | None:
     size = evidence.stack.shm_bytes
     if size is None or size >= SMALL_SHM_BYTES or not evidence.host.container or not evidence.is_nvidia_here:
         return None
-    return Seen(f"/dev/shm has {units.capacity(size)}", {"shm_bytes": size})
+    pod = "mount a volume emptyDir with medium: Memory at /dev/shm" if evidence.host.container == "kubernetes" else None
+    return Seen(f"/dev/shm has {units.capacity(size)}", {"shm_bytes": size}, pod)
 
 
 ENVIRONMENT: tuple[Condition, ...] = (

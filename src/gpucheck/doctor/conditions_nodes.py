@@ -20,9 +20,6 @@ REFUSALS = (errno.EPERM, errno.EACCES)
 # The node's number belongs to no driver: the module was loaded anew and was given another, or it is gone.
 STALE = (errno.ENXIO, errno.ENODEV)
 VISIBLE, CAPABILITIES = "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"
-ASK_THE_SCHEDULER = (
-    "request a GPU from the scheduler (Slurm: --gres=gpu:1): its control group blocks GPUs that the job did not get"
-)
 
 
 def _card_nodes(evidence: Evidence) -> list[Node]:
@@ -49,7 +46,9 @@ def _without_nodes(evidence: Evidence) -> tuple[str, Seen] | None:
     nodes, value = [node.path for node in evidence.stack.nodes], evidence.value(VISIBLE)
     if evidence.in_container and value in KEPT_OUT:
         said = f"{VISIBLE}={value}, and no GPU's device node is in /dev"
-        return "container.gpus_kept_out", Seen(said, {VISIBLE: value, "nodes": nodes})
+        # In a pod `all` would take GPUs that Kubernetes gave to others.
+        pod = fixes.start_with_gpus(evidence.host) if evidence.host.container == "kubernetes" else None
+        return "container.gpus_kept_out", Seen(said, {VISIBLE: value, "nodes": nodes}, pod)
     if evidence.in_container:
         what = f"only {', '.join(nodes)}" if nodes else "none of the driver's nodes"
         said = f"the host's kernel runs NVIDIA's module, but {what} is in /dev"
@@ -89,7 +88,7 @@ def _refused(evidence: Evidence) -> Seen | None:
     return Seen(
         f"the permissions of the nodes allow it, but opening {names} is refused",
         {"refused": list(refused), "nvml_code": evidence.driver.nvml_code},
-        fix=None if evidence.in_container else ASK_THE_SCHEDULER,
+        fix=None if evidence.in_container else fixes.ASK_THE_SCHEDULER,
         certainty="proof" if proven and evidence.in_container else None,
     )
 

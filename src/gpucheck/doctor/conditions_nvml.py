@@ -133,11 +133,15 @@ def _users(cards: Sequence[Device]) -> tuple[list[int], str, str]:
     )
 
 
+def refusing(evidence: Evidence) -> list[Device]:
+    """The GPUs that refused a kernel as busy, and that let in one process or none."""
+    refused = {run.device for run in evidence.probe.kernels if "busy or unavailable" in (run.error or "")}
+    return [card for card in evidence.cards if card.id in refused and (card.compute_mode or "default") != "default"]
+
+
 def _busy(evidence: Evidence) -> Seen | None:
     """CUDA starts and a kernel is refused, with another process on a GPU that lets in one."""
-    if not any("busy or unavailable" in (run.error or "") for run in evidence.probe.kernels):
-        return None
-    cards = [card for card in evidence.cards if (card.compute_mode or "default") != "default"]
+    cards = refusing(evidence)
     if not cards:
         return None
     pids, named, fix = _users(cards)
@@ -301,7 +305,7 @@ NVML = on(
     ),
     Condition(
         id="gpu.exclusive",
-        rung="devices",
+        rung="run",
         title="another process has the GPU in exclusive mode",
         meaning="In exclusive mode a GPU accepts one process at a time, in prohibited mode none. CUDA starts and "
         "counts the GPU, but the first use fails.",
@@ -389,10 +393,6 @@ def _memory_module(evidence: Evidence) -> Seen | None:
         return None
     said = "its uvm_disable_hmm is off" if disabled else "its parameters cannot be read"
     return answered(evidence, f"the kernel module is the open module, and {said}", uvm_disable_hmm=disabled)
-
-
-def _not_initialised(evidence: Evidence) -> Seen | None:
-    return answered(evidence) if _memory_module(evidence) is None else None
 
 
 def _no_device(evidence: Evidence) -> Seen | None:
@@ -639,7 +639,7 @@ _CUINIT = on(
         meaning="cuInit returns 3 without a reason.",
         settle="the kernel log (`sudo dmesg`) usually shows the reason",
         fix="sudo dmesg | grep -i -e nvrm -e nvidia",
-        judge=_not_initialised,
+        judge=lambda seen: answered(seen) if _memory_module(seen) is None else None,
         cuinit=(3,),
         texts=(r"CUDA_ERROR_NOT_INITIALIZED",),
     ),

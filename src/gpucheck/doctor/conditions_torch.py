@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
+from gpucheck.doctor.conditions_nvml import refusing
 from gpucheck.machine.stack import KernelRun, TorchProbe
 from gpucheck.machine.torch_probe_child import version_key
 
 # The probe says a crash as the signal's name.
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")
+_OLD_SYSTEM = re.compile(r"(GLIBC(XX)?|CXXABI)_[\d.]+\W? not found")
 _NO_MODULE = re.compile(r"No module named ['\"]torch['\"]$")
 
 
@@ -94,6 +96,8 @@ def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
     broken = dict(probe.missing_files or {})
     told = {"stage": probe.stage, "path": probe.path, **({"missing_files": broken} if broken else {})}
     fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
+    if _OLD_SYSTEM.search(error):  # the same wheel asks the system for as much
+        fix = "use a newer system or container image, or in conda: conda install -c conda-forge libstdcxx-ng"
     return "torch.import_broken", Seen(f"{step}: {error}", told, fix)
 
 
@@ -397,6 +401,8 @@ def _torchvision(evidence: Evidence) -> Seen | None:
         f"{fixes.pinned(torch)} 'torchvision==0.{ours[1] + 15}.*'",
         index=tag if re.fullmatch(r"cpu|cu\d+|xpu", tag) else None,
     )
+    if evidence.is_nvidia_here and (_kind(evidence) != "cuda" or evidence.stack.jetson) and not evidence.torch_works:
+        fix = "replace torch first, and install torchvision with it from the same index"
     return Seen(f"torchvision {vision} with torch {torch}; {wanted}", {"torchvision": vision, "torch": torch}, fix)
 
 
@@ -698,9 +704,9 @@ def _ptx_only(evidence: Evidence) -> Seen | None:
 
 
 def _failing(evidence: Evidence) -> list[KernelRun]:
-    """Kernels that failed, on devices that are there and that torch has code for."""
+    """Kernels that failed, on devices that are there, that torch has code for, and that let this process in."""
     shown = sum(card.cuda_index is not None for card in evidence.cards)
-    without = _without_code(evidence)
+    without = {*_without_code(evidence), *(card.id for card in refusing(evidence))}
     return [
         run
         for run in evidence.probe.kernels

@@ -19,6 +19,9 @@ _OF_THE_KERNEL = re.compile(
 )
 # Work that a scheduler starts on the node meanwhile would meet a card that is gone.
 DRAIN = "drain or cordon the node, end the processes on the GPU"
+ASK_THE_SCHEDULER = (
+    "request a GPU from the scheduler (Slurm: --gres=gpu:1): its control group blocks GPUs that the job did not get"
+)
 # NVIDIA Container Toolkit, "Support for Container Device Interface": podman hands GPUs in by CDI alone.
 CDI = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 IN_WINDOWS = "update NVIDIA's driver, and restart Windows"

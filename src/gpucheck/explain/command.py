@@ -218,6 +218,8 @@ def _told(match: Match) -> TextMatch:
     then = read.then or text.then
     if "bus" in read.numbers and not read.then:  # nvidia-smi -i takes the address too, and it cannot hit another GPU
         then = re.sub(r"-i INDEX(?![,\w])", f"-i {read.numbers['bus']}", then)
+    library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
+    then = then.replace("'LIBRARY*'", f"'{library}*'")
     return TextMatch(
         id=text.id,
         title=text.title,

@@ -615,6 +615,11 @@ _READINGS: tuple[Reading, ...] = (
         in_line=True,
     ),
     Reading(
+        "import.library",
+        (r"any of \{(?P<library>lib[\w-]+\.so[.\d]*)", r"(?P<library>lib[\w-]+\.so[.\d]*): cannot open"),
+        "{library} is not found",
+    ),
+    Reading(
         "cuinit.too_old",
         r"\(found version (?P<driver_cuda>\d{4,5})\)",
         "the driver supports CUDA up to {driver_cuda}, torch's CUDA is newer",

@@ -461,6 +461,7 @@ TEXTS: tuple[Text, ...] = (
         symptom=True,
         weak=(r"\b(c10d|TCPStore|rendezvous\w*)\b.{0,120}(error|fail|time ?out|timed out|refused|closed)",),
         follows=(*_RANK_ENDED, "dist.port", "nccl.interface"),
+        unless=r"built without libuv support",  # which names its own cause and fix
     ),
     Text(
         "dist.environment",

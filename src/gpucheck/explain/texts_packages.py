@@ -233,8 +233,8 @@ TEXTS: tuple[Text, ...] = (
         "attention.package",
         "flash-attn is missing, built for another torch, or cannot be built",
         (
-            r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (work|run|"
-            r"install|build|compile)\w*",
+            r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (install|build|"
+            r"compile)\w*",
             r"(flash|sage)[-_ ]?att\w*(\(\))?( got)? an unexpected keyword",
             r"FAILED: \S*(flash|sage)[-_]?attn?\S*\.(o|so|obj)\b",
             r"(install|build|compil)\w* (of )?(flash|sage)[-_ ]?att\w* .{0,20}(fail|error|stuck|hang)",
@@ -257,6 +257,10 @@ TEXTS: tuple[Text, ...] = (
         "--no-build-isolation with the CUDA toolkit of torch's CUDA",
         source="Dao-AILab/flash-attention, README and issues 246, 1920",
         follows=("build.", "nvcc.", "cuinit.", "torch.cpu_only"),
+        # Or it has no code for this GPU.
+        weak=(
+            r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (work|run)\w*",
+        ),
     ),
     Text(
         "xformers.setup",
@@ -296,7 +300,7 @@ TEXTS: tuple[Text, ...] = (
             r"libbitsandbytes\w*\.(so|dll)[.\d]*: (cannot open|undefined symbol)",
             r"'?NoneType'? object has no attribute '?c(get_|d?e?quantize|adam|igemm|extract_|lion|sgd_)\w*",
             r"Attempted to use bitsandbytes native library functionality but it'?s not available",
-            r"Using `?bitsandbytes`? .{0,40}requires",
+            r"Using `?bitsandbytes`? .{0,40}requires the",
             r"requires? (the latest version of )?bitsandbytes",
             r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
             r"bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)",

@@ -62,7 +62,8 @@ def read_mask(value: str, uuids: Sequence[str | None]) -> Reading:
 
 
 def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
-    word = text.strip()
+    # What C calls a space and a digit: of Unicode's others CUDA reads none.
+    word = text.strip(" \t\n\v\f\r")
     if not word:
         return Entry(text, None, "it is empty")
     if re.match(r"(GPU|MIG)-", word):
@@ -71,10 +72,10 @@ def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
             return Entry(text, fits[0])
         return Entry(text, None, "it matches several GPUs" if fits else "no GPU has this UUID")
     # As C's strtoul reads it: `0x1` is 0 and `1gpu` is 1.
-    begins = re.match(r"[+-]?\d+", word)
+    begins = re.match(r"[+-]?[0-9]+", word)
     # Python makes no int of more than 4300 digits.
     number = int(min(max(float(begins[0]), -1.0), 2.0**53)) if begins else None
-    is_odd = re.fullmatch(r"-?\d+", word) is None
+    is_odd = re.fullmatch(r"-?[0-9]+", word) is None
     if number is None:
         return Entry(text, None, "it is neither a number nor a UUID", is_odd)
     if number < 0:

@@ -138,7 +138,7 @@ def judge_overview(name: str, before: Device | None, info: tuple[int, int] | Non
     if used is not None and used_before is not None and figures.memory_reserved_bytes is not None:
         rise = used - used_before - figures.memory_reserved_bytes
         outside = rise if rise >= 0 else None
-    evidence = {
+    evidence: dict[str, int | None] = {
         "total_bytes": total,
         "free_bytes": free,
         "used_bytes": used,
@@ -149,6 +149,10 @@ def judge_overview(name: str, before: Device | None, info: tuple[int, int] | Non
     }
     if total is None:
         return Finding("memory.device", "skip", "device memory", "the driver does not report it", evidence)
+    if free is not None and not 0 <= free <= total:
+        evidence |= {"used_bytes": None, "outside_allocator_bytes": None}
+        why = f"the driver's figures contradict each other: {free} of {total} bytes free"
+        return Finding("memory.device", "inconclusive", "device memory", why, evidence, "gpucheck doctor")
     message = f"{capacity(total)} ({name})"
     if used is not None and free is not None:
         message = f"{capacity(used)} used, {capacity(free)} free of {message}"

@@ -244,7 +244,10 @@ def all_page(report: Report) -> Page:
     devices = {row.device.id: row.device for row in report.measurements}
     names = [f"{measured.short_name(device)} ({name})" for name, device in devices.items()]
     on = f" · {', '.join(names) if len(names) < 3 else f'{len(names)} devices'}" if names else ""
-    laid_out: list[Block] = [_all_table(answered, several=len(devices) > 1)]
+    timed = {(row.name.partition(".")[0], row.device.id) for row in report.measurements}
+    untimed = [(part.id, part.device) for part in report.parts if part.device and (part.id, part.device) not in timed]
+    untimed = [(benchmark, device) for benchmark, device in untimed if any(benchmark == name for name, _ in timed)]
+    laid_out: list[Block] = [_all_table(answered, untimed, several=len(devices) > 1 or bool(untimed))]
     laid_out += [Line(), Line(rest, "dim")] if (rest := measured.rests_on(report)) else []
     findings = [
         measured.named(_of_benchmark(finding), several=len(devices) > 1)
@@ -297,7 +300,8 @@ def _counted(benchmarks: Sequence[BenchmarkSummary]) -> str:
     return f"{number} benchmark{'s' * (number != '1')} {rest}" if number.isdigit() else told
 
 
-def _all_table(answer: BenchAll, *, several: bool) -> Block:
+def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several: bool) -> Block:
+    """The table; `untimed` are benchmarks with a device that they timed nothing on."""
     rows: list[list[str | Cell]] = []
     for benchmark in answer.benchmarks:
         lines = [line for line in answer.headlines if line.benchmark == benchmark.benchmark]
@@ -321,6 +325,7 @@ def _all_table(answer: BenchAll, *, several: bool) -> Block:
                     measured.note_cell(line.flags).text.removeprefix("! "),
                 ]
             )
+        rows += [["", of, "nothing was timed", UNKNOWN, "", ""] for name, of in untimed if name == benchmark.benchmark]
     columns: list[ColumnOf[list[str | Cell]]] = [
         filled(column, itemgetter(place))
         for place, column in enumerate(_ALL_COLUMNS)

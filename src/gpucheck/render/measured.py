@@ -261,6 +261,12 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     others = ranked if lead is not None else ranked[1:]
     above: list[Block] = [_line(report, answer, several=several) for answer in others if several]
     above += [Line(f"  {_fitting(answer, '  ')}") for answer in others if not several]
+    # A device of which nothing else is said was left out, and why.
+    seen = {None, *(answer.device.id for answer in answers), *(one.device for one in findings if one.verdict in ASKING)}
+    silent = {one.device: one for one in reversed(findings) if one.verdict == "skip" and one.device not in seen}
+    if ranked and several:
+        above += [said_by("skip", f"{one.title}: {one.message}") for one in silent.values()]
+        findings = [one for one in findings if one not in silent.values()]
     advice = [one.fix for name in ids.in_role("advises") for one in findings if one.id == name and one.fix]
     # What to do where nothing is wrong, in a sentence that needs no other.
     then = advice[0] if advice and not any(one.verdict in ASKING for one in findings) else None
@@ -310,9 +316,10 @@ def _lead(report: Report, lead: Finding, answers: Sequence[Answer], *, several: 
     verdict = lead.verdict if several or lead.verdict == "skip" else report.summary.verdict
     if lead.verdict not in ASKING:
         return said_by(verdict, f"{lead.title}: {lead.message}" if lead.message else lead.title), lead
-    title, colon, rest = lead.title.partition(": ")
+    of_device = f"{lead.device}: " if lead.title.startswith(f"{lead.device}: ") else ""
+    title, colon, rest = lead.title.removeprefix(of_device).partition(": ")
     is_cut = bool(colon) and len(lead.title) + 2 > WIDTH
-    told = title if is_cut else lead.title
+    told = f"{of_device}{title}" if is_cut else lead.title
     named = several or not answers or answers[0].device.id in told
     where = ""
     if not named:
@@ -332,7 +339,8 @@ def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
         return False
     if worst.verdict == "fail" and not worst.is_gate:
         return True
-    return len(answers) > 1 and worst.device not in {answer.device.id for answer in answers}
+    several = len(answers) > 1 or worst.device is not None
+    return several and worst.device not in {answer.device.id for answer in answers}
 
 
 def _verdict(report: Report, answer: Answer, *, several: bool) -> Verdict:

@@ -26,6 +26,8 @@ MOST_POINTS_SHOW = 0.75
 FEWEST_POINTS = 6
 # Fewer slow points than this are dips, whatever is said to limit them.
 FEWEST_SLOW = 3
+# Noise of 7 % brings about so many slow points; a GPU at work has 1 to 2 %.
+MOST_UNEVEN = 0.2
 # With fewer GPUs of a model it is not known which speed is that of most.
 FEWEST_SIBLINGS = 3
 # A CPU's process that got less of its cores' time was not alone on them: its rates say nothing.
@@ -307,7 +309,8 @@ def _kept_speed(result: StressResult) -> Finding:
     judged = [one for one in at_work if any(_ratio(_judged(one, kind)) for kind in result.kinds)]
     # The device that lost most counts, and one with too few points of a kind leaves that kind unjudged.
     least = {kind: min((_ratio(_judged(one, kind)) or 0.0 for one in judged), default=0.0) for kind in result.kinds}
-    kinds = [kind for kind in result.kinds if least[kind] >= 1 - SLOW]
+    uneven = {kind for kind in result.kinds if any(_is_uneven(_judged(one, kind)) for one in judged)}
+    kinds = [kind for kind in result.kinds if least[kind] >= 1 - SLOW and kind not in uneven]
     if not kinds:
         busy = any(not _was_alone(point) for one in result.devices for point in one.points)
         why = "other programs used the cores" if busy else "rates are too uneven" if judged else "too short"
@@ -351,6 +354,13 @@ def _ratio(points: Sequence[StressPoint]) -> float | None:
     if len(points) < FEWEST_POINTS or not (first := _median_of(points[:third])):
         return None
     return _median_of(points[-third:]) / first
+
+
+def _is_uneven(points: Sequence[StressPoint]) -> bool:
+    """Return whether so many points lie below what the device can do that its thirds show no speed that it kept."""
+    rates = sorted(point.rate.median for point in points)
+    low = sum(rate < (1 - SLOW) * rates[len(rates) * 3 // 4] for rate in rates)
+    return low >= max(FEWEST_SLOW, MOST_UNEVEN * len(rates))
 
 
 def _median_of(points: Sequence[StressPoint]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpucheck import config, units
+from gpucheck import config, stats, units
 from gpucheck.bench import judging, rounds
 from gpucheck.bench.judging import Ceilings, Judge, Seen
 from gpucheck.links import SHORT_WAYS, WAYS
@@ -52,6 +52,10 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
         # What most of a part's runs were flagged for, and that the two are not equally long.
         flags = [flag for rows in parts.values() for row in rows for flag in runs.flagged(row, row.flags)]
         flags += ["unbalanced"] * unbalanced(copy_s, compute_s)
+        count = sum(len(run.samples_s) for run in both)
+        flags += ["few-samples"] * (count < stats.FEWEST_SAMPLES)
+        # What hides for the most part may as well not, as far as the interval goes.
+        flags += ["noisy"] * (low is not None and low < HALF and overlap >= HIDDEN)
         found.append(
             OverlapResult(
                 device=key[0].id,
@@ -62,7 +66,7 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
                 copy_s=copy_s,
                 compute_s=compute_s,
                 both_s=both_s,
-                rounds=sum(len(run.samples_s) for run in both),
+                rounds=count,
                 flags=tuple(dict.fromkeys(flags)),
             )
         )
