@@ -36,7 +36,7 @@ def ecc_mode(device: Device, facts: Facts) -> Said | None:
         state, theirs = ("on", "off") if ecc.enabled else ("off", "on")
         which = "" if ecc.enabled else " -i {card}"  # nobody is told to turn ECC off
         fix = f"sudo nvidia-smi{which} --ecc-config=1, then reset the GPU"
-        message = f"it is {theirs} on most other GPUs of the same name"
+        message = f"most other GPUs of the same name have it {theirs}"
         return Said("warn", f"ECC is {state}", message, fix, {**evidence, "others": others})
     if ecc.enabled or ecc.enabled_by_default is False:
         return None
