@@ -240,9 +240,9 @@ class Launcher:
         most = self.calls if self.queue_full else MOST_CALLS
         if self.mode == "held":
             # A host that paused while the cost was read is quicker than that said.
-            each_s = min(self.cost.enqueue_s, window.enqueue_s / (self.untimed + self.calls))
+            each_s = max(RESOLUTION_S, min(self.cost.enqueue_s, window.enqueue_s / (self.untimed + self.calls)))
             self.cost = Cost(each_s, self.cost.call_s)
-            most = min(most, int(MOST_HOLD_S / (HOLD_FACTOR * max(each_s, RESOLUTION_S))))
+            most = min(most, int(MOST_HOLD_S / (HOLD_FACTOR * each_s)))
         if window.elapsed_s >= MIN_WINDOW_S or min(wanted, most) <= self.calls or self.mode == "launch-bound":
             return False
         if self._lengthenings >= MOST_LENGTHENINGS:
