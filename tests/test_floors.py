@@ -77,8 +77,8 @@ SIZES = {
     "explain": (11, 838),  # parts of texts are looked up, and stop within a word or between two
     "fleet": (8, 1292),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
     # The mask is read where a device's state is told; it was read in the doctor. Ctrl-C while torch loads leaves no
-    # file.
-    "machine": (24, 4053),
+    # file. Of a device that is full, who fills it is asked.
+    "machine": (24, 4057),
     # Readings during the untimed calls count, whose share judges need too. No window is held for seconds.
     "measure": (4, 633),
     "memory": (5, 351),
