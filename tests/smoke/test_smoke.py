@@ -227,7 +227,7 @@ def test_a_device_that_others_fill_has_not_failed(
     smoke.command(SmokeOptions(device="cuda:0"), recorder)
     (found,) = findings(recorder).values()
     assert (found.id, found.verdict, found.message) == ("device.usable", "inconclusive", text)
-    assert found.fix == "gpucheck memory --device cuda:0 shows which processes use memory; then run again, or " + (
+    assert found.fix == "gpucheck devices --processes shows which processes use memory; then run again, or " + (
         "try --device cpu"
     )
 

@@ -493,7 +493,7 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
     except UNUSABLE as error:
         why = _first_line(error)
         is_full = (cause := messages.cause_of(why)) is not None and cause.whose == "memory"
-        who = f"gpucheck memory --device {chosen} shows which processes use memory; then run again, or "
+        who = "gpucheck devices --processes shows which processes use memory; then run again, or "
         fix = f"{who if is_full else ''}try --device cpu"
         raise CannotLook(f"torch cannot use {chosen}", why, fix, finding="device.usable") from error
     if wrong is not None:
