@@ -59,15 +59,17 @@ SIZES = {
     # dependency is told before anything is imported.
     ".": (13, 1111),
     # A full budget is no slope; a bound is no prediction; where pages may not be counted, what is resident counts. A
-    # trial leaves the last block of a budget; what an allocator could not give back is not hoped for again.
-    "batch_size": (13, 3082),
+    # trial leaves the last block of a budget; what an allocator could not give back is not hoped for again. What fails
+    # between two trials is the device's failure, and no process without an answer.
+    "batch_size": (13, 3084),
     "bench": (
         36,
         # Runs that were cut off are no pass; what no judge would see is refused here, for cli and api; what is faster
         # than any device is no pass either.
         6104,
     ),  # a large copy gets more of the time; what y.cpu() costs is said; rows with enough samples first
-    "cards": (5, 891),  # the temperature from which a GPU slows down is found once
+    # The temperature from which a GPU slows down is found once. A clock that only counters explain is on the screen.
+    "cards": (5, 894),
     # Settings of another benchmark are no thresholds. A run that is not there is answered with those that are; --strict
     # counts for `run`. What an option took as its value is named. judge refuses rows and thresholds that nobody would
     # judge, and says what a file does not know of its machine.
@@ -78,10 +80,11 @@ SIZES = {
     "explain": (11, 840),  # parts of texts are looked up, and stop within a word or between two; a library by its name
     "fleet": (8, 1292),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
     # The mask is read where a device's state is told; it was read in the doctor. Ctrl-C while torch loads leaves no
-    # file.
-    "machine": (24, 4053),
-    "measure": (4, 628),  # readings during the untimed calls count, whose share judges need too
-    "memory": (5, 355),  # figures that contradict each other are told
+    # file. Of a device that is full, who fills it is asked.
+    "machine": (24, 4057),
+    # Readings during the untimed calls count, whose share judges need too. No window is held for seconds.
+    "measure": (4, 633),
+    "memory": (5, 351),
     # A model's tensors and modules that its run did not reach are judged; lint knows which loader takes which dataset,
     # names a tensor and a value that are there, and reads methods whose receiver has another name. A rank that is late
     # in few steps, or leaves early, is named. What torch on CUDA refuses above its operations: NCCL, gradients, numpy,
@@ -101,12 +104,13 @@ SIZES = {
     # and torch's choice of attention's kernels. What CUDA's kernels do otherwise has a file of its own.
     "program": (28, 7398),
     # What ended a program is its answer; what tests all memory (stress). A narrow table loses the rows of the wide one.
-    # A device that has no rows is named.
-    "render": (24, 3809),
+    # A device that failed stands before the size that fits.
+    "render": (24, 3800),
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a
     # rank and its cost; whether a rank lost its peer, and who waits in another call. A finding says whether it answers
-    # to a threshold: three places looked into its evidence. A document that was cut off is no pass.
-    "report": (17, 1801),
+    # to a threshold: three places looked into its evidence. A document that was cut off is no pass, and one
+    # whose device failed was not cut off.
+    "report": (17, 1804),
     "smoke": (6, 918),  # a device that others fill is not called wrong
     # A device slow at times, at the end or on two plateaus; one ahead of most others; a GPU lost without an Xid.
     "stress": (6, 1206),

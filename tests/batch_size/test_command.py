@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shown import shown
 
 from gpucheck import api
 from gpucheck.batch_size.command import command, is_shared
 from gpucheck.batch_size.options import DEFAULT_CAP, FindBatchSizeOptions
 from gpucheck.errors import CannotLook, GpucheckError, TargetError, UsageError
 from gpucheck.machine import inventory
+from gpucheck.render import text
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Event, Failed, Measured, Notice, Recorder, Trial
 from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
@@ -414,6 +416,15 @@ def test_a_broken_device_ends_the_search_and_keeps_what_passed(scenario: Scenari
     assert answer(recorder)["limited_by"] == "device-broken"
     assert answer(recorder)["max_batch_size"] is None
     assert answer(recorder)["at_least"] >= 1
+    # On the screen too the device comes first, with what to do of it, and no other advice.
+    collector = Collector()
+    for event in recorder.events:
+        collector(event)
+    made = collector.report(version="0", command="find-batch-size", argv=(), started="", elapsed_s=0.0)
+    first, _, fix, fits, incomplete, *_ = shown(text.blocks(made), 200)
+    assert first.startswith("✗ a batch of ") and "broke the device: RuntimeError: CUDA error: an illegal" in first
+    assert (fix, incomplete) == (f"→ {findings(recorder)[0].fix}", "! not complete: cpu failed")
+    assert fits.startswith("? at least ") and "a larger size broke the device" in fits
 
 
 @pytest.mark.parametrize(

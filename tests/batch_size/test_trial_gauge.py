@@ -158,6 +158,20 @@ def test_what_others_gave_back_is_nothing_outside_and_no_share_is_below_zero() -
     assert gauge.outside() == 0
 
 
+@pytest.mark.parametrize("call", ["synchronize", "empty_cache", "memory_info", "reset_peak"])
+def test_a_device_that_fails_between_two_trials_is_told_as_in_one(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    device = Device()
+    session = session_on(device, lambda size: Batch(arguments=(torch.ones(size, 1),)))
+    assert session.trial(2, 1)["ok"]
+    monkeypatch.setattr(device, call, lost)
+    told = session.trial(2, 1)
+    assert not told["ok"]
+    assert told["chain"][0]["message"] == "CUDA error: an illegal memory access was encountered"
+
+
 def session_on(device: Device, make_step: Any) -> Session:
     model = torch.nn.Linear(1, 1)
     workload = Workload(model, make_step, "infer", torch.device("cpu"))

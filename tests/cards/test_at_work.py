@@ -255,6 +255,55 @@ def test_the_share_of_the_time_is_told() -> None:
     assert found.message == f"cuda:3: {words}"
 
 
+@pytest.mark.parametrize("limit", ["power", "board_limit", "sync_boost"])
+def test_a_clock_that_only_the_counters_explain_is_told_with_its_reason(limit: str) -> None:
+    """NVML names no reason at the moment of the reading: beside such a card nobody says that there is no fault."""
+    held = card(3, changes=Changes(2.0, violations_s={limit: 1.0}), sm_clock_hz=1.2e9)
+    found = the_one(held)
+    assert (found.id, found.verdict, found.title) == (
+        "devices.violations",
+        "info",
+        f"clock limited by {limit.replace('_', ' ')}",
+    )
+    assert found.evidence["cost"] == pytest.approx(0.39, abs=0.01)
+    # What NVML names has its own finding, which has the cost.
+    named = replace(held, clock_reasons=ClockReasons(4, ("sw_power_cap",)))
+    costs = {one.id: one.evidence["cost"] for one in judge(node(named)) if "cost" in one.evidence}
+    assert costs == {"devices.power_limited": pytest.approx(0.39, abs=0.01), "devices.violations": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("usual", "changes", "found"),
+    [
+        ({}, {"ecc": Ecc(False)}, ("devices.ecc_mode", "ECC is off")),
+        ({}, {"power_limit_w": 600.0, "power_w": 590.0}, ("devices.power_limit", "power limit 600 W")),
+        (
+            {"nvlinks": tuple(NvLink(link, active=True) for link in range(18))},
+            {"nvlinks": tuple(NvLink(link, active=True) for link in range(12))},
+            ("links.inactive", "6 NVLinks absent"),
+        ),
+        (
+            {"utilization_percent": 0.0, "sm_clock_hz": 345e6, "pcie": Link(1, 16, 5, 16)},
+            {"utilization_percent": 0.0, "sm_clock_hz": 345e6, "pcie": Link(1, 8, 5, 16)},
+            ("devices.link_width", "PCIe x8 of x16"),
+        ),
+    ],
+)
+def test_three_of_eight_are_odd_and_four_are_not(
+    usual: dict[str, Any], changes: dict[str, Any], found: tuple[str, str]
+) -> None:
+    for odd in (1, 2, 3, 4):
+        cards = [card(index, **(changes if index < odd else usual)) for index in range(8)]
+        told = [(one.id, one.title) for one in judge(node(*cards)) if one.verdict == "warn"]
+        assert told == ([found] * odd if odd < 4 else [])
+
+
+def test_the_odd_one_with_ecc_on_is_not_told_to_turn_it_off() -> None:
+    off = [card(index, ecc=Ecc(False, enabled_by_default=True)) for index in range(1, 8)]
+    found = next(one for one in judge(node(card(0), *off)) if one.verdict == "warn")
+    assert (found.title, found.fix) == ("ECC is on", "sudo nvidia-smi --ecc-config=1, then reset the GPU")
+
+
 def test_a_counter_over_no_time_says_nothing() -> None:
     assert said(card(3, changes=Changes(0.01, violations_s={"thermal": 0.01}))) == []
 

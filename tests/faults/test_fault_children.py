@@ -34,22 +34,30 @@ EVERY = [(command, module, how, lines) for command, of in CHILDREN.items() for m
 class Clock:
     """This process's clock: it runs fast while a child that broke off is waited for alone, and else as usual.
 
-    So no wait is a time that a loaded machine could exceed: until a child breaks off it has all the time it needs.
+    So no wait is a time that a loaded machine could exceed: until a child breaks off it has all the time it needs, and
+    until the `lines` that it said before have arrived, which a thread of this process reads.
     """
 
     FAST = 1000.0
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._real = folder, time.monotonic
+    def __init__(self, folder: Path, lines: int) -> None:
+        self._folder, self._lines, self._real = folder, lines, time.monotonic
         self._lock = threading.Lock()
         self._last = self._now = self._real()
         self.breaking: list[subprocess.Popen[bytes]] = []
         self.others: list[subprocess.Popen[bytes]] = []
+        # The lines that came of each child that is talked with; of one that is run to its end all are read.
+        self.heard: dict[int, int] = {}
+        # The others that are talked with and whose words are not all here yet.
+        self.unread: set[int] = set()
 
     def __call__(self) -> float:
         marks = set(os.listdir(self._folder))
-        waited_for = any(str(one.pid) in marks and one.poll() is None for one in self.breaking)
-        alone = waited_for and all(one.poll() is not None for one in self.others)
+        waited_for = any(
+            str(one.pid) in marks and self.heard.get(one.pid, self._lines) >= self._lines and one.poll() is None
+            for one in self.breaking
+        )
+        alone = waited_for and not self.unread and all(one.poll() is not None for one in self.others)
         with self._lock:
             real = self._real()
             self._now += (real - self._last) * (self.FAST if alone else 1.0)
@@ -59,29 +67,41 @@ class Clock:
 
 def breaking(module: str, how: str, lines: int, folder: Path, patches: pytest.MonkeyPatch) -> list[str]:
     """Let the children that run this module break off; returns what is started so, as it comes."""
-    start, received, clock = child._popen, child.LineChild.receive, Clock(folder)
+    start, received, clock = child._popen, child.LineChild.receive, Clock(folder, lines)
+    read = child.LineChild._read_lines
     broken: list[str] = []
 
     def through_the_relay(argv: Any, *rest: Any, **named: Any) -> subprocess.Popen[bytes]:
         if not any(module in word for word in argv):
             clock.others.append(start(argv, *rest, **named))
+            clock.unread |= {clock.others[-1].pid} if named["wants_stdin"] else set()
             return clock.others[-1]
         broken.append(module)
         argv = [sys.executable, "-S", str(RELAY), how, str(lines), str(folder), *argv]
         clock.breaking.append(start(argv, *rest, **named))
+        if named["wants_stdin"]:
+            clock.heard[clock.breaking[-1].pid] = 0
         return clock.breaking[-1]
+
+    def read_lines(self: child.LineChild) -> None:
+        read(self)
+        clock.unread.discard(self.pid)
 
     def receive(self: child.LineChild, timeout_s: float) -> str | None:
         until = clock() + timeout_s
         while True:
             left = until - clock()
-            if (line := received(self, min(left, child.POLL_S))) is not None or left <= 0:
+            line = received(self, min(left, child.POLL_S))
+            if line is not None and self.pid in clock.heard:
+                clock.heard[self.pid] += 1
+            if line is not None or left <= 0:
                 return line
 
     patches.setattr(child, "_popen", through_the_relay)
     if how in ("hang", "garbage"):
         patches.setattr(time, "monotonic", clock)
         patches.setattr(child.LineChild, "receive", receive)
+        patches.setattr(child.LineChild, "_read_lines", read_lines)
         # Trials go on beside it. One that is late for want of a processor is as lost as one that hangs.
         patches.setattr(predict, "LONGEST_S", 5.0)
     return broken

@@ -17,7 +17,7 @@ from gpucheck.machine.accel import Accel, open_device
 from gpucheck.machine.child import ChildResult
 from gpucheck.machine.child_protocol import Heard
 from gpucheck.report.events import Failed
-from gpucheck.report.fault import Fault
+from gpucheck.report.fault import Fault, judge
 from gpucheck.report.report import Collector
 from gpucheck.work import reference
 
@@ -180,6 +180,10 @@ def test_what_a_child_could_not_open_says_so_in_its_reason() -> None:
     failed = DeviceFailed("cuda:0 failed", "torch.AcceleratorError: words of tomorrow", device="cuda:0")
     fault = faults.of(failed, "find-batch-size", None, ask=never)
     assert (fault.kind, fault.error, fault.text) == ("device", "AcceleratorError", "words of tomorrow")
+    # What ended without a word names no class of an error, ours least of all.
+    ended = DeviceFailed("cuda:0 failed", "killed by SIGABRT (what(): of C++)", device="cuda:0")
+    found = judge(faults.of(ended, "find-batch-size", None, ask=never))
+    assert found.title == "cuda:0 failed in find-batch-size: killed by SIGABRT (what(): of C++)" and not found.message
 
 
 def in_cpp_of_torch() -> None:

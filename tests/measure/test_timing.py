@@ -132,6 +132,31 @@ def test_a_hold_that_is_too_short_is_doubled() -> None:
     assert median(result) == pytest.approx(5e-6, rel=0.01)
 
 
+def test_no_window_is_held_for_seconds_whatever_enqueueing_takes() -> None:
+    """The budget of a row is a second: one window behind a hold of twelve seconds took all of a command's time."""
+    device = Device(enqueue_s=16e-3)
+    began = device.host_s
+    result = timed(device, 5e-6)
+    assert max(device.holds) <= 1.1 and device.host_s - began < 4
+    assert median(result) == pytest.approx(5e-6, rel=0.02)
+
+
+def test_a_host_that_was_slow_at_first_alone_is_not_held_for_ever() -> None:
+    device = Device()
+    call, calls = device.kernel(5e-6), 0
+
+    def paused() -> None:
+        nonlocal calls
+        calls += 1
+        device.host_s += 20e-3 if calls < 6 else 0.0  # the warm-up and the look at what a call costs
+        call()
+
+    result = measure(device, Work(paused), clock="device events")
+    assert max(device.holds) < 0.1
+    assert result.run.calls_per_sample == pytest.approx(240, rel=0.1)
+    assert median(result) == pytest.approx(5e-6, rel=0.01)
+
+
 def test_no_hold_outlasts_the_host_so_a_graph_is_launched() -> None:
     result = timed(Device(held_share=0.05), 5e-6)
     assert result.launch == "graph"

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpucheck import errors
+from gpucheck.report.events import Failed
+from gpucheck.report.fault import Fault, Kind
 from gpucheck.report.finding import VERDICTS, Finding, Verdict
 from gpucheck.report.report import Collector, exit_code, verdict
 
@@ -50,6 +53,25 @@ def test_a_signal_outranks_what_was_found_and_the_report_says_so() -> None:
         version="0", command="smoke", argv=(), started="", elapsed_s=0.0, code=130, complete=False
     )
     assert (report.summary.exit, report.summary.complete, report.summary.verdict) == (130, False, "fail")
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "code", "said"),
+    [
+        ("device", "cuda:1", errors.FAILED, "cuda:1 failed"),
+        ("device", None, errors.FAILED, "the device failed"),
+        ("memory", "cuda:1", errors.UNDECIDED, "memory ran out"),
+        ("error", None, errors.BUG, "the command failed"),
+        ("device", "cuda:1", errors.INTERRUPTED, "the command was cut off"),
+    ],
+)
+def test_a_document_is_incomplete_for_the_fault_that_ended_the_work(
+    kind: Kind, device: str | None, code: int, said: str
+) -> None:
+    collector = Collector()
+    collector(Failed(Fault(kind, "find-batch-size", device, "RuntimeError", "text")))
+    made = collector.report(version="", command="find-batch-size", argv=(), started="", elapsed_s=1.0, code=code)
+    assert made.incomplete == said
 
 
 def test_the_words_for_a_verdict_are_fixed() -> None:

@@ -472,7 +472,7 @@ BUSY_EIGHT = (
     [
         ("3.sm_clock=1200\n", "clock limited by power on cuda:3 (up to 39 % lower)"),
         ("sm_clock=1200\n", "clock limited by power (up to 39 % lower)"),
-        ("3.nvlinks=16\n", "! cuda:3  2 NVLinks absent: the other GPUs of the same name have 18 up"),
+        ("3.nvlinks=16\n", "! cuda:3  2 NVLinks absent: most other GPUs of the same name have 18 up"),
         ("3.nvlink.state=!999\n", "? cuda:3  health partly unread: nvlinks (NVML returns: unknown error)"),
         ("compute_mode=2\n", "✗ cuda:0 to cuda:7  compute mode prohibited: no program may use the GPU, and there is"),
         (

@@ -211,6 +211,27 @@ def test_facts_that_promise_more_than_torch_keeps_are_the_failed_check(machine: 
     assert (found.id, found.verdict, found.title) == ("device.usable", "fail", "torch cannot use cuda:7")
 
 
+@pytest.mark.parametrize("text", ["CUDA error: out of memory", "CUDA out of memory. Tried to allocate 2.00 MiB."])
+def test_a_device_that_others_fill_has_not_failed(
+    machine: Callable[[Facts], None], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Its context takes memory too: a full device cannot be opened, and nothing is known of it."""
+
+    def full(_: object) -> None:
+        raise RuntimeError(text)
+
+    cuda = TorchBuild("2.13.0", built_for="cuda")
+    machine(dataclasses.replace(FACTS, torch=cuda, devices=(Device("cuda", "cuda:0", name="H200"),)))
+    monkeypatch.setattr(devices, "_wrong_answer", full)
+    recorder = Recorder()
+    smoke.command(SmokeOptions(device="cuda:0"), recorder)
+    (found,) = findings(recorder).values()
+    assert (found.id, found.verdict, found.message) == ("device.usable", "inconclusive", text)
+    assert found.fix == "gpucheck devices --processes shows which processes use memory; then run again, or " + (
+        "try --device cpu"
+    )
+
+
 def test_of_several_devices_each_is_checked(machine: Callable[[Facts], None]) -> None:
     cuda = TorchBuild("2.13.0", built_for="cuda")
     several = tuple(Device("cuda", f"cuda:{index}", name="H200") for index in (6, 7))

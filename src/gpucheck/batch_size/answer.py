@@ -588,6 +588,7 @@ def _at_least(history: History, best: TrialEntry) -> Finding:
         "default-cap": f"--axis {axis}:1..{CAP_TIMES * best.batch_size}"
         if axis
         else f"--max-batch-size {CAP_TIMES * best.batch_size}",
+        "device-broken": "",  # what to do of the device stands beside its failure
         "killed": "run one step of that size yourself and check the program's limits (ulimit, a job's watchdog)",
     }
     evidence: dict[str, Any] = {"batch_size": best.batch_size, "at_least": best.batch_size, "predicted": predicted}

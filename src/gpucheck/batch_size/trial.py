@@ -441,12 +441,15 @@ class Session:
         smallest size, which warms a new process up. Steps beyond those asked for end within `spare_s` seconds: they
         show whether the allocator settles, and where `watching`, whether memory grows from step to step.
         """
-        moved = self._moved()
-        # The trial before may have left gradients; a process that starts anew has none.
-        self._forget()
-        self._warm_up(lowest)
         until = time.monotonic() + spare_s
-        self.gauge.begin()
+        try:
+            moved = self._moved()
+            # The trial before may have left gradients; a process that starts anew has none.
+            self._forget()
+            self._warm_up(lowest)
+            self.gauge.begin()
+        except RuntimeError as error:  # the device may fail between trials too
+            return {"ok": False, "stage": "step", "step": 0, "reached_bytes": None, **_failure(error)}
         answer = self._run(size, steps, evaluating, until, watching=watching)
         if answer["ok"] and self.gauge.misjudged:
             # Libraries loaded late: the allocator was left more than the budget has for it.

@@ -217,7 +217,12 @@ def violations(device: Device, facts: Facts) -> Said | None:
         held = ", ".join(f"{name.replace('_', ' ')} {units.percent(min(share, 1))}" for name, share in shares.items())
         message = f"{held} of the last {units.duration(grown.span_s)}; {_cost(device)}"
         fix = COOLING if "thermal" in shares else None
-        return Said(verdict, "clock limited", message, fix, {"shares": shares, "span_s": grown.span_s})
+        # Where NVML names no reason now, nothing else says why the clock is low.
+        lost = 0.0 if set(_reasons(device)) - {"gpu_idle"} else cost(device)
+        by = f" by {', '.join(shares).replace('_', ' ')}" if lost >= COSTLY and verdict == "info" else ""
+        return Said(
+            verdict, f"clock limited{by}", message, fix, {"shares": shares, "span_s": grown.span_s, "cost": lost}
+        )
     counted = {
         name: seconds
         for name in COUNTED
@@ -339,7 +344,7 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
     low = low_clocks(pairs, 1 - COSTLY if wholly else LOW_CLOCK)
     beside = ""
     if wholly and (others := _clock_of_sisters(device, facts)) is not None:
-        beside = f"the other GPUs of the same name run at {others / 1000000.0:.0f} MHz"
+        beside = f"most other GPUs of the same name run at {others / 1000000.0:.0f} MHz"
         low = low or [_clock(device)]
     if not low:
         return None
@@ -398,7 +403,7 @@ def _odd_width(device: Device, link: Link, facts: Facts) -> Said | None:
     others = usual([one.pcie.width for one in at_rest if one.pcie is not None])
     if others is None or others <= link.width:
         return None
-    message = f"the other idle GPUs of the same name have x{others}"
+    message = f"most other idle GPUs of the same name have x{others}"
     fix = "reseat the GPU or remove its riser; measure: gpucheck bench transfer"
     return Said("warn", f"PCIe x{link.width} of x{link.max_width}", message, fix, {"pcie": _told(link)})
 

@@ -26,9 +26,10 @@ NODE_OF_A_GPU = re.compile(r"/dev/nvidia\d+")
 # blocked by Windows, another version than the loaded module's, in use, an error inside the driver. A library without a
 # driver answers 9 (not loaded), and its own codes (not supported, no such function, no memory) say nothing.
 OF_A_LOADED_DRIVER = (4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999)
-# A choice: of two cards nobody knows which is the odd one, and a machine whose cards are wired in two ways has none.
+# A choice: of two cards nobody knows which is the odd one, and a machine whose cards are wired in two ways has none:
+# three of eight are odd, four are not.
 LEAST_SISTERS = 2
-USUAL_SHARE = 0.75
+USUAL_SHARE = 0.7
 Value = TypeVar("Value", bound=Hashable)
 # States in which a card cannot be used, as `machine.nvml_fields` names them.
 DEAD = ("lost", "reset required", "no power", "no interrupts")

@@ -34,8 +34,9 @@ def ecc_mode(device: Device, facts: Facts) -> Said | None:
     others = usual([one.ecc.enabled for one in sisters(device, facts) if one.ecc is not None])
     if others is not None and others != ecc.enabled and (ecc.enabled or ecc.enabled_by_default is not False):
         state, theirs = ("on", "off") if ecc.enabled else ("off", "on")
-        fix = f"sudo nvidia-smi -i {{card}} --ecc-config={int(others)}, then reset the GPU"
-        message = f"it is {theirs} on the other GPUs of the same name"
+        which = "" if ecc.enabled else " -i {card}"  # nobody is told to turn ECC off
+        fix = f"sudo nvidia-smi{which} --ecc-config=1, then reset the GPU"
+        message = f"most other GPUs of the same name have it {theirs}"
         return Said("warn", f"ECC is {state}", message, fix, {**evidence, "others": others})
     if ecc.enabled or ecc.enabled_by_default is False:
         return None
@@ -48,7 +49,7 @@ def power_limit(device: Device, facts: Facts) -> Said | None:
     limit, default = device.power_limit_w, device.power_limit_default_w
     others = usual([None if one.power_limit_w is None else round(one.power_limit_w) for one in sisters(device, facts)])
     if limit is not None and others is not None and limit < SAME * others:
-        message = f"the other GPUs of the same name have {others} W"
+        message = f"most other GPUs of the same name have {others} W"
         fix = f"sudo nvidia-smi -i {{card}} --power-limit={others}"
         return Said("warn", f"power limit {limit:.0f} W", message, fix, {"power_limit_w": limit, "others_w": others})
     if limit is None or default is None or limit >= SAME * default:
@@ -177,7 +178,7 @@ def absent(device: Device, facts: Facts) -> Said | None:
     if not most or not (is_on_a_board(device) or len(linked) % 2 == 1):
         return None
     evidence = {"active": len(known), "active_of_the_same_name": most}
-    beside = f"the other GPUs of the same name have {most} up"
+    beside = f"most other GPUs of the same name have {most} up"
     if known:
         few = 0 < len(known) < most and is_on_a_board(device)
         return Said("warn", f"{most - len(known)} NVLinks absent", beside, FIX, evidence) if few else None

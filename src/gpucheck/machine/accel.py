@@ -491,9 +491,11 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
         # Memory alone can be had from a device for which this torch has no kernels, and kernels may run and do nothing.
         wrong = _wrong_answer(chosen)
     except UNUSABLE as error:
-        raise CannotLook(
-            f"torch cannot use {chosen}", _first_line(error), "try --device cpu", finding="device.usable"
-        ) from error
+        why = _first_line(error)
+        is_full = (cause := messages.cause_of(why)) is not None and cause.whose == "memory"
+        who = "gpucheck devices --processes shows which processes use memory; then run again, or "
+        fix = f"{who if is_full else ''}try --device cpu"
+        raise CannotLook(f"torch cannot use {chosen}", why, fix, finding="device.usable") from error
     if wrong is not None:
         fix = "see `gpucheck doctor`, or try --device cpu"
         raise CannotLook(f"torch cannot use {chosen}", wrong, fix, finding="device.usable")

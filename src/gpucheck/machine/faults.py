@@ -72,7 +72,7 @@ def _telling(error: BaseException) -> tuple[messages.Cause | None, str, str]:
         # An error of ours that another process raised: what it came from is in its reason alone.
         name, _, text = error.why.partition(": ")
         named = text and name.replace(".", "").isidentifier()
-        raised, text = (name, text) if named else (type(error).__name__, error.why)
+        raised, text = (name, text) if named else ("", error.why)
         return messages.cause_of(error.why), raised.rpartition(".")[2], text
     if cause is None:
         return None, type(error).__name__, str(error)

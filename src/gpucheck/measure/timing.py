@@ -98,6 +98,9 @@ MOST_DOUBLINGS = 3
 MOST_HESITATIONS = 20
 # The hold covers the enqueueing half as long again, and the hold's own launch.
 HOLD_FACTOR, HOLD_BASE_S = 1.5, 100e-6
+# A window has no more calls than a hold of so long covers: behind a longer one a time budget ends too late, and a
+# driver that also draws a desktop ends a kernel after seconds.
+MOST_HOLD_S = 1.0
 # Fewer calls than this in a window are not worth a smaller window: a graph is tried instead.
 FEWEST_QUEUED_CALLS = 16
 MOST_LENGTHENINGS = 4
@@ -235,6 +238,11 @@ class Launcher:
         """Put more calls into a window that was too short; False where that cannot be."""
         wanted = calls_for(window.elapsed_s / self.calls)
         most = self.calls if self.queue_full else MOST_CALLS
+        if self.mode == "held":
+            # A host that paused while the cost was read is quicker than that said.
+            each_s = max(RESOLUTION_S, min(self.cost.enqueue_s, window.enqueue_s / (self.untimed + self.calls)))
+            self.cost = Cost(each_s, self.cost.call_s)
+            most = min(most, int(MOST_HOLD_S / (HOLD_FACTOR * each_s)))
         if window.elapsed_s >= MIN_WINDOW_S or min(wanted, most) <= self.calls or self.mode == "launch-bound":
             return False
         if self._lengthenings >= MOST_LENGTHENINGS:

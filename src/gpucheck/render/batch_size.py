@@ -89,10 +89,12 @@ def page(report: Report) -> Page:
 
 
 def _page_of_one(report: Report, found: FoundBatchSize) -> Page:
-    # Without a size, what ended the search is the answer.
+    # Without a size, what ended the search is the answer; and a device that failed stands before any.
     ended = "fail" if found.largest is None else None
-    told = next((one for one in report.findings if one.id == "batch_size.fits" or one.verdict == ended), None)
-    first = answer(report.summary.verdict, _first_line(found)) if found.largest is not None else None
+    broken = next((one for one in report.findings if one.verdict == "fail"), None) if report.faults else None
+    told = broken or next((one for one in report.findings if one.id == "batch_size.fits" or one.verdict == ended), None)
+    is_answered = found.largest is not None and broken is None
+    first = answer(report.summary.verdict, _first_line(found)) if is_answered else None
     if first is None and told is not None:
         first = answer(told.verdict, finding_text(told))
     if first is None and not report.summary.complete:

@@ -21,10 +21,11 @@ _LONGEST_LINE = 400
 class Fault:
     """Interrupted work.
 
-    `where` is the command (`bench matmul`), `step` what it was doing. `error` is the class that was raised and `text`
-    its message; `cause` is the row of `messages.CAUSES` that this is, None where it is not known. One that `poisons`
-    leaves the process unable to use the device. `fresh` is what a small kernel in a fresh process said: `works`, why it
-    failed, or None where none was asked. `silent_s` is for how long nothing was heard of the device, where that is all.
+    `where` is the command (`bench matmul`), `step` what it was doing. `error` is the class that was raised (empty: a
+    process ended without one) and `text` its message; `cause` is the row of `messages.CAUSES` that this is, None where
+    it is not known. One that `poisons` leaves the process unable to use the device. `fresh` is what a small kernel in a
+    fresh process said: `works`, why it failed, or None where none was asked. `silent_s` is for how long nothing was
+    heard of the device, where that is all.
     """
 
     kind: Kind
@@ -77,7 +78,7 @@ def _said(fault: Fault) -> str:
     """The error itself in one line, with what was being done."""
     line = first_line(fault.text)
     told = fault.kind == "device" and line == _cause(fault)  # by the title
-    said = f"{fault.error}: {line}" if line and not told else fault.error
+    said = ": ".join(part for part in (fault.error, "" if told else line) if part)
     return f"{said} (during {fault.step})" if fault.step else said
 
 

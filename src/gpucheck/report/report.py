@@ -87,6 +87,9 @@ class Report:
         """Why not all was done that was asked for; empty where it was."""
         if self.summary.complete:
             return ""
+        if self.faults and self.summary.exit not in (errors.INTERRUPTED, errors.TERMINATED):
+            kind, device = self.faults[0].kind, self.faults[0].device or "the device"
+            return {"device": f"{device} failed", "memory": "memory ran out", "error": "the command failed"}[kind]
         failed = self.summary.exit == errors.USAGE and any(one.verdict == "fail" for one in self.findings)
         return "the target failed" if self.command == "find-batch-size" and failed else "the command was cut off"
 

@@ -163,7 +163,8 @@ def _present_but_unusable(requested: str, facts: Facts) -> bool:
 def unusable(error: CannotLook) -> Finding:
     """The failed check `device.usable`: an accelerator is there and torch cannot use it."""
     fix = error.fix if "--device cpu" in error.fix else "gpucheck doctor, or use the CPU with --device cpu"
-    return Finding(USABLE_ID, "fail", error.what, error.why, fix=fix)
+    # A context takes some memory: where others hold all of it, nothing is known of the device.
+    return Finding(USABLE_ID, "inconclusive" if _is_of_memory(error.why) else "fail", error.what, error.why, fix=fix)
 
 
 # -- running ----------------------------------------------------------------------------------------------------------
