@@ -187,7 +187,21 @@ def test_a_full_disk_behind_stdout_is_one_sentence() -> None:
         process = started("devices", "--json", stdout=full)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 3
-    assert sentence(err) == "stdout cannot be written; No space left on device"
+    assert sentence(err) == "stdout cannot be written; No space left on device; free disk space and run it again"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder in use can be removed on Linux")
+@pytest.mark.parametrize("arguments", [("doctor", "--skip", "load"), ("smoke",), ("model", "mlp"), ()])
+def test_a_removed_current_folder_is_no_broken_torch(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    remove = f"import os, sys; os.rmdir({str(gone)!r}); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", remove, *COMMAND, *arguments]
+    done = subprocess.run(command, cwd=gone, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert sentence(done.stderr) == (
+        "the current folder cannot be found; No such file or directory; cd to a folder that exists"
+    )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")

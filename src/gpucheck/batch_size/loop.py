@@ -624,7 +624,7 @@ LEAST_S = 1e-3
 
 
 class Schedule:
-    """The time of one search: `seconds` until `deadline`, on the monotonic clock, a share of the command's `whole_s`."""
+    """The time of one search: `seconds` until `deadline`, on the monotonic clock, of the command's `whole_s`."""
 
     def __init__(
         self, search: Search, runner: Runner, forecast: Forecast, deadline: float, whole_s: float | None = None

@@ -113,7 +113,7 @@ class Outputs:
             try:
                 output.put(report)
             except (OSError, MemoryError) as error:
-                failed.append(CannotLook(f"{output.option} {str(output.target)!r} cannot be written", *_why(error)))
+                failed.append(CannotLook(f"{output.option} {str(output.target)!r} cannot be written", *why(error)))
         self.discard()
         if failed:
             raise failed[0]
@@ -155,12 +155,15 @@ def _opened(wanted: Wanted) -> Output:
     return Output(target, Path(temporary), option, wanted.formats[suffix], wanted.mode)
 
 
-def _why(error: OSError | MemoryError) -> tuple[str, str]:
+def why(error: OSError | MemoryError) -> tuple[str, str]:
     """Return what kept a file from being written, and what to do."""
     if isinstance(error, MemoryError):
         return OUT_OF_MEMORY
-    why = os.strerror(error.errno) if error.errno else str(error)
-    return why, "free disk space and run it again" if error.errno == errno.ENOSPC else "make the folder writable"
+    cause = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return cause, "free disk space and run it again"
+    may_not = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    return cause, "make the folder writable" if may_not else "write it to another place"
 
 
 def _umask() -> int:
