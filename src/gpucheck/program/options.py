@@ -93,7 +93,7 @@ _GIB = {
     "NVIDIA RTX 6000 Ada Generation": 48,
     "NVIDIA RTX A6000": 48,
 }
-_MAKERS = {"nvidia", "geforce", "amd", "instinct"}
+_MAKERS = {"nvidia", "geforce", "tesla", "amd", "instinct"}
 _GB_IN_NAME = re.compile(r"(\d+) ?GB")
 
 
@@ -117,12 +117,13 @@ def parse_device(text: str, option: str) -> Device:
     kind, _, rest = text.partition(":")
     if kind != "cuda" or (not rest and ":" in text):
         raise units.refused(option, "cuda, cuda:SIZE or cuda:NAME", text, "as in --dry cuda:80GiB")
-    if not rest or rest.isdigit():
-        if rest not in ("", "0"):
-            raise units.refused(option, "one device, which is cuda:0", text, f"for its memory write cuda:{rest}GiB")
-        return Device()
     rest = rest.strip("'\"")  # a name with a space may come in quotes of its own
-    if rest[:1].isdigit():
+    if rest in ("", "0"):
+        return Device()
+    is_name = rest.isdigit() and len(rest) > 3  # as 4090; no GPU has so many GiB, no machine so many GPUs
+    if rest.isdigit() and not is_name:
+        raise units.refused(option, "one device, which is cuda:0", text, f"for its memory write cuda:{rest}GiB")
+    if rest[0].isdigit() and not is_name:
         return Device(total_bytes=units.Size(smallest=1)(rest, option))
     return _part(rest, text, option)
 
@@ -135,7 +136,7 @@ def _part(name: str, text: str, option: str) -> Device:
     found = whole or [one for one in listed if words <= set(re.split(r"[ -]", one.lower()))]
     found = found or [one for one in listed if name in one]
     if len(found) != 1:
-        told = ", ".join(found or listed)
+        told = ", ".join(re.sub(rf"\b({'|'.join(_MAKERS)}) ", "", one, flags=re.IGNORECASE) for one in found or listed)
         raise units.refused(option, "a size or the name of one part", text, f"give a size, or one of {told}")
     part = listed[found[0]]
     return Device(part.name, part.capability, part.multiprocessors, (_gib(part.name) or 0) * units.GIB)
