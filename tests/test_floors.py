@@ -55,20 +55,22 @@ FLOORS = {
 SIZES = {
     # Flags have one name on every screen; what a process that ends at once removes; the api judges by statistics of the
     # samples; the median of the others, which fleet and ranks had each; a current folder that was deleted; the text of
-    # an exception whose own `__str__` fails. The api takes any collection, and refuses what `judge` refuses.
-    ".": (13, 1105),
+    # an exception whose own `__str__` fails. The api takes any collection, and refuses what `judge` refuses. A short
+    # call can have waited all of its time for a core; a name is proposed only where it is a slip.
+    ".": (13, 1115),
     # A full budget is no slope; a bound is no prediction; where pages may not be counted, what is resident counts. A
-    # trial leaves the last block of a budget; what an allocator could not give back is not hoped for again.
-    "batch_size": (13, 3082),
+    # trial leaves the last block of a budget; what an allocator could not give back is not hoped for again. The time
+    # budget that is advised is the whole command's.
+    "batch_size": (13, 3085),
     "bench": (
         36,
-        6086,  # runs that were cut off are no pass; what no judge would see is refused here, for cli and api
-    ),  # a large copy gets more of the time; what y.cpu() costs is said; rows with enough samples first
+        6087,  # runs that were cut off are no pass; what no judge would see is refused here, for cli and api
+    ),  # a large copy gets more of the time; what y.cpu() costs is said; rows with enough samples; the time of a call
     "cards": (5, 891),  # the temperature from which a GPU slows down is found once
     # Settings of another benchmark are no thresholds. A run that is not there is answered with those that are; --strict
     # counts for `run`. What an option took as its value is named. judge refuses rows and thresholds that nobody would
-    # judge, and says what a file does not know of its machine.
-    "cli": (14, 1386),
+    # judge, and says what a file does not know of its machine. A removed current folder is no broken torch.
+    "cli": (14, 1395),
     "compare": (2, 261),  # a failure doubts the rows that it is about, and one run on both sides all of them
     "devices": (3, 272),  # a mask that names a GPU is not why CUDA does not start
     "doctor": (12, 1927),

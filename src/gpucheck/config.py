@@ -171,9 +171,9 @@ def bridge(disturbances: Iterable[str], call_s: float | None = None) -> float:
     """
     names = list(disturbances)
     times = math.prod(BRIDGES[one][0] for one in names)
-    if "cpu-busy" not in names or call_s is None:
-        return times
-    return times * call_s / (call_s - TURNS_S) if call_s > TURNS_S else math.inf
+    if "cpu-busy" in names and call_s is not None:
+        times *= call_s / (call_s - TURNS_S) if call_s > TURNS_S else math.inf
+    return times
 
 
 # What the screens call a disturbance whose flag has another name.

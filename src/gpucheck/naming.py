@@ -19,10 +19,8 @@ _DTYPES = {"float": "float32", "double": "float64", "half": "float16", "fp16": "
 
 def slip(name: str, known: Iterable[str], cutoff: float = SLIP) -> str | None:
     """The known name of which the one given is a slip of the keyboard; None where it is like none."""
-    names = list(known)
-    if (meant := _DTYPES.get(name)) in names:
-        return meant
-    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=cutoff)), None)
+    meant = _DTYPES.get(name, name)
+    return next(iter(difflib.get_close_matches(meant, list(known), n=1, cutoff=cutoff)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = SLIP) -> str:
@@ -33,8 +31,8 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = SLIP) -> str:
 
 def hint(name: str, known: Sequence[str], between: str = ", ") -> str:
     """Return what to give in place of an unknown name: the one that was meant, or any."""
-    meant = did_you_mean(name, known, SLIP_OF_A_PREFIX if len(known) <= FEW else SLIP)
-    return meant or f"give {between.join(known)}"
+    cutoff = SLIP_OF_A_PREFIX if len(known) <= FEW else SLIP
+    return did_you_mean(name, known, cutoff) or f"give {between.join(known)}"
 
 
 def one_of(option: str, value: str, known: Sequence[str], between: str = ", ") -> None:

@@ -199,9 +199,7 @@ def test_a_removed_current_folder_is_no_broken_torch(tmp_path: Path, arguments: 
     command = [sys.executable, "-c", remove, *COMMAND, *arguments]
     done = subprocess.run(command, cwd=gone, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
     assert (done.returncode, done.stdout) == (3, "")
-    assert sentence(done.stderr) == (
-        "the current folder cannot be found; No such file or directory; cd to a folder that exists"
-    )
+    assert sentence(done.stderr) == "the current folder is gone; No such file or directory; cd to one that exists"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")

@@ -320,12 +320,12 @@ def test_any_other_device_is_refused(text: str) -> None:
 
 
 def test_a_part_is_proposed_by_name_and_memory_where_there_is_a_number_of_gib() -> None:
-    for text, tip in (
+    for given, tip in (
         ("cuda:24", "for its memory write cuda:24GiB"),
         ("cuda:4070", "give a size, or one of V100-SXM2"),
     ):
         with pytest.raises(UsageError, match=tip):
-            parse_device(text, "--dry")
+            parse_device(given, "--dry")
 
 
 def test_memory_counts_blocks_by_line_and_phase_until_they_are_freed() -> None:

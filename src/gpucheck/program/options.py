@@ -120,10 +120,9 @@ def parse_device(text: str, option: str) -> Device:
     rest = rest.strip("'\"")  # a name with a space may come in quotes of its own
     if rest in ("", "0"):
         return Device()
-    is_name = rest.isdigit() and len(rest) > 3  # as 4090; no GPU has so many GiB, no machine so many GPUs
-    if rest.isdigit() and not is_name:
+    if rest.isdigit() and len(rest) < 4:  # with four digits it is a name, as 4090
         raise units.refused(option, "one device, which is cuda:0", text, f"for its memory write cuda:{rest}GiB")
-    if rest[0].isdigit() and not is_name:
+    if rest[0].isdigit() and not rest.isdigit():
         return Device(total_bytes=units.Size(smallest=1)(rest, option))
     return _part(rest, text, option)
 
@@ -170,7 +169,8 @@ class RunOptions:
     memory: bool = option("The same as --trace 5; on CUDA also record a snapshot for torch's viewer.", False)
 
     hang_after_s: float | None = option(
-        "Under torchrun: call a collective a hang after TIME. [default: half the smallest timeout, at most 5m]",
+        "Under torchrun: call a collective a hang after TIME.",
+        shown="half the smallest timeout, at most 5m",
         name="--hang-after",
         metavar="TIME",
         parse=units.parse_duration,
@@ -187,7 +187,8 @@ class RunOptions:
         parse=parse_device,
     )
     steps: int | None = option(
-        f"With --dry: end the program after N optimizer steps. [default: {STEPS}]",
+        "With --dry: end the program after N optimizer steps.",
+        shown=str(STEPS),
         metavar="N",
         parse=units.Whole(largest=1_000_000),
     )

@@ -653,7 +653,7 @@ class _Told:
             self._trial(best.shape, best.flop_per_s, "best so far")
         if now >= self._next_s:
             self._next_s = now + PROGRESS_EVERY_S
-            text = f"search {self._case.dtype} on {self._accel.id}, {searcher.shapes_tried} shapes tried"
+            text = f"search {self._case.dtype} on {self._accel.id}, shapes tried: {searcher.shapes_tried}"
             m, n, k = best.shape
             rate = units.flop_rate(best.flop_per_s, self._case.kind.unit)
             self._emit(Progress(text, best=f"{m}×{n}×{k} at {rate}"))
