@@ -131,6 +131,9 @@ def test_what_could_not_be_looked_at_is_in_the_document_too(
         (("doctor", "--require", "cud"), "did you mean cuda"),
         (("doctor", "--python", "/no/such/python"), "--python /no/such/python cannot be started"),
         (("find-batch-size", "nowhere.py:make"), "the target's file nowhere.py does not exist"),
+        (("find-batch-size", f"{'x' * 300}.py:make"), "xxx.py does not exist"),
+        (("model", f"{'x' * 300}.py:make"), "xxx.py does not exist"),
+        (("doctor", "--python", "x" * 300), "xxx cannot be started"),
         (("find-batch-size", "mlp", "--input", "x"), "--input 'x' is not understood"),
         (("model",), "missing argument TARGET"),
         (
@@ -188,6 +191,12 @@ def test_a_full_disk_behind_stdout_is_one_sentence() -> None:
         _, err = process.communicate(timeout=60)
     assert process.returncode == 3
     assert sentence(err) == "stdout cannot be written; No space left on device; free disk space and run it again"
+
+
+@pytest.mark.parametrize("suffix", ["json", "html"])
+def test_a_name_that_is_too_long_is_no_bug(capsys: pytest.CaptureFixture[str], suffix: str) -> None:
+    assert app_module.main(["lint", __file__, "--output", f"{'x' * 300}.{suffix}"]) == 3
+    assert "File name too long" in sentence(capsys.readouterr().err)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a folder in use can be removed on Linux")

@@ -137,9 +137,10 @@ def _opened(wanted: Wanted) -> Output:
         from gpucheck.render import html
 
         html.require()
-    if target.exists() and not target.is_file():  # the rename would put a file in the place of a device as /dev/null
+    # A Path raises where it may not look, and for a name that is too long.
+    if os.path.exists(target) and not target.is_file():  # the rename would take the place of a device as /dev/null
         raise UsageError(f"{option} {path!r} is {'a folder' if target.is_dir() else 'no file'}", "", "give a file")
-    if target.exists() and not os.access(target, os.W_OK):
+    if os.path.exists(target) and not os.access(target, os.W_OK):
         raise CannotLook(f"{option} {path!r} cannot be written", "the file is read-only", "give another file")
     try:
         # Beside the target, so that the rename at the end cannot cross file systems.

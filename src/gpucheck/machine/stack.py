@@ -160,7 +160,7 @@ def _libraries(folders: Iterable[Path]) -> Iterable[Library]:
             path = folder / name
             real = os.path.realpath(path)
             # /lib is a link to /usr/lib on most systems: one file, not two.
-            if not path.exists() or (name, real) in seen:
+            if not os.path.exists(path) or (name, real) in seen:
                 continue
             seen.add((name, real))
             yield Library(name, str(path), real, version_of(real))
