@@ -207,8 +207,8 @@ def _tip(command: str, name: str, sentence: str, given: Sequence[str]) -> str:
     own = parameters(command or "status")
     if "unknown option" in sentence:
         if command == "" and any(name in (one.name, one.short) for one in parameters("devices")):
-            wanted = next((one for one in given if one in commands.names()), "devices")
-            return f"put it behind the command, like `gpucheck {wanted} {name}`"
+            typed = next((one for one in given if one in commands.names()), "devices")
+            return f"put it behind the command, like `gpucheck {typed} {name}`"
         if command == "judge" and any(name == one.option for one in THRESHOLDS):
             return "set thresholds in a file and give it with --config FILE"
         names = {one.name.strip("-"): one.name for one in own if not one.positional} | {"help": "--help"}

@@ -133,7 +133,9 @@ def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
     try:  # a process that loads torch with MKL ends there, which would be told as a broken torch
         os.getcwd()
     except OSError as error:
-        raise CannotLook("the current folder is gone", os.strerror(error.errno), "cd to one that exists") from error
+        raise CannotLook(
+            "the current folder is gone", os.strerror(error.errno or 0), "cd to one that exists"
+        ) from error
     function = resolve_name(row.function)
     if row.function.startswith("gpucheck.cli."):
         code: int = function(common, options, *beside)
