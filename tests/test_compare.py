@@ -388,6 +388,12 @@ def test_beside_other_work_only_what_that_cannot_explain_fails(factor: float, ve
     assert finding(judge(slow, 0.05), "compare.slower").verdict == verdict
 
 
+def test_a_short_call_can_have_waited_all_of_its_time_for_a_core() -> None:
+    short = [value * 1e-4 for value in STEADY]
+    slow = compare(report(row(short)), report(row([300 * value for value in short], flags=("cpu-busy",))))
+    assert finding(judge(slow, 0.05), "compare.slower").verdict == "inconclusive"
+
+
 def test_other_work_fails_no_gate_however_long_it_takes() -> None:
     comparison = compare(report(row([1.0])), report(row([9e3], work={"flop": 9e12})))
     assert finding(judge(comparison, 0.05), "compare.slower").verdict == "inconclusive"

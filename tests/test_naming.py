@@ -25,3 +25,17 @@ def test_a_prefix_that_fits_none(prefix: str, names: list[str], told: str) -> No
     with pytest.raises(UsageError) as raised:
         naming.select(names, str, [prefix], [], noun="part", nothing="")
     assert str(raised.value) == f"--only {prefix!r} matches no part; {told}"
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "proposed"),
+    [
+        ("gpu", ["cuda", "rocm", "mps", "xpu"], "give cuda, rocm, mps, xpu"),
+        ("float", ["float64", "float32", "tf32", "float16", "bfloat16"], "did you mean float32?"),
+        ("fp16", ["float64", "float32", "tf32", "float16", "bfloat16"], "did you mean float16?"),
+        ("bf16", ["float64", "float32", "tf32", "float16", "bfloat16"], "did you mean bfloat16?"),
+        ("adan", ["adam", "adamw", "sgd", "rprop", "asgd"], "did you mean adam?"),
+    ],
+)
+def test_what_to_give_in_place_of_an_unknown_name(given: str, known: list[str], proposed: str) -> None:
+    assert naming.hint(given, known) == proposed

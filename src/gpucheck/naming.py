@@ -11,12 +11,19 @@ from gpucheck.errors import UsageError
 Row = TypeVar("Row")
 
 
-def slip(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+# As like as this is a slip; at difflib's usual 0.6 `--device` is one of `--device-arrival`.
+SLIP = 0.65
+# What torch and others call a dtype; by spelling, `float` would be float64.
+_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "fp16": "float16", "fp32": "float32"}
+
+
+def slip(name: str, known: Iterable[str], cutoff: float = SLIP) -> str | None:
     """The known name of which the one given is a slip of the keyboard; None where it is like none."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
+    meant = _DTYPES.get(name, name)
+    return next(iter(difflib.get_close_matches(meant, list(known), n=1, cutoff=cutoff)), None)
 
 
-def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = SLIP) -> str:
     """A question for the name that was meant; empty where none is near."""
     meant = slip(name, known, cutoff)
     return f"did you mean {meant}?" if meant else ""
@@ -24,7 +31,8 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 def hint(name: str, known: Sequence[str], between: str = ", ") -> str:
     """Return what to give in place of an unknown name: the one that was meant, or any."""
-    return did_you_mean(name, known) or f"give {between.join(known)}"
+    cutoff = SLIP_OF_A_PREFIX if len(known) <= FEW else SLIP
+    return did_you_mean(name, known, cutoff) or f"give {between.join(known)}"
 
 
 def one_of(option: str, value: str, known: Sequence[str], between: str = ", ") -> None:
@@ -70,6 +78,8 @@ def _in_place_of(prefix: str, names: Sequence[str], noun: str) -> str:
 
 # As like as this is a slip; at difflib's usual 0.6 `nope` is one of `copies`.
 SLIP_OF_A_PREFIX = 0.7
+# So few names are soon listed: `gpu` is as like `xpu` as many a slip.
+FEW = 4
 # A sentence lists all names where they are no more than this.
 MOST_LISTED = 8
 # A sentence names so many of several; the rest is counted.

@@ -318,3 +318,17 @@ def test_time_is_no_reason_to_say_that_no_size_passed(clock: Clock, monkeypatch:
     found = searched(clock.now + 60.0)
     assert (found["at_least"], found["max_batch_size"]) == (None, None)
     assert [(trial["batch_size"], trial["outcome"]) for trial in found["trials"]] == [(1, "out-of-time")]
+
+
+@pytest.mark.parametrize(
+    ("whole", "share", "spent"), [(30.0, 30.0, 29.0), (30.0, 3.75, 3.75), (0.001, -6.0, 5.0), (8.0, 0.5, 6.0)]
+)
+def test_the_time_budget_to_try_next_is_above_the_one_given_and_what_was_spent(
+    clock: Clock, whole: float, share: float, spent: float
+) -> None:
+    setup = Setup("mlp", (), "train", "adamw", None, "cpu", None, 64 * GIB, None, None, None, False, None)
+    runner = Clocked(setup)
+    times = loop.Schedule(Search(budget_bytes=GIB), runner, Forecast([], compiled=False), clock.now + share, whole)
+    clock.now += spent
+    assert times.more(None) >= 3 * max(whole, whole - share + spent)
+    assert times.more(None) <= 60 * max(whole, whole - share + spent)

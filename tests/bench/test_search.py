@@ -281,7 +281,7 @@ def test_the_command_tells_the_shape_found_and_measures_it_beside_the_squares(mo
     finding = next(one for one in recorder.judged().findings if "search" in one.id)
     assert (finding.id, finding.verdict) == ("matmul.search", "info")
     told = next(event for event in recorder.events if isinstance(event, Progress) and event.best)
-    assert re.fullmatch(r"search float32 on cpu, \d+ shapes tried", told.step)
+    assert re.fullmatch(r"search float32 on cpu, shapes tried: \d+", told.step)
     assert re.fullmatch(r"\d+×\d+×\d+ at [\d.]+ [MGT]FLOP/s", told.best or "")
 
 

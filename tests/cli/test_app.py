@@ -86,6 +86,11 @@ def test_the_overview_tells_the_exit_codes_and_the_other_pages_point_to_it(capsy
         (("smoke", "--min-devices", "two"), "--min-devices must be an integer from 1 to 2147483647, not 'two'"),
         (("bench", "transfer", "--dtype", "float32"), "unknown option '--dtype'"),
         (("--json", "devices"), "unknown option '--json'; put it behind the command, like `gpucheck devices --json`"),
+        (
+            ("--device", "cpu", "smoke"),
+            "unknown option '--device'; put it behind the command, like `gpucheck smoke --device`",
+        ),
+        (("run", "--device", "cuda", "train.py"), "unknown option '--device'"),
         (("compare", "a.json", "b.json", "--device", "cpu"), "unknown option '--device'"),
         (("explain", "CUDA out of memory", "--device", "cpu"), "unknown option '--device'"),
         (("judge", "a.json", "--min-gbps", "9"), "unknown option '--min-gbps'; set thresholds in a file and give it "),

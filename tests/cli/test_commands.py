@@ -131,6 +131,9 @@ def test_what_could_not_be_looked_at_is_in_the_document_too(
         (("doctor", "--require", "cud"), "did you mean cuda"),
         (("doctor", "--python", "/no/such/python"), "--python /no/such/python cannot be started"),
         (("find-batch-size", "nowhere.py:make"), "the target's file nowhere.py does not exist"),
+        (("find-batch-size", f"{'x' * 300}.py:make"), "xxx.py does not exist"),
+        (("model", f"{'x' * 300}.py:make"), "xxx.py does not exist"),
+        (("doctor", "--python", "x" * 300), "xxx cannot be started"),
         (("find-batch-size", "mlp", "--input", "x"), "--input 'x' is not understood"),
         (("model",), "missing argument TARGET"),
         (
@@ -187,7 +190,25 @@ def test_a_full_disk_behind_stdout_is_one_sentence() -> None:
         process = started("devices", "--json", stdout=full)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 3
-    assert sentence(err) == "stdout cannot be written; No space left on device"
+    assert sentence(err) == "stdout cannot be written; No space left on device; free disk space and run it again"
+
+
+@pytest.mark.parametrize("suffix", ["json", "html"])
+def test_a_name_that_is_too_long_is_no_bug(capsys: pytest.CaptureFixture[str], suffix: str) -> None:
+    assert app_module.main(["lint", __file__, "--output", f"{'x' * 300}.{suffix}"]) == 3
+    assert "File name too long" in sentence(capsys.readouterr().err)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder in use can be removed on Linux")
+@pytest.mark.parametrize("arguments", [("doctor", "--skip", "load"), ("smoke",), ("model", "mlp"), ()])
+def test_a_removed_current_folder_is_no_broken_torch(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    remove = f"import os, sys; os.rmdir({str(gone)!r}); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", remove, *COMMAND, *arguments]
+    done = subprocess.run(command, cwd=gone, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert sentence(done.stderr) == "the current folder is gone; No such file or directory; cd to one that exists"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")

@@ -110,7 +110,7 @@ def test_the_crossings_come_first_then_the_sizes_in_order(monkeypatch: pytest.Mo
         " matmul         64×64   5.00 µs   15.0 µs   0.33×             –       –       20",
         " matmul       512×512   1.00 ms   30.0 µs     33×        400 µs    2.5×       20   ! noisy",
         " training    batch 32    100 ms         –       –             –       –       20",
-        "against EPYC, 16 threads. Both sides use float32 and are timed in turn on the host's clock, each call "
+        "against EPYC (threads: 16). Both sides use float32 and are timed in turn on the host's clock, each call "
         "synchronized, caches warm. Ratio: the CPU's time over the GPU's, round by round; with copies: inputs from "
         "pageable memory and the result back; this covers this process, not this machine",
         "noisy (interquartile range above 10 % of the median): matmul 512 cpu, matmul 512 device",

@@ -175,13 +175,13 @@ def test_the_best_of_a_search_so_far_is_shown_as_it_goes_on() -> None:
     stream = io.StringIO()
     view = live.LiveView(stream)
     for count, side in ((12, 1024), (512, 2048)):
-        tried = f"search bfloat16 on cuda:0, {count} shapes tried"
+        tried = f"search bfloat16 on cuda:0, shapes tried: {count}"
         view(Progress(tried, best=f"{side}×2048×512 at 500 TFLOP/s"))
     said = stream.getvalue().splitlines()
     view.close()
     assert said == [
-        "search bfloat16 on cuda:0, 12 shapes tried · best so far 1024×2048×512 at 500 TFLOP/s",
-        "search bfloat16 on cuda:0, 512 shapes tried · best so far 2048×2048×512 at 500 TFLOP/s",
+        "search bfloat16 on cuda:0, shapes tried: 12 · best so far 1024×2048×512 at 500 TFLOP/s",
+        "search bfloat16 on cuda:0, shapes tried: 512 · best so far 2048×2048×512 at 500 TFLOP/s",
     ]
 
 

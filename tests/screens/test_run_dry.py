@@ -302,6 +302,8 @@ def test_a_program_that_was_killed_is_not_judged() -> None:
         ("cuda:h200 nvl", Device("NVIDIA H200 NVL", (9, 0), 132, 141 * 2**30)),
         ('cuda:"NVIDIA H200"', Device("NVIDIA H200", (9, 0), 132, 141 * 2**30)),
         ("cuda:RTX 4090", Device("NVIDIA GeForce RTX 4090", (8, 9), 128, 24 * 2**30)),
+        ("cuda:4090", Device("NVIDIA GeForce RTX 4090", (8, 9), 128, 24 * 2**30)),
+        ("cuda:V100-SXM2-16GB", Device("Tesla V100-SXM2-16GB", (7, 0), 80, 16 * 2**30)),
         ("cuda:NVIDIA A100-SXM4-80GB", Device("NVIDIA A100-SXM4-80GB", (8, 0), 108, 80 * 2**30)),
     ],
 )
@@ -309,10 +311,21 @@ def test_a_device_by_size_or_name(text: str, device: Device) -> None:
     assert parse_device(text, "--dry") == device
 
 
-@pytest.mark.parametrize("text", ["", "gpu", "cuda:", "cuda:1", "cuda:A100", "cuda:Voodoo", "cuda:0GiB"])
+@pytest.mark.parametrize(
+    "text", ["", "gpu", "cuda:", "cuda:1", "cuda:A100", "cuda:Voodoo", "cuda:0GiB", "cuda:24", "cuda:4070"]
+)
 def test_any_other_device_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--dry"):
         parse_device(text, "--dry")
+
+
+def test_a_part_is_proposed_by_name_and_memory_where_there_is_a_number_of_gib() -> None:
+    for given, tip in (
+        ("cuda:24", "for its memory write cuda:24GiB"),
+        ("cuda:4070", "give a size, or one of V100-SXM2"),
+    ):
+        with pytest.raises(UsageError, match=tip):
+            parse_device(given, "--dry")
 
 
 def test_memory_counts_blocks_by_line_and_phase_until_they_are_freed() -> None:

@@ -76,7 +76,8 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
         if text:
             emit(Notice(text))
     default = CPU_TIME_BUDGET_S if chosen.ids == ("cpu",) else DEVICE_TIME_BUDGET_S * len(chosen.ids)
-    deadline = began + (options.time_budget_s or default)
+    whole_s = options.time_budget_s or default
+    deadline = began + whole_s
 
     with contextlib.ExitStack() as stack:
         log = None
@@ -87,7 +88,7 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
             seconds = (deadline - time.monotonic()) / devices_left
             setup, budget = prepare(made, device_id, facts, emit)
             with Runner(setup, start_timeout_s=max(seconds, TRIAL_TIMEOUT_LEAST_S)) as runner:
-                Loop(made, emit, facts, runner, budget, time.monotonic() + seconds, log).run()
+                Loop(made, emit, facts, runner, budget, time.monotonic() + seconds, log, whole_s).run()
 
         if len(chosen.ids) == 1:
             try:

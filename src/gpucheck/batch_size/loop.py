@@ -64,7 +64,7 @@ LEAST_SHARE = 0.5
 
 
 class Loop:
-    """One search on one device, until `deadline` on the monotonic clock."""
+    """One search on one device, until `deadline` on the monotonic clock; `whole_s` is the whole command's time."""
 
     def __init__(
         self,
@@ -75,12 +75,13 @@ class Loop:
         budget: Budget,
         deadline: float,
         log: TrialLog | None = None,
+        whole_s: float | None = None,
     ) -> None:
         self.plan, self.emit, self.facts, self.runner, self.log = plan, emit, facts, runner, log
         self.history = History(plan, runner.setup, budget)
         self.search, self.axis = self.history.search, self.history.axis
         self.forecast = Forecast(self.history.results, compiled=plan.recipe.compile)
-        self.time = Schedule(self.search, runner, self.forecast, deadline)
+        self.time = Schedule(self.search, runner, self.forecast, deadline, whole_s)
         self.guide = Guide()
         self.spills = False
         self._told = 0
@@ -623,12 +624,15 @@ LEAST_S = 1e-3
 
 
 class Schedule:
-    """The time of one search: `seconds` until `deadline`, on the monotonic clock."""
+    """The time of one search: `seconds` until `deadline`, on the monotonic clock, of the command's `whole_s`."""
 
-    def __init__(self, search: Search, runner: Runner, forecast: Forecast, deadline: float) -> None:
+    def __init__(
+        self, search: Search, runner: Runner, forecast: Forecast, deadline: float, whole_s: float | None = None
+    ) -> None:
         self.search, self.runner, self.forecast = search, runner, forecast
         self.began, self.deadline = time.monotonic(), deadline
         self.seconds = deadline - self.began
+        self.whole_s = self.seconds if whole_s is None else whole_s
         # Whether the last size was not the one that the search asked for, for want of time.
         self.short = False
         # A size that goes into a separate process without a trial before: where it fails, nothing was confirmed.
@@ -727,8 +731,13 @@ class Schedule:
         self._cut = (result.batch_size, result.seconds)
 
     def more(self, at_most: int | None) -> float:
-        """A time budget that would do, in seconds: with twice what trials of the largest that may fit take beyond."""
+        """A time budget of the command that would do, in seconds: with twice what trials of the largest that may fit
+        take beyond.
+
+        What a budget that was over before the search began lacked is what has passed since it ended.
+        """
         need, more = Need(2, self.steps + STEPS_CONFIRMED, 1), 0.0
         if at_most is not None:
             more = 2 * self.forecast.takes(at_most, self.runner.start_s, need)
-        return min(max(LEAST_MORE * self.seconds, self.seconds + more), MOST_MORE * self.seconds)
+        times = min(max(LEAST_MORE, 1 + more / max(self.seconds, LEAST_S)), MOST_MORE)
+        return times * max(self.whole_s, self.whole_s - self.left)

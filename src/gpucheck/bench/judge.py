@@ -283,7 +283,7 @@ def _too_far(figure: Figure, limit: Limit) -> str:
     if figure.why:
         beside.append("warm")
     best = max(one for one in (figure.value, figure.high, figure.best) if one is not None)
-    if not beside or best * config.bridge(beside) >= limit.value:
+    if not beside or best * config.bridge(beside, figure.call_s) >= limit.value:
         return ""
     times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "zero"
     *others, last = (config.BRIDGES[one][1] for one in beside)

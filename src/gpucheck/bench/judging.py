@@ -133,7 +133,8 @@ class Figure:
 
     `why` beside a value says that it is no figure of what is asked for, but about its upper bound: it can miss the
     threshold, and never meet it. `doubt` is why a known figure still decides nothing, `causes` what may have made it as
-    low as it is. `best` is what the fastest window alone gives, None where no window is known.
+    low as it is. `best` is what the fastest window alone gives, None where no window is known, and `call_s` the time of
+    a call in it by the host's clock, which counts what the host waits for.
     """
 
     label: str
@@ -145,6 +146,7 @@ class Figure:
     doubt: str = ""
     causes: tuple[str, ...] = ()
     best: float | None = None
+    call_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None, peak: Ce
     if ceiling is not None and ceiling.value is None:
         return Figure(label, why=ceiling.doubt)
     scale = ceiling.value if ceiling is not None and ceiling.value is not None else 1.0
-    value, time_s = one.rate.median / scale, one.time_s
+    value, time_s, fastest = one.rate.median / scale, one.time_s, runs.fastest(one)
     known = ceiling or peak
     beyond = known is not None and not known.doubt and one.rate.median > BEYOND * (known.value or math.inf)
     return Figure(
@@ -181,7 +183,8 @@ def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None, peak: Ce
         runs.flagged(one, DISTURBING),
         doubt="more than the device can do" if beyond else ceiling.doubt if ceiling else "",
         causes=tuple(LASTING[flag] for flag in runs.flagged(one, LASTING)),
-        best=value * time_s.median / fastest if (fastest := runs.fastest(one)) else None,
+        best=value * time_s.median / fastest if fastest else None,
+        call_s=(fastest or time_s.median) if one.method.clock == "host" else None,
     )
 
 

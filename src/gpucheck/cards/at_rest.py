@@ -230,7 +230,7 @@ def answers(device: Device, facts: Facts) -> Said | None:
         return _dead(device, facts, "not answering", message, HUNG)
     if device.nvml_index is None or device.uuid is None or is_not_read(device):
         return None
-    return Said("pass", "answers NVML")
+    return Said("pass", "NVML answers")
 
 
 def _dead(device: Device, facts: Facts, title: str, message: str, fix: str) -> Said:

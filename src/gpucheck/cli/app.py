@@ -207,7 +207,8 @@ def _tip(command: str, name: str, sentence: str, given: Sequence[str]) -> str:
     own = parameters(command or "status")
     if "unknown option" in sentence:
         if command == "" and any(name in (one.name, one.short) for one in parameters("devices")):
-            return f"put it behind the command, like `gpucheck devices {name}`"
+            typed = next((one for one in given if one in commands.names()), "devices")
+            return f"put it behind the command, like `gpucheck {typed} {name}`"
         if command == "judge" and any(name == one.option for one in THRESHOLDS):
             return "set thresholds in a file and give it with --config FILE"
         names = {one.name.strip("-"): one.name for one in own if not one.positional} | {"help": "--help"}
@@ -267,6 +268,8 @@ def _could_not_print(error: OSError) -> int:
     if error.errno not in (errno.ENOSPC, errno.EIO, errno.EPIPE, errno.EBADF, errno.EDQUOT):
         tell_bug(error, sys.argv[1:])
         return errors.BUG
+    from gpucheck.cli import outputs
+
     _silence_stdout()
-    tell(CannotLook("stdout cannot be written", os.strerror(error.errno)))
+    tell(CannotLook("stdout cannot be written", *outputs.why(error)))
     return errors.COULD_NOT_LOOK

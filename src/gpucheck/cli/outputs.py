@@ -113,7 +113,7 @@ class Outputs:
             try:
                 output.put(report)
             except (OSError, MemoryError) as error:
-                failed.append(CannotLook(f"{output.option} {str(output.target)!r} cannot be written", *_why(error)))
+                failed.append(CannotLook(f"{output.option} {str(output.target)!r} cannot be written", *why(error)))
         self.discard()
         if failed:
             raise failed[0]
@@ -137,9 +137,10 @@ def _opened(wanted: Wanted) -> Output:
         from gpucheck.render import html
 
         html.require()
-    if target.exists() and not target.is_file():  # the rename would put a file in the place of a device as /dev/null
+    # A Path raises where it may not look, and for a name that is too long.
+    if os.path.exists(target) and not target.is_file():  # the rename would take the place of a device as /dev/null
         raise UsageError(f"{option} {path!r} is {'a folder' if target.is_dir() else 'no file'}", "", "give a file")
-    if target.exists() and not os.access(target, os.W_OK):
+    if os.path.exists(target) and not os.access(target, os.W_OK):
         raise CannotLook(f"{option} {path!r} cannot be written", "the file is read-only", "give another file")
     try:
         # Beside the target, so that the rename at the end cannot cross file systems.
@@ -155,12 +156,15 @@ def _opened(wanted: Wanted) -> Output:
     return Output(target, Path(temporary), option, wanted.formats[suffix], wanted.mode)
 
 
-def _why(error: OSError | MemoryError) -> tuple[str, str]:
+def why(error: OSError | MemoryError) -> tuple[str, str]:
     """Return what kept a file from being written, and what to do."""
     if isinstance(error, MemoryError):
         return OUT_OF_MEMORY
-    why = os.strerror(error.errno) if error.errno else str(error)
-    return why, "free disk space and run it again" if error.errno == errno.ENOSPC else "make the folder writable"
+    cause = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return cause, "free disk space and run it again"
+    may_not = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+    return cause, "make the folder writable" if may_not else "write it to another place"
 
 
 def _umask() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -16,7 +17,7 @@ from typer.main import get_command
 from gpucheck import errors
 from gpucheck.cli import commands, pages
 from gpucheck.cli.commands import Command, Common
-from gpucheck.errors import UsageError
+from gpucheck.errors import CannotLook, UsageError
 from gpucheck.options import Option, read, refuse_empty
 
 
@@ -129,6 +130,12 @@ def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
     names = getattr(options, "names", None)
     if names is not None and options.list_all:
         return _list(common, names())
+    try:  # a process that loads torch with MKL ends there, which would be told as a broken torch
+        os.getcwd()
+    except OSError as error:
+        raise CannotLook(
+            "the current folder is gone", os.strerror(error.errno or 0), "cd to one that exists"
+        ) from error
     function = resolve_name(row.function)
     if row.function.startswith("gpucheck.cli."):
         code: int = function(common, options, *beside)

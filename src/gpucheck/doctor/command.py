@@ -115,8 +115,8 @@ def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
         return probe
     if python is None:  # as where this user may not read the interpreter that runs
         return replace(probe, not_awaited=f"{sys.executable} cannot be started ({probe.unstarted})")
-    if Path(python).is_dir():
-        inside = next((path for path in map(Path(python).joinpath, _IN_A_FOLDER) if path.is_file()), None)
+    if os.path.isdir(python):
+        inside = next((path for path in map(Path(python).joinpath, _IN_A_FOLDER) if os.path.isfile(path)), None)
         tip = f"gpucheck doctor --python {fixes.interpreter(str(inside))}" if inside else _GIVE
         raise UsageError(f"--python {python} is a folder, not a Python interpreter", "", tip)
     raise UsageError(f"--python {python} cannot be started", probe.unstarted, _GIVE)

@@ -92,7 +92,7 @@ def _of_threshold(one: Threshold) -> Id:
     return Id(
         one.id,
         f"your threshold, in {one.kind}",
-        f"{one.direction} so much, of {one.judges}.{usual}",
+        f"{'A lower' if one.direction == 'at least' else 'An upper'} bound for {one.judges}.{usual}",
         f"set it with {option}[thresholds] in gpucheck.toml",
         command=one.command,
     )

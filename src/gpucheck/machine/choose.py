@@ -143,7 +143,7 @@ def why_unusable(facts: Facts) -> str:
         return driver.cuinit_error
     if driver is not None and driver.nvml_error:
         return f"NVML: {driver.nvml_error}"
-    return f"torch {build.version} for {build.built_for} does not see it"
+    return f"torch {build.version}, built for {build.built_for}, sees no device"
 
 
 def _by_index(kind: str, index: int, facts: Facts) -> str:
@@ -223,7 +223,7 @@ def judge_required(
 
     kind_met = require is None or (require in seen.names and seen.count > 0)
     if require is not None:
-        why = "" if kind_met or not is_present(facts) else f": {why_unusable(facts)}"
+        why = "" if kind_met or seen.count or not is_present(facts) else f": {why_unusable(facts)}"
         judge(REQUIRED_ID, f"--require {require}", kind_met, why, fix)
     if min_devices is not None:
         hidden = f"gpucheck devices; check whether {MASK} hides some"

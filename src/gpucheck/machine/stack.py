@@ -128,7 +128,7 @@ def _libraries(folders: Iterable[Path]) -> tuple[Library, ...]:
             path = folder / name
             real = os.path.realpath(path)
             # /lib is a link to /usr/lib on most systems: one file, not two.
-            if path.exists():
+            if os.path.exists(path):
                 found.setdefault((name, real), Library(name, str(path), real, version_of(real)))
     return tuple(found.values())
 

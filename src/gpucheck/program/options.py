@@ -93,7 +93,7 @@ _GIB = {
     "NVIDIA RTX 6000 Ada Generation": 48,
     "NVIDIA RTX A6000": 48,
 }
-_MAKERS = {"nvidia", "geforce", "amd", "instinct"}
+_MAKERS = {"nvidia", "geforce", "tesla", "amd", "instinct"}
 _GB_IN_NAME = re.compile(r"(\d+) ?GB")
 
 
@@ -117,12 +117,12 @@ def parse_device(text: str, option: str) -> Device:
     kind, _, rest = text.partition(":")
     if kind != "cuda" or (not rest and ":" in text):
         raise units.refused(option, "cuda, cuda:SIZE or cuda:NAME", text, "as in --dry cuda:80GiB")
-    if not rest or rest.isdigit():
-        if rest not in ("", "0"):
-            raise units.refused(option, "one device, which is cuda:0", text, f"for its memory write cuda:{rest}GiB")
-        return Device()
     rest = rest.strip("'\"")  # a name with a space may come in quotes of its own
-    if rest[:1].isdigit():
+    if rest in ("", "0"):
+        return Device()
+    if rest.isdigit() and len(rest) < 4:  # with four digits it is a name, as 4090
+        raise units.refused(option, "one device, which is cuda:0", text, f"for its memory write cuda:{rest}GiB")
+    if rest[0].isdigit() and not rest.isdigit():
         return Device(total_bytes=units.Size(smallest=1)(rest, option))
     return _part(rest, text, option)
 
@@ -135,7 +135,7 @@ def _part(name: str, text: str, option: str) -> Device:
     found = whole or [one for one in listed if words <= set(re.split(r"[ -]", one.lower()))]
     found = found or [one for one in listed if name in one]
     if len(found) != 1:
-        told = ", ".join(found or listed)
+        told = ", ".join(re.sub(rf"\b({'|'.join(_MAKERS)}) ", "", one, flags=re.IGNORECASE) for one in found or listed)
         raise units.refused(option, "a size or the name of one part", text, f"give a size, or one of {told}")
     part = listed[found[0]]
     return Device(part.name, part.capability, part.multiprocessors, (_gib(part.name) or 0) * units.GIB)
@@ -169,7 +169,8 @@ class RunOptions:
     memory: bool = option("The same as --trace 5; on CUDA also record a snapshot for torch's viewer.", False)
 
     hang_after_s: float | None = option(
-        "Under torchrun: call a collective a hang after TIME. [default: half the smallest timeout, at most 5m]",
+        "Under torchrun: call a collective a hang after TIME.",
+        shown="half the smallest timeout, at most 5m",
         name="--hang-after",
         metavar="TIME",
         parse=units.parse_duration,
@@ -186,7 +187,8 @@ class RunOptions:
         parse=parse_device,
     )
     steps: int | None = option(
-        f"With --dry: end the program after N optimizer steps. [default: {STEPS}]",
+        "With --dry: end the program after N optimizer steps.",
+        shown=str(STEPS),
         metavar="N",
         parse=units.Whole(largest=1_000_000),
     )

@@ -72,7 +72,7 @@ def page(report: Report) -> Page:
         details += [*measured.head(device, several=len(devices) > 1), measured.table_of(_raced(mine), _COLUMNS)]
         named = measured.flags_of(mine, lambda row: f"{row.case['operation']} {row.case['size']} {row.case['side']}")
         known = mine[0].method.details
-        cpu = f"{known.get('cpu') or 'CPU'}{f', {threads} threads' if (threads := known.get('threads')) else ''}"
+        cpu = f"{known.get('cpu') or 'CPU'}{f' (threads: {threads})' if (threads := known.get('threads')) else ''}"
         method = (
             f"against {cpu}. Both sides use float32 and are timed in turn on the host's clock, each call synchronized, "
             "caches warm. Ratio: the CPU's time over the GPU's, round by round; with copies: inputs from pageable "

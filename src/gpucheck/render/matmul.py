@@ -173,8 +173,8 @@ def _tried(entry: SearchResult) -> Line:
     of = "" if entry.shapes_in_range is None else f" of {entry.shapes_in_range}"
     where = ", ".join(f"{side.upper()} {text}" for side, text in entry.range.items())
     cut = "" if entry.complete else "; cut off, this is the best so far"
-    took = units.duration(entry.time_s)
-    return Line(f"{entry.dtype}: {entry.shapes_tried}{of} shapes tried in {took} ({where}){cut}")
+    tried = f"{entry.shapes_tried}{of} shape{'s' if of or entry.shapes_tried > 1 else ''} tried"
+    return Line(f"{entry.dtype}: {tried} in {units.duration(entry.time_s)} ({where}){cut}")
 
 
 # -- a long run --------------------------------------------------------------------------------------------------------

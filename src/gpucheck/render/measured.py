@@ -256,7 +256,10 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
         first = _line(report, ranked[0], several=several)
     else:
         count = len(report.measurements)
-        first = said_by(report.summary.verdict, f"{count} rows measured" if count else "nothing was measured")
+        first = said_by(
+            report.summary.verdict,
+            f"{count} row{'s' if count > 1 else ''} measured" if count else "nothing was measured",
+        )
     moved, body = _fitting_a_screen(_from_text_on(body)) if several else ([], _from_text_on(body))
     others = ranked if lead is not None else ranked[1:]
     above: list[Block] = [_line(report, answer, several=several) for answer in others if several]

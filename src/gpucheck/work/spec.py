@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from gpucheck import naming
 from gpucheck.errors import TargetError, UsageError
@@ -89,7 +89,7 @@ def parse_target(text: str) -> Target:
     if not all(part.isidentifier() for part in attribute.split(".")):
         raise TargetError(f"the target {text!r} names no function", f"{attribute!r} is not a Python name")
     if location.endswith(".py") or "/" in location or "\\" in location:
-        if not Path(location).is_file():
+        if not os.path.isfile(location):
             raise TargetError(f"the target's file {location} does not exist", "", f"write {TARGET_GRAMMAR}")
         return Target(text, file=location, attribute=attribute)
     if not all(part.isidentifier() for part in location.split(".")):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shown import sentence
@@ -115,6 +118,24 @@ def test_what_cannot_be_judged_is_undecided(
     (finding,) = json.loads(out)["findings"]
     assert (code, finding["id"], finding["verdict"]) == (4, "lint.unreadable", "inconclusive")
     assert why in finding["message"] and finding["evidence"]["file"] == "a.py"
+
+
+def test_a_folder_that_may_not_be_read_is_no_pass(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "locked").mkdir()
+    (here / "a.py").write_text("x = 1\n")
+    real = os.scandir
+
+    def scan(path: str) -> Any:
+        if str(path).endswith("locked"):
+            raise PermissionError(errno.EACCES, "no", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    code, out, _ = lint(capsys, ".", "--json")
+    (finding,) = json.loads(out)["findings"]
+    assert (code, finding["id"], finding["evidence"]["file"]) == (4, "lint.unreadable", "locked")
 
 
 def test_a_failure_outranks_what_is_undecided(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -599,7 +599,7 @@ def search(
                 if (now := time.monotonic()) >= shown_s and (best := searcher.best) is not None:
                     shown_s = now + PROGRESS_EVERY_S
                     rate = units.flop_rate(best.flop_per_s, case.kind.unit)
-                    text = f"search {case.dtype} on {accel.id}, {searcher.shapes_tried} shapes tried"
+                    text = f"search {case.dtype} on {accel.id}, shapes tried: {searcher.shapes_tried}"
                     emit(Progress(text, best=f"{best.m}×{best.n}×{best.k} at {rate}"))
     finally:
         if searcher.best is not None or searcher.refused:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from gpucheck.errors import UsageError
@@ -118,12 +117,14 @@ def _below(given: str) -> Iterator[str]:
     if not os.path.isdir(given):
         what = "is neither a file nor a folder" if os.path.exists(given) else "does not exist"
         raise UsageError(f"{given!r} {what}", "", "name a file or a folder")
-    for folder, folders, files in os.walk(given):
+    unread: list[OSError] = []
+    for folder, folders, files in os.walk(given, onerror=unread.append):
         # Hidden ones, those made by tools, and virtual environments hold no source of the project.
         own = [one for one in folders if not (one.startswith(".") or one in _SKIPPED)]
-        folders[:] = sorted(one for one in own if not Path(folder, one, "pyvenv.cfg").exists())
+        folders[:] = sorted(one for one in own if not os.path.exists(os.path.join(folder, one, "pyvenv.cfg")))
         source = [one for one in sorted(files) if one.endswith((".py", ".pyw"))]
         yield from (os.path.normpath(os.path.join(folder, one)) for one in source)
+    yield from (os.path.normpath(error.filename) for error in unread)  # a folder that may not be read is no pass
 
 
 @contextlib.contextmanager
