@@ -32,17 +32,19 @@ REQUIRE_GPU = "GPUCHECK_REQUIRE_GPU"
 ON_DEVICE = "tests/gpu/"
 # A run of the whole suite takes one in so many of a file's slow tests, and at least one.
 SAMPLED = 8
-# The files that take longest, 15 to 6 s of a processor each, in the order in which they are to begin.
+# The files that take longest, 17 to 5 s of a processor each or as long of waiting, in the order in which they begin.
 LONGEST = (
-    *("tests/batch_size/test_end_to_end.py", "tests/doctor/test_command.py", "tests/record/test_record_bench.py"),
-    *("tests/batch_size/test_left_behind.py", "tests/fleet/test_check.py", "tests/explain/test_texts.py"),
-    *("tests/explain/test_wrapped.py", "tests/program/run/test_exact.py", "tests/machine/test_nvml.py"),
-    *("tests/batch_size/test_command.py", "tests/cli/test_explain.py", "tests/faults/test_lost_context.py"),
-    *("tests/fleet/test_torchrun.py", "tests/bench/test_collective.py", "tests/batch_size/test_api.py"),
-    *("tests/machine/test_saved.py", "tests/record/test_record_rest.py", "tests/machine/test_torch_probe.py"),
+    *("tests/doctor/test_command.py", "tests/batch_size/test_end_to_end.py", "tests/test_docs_python.py"),
+    *("tests/record/test_record_bench.py", "tests/batch_size/test_left_behind.py", "tests/screens/test_devices.py"),
+    *("tests/test_conftest.py", "tests/fleet/test_check.py", "tests/explain/test_texts.py", "tests/test_startup.py"),
+    *("tests/test_examples.py", "tests/explain/test_wrapped.py", "tests/program/run/test_exact.py"),
+    *("tests/render/test_html.py", "tests/faults/test_lost_context.py", "tests/fleet/test_torchrun.py"),
+    *("tests/batch_size/test_command.py", "tests/machine/test_nvml.py", "tests/cli/test_explain.py"),
+    *("tests/bench/test_collective.py", "tests/batch_size/test_api.py", "tests/machine/test_saved.py"),
+    *("tests/stress/test_command.py", "tests/record/test_record_rest.py", "tests/machine/test_torch_probe.py"),
     *("tests/program/test_ordinary.py", "tests/cli/test_commands.py", "tests/program/run/test_dry.py"),
     *("tests/record/test_record_processes.py", "tests/benchmarks/test_batch_oracle.py"),
-    *("tests/faults/test_fault_processes.py", "tests/bench/test_in_time.py"),
+    *("tests/faults/test_fault_processes.py", "tests/bench/test_in_time.py", "tests/smoke/test_smoke.py"),
 )
 # A test that takes longer hangs: it shows where, and ends its process, and the others go on. A watch begins anew no
 # more often than the second says: to begin one takes as long as many a test.
