@@ -31,10 +31,12 @@ def outcome(
     driver_probe: str,
     *arguments: str,
     named: tuple[str, ...] = ("tests",),
+    more: str = "",
     **environ: str,
 ) -> tuple[int, str]:
-    """Run MARKED under this project's conftest, with a driver and a torch that stand at their doors."""
-    conftest = (TESTS / "conftest.py").read_text(encoding="utf-8") + f"\nDRIVER_PROBE = {driver_probe!r}\n"
+    """Run MARKED under this project's conftest, with a driver and a torch that stand at their doors; `more` is said in
+    that conftest last."""
+    conftest = (TESTS / "conftest.py").read_text(encoding="utf-8") + f"\nDRIVER_PROBE = {driver_probe!r}\n{more}"
     (folder / "tests").mkdir(exist_ok=True)
     (folder / "src" / "torch").mkdir(parents=True, exist_ok=True)
     (folder / "src" / "torch" / "__init__.py").write_text(fake_torch)
@@ -48,7 +50,8 @@ def outcome(
         [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", *arguments, *named],
         cwd=folder,
         env={**os.environ, **environ},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         timeout=60,
     )
@@ -150,3 +153,44 @@ def test_the_whole_suite_takes_a_sample_of_each_files_slow_tests_and_names_it(
     for arguments in (("--all",), ("-k", "test_")):
         assert ran(*arguments)[0] == 2 + 1 + 2 * 20
     assert ran(named=("tests/test_one.py",))[0] == 21
+
+
+HANGS = """
+import time
+
+def test_fails():
+    assert not "this ends the watch of pytest's own"
+
+def test_hangs():
+    time.sleep(50)
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1", "--dist", "loadfile", "--max-worker-restart=0")])
+def test_a_test_that_hangs_shows_where_and_ends_its_process(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    if workers:
+        pytest.importorskip("xdist")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_one.py").write_text(HANGS)
+    code, out = outcome(tmp_path, TORCH_WITHOUT, NO_DRIVER, *workers, more="HANGS_S = 2.0\n")
+    assert code == 1
+    assert "Timeout (0:00:02)!" in out and 'test_one.py", line 8 in test_hangs' in out, out
+
+
+def test_the_longest_files_begin_first(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    (tmp_path / "tests").mkdir()
+    for name in ("test_one.py", "test_two.py"):
+        (tmp_path / "tests" / name).write_text("def test_it():\n    pass\n")
+    # MARKED has two tests and would begin; with two workers none knows which of their lines is first.
+    workers = ("-n", "1", "--dist", "loadfile", "-v")
+    code, out = outcome(tmp_path, TORCH_WITHOUT, NO_DRIVER, *workers, more='LONGEST = ("tests/test_two.py",)\n')
+    assert code == 0, out
+    assert re.findall(r"PASSED tests/(\w+)\.py", out) == ["test_two", "test_sample", "test_one"], out
+
+
+def test_the_longest_files_are_there(pytestconfig: pytest.Config) -> None:
+    conftest = pytestconfig.pluginmanager.get_plugin(str(TESTS / "conftest.py"))
+    assert conftest is not None
+    files: tuple[str, ...] = conftest.LONGEST
+    assert files and [file for file in files if not (TESTS.parent / file).is_file()] == []

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -186,12 +187,34 @@ def module_of(path: str) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 2 else parts)
 
 
+class File(NamedTuple):
+    """What a file has, parsed once: its imports, its calls `os.name()` with their lines, and how many statements."""
+
+    imports: list[Import]
+    os_calls: list[tuple[str, int]]
+    statements: int
+
+
 @functools.cache
+def read(path: str, text: str) -> File:
+    tree = ast.parse(text)
+    nodes = list(ast.walk(tree))
+    called = [(node.func, node.lineno) for node in nodes if isinstance(node, ast.Call)]
+    return File(
+        list(_imports(tree, ["gpucheck", *path.split("/")[:-1]], at_once=True)),
+        [
+            (func.attr, line)
+            for func, line in called
+            if isinstance(func, ast.Attribute) and getattr(func.value, "id", "") == "os"
+        ],
+        sum(isinstance(node, ast.stmt) and not _is_docstring(node) for node in nodes),
+    )
+
+
 def imports_of(path: str, text: str) -> list[Import]:
     """Every import in the file: relative ones resolved, those for type checkers alone left out of `at_once`, and
     `import_module("name")` counted with the rest."""
-    package = ["gpucheck", *path.split("/")[:-1]]
-    return list(_imports(ast.parse(text), package, at_once=True))
+    return read(path, text).imports
 
 
 def _imports(node: ast.AST, package: list[str], at_once: bool) -> Iterator[Import]:
@@ -236,11 +259,9 @@ def faults(path: str, text: str) -> list[str]:
     if room not in FLOORS:
         return [f"{path}: the room {room} is not on the plan"]
     found = [fault for one in imports_of(path, text) if (fault := _fault(path, room, one))]
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and path != "machine/child.py":
-            starts = node.func.attr in PROCESS_CALLS or node.func.attr.startswith(("spawn", "exec"))
-            if starts and getattr(node.func.value, "id", "") == "os":
-                found.append(f"{path}:{node.lineno}: os.{node.func.attr} belongs to machine/child.py")
+    for name, line in read(path, text).os_calls:
+        if path != "machine/child.py" and (name in PROCESS_CALLS or name.startswith(("spawn", "exec"))):
+            found.append(f"{path}:{line}: os.{name} belongs to machine/child.py")
     return found
 
 
@@ -296,13 +317,12 @@ def sizes(tree: dict[str, str]) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for path, text in tree.items():
         package = path.partition("/")[0] if "/" in path else "."
-        nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt) and not _is_docstring(node)]
         count, statements = found.get(package, (0, 0))
-        found[package] = (count + 1, statements + len(nodes))
+        found[package] = (count + 1, statements + read(path, text).statements)
     return found
 
 
-def _is_docstring(node: ast.stmt) -> bool:
+def _is_docstring(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 

@@ -12,7 +12,7 @@ import pytest
 from shown import sentence
 
 import gpucheck
-from gpucheck.machine import stack
+from gpucheck.machine import child, stack
 from gpucheck.report.codec import to_json
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
 from gpucheck.report.report import Collector, Report
@@ -239,3 +239,11 @@ def test_a_missing_dependency_is_no_bug_and_no_failed_check(name: str, tmp_path:
         f"error: {name}, which gpucheck needs, is not installed",
         f"  fix: {sys.executable} -m pip install {name}",
     ]
+
+
+@pytest.mark.parametrize("reader", [child.NVML_READER, child.LIBCUDA_READER])
+def test_what_reads_a_driver_starts_without_what_takes_as_long_as_the_rest(reader: str) -> None:
+    """Every command that reads NVML starts such a process, and the user waits for it."""
+    loads = f"import sys, gpucheck.errors, gpucheck.machine.kept, {reader}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, check=True).stdout.split()
+    assert reader in loaded and {"dataclasses", "inspect", "gpucheck.options", "torch"} & {*loaded} == set()

@@ -6,8 +6,6 @@ import math
 import re
 from typing import Any, Literal
 
-from gpucheck.options import option
-
 Direction = Literal["host_to_device", "device_to_host", "host_to_host"]
 HostMemory = Literal["pageable", "pinned"]
 
@@ -113,6 +111,8 @@ def link_rate(generation: int | None, width: int | None) -> float | None:
 
 def direction_option() -> Any:
     """The field of `--direction`: the ways that copies go."""
+    from gpucheck.options import option  # what reads NVML and libcuda starts without it, on the user's clock
+
     return option(
         "Copy direction: both, host_to_device (h2d) or device_to_host (d2h).",
         DIRECTIONS["both"],

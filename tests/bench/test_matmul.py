@@ -329,7 +329,8 @@ def test_a_product_is_timed_checked_and_counted() -> None:
 
 
 def test_a_product_whose_call_is_most_of_it_has_a_time_and_no_rate() -> None:
-    one = work.measure(Case("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.02, watch=Watch(None))
+    # On a loaded machine 20 ms were a few samples, most of them as long as others' turns.
+    one = work.measure(Case("float32", (8, 8, 8), NATIVE), CPU, budget_s=0.2, watch=Watch(None))
     assert "call-bound" in one.flags
     assert one.time_s is not None and one.rate is None
     assert one.method.details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -54,8 +55,9 @@ def program() -> Report:
     return test_run.document(replace(test_run.a_run(0.4, data=10, copies=50, waits=5), traced=traced))
 
 
+@functools.cache
 def everything() -> dict[str, Report]:
-    """A report of each kind by a name for it."""
+    """A report of each kind by a name for it, made once for all files of tests that are of each."""
     saved = {path.stem: path for path in sorted(PICTURES.glob("*.json"))}
     found = {name: from_json(Report, json.loads(path.read_text(encoding="utf-8"))) for name, path in saved.items()}
     found |= {f"answer {name}": scene for name, scene in answer_scenes.SCENES.items()}

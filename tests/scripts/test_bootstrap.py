@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap import common, making, needs, sentences
+from bootstrap import common, making, needs, sentences, start
 from bootstrap.common import ENVIRONMENTS, Trouble
 from bootstrap.interpreter import choose, python_of
 from bootstrap.layers import is_ready, layer_folder, layer_python, read_stamp, write_stamp
@@ -275,3 +275,40 @@ def test_a_stray_module_in_the_current_folder_does_not_break_the_probe(
         (tmp_path / f"{name}.py").write_text("raise SystemExit('stray')")
     monkeypatch.chdir(tmp_path)
     assert probe(sys.executable, ["pytest"], os.environ).installed["pytest"]
+
+
+# --- scripts/check ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a tool that is a shell's script")
+@pytest.mark.parametrize(
+    ("fails", "tests", "code", "told"),
+    [
+        ("", "pass", 0, ""),
+        ("ruff", "raise AssertionError('begun')", 1, "check: ruff check failed (exit 3)\n"),
+        # What the tests would take is not waited for; but for that the first word would be theirs.
+        ("mypy", "import time; time.sleep(50)", 1, "check: mypy --strict failed (exit 3)\n"),
+        ("", "import sys; sys.exit(5)", 1, "check: scripts/test -x failed (exit 5)\n"),
+    ],
+)
+def test_the_gate_names_what_fails_and_checks_types_beside_the_tests(
+    fails: str,
+    tests: str,
+    code: int,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    tool = tmp_path / "python"
+    tool.write_text(f'#!/bin/sh\necho "$2 said"\ntest "$2" != "{fails}" || exit 3\n')
+    tool.chmod(0o755)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "test").write_text(tests)
+    monkeypatch.setattr(start, "ROOT", str(tmp_path))
+    assert start._check(str(tool), ["-x"]) == code
+    said, failed = capfd.readouterr()
+    assert failed.endswith(told)
+    if fails != "ruff":
+        assert said.endswith("== mypy --strict\nmypy said\n" + ("check: all passed\n" if code == 0 else ""))
+        assert said.count("ruff said\n") == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import multiprocessing
 import os
 import signal
 import threading
@@ -813,7 +814,9 @@ class Dying(smoke_data.Numbered):
 
 def test_a_worker_that_is_killed_is_a_failure_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoke_data, "Numbered", Dying)
-    monkeypatch.setattr(smoke_data, "LOADER_TIMEOUT_S", 30)  # where Python forks no worker, each loads torch
+    # All of it is waited for. Where Python forks no worker, each loads torch first.
+    forks = multiprocessing.get_start_method() == "fork"
+    monkeypatch.setattr(smoke_data, "LOADER_TIMEOUT_S", 5 if forks else 30)
     found = smoke.run_one(check(smoke_data.data_loader), HERE)
     assert found.verdict == "fail"
     assert found.message.startswith("RuntimeError: DataLoader worker (pid")

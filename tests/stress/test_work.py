@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -38,6 +39,7 @@ def made(seed: int = 0, **more: Any) -> Work:
 # -- checksums --------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def weights(size: int = 16) -> torch.Tensor:
     return torch.arange(size) * 2 + 1
 

@@ -606,6 +606,7 @@ def _excerpts(normal: Normal, line: Line) -> tuple[str, str]:
 
 def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Iterator[_Place]:
     tried: dict[str, _Spans] = {}
+    solid, spaced = normal.solid, normal.spaced
     ours = ours or _OURS.search(normal.spaced) is not None
     for text in texts:
         if text.unless and _holds(normal, text.unless):
@@ -613,15 +614,14 @@ def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Ite
         known = _holds(normal, text.beside) if text.beside else ours
         for source in (*text.patterns, *(text.common if known else ())):
             pattern = compiled(source)
-            if source not in tried:
-                is_there = pattern.needs in (normal.spaced if pattern.by_word else normal.solid)
-                if is_there and pattern.any_number:
-                    if pattern.any_number not in tried:
-                        tried[pattern.any_number] = _spans(normal, compiled(pattern.any_number))
-                    is_there = bool(tried[pattern.any_number])
-                tried[source] = _spans(normal, pattern) if is_there else {}
-            if not tried[source]:
+            if pattern.needs not in (spaced if pattern.by_word else solid):
                 continue  # most of thousands end here
+            if pattern.any_number and pattern.any_number not in tried:
+                tried[pattern.any_number] = _spans(normal, compiled(pattern.any_number))
+            if pattern.any_number and not tried[pattern.any_number]:
+                continue
+            if source not in tried:
+                tried[source] = _spans(normal, pattern)
             spans = tried[source].get(text.number if "number" in pattern.regex.groupindex else "", [])
             spans = spans if len(spans) <= _MOST_PLACES else spans[: _MOST_PLACES // 2] + spans[-_MOST_PLACES // 2 :]
             if pattern.by_word:
