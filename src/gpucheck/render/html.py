@@ -22,7 +22,7 @@ import gpucheck
 from gpucheck import units
 from gpucheck.errors import CannotLook
 from gpucheck.render import charts, devices, text
-from gpucheck.render.blocks import ADVICE, EIGHTHS, SIGNS, UNKNOWN, Block, Drawing, Line, Page, Table, finding_line
+from gpucheck.render.blocks import ADVICE, EIGHTHS, SIGNS, UNKNOWN, Drawing, Line, Page, Table, finding_line
 from gpucheck.render.fleet import VERDICTS
 from gpucheck.report.codec import to_json, visible
 from gpucheck.report.finding import ASKING, WORST_FIRST, Verdict
