@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Literal
@@ -83,9 +83,14 @@ def judge(
     Raises UsageError where it is not clear which of several runs is meant.
     """
     chosen = _run_of(documents, refused, run)
-    nodes, told = _one_each(document for document in documents if document.run == chosen)
+    nodes, told = _one_each(_by_one_name([document for document in documents if document.run == chosen]))
     told += _other_runs(documents, chosen)
     told += _renamed(nodes)
+    # A node under two names is one of the number that is expected.
+    machines = [frozenset(one.uuid for one in document.devices if one.uuid) for document in nodes.values()]
+    again = sum(count - 1 for cards, count in Counter(machines).items() if cards)
+    if isinstance(expected, tuple):
+        expected = _listed_once(expected, nodes)
     names = expected if isinstance(expected, tuple) else ()
     nodes, unexpected, unexpected_told = _expected_ones(nodes, expected)
     told += unexpected_told
@@ -100,7 +105,7 @@ def judge(
     rows += [_missing(host, broken.get(host)) for host in names if host not in known]
     if not names:
         rows += [_refused(host, why) for host, why in broken.items() if host not in known]
-    rows += _unnamed(len(rows), expected, nodes.values())
+    rows += _unnamed(len(rows) - again, expected, nodes.values())
     if expected is None and not any(one.expected for one in nodes.values()):
         rows += _lost_lines(refused)
     # Of the silent ones those first that could not even write what ended them.
@@ -145,6 +150,34 @@ def _run_of(documents: Sequence[NodeDocument], refused: Sequence[RefusedFile], r
     return last
 
 
+def _pairs(names: Iterable[str]) -> dict[str, str]:
+    """The short names with the whole one of each. Where two are short for the same one nothing says which is meant."""
+    pairs = {}
+    for alike in _by_short(names).values():
+        shorter, *longer = sorted(alike, key=len)
+        if len(longer) == 1 and longer[0].lower().startswith(f"{shorter}.".lower()):
+            pairs[shorter] = longer[0]
+    return pairs
+
+
+def _by_one_name(documents: Sequence[NodeDocument]) -> Iterator[NodeDocument]:
+    """The documents, those of a machine that calls itself by its short and its whole name under the whole one."""
+    pairs = _pairs({one.host for one in documents})
+    marks: dict[str, set[str | None]] = defaultdict(set)
+    for one in documents:
+        if one.host in pairs or one.host in pairs.values():
+            marks[one.host] |= {one.boot_id, *(device.uuid for device in one.devices)} - {None}
+    same = {short: whole for short, whole in pairs.items() if marks[short] & marks[whole]}
+    return (replace(one, host=same.get(one.host, one.host)) for one in documents)
+
+
+def _listed_once(expected: Sequence[str], nodes: Mapping[str, NodeDocument]) -> tuple[str, ...]:
+    """The list without the second name of a node that it has by its short and its whole name."""
+    pairs = ((short, whole) for short, whole in _pairs(expected).items() if not {short, whole} <= nodes.keys())
+    twice = {short if whole in nodes else whole for short, whole in pairs}
+    return tuple(name for name in expected if name not in twice)
+
+
 def _one_each(documents: Iterable[NodeDocument]) -> tuple[dict[str, NodeDocument], list[Finding]]:
     """The document of each node: of its last attempt, and of one attempt the one that was written last."""
     nodes: dict[str, NodeDocument] = {}
@@ -153,7 +186,11 @@ def _one_each(documents: Iterable[NodeDocument]) -> tuple[dict[str, NodeDocument
         before = nodes.setdefault(document.host, document)
         if before.attempt == document.attempt and before != document:
             twice[document.host] = None
-        if (document.attempt, document.written_wall_s) > (before.attempt, before.written_wall_s):
+        # Of two that were written at one time the one that failed counts.
+        order, order_before = (
+            (one.attempt, one.written_wall_s, one.exit == errors.FAILED) for one in (document, before)
+        )
+        if order > order_before:
             nodes[document.host] = document
     if not twice:
         return nodes, []
@@ -878,7 +915,8 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: _Bes
         lists = f"only the {len(result.bad)} that failed a check count as bad" if result.bad else "none counts as bad"
         # Of more than that no share helps.
         may_help = len(unsure) <= siblings.most_low(_known_nodes(result.nodes))
-        fix = f"on {unsure[0]}: gpucheck fleet check" + ("; or raise --max-bad" if may_help else "")
+        named = next((f"on {host}: gpucheck fleet check" for host in unsure if hosts.is_safe(host)), "")
+        fix = (named or "check that the nodes are up and their job was started") + "; or raise --max-bad" * may_help
         told.append(Finding("fleet.suspect", "inconclusive", title, lists, {"counts": counts}, fix))
         if not result.bad:
             return told

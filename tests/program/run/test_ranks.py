@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import pickle
+import random
 import signal
 import socket
 import sys
@@ -175,6 +176,18 @@ def test_who_is_late_in_half_of_a_job_is_not_told_as_one_of_those_that_take_turn
     verdict = ranks_judge.judge(late)
     assert (verdict.outcome, verdict.ranks) == ("not_decided", ())
     assert "most of it for rank 1, in 35 of 77 steps: not evenly enough" in verdict.reason
+
+
+def test_what_all_ranks_have_of_a_long_tail_names_none_of_them() -> None:
+    """Each is beyond the median of its siblings in the mean: of eight sound ranks up to four were named."""
+    for seed in range(5):
+        random_ = random.Random(seed)
+        tail = [[0.005 * random_.lognormvariate(0.0, 1.0) for _ in range(8)] for _ in range(200)]
+        for late, expected in ((None, ()), (5, (5,))):
+            verdict = ranks_judge.judge(
+                table(lambda rank, step: [STEP_S + tail[step][rank] + 0.02 * (rank == late)], 8, 200)  # noqa: B023
+            )
+            assert (verdict.outcome == "straggler", verdict.ranks) == (late is not None, expected)
 
 
 def test_what_clocks_may_be_off_is_no_lateness() -> None:
@@ -829,6 +842,7 @@ def test_an_error_of_the_programs_own_connection_is_none_of_a_lost_peer(
         return next(one.title for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
 
     assert first("ConnectionResetError", "[Errno 104] Connection reset by peer") == "rank 0 ended first, exit 1"
+    assert first("RuntimeError", "s3: Connection reset by peer: shard-17.tar") == "rank 0 ended first, exit 1"
     gone = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
     for kind in ("RuntimeError", "DistBackendError"):
         assert first(kind, gone) == "rank 1 ended first, by SIGABRT"
@@ -841,6 +855,37 @@ def test_who_ended_a_job_that_hangs_is_not_told_as_its_cause(tmp_path: Path) -> 
             end: dict[str, Any] = {"say": "end", "exit": -15, "at_ns": 10**10 + rank, "steps": 1, "lines": []}
             file.write("\n" + json.dumps(end) + "\n")
     assert "run.ranks.ended" not in [one.id for one in ranks.findings(ranks.result(tmp_path))]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_ended_as_a_whole_blames_no_rank(tmp_path: Path, number: int) -> None:
+    """Ctrl-C, scancel: each rank gets the signal, and one of them is the first to end."""
+    at_once = [(-number, rank * 300 * MS, False) for rank in range(3)]
+    finding = ended(tmp_path, at_once)
+    assert finding.title == f"all ranks were ended by {signal.Signals(number).name}"
+    assert finding.evidence == {}
+    # A launcher ends the others once one has ended, and what ended one alone is told.
+    later = [(-number, 0, False), *((-number, rank * 1000 * MS, False) for rank in (2, 3))]
+    assert ended(tmp_path, later).title.startswith("rank 0 ended first, by ")
+    assert ended(tmp_path, at_once, world=4).title.startswith("rank 0 ended first, by ")
+
+
+def test_a_damaged_line_is_left_out_as_one_that_is_cut_off(tmp_path: Path) -> None:
+    good: list[dict[str, Any]] = [KIND, GROUP, {"say": "calls", "lost": 0, "p2p": 0, "rows": [[0, 1, MS]]}]
+    damaged: list[dict[str, Any]] = [
+        {"say": "rank", "world": 10**18, "hosts": False, "at_ns": 0, "host": "n", "local_rank": ""},
+        KIND | {"kind": 1, "sizes": 5},
+        KIND | {"kind": 2, "name": [], "dtypes": [[]]},
+        {"say": "calls", "lost": 0, "p2p": 0, "rows": [[1, 2, MS], [0, "3", MS], [0, [], MS]]},
+        {"say": "clock", "at_ns": 1, "offset_ns": 10**400, "error_ns": 1e300},
+        {"say": "pending", "hang": True, "rows": [[0, "x"]]},
+    ]
+    for rank in range(2):
+        write(tmp_path, rank, [*good, *(damaged if rank else [])], world=2)
+    (tmp_path / "hang").write_text("1 inf", encoding="ascii")
+    result = ranks.result(tmp_path)
+    assert [one.id for one in ranks.findings(result)] == ["run.ranks.straggler"]
+    assert result.world == 10**6
 
 
 def test_a_file_of_a_start_before_this_one_blames_nobody(tmp_path: Path) -> None:
