@@ -151,13 +151,15 @@ def _run_of(documents: Sequence[NodeDocument], refused: Sequence[RefusedFile], r
 
 
 def _pairs(names: Iterable[str]) -> dict[str, str]:
-    """The short names with the whole one of each. Where two are short for the same one nothing says which is meant."""
-    pairs = {}
-    for alike in _by_short(names).values():
-        shorter, *longer = sorted(alike, key=len)
-        if len(longer) == 1 and longer[0].lower().startswith(f"{shorter}.".lower()):
-            pairs[shorter] = longer[0]
-    return pairs
+    """The short names with the whole one of each. Where two are short for the same one nothing says which is meant.
+
+    Two whole names, as addresses are, that only begin alike are two nodes.
+    """
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names, key=lambda name: (len(name), name)):
+        alike[name.partition(".")[0].lower()].append(name)
+    pairs = ((short, more[0]) for short, *more in alike.values() if len(more) == 1)
+    return {short: whole for short, whole in pairs if f"{whole}.".lower().startswith(f"{short}.".lower())}
 
 
 def _by_one_name(documents: Sequence[NodeDocument]) -> Iterator[NodeDocument]:
@@ -210,21 +212,18 @@ def _expected_ones(
             return dict(nodes), (), []
         title = f"{len(nodes)} nodes left documents, {expected} were expected"
         return dict(nodes), (), [_warning("fleet.unexpected", title, "all of them are judged")]
-    absent, left = (_by_short(set(some) - set(others)) for some, others in ((expected, nodes), (nodes, expected)))
-    meant = {}
-    for short, names in absent.items():
-        # Where two names are short for the same one nothing says which is meant. Two whole names, as addresses are,
-        # that only begin alike are two nodes.
-        if len(names) == len(left.get(short, ())) == 1:
-            shorter, longer = sorted((f"{name}.".lower() for name in (*names, *left[short])), key=len)
-            if longer.startswith(shorter):
-                meant[left[short][0]] = names[0]
     listed, chosen = set(expected), {}
+    left = set(nodes) - listed
+    meant = {}
+    for pair in _pairs(left | listed - nodes.keys()).items():
+        for name, host in (pair, pair[::-1]):
+            if host in left and name in listed:
+                meant[host] = name
     for host, document in nodes.items():
         name = meant.get(host, host)
         if name in listed:
             chosen[name] = replace(document, host=name)
-    unexpected = tuple(sorted(set(nodes) - listed - set(meant)))
+    unexpected = tuple(sorted(left - set(meant)))
     if not unexpected:
         return chosen, (), []
     title = f"{_nodes(len(unexpected))} not expected: left out"
@@ -258,14 +257,6 @@ def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocu
         told = [Finding("fleet.old", "warn", title, "", {"nodes": old}, "use a new --run ID for every start")]
     apart = {row.host for row in rows}
     return {host: one for host, one in nodes.items() if host not in apart}, rows, told
-
-
-def _by_short(names: Iterable[str]) -> dict[str, list[str]]:
-    """The names by what stands before their first dot."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        found[name.partition(".")[0].lower()].append(name)
-    return found
 
 
 def _names_of_files(refused: Sequence[RefusedFile], run: str) -> dict[str, str]:

@@ -867,7 +867,11 @@ def test_a_job_that_is_ended_as_a_whole_blames_no_rank(tmp_path: Path, number: i
     # A launcher ends the others once one has ended, and what ended one alone is told.
     later = [(-number, 0, False), *((-number, rank * 1000 * MS, False) for rank in (2, 3))]
     assert ended(tmp_path, later).title.startswith("rank 0 ended first, by ")
-    assert ended(tmp_path, at_once, world=4).title.startswith("rank 0 ended first, by ")
+    # Of one that was killed with its gpucheck nothing is left, and the launcher ends the others.
+    killed = ended(tmp_path, [*at_once[:2], (None, 0, False)])
+    assert killed.title == f"ranks 0 and 1 were ended by {signal.Signals(number).name}"
+    assert (killed.message, killed.evidence) == ("after 7 steps; how rank 2 ended is in no record", {})
+    assert ended(tmp_path, [at_once[0], (1, 1, True), (None, 0, False)]).title.endswith("another rank was gone")
 
 
 def test_a_damaged_line_is_left_out_as_one_that_is_cut_off(tmp_path: Path) -> None:
@@ -906,7 +910,7 @@ def test_who_failed_first_is_unknown_where_the_clocks_of_hosts_were_not_compared
         write(tmp_path, rank, [KIND, GROUP, end], hosts=True)
     finding = next(one for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
     unknown = "which of them was first is unknown: the clocks of the hosts could not be compared"
-    assert (finding.title, finding.message) == ("ranks 1 and 2 failed", unknown)
+    assert (finding.title, finding.message, finding.evidence) == ("ranks 1 and 2 failed", unknown, {})
 
 
 def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: Path) -> None:

@@ -453,7 +453,8 @@ NOT_SEEN = (
 class Ended:
     """The end of a run, and the readings from outside meanwhile.
 
-    `at_ns` is on the counters' clock, `began_s` since the epoch; `busy` are times in seconds of that clock with the part in which kernels ran.
+    `at_ns` is on the counters' clock; `busy` are times in seconds of that clock with the part in which kernels ran.
+    `began_s` is the time since the epoch.
     """
 
     program: tuple[str, ...]

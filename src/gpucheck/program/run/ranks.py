@@ -901,27 +901,32 @@ def _of_end(found: RanksResult) -> Finding | None:
     code = first.exit or 0
     if code == -signal.SIGTERM and found.hang is not None and not found.hang.resumed:
         return None  # whoever ended the job that hung, as --end-on-hang does
-    ends = [one.ended_ns for one in failed if one.exit == code and -code in _FROM_OUTSIDE and one.ended_ns is not None]
-    # A launcher ends the others once the first has handed on what it had done.
-    if len(ends) == found.world and max(ends) - min(ends) < FLUSH_S * 1e9:
-        message = f"after {first.steps} steps, by a user, the launcher or the scheduler: no rank failed first"
-        return Finding("run.ranks.ended", "warn", f"all ranks were ended {_how(code)}", message)
     why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
     others = [one.rank for one in failed if one is not first]
     after = f"; {_names(others)} failed after it" if others else ""
     message = f"after {first.steps} steps{after}{why}"
-    title = f"rank {first.rank} ended first, {_how(code)}"
+    title, evidence = f"rank {first.rank} ended first, {_how(code)}", {"rank": first.rank}
     gone = set(range(found.world)) - {one.rank for one in found.ranks if one.exit is not None}
-    if first.lost_peer and gone:
-        title = f"{_names(one.rank for one in failed)} failed because another rank was gone"
-        message = f"after {first.steps} steps; how {_names(gone)} ended is in no record"
+    lost = [one for one in failed if one.lost_peer]
+    is_signalled = -code in _FROM_OUTSIDE and all(one.lost_peer or one.exit == code for one in failed)
+    ends = [one.ended_ns for one in failed if one.exit == code and one.ended_ns is not None]
+    if gone and (first.lost_peer or is_signalled):
+        how = "failed because another rank was gone" if lost else f"{'were' if others else 'was'} ended {_how(code)}"
+        title = f"{_names(one.rank for one in failed)} {how}"
+        message, evidence = f"after {first.steps} steps; how {_names(gone)} ended is in no record", {}
     elif alike and any(one.ended_ns is None for one in (first, *alike)):
         title = f"{_names(one.rank for one in (first, *alike))} failed"
-        message = f"which of them was first is unknown: the clocks of the hosts could not be compared{why}"
+        unknown = "which of them was first is unknown: the clocks of the hosts could not be compared"
+        message, evidence = f"{unknown}{why}", {}
+    # A launcher ends the others once the first has handed on what it had done.
+    elif is_signalled and len(ends) == found.world and max(ends) - min(ends) < FLUSH_S * 1e9:
+        title = f"all ranks were ended {_how(code)}"
+        message = f"after {first.steps} steps, by a user, the launcher or the scheduler: no rank failed first"
+        evidence = {}
     # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
     left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
     if not left or (code < 0 and code != -signal.SIGABRT):  # NCCL's watchdog aborts
-        return Finding("run.ranks.ended", "warn", title, message, {"rank": first.rank})
+        return Finding("run.ranks.ended", "warn", title, message, evidence)
     who, steps = _names(one.rank for one in left), min(one.steps for one in left)
     title = f"{who} had ended with exit 0 while the others still made collectives"
     message = f"after {steps} steps; {_names([first.rank, *others])} probably failed because of it"
