@@ -73,7 +73,9 @@ SIZES = {
     "devices": (3, 272),  # a mask that names a GPU is not why CUDA does not start
     "doctor": (12, 1927),
     "explain": (11, 838),  # parts of texts are looked up, and stop within a word or between two
-    "fleet": (8, 1292),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
+    # Nodes whose documents cannot be read, lack figures or contradict themselves are not good. A node's short and whole
+    # name are one node, in a list and in documents; one GPU under two names stands for no node that is missing.
+    "fleet": (8, 1308),
     # The mask is read where a device's state is told; it was read in the doctor. Ctrl-C while torch loads leaves no
     # file.
     "machine": (24, 4053),
@@ -95,8 +97,10 @@ SIZES = {
     # without which memory was up to 72 % too high and dtypes were a CPU's; and dtypes that a CPU alone takes. What
     # CUDA's kernels take while they run (up to 256 MiB of a peak) and the cases of attention that only a CPU fuses.
     # Factories that pin, and integers of no element. What torchvision casts itself; threads that share autocast's casts
-    # and torch's choice of attention's kernels. What CUDA's kernels do otherwise has a file of its own.
-    "program": (28, 7398),
+    # and torch's choice of attention's kernels. What CUDA's kernels do otherwise has a file of its own. Ranks: what all
+    # have in common and a signal to the whole job name none of them, a damaged line is left out, and a file that was
+    # edited meanwhile has no source.
+    "program": (28, 7423),
     # What ended a program is its answer; what tests all memory (stress). A narrow table loses the rows of the wide one.
     "render": (24, 3798),
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a

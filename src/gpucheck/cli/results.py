@@ -239,8 +239,8 @@ def _of_fleet(folders: tuple[str, ...]) -> Report:
 
     options = FleetJudgeOptions(folders)
     whole = _concluded("fleet judge", lambda emit: fleet.conclude(options, emit), folders)
-    judged = whole.results.get("fleet_judge")  # a job's ranks have another result
-    if judged is not None and not judged.nodes:
+    # A job's ranks have another result.
+    if (judged := whole.results.get("fleet_judge")) is not None and not judged.nodes:
         why = "no node's document is in it"
         raise UsageError(f"{folders[0]!r} cannot be shown", why, "give the folder of `fleet check --gather`")
     return whole

@@ -164,12 +164,10 @@ def _pairs(names: Iterable[str]) -> dict[str, str]:
 
 def _by_one_name(documents: Sequence[NodeDocument]) -> Iterator[NodeDocument]:
     """The documents, those of a machine that calls itself by its short and its whole name under the whole one."""
-    pairs = _pairs({one.host for one in documents})
     marks: dict[str, set[str | None]] = defaultdict(set)
     for one in documents:
-        if one.host in pairs or one.host in pairs.values():
-            marks[one.host] |= {one.boot_id, *(device.uuid for device in one.devices)} - {None}
-    same = {short: whole for short, whole in pairs.items() if marks[short] & marks[whole]}
+        marks[one.host] |= {one.boot_id, *(device.uuid for device in one.devices)} - {None}
+    same = {short: whole for short, whole in _pairs(marks).items() if marks[short] & marks[whole]}
     return (replace(one, host=same.get(one.host, one.host)) for one in documents)
 
 

@@ -51,7 +51,7 @@ PATIENCE_S = 10.0
 FLUSH_S = 1.5
 # Between a rank's last collective and the end of its process torch and Python clean up.
 LEFT_NS = 5 * 10**9
-# By these a user, a launcher or a scheduler ends a job.
+# By these a user or a scheduler ends a job, and a launcher the ranks that are left.
 _FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 UNEVEN = "give all ranks equally many batches (DistributedSampler, drop_last=True), or use torch's Join context"
 MOST_BYTES = 512 * 2**20
@@ -332,7 +332,7 @@ class Read:
 
     def key(self, kind: int, number: int) -> tuple[str, int]:
         """A call by its group and number."""
-        group = str(self.kinds[kind]["group"])
+        group = self.kinds[kind]["group"]
         made = self._made.get(group, 0)
         return f"{group}#{made}" if made else group, number
 
@@ -400,7 +400,7 @@ class Read:
             self.failed = visible(str(line["why"]))
 
     def _call(self, kind: int, number: int, created_ns: int, duration_ms: float | None = None) -> None:
-        group = str(self.kinds[kind]["group"])
+        group = self.kinds[kind]["group"]
         if number <= self._latest.get(group, 0):
             self._made[group] = self._made.get(group, 0) + 1
         self._latest[group] = number
@@ -907,21 +907,22 @@ def _of_end(found: RanksResult) -> Finding | None:
     message = f"after {first.steps} steps{after}{why}"
     title, evidence = f"rank {first.rank} ended first, {_how(code)}", {"rank": first.rank}
     gone = set(range(found.world)) - {one.rank for one in found.ranks if one.exit is not None}
-    lost = [one for one in failed if one.lost_peer]
     is_signalled = -code in _FROM_OUTSIDE and all(one.lost_peer or one.exit == code for one in failed)
     ends = [one.ended_ns for one in failed if one.exit == code and one.ended_ns is not None]
     if gone and (first.lost_peer or is_signalled):
-        how = "failed because another rank was gone" if lost else f"{'were' if others else 'was'} ended {_how(code)}"
+        how = f"{'were' if others else 'was'} ended {_how(code)}"
+        if any(one.lost_peer for one in failed):
+            how = "failed because another rank was gone"
         title = f"{_names(one.rank for one in failed)} {how}"
         message, evidence = f"after {first.steps} steps; how {_names(gone)} ended is in no record", {}
     elif alike and any(one.ended_ns is None for one in (first, *alike)):
         title = f"{_names(one.rank for one in (first, *alike))} failed"
-        unknown = "which of them was first is unknown: the clocks of the hosts could not be compared"
-        message, evidence = f"{unknown}{why}", {}
+        message = f"which of them was first is unknown: the clocks of the hosts could not be compared{why}"
+        evidence = {}
     # A launcher ends the others once the first has handed on what it had done.
     elif is_signalled and len(ends) == found.world and max(ends) - min(ends) < FLUSH_S * 1e9:
         title = f"all ranks were ended {_how(code)}"
-        message = f"after {first.steps} steps, by a user, the launcher or the scheduler: no rank failed first"
+        message = f"after {first.steps} steps, by a user, the scheduler or --end-on-hang: no rank failed first"
         evidence = {}
     # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
     left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
