@@ -749,7 +749,7 @@ def test_a_wait_that_came_to_its_end_is_no_hang(tmp_path: Path) -> None:
 
 
 def test_a_hang_stays_the_answer_where_its_timeout_ended_the_job(tmp_path: Path) -> None:
-    def ends(code: int) -> RanksResult:
+    def ends(code: int, asked: Sequence[int] = (0, 1, 2)) -> RanksResult:
         hang(tmp_path, "S (sleeping)", [])
         for rank in range(3):
             rows = [[0, 2]] if rank != 1 else []
@@ -757,14 +757,19 @@ def test_a_hang_stays_the_answer_where_its_timeout_ended_the_job(tmp_path: Path)
             answers = [
                 {"say": "pending", "hang": True, "rows": rows},
                 {"say": "pending", "hang": True, "rows": []},
+                *([{"say": "process", "state": "S (sleeping)"}] if rank in asked else []),
                 end,
             ]
             with open(tmp_path / f"rank{rank}.jsonl", "a") as file:
                 file.write("\n" + "".join(json.dumps(line) + "\n" for line in answers))
         return ranks.result(tmp_path)
 
-    finding = ranks.findings(ends(1))[0]
+    finding, *others = ranks.findings(ends(1))
     assert (finding.verdict, finding.title) == ("fail", "the job hangs: rank 1 missing")
+    # Whose timeout came first is no cause: rank 0 was told as the one that ended first.
+    assert [one.id for one in others] == ["run.ranks.straggler"]
+    # One that had ended before the ranks were asked may be.
+    assert [one.id for one in ranks.findings(ends(1, (1, 2)))][1] == "run.ranks.ended"
     # Nothing came after the call, and all ended well.
     finding = ranks.findings(ends(0))[0]
     assert (finding.verdict, finding.title) == ("warn", "the job waited for rank 1")
