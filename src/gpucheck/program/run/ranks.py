@@ -899,10 +899,10 @@ def _of_end(found: RanksResult) -> Finding | None:
     causes = [one for one in failed if not one.lost_peer and (one is failed[0] or one.exit != -signal.SIGTERM)]
     first, *alike = causes or failed
     code = first.exit or 0
-    if found.hang is not None and not found.hang.resumed:
-        # Who waited in the call when the ranks were asked ends by its timeout, or by whoever ended the job that hung.
-        if code == -signal.SIGTERM or (first.state is not None and first.rank in found.hang.inside):
-            return None
+    # Who waited in the call when the ranks were asked ends by its timeout, or by whoever ended the job that hung.
+    waited = first.state is not None and found.hang is not None and first.rank in found.hang.inside
+    if found.hang is not None and not found.hang.resumed and (waited or code == -signal.SIGTERM):
+        return None
     why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
     others = [one.rank for one in failed if one is not first]
     after = f"; {_names(others)} failed after it" if others else ""
