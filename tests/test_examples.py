@@ -277,6 +277,16 @@ def test_without_inputs_the_action_runs_smoke(tmp_path: Path) -> None:
 
 
 @needs_bash
+def test_arguments_with_half_a_quote_are_wrong_usage(tmp_path: Path) -> None:
+    """What stood behind it was left out, thresholds too, and the step passed."""
+    code, said, outputs = acted(tmp_path, arguments="--label it's --min-tflops 300")
+    assert (code, outputs) == (2, "exit-code=2\n") and "quote" in said and "<" not in said
+    (tmp_path / "scripts" / "gpucheck").unlink()
+    (tmp_path / "scripts").rmdir()
+    assert acted(tmp_path, arguments=" \n")[1] == "<smoke><--output><gpucheck.xml><--output><gpucheck.html>"
+
+
+@needs_bash
 def test_nothing_in_an_input_is_run(tmp_path: Path) -> None:
     evil = '$(touch owned) `touch owned`; touch owned & "; touch owned'
     for place, name in enumerate(("device", "config", "require", "command", "output")):

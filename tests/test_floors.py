@@ -77,9 +77,11 @@ SIZES = {
     "cli": (14, 1386),
     "compare": (2, 262),  # a failure doubts the rows that it is about, and one run on both sides all of them
     "devices": (3, 272),  # a mask that names a GPU is not why CUDA does not start
-    "doctor": (12, 1937),  # an exclusive GPU beside one that works, masks that end in a comma, fixes for pods
-    "explain": (11, 840),  # parts of texts are looked up, and stop within a word or between two; a library by its name
-    "fleet": (8, 1292),  # nodes whose documents cannot be read, lack figures or contradict themselves are not good
+    "doctor": (12, 1927),
+    "explain": (11, 838),  # parts of texts are looked up, and stop within a word or between two
+    # Nodes whose documents cannot be read, lack figures or contradict themselves are not good. A node's short and whole
+    # name are one node, in a list and in documents; one GPU under two names stands for no node that is missing.
+    "fleet": (8, 1308),
     # The mask is read where a device's state is told; it was read in the doctor. Ctrl-C while torch loads leaves no
     # file. Of a device that is full, who fills it is asked.
     "machine": (24, 4057),
@@ -102,9 +104,10 @@ SIZES = {
     # without which memory was up to 72 % too high and dtypes were a CPU's; and dtypes that a CPU alone takes. What
     # CUDA's kernels take while they run (up to 256 MiB of a peak) and the cases of attention that only a CPU fuses.
     # Factories that pin, and integers of no element. What torchvision casts itself; threads that share autocast's casts
-    # and torch's choice of attention's kernels. What CUDA's kernels do otherwise has a file of its own.
-    # A folder that lint may not read is no pass.
-    "program": (28, 7399),
+    # and torch's choice of attention's kernels. What CUDA's kernels do otherwise has a file of its own. Ranks: what all
+    # have in common and a signal to the whole job name none of them, a damaged line is left out, and a file that was
+    # edited meanwhile has no source.
+    "program": (28, 7424),
     # What ended a program is its answer; what tests all memory (stress). A narrow table loses the rows of the wide one.
     # A device that failed stands before the size that fits.
     "render": (24, 3800),

@@ -98,6 +98,20 @@ def test_the_folder_of_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert re.search(r"<title>n0: slowest device 0\.(79|80)\d of the median", text)
 
 
+@pytest.mark.parametrize("is_link", [False, True])
+def test_the_folder_of_a_jobs_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_link: bool) -> None:
+    """`fleet judge` reads it: it was a bug of ours."""
+    folder, page, file = tmp_path / "job", tmp_path / "page.html", tmp_path / "job" / "rank0.jsonl"
+    folder.mkdir()
+    if is_link:
+        file.symlink_to("/dev/null")
+    else:
+        file.write_text('{"say":"rank","world":2,"hosts":false,"at_ns":0,"host":"n","local_rank":"0"}\n')
+    code, out, _ = reported(capsys, str(folder), "--output", str(page))
+    assert (code, f"{folder} (fleet judge: {'skip' if is_link else 'inconclusive'})" in out) == (0, True)
+    assert ("1 of 2 ranks wrote here" in page.read_text(encoding="utf-8")) is not is_link
+
+
 ODD = "the results cannot be shown: a detail is not one that gpucheck writes (KeyError"
 
 

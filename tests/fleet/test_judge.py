@@ -252,6 +252,8 @@ def test_a_limit_is_to_be_raised_only_where_that_changes_something() -> None:
     for count, fix in ((4, f"{check}; or raise --max-bad"), (6, check)):
         told = judge([*silent[:count], *TWENTY[count:]]).findings[0]
         assert (told.id, told.fix) == ("fleet.suspect", fix)
+    unnamed = judge([], expected=4).findings[0].fix
+    assert unnamed == "check that the nodes are up and their job was started"
     assert not judge([*silent[:4], *TWENTY[4:]], max_bad=0.2).result.suspect
 
 
@@ -351,6 +353,9 @@ def test_one_machine_under_two_names_is_told() -> None:
     renamed = replace(TWENTY[0], host="other")
     judged = judge([renamed, *TWENTY])
     assert "n0 and other" in finding(judged, "fleet.renamed")
+    # It stands for no node that is missing.
+    assert judge([renamed, *TWENTY], expected=21).result.counts["silent"] == 1
+    assert judge([renamed, *TWENTY], expected=20).result.counts["silent"] == 0
 
 
 def test_one_start_of_a_machine_under_two_names_is_told_apart_from_a_card() -> None:
@@ -383,6 +388,31 @@ def test_a_list_of_short_names_means_the_whole_ones() -> None:
         assert (apart.result.unexpected, apart.result.bad) == ((other,), (name,))
     for name, other in (("N0.Example", "n0.example"), ("n0.rack1", "n0.rack1.example")):
         assert judge([replace(TWENTY[0], host=other)], expected=(name,)).result.good == (name,)
+
+
+@pytest.mark.parametrize("host", ["n0", "n0.example"])
+def test_a_list_with_both_names_of_a_node_has_it_once(host: str) -> None:
+    """The second name was a silent node, and drained a sound one."""
+    listed = ("n0.example", *(one.host for one in TWENTY))
+    judged = judge([replace(TWENTY[0], host=host), *TWENTY[1:]], expected=listed)
+    assert judged.result.good[0] == host and (len(judged.result.good), judged.result.bad) == (20, ())
+    assert judge([*TWENTY[1:]], expected=listed).result.bad == ("n0",)
+    # Two documents of two machines are two nodes, and of three names nobody knows which are one.
+    assert len(judge([node("n0.example"), *TWENTY], expected=listed).result.good) == 21
+    three = judge([*TWENTY], expected=(*listed, "n0.other"))
+    assert three.result.bad == ("n0.example", "n0.other")
+
+
+def test_a_machine_that_calls_itself_by_both_names_is_one_node() -> None:
+    """Its failed check was left out as not expected, and the node good by the other."""
+    failed = replace(TWENTY[0], host="n0.example", exit=1)
+    for late in (0.0, 1.0):
+        judged = judge(
+            [*TWENTY, replace(failed, written_wall_s=failed.written_wall_s + late)],
+            expected=tuple(one.host for one in TWENTY),
+        )
+        assert judged.result.bad == ("n0",) and len(judged.result.nodes) == 20
+        assert "n0.example" in finding(judged, "fleet.duplicate")
 
 
 def test_a_document_that_is_refused_is_its_nodes_cause() -> None:

@@ -185,7 +185,7 @@ class ReportOptions:
     """The files that go on the page."""
 
     files: tuple[str, ...] = words(
-        "Results, written by --output FILE.json or --json, or a folder of `fleet check --gather`.",
+        "Results, written by --output FILE.json or --json, or a folder that `fleet judge` reads.",
         metavar="FILE...",
         required=True,
     )
@@ -239,7 +239,8 @@ def _of_fleet(folders: tuple[str, ...]) -> Report:
 
     options = FleetJudgeOptions(folders)
     whole = _concluded("fleet judge", lambda emit: fleet.conclude(options, emit), folders)
-    if not whole.results["fleet_judge"].nodes:
+    # A job's ranks have another result.
+    if (judged := whole.results.get("fleet_judge")) is not None and not judged.nodes:
         why = "no node's document is in it"
         raise UsageError(f"{folders[0]!r} cannot be shown", why, "give the folder of `fleet check --gather`")
     return whole

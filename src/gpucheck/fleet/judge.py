@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Literal
@@ -83,9 +83,14 @@ def judge(
     Raises UsageError where it is not clear which of several runs is meant.
     """
     chosen = _run_of(documents, refused, run)
-    nodes, told = _one_each(document for document in documents if document.run == chosen)
+    nodes, told = _one_each(_by_one_name([document for document in documents if document.run == chosen]))
     told += _other_runs(documents, chosen)
     told += _renamed(nodes)
+    # A node under two names is one of the number that is expected.
+    machines = [frozenset(one.uuid for one in document.devices if one.uuid) for document in nodes.values()]
+    again = sum(count - 1 for cards, count in Counter(machines).items() if cards)
+    if isinstance(expected, tuple):
+        expected = _listed_once(expected, nodes)
     names = expected if isinstance(expected, tuple) else ()
     nodes, unexpected, unexpected_told = _expected_ones(nodes, expected)
     told += unexpected_told
@@ -100,7 +105,7 @@ def judge(
     rows += [_missing(host, broken.get(host)) for host in names if host not in known]
     if not names:
         rows += [_refused(host, why) for host, why in broken.items() if host not in known]
-    rows += _unnamed(len(rows), expected, nodes.values())
+    rows += _unnamed(len(rows) - again, expected, nodes.values())
     if expected is None and not any(one.expected for one in nodes.values()):
         rows += _lost_lines(refused)
     # Of the silent ones those first that could not even write what ended them.
@@ -145,6 +150,34 @@ def _run_of(documents: Sequence[NodeDocument], refused: Sequence[RefusedFile], r
     return last
 
 
+def _pairs(names: Iterable[str]) -> dict[str, str]:
+    """The short names with the whole one of each. Where two are short for the same one nothing says which is meant.
+
+    Two whole names, as addresses are, that only begin alike are two nodes.
+    """
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(names, key=lambda name: (len(name), name)):
+        alike[name.partition(".")[0].lower()].append(name)
+    pairs = ((short, more[0]) for short, *more in alike.values() if len(more) == 1)
+    return {short: whole for short, whole in pairs if f"{whole}.".lower().startswith(f"{short}.".lower())}
+
+
+def _by_one_name(documents: Sequence[NodeDocument]) -> Iterator[NodeDocument]:
+    """The documents, those of a machine that calls itself by its short and its whole name under the whole one."""
+    marks: dict[str, set[str | None]] = defaultdict(set)
+    for one in documents:
+        marks[one.host] |= {one.boot_id, *(device.uuid for device in one.devices)} - {None}
+    same = {short: whole for short, whole in _pairs(marks).items() if marks[short] & marks[whole]}
+    return (replace(one, host=same.get(one.host, one.host)) for one in documents)
+
+
+def _listed_once(expected: Sequence[str], nodes: Mapping[str, NodeDocument]) -> tuple[str, ...]:
+    """The list without the second name of a node that it has by its short and its whole name."""
+    pairs = ((short, whole) for short, whole in _pairs(expected).items() if not {short, whole} <= nodes.keys())
+    twice = {short if whole in nodes else whole for short, whole in pairs}
+    return tuple(name for name in expected if name not in twice)
+
+
 def _one_each(documents: Iterable[NodeDocument]) -> tuple[dict[str, NodeDocument], list[Finding]]:
     """The document of each node: of its last attempt, and of one attempt the one that was written last."""
     nodes: dict[str, NodeDocument] = {}
@@ -153,7 +186,11 @@ def _one_each(documents: Iterable[NodeDocument]) -> tuple[dict[str, NodeDocument
         before = nodes.setdefault(document.host, document)
         if before.attempt == document.attempt and before != document:
             twice[document.host] = None
-        if (document.attempt, document.written_wall_s) > (before.attempt, before.written_wall_s):
+        # Of two that were written at one time the one that failed counts.
+        order, order_before = (
+            (one.attempt, one.written_wall_s, one.exit == errors.FAILED) for one in (document, before)
+        )
+        if order > order_before:
             nodes[document.host] = document
     if not twice:
         return nodes, []
@@ -173,21 +210,18 @@ def _expected_ones(
             return dict(nodes), (), []
         title = f"{len(nodes)} nodes left documents, {expected} were expected"
         return dict(nodes), (), [_warning("fleet.unexpected", title, "all of them are judged")]
-    absent, left = (_by_short(set(some) - set(others)) for some, others in ((expected, nodes), (nodes, expected)))
-    meant = {}
-    for short, names in absent.items():
-        # Where two names are short for the same one nothing says which is meant. Two whole names, as addresses are,
-        # that only begin alike are two nodes.
-        if len(names) == len(left.get(short, ())) == 1:
-            shorter, longer = sorted((f"{name}.".lower() for name in (*names, *left[short])), key=len)
-            if longer.startswith(shorter):
-                meant[left[short][0]] = names[0]
     listed, chosen = set(expected), {}
+    left = set(nodes) - listed
+    meant = {}
+    for pair in _pairs(left | listed - nodes.keys()).items():
+        for name, host in (pair, pair[::-1]):
+            if host in left and name in listed:
+                meant[host] = name
     for host, document in nodes.items():
         name = meant.get(host, host)
         if name in listed:
             chosen[name] = replace(document, host=name)
-    unexpected = tuple(sorted(set(nodes) - listed - set(meant)))
+    unexpected = tuple(sorted(left - set(meant)))
     if not unexpected:
         return chosen, (), []
     title = f"{_nodes(len(unexpected))} not expected: left out"
@@ -221,14 +255,6 @@ def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocu
         told = [Finding("fleet.old", "warn", title, "", {"nodes": old}, "use a new --run ID for every start")]
     apart = {row.host for row in rows}
     return {host: one for host, one in nodes.items() if host not in apart}, rows, told
-
-
-def _by_short(names: Iterable[str]) -> dict[str, list[str]]:
-    """The names by what stands before their first dot."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        found[name.partition(".")[0].lower()].append(name)
-    return found
 
 
 def _names_of_files(refused: Sequence[RefusedFile], run: str) -> dict[str, str]:
@@ -878,7 +904,8 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: _Bes
         lists = f"only the {len(result.bad)} that failed a check count as bad" if result.bad else "none counts as bad"
         # Of more than that no share helps.
         may_help = len(unsure) <= siblings.most_low(_known_nodes(result.nodes))
-        fix = f"on {unsure[0]}: gpucheck fleet check" + ("; or raise --max-bad" if may_help else "")
+        named = next((f"on {host}: gpucheck fleet check" for host in unsure if hosts.is_safe(host)), "")
+        fix = (named or "check that the nodes are up and their job was started") + "; or raise --max-bad" * may_help
         told.append(Finding("fleet.suspect", "inconclusive", title, lists, {"counts": counts}, fix))
         if not result.bad:
             return told

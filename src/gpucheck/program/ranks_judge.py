@@ -107,20 +107,22 @@ def judge(table: Table) -> Verdict:
         return Verdict("not_decided", reason=f"{told} {len(steps)} steps: fewer than {FEWEST_STEPS}")
     series = {rank: [rows.get(step, 0.0) for step in steps] for rank, rows in late.items()}
     means = {rank: statistics.fmean(values) for rank, values in series.items()}
+    # With long tails every rank's mean is beyond the median of its siblings: what they have in common names nobody.
+    ordered = sorted(means.values())
+    beyond = {
+        rank: mean - _clock(table, rank) - max(stats.median_without(ordered, bisect.bisect_left(ordered, mean)), 0.0)
+        for rank, mean in means.items()
+    }
     least = max(LEAST_SHARE * table.step_s, LEAST_S)
     errors = _errors(series, 1 - 2 * LEVEL / len(table.ranks))
-    named = tuple(
-        rank
-        for rank in sorted(late, key=lambda one: -means[one])
-        if means[rank] - _clock(table, rank) > max(least, errors[rank])
-    )
+    named = tuple(rank for rank in sorted(late, key=lambda one: -means[one]) if beyond[rank] > max(least, errors[rank]))
     lost = [lost_by_step[step] for step in steps]
     lost_s, clock_s = statistics.fmean(lost), max(_clock(table, rank) for rank in late)
     costly = sorted(sorted(steps, key=lambda step: -lost_by_step[step])[: _most(lost)])
     is_seldom = len(costly) < SELDOM * len(steps)
     if not named and lost_s - clock_s > least and is_seldom:
         top, chance = _seldom(lateness, costly)
-        if chance < LEVEL and means[top] - _clock(table, top) > least:
+        if chance < LEVEL and beyond[top] > least:
             named = (top,)
     costs = lateness.costs(named)
     cost = [costs.get(step, 0.0) for step in steps]

@@ -497,6 +497,15 @@ def test_what_the_source_says_of_a_copy(line: int, made_by: str | None, in_loop:
     assert Sources().said(str(file), line) == (PROGRAM.splitlines()[line - 1].strip(), in_loop, made_by)
 
 
+def test_a_file_that_was_edited_while_its_program_ran_says_nothing(tmp_path: Path) -> None:
+    """Its lines have moved: another line's source stood there, and what it said of loops and factories counted."""
+    file = tmp_path / "program.py"
+    file.write_text(PROGRAM)
+    written_s = file.stat().st_mtime
+    assert Sources(written_s).said(str(file), 7)[0] == PROGRAM.splitlines()[6].strip()
+    assert Sources(written_s - 1).said(str(file), 7) == (None, None, None)
+
+
 def test_a_source_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     assert Sources().said(str(tmp_path / "none.py"), 3) == (None, None, None)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import pickle
+import random
 import signal
 import socket
 import sys
@@ -174,6 +175,18 @@ def test_who_is_late_in_half_of_a_job_is_not_told_as_one_of_those_that_take_turn
     verdict = ranks_judge.judge(late)
     assert (verdict.outcome, verdict.ranks) == ("not_decided", ())
     assert "most of it for rank 1, in 35 of 77 steps: not evenly enough" in verdict.reason
+
+
+def test_what_all_ranks_have_of_a_long_tail_names_none_of_them() -> None:
+    """Each is beyond the median of its siblings in the mean: of eight sound ranks up to four were named."""
+    for seed in range(5):
+        random_ = random.Random(seed)
+        tail = [[0.005 * random_.lognormvariate(0.0, 1.0) for _ in range(8)] for _ in range(200)]
+        for late, expected in ((None, ()), (5, (5,))):
+            verdict = ranks_judge.judge(
+                table(lambda rank, step: [STEP_S + tail[step][rank] + 0.02 * (rank == late)], 8, 200)  # noqa: B023
+            )
+            assert (verdict.outcome == "straggler", verdict.ranks) == (late is not None, expected)
 
 
 def test_what_clocks_may_be_off_is_no_lateness() -> None:
@@ -735,7 +748,7 @@ def test_a_wait_that_came_to_its_end_is_no_hang(tmp_path: Path) -> None:
 
 
 def test_a_hang_stays_the_answer_where_its_timeout_ended_the_job(tmp_path: Path) -> None:
-    def ends(code: int) -> RanksResult:
+    def ends(code: int, asked: Sequence[int] = (0, 1, 2)) -> RanksResult:
         hang(tmp_path, "S (sleeping)", [])
         for rank in range(3):
             rows = [[0, 2]] if rank != 1 else []
@@ -743,14 +756,19 @@ def test_a_hang_stays_the_answer_where_its_timeout_ended_the_job(tmp_path: Path)
             answers = [
                 {"say": "pending", "hang": True, "rows": rows},
                 {"say": "pending", "hang": True, "rows": []},
+                *([{"say": "process", "state": "S (sleeping)"}] if rank in asked else []),
                 end,
             ]
             with open(tmp_path / f"rank{rank}.jsonl", "a") as file:
                 file.write("\n" + "".join(json.dumps(line) + "\n" for line in answers))
         return ranks.result(tmp_path)
 
-    finding = ranks.findings(ends(1))[0]
+    finding, *others = ranks.findings(ends(1))
     assert (finding.verdict, finding.title) == ("fail", "the job hangs: rank 1 missing")
+    # Whose timeout came first is no cause: rank 0 was told as the one that ended first.
+    assert [one.id for one in others] == ["run.ranks.straggler"]
+    # One that had ended before the ranks were asked may be.
+    assert [one.id for one in ranks.findings(ends(1, (1, 2)))][1] == "run.ranks.ended"
     # Nothing came after the call, and all ended well.
     finding = ranks.findings(ends(0))[0]
     assert (finding.verdict, finding.title) == ("warn", "the job waited for rank 1")
@@ -828,6 +846,7 @@ def test_an_error_of_the_programs_own_connection_is_none_of_a_lost_peer(
         return next(one.title for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
 
     assert first("ConnectionResetError", "[Errno 104] Connection reset by peer") == "rank 0 ended first, exit 1"
+    assert first("RuntimeError", "s3: Connection reset by peer: shard-17.tar") == "rank 0 ended first, exit 1"
     gone = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
     for kind in ("RuntimeError", "DistBackendError"):
         assert first(kind, gone) == "rank 1 ended first, by SIGABRT"
@@ -840,6 +859,41 @@ def test_who_ended_a_job_that_hangs_is_not_told_as_its_cause(tmp_path: Path) -> 
             end: dict[str, Any] = {"say": "end", "exit": -15, "at_ns": 10**10 + rank, "steps": 1, "lines": []}
             file.write("\n" + json.dumps(end) + "\n")
     assert "run.ranks.ended" not in [one.id for one in ranks.findings(ranks.result(tmp_path))]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_is_ended_as_a_whole_blames_no_rank(tmp_path: Path, number: int) -> None:
+    """Ctrl-C, scancel: each rank gets the signal, and one of them is the first to end."""
+    at_once = [(-number, rank * 300 * MS, False) for rank in range(3)]
+    finding = ended(tmp_path, at_once)
+    assert finding.title == f"all ranks were ended by {signal.Signals(number).name}"
+    assert finding.evidence == {}
+    # A launcher ends the others once one has ended, and what ended one alone is told.
+    later = [(-number, 0, False), *((-number, rank * 1000 * MS, False) for rank in (2, 3))]
+    assert ended(tmp_path, later).title.startswith("rank 0 ended first, by ")
+    # Of one that was killed with its gpucheck nothing is left, and the launcher ends the others.
+    killed = ended(tmp_path, [*at_once[:2], (None, 0, False)])
+    assert killed.title == f"ranks 0 and 1 were ended by {signal.Signals(number).name}"
+    assert (killed.message, killed.evidence) == ("after 7 steps; how rank 2 ended is in no record", {})
+    assert ended(tmp_path, [at_once[0], (1, 1, True), (None, 0, False)]).title.endswith("another rank was gone")
+
+
+def test_a_damaged_line_is_left_out_as_one_that_is_cut_off(tmp_path: Path) -> None:
+    good: list[dict[str, Any]] = [KIND, GROUP, {"say": "calls", "lost": 0, "p2p": 0, "rows": [[0, 1, MS]]}]
+    damaged: list[dict[str, Any]] = [
+        {"say": "rank", "world": 10**18, "hosts": False, "at_ns": 0, "host": "n", "local_rank": ""},
+        KIND | {"kind": 1, "sizes": 5},
+        KIND | {"kind": 2, "name": [], "dtypes": [[]]},
+        {"say": "calls", "lost": 0, "p2p": 0, "rows": [[1, 2, MS], [0, "3", MS], [0, [], MS]]},
+        {"say": "clock", "at_ns": 1, "offset_ns": 10**400, "error_ns": 1e300},
+        {"say": "pending", "hang": True, "rows": [[0, "x"]]},
+    ]
+    for rank in range(2):
+        write(tmp_path, rank, [*good, *(damaged if rank else [])], world=2)
+    (tmp_path / "hang").write_text("1 inf", encoding="ascii")
+    result = ranks.result(tmp_path)
+    assert [one.id for one in ranks.findings(result)] == ["run.ranks.straggler"]
+    assert result.world == 10**6
 
 
 def test_a_file_of_a_start_before_this_one_blames_nobody(tmp_path: Path) -> None:
@@ -860,7 +914,7 @@ def test_who_failed_first_is_unknown_where_the_clocks_of_hosts_were_not_compared
         write(tmp_path, rank, [KIND, GROUP, end], hosts=True)
     finding = next(one for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
     unknown = "which of them was first is unknown: the clocks of the hosts could not be compared"
-    assert (finding.title, finding.message) == ("ranks 1 and 2 failed", unknown)
+    assert (finding.title, finding.message, finding.evidence) == ("ranks 1 and 2 failed", unknown, {})
 
 
 def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: Path) -> None:

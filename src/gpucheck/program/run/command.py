@@ -7,6 +7,7 @@ import ast
 import contextlib
 import itertools
 import json
+import math
 import mmap
 import os
 import re
@@ -64,7 +65,7 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
     snapshot = os.path.abspath(f"gpucheck-memory-{os.getpid()}.pickle") if options.memory else ""
     job = ranks.job(folder, options.hang_after_s, ends=options.end_on_hang)
     added = {} if job is None else ranks.enlarged(os.environ, device_arrival=options.device_arrival)
-    cpu_before, began = _used()[0], time.perf_counter_ns()
+    cpu_before, began, began_s = _used()[0], time.perf_counter_ns(), time.time()
     try:
         with started(
             script,
@@ -79,7 +80,7 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
             at, (cpu, peak) = time.perf_counter_ns(), _used()
             cpu_s = None if cpu is None or cpu_before is None else cpu - cpu_before
             written = snapshot if snapshot and os.path.exists(snapshot) else None
-            ended = Ended(options.program, code, began, at, cpu_s, peak, busy, unknown, written)
+            ended = Ended(options.program, code, began, at, cpu_s, peak, busy, unknown, written, began_s)
             _answer(running, ended, emit, job)
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
@@ -96,7 +97,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     """
     script, *arguments = options.program
     asked = {"steps": options.steps or STEPS, "values": not options.no_values, "device": asdict(device)}
-    began = time.perf_counter_ns()
+    began, began_s = time.perf_counter_ns(), time.time()
     try:
         with scratch(enabled=options.scratch) as place:
             folder, before = place or os.getcwd(), {} if place is None else _stamps(place)
@@ -115,7 +116,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
                     )
                     emit(Judged(Finding("run.not_seen", "inconclusive", title, failure or "")))
                     return code or UNDECIDED
-                ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None)
+                ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s)
                 counted = answer(read, ended)
                 written = None if place is None else tuple(sorted(dict(_stamps(place).items() - before.items())))
                 result = judge.dry_result(read, counted, options, written)
@@ -337,9 +338,10 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 class Sources:
-    """The files of a program, each read once."""
+    """The files of a program, each read once. What was changed after the program began says nothing of its lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, began_s: float = math.inf) -> None:
+        self._began_s = began_s
         self._files: dict[str, tuple[list[str], ast.Module | None]] = {}
 
     def said(self, file: str, line: int) -> tuple[str | None, bool | None, str | None]:
@@ -358,11 +360,11 @@ class Sources:
 
     def _file(self, file: str) -> tuple[list[str], ast.Module | None]:
         if file not in self._files:
-            try:
-                text = Path(file).read_text(encoding="utf-8")
-                self._files[file] = text.splitlines(), ast.parse(text)
-            except (OSError, SyntaxError, ValueError):
-                self._files[file] = [], None
+            self._files[file] = [], None
+            with contextlib.suppress(OSError, SyntaxError, ValueError):
+                if Path(file).stat().st_mtime <= self._began_s:
+                    text = Path(file).read_text(encoding="utf-8")
+                    self._files[file] = text.splitlines(), ast.parse(text)
         return self._files[file]
 
 
@@ -452,6 +454,7 @@ class Ended:
     """The end of a run, and the readings from outside meanwhile.
 
     `at_ns` is on the counters' clock; `busy` are times in seconds of that clock with the part in which kernels ran.
+    `began_s` is the time since the epoch.
     """
 
     program: tuple[str, ...]
@@ -463,11 +466,12 @@ class Ended:
     busy: tuple[tuple[float, float], ...] = ()
     busy_unknown: str | None = None
     snapshot: str | None = None
+    began_s: float = math.inf
 
 
 def answer(read: counters.Read, ended: Ended) -> RunResult:
     """The answer."""
-    lines = _lines(read)
+    lines = _lines(read, ended.began_s)
     used = bool(read.devices) or any(one.kind not in ("data", "empty_cache") for one in lines)
     steps, window, begins_ns = _steps(read)
     shares = _shares(read, ended, window, begins_ns)
@@ -604,8 +608,8 @@ def waits_of(shares: TimeShares | None, device_used: bool) -> tuple[WaitsFor, st
 # -- lines ------------------------------------------------------------------------------------------------------------
 
 
-def _lines(read: counters.Read) -> tuple[RunLine, ...]:
-    sources = Sources()
+def _lines(read: counters.Read, began_s: float) -> tuple[RunLine, ...]:
+    sources = Sources(began_s)
     said = {int(line["site"]): line for line in read.said("site")}
     merged: dict[tuple[str, str, int], RunLine] = {}
     for number, row in enumerate(read.sites):

@@ -50,6 +50,8 @@ PATIENCE_S = 10.0
 FLUSH_S = 1.5
 # Between a rank's last collective and the end of its process torch and Python clean up.
 LEFT_NS = 5 * 10**9
+# By these a user or a scheduler ends a job, and a launcher the ranks that are left.
+_FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 UNEVEN = "give all ranks equally many batches (DistributedSampler, drop_last=True), or use torch's Join context"
 MOST_BYTES = 512 * 2**20
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "gc", "queued")
@@ -150,9 +152,9 @@ class Job:
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         clock_hz = statistics.fmean(self.clocks_hz) if self.clocks_hz else None
         end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines, "devices": devices}
-        # Python's own errors of connections are the program's, as with a store of files.
-        of_torch = error if error and re.fullmatch(r"RuntimeError|Dist\w*Error", error.kind) else None
-        lost_peer = of_torch and launcher.LOST_PEER.search(of_torch.text)
+        # The program's own connections fail alike: gloo's error has its file, torch's other ones have a class.
+        of_torch = error and re.match(r"RuntimeError: .*gloo|Dist\w*Error: ", f"{error.kind}: {error.text}")
+        lost_peer = error and of_torch and launcher.LOST_PEER.search(error.text)
         self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": bool(lost_peer)})
         if code:
             with contextlib.suppress(OSError):
@@ -329,7 +331,7 @@ class Read:
 
     def key(self, kind: int, number: int) -> tuple[str, int]:
         """A call by its group and number."""
-        group = str(self.kinds[kind]["group"])
+        group = self.kinds[kind]["group"]
         made = self._made.get(group, 0)
         return f"{group}#{made}" if made else group, number
 
@@ -354,27 +356,34 @@ class Read:
         """One line of the file. Raises KeyError, TypeError and ValueError for one that is none of ours."""
         say = line["say"]
         if say == "rank":
-            self.world, self.host, self.local = int(line["world"]), visible(str(line["host"])), str(line["local_rank"])
+            # Of a damaged file: as many ranks as a file's name can tell of.
+            self.world = min(int(line["world"]), 10**6)
+            self.host, self.local = visible(str(line["host"])), str(line["local_rank"])
             self.hosts, self.job = bool(line["hosts"]), (int(line["at_ns"]), str(line.get("job", "")))
         elif say == "kind":
-            self.kinds[int(line["kind"])] = {name: line[name] for name in ("group", "name", "sizes", "dtypes")}
+            told = {
+                "group": str(line["group"]),
+                "name": str(line["name"]),
+                "dtypes": [str(one) for one in line["dtypes"]],
+            }
+            self.kinds[int(line["kind"])] = told | {"sizes": [[int(one) for one in size] for size in line["sizes"]]}
         elif say == "group":
             self.groups[str(line["name"])] = tuple(int(one) for one in line["ranks"])
         elif say == "calls":
             self.lost, self.p2p = self.lost + int(line["lost"]), self.p2p + int(line["p2p"])
             for row in line["rows"]:
-                self._call(*row)
+                self._call(*map(int, row[:3]), *row[3:])
         elif say == "steps":
             self.steps += [[int(one) for one in row] for row in line["rows"] if len(row) == 2 + len(_TIMES)]
         elif say == "clock":
             self.clocks.append((int(line["at_ns"]), int(line["offset_ns"]), int(line["error_ns"])))
         elif say == "pending" and not self.has_answered:
-            self.pending = {self.key(kind, number) for kind, number in line["rows"]}
+            self.pending = {self.key(kind, int(number)) for kind, number in line["rows"]}
             self.has_answered = bool(line.get("hang"))
         elif say == "lines":
             for kind, number, file, at, back in line["rows"]:
                 place = visible(str(file)), int(at), bool(back)
-                self.places[self.key(kind, number)] = self.of_kind[kind] = place
+                self.places[self.key(kind, int(number))] = self.of_kind[kind] = place
         elif say == "where":
             self.frames = [(visible(str(file)), int(at), str(function)) for file, at, function in line["frames"]]
         elif say == "process":
@@ -390,7 +399,7 @@ class Read:
             self.failed = visible(str(line["why"]))
 
     def _call(self, kind: int, number: int, created_ns: int, duration_ms: float | None = None) -> None:
-        group = str(self.kinds[kind]["group"])
+        group = self.kinds[kind]["group"]
         if number <= self._latest.get(group, 0):
             self._made[group] = self._made.get(group, 0) + 1
         self._latest[group] = number
@@ -440,6 +449,14 @@ def is_job(path: str) -> bool:
         return False
 
 
+def _number(text: str) -> float:
+    """A number of a line. Raises ValueError where it is larger than a time in nanoseconds."""
+    value = int(text) if text.lstrip("-").isdigit() else float(text)
+    if not abs(value) < 2**63:
+        raise ValueError(text)
+    return value
+
+
 def read(folder: Path) -> list[Read]:
     """The files of a folder's newest job, by rank. Raises CannotLook."""
     found = []
@@ -456,7 +473,7 @@ def read(folder: Path) -> list[Read]:
                 with contextlib.suppress(
                     KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError
                 ):
-                    rank.take(json.loads(line))
+                    rank.take(json.loads(line, parse_int=_number, parse_float=_number))
         found.append(rank)
     newest = max((one.job for one in found), default=(0, ""))[1]
     ranks = sorted((one for one in found if one.job[1] == newest), key=lambda one: one.rank)
@@ -734,7 +751,8 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path) -> JobHang | None:
     try:
         at_ns, waited = (folder / "hang").read_text(encoding="ascii").split()
         marked_ns, waited_s = int(at_ns), float(waited)
-    except (OSError, ValueError):
+        round(waited_s)  # neither infinite nor NaN
+    except (OSError, ValueError, OverflowError):
         return None
     first: dict[tuple[str, int], tuple[float, int]] = {}
     for one in ranks:
@@ -880,24 +898,37 @@ def _of_end(found: RanksResult) -> Finding | None:
     causes = [one for one in failed if not one.lost_peer and (one is failed[0] or one.exit != -signal.SIGTERM)]
     first, *alike = causes or failed
     code = first.exit or 0
-    if code == -signal.SIGTERM and found.hang is not None and not found.hang.resumed:
-        return None  # whoever ended the job that hung, as --end-on-hang does
+    # Who waited in the call when the ranks were asked ends by its timeout, or by whoever ended the job that hung.
+    waited = first.state is not None and found.hang is not None and first.rank in found.hang.inside
+    if found.hang is not None and not found.hang.resumed and (waited or code == -signal.SIGTERM):
+        return None
     why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
     others = [one.rank for one in failed if one is not first]
     after = f"; {_names(others)} failed after it" if others else ""
     message = f"after {first.steps} steps{after}{why}"
-    title = f"rank {first.rank} ended first, {_how(code)}"
+    title, evidence = f"rank {first.rank} ended first, {_how(code)}", {"rank": first.rank}
     gone = set(range(found.world)) - {one.rank for one in found.ranks if one.exit is not None}
-    if first.lost_peer and gone:
-        title = f"{_names(one.rank for one in failed)} failed because another rank was gone"
-        message = f"after {first.steps} steps; how {_names(gone)} ended is in no record"
+    is_signalled = -code in _FROM_OUTSIDE and all(one.lost_peer or one.exit == code for one in failed)
+    ends = [one.ended_ns for one in failed if one.exit == code and one.ended_ns is not None]
+    if gone and (first.lost_peer or is_signalled):
+        how = f"{'were' if others else 'was'} ended {_how(code)}"
+        if any(one.lost_peer for one in failed):
+            how = "failed because another rank was gone"
+        title = f"{_names(one.rank for one in failed)} {how}"
+        message, evidence = f"after {first.steps} steps; how {_names(gone)} ended is in no record", {}
     elif alike and any(one.ended_ns is None for one in (first, *alike)):
         title = f"{_names(one.rank for one in (first, *alike))} failed"
         message = f"which of them was first is unknown: the clocks of the hosts could not be compared{why}"
+        evidence = {}
+    # A launcher ends the others once the first has handed on what it had done.
+    elif is_signalled and len(ends) == found.world and max(ends) - min(ends) < FLUSH_S * 1e9:
+        title = f"all ranks were ended {_how(code)}"
+        message = f"after {first.steps} steps, by a user, the scheduler or --end-on-hang: no rank failed first"
+        evidence = {}
     # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
     left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
     if not left or (code < 0 and code != -signal.SIGABRT):  # NCCL's watchdog aborts
-        return Finding("run.ranks.ended", "warn", title, message, {"rank": first.rank})
+        return Finding("run.ranks.ended", "warn", title, message, evidence)
     who, steps = _names(one.rank for one in left), min(one.steps for one in left)
     title = f"{who} had ended with exit 0 while the others still made collectives"
     message = f"after {steps} steps; {_names([first.rank, *others])} probably failed because of it"
