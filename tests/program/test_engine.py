@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import copy
 import functools
@@ -9,6 +10,7 @@ import gc
 import io
 import os
 import pickle
+import queue
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -388,6 +390,36 @@ def test_classes_of_old(surface: Surface) -> None:
     assert (x.device, x.tolist(), isinstance(x, torch.cuda.FloatTensor)) == (GPU, [1.0, 2.0], True)
     assert not isinstance(x, torch.cuda.HalfTensor) and not isinstance(torch.ones(2), torch.cuda.FloatTensor)
     assert torch.FloatTensor(2).device.type == "cpu"
+    assert isinstance(torch.ones(2), torch.FloatTensor) and not isinstance(x, torch.FloatTensor)
+    torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+    assert (torch.ones(1).dtype, torch.ones(1).device) == (torch.float64, GPU)
+    torch.set_default_tensor_type(torch.FloatTensor)
+    assert (torch.ones(1).dtype, torch.ones(1).device.type) == (torch.float32, "cpu")
+
+
+def test_a_storage_says_where_it_is(surface: Surface) -> None:
+    x = torch.ones(2, device="cuda")
+    assert (x.untyped_storage().device, x.storage().is_cuda, x.is_shared()) == (GPU, True, True)
+    assert torch.UntypedStorage(8, device="cuda").device == GPU == torch.ones(2).untyped_storage().cuda().device
+    assert torch.UntypedStorage(8).device.type == "cpu" == x.untyped_storage().cpu().device.type
+
+
+def test_a_traced_function_runs_with_its_constants(surface: Surface) -> None:
+    x = torch.ones(2, device="cuda")
+    traced = torch.jit.trace(lambda x: x * 2 + 1, x)
+    assert (traced(x).tolist(), traced(x).device) == ([3.0, 3.0], GPU)
+
+
+def test_a_thread_without_an_object_is_followed(surface: Surface) -> None:
+    made: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
+
+    def cast(x: torch.Tensor) -> None:
+        with torch.autocast("cuda"):
+            made.put(x @ x)
+
+    _thread.start_new_thread(cast, (torch.ones(2, 2, device="cuda"),))
+    out = made.get(timeout=20)
+    assert (out.dtype, out.device) == (torch.float16, GPU)
 
 
 SCRIPT = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -182,6 +183,14 @@ def adam(**more: Any) -> torch.Tensor:
     return weight
 
 
+def backward_to(loss: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    number = torch.tensor(1.0, requires_grad=True)
+    made = loss(number)
+    made.backward()
+    assert number.grad is not None and number.grad.device.type == "cpu"
+    return made
+
+
 def factors() -> torch.Tensor:
     x = gpu(3)
     torch._foreach_addcmul_([x], [gpu(3)], [gpu(3)], torch.tensor([0.5]))
@@ -221,7 +230,15 @@ LEGAL: dict[str, Callable[[], torch.Tensor]] = {
     "new_tensor": lambda: gpu(2) * gpu(1).new_tensor([1.0, 2.0]) * torch.ones(2).new_tensor([1.0, 2.0], device="cuda"),
     "tensor": lambda: gpu(2) + torch.tensor(gpu(2)),
     "normal": lambda: gpu(2) + torch.normal(gpu(2), 1.0) + torch.normal(0.0, 1.0, (2,), device="cuda"),
-    "new": lambda: gpu(2) + gpu(1).new([1.0, 2.0]) + gpu(1).new(2).fill_(1),
+    "new": lambda: gpu(2) + gpu(1).new([1.0, 2.0]) + gpu(1).new(2).fill_(1) + gpu(1).new(gpu(2)),
+    "set_": lambda: torch.empty(0, device="cuda").set_(gpu(2).untyped_storage()),
+    "offsets": lambda: torch.nested.nested_tensor_from_jagged(gpu(4, 2), places(0, 2, 4)).values(),
+    "linspace of a device": lambda: torch.linspace(0, 1, 2, device="cuda", out=gpu(2)),
+    "normal of a device": lambda: torch.normal(0.0, 1.0, (2,), device="cuda", out=gpu(2)),
+    "range": lambda: torch.range(0, 1, device="cuda"),
+    "kl_div": lambda: backward_to(lambda number: F.kl_div(gpu(3), number)),
+    "poisson_nll_loss": lambda: backward_to(lambda number: F.poisson_nll_loss(gpu(3), number, full=True)),
+    "bernoulli": lambda: torch.bernoulli(torch.ones(2), out=gpu(2)),
     "a tangent": lambda: dual(gpu(2, 3), torch.ones(3, 2)),
     "_new_zeros_with_same_feature_meta": lambda: torch.func.jvp(lambda x: x * 2, (gpu(3),), (torch.ones(3),))[0],
     "csr of lists": lambda: torch.sparse_csr_tensor([0, 1, 2], [0, 1], gpu(2)).values(),
@@ -255,6 +272,7 @@ ON_HOST: dict[str, Callable[[], torch.Tensor]] = {
     "normal, size": lambda: torch.ones(2) + torch.normal(mean=0.0, std=1.0, size=[places(2)[0]]),
     "pad_sequence": lambda: nn.utils.rnn.pad_sequence([torch.ones(2), gpu(3)]),
     "dlpack": lambda: torch.ones(3) + torch.from_dlpack(torch.ones(3)),
+    "bernoulli": lambda: torch.bernoulli(gpu(2), out=torch.ones(2)),
 }
 
 
@@ -319,6 +337,24 @@ ILLEGAL: dict[str, Callable[[], object]] = {
     "out of a difference": lambda: torch.diff(gpu(3), n=0, out=torch.ones(3)),
     "out of a list": lambda: torch.max(gpu(2, 2), 0, out=(gpu(2), torch.ones(2, dtype=torch.long))),
     "a tangent": lambda: torch.func.jvp(torch.sin, (gpu(3),), (torch.ones(3),)),
+    "a class of the CPU's": lambda: torch.LongTensor(gpu(2, dtype=torch.long)),
+    "a class of CUDA's": lambda: torch.cuda.FloatTensor(torch.ones(2)),
+    "new": lambda: gpu(2).new(torch.ones(2)),
+    "set_": lambda: gpu(2).set_(torch.ones(2).untyped_storage()),
+    "set_ to the GPU's": lambda: torch.empty(0).set_(gpu(2).storage(), 0, (2,)),
+    "offsets": lambda: torch.nested.nested_tensor_from_jagged(gpu(4, 2), torch.tensor([0, 2, 4])),
+    "offsets of lengths": lambda: torch.nested.nested_tensor_from_jagged(gpu(4, 2), lengths=torch.tensor([2, 2])),
+    **{
+        f"{name} elsewhere": lambda make=make: make(device="cuda", out=torch.ones(2))
+        for name, make in {
+            "linspace": functools.partial(torch.linspace, 0, 1, 2),
+            "zeros": functools.partial(torch.zeros, 2),
+            "randn": functools.partial(torch.randn, 2),
+            "normal of a size": functools.partial(torch.normal, 0.0, 1.0, (2,)),
+        }.items()
+    },
+    "a factory of the CPU's": lambda: torch.arange(2.0, device="cpu", out=gpu(2)),
+    "kl_div": lambda: F.kl_div(gpu(3), torch.ones(3)),
     "a second GPU": lambda: gpu(3) + torch.ones(3, device="cuda:1"),
 }
 

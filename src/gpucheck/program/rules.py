@@ -42,6 +42,9 @@ OTHER_QUANTILE = "quantile() q tensor must be on the same device as the input te
 OTHER_INNER = (
     "Expected tensor to have another DeviceType, but got tensor with {} (while checking arguments for inner())"
 )
+OTHER_OUT = "device type {} does not match device type of out parameter ({})"
+OTHER_OFFSETS = "values and offsets must be on the same device, but one is on {}"
+OTHER_KIND = "expected a tensor of device type {} (got {})"
 NO_DLPACK = "Unsupported device in DLTensor."
 NO_BACKEND = "No backend type associated with device type {}"
 # By which each of them is known in the text of a forked process.
@@ -236,7 +239,7 @@ RULES: tuple[Rule, ...] = (
         free=("lr",),
         by_position=True,
     ),
-    Rule(("bernoulli",), "probabilities are copied to the device", free=("p",)),
+    Rule(("bernoulli",), "probabilities are copied to the device", free=("p",), anywhere=("out",)),
     Rule(("linspace", "logspace"), "the ends are read on the host", anywhere=("start", "end")),
     Rule(("soft_margin_loss", "soft_margin_loss_backward"), "a 0-dim target counts as a number", numbers=("target",)),
     Rule(
