@@ -402,6 +402,10 @@ def test_a_storage_says_where_it_is(surface: Surface) -> None:
     assert (x.untyped_storage().device, x.storage().is_cuda, x.is_shared()) == (GPU, True, True)
     assert torch.UntypedStorage(8, device="cuda").device == GPU == torch.ones(2).untyped_storage().cuda().device
     assert torch.UntypedStorage(8).device.type == "cpu" == x.untyped_storage().cpu().device.type
+    with warnings.catch_warnings():  # a worker's collate function makes its batches so: not of the numbers in it
+        warnings.simplefilter("error")
+        shared = torch.ones(2)._typed_storage()
+        assert torch.ones(0).new(shared).data_ptr() == shared._data_ptr()
 
 
 def test_a_traced_function_runs_with_its_constants(surface: Surface) -> None:

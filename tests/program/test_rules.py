@@ -406,6 +406,29 @@ def test_cuda_runs_no_kernel_for_no_integers(kernel: str) -> None:
         EMPTY[kernel](lambda *shape: gpu(*shape, dtype=torch.long))
 
 
+HALVES: dict[str, tuple[torch.dtype, Callable[[torch.Tensor], object]]] = {
+    "angle_cuda": (torch.float16, torch.angle),
+    "igamma_cuda": (torch.bfloat16, lambda x: torch.special.gammainc(x, x)),
+    "igammac_cuda": (torch.float16, lambda x: torch.igammac(x, x)),
+    "histc": (torch.bfloat16, torch.histc),
+    "upsample_bilinear2d_out_frame": (torch.uint8, lambda x: F.interpolate(x[None, None], (4, 4), mode="bilinear")),
+    "upsample_bicubic2d_out_frame": (torch.uint8, lambda x: F.interpolate(x[None, None], (4, 4), mode="bicubic")),
+    "addmm_cuda": (torch.float8_e5m2, lambda x: x @ x),
+    "logaddexp_cuda": (torch.complex64, lambda x: torch.logaddexp(x, x)),
+}
+
+
+@pytest.mark.parametrize("kernel", HALVES)
+def test_cuda_has_no_kernel_for_each_dtype_of_a_cpu(kernel: str) -> None:
+    dtype, call = HALVES[kernel]
+    with claimed(World()):
+        call(torch.ones(2, 2).to(dtype))
+        call(gpu(2, 2))
+        torch.igamma(gpu(2).half(), gpu(2))  # which is one of float32
+        with pytest.raises(NotImplementedError, match=f'"{kernel}" not implemented for'):
+            call(gpu(2, 2).to(dtype))
+
+
 def test_every_row_has_a_call() -> None:
     """At least one operation of each row is called above."""
     called = {name.removesuffix("_") for name in (*LEGAL, *ON_HOST, *ILLEGAL)}

@@ -9,6 +9,7 @@ unknown and is never a finding.
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import os
 import re
@@ -420,15 +421,15 @@ def _base(func: torch._ops.OpOverload) -> str:
     return name.removeprefix("aten::").removesuffix("_")
 
 
-def _check_integers(func: torch._ops.OpOverload, given: Sequence[tuple[str, bool, Tensor]]) -> None:
-    """Raise where CUDA has no kernel for integers, as torch does."""
-    kernel = rules.NO_INTEGERS.get(_base(func))
-    if kernel is None:
+def _check_kernel(func: torch._ops.OpOverload, given: Sequence[tuple[str, bool, Tensor]]) -> None:
+    """Raise where CUDA has no kernel for a dtype that a CPU has one for, as torch does."""
+    kernel, refused = rules.NO_KERNELS.get(_base(func), ("", ()))
+    if not kernel or given[0][2].layout != torch.strided:
         return
-    first = given[0][2]
+    dtype = functools.reduce(torch.promote_types, (tensor.dtype for _, _, tensor in given[:2]))
     is_run = kernel in rules.RUN_FOR_NONE or all(tensor.numel() for _, _, tensor in given)
-    if is_run and first.layout == torch.strided and not (first.is_floating_point() or first.is_complex()):
-        kind = first.type().rpartition(".")[2].removesuffix("Tensor")
+    if is_run and str(dtype).removeprefix("torch.") in refused:
+        kind = torch.empty(0, dtype=dtype, device=CPU).type().rpartition(".")[2].removesuffix("Tensor")
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{kind}'")
 
 
@@ -553,7 +554,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             called = world.here.calls[-1][0] if world.here.calls else name.partition("::")[2]
             world.refuse(verdict, operands, called)
         if _is_on_cuda(verdict):
-            _check_integers(func, given)
+            _check_kernel(func, given)
         return verdict, operands
 
     def _made_where(self, func: Any, kwargs: Any) -> str | None:

@@ -449,9 +449,10 @@ def _beside(func: Any, surface: Surface, tensor: Tensor, *args: Any, **kwargs: A
 
 
 def _new(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """`Tensor.new`, which takes another tensor where that is on the same device."""
-    if args and isinstance(args[0], Tensor):
-        surface.check_kind(tensor.type(), args[0], _device_get(surface, tensor))
+    """`Tensor.new`, which takes another tensor, or a storage, where that is on the same device."""
+    if args and isinstance(args[0], (Tensor, torch.TypedStorage, torch.UntypedStorage)):
+        if isinstance(args[0], Tensor):
+            surface.check_kind("Tensor.new", args[0], _device_get(surface, tensor))
         return tensor.new(*args, **kwargs)
     return _beside(_T.new, surface, tensor, *args, **kwargs)
 
