@@ -188,16 +188,45 @@ def test_what_torch_runs_in_python_makes_its_tensors_where_the_call_is(surface: 
 @pytest.mark.parametrize(
     "restore",
     [
-        lambda state: torch.set_rng_state(state),
-        lambda state: torch.cuda.set_rng_state_all([state]),
-        lambda state: torch.Generator().set_state(state),
+        lambda to: torch.set_rng_state(to(torch.get_rng_state())),
+        lambda to: torch.cuda.set_rng_state_all([*map(to, torch.cuda.get_rng_state_all())]),
+        lambda to: torch.Generator().set_state(to(torch.get_rng_state())),
     ],
 )
 def test_the_state_of_a_generator_is_read_on_the_host(surface: Surface, restore: Any) -> None:
     """As a checkpoint has it that was loaded with map_location="cuda"."""
-    restore(torch.get_rng_state())
+    restore(torch.Tensor.cpu)
     with pytest.raises(TypeError, match="must be a torch"):
-        restore(torch.get_rng_state().cuda())
+        restore(torch.Tensor.cuda)
+
+
+@pytest.mark.parametrize(
+    "restore",
+    [
+        lambda: torch.set_rng_state(torch.cuda.get_rng_state()),
+        lambda: torch.cuda.set_rng_state_all([torch.get_rng_state()]),
+        lambda: torch.Generator("cuda").set_state(torch.Generator().get_state()),
+    ],
+)
+def test_a_state_of_another_kind_of_generator_is_refused(surface: Surface, restore: Any) -> None:
+    generator = torch.Generator("cuda")
+    state = generator.get_state()
+    first = torch.rand(3, device="cuda", generator=generator)
+    assert torch.equal(torch.rand(3, device="cuda", generator=generator.set_state(state)), first)
+    torch.cuda.set_rng_state_all([torch.zeros(16, dtype=torch.uint8), torch.cuda.get_rng_state()])
+    with pytest.raises(RuntimeError, match=r"state is wrong size|RNG state size"):
+        restore()
+
+
+def test_a_module_of_torchscript_comes_back_to_where_it_was(surface: Surface, tmp_path: Any) -> None:
+    x, file, buffer = torch.ones(2, device="cuda"), str(tmp_path / "module.pt"), io.BytesIO()
+    traced = torch.jit.trace(nn.Linear(2, 2).cuda(), x)
+    traced.save(file)
+    torch.jit.save(traced, buffer)
+    buffer.seek(0)
+    assert torch.jit.load(file)(x).device == torch.jit.load(buffer)(x).device == GPU
+    assert torch.jit.load(file, map_location="cpu").weight.device.type == "cpu"
+    assert torch.jit.load(file, map_location="cuda:1").weight.device == torch.device("cuda:1")
 
 
 def test_lengths_and_targets_go_to_the_scores_on_the_cpu(surface: Surface) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
+import os
 import sys
 import threading
 import types
@@ -615,6 +616,15 @@ class _Generator(torch.Generator):  # type: ignore[misc]
     def device(self) -> torch.device:
         return self.claimed
 
+    def get_state(self) -> Tensor:
+        """The state, which another kind of device's generator does not take."""
+        state = super().get_state()
+        return state if self.claimed == CPU else _state_of_cuda(state)
+
+    def set_state(self, new_state: Tensor) -> Any:
+        """Take a state of the same kind of device. Raises RuntimeError as torch does."""
+        return super().set_state(new_state if self.claimed == CPU else _state_of_host(new_state))
+
 
 class _AnyGenerator(type):
     """`torch.Generator` while the engine runs: makes ours, and knows every generator as its own."""
@@ -627,6 +637,25 @@ class _AnyGenerator(type):
 
 
 _ORIGINAL_GENERATOR = torch.Generator
+# Bytes of CUDA's state, seed and offset: they follow the CPU's, which draws the numbers here.
+_STATE_BYTES = 16
+
+
+def _state_of_cuda(state: Tensor) -> Tensor:
+    return torch.cat([state, torch.zeros(_STATE_BYTES, dtype=torch.uint8, device=CPU)])
+
+
+def _set_cuda_states(*args: Any, **kwargs: Any) -> None:
+    for state in tensors_in([args, kwargs]):
+        _state_of_host(state)
+
+
+def _state_of_host(state: Tensor) -> Tensor:
+    """The CPU's part of a state of CUDA's; the CPU's own for one that a GPU made."""
+    own = torch.get_rng_state()
+    if state.numel() not in (_STATE_BYTES, own.numel() + _STATE_BYTES):
+        raise RuntimeError("RNG state is wrong size")
+    return state[:-_STATE_BYTES] if state.numel() > _STATE_BYTES else own
 
 
 def _constant(value: Any) -> Callable[..., Any]:
@@ -725,8 +754,8 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         "get_device_capability": _constant(card.capability),
         "get_device_properties": _constant(properties),
         "get_arch_list": _constant([f"sm_{major}{minor}"]),
-        "get_rng_state": lambda *args: torch.get_rng_state(),
-        "get_rng_state_all": lambda: [torch.get_rng_state()],
+        "get_rng_state": lambda *args: _state_of_cuda(torch.get_rng_state()),
+        "get_rng_state_all": lambda: [_state_of_cuda(torch.get_rng_state())],
         "default_generators": tuple(_Generator(f"cuda:{index}") for index in range(world.count or 1)),
         "Event": _Event,
         **dict.fromkeys(("Stream", "ExternalStream", "current_stream", "default_stream", "stream"), _Waits),
@@ -845,6 +874,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.UntypedStorage, "device", property(functools.partial(_storage_device, surface))),
         (torch, "set_default_tensor_type", _default_type()),
         *_of_files(surface),
+        *_of_scripts(surface),
         *_of_dlpack(surface),
         *((owner, name, _asking(getattr(owner, name))) for owner, name in _UNASKED),
         *kernels.patches(surface.world),
@@ -866,12 +896,12 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
     set_state = torch.set_rng_state
 
-    def restoring(original: Callable[..., None]) -> Callable[..., None]:
+    def restoring(original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what sets the state of a generator, which is read on the host."""
 
-        def restored(*args: Any, **kwargs: Any) -> None:
+        def restored(*args: Any, **kwargs: Any) -> Any:
             surface.check_host(set_state, [("new_state", one) for one in tensors_in([*args, *kwargs.values()])])
-            original(*args, **kwargs)
+            return original(*args, **kwargs)
 
         return restored
 
@@ -888,8 +918,8 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *patches,
         *_of_functions(surface),
         *((owner, "set_rng_state", restoring(set_state)) for owner in (torch, torch.random)),
-        *((torch.cuda, f"set_rng_state{name}", restoring(_constant(None))) for name in ("", "_all")),
-        (_Generator, "set_state", restoring(_ORIGINAL_GENERATOR.set_state)),
+        *((torch.cuda, f"set_rng_state{name}", restoring(_set_cuda_states)) for name in ("", "_all")),
+        (_Generator, "set_state", restoring(_Generator.set_state)),
         (torch._C, "_group_tensors_by_device_and_dtype", _grouped(surface)),
         (threading.Thread, "_bootstrap_inner", functools.partialmethod(lambda thread: begun(begin, thread))),
         (_thread, "start_new_thread", lambda function, *rest: start(functools.partial(begun, function), *rest)),
@@ -1056,6 +1086,39 @@ def _of_files(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     yield torch, "load", loading
     if not surface.world.has_values:
         yield torch._utils, "_rebuild_meta_tensor_no_storage", rebuilt
+
+
+def _of_scripts(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
+    """Modules of TorchScript, which C++ writes to files as the CPU's. This program's come back to where they were."""
+    load, claims = torch.jit.load, surface.world.claims
+    saved: dict[Any, dict[str, torch.device | None]] = {}
+
+    def keeping(save: Any) -> Callable[..., Any]:
+        def kept(m: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            saved[_file_of(f)] = {name: claims.device(one) for name, one in m.state_dict().items()}
+            return save(m, f, *args, **kwargs)
+
+        return kept
+
+    def loading(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        target = device_of(map_location)
+        made = load(f, map_location if target is None or _is_real(target) else CPU, *args, **kwargs)
+        for name, one in made.state_dict().items():
+            device = target or saved.get(_file_of(f), {}).get(name)
+            if device is not None and device.type in CLAIMED:
+                surface.world.use(device)
+                claims.put(one, device)
+        return made
+
+    yield torch.jit, "load", loading
+    for owner in (torch.jit, torch.jit.ScriptModule, torch.jit.RecursiveScriptModule):
+        yield owner, "save", keeping(owner.save)
+
+
+def _file_of(f: Any) -> Any:
+    """What names a file: its path, or the object that stands for it."""
+    path = getattr(f, "name", f)
+    return os.path.abspath(path) if isinstance(path, (str, os.PathLike)) else id(f)
 
 
 @contextlib.contextmanager
