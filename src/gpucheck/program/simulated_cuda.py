@@ -869,7 +869,6 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
-        (torch.UntypedStorage, "cuda", functools.partialmethod(_storage_to_device, surface)),
         (torch.UntypedStorage, "__new__", functools.partial(_new_storage, surface)),
         (torch.UntypedStorage, "device", property(functools.partial(_storage_device, surface))),
         (torch, "set_default_tensor_type", _default_type()),
@@ -988,31 +987,24 @@ def _of_functions(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
             yield node_class, name, judged(getattr(node_class, name))
 
 
-def _storage_to_device(storage: Any, surface: Surface, device: Any = None, non_blocking: bool = False) -> Any:
-    """`UntypedStorage.cuda`, which a `map_location` of the user's own calls."""
-    out, target = storage.clone(), device_of("cuda" if device is None else device)
-    surface.world.use(target)
-    surface.world.claims.put_storage(out, target, None)
-    return out
-
-
 def _new_storage(surface: Surface, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-    """`torch.UntypedStorage(16, device="cuda")`."""
+    """`torch.UntypedStorage(16, device="cuda")`, by which a tensor is copied and a file is loaded too."""
     target = device_of(device)
     if target is None or target.type not in CLAIMED:
         return torch._C.StorageBase.__new__(kind, *args, **kwargs if device is None else {**kwargs, "device": device})
-    made = torch._C.StorageBase.__new__(kind, *args, **kwargs)
+    made = torch._C.StorageBase.__new__(kind, *args, **kwargs, device=surface.world.home(target))
     surface.world.use(target)
     surface.world.claims.put_storage(made, target, None)
     return made
 
 
 def _storage_device(surface: Surface, storage: Any) -> Any:
-    """`UntypedStorage.device`. What sends a storage to another process finds it on the host, where it is."""
+    """`UntypedStorage.device`. What sends a storage to another process finds it on the host, where it is, and so does
+    what loads a file without values, as its tensors take no other."""
+    real, device = _DEVICE_OF_STORAGE(storage), surface.world.claims.device_of_storage(storage)
     is_sent = sys._getframe(1).f_globals["__name__"] == "torch.multiprocessing.reductions"
-    is_asked = surface.world.has_values and not is_sent
-    device = surface.world.claims.device_of_storage(storage) if is_asked else None
-    return _DEVICE_OF_STORAGE(storage) if device in (None, CPU) else device
+    is_loaded = real == CPU and not surface.world.has_values
+    return real if device in (None, CPU) or is_sent or is_loaded else device
 
 
 _DEVICE_OF_STORAGE = torch._C.StorageBase.device.__get__
@@ -1132,36 +1124,11 @@ def replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _loading(surface: Surface) -> Iterator[None]:
-    """`torch.load(…, map_location="cuda")` claims what it loads; a file says where its tensors were, as CUDA's does."""
-
-    def tag(storage: Any) -> str | None:
-        device = surface.world.claims.device_of_storage(storage)
-        return str(device) if device is not None and device.type in CLAIMED else None
-
-    def restore(storage: Any, location: str) -> Any:
-        if location.split(":")[0] not in CLAIMED:
-            return None
-        surface.world.use(device_of(location))
-        plain = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
-        surface.world.claims.put_storage(plain, device_of(location), None)
-        return storage
-
-    registry = torch.serialization._package_registry
-    row = (-1, tag, restore)
-    registry.insert(0, row)
-    try:
-        yield
-    finally:
-        registry.remove(row)
-
-
-@contextlib.contextmanager
 def claimed(world: World) -> Iterator[Surface]:
     """While this lasts tensors claim their devices in `world`, and torch says that a GPU is here."""
     # The compiler refuses functions that were replaced before it was loaded.
     import_compiler()
     surface = Surface(world)
     _current[0] = 0
-    with replaced(_patches(surface)), _loading(surface), kernels.autocasting(world), surface, Dispatch(world):
+    with replaced(_patches(surface)), kernels.autocasting(world), surface, Dispatch(world):
         yield surface
