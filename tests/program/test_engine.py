@@ -681,6 +681,9 @@ def test_numpy_takes_no_gpu_tensor_by_dlpack(surface: Surface) -> None:
     x = torch.ones(3, device="cuda")
     assert np.from_dlpack(x.cpu()).tolist() == [1.0, 1.0, 1.0]
     assert x.__dlpack_device__() == (2, 0) and x.cpu().__dlpack_device__() == (1, 0)
+    assert x.__cuda_array_interface__["shape"] == (3,)
+    with pytest.raises(AttributeError, match="non-CUDA tensor type"):
+        _ = x.cpu().__cuda_array_interface__
     with pytest.raises(BufferError, match=r"^Unsupported device in DLTensor\."):
         np.from_dlpack(x)
     assert len(surface.world.refused) == 1

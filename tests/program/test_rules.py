@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -344,15 +343,10 @@ ILLEGAL: dict[str, Callable[[], object]] = {
     "set_ to the GPU's": lambda: torch.empty(0).set_(gpu(2).storage(), 0, (2,)),
     "offsets": lambda: torch.nested.nested_tensor_from_jagged(gpu(4, 2), torch.tensor([0, 2, 4])),
     "offsets of lengths": lambda: torch.nested.nested_tensor_from_jagged(gpu(4, 2), lengths=torch.tensor([2, 2])),
-    **{
-        f"{name} elsewhere": lambda make=make: make(device="cuda", out=torch.ones(2))
-        for name, make in {
-            "linspace": functools.partial(torch.linspace, 0, 1, 2),
-            "zeros": functools.partial(torch.zeros, 2),
-            "randn": functools.partial(torch.randn, 2),
-            "normal of a size": functools.partial(torch.normal, 0.0, 1.0, (2,)),
-        }.items()
-    },
+    "linspace elsewhere": lambda: torch.linspace(0, 1, 2, device="cuda", out=torch.ones(2)),
+    "zeros elsewhere": lambda: torch.zeros(2, device="cuda", out=torch.ones(2)),
+    "randn elsewhere": lambda: torch.randn(2, device="cuda", out=torch.ones(2)),
+    "normal elsewhere": lambda: torch.normal(0.0, 1.0, (2,), device="cuda", out=torch.ones(2)),
     "a factory of the CPU's": lambda: torch.arange(2.0, device="cpu", out=gpu(2)),
     "kl_div": lambda: F.kl_div(gpu(3), torch.ones(3)),
     "a second GPU": lambda: gpu(3) + torch.ones(3, device="cuda:1"),

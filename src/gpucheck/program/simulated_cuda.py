@@ -358,7 +358,7 @@ def name_of(func: Any) -> str:
     """A function of torch as a program writes it: `torch.add`, `Tensor.to`, `F.linear`."""
     name = getattr(func, "__name__", str(func))
     if name == "__get__" or name == "__set__":
-        return f"Tensor.{func.__self__.__name__}"
+        return f"Tensor.{getattr(func.__self__, 'fget', func.__self__).__name__}"
     qualified = getattr(func, "__qualname__", name)
     if qualified.startswith(("TensorBase.", "Tensor.")):
         return _OPERATORS.get(name, f"Tensor.{name}")
@@ -491,6 +491,13 @@ def _is_sent(surface: Surface, tensor: Tensor) -> bool:
     return bool(_device_get(surface, tensor).type == "cuda" and not tensor.requires_grad)
 
 
+def _array_interface(surface: Surface, tensor: Tensor, *rest: Any) -> Any:
+    """How other libraries find a tensor on a GPU, which has no other attribute for it."""
+    if not _is_on("cuda", surface, tensor):
+        return _T.__cuda_array_interface__.__get__(tensor)
+    return tensor.numpy().__array_interface__
+
+
 def _dlpack_device(surface: Surface, tensor: Tensor, *rest: Any) -> Any:
     device = _device_get(surface, tensor)
     if device.type != "cuda":
@@ -536,6 +543,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.type_as: _to,
     _T.__deepcopy__: _deepcopy,
     _T.__dlpack__: _dlpack,
+    _T.__cuda_array_interface__.__get__: _array_interface,
     _T.__dlpack_device__: _dlpack_device,
     # `Module.to` reads its arguments with it: its `device` makes nothing.
     torch._C._nn._parse_to: lambda surface, *args, **kwargs: torch._C._nn._parse_to(
@@ -824,17 +832,14 @@ class _OldClass(type):
     plain: Any
     is_cuda: bool
 
-    def __call__(cls, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        own = torch.device("cuda" if cls.is_cuda else "cpu")
-        if device is not None and device_of(device).type != own.type:
-            raise RuntimeError(
-                f"legacy constructor expects device type: {own.type} but device type: {device} was passed"
-            )
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        name, own = f"{cls.__module__}.{cls.__name__}", torch.device("cuda" if cls.is_cuda else "cpu")
         if args and isinstance(args[0], Tensor):
-            cls.surface.check_kind(f"{cls.__module__}.{cls.__name__}", args[0], own)
-        with cls.surface.world.calling(f"{cls.__module__}.{cls.__name__}", CPU):
+            cls.surface.check_kind(name, args[0], own)
+        target = device_of(kwargs.pop("device", None) or own) if cls.is_cuda else CPU
+        with cls.surface.world.calling(name, CPU):
             made = cls.plain(*args, **kwargs)
-        return cls.surface.move(made, device_of(device or own))
+        return cls.surface.move(made, target)
 
     def __instancecheck__(cls, value: Any) -> bool:
         device = cls.surface.device_of(value)
