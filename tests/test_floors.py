@@ -98,7 +98,7 @@ SIZES = {
     # and torch's choice of attention's kernels. What CUDA's kernels do otherwise has a file of its own.
     # Classes of old, storages, offsets, factories with `out=` and a device, states of generators, and threads without an
     # object: mistakes that passed. Modules of TorchScript come back from files to the GPU, and traced constants run.
-    "program": (28, 7494),
+    "program": (28, 7516),
     # What ended a program is its answer; what tests all memory (stress). A narrow table loses the rows of the wide one.
     "render": (24, 3798),
     # A device's settings, for a fleet and for a comparison; a target that failed was not cut off; what these say of a

@@ -874,6 +874,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
+        (torch.UntypedStorage, "cuda", functools.partialmethod(_storage_to_device, surface)),
         (torch.UntypedStorage, "__new__", functools.partial(_new_storage, surface)),
         (torch.UntypedStorage, "device", property(functools.partial(_storage_device, surface))),
         (torch, "set_default_tensor_type", _default_type()),
@@ -1015,6 +1016,14 @@ def _storage_device(surface: Surface, storage: Any) -> Any:
 _DEVICE_OF_STORAGE = torch._C.StorageBase.device.__get__
 
 
+def _storage_to_device(storage: Any, surface: Surface, device: Any = None, non_blocking: bool = False) -> Any:
+    """`UntypedStorage.cuda`, which a `map_location` of the user's own calls."""
+    out, target = storage.clone(), device_of("cuda" if device is None else device)
+    surface.world.use(target)
+    surface.world.claims.put_storage(out, target, None)
+    return out
+
+
 def _of_dlpack(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     """How tensors come from another library and go there: numpy takes none that is on a GPU."""
     numpy, take, send = sys.modules.get("numpy"), torch._C._from_dlpack, torch.to_dlpack
@@ -1129,11 +1138,36 @@ def replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _loading(surface: Surface) -> Iterator[None]:
+    """`torch.load(…, map_location="cuda")` claims what it loads; a file says where its tensors were, as CUDA's does."""
+
+    def tag(storage: Any) -> str | None:
+        device = surface.world.claims.device_of_storage(storage)
+        return str(device) if device is not None and device.type in CLAIMED else None
+
+    def restore(storage: Any, location: str) -> Any:
+        if location.split(":")[0] not in CLAIMED:
+            return None
+        surface.world.use(device_of(location))
+        plain = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
+        surface.world.claims.put_storage(plain, device_of(location), None)
+        return storage
+
+    registry = torch.serialization._package_registry
+    row = (-1, tag, restore)
+    registry.insert(0, row)
+    try:
+        yield
+    finally:
+        registry.remove(row)
+
+
+@contextlib.contextmanager
 def claimed(world: World) -> Iterator[Surface]:
     """While this lasts tensors claim their devices in `world`, and torch says that a GPU is here."""
     # The compiler refuses functions that were replaced before it was loaded.
     import_compiler()
     surface = Surface(world)
     _current[0] = 0
-    with replaced(_patches(surface)), kernels.autocasting(world), surface, Dispatch(world):
+    with replaced(_patches(surface)), _loading(surface), kernels.autocasting(world), surface, Dispatch(world):
         yield surface
