@@ -774,6 +774,21 @@ def test_a_hang_stays_the_answer_where_its_timeout_ended_the_job(tmp_path: Path)
     assert (finding.verdict, finding.title) == ("warn", "the job waited for rank 1")
 
 
+@pytest.mark.parametrize("code", [1, -signal.SIGABRT])
+def test_a_rank_that_left_early_stays_the_cause_of_a_hang_that_its_timeout_ended(tmp_path: Path, code: int) -> None:
+    """With NCCL the others wait for its call until the watchdog ends them: what to change about it was not told."""
+    hang(tmp_path, "", [])
+    for rank in range(3):
+        end = {"say": "end", "exit": 0 if rank == 1 else code, "at_ns": 10**10 * (rank != 1), "steps": 1, "lines": []}
+        asked = {"say": "process", "state": "R (running)"}
+        with open(tmp_path / f"rank{rank}.jsonl", "a") as file:
+            file.write("\n" + "".join(json.dumps(line) + "\n" for line in ([end] if rank == 1 else [asked, end])))
+    found = {one.id: one for one in ranks.findings(ranks.result(tmp_path))}
+    assert found["run.ranks.hang"].title == "the job hangs: rank 1 missing"
+    assert found["run.ranks.ended"].title.startswith("rank 1 had ended with exit 0")
+    assert found["run.ranks.ended"].fix == ranks.UNEVEN
+
+
 def test_who_failed_first_is_told(tmp_path: Path) -> None:
     for rank in range(3):
         end: dict[str, Any] = {
@@ -850,6 +865,9 @@ def test_an_error_of_the_programs_own_connection_is_none_of_a_lost_peer(
     gone = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
     for kind in ("RuntimeError", "DistBackendError"):
         assert first(kind, gone) == "rank 1 ended first, by SIGABRT"
+    # With TORCH_DISTRIBUTED_DEBUG=DETAIL gloo's words stand on a line of their own.
+    detail = f"Rank 1 successfully reached monitoredBarrier, but received errors\n Original exception: \n{gone}"
+    assert first("RuntimeError", detail) == "rank 1 ended first, by SIGABRT"
 
 
 def test_who_ended_a_job_that_hangs_is_not_told_as_its_cause(tmp_path: Path) -> None:

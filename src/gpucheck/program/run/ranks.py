@@ -153,7 +153,7 @@ class Job:
         clock_hz = statistics.fmean(self.clocks_hz) if self.clocks_hz else None
         end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines, "devices": devices}
         # The program's own connections fail alike: gloo's error has its file, torch's other ones have a class.
-        of_torch = error and re.match(r"RuntimeError: .*gloo|Dist\w*Error: ", f"{error.kind}: {error.text}")
+        of_torch = error and re.match(r"(?s)RuntimeError: .*gloo|Dist\w*Error: ", f"{error.kind}: {error.text}")
         lost_peer = error and of_torch and launcher.LOST_PEER.search(error.text)
         self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": bool(lost_peer)})
         if code:
@@ -898,8 +898,10 @@ def _of_end(found: RanksResult) -> Finding | None:
     causes = [one for one in failed if not one.lost_peer and (one is failed[0] or one.exit != -signal.SIGTERM)]
     first, *alike = causes or failed
     code = first.exit or 0
+    # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
+    left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
     # Who waited in the call when the ranks were asked ends by its timeout, or by whoever ended the job that hung.
-    waited = first.state is not None and found.hang is not None and first.rank in found.hang.inside
+    waited = not left and first.state is not None and found.hang is not None and first.rank in found.hang.inside
     if found.hang is not None and not found.hang.resumed and (waited or code == -signal.SIGTERM):
         return None
     why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
@@ -925,8 +927,6 @@ def _of_end(found: RanksResult) -> Finding | None:
         title = f"all ranks were ended {_how(code)}"
         message = f"after {first.steps} steps, by a user, the scheduler or --end-on-hang: no rank failed first"
         evidence = {}
-    # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
-    left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
     if not left or (code < 0 and code != -signal.SIGABRT):  # NCCL's watchdog aborts
         return Finding("run.ranks.ended", "warn", title, message, evidence)
     who, steps = _names(one.rank for one in left), min(one.steps for one in left)
