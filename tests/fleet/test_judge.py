@@ -350,12 +350,15 @@ def test_the_last_attempt_counts_and_duplicates_are_told() -> None:
 
 
 def test_one_machine_under_two_names_is_told() -> None:
-    renamed = replace(TWENTY[0], host="other")
+    renamed = replace(TWENTY[0], host="other", started_wall_s=1070.0, written_wall_s=1130.0)
     judged = judge([renamed, *TWENTY])
     assert "n0 and other" in finding(judged, "fleet.renamed")
     # It stands for no node that is missing.
     assert judge([renamed, *TWENTY], expected=21).result.counts["silent"] == 1
     assert judge([renamed, *TWENTY], expected=20).result.counts["silent"] == 0
+    # Two containers that share the GPUs were two starts: a third node, without a name, was silent.
+    pods = [replace(node("n0"), host=host, expected=2) for host in ("pod1", "pod2")]
+    assert judge(pods).result.counts["silent"] == 0
 
 
 def test_one_start_of_a_machine_under_two_names_is_told_apart_from_a_card() -> None:
@@ -397,6 +400,8 @@ def test_a_list_with_both_names_of_a_node_has_it_once(host: str) -> None:
     judged = judge([replace(TWENTY[0], host=host), *TWENTY[1:]], expected=listed)
     assert judged.result.good[0] == host and (len(judged.result.good), judged.result.bad) == (20, ())
     assert judge([*TWENTY[1:]], expected=listed).result.bad == ("n0",)
+    # They may be two all the same, of which one is silent.
+    assert "n0 and n0.example: if they are two" in finding(judged, "fleet.unexpected")
     # Two documents of two machines are two nodes, and of three names nobody knows which are one.
     assert len(judge([node("n0.example"), *TWENTY], expected=listed).result.good) == 21
     three = judge([*TWENTY], expected=(*listed, "n0.other"))
@@ -413,6 +418,18 @@ def test_a_machine_that_calls_itself_by_both_names_is_one_node() -> None:
         )
         assert judged.result.bad == ("n0",) and len(judged.result.nodes) == 20
         assert "n0.example" in finding(judged, "fleet.duplicate")
+
+
+def test_containers_of_one_machine_with_gpus_of_their_own_are_two_nodes() -> None:
+    """The one that failed first was a second document of the other, which was good."""
+    pod, other = (replace(node(host), boot_id="boot of the host") for host in ("pod", "pod.second"))
+    judged = judge([pod, replace(other, exit=1, written_wall_s=1050.0), *TWENTY])
+    assert (judged.result.bad, len(judged.result.nodes)) == (("pod.second",), 22)
+    # One that found no GPU has nothing but the start, and is another where both ran at the same time.
+    alone = replace(pod, exit=1, devices=(), figures=())
+    assert judge([alone, other, *TWENTY]).result.bad == ("pod",)
+    later = replace(alone, started_wall_s=1070.0, written_wall_s=1130.0)
+    assert judge([later, other, *TWENTY]).result.bad == ("pod.second",)
 
 
 def test_a_document_that_is_refused_is_its_nodes_cause() -> None:

@@ -86,11 +86,10 @@ def judge(
     nodes, told = _one_each(_by_one_name([document for document in documents if document.run == chosen]))
     told += _other_runs(documents, chosen)
     told += _renamed(nodes)
-    # A node under two names is one of the number that is expected.
-    machines = [frozenset(one.uuid for one in document.devices if one.uuid) for document in nodes.values()]
-    again = sum(count - 1 for cards, count in Counter(machines).items() if cards)
+    again = _again(nodes.values())
     if isinstance(expected, tuple):
-        expected = _listed_once(expected, nodes)
+        expected, listed_twice = _listed_once(expected, nodes)
+        told += listed_twice
     names = expected if isinstance(expected, tuple) else ()
     nodes, unexpected, unexpected_told = _expected_ones(nodes, expected)
     told += unexpected_told
@@ -164,18 +163,47 @@ def _pairs(names: Iterable[str]) -> dict[str, str]:
 
 def _by_one_name(documents: Sequence[NodeDocument]) -> Iterator[NodeDocument]:
     """The documents, those of a machine that calls itself by its short and its whole name under the whole one."""
-    marks: dict[str, set[str | None]] = defaultdict(set)
+    of: dict[str, list[NodeDocument]] = defaultdict(list)
     for one in documents:
-        marks[one.host] |= {one.boot_id, *(device.uuid for device in one.devices)} - {None}
-    same = {short: whole for short, whole in _pairs(marks).items() if marks[short] & marks[whole]}
+        of[one.host].append(one)
+    pairs = _pairs(of).items()
+    same = {short: whole for short, whole in pairs if any(_are_one(a, b) for a in of[short] for b in of[whole])}
     return (replace(one, host=same.get(one.host, one.host)) for one in documents)
 
 
-def _listed_once(expected: Sequence[str], nodes: Mapping[str, NodeDocument]) -> tuple[str, ...]:
-    """The list without the second name of a node that it has by its short and its whole name."""
-    pairs = ((short, whole) for short, whole in _pairs(expected).items() if not {short, whole} <= nodes.keys())
-    twice = {short if whole in nodes else whole for short, whole in pairs}
-    return tuple(name for name in expected if name not in twice)
+def _are_one(one: NodeDocument, other: NodeDocument) -> bool:
+    """Whether two documents are of one machine. Containers of one share its start: they have GPUs of their own, or run
+    at the same time."""
+    if _cards(one) and _cards(other):
+        return not _cards(one).isdisjoint(_cards(other))
+    apart = one.written_wall_s <= other.started_wall_s or other.written_wall_s <= one.started_wall_s
+    return apart and one.boot_id is not None and one.boot_id == other.boot_id
+
+
+def _cards(document: NodeDocument) -> frozenset[str]:
+    return frozenset(device.uuid for device in document.devices if device.uuid)
+
+
+def _again(documents: Iterable[NodeDocument]) -> int:
+    """How many documents are of a machine that left one under another name before: it is one of those expected.
+
+    Two that ran at the same time, as in two containers that share its GPUs, are two starts.
+    """
+    found, until = 0, dict[frozenset[str], float]()
+    for one in sorted(documents, key=lambda one: one.started_wall_s):
+        if cards := _cards(one):
+            found += until.get(cards, math.inf) <= one.started_wall_s
+            until[cards] = max(one.written_wall_s, until.get(cards, 0.0))
+    return found
+
+
+def _listed_once(expected: Sequence[str], nodes: Mapping[str, NodeDocument]) -> tuple[tuple[str, ...], list[Finding]]:
+    """The list without the second name of a node that it has by its short and its whole name, and what to say of it."""
+    pairs = {short: whole for short, whole in _pairs(expected).items() if not {short, whole} <= nodes.keys()}
+    twice = {short if whole in nodes else whole for short, whole in pairs.items()}
+    text = f"{_few([' and '.join(pair) for pair in pairs.items()])}: if they are two, one is missing here"
+    told = [_warning("fleet.unexpected", "nodes are listed by a short and a whole name: counted once", text)]
+    return tuple(name for name in expected if name not in twice), told if twice else []
 
 
 def _one_each(documents: Iterable[NodeDocument]) -> tuple[dict[str, NodeDocument], list[Finding]]:
