@@ -227,6 +227,8 @@ def test_a_module_of_torchscript_comes_back_to_where_it_was(surface: Surface, tm
     assert torch.jit.load(file)(x).device == torch.jit.load(buffer)(x).device == GPU
     assert torch.jit.load(file, map_location="cpu").weight.device.type == "cpu"
     assert torch.jit.load(file, map_location="cuda:1").weight.device == torch.device("cuda:1")
+    torch.jit.save(torch.jit.trace(lambda x: x * 2, x), file)  # a function has no state
+    assert torch.jit.load(file)(x).device == GPU
 
 
 def test_lengths_and_targets_go_to_the_scores_on_the_cpu(surface: Surface) -> None:
@@ -420,8 +422,11 @@ def test_classes_of_old(surface: Surface) -> None:
     assert not isinstance(x, torch.cuda.HalfTensor) and not isinstance(torch.ones(2), torch.cuda.FloatTensor)
     assert torch.FloatTensor(2).device.type == "cpu"
     assert isinstance(torch.ones(2), torch.FloatTensor) and not isinstance(x, torch.FloatTensor)
+    assert not isinstance(torch.ones(2).to_sparse(), torch.FloatTensor)
+    assert (torch.FloatTensor.dtype, torch.FloatTensor.layout) == (torch.float32, torch.strided)
     torch.set_default_tensor_type("torch.cuda.DoubleTensor")
     assert (torch.ones(1).dtype, torch.ones(1).device) == (torch.float64, GPU)
+    assert torch.Tensor(2, 3).device == GPU
     torch.set_default_tensor_type(torch.FloatTensor)
     assert (torch.ones(1).dtype, torch.ones(1).device.type) == (torch.float32, "cpu")
 

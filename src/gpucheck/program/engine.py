@@ -191,6 +191,7 @@ class World:
     `unmet` is the last request for memory that raised as out of memory: the program may go on with less.
     `count` is how many GPUs there are, None for as many as anybody asks for.
     `casts` are the weights that autocast has cast, by weight, until its region ends.
+    `home_of_classes` is where torch's default type of tensors is, which the default device does not change.
     `used_by` is the process that used a device first. `in_fork` gets the line and text of each error that is raised in
     a forked process, whose own notes nobody reads.
     """
@@ -215,6 +216,7 @@ class World:
     in_fork: Callable[[Place | None, str], None] = lambda place, text: None
     here: PerThread = field(default_factory=PerThread)
     casts: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
+    home_of_classes: str = "cpu"
 
     @contextlib.contextmanager
     def calling(self, name: str, device: torch.device | None) -> Iterator[None]:
@@ -561,15 +563,17 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         """Where a tensor lies that torch makes of nothing: where the call that is running has its own.
 
         Without such a call it was code in C++, whose device is not known unless it asks for none, as TorchScript's
-        `torch.ones(3)`; or a class of old that makes CPU tensors and that the function mode does not see: the line
-        says so.
+        `torch.ones(3)`; or a class of old that makes tensors of the default type and that the function mode does not
+        see: the line says so.
         """
         if self.world.here.calls:
             return _text(self.world.here.calls[-1][1])
         asks_for_none = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
         frame = user_frame(sys._getframe(3))
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
-        return "cpu" if asks_for_none or _OLD_CLASS.search(line) else None
+        if asks_for_none:
+            return "cpu"
+        return self.world.home_of_classes if _OLD_CLASS.search(line) else None
 
     def _note(self, out: Any, verdict: rules.Verdict, operands: Any, storages: list[Any]) -> None:
         claims = self.world.claims

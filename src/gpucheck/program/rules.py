@@ -69,7 +69,6 @@ _ALWAYS_RUN = {
     "avg_pool3d": ("avg_pool3d_out_cuda_frame", _INTEGERS),
     **{name: (f"{name}_cuda", _HALVES) for name in ("angle", "igamma", "igammac")},
     "histc": ("histc", _HALVES),
-    "logaddexp": ("logaddexp_cuda", ("complex64", "complex128")),
     "upsample_bicubic2d": ("upsample_bicubic2d_out_frame", ("uint8",)),
     **dict.fromkeys(
         ("upsample_bilinear2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),

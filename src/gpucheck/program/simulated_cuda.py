@@ -843,14 +843,19 @@ class _OldClass(type):
 
     def __instancecheck__(cls, value: Any) -> bool:
         device = cls.surface.device_of(value)
-        return device is not None and (device.type == "cuda") == cls.is_cuda and value.dtype == cls.plain.dtype
+        if device is None or value.layout != torch.strided:
+            return False
+        return (device.type == "cuda") == cls.is_cuda and value.dtype == cls.plain.dtype
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls.plain, name)
 
 
 def _old_classes(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
         plain = getattr(torch, f"{name}Tensor")
         for owner in (torch, torch.cuda):
-            named = {"plain": plain, "dtype": plain.dtype, "is_cuda": owner is torch.cuda, "__module__": owner.__name__}
+            named = {"plain": plain, "is_cuda": owner is torch.cuda, "__module__": owner.__name__}
             yield owner, plain.__name__, _OldClass(plain.__name__, (), {"surface": surface, **named})
 
 
@@ -877,7 +882,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.UntypedStorage, "cuda", functools.partialmethod(_storage_to_device, surface)),
         (torch.UntypedStorage, "__new__", functools.partial(_new_storage, surface)),
         (torch.UntypedStorage, "device", property(functools.partial(_storage_device, surface))),
-        (torch, "set_default_tensor_type", _default_type()),
+        (torch, "set_default_tensor_type", functools.partial(_set_default_type, surface.world)),
         *_of_files(surface),
         *_of_scripts(surface),
         *_of_dlpack(surface),
@@ -1040,19 +1045,13 @@ def _of_dlpack(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     yield numpy, "from_dlpack", from_dlpack
 
 
-def _default_type() -> Callable[..., None]:
+def _set_default_type(world: World, kind: Any) -> None:
     """`torch.set_default_tensor_type`: the dtype of a class, and its device where that is a GPU, or was."""
-    before = [False]
-
-    def set_default_tensor_type(kind: Any) -> None:
-        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
-        torch.set_default_dtype(getattr(torch, name.rpartition(".")[2]).dtype)
-        is_cuda = ".cuda." in name
-        if is_cuda or before[0]:
-            torch.set_default_device("cuda" if is_cuda else None)
-        before[0] = is_cuda
-
-    return set_default_tensor_type
+    name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+    torch.set_default_dtype(getattr(torch, name.rpartition(".")[2]).dtype)
+    before, world.home_of_classes = world.home_of_classes, "cuda:0" if ".cuda." in name else "cpu"
+    if {before, world.home_of_classes} != {"cpu"}:
+        torch.set_default_device("cuda" if ".cuda." in name else None)
 
 
 # What makes a tensor and asks no mode.
@@ -1101,7 +1100,8 @@ def _of_scripts(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
 
     def keeping(save: Any) -> Callable[..., Any]:
         def kept(m: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            saved[_file_of(f)] = {name: claims.device(one) for name, one in m.state_dict().items()}
+            states = {} if isinstance(m, torch.jit.ScriptFunction) else m.state_dict()
+            saved[_file_of(f)] = {name: claims.device(one) for name, one in states.items()}
             return save(m, f, *args, **kwargs)
 
         return kept
