@@ -21,7 +21,7 @@ import pytest
 import torch
 from torch import nn
 
-from gpucheck.program import rules
+from gpucheck.program import placement, rules
 from gpucheck.program.engine import DeviceMismatch, World
 from gpucheck.program.run import hooks
 from gpucheck.program.simulated_cuda import Surface, claimed
@@ -414,6 +414,17 @@ def test_a_fork_of_a_process_that_used_cuda_cannot_use_it(used: bool, call: Any,
     os.close(write)
     with os.fdopen(read) as told:
         assert told.read() == raised
+
+
+@pytest.mark.parametrize(
+    ("divided", "is_of_device"),
+    [(lambda: 1 // 0, False), (lambda: torch.ones(2, dtype=torch.long) // torch.zeros(2, dtype=torch.long), True)],
+)
+def test_only_a_kernel_of_a_cpu_divides_by_zero_for_want_of_a_gpu(divided: Any, is_of_device: bool) -> None:
+    """A division of the program's own was no error of its, but the end of what could be judged."""
+    with pytest.raises((ZeroDivisionError, RuntimeError)) as raised:
+        divided()
+    assert placement.is_of_device(raised.value, f"{raised.type.__name__}: {raised.value}") is is_of_device
 
 
 def test_classes_of_old(surface: Surface) -> None:

@@ -756,6 +756,8 @@ def _said(error: BaseException) -> str:
 
 def is_of_device(error: BaseException, text: str) -> bool:
     """Return whether this machine or build, without the device, may be the cause of an error."""
+    if isinstance(error, ZeroDivisionError):  # Python's own; a CPU's kernel raises a RuntimeError of this name
+        return False
     return isinstance(error, (NotImplementedError, ImportError)) or any(one in text.lower() for one in OF_THE_DEVICE)
 
 
