@@ -504,6 +504,8 @@ def test_a_file_that_was_edited_while_its_program_ran_says_nothing(tmp_path: Pat
     written_s = file.stat().st_mtime
     assert Sources(written_s).said(str(file), 7)[0] == PROGRAM.splitlines()[6].strip()
     assert Sources(written_s - 1).said(str(file), 7) == (None, None, None)
+    os.utime(file, (0, written_s + 86400))  # unpacked in another time zone, or on a disk whose clock is ahead
+    assert Sources(written_s - 1).said(str(file), 7)[0] == PROGRAM.splitlines()[6].strip()
 
 
 def test_a_source_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:

@@ -362,7 +362,8 @@ class Sources:
         if file not in self._files:
             self._files[file] = [], None
             with contextlib.suppress(OSError, SyntaxError, ValueError):
-                if Path(file).stat().st_mtime <= self._began_s:
+                # A time that is still to come is that of a wrong clock, and no edit's.
+                if not self._began_s < Path(file).stat().st_mtime <= time.time():
                     text = Path(file).read_text(encoding="utf-8")
                     self._files[file] = text.splitlines(), ast.parse(text)
         return self._files[file]
