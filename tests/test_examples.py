@@ -287,6 +287,11 @@ def test_arguments_with_half_a_quote_are_wrong_usage(tmp_path: Path) -> None:
 
 
 @needs_bash
+def test_an_empty_argument_at_the_end_stays_one(tmp_path: Path) -> None:
+    assert acted(tmp_path, arguments="--label ''")[1].endswith("<--label><>")
+
+
+@needs_bash
 def test_nothing_in_an_input_is_run(tmp_path: Path) -> None:
     evil = '$(touch owned) `touch owned`; touch owned & "; touch owned'
     for place, name in enumerate(("device", "config", "require", "command", "output")):
