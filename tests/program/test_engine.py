@@ -437,7 +437,13 @@ def test_classes_of_old(surface: Surface) -> None:
     assert (torch.FloatTensor.dtype, torch.FloatTensor.layout) == (torch.float32, torch.strided)
     torch.set_default_tensor_type("torch.cuda.DoubleTensor")
     assert (torch.ones(1).dtype, torch.ones(1).device) == (torch.float64, GPU)
-    assert torch.Tensor(2, 3).device == GPU
+    for made in (torch.Tensor(2, 3), torch.Tensor([[1, 2]]), torch.Tensor(np.ones(2)), torch.Tensor(np.ones(2, "f4"))):
+        assert (made.device, (made + torch.ones(2, 1)[:1]).device) == (GPU, GPU)
+    assert (
+        torch.from_numpy(np.ones(2)).float().device.type
+        == torch.tensor([1], device="cpu").double().device.type
+        == "cpu"
+    )
     torch.set_default_tensor_type(torch.FloatTensor)
     assert (torch.ones(1).dtype, torch.ones(1).device.type) == (torch.float32, "cpu")
 

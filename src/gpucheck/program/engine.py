@@ -380,8 +380,16 @@ class World:
 _OF_DATA = torch.ops.aten.lift_fresh.default
 # How the allocator of a CPU says that it has no memory.
 _REFUSED_BYTES = re.compile(r"you tried to allocate (\d+) bytes")
+_COPY = torch.ops.aten._to_copy.default
 # `torch.Tensor(3)`.
 _OLD_CLASS = re.compile(r"\bTensor\(")
+
+
+def _is_by_class() -> bool:
+    """Return whether the user's line makes a tensor by a class of old."""
+    frame = user_frame(sys._getframe(1))
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
+    return _OLD_CLASS.search(line) is not None
 
 
 @cache
@@ -477,6 +485,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             # What `torch.tensor` makes of data in torch's own code lies where the call that is running has its own.
             args = _numbers(func, args)
             is_data = func is _OF_DATA and self.world.here.handling > 0
+            if self.world.home_of_classes != "cpu" and func in (_OF_DATA, _COPY) and not self.world.here.calls:
+                is_data |= _is_by_class()  # which moves it to where its type has its tensors
             given = [] if is_data else list(_operands(func, args, kwargs))
             for one in args if self.world.has_values else ():
                 if isinstance(one, torch.UntypedStorage):  # which `Tensor.set_` takes of the tensor's device alone
@@ -569,11 +579,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         if self.world.here.calls:
             return _text(self.world.here.calls[-1][1])
         asks_for_none = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
-        frame = user_frame(sys._getframe(3))
-        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
-        if asks_for_none:
-            return "cpu"
-        return self.world.home_of_classes if _OLD_CLASS.search(line) else None
+        return self.world.home_of_classes if _is_by_class() else "cpu" if asks_for_none else None
 
     def _note(self, out: Any, verdict: rules.Verdict, operands: Any, storages: list[Any]) -> None:
         claims = self.world.claims
