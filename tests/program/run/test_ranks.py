@@ -767,6 +767,9 @@ def test_a_hang_stays_the_answer_where_its_timeout_ended_the_job(tmp_path: Path)
     assert (finding.verdict, finding.title) == ("fail", "the job hangs: rank 1 missing")
     # Whose timeout came first is no cause: rank 0 was told as the one that ended first.
     assert [one.id for one in others] == ["run.ranks.straggler"]
+    # What killed one that waited is.
+    assert "out-of-memory killer" in ranks.findings(ends(-signal.SIGKILL))[1].message
+    assert ranks.findings(ends(-signal.SIGSEGV))[1].id == "run.ranks.ended"
     # One that had ended before the ranks were asked may be.
     assert [one.id for one in ranks.findings(ends(1, (1, 2)))][1] == "run.ranks.ended"
     # Nothing came after the call, and all ended well.

@@ -901,8 +901,10 @@ def _of_end(found: RanksResult) -> Finding | None:
     # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
     left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
     # Who waited in the call when the ranks were asked ends by its timeout, or by whoever ended the job that hung.
-    waited = not left and first.state is not None and found.hang is not None and first.rank in found.hang.inside
-    if found.hang is not None and not found.hang.resumed and (waited or code == -signal.SIGTERM):
+    # Another signal, as the out-of-memory killer's or a crash's, is a cause of its own.
+    waited = not left and first.state is not None and (code > 0 or -code in (signal.SIGABRT, *_FROM_OUTSIDE))
+    hang = found.hang
+    if hang and not hang.resumed and ((waited and first.rank in hang.inside) or code == -signal.SIGTERM):
         return None
     why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
     others = [one.rank for one in failed if one is not first]
