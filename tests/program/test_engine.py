@@ -229,6 +229,8 @@ def test_a_module_of_torchscript_comes_back_to_where_it_was(surface: Surface, tm
     assert torch.jit.load(file, map_location="cuda:1").weight.device == torch.device("cuda:1")
     torch.jit.save(torch.jit.trace(lambda x: x * 2, x), file)  # a function has no state
     assert torch.jit.load(file)(x).device == GPU
+    torch.jit.save(torch.jit.freeze(traced.eval()), file)  # its weights are constants
+    assert torch.jit.load(file)(x).device == GPU
 
 
 def test_lengths_and_targets_go_to_the_scores_on_the_cpu(surface: Surface) -> None:

@@ -845,7 +845,7 @@ class _OldClass(type):
         device = cls.surface.device_of(value)
         if device is None or value.layout != torch.strided:
             return False
-        return (device.type == "cuda") == cls.is_cuda and value.dtype == cls.plain.dtype
+        return bool((device.type == "cuda") == cls.is_cuda and value.dtype == cls.plain.dtype)
 
     def __getattr__(cls, name: str) -> Any:
         return getattr(cls.plain, name)
@@ -1098,10 +1098,18 @@ def _of_scripts(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     load, claims = torch.jit.load, surface.world.claims
     saved: dict[Any, dict[str, torch.device | None]] = {}
 
+    def held(m: Any) -> Iterator[tuple[str, Any]]:
+        """Tensors of a module, and of its code, as a frozen one has its weights there: they lie on one device."""
+        if not isinstance(m, torch.jit.ScriptFunction):  # which has no state
+            yield from m.state_dict().items()
+        graph = getattr(m, "inlined_graph", None)
+        for node in graph.findAllNodes("prim::Constant") if graph is not None else ():
+            if node.hasAttribute("value") and node.kindOf("value") == "t" and node.t("value").dim():
+                yield "a constant's", node.t("value")
+
     def keeping(save: Any) -> Callable[..., Any]:
         def kept(m: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            states = {} if isinstance(m, torch.jit.ScriptFunction) else m.state_dict()
-            saved[_file_of(f)] = {name: claims.device(one) for name, one in states.items()}
+            saved[_file_of(f)] = {name: claims.device(one) for name, one in held(m)}
             return save(m, f, *args, **kwargs)
 
         return kept
@@ -1109,7 +1117,7 @@ def _of_scripts(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     def loading(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         target = device_of(map_location)
         made = load(f, map_location if target is None or _is_real(target) else CPU, *args, **kwargs)
-        for name, one in made.state_dict().items():
+        for name, one in held(made):
             device = target or saved.get(_file_of(f), {}).get(name)
             if device is not None and device.type in CLAIMED:
                 surface.world.use(device)
