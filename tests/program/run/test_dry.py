@@ -603,7 +603,7 @@ def test_a_traceback_shows_no_frame_of_ours(dry: Dry) -> None:
     ("given", "told"),
     [
         (("--dry", "gpu", "mlp.py"), "--dry must be cuda, cuda:SIZE or cuda:NAME"),
-        (("--dry", "cuda:A100", "mlp.py"), "NVIDIA A100-SXM4-80GB"),
+        (("--dry", "cuda:A100", "mlp.py"), "give a size, or one of A100-SXM4-80GB"),
         (("--dry", "cuda:3", "mlp.py"), "one device, which is cuda:0"),
         (("--steps", "3", "mlp.py"), "--steps needs --dry"),
         (("--dry", "cuda", "--trace", "3", "mlp.py"), "exclude each other"),
