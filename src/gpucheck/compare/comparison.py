@@ -468,9 +468,7 @@ def _too_slow(row: ComparedRow, most: float) -> bool:
     """Return whether a row is slower by more than all that stands beside it, too few runs too, could explain."""
     beside = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
     least = row.ratio if row.ci_low is None else row.ci_low
-    # A device's own clock does not count what the host waits for.
-    call_s = row.new_s if row.new_device == "cpu" else None
-    return not not_comparable(row.differences) and least > (1 + most) * config.bridge(beside, call_s)
+    return not not_comparable(row.differences) and least > (1 + most) * config.bridge(beside, row.new_s)
 
 
 def _unclear(row: ComparedRow, most: float) -> str:
