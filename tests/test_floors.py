@@ -51,8 +51,8 @@ FLOORS = {
 }
 
 # The files of each package (`.` is what lies beside them) and their statements, docstrings not among these. A package
-# that grows past a figure fails the test; raise the figure in the same commit, with the reason for the last growth above
-# it (the log has the earlier ones), and lower it where it shrank.
+# that grows past one fails the test; raise the figure in the same commit, with the reason for its last growth above
+# it (the log has those before), and lower it where it shrank.
 SIZES = {
     # What each command refuses is refused by the api too; a missing dependency is told before anything is imported.
     ".": (13, 1121),
