@@ -14,7 +14,14 @@ Row = TypeVar("Row")
 # As like as this is a slip; at difflib's usual 0.6 `--device` is one of `--device-arrival`.
 SLIP = 0.65
 # What torch and others call a dtype; by spelling, `float` would be float64.
-_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "fp16": "float16", "fp32": "float32"}
+_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "bf16": "bfloat16",
+}
 
 
 def slip(name: str, known: Iterable[str], cutoff: float = SLIP) -> str | None:
