@@ -167,8 +167,7 @@ TURNS_S = 0.1
 def bridge(disturbances: Iterable[str], call_s: float | None = None) -> float:
     """Return how many times lower than it should be a figure can be for all of these together; 1 for none.
 
-    `call_s` is what a call took, in seconds: on a busy machine all of a short one can be waiting (infinity). No row is
-    flagged for that whose clock, the device's own, does not count the waiting.
+    `call_s` is what a call took, in seconds: on a busy machine all of a short one can be waiting (infinity).
     """
     names = list(disturbances)
     times = math.prod(BRIDGES[one][0] for one in names)

@@ -15,9 +15,14 @@ Row = TypeVar("Row")
 SLIP = 0.6
 # What torch and others call a dtype; by spelling, `float` would be float64.
 _DTYPES = {
-    "float": "float32", "double": "float64", "half": "float16",
-    "fp16": "float16", "fp32": "float32", "fp64": "float64", "bf16": "bfloat16",
-}  # fmt: skip
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp64": "float64",
+    "bf16": "bfloat16",
+}
 
 
 def slip(name: str, known: Iterable[str], cutoff: float = SLIP) -> str | None:

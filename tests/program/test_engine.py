@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import copy
 import functools
@@ -9,6 +10,7 @@ import gc
 import io
 import os
 import pickle
+import queue
 import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -186,16 +188,45 @@ def test_what_torch_runs_in_python_makes_its_tensors_where_the_call_is(surface: 
 @pytest.mark.parametrize(
     "restore",
     [
-        lambda state: torch.set_rng_state(state),
-        lambda state: torch.cuda.set_rng_state_all([state]),
-        lambda state: torch.Generator().set_state(state),
+        lambda to: torch.set_rng_state(to(torch.get_rng_state())),
+        lambda to: torch.cuda.set_rng_state_all([*map(to, torch.cuda.get_rng_state_all())]),
+        lambda to: torch.Generator().set_state(to(torch.get_rng_state())),
     ],
 )
 def test_the_state_of_a_generator_is_read_on_the_host(surface: Surface, restore: Any) -> None:
     """As a checkpoint has it that was loaded with map_location="cuda"."""
-    restore(torch.get_rng_state())
+    restore(torch.Tensor.cpu)
     with pytest.raises(TypeError, match="must be a torch"):
-        restore(torch.get_rng_state().cuda())
+        restore(torch.Tensor.cuda)
+
+
+@pytest.mark.parametrize(
+    "restore",
+    [
+        lambda: torch.set_rng_state(torch.cuda.get_rng_state()),
+        lambda: torch.cuda.set_rng_state_all([torch.get_rng_state()]),
+        lambda: torch.Generator("cuda").set_state(torch.Generator().get_state()),
+    ],
+)
+def test_a_state_of_another_kind_of_generator_is_refused(surface: Surface, restore: Any) -> None:
+    generator = torch.Generator("cuda")
+    state = generator.get_state()
+    first = torch.rand(3, device="cuda", generator=generator)
+    assert torch.equal(torch.rand(3, device="cuda", generator=generator.set_state(state)), first)
+    torch.cuda.set_rng_state_all([torch.zeros(16, dtype=torch.uint8), torch.cuda.get_rng_state()])
+    with pytest.raises(RuntimeError, match=r"state is wrong size|RNG state size"):
+        restore()
+
+
+def test_a_module_of_torchscript_comes_back_to_where_it_was(surface: Surface, tmp_path: Any) -> None:
+    x, file, buffer = torch.ones(2, device="cuda"), str(tmp_path / "module.pt"), io.BytesIO()
+    traced = torch.jit.trace(nn.Linear(2, 2).cuda(), x)
+    traced.save(file)
+    torch.jit.save(traced, buffer)
+    buffer.seek(0)
+    assert torch.jit.load(file)(x).device == torch.jit.load(buffer)(x).device == GPU
+    assert torch.jit.load(file, map_location="cpu").weight.device.type == "cpu"
+    assert torch.jit.load(file, map_location="cuda:1").weight.device == torch.device("cuda:1")
 
 
 def test_lengths_and_targets_go_to_the_scores_on_the_cpu(surface: Surface) -> None:
@@ -388,6 +419,40 @@ def test_classes_of_old(surface: Surface) -> None:
     assert (x.device, x.tolist(), isinstance(x, torch.cuda.FloatTensor)) == (GPU, [1.0, 2.0], True)
     assert not isinstance(x, torch.cuda.HalfTensor) and not isinstance(torch.ones(2), torch.cuda.FloatTensor)
     assert torch.FloatTensor(2).device.type == "cpu"
+    assert isinstance(torch.ones(2), torch.FloatTensor) and not isinstance(x, torch.FloatTensor)
+    torch.set_default_tensor_type("torch.cuda.DoubleTensor")
+    assert (torch.ones(1).dtype, torch.ones(1).device) == (torch.float64, GPU)
+    torch.set_default_tensor_type(torch.FloatTensor)
+    assert (torch.ones(1).dtype, torch.ones(1).device.type) == (torch.float32, "cpu")
+
+
+def test_a_storage_says_where_it_is(surface: Surface) -> None:
+    x = torch.ones(2, device="cuda")
+    assert (x.untyped_storage().device, x.storage().is_cuda, x.is_shared()) == (GPU, True, True)
+    assert torch.UntypedStorage(8, device="cuda").device == GPU == torch.ones(2).untyped_storage().cuda().device
+    assert torch.UntypedStorage(8).device.type == "cpu" == x.untyped_storage().cpu().device.type
+    with warnings.catch_warnings():  # a worker's collate function makes its batches so: not of the numbers in it
+        warnings.simplefilter("error")
+        shared = torch.ones(2)._typed_storage()
+        assert torch.ones(0).new(shared).data_ptr() == shared._data_ptr()
+
+
+def test_a_traced_function_runs_with_its_constants(surface: Surface) -> None:
+    x = torch.ones(2, device="cuda")
+    traced = torch.jit.trace(lambda x: x * 2 + 1, x)
+    assert (traced(x).tolist(), traced(x).device) == ([3.0, 3.0], GPU)
+
+
+def test_a_thread_without_an_object_is_followed(surface: Surface) -> None:
+    made: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
+
+    def cast(x: torch.Tensor) -> None:
+        with torch.autocast("cuda"):
+            made.put(x @ x)
+
+    _thread.start_new_thread(cast, (torch.ones(2, 2, device="cuda"),))
+    out = made.get(timeout=20)
+    assert (out.dtype, out.device) == (torch.float16, GPU)
 
 
 SCRIPT = """
@@ -616,6 +681,9 @@ def test_numpy_takes_no_gpu_tensor_by_dlpack(surface: Surface) -> None:
     x = torch.ones(3, device="cuda")
     assert np.from_dlpack(x.cpu()).tolist() == [1.0, 1.0, 1.0]
     assert x.__dlpack_device__() == (2, 0) and x.cpu().__dlpack_device__() == (1, 0)
+    assert x.__cuda_array_interface__["shape"] == (3,)
+    with pytest.raises(AttributeError, match="non-CUDA tensor type"):
+        _ = x.cpu().__cuda_array_interface__
     with pytest.raises(BufferError, match=r"^Unsupported device in DLTensor\."):
         np.from_dlpack(x)
     assert len(surface.world.refused) == 1

@@ -182,6 +182,14 @@ def adam(**more: Any) -> torch.Tensor:
     return weight
 
 
+def backward_to(loss: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    number = torch.tensor(1.0, requires_grad=True)
+    made = loss(number)
+    made.backward()
+    assert number.grad is not None and number.grad.device.type == "cpu"
+    return made
+
+
 def factors() -> torch.Tensor:
     x = gpu(3)
     torch._foreach_addcmul_([x], [gpu(3)], [gpu(3)], torch.tensor([0.5]))
@@ -221,7 +229,15 @@ LEGAL: dict[str, Callable[[], torch.Tensor]] = {
     "new_tensor": lambda: gpu(2) * gpu(1).new_tensor([1.0, 2.0]) * torch.ones(2).new_tensor([1.0, 2.0], device="cuda"),
     "tensor": lambda: gpu(2) + torch.tensor(gpu(2)),
     "normal": lambda: gpu(2) + torch.normal(gpu(2), 1.0) + torch.normal(0.0, 1.0, (2,), device="cuda"),
-    "new": lambda: gpu(2) + gpu(1).new([1.0, 2.0]) + gpu(1).new(2).fill_(1),
+    "new": lambda: gpu(2) + gpu(1).new([1.0, 2.0]) + gpu(1).new(2).fill_(1) + gpu(1).new(gpu(2)),
+    "set_": lambda: torch.empty(0, device="cuda").set_(gpu(2).untyped_storage()),
+    "offsets": lambda: torch.nested.nested_tensor_from_jagged(gpu(4, 2), places(0, 2, 4)).values(),
+    "linspace of a device": lambda: torch.linspace(0, 1, 2, device="cuda", out=gpu(2)),
+    "normal of a device": lambda: torch.normal(0.0, 1.0, (2,), device="cuda", out=gpu(2)),
+    "range": lambda: torch.range(0, 1, device="cuda"),
+    "kl_div": lambda: backward_to(lambda number: F.kl_div(gpu(3), number)),
+    "poisson_nll_loss": lambda: backward_to(lambda number: F.poisson_nll_loss(gpu(3), number, full=True)),
+    "bernoulli": lambda: torch.bernoulli(torch.ones(2), out=gpu(2)),
     "a tangent": lambda: dual(gpu(2, 3), torch.ones(3, 2)),
     "_new_zeros_with_same_feature_meta": lambda: torch.func.jvp(lambda x: x * 2, (gpu(3),), (torch.ones(3),))[0],
     "csr of lists": lambda: torch.sparse_csr_tensor([0, 1, 2], [0, 1], gpu(2)).values(),
@@ -255,6 +271,7 @@ ON_HOST: dict[str, Callable[[], torch.Tensor]] = {
     "normal, size": lambda: torch.ones(2) + torch.normal(mean=0.0, std=1.0, size=[places(2)[0]]),
     "pad_sequence": lambda: nn.utils.rnn.pad_sequence([torch.ones(2), gpu(3)]),
     "dlpack": lambda: torch.ones(3) + torch.from_dlpack(torch.ones(3)),
+    "bernoulli": lambda: torch.bernoulli(gpu(2), out=torch.ones(2)),
 }
 
 
@@ -319,6 +336,19 @@ ILLEGAL: dict[str, Callable[[], object]] = {
     "out of a difference": lambda: torch.diff(gpu(3), n=0, out=torch.ones(3)),
     "out of a list": lambda: torch.max(gpu(2, 2), 0, out=(gpu(2), torch.ones(2, dtype=torch.long))),
     "a tangent": lambda: torch.func.jvp(torch.sin, (gpu(3),), (torch.ones(3),)),
+    "a class of the CPU's": lambda: torch.LongTensor(gpu(2, dtype=torch.long)),
+    "a class of CUDA's": lambda: torch.cuda.FloatTensor(torch.ones(2)),
+    "new": lambda: gpu(2).new(torch.ones(2)),
+    "set_": lambda: gpu(2).set_(torch.ones(2).untyped_storage()),
+    "set_ to the GPU's": lambda: torch.empty(0).set_(gpu(2).storage(), 0, (2,)),
+    "offsets": lambda: torch.nested.nested_tensor_from_jagged(gpu(4, 2), torch.tensor([0, 2, 4])),
+    "offsets of lengths": lambda: torch.nested.nested_tensor_from_jagged(gpu(4, 2), lengths=torch.tensor([2, 2])),
+    "linspace elsewhere": lambda: torch.linspace(0, 1, 2, device="cuda", out=torch.ones(2)),
+    "zeros elsewhere": lambda: torch.zeros(2, device="cuda", out=torch.ones(2)),
+    "randn elsewhere": lambda: torch.randn(2, device="cuda", out=torch.ones(2)),
+    "normal elsewhere": lambda: torch.normal(0.0, 1.0, (2,), device="cuda", out=torch.ones(2)),
+    "a factory of the CPU's": lambda: torch.arange(2.0, device="cpu", out=gpu(2)),
+    "kl_div": lambda: F.kl_div(gpu(3), torch.ones(3)),
     "a second GPU": lambda: gpu(3) + torch.ones(3, device="cuda:1"),
 }
 
@@ -368,6 +398,29 @@ def test_cuda_runs_no_kernel_for_no_integers(kernel: str) -> None:
     refused: Any = pytest.raises(NotImplementedError) if kernel == "dot" else contextlib.nullcontext()
     with claimed(World()), refused:
         EMPTY[kernel](lambda *shape: gpu(*shape, dtype=torch.long))
+
+
+HALVES: dict[str, tuple[torch.dtype, Callable[[torch.Tensor], object]]] = {
+    "angle_cuda": (torch.float16, torch.angle),
+    "igamma_cuda": (torch.bfloat16, lambda x: torch.special.gammainc(x, x)),
+    "igammac_cuda": (torch.float16, lambda x: torch.igammac(x, x)),
+    "histc": (torch.bfloat16, torch.histc),
+    "upsample_bilinear2d_out_frame": (torch.uint8, lambda x: F.interpolate(x[None, None], (4, 4), mode="bilinear")),
+    "upsample_bicubic2d_out_frame": (torch.uint8, lambda x: F.interpolate(x[None, None], (4, 4), mode="bicubic")),
+    "addmm_cuda": (torch.float8_e5m2, lambda x: x @ x),
+    "logaddexp_cuda": (torch.complex64, lambda x: torch.logaddexp(x, x)),
+}
+
+
+@pytest.mark.parametrize("kernel", HALVES)
+def test_cuda_has_no_kernel_for_each_dtype_of_a_cpu(kernel: str) -> None:
+    dtype, call = HALVES[kernel]
+    with claimed(World()):
+        call(torch.ones(2, 2).to(dtype))
+        call(gpu(2, 2))
+        torch.igamma(gpu(2).half(), gpu(2))  # which is one of float32
+        with pytest.raises(NotImplementedError, match=f'"{kernel}" not implemented for'):
+            call(gpu(2, 2).to(dtype))
 
 
 def test_every_row_has_a_call() -> None:

@@ -134,7 +134,7 @@ class Figure:
     `why` beside a value says that it is no figure of what is asked for, but about its upper bound: it can miss the
     threshold, and never meet it. `doubt` is why a known figure still decides nothing, `causes` what may have made it as
     low as it is. `best` is what the fastest window alone gives, None where no window is known, and `call_s` the time of
-    a call in it.
+    a call in it by the host's clock, which counts what the host waits for.
     """
 
     label: str
@@ -184,7 +184,7 @@ def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None, peak: Ce
         doubt="more than the device can do" if beyond else ceiling.doubt if ceiling else "",
         causes=tuple(LASTING[flag] for flag in runs.flagged(one, LASTING)),
         best=value * time_s.median / fastest if fastest else None,
-        call_s=fastest or time_s.median,
+        call_s=(fastest or time_s.median) if one.method.clock == "host" else None,
     )
 
 

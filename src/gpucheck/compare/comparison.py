@@ -468,6 +468,7 @@ def _too_slow(row: ComparedRow, most: float) -> bool:
     """Return whether a row is slower by more than all that stands beside it, too few runs too, could explain."""
     beside = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
     least = row.ratio if row.ci_low is None else row.ci_low
+    # A machine is busy only for rows by the host's clock, copies of a GPU as they are called among them.
     return not not_comparable(row.differences) and least > (1 + most) * config.bridge(beside, row.new_s)
 
 

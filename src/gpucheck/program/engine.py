@@ -9,6 +9,7 @@ unknown and is never a finding.
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import os
 import re
@@ -153,7 +154,7 @@ class DeviceMismatch(Exception):
 # The mismatch as an error of a class of Python's, by which a program catches it and a traceback names it.
 _RAISED: dict[type[Exception], Any] = {
     kind: type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"})
-    for kind in (RuntimeError, TypeError, BufferError)
+    for kind in (RuntimeError, TypeError, BufferError, AssertionError)
 }
 
 
@@ -377,8 +378,8 @@ class World:
 _OF_DATA = torch.ops.aten.lift_fresh.default
 # How the allocator of a CPU says that it has no memory.
 _REFUSED_BYTES = re.compile(r"you tried to allocate (\d+) bytes")
-# `torch.FloatTensor(2, 3)`, `torch.Tensor(3)`.
-_OLD_CLASSES = re.compile(r"\b(Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)?Tensor\(")
+# `torch.Tensor(3)`.
+_OLD_CLASS = re.compile(r"\bTensor\(")
 
 
 @cache
@@ -400,6 +401,16 @@ def _operands(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Iterator[t
                     yield f"{name}[{index}]", written.get(name, False), item
 
 
+def _numbers(func: torch._ops.OpOverload, args: Any) -> Any:
+    """Arguments of an operation. Of numbers alone, as TorchScript's constants are, torch makes no tensors by itself."""
+    if not args or not isinstance(args[0], (int, float, complex)) or any(isinstance(one, Tensor) for one in args):
+        return args
+    kinds = [str(one.type) for one in func._schema.arguments]
+    return tuple(
+        torch.tensor(one, device=CPU) if kind == "Tensor" else one for one, kind in zip(args, kinds, strict=False)
+    )
+
+
 def _is_on_cuda(one: rules.Verdict | rules.Operand) -> bool:
     return one.device is not None and one.device.startswith("cuda")
 
@@ -410,15 +421,15 @@ def _base(func: torch._ops.OpOverload) -> str:
     return name.removeprefix("aten::").removesuffix("_")
 
 
-def _check_integers(func: torch._ops.OpOverload, given: Sequence[tuple[str, bool, Tensor]]) -> None:
-    """Raise where CUDA has no kernel for integers, as torch does."""
-    kernel = rules.NO_INTEGERS.get(_base(func))
-    if kernel is None:
+def _check_kernel(func: torch._ops.OpOverload, given: Sequence[tuple[str, bool, Tensor]]) -> None:
+    """Raise where CUDA has no kernel for a dtype that a CPU has one for, as torch does."""
+    kernel, refused = rules.NO_KERNELS.get(_base(func), ("", ()))
+    if not kernel or given[0][2].layout != torch.strided:
         return
-    first = given[0][2]
+    dtype = functools.reduce(torch.promote_types, (tensor.dtype for _, _, tensor in given[:2]))
     is_run = kernel in rules.RUN_FOR_NONE or all(tensor.numel() for _, _, tensor in given)
-    if is_run and first.layout == torch.strided and not (first.is_floating_point() or first.is_complex()):
-        kind = first.type().rpartition(".")[2].removesuffix("Tensor")
+    if is_run and str(dtype).removeprefix("torch.") in refused:
+        kind = torch.empty(0, dtype=dtype, device=CPU).type().rpartition(".")[2].removesuffix("Tensor")
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{kind}'")
 
 
@@ -462,8 +473,12 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             return func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             # What `torch.tensor` makes of data in torch's own code lies where the call that is running has its own.
+            args = _numbers(func, args)
             is_data = func is _OF_DATA and self.world.here.handling > 0
             given = [] if is_data else list(_operands(func, args, kwargs))
+            for one in args if self.world.has_values else ():
+                if isinstance(one, torch.UntypedStorage):  # which `Tensor.set_` takes of the tensor's device alone
+                    given.append(("source", False, torch.empty(0, dtype=torch.uint8, device=CPU).set_(one)))
             if any(is_traceable_wrapper_subclass(tensor) for _, _, tensor in given):
                 return NotImplemented  # what it wraps comes by here itself
             verdict, operands = self._judged(func, given, kwargs)
@@ -539,7 +554,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             called = world.here.calls[-1][0] if world.here.calls else name.partition("::")[2]
             world.refuse(verdict, operands, called)
         if _is_on_cuda(verdict):
-            _check_integers(func, given)
+            _check_kernel(func, given)
         return verdict, operands
 
     def _made_where(self, func: Any, kwargs: Any) -> str | None:
@@ -554,7 +569,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         asks_for_none = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
         frame = user_frame(sys._getframe(3))
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
-        return "cpu" if asks_for_none or _OLD_CLASSES.search(line) else None
+        return "cpu" if asks_for_none or _OLD_CLASS.search(line) else None
 
     def _note(self, out: Any, verdict: rules.Verdict, operands: Any, storages: list[Any]) -> None:
         claims = self.world.claims

@@ -369,8 +369,8 @@ _RUN_DRY = of(
     Id(
         "run.dry.dtype",
         "operands have one data type",
-        "An operation got operands whose data types it does not accept together, or integers for which CUDA has "
-        "no kernel, or autocast refuses it.",
+        "An operation got operands whose data types it does not accept together, or one for which CUDA has no "
+        "kernel, or autocast refuses it.",
         "convert one of them, or put the line under autocast; if autocast refuses binary_cross_entropy, use "
         "binary_cross_entropy_with_logits",
     ),

@@ -433,7 +433,7 @@ MOST_SAID = 300
 # Words of errors that a build or a machine without the device raises, not the program.
 OF_THE_DEVICE = (
     *("cuda", "cudnn", "nccl", "triton", "aten_cuda", "accelerator", "gpu", "flash_attn", "xformers", "torch._c"),
-    "not implemented for",
+    *("not implemented for", "mixed dtype (cpu)", "on cpu does not support", "zerodivisionerror"),
 )
 
 

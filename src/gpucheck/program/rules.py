@@ -42,6 +42,9 @@ OTHER_QUANTILE = "quantile() q tensor must be on the same device as the input te
 OTHER_INNER = (
     "Expected tensor to have another DeviceType, but got tensor with {} (while checking arguments for inner())"
 )
+OTHER_OUT = "device type {} does not match device type of out parameter ({})"
+OTHER_OFFSETS = "values and offsets must be on the same device, but one is on {}"
+OTHER_KIND = "expected a tensor of device type {} (got {})"
 NO_DLPACK = "Unsupported device in DLTensor."
 NO_BACKEND = "No backend type associated with device type {}"
 # By which each of them is known in the text of a forked process.
@@ -53,20 +56,38 @@ ELSEWHERE = (
 )
 # How gpucheck says in a simulated run that a lone operand lies where its operation does not take it.
 MISPLACED = ", but it is on"
-# Operations whose CUDA kernel, of this name, takes no integers, as a CPU's does. Source: the dtypes of torch's tests
-# (2.9, 2.13).
-NO_INTEGERS = {
-    **dict.fromkeys(("mm", "addmm", "addbmm"), "addmm_cuda"),
-    **dict.fromkeys(("bmm", "baddbmm", "_trilinear"), "baddbmm_cuda"),
-    **dict.fromkeys(("mv", "addmv"), "addmv_impl_cuda"),
-    **dict.fromkeys(("dot", "vdot"), "dot"),
-    **{f"max_pool{n}d_with_indices": f"max_pool{n}d_with_indices_out_cuda_frame" for n in (2, 3)},
-    **{f"avg_pool{n}d": f"avg_pool{n}d_out_cuda_frame" for n in (2, 3)},
-    "convolution": "slow_conv2d_cuda",
+# Dtypes that a CPU's kernel takes, and CUDA's of this name does not, by operation. Source: the dtypes of torch's tests
+# (2.9, 2.13), and for floats of one byte its CUDA code.
+_INTEGERS = (
+    *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+)
+_HALVES = ("float16", "bfloat16")
+_ALWAYS_RUN = {
+    "dot": ("dot", _INTEGERS),
+    "vdot": ("dot", _INTEGERS),
+    "avg_pool3d": ("avg_pool3d_out_cuda_frame", _INTEGERS),
+    **{name: (f"{name}_cuda", _HALVES) for name in ("angle", "igamma", "igammac")},
+    "histc": ("histc", _HALVES),
+    "logaddexp": ("logaddexp_cuda", ("complex64", "complex128")),
+    "upsample_bicubic2d": ("upsample_bicubic2d_out_frame", ("uint8",)),
+    **dict.fromkeys(
+        ("upsample_bilinear2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+        ("upsample_bilinear2d_out_frame", ("uint8",)),
+    ),
 }
-# Those of them that run, and so refuse, where an operand is empty too.
-RUN_FOR_NONE = ("dot", NO_INTEGERS["avg_pool3d"])
-NO_KERNEL = f'"({"|".join(sorted({*NO_INTEGERS.values()}))})" not implemented for'
+NO_KERNELS = {
+    **dict.fromkeys(("mm", "addmm", "addbmm"), ("addmm_cuda", _INTEGERS)),
+    **dict.fromkeys(("bmm", "baddbmm", "_trilinear"), ("baddbmm_cuda", _INTEGERS)),
+    **dict.fromkeys(("mv", "addmv"), ("addmv_impl_cuda", _INTEGERS)),
+    **{f"max_pool{n}d_with_indices": (f"max_pool{n}d_with_indices_out_cuda_frame", _INTEGERS) for n in (2, 3)},
+    "avg_pool2d": ("avg_pool2d_out_cuda_frame", _INTEGERS),
+    "convolution": ("slow_conv2d_cuda", _INTEGERS),
+    **_ALWAYS_RUN,
+}
+# The kernels that run, and so refuse, where an operand is empty too.
+RUN_FOR_NONE = {kernel for kernel, _ in _ALWAYS_RUN.values()}
+NO_KERNEL = f'"({"|".join(sorted({kernel for kernel, _ in NO_KERNELS.values()}))})" not implemented for'
 # How torch says that operands differ in dtype, on CUDA and on a CPU alike, or have one that CUDA does not take.
 MIXED_DTYPES = re.compile(
     r"expected scalar type \w+ but found|must have the same dtype|expect(ed|s) .* to have the same dtype"
@@ -236,7 +257,7 @@ RULES: tuple[Rule, ...] = (
         free=("lr",),
         by_position=True,
     ),
-    Rule(("bernoulli",), "probabilities are copied to the device", free=("p",)),
+    Rule(("bernoulli",), "probabilities are copied to the device", free=("p",), anywhere=("out",)),
     Rule(("linspace", "logspace"), "the ends are read on the host", anywhere=("start", "end")),
     Rule(("soft_margin_loss", "soft_margin_loss_backward"), "a 0-dim target counts as a number", numbers=("target",)),
     Rule(

@@ -6,8 +6,10 @@ device. What is asked past it (module-level functions of `torch.cuda`, classes) 
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
+import os
 import sys
 import threading
 import types
@@ -18,7 +20,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils import _device
 from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakIdKeyDictionary
@@ -83,9 +85,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
                 out = self.__torch_function__(func, types, args, {**kwargs, "pin_memory": False})
                 self.check_host(func, [("out", out)])
                 return _pinned(self, out)
-            is_factory = func in self._constructors and kwargs.get("out") is None
-            if is_factory or kwargs.get("device") is not None:
-                return self._made(func, args, kwargs)
+            if func in self._constructors or kwargs.get("device") is not None:
+                made = self._made if kwargs.get("out") is None else self._filled
+                return made(func, args, kwargs)
             return self._called(func, args, kwargs)
         except RuntimeError as error:
             if not isinstance(error, DeviceMismatch):
@@ -100,8 +102,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         given = [*args, *kwargs.values()]
         if func is torch.normal:  # its mean and deviation, if they are tensors; a size is only read
             given = [one for one in given if isinstance(one, Tensor)]
-        elif func is torch._C._nn.pad_sequence:  # what it makes lies where the first is, and the others are copied
-            given = list(tensors_in(given))[:1]
+        elif func in _FIRST:
+            given = list(tensors_in(given))[: _FIRST[func]]
         device = self.common(given)
         out = kwargs.get("out")
         if out is not None and func not in self._constructors and func not in _INTO_ANY:
@@ -113,11 +115,13 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         if host is not None:
             self.check_host(func, host(*args, **kwargs))
         for place, tensor in enumerate(tensors_in(given) if func in _ALIKE else ()):
-            self.world.apart(f"tensors[{place}]", tensor, device, name_of(func), _ALIKE[func])
+            kind = AssertionError if func is _JAGGED else RuntimeError
+            self.world.apart(f"tensors[{place}]", tensor, device, name_of(func), _ALIKE[func], kind)
         if func in _CARRIES and device is not None:
-            device = self.world.claims.device(args[0] if args else kwargs["log_probs"]) or device
-            args = tuple(self.move(arg, device) if isinstance(arg, Tensor) else arg for arg in args)
-            kwargs = {key: self.move(arg, device) if isinstance(arg, Tensor) else arg for key, arg in kwargs.items()}
+            if not _CARRIES[func]:
+                device = self.world.claims.device(args[0] if args else kwargs["log_probs"]) or device
+            args = tuple(self._carried(func, one, device) for one in args)
+            kwargs = {name: self._carried(func, one, device) for name, one in kwargs.items()}
         if func in _COPIES or func in _SCATTERS:
             target = self.world.claims.device(args[0] if args else kwargs["input"])
             args = (*args[:1], *(self._sent(func, one, target) for one in args[1:]))
@@ -162,12 +166,22 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         for name, tensor in tensors:
             self.world.apart(name, tensor, CPU, name_of(func), text, RuntimeError if text is None else TypeError)
 
+    def check_kind(self, name: str, tensor: Tensor, device: torch.device) -> None:
+        """Raise where a class of old is given a tensor of another kind of device."""
+        now = self.device_of(tensor)
+        if now is not None and now.type != device.type:
+            self.world.apart("other", tensor, device, name, rules.OTHER_KIND.format(device.type, now.type), TypeError)
+
     def device_of(self, value: Any) -> torch.device | None:
         """The device that a value claims if it is a tensor; None where it is not known."""
         with torch._C.DisableTorchFunction():
             return self.world.claims.device(value) if isinstance(value, Tensor) else None
 
     # -- gradients -----------------------------------------------------------------------------------------------------
+
+    def _carried(self, func: Any, value: Any, device: torch.device) -> Any:
+        is_carried = isinstance(value, Tensor) and not (_CARRIES[func] and value.dim())
+        return self.move(value, device) if is_carried else value
 
     def _sent(self, func: Any, value: Any, target: torch.device | None) -> Any:
         """Return a value that a call copies to `target`, so that autograd moves its gradient back to where the value
@@ -260,6 +274,15 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             self.world.claims.put(tensor, device, origin)
         return out
 
+    def _filled(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A factory that writes into its `out`, which lies on a device of the kind that it names, if it names any."""
+        out, device = kwargs["out"], device_of(kwargs.get("device") or _device.CURRENT_DEVICE)
+        now = self.device_of(out)
+        if device is not None and now is not None and device.type != now.type:
+            text = rules.OTHER_OUT.format(device.type, now.type)
+            self.world.apart("out", out, device, name_of(func), text)
+        return self._called(func, args, {**kwargs, "device": out.device})
+
     # -- moves ---------------------------------------------------------------------------------------------------------
 
     def move(
@@ -335,7 +358,7 @@ def name_of(func: Any) -> str:
     """A function of torch as a program writes it: `torch.add`, `Tensor.to`, `F.linear`."""
     name = getattr(func, "__name__", str(func))
     if name == "__get__" or name == "__set__":
-        return f"Tensor.{func.__self__.__name__}"
+        return f"Tensor.{getattr(func.__self__, 'fget', func.__self__).__name__}"
     qualified = getattr(func, "__qualname__", name)
     if qualified.startswith(("TensorBase.", "Tensor.")):
         return _OPERATORS.get(name, f"Tensor.{name}")
@@ -426,6 +449,15 @@ def _beside(func: Any, surface: Surface, tensor: Tensor, *args: Any, **kwargs: A
     return surface._made(func, (tensor, *args), {**kwargs, "device": device})
 
 
+def _new(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`Tensor.new`, which takes another tensor, or a storage, where that is on the same device."""
+    if args and isinstance(args[0], (Tensor, torch.TypedStorage, torch.UntypedStorage)):
+        if isinstance(args[0], Tensor):
+            surface.check_kind("Tensor.new", args[0], _device_get(surface, tensor))
+        return tensor.new(*args, **kwargs)
+    return _beside(_T.new, surface, tensor, *args, **kwargs)
+
+
 def _type(surface: Surface, tensor: Tensor, dtype: Any = None, *rest: Any, **kwargs: Any) -> Any:
     """`Tensor.type`: the name of a type, or the tensor as one."""
     device = surface.world.claims.device(tensor) or CPU
@@ -457,6 +489,13 @@ def _dlpack(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
 
 def _is_sent(surface: Surface, tensor: Tensor) -> bool:
     return bool(_device_get(surface, tensor).type == "cuda" and not tensor.requires_grad)
+
+
+def _array_interface(surface: Surface, tensor: Tensor, *rest: Any) -> Any:
+    """How other libraries find a tensor on a GPU, which has no other attribute for it."""
+    if not _is_on("cuda", surface, tensor):
+        return _T.__cuda_array_interface__.__get__(tensor)
+    return tensor.numpy().__array_interface__
 
 
 def _dlpack_device(surface: Surface, tensor: Tensor, *rest: Any) -> Any:
@@ -492,16 +531,19 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     ),
     _T.cpu: lambda surface, tensor, *rest, memory_format=None: surface.move(tensor, CPU, memory_format=memory_format),
     _T.pin_memory: _pin,
+    _T.is_shared: lambda surface, tensor: _is_on("cuda", surface, tensor) or tensor.is_shared(),
     _T.is_pinned: lambda surface, tensor, *rest, **kwargs: surface.world.claims.is_pinned(tensor),
     _T.tolist: _tolist,
     # It prints the device that the tensor says.
     _T.__repr__: lambda surface, tensor, **kwargs: surface.again(torch._tensor_str._str)(tensor, **kwargs),
     _T.__format__: _format,
-    **{func: functools.partial(_beside, func) for func in (_T.new, _T.new_tensor)},
+    _T.new: _new,
+    _T.new_tensor: functools.partial(_beside, _T.new_tensor),
     _T.type: _type,
     _T.type_as: _to,
     _T.__deepcopy__: _deepcopy,
     _T.__dlpack__: _dlpack,
+    _T.__cuda_array_interface__.__get__: _array_interface,
     _T.__dlpack_device__: _dlpack_device,
     # `Module.to` reads its arguments with it: its `device` makes nothing.
     torch._C._nn._parse_to: lambda surface, *args, **kwargs: torch._C._nn._parse_to(
@@ -544,16 +586,24 @@ _SCATTERS: dict[Any, Any] = {
     for name in ("slice", "select", "diagonal", "as_strided")
     for owner in (torch, _T)
 }
-# What compares the devices of its tensors in C++: only operations on one tensor each follow, or ones that take numbers.
+_JAGGED = torch._nested_view_from_jagged
+# What makes something that lies where the first of its tensors are, whose number this is.
+_FIRST = {torch._C._nn.pad_sequence: 1, _JAGGED: 2}
+# What compares the devices of its tensors itself: only operations on one tensor each follow, or ones that take numbers.
 _ALIKE = {
+    _JAGGED: rules.OTHER_OFFSETS,
     **dict.fromkeys((torch.meshgrid, torch.cartesian_prod), rules.OTHER_GRID),
     **dict.fromkeys((torch.inner, _T.inner), rules.OTHER_INNER),
     **dict.fromkeys((torch.quantile, _T.quantile, torch.nanquantile, _T.nanquantile), rules.OTHER_QUANTILE),
 }
 # What copies to the device of its `out`.
 _INTO_ANY = (torch.bernoulli, torch.normal, torch.lu)
-# What takes its arguments to the device by itself: lengths and targets may lie on the CPU.
-_CARRIES = (torch.ctc_loss, torch.nn.functional.ctc_loss)
+# What takes its arguments to the device by itself: lengths and targets may lie on the CPU. Of some only numbers, of
+# which it makes more in C++: their gradients are moved there too, which nobody sees here.
+_CARRIES = {
+    **dict.fromkeys((torch.ctc_loss, torch.nn.functional.ctc_loss), False),
+    **dict.fromkeys((torch.nn.functional.kl_div, torch.nn.functional.poisson_nll_loss), True),
+}
 
 
 # -- what is asked past the mode ---------------------------------------------------------------------------------------
@@ -574,6 +624,15 @@ class _Generator(torch.Generator):  # type: ignore[misc]
     def device(self) -> torch.device:
         return self.claimed
 
+    def get_state(self) -> Tensor:
+        """The state, which another kind of device's generator does not take."""
+        state = super().get_state()
+        return state if self.claimed == CPU else _state_of_cuda(state)
+
+    def set_state(self, new_state: Tensor) -> Any:
+        """Take a state of the same kind of device. Raises RuntimeError as torch does."""
+        return super().set_state(new_state if self.claimed == CPU else _state_of_host(new_state))
+
 
 class _AnyGenerator(type):
     """`torch.Generator` while the engine runs: makes ours, and knows every generator as its own."""
@@ -586,6 +645,25 @@ class _AnyGenerator(type):
 
 
 _ORIGINAL_GENERATOR = torch.Generator
+# Bytes of CUDA's state, seed and offset: they follow the CPU's, which draws the numbers here.
+_STATE_BYTES = 16
+
+
+def _state_of_cuda(state: Tensor) -> Tensor:
+    return torch.cat([state, torch.zeros(_STATE_BYTES, dtype=torch.uint8, device=CPU)])
+
+
+def _set_cuda_states(*args: Any, **kwargs: Any) -> None:
+    for state in tensors_in([args, kwargs]):
+        _state_of_host(state)
+
+
+def _state_of_host(state: Tensor) -> Tensor:
+    """The CPU's part of a state of CUDA's; the CPU's own for one that a GPU made."""
+    own = torch.get_rng_state()
+    if state.numel() not in (_STATE_BYTES, own.numel() + _STATE_BYTES):
+        raise RuntimeError("RNG state is wrong size")
+    return state[:-_STATE_BYTES] if state.numel() > _STATE_BYTES else own
 
 
 def _constant(value: Any) -> Callable[..., Any]:
@@ -684,8 +762,9 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         "get_device_capability": _constant(card.capability),
         "get_device_properties": _constant(properties),
         "get_arch_list": _constant([f"sm_{major}{minor}"]),
-        "get_rng_state": lambda *args: torch.get_rng_state(),
-        "get_rng_state_all": lambda: [torch.get_rng_state()],
+        "get_rng_state": lambda *args: _state_of_cuda(torch.get_rng_state()),
+        "get_rng_state_all": lambda: [_state_of_cuda(torch.get_rng_state())],
+        "default_generators": tuple(_Generator(f"cuda:{index}") for index in range(world.count or 1)),
         "Event": _Event,
         **dict.fromkeys(("Stream", "ExternalStream", "current_stream", "default_stream", "stream"), _Waits),
     }
@@ -747,23 +826,32 @@ def _accelerator(world: World) -> dict[str, Any]:
 
 
 class _OldClass(type):
-    """A class like `torch.cuda.FloatTensor`: makes tensors that claim the device, and knows them."""
+    """A class like `torch.FloatTensor` or `torch.cuda.FloatTensor`: makes tensors on its device, and knows them."""
 
     surface: Surface
     plain: Any
+    is_cuda: bool
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls.surface.move(cls.plain(*args, **kwargs), device_of("cuda") or CPU)
+        name, own = f"{cls.__module__}.{cls.__name__}", torch.device("cuda" if cls.is_cuda else "cpu")
+        if args and isinstance(args[0], Tensor):
+            cls.surface.check_kind(name, args[0], own)
+        target = device_of(kwargs.pop("device", None) or own) if cls.is_cuda else CPU
+        with cls.surface.world.calling(name, CPU):
+            made = cls.plain(*args, **kwargs)
+        return cls.surface.move(made, target)
 
     def __instancecheck__(cls, value: Any) -> bool:
-        device = cls.surface.world.claims.device(value) if isinstance(value, Tensor) else None
-        return device is not None and device.type == "cuda" and value.dtype == cls.plain.dtype
+        device = cls.surface.device_of(value)
+        return device is not None and (device.type == "cuda") == cls.is_cuda and value.dtype == cls.plain.dtype
 
 
 def _old_classes(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
-        named = {"surface": surface, "plain": getattr(torch, f"{name}Tensor"), "__module__": "torch.cuda"}
-        yield torch.cuda, f"{name}Tensor", _OldClass(f"{name}Tensor", (), named)
+        plain = getattr(torch, f"{name}Tensor")
+        for owner in (torch, torch.cuda):
+            named = {"plain": plain, "dtype": plain.dtype, "is_cuda": owner is torch.cuda, "__module__": owner.__name__}
+            yield owner, plain.__name__, _OldClass(plain.__name__, (), {"surface": surface, **named})
 
 
 def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
@@ -787,9 +875,13 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch, "clear_autocast_cache", uncast),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
         (torch.UntypedStorage, "cuda", functools.partialmethod(_storage_to_device, surface)),
+        (torch.UntypedStorage, "__new__", functools.partial(_new_storage, surface)),
+        (torch.UntypedStorage, "device", property(functools.partial(_storage_device, surface))),
+        (torch, "set_default_tensor_type", _default_type()),
         *_of_files(surface),
+        *_of_scripts(surface),
         *_of_dlpack(surface),
-        (torch.nested, "nested_tensor", _nested(surface)),
+        *((owner, name, _asking(getattr(owner, name))) for owner, name in _UNASKED),
         *kernels.patches(surface.world),
     ]
     if hasattr(torch, "accelerator"):
@@ -797,24 +889,24 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     # Hooks, checkpoints and functions of the user's run in the backward pass, and as tensors are saved for it.
     push = torch._C._autograd._push_saved_tensors_default_hooks
     run = torch.autograd._engine_run_backward
-    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+    begin, start = threading.Thread._bootstrap_inner, _thread.start_new_thread  # type: ignore[attr-defined]
 
-    def begun(thread: threading.Thread) -> None:
+    def begun(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """A thread of the program's: modes are each thread's own."""
         with kernels.autocast_here(), surface, Dispatch(surface.world):
-            begin(thread)
+            function(*args, **kwargs)
 
     def pushed(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
         push(surface.again(pack), surface.again(unpack))
 
     set_state = torch.set_rng_state
 
-    def restoring(original: Callable[..., None]) -> Callable[..., None]:
+    def restoring(original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what sets the state of a generator, which is read on the host."""
 
-        def restored(*args: Any, **kwargs: Any) -> None:
+        def restored(*args: Any, **kwargs: Any) -> Any:
             surface.check_host(set_state, [("new_state", one) for one in tensors_in([*args, *kwargs.values()])])
-            original(*args, **kwargs)
+            return original(*args, **kwargs)
 
         return restored
 
@@ -831,10 +923,11 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *patches,
         *_of_functions(surface),
         *((owner, "set_rng_state", restoring(set_state)) for owner in (torch, torch.random)),
-        *((torch.cuda, f"set_rng_state{name}", restoring(_constant(None))) for name in ("", "_all")),
-        (_Generator, "set_state", restoring(_ORIGINAL_GENERATOR.set_state)),
+        *((torch.cuda, f"set_rng_state{name}", restoring(_set_cuda_states)) for name in ("", "_all")),
+        (_Generator, "set_state", restoring(_Generator.set_state)),
         (torch._C, "_group_tensors_by_device_and_dtype", _grouped(surface)),
-        (threading.Thread, "_bootstrap_inner", begun),
+        (threading.Thread, "_bootstrap_inner", functools.partialmethod(lambda thread: begun(begin, thread))),
+        (_thread, "start_new_thread", lambda function, *rest: start(functools.partial(begun, function), *rest)),
         (torch.autograd, "_engine_run_backward", surface.again(checked)),
         (torch._C._autograd, "_push_saved_tensors_default_hooks", pushed),
     ]
@@ -900,6 +993,29 @@ def _of_functions(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
             yield node_class, name, judged(getattr(node_class, name))
 
 
+def _new_storage(surface: Surface, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    """`torch.UntypedStorage(16, device="cuda")`, by which a tensor is copied and a file is loaded too."""
+    target = device_of(device)
+    if target is None or target.type not in CLAIMED:
+        return torch._C.StorageBase.__new__(kind, *args, **kwargs if device is None else {**kwargs, "device": device})
+    made = torch._C.StorageBase.__new__(kind, *args, **kwargs, device=surface.world.home(target))
+    surface.world.use(target)
+    surface.world.claims.put_storage(made, target, None)
+    return made
+
+
+def _storage_device(surface: Surface, storage: Any) -> Any:
+    """`UntypedStorage.device`. What sends a storage to another process finds it on the host, where it is, and so does
+    what loads a file without values, as its tensors take no other."""
+    real, device = _DEVICE_OF_STORAGE(storage), surface.world.claims.device_of_storage(storage)
+    is_sent = sys._getframe(1).f_globals["__name__"] == "torch.multiprocessing.reductions"
+    is_loaded = real == CPU and not surface.world.has_values
+    return real if device in (None, CPU) or is_sent or is_loaded else device
+
+
+_DEVICE_OF_STORAGE = torch._C.StorageBase.device.__get__
+
+
 def _storage_to_device(storage: Any, surface: Surface, device: Any = None, non_blocking: bool = False) -> Any:
     """`UntypedStorage.cuda`, which a `map_location` of the user's own calls."""
     out, target = storage.clone(), device_of("cuda" if device is None else device)
@@ -924,16 +1040,34 @@ def _of_dlpack(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     yield numpy, "from_dlpack", from_dlpack
 
 
-def _nested(surface: Surface) -> Callable[..., Any]:
-    """`torch.nested.nested_tensor`, which asks no mode."""
-    original = torch.nested.nested_tensor
+def _default_type() -> Callable[..., None]:
+    """`torch.set_default_tensor_type`: the dtype of a class, and its device where that is a GPU, or was."""
+    before = [False]
 
-    def nested_tensor(*args: Any, device: Any = None, **kwargs: Any) -> Any:
-        if device is None or kwargs.get("layout") is torch.jagged:  # which is made by calls that do ask
-            return original(*args, device=device, **kwargs)
-        return surface._made(original, args, {**kwargs, "device": device})
+    def set_default_tensor_type(kind: Any) -> None:
+        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+        torch.set_default_dtype(getattr(torch, name.rpartition(".")[2]).dtype)
+        is_cuda = ".cuda." in name
+        if is_cuda or before[0]:
+            torch.set_default_device("cuda" if is_cuda else None)
+        before[0] = is_cuda
 
-    return nested_tensor
+    return set_default_tensor_type
+
+
+# What makes a tensor and asks no mode.
+_UNASKED = ((torch.nested, "nested_tensor"), (torch, "range"))
+
+
+def _asking(original: Any) -> Callable[..., Any]:
+    """A factory that asks the modes where it is given a device: torch has it made on the CPU without one."""
+
+    def asking(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is None or kwargs.get("layout") is torch.jagged:  # made by calls that do ask
+            return original(*args, **kwargs)
+        return handle_torch_function(original, (), *args, **kwargs)
+
+    return asking
 
 
 def _of_files(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
@@ -958,6 +1092,39 @@ def _of_files(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     yield torch, "load", loading
     if not surface.world.has_values:
         yield torch._utils, "_rebuild_meta_tensor_no_storage", rebuilt
+
+
+def _of_scripts(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
+    """Modules of TorchScript, which C++ writes to files as the CPU's. This program's come back to where they were."""
+    load, claims = torch.jit.load, surface.world.claims
+    saved: dict[Any, dict[str, torch.device | None]] = {}
+
+    def keeping(save: Any) -> Callable[..., Any]:
+        def kept(m: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            saved[_file_of(f)] = {name: claims.device(one) for name, one in m.state_dict().items()}
+            return save(m, f, *args, **kwargs)
+
+        return kept
+
+    def loading(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        target = device_of(map_location)
+        made = load(f, map_location if target is None or _is_real(target) else CPU, *args, **kwargs)
+        for name, one in made.state_dict().items():
+            device = target or saved.get(_file_of(f), {}).get(name)
+            if device is not None and device.type in CLAIMED:
+                surface.world.use(device)
+                claims.put(one, device)
+        return made
+
+    yield torch.jit, "load", loading
+    for owner in (torch.jit, torch.jit.ScriptModule, torch.jit.RecursiveScriptModule):
+        yield owner, "save", keeping(owner.save)
+
+
+def _file_of(f: Any) -> Any:
+    """What names a file: its path, or the object that stands for it."""
+    path = getattr(f, "name", f)
+    return os.path.abspath(path) if isinstance(path, (str, os.PathLike)) else id(f)
 
 
 @contextlib.contextmanager

@@ -471,7 +471,7 @@ def _of_dtypes(text: str, place: str) -> tuple[str, str]:
     if rules.UNSAFE in text:
         return text, f"{place}: use binary_cross_entropy_with_logits, without the sigmoid"
     if re.search(rules.NO_KERNEL, text):
-        return f"CUDA has no kernel for integers here: {text}", f"{place}: use .float()"
+        return f"CUDA has no kernel for this dtype: {text}", f"{place}: use .float()"
     return f"operands of different dtypes: {text}", f"{place}: bring both to one dtype with .to(dtype)"
 
 
