@@ -303,6 +303,7 @@ REMARKS = {"int8": "torch._int_mm may choose a slow kernel (pytorch issue 187094
 BEYOND = 1.3
 # No link between host and device carries more, in bytes/s: NVLink-C2C of Vera Rubin has 0.9e12 a direction.
 FASTEST_LINK = 1e12
+WRONG_CLOCK = "rerun; if it repeats, the device's clock is wrong (a virtual machine?)"
 # On screen below this share: what the issue reports is far less, and above it the remark explains nothing.
 FAR_BELOW = 0.5
 NO_MEMORY_PEAK = "the device does not report the width and clock of its memory"
@@ -411,10 +412,9 @@ def _share(name: str, title: str, message: str, evidence: dict[str, Any], part: 
     if most <= BEYOND or part.kind == "estimate":
         return Finding(name, "info", title, message, evidence)
     title = f"{units.percent(most)} of the peak is more than the GPU can do"
-    fix = (
-        "rerun; if it repeats, the device's clock is wrong (a virtual machine?), kernels do nothing (gpucheck smoke), "
-        "or cuBLAS emulates the dtype (env | grep CUBLAS_EMULATE)"
-    )
+    fix = f"{WRONG_CLOCK}, or kernels do nothing (gpucheck smoke)"
+    if name.startswith("matmul."):
+        fix += ", or cuBLAS emulates the dtype (env | grep CUBLAS_EMULATE)"
     return Finding(name, "inconclusive", title, message, evidence, fix)
 
 
