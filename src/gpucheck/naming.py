@@ -27,10 +27,9 @@ _DTYPES = {
 
 def slip(name: str, known: Iterable[str], cutoff: float = SLIP) -> str | None:
     """The known name of which the one given is a slip of the keyboard; None where it is like none."""
-    meant = _DTYPES.get(name, name)
     # The first word of a name twice as long is another name: `device` of `device-arrival`.
     others = [one for one in known if 2 * len(name) >= len(one) or not one.startswith(f"{name}-")]
-    return next(iter(difflib.get_close_matches(meant, others, n=1, cutoff=cutoff)), None)
+    return next(iter(difflib.get_close_matches(_DTYPES.get(name, name), others, n=1, cutoff=cutoff)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = SLIP) -> str:

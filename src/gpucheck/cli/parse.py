@@ -137,8 +137,9 @@ def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
         os.getcwd()
     except OSError as error:
         if row.name not in _WITHOUT_TORCH:
-            why = os.strerror(error.errno or 0)
-            raise CannotLook("the current folder is gone", why, "cd to one that exists") from error
+            raise CannotLook(
+                "the current folder is gone", os.strerror(error.errno or 0), "cd to one that exists"
+            ) from error
     function = resolve_name(row.function)
     if row.function.startswith("gpucheck.cli."):
         code: int = function(common, options, *beside)
