@@ -62,8 +62,9 @@ SIZES = {
     "bench": (36, 6076),
     # A clock that only counters explain is on the screen.
     "cards": (5, 881),
-    # Judge refuses what nobody would judge; a removed folder is no broken torch, where torch is loaded.
-    "cli": (14, 1397),
+    # Judge refuses what nobody would judge; a removed folder is no broken torch, where torch is loaded; tips name a
+    # command that takes what was typed.
+    "cli": (14, 1400),
     # A failure doubts the rows that it is about.
     "compare": (2, 263),
     # A mask that names a GPU is not why CUDA does not start.
