@@ -416,6 +416,7 @@ def test_a_broken_device_ends_the_search_and_keeps_what_passed(scenario: Scenari
     assert answer(recorder)["limited_by"] == "device-broken"
     assert answer(recorder)["max_batch_size"] is None
     assert answer(recorder)["at_least"] >= 1
+    assert findings(recorder)[-1].fix is None
     # On the screen too the device comes first, with what to do of it, and no other advice.
     collector = Collector()
     for event in recorder.events:

@@ -594,7 +594,7 @@ def _at_least(history: History, best: TrialEntry) -> Finding:
     evidence: dict[str, Any] = {"batch_size": best.batch_size, "at_least": best.batch_size, "predicted": predicted}
     evidence |= {"budget_bytes": history.budget.bytes, "limited_by": limited_by, "confirmed": confirmed}
     title, fix = f"at least {in_words(best.batch_size, axis)} fits", fixes.get(limited_by or "", _AGAIN)
-    return Finding("batch_size.fits", "inconclusive", title, "; ".join(said), evidence, fix=fix)
+    return Finding("batch_size.fits", "inconclusive", title, "; ".join(said), evidence, fix=fix or None)
 
 
 def _time(seconds: float) -> str:
