@@ -428,6 +428,14 @@ def test_a_broken_device_ends_the_search_and_keeps_what_passed(scenario: Scenari
     assert fits.startswith("? at least ") and "a larger size broke the device" in fits
 
 
+def test_a_device_that_the_smallest_size_broke_is_not_to_be_broken_again(scenario: Scenario) -> None:
+    broken = {"chain": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
+    scenario(per_sample=1, at={"1": broken})
+    device, fits = findings(find())
+    assert (device.title, device.verdict) == ("a batch of 1 broke the device", "fail")
+    assert (fits.title, fits.message, fits.fix) == ("no batch was decided", "", None)
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [
