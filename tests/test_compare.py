@@ -282,7 +282,7 @@ def test_figures_of_a_result_that_is_wrong_or_cut_off_pass_no_gate() -> None:
     for old, new, told in (
         (sound, wrong, "a result is not reliable: new: a result is wrong"),
         (wrong, sound, "a result is not reliable: old: a result is wrong"),
-        (sound, cut, "a result is not reliable: new: the command was cut off"),
+        (sound, cut, "a result is not reliable: new: not complete: the command was cut off"),
     ):
         comparison = compare(old, new)
         found = finding(judge(comparison, 0.05), "compare.reliable")

@@ -222,7 +222,7 @@ def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
                 yield f"{side}: {one.title}"
     # Rows that the new command did not come to escape the gate.
     if new.incomplete:
-        yield f"new: {new.incomplete}"
+        yield f"new: not complete: {new.incomplete}"
     if any(run.started and run in b.runs for a, b in pairs for run in a.runs):
         yield "old and new hold the same run: nothing was measured in between"
 
