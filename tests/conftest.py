@@ -221,7 +221,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
             watch.ends()
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
     """Begin the watch anew with the next test: pytest ends it where a test has failed."""
     node.config.stash[WATCH].ends()

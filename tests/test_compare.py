@@ -282,7 +282,7 @@ def test_figures_of_a_result_that_is_wrong_or_cut_off_pass_no_gate() -> None:
     for old, new, told in (
         (sound, wrong, "a result is not reliable: new: a result is wrong"),
         (wrong, sound, "a result is not reliable: old: a result is wrong"),
-        (sound, cut, "a result is not reliable: new: the command was cut off"),
+        (sound, cut, "a result is not reliable: new: not complete: the command was cut off"),
     ):
         comparison = compare(old, new)
         found = finding(judge(comparison, 0.05), "compare.reliable")
@@ -388,9 +388,13 @@ def test_beside_other_work_only_what_that_cannot_explain_fails(factor: float, ve
     assert finding(judge(slow, 0.05), "compare.slower").verdict == verdict
 
 
-def test_a_short_call_can_have_waited_all_of_its_time_for_a_core() -> None:
-    short = [value * 1e-4 for value in STEADY]
-    slow = compare(report(row(short)), report(row([300 * value for value in short], flags=("cpu-busy",))))
+@pytest.mark.parametrize("device", [DeviceRef("cpu", None, "CPU"), H200])
+def test_a_short_call_can_have_waited_all_of_its_time_for_a_core(device: DeviceRef) -> None:
+    def measured(times: float, flags: tuple[str, ...] = ()) -> Report:
+        by_host = replace(EVENTS, clock="host")
+        return report(row([times * 1e-4 * one for one in STEADY], device=device, method=by_host, flags=flags))
+
+    slow = compare(measured(1), measured(300, ("cpu-busy",)))
     assert finding(judge(slow, 0.05), "compare.slower").verdict == "inconclusive"
 
 

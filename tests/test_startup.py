@@ -241,6 +241,20 @@ def test_a_missing_dependency_is_no_bug_and_no_failed_check(name: str, tmp_path:
     ]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a link stands for the interpreter")
+def test_the_fix_of_a_missing_dependency_can_be_typed_where_pythons_folder_has_a_space(tmp_path: Path) -> None:
+    python = tmp_path / "a folder" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['psutil'] = None\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])}
+    ended = subprocess.run(
+        [python, "-m", "gpucheck", "devices"], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 3
+    assert ended.stderr.splitlines()[1].startswith(f'  fix: "{python}" -m pip install ')
+
+
 @pytest.mark.parametrize("reader", [child.NVML_READER, child.LIBCUDA_READER])
 def test_what_reads_a_driver_starts_without_what_takes_as_long_as_the_rest(reader: str) -> None:
     """Every command that reads NVML starts such a process, and the user waits for it."""

@@ -67,10 +67,14 @@ def _check(python: str, arguments: Sequence[str]) -> int:
         [python, "-m", "mypy", "--strict", *TYPED], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     running = subprocess.Popen([sys.executable, os.path.join(ROOT, "scripts", "test"), *arguments], cwd=ROOT)
-    said = types.communicate()[0].decode("utf-8", "replace")
-    if types.returncode:
-        running.send_signal(signal.SIGTERM if WINDOWS else signal.SIGINT)
-    code = running.wait()
+    try:
+        said = types.communicate()[0].decode("utf-8", "replace")
+        if types.returncode:
+            running.send_signal(signal.SIGTERM if WINDOWS else signal.SIGINT)
+        code = running.wait()
+    finally:  # Ctrl-C may have reached this process alone
+        for one in (types, running):
+            one.terminate()
     print("== mypy --strict\n" + said, end="", flush=True)
     if types.returncode:
         return _failed("mypy --strict", types.returncode)

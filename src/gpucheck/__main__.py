@@ -45,8 +45,11 @@ from importlib.util import find_spec  # noqa: E402
 # by each command that needs it.
 _NEEDED = ("typer", "rich", "psutil", *(("tomli",) if sys.version_info < (3, 11) else ()))
 if _missing := [name for name in _NEEDED if find_spec(name) is None]:
-    sys.stderr.write(f"error: {_missing[0]}, which gpucheck needs, is not installed\n")
-    sys.stderr.write(f"  fix: {sys.executable} -m pip install {' '.join(_missing)}\n")
+    _python = f'"{sys.executable}"' if " " in sys.executable else sys.executable
+    sys.stderr.write(
+        f"error: {_missing[0]}, which gpucheck needs, is not installed\n"
+        f"  fix: {_python} -m pip install {' '.join(_missing)}\n"
+    )
     sys.exit(3)
 
 from gpucheck import errors  # noqa: E402

@@ -11,16 +11,25 @@ from gpucheck.errors import UsageError
 Row = TypeVar("Row")
 
 
-# As like as this is a slip; at difflib's usual 0.6 `--device` is one of `--device-arrival`.
-SLIP = 0.65
+# As like as this is a slip, or short for it: `dev` is as like `devices`.
+SLIP = 0.6
 # What torch and others call a dtype; by spelling, `float` would be float64.
-_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "fp16": "float16", "fp32": "float32"}
+_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp64": "float64",
+    "bf16": "bfloat16",
+}
 
 
 def slip(name: str, known: Iterable[str], cutoff: float = SLIP) -> str | None:
     """The known name of which the one given is a slip of the keyboard; None where it is like none."""
-    meant = _DTYPES.get(name, name)
-    return next(iter(difflib.get_close_matches(meant, list(known), n=1, cutoff=cutoff)), None)
+    # The first word of a name twice as long is another name: `device` of `device-arrival`.
+    others = [one for one in known if 2 * len(name) >= len(one) or not one.startswith(f"{name}-")]
+    return next(iter(difflib.get_close_matches(_DTYPES.get(name, name), others, n=1, cutoff=cutoff)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = SLIP) -> str:

@@ -416,6 +416,7 @@ def test_a_broken_device_ends_the_search_and_keeps_what_passed(scenario: Scenari
     assert answer(recorder)["limited_by"] == "device-broken"
     assert answer(recorder)["max_batch_size"] is None
     assert answer(recorder)["at_least"] >= 1
+    assert findings(recorder)[-1].fix is None
     # On the screen too the device comes first, with what to do of it, and no other advice.
     collector = Collector()
     for event in recorder.events:
@@ -425,6 +426,14 @@ def test_a_broken_device_ends_the_search_and_keeps_what_passed(scenario: Scenari
     assert first.startswith("✗ a batch of ") and "broke the device: RuntimeError: CUDA error: an illegal" in first
     assert (fix, incomplete) == (f"→ {findings(recorder)[0].fix}", "! not complete: cpu failed")
     assert fits.startswith("? at least ") and "a larger size broke the device" in fits
+
+
+def test_a_device_that_the_smallest_size_broke_is_not_to_be_broken_again(scenario: Scenario) -> None:
+    broken = {"chain": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
+    scenario(per_sample=1, at={"1": broken})
+    device, fits = findings(find())
+    assert (device.title, device.verdict) == ("a batch of 1 broke the device", "fail")
+    assert (fits.title, fits.message, fits.fix) == ("no batch was decided", "", None)
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,21 @@ def test_a_device_that_fails_between_two_trials_is_told_as_in_one(call: str, mon
     assert told["chain"][0]["message"] == "CUDA error: an illegal memory access was encountered"
 
 
+def test_a_device_that_fails_before_a_trial_is_run_again_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device()
+    session = session_on(device, lambda size: Batch(arguments=(torch.ones(size, 1),)))
+    monkeypatch.setattr(type(session.gauge), "misjudged", True)
+
+    def emptied() -> None:
+        device.emptied += 1
+        if device.emptied == 3:  # before the trial twice, and then before it is run again
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(device, "empty_cache", emptied)
+    told = session.trial(2, 1)
+    assert (told["ok"], told["chain"][0]["message"].partition(":")[0]) == (False, "CUDA error")
+
+
 def session_on(device: Device, make_step: Any) -> Session:
     model = torch.nn.Linear(1, 1)
     workload = Workload(model, make_step, "infer", torch.device("cpu"))

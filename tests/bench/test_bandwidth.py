@@ -88,6 +88,19 @@ def test_three_arrays_take_a_quarter_of_the_memory_that_is_left(monkeypatch: pyt
     assert work.room_for(CPU).array == GIB
 
 
+@pytest.mark.parametrize(
+    ("hip", "integrated", "cold"), [("6.4", False, GIB), ("6.4", True, 16 * MIB), (None, False, 16 * MIB)]
+)
+def test_the_cache_of_an_amd_gpu_is_more_than_what_hip_reports(
+    hip: str | None, integrated: bool, cold: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that it holds were called cold, and then faster than the GPU can be."""
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(accel.Accel, "memory_info", lambda self: (64 * GIB, 64 * GIB))
+    gpu = accel.Accel(torch.device("cuda:0"), torch.cuda, "a GPU", l2_cache_bytes=4 * MIB, integrated=integrated)
+    assert work.room_for(gpu).cold == cold
+
+
 # the work
 
 

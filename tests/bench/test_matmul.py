@@ -81,7 +81,7 @@ def test_what_is_no_shape(shape: str) -> None:
 def test_an_unknown_dtype_names_those_that_are() -> None:
     with pytest.raises(UsageError) as raised:
         read(MatmulOptions, {"dtype": ["fp32"]})
-    assert str(raised.value) == ("--dtype 'fp32' is unknown; did you mean tf32?")
+    assert str(raised.value) == ("--dtype 'fp32' is unknown; did you mean float32?")
 
 
 # what a device has

@@ -78,6 +78,9 @@ def test_what_no_part_can_do_meets_no_threshold(rows: Any, command: str, id: str
         found = {one.id: one.verdict for one in report.findings}
         assert found[id] == verdict
         assert found[f"{command}.share_of_peak"] == ("info" if verdict == "pass" else "inconclusive")
+        # Nothing is emulated where bytes are copied.
+        fixes = [one.fix or "" for one in report.findings if one.id == f"{command}.share_of_peak"]
+        assert any("CUBLAS_EMULATE" in fix for fix in fixes) == (command == "matmul" and verdict != "pass")
         assert report.summary.exit == (0 if verdict == "pass" else 4)
 
 
@@ -92,7 +95,9 @@ def test_copies_faster_than_any_link_meet_no_threshold() -> None:
     limit = Limit("transfer.min_gbps", 40e9, "B/s", "a test")
     for times, verdict in ((1.0, "pass"), (8.0, "pass"), (1e3, "inconclusive")):
         rows = [_faster(one, times) if one.rate else one for one in scenes.copies()]
-        found = {one.id: one.verdict for one in scenes.document("bench transfer", rows, limits=(limit,)).findings}
+        findings = scenes.document("bench transfer", rows, limits=(limit,)).findings
+        found = {one.id: one.verdict for one in findings}
+        assert times < 1e3 or any(one.fix == judging.WRONG_CLOCK for one in findings)
         # Eight times PCIe 5 may be NVLink-C2C.
         assert found["transfer.min_gbps"] == verdict
         assert found["transfer.link"] == {1.0: "pass", 8.0: "info", 1e3: "inconclusive"}[times]

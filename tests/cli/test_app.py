@@ -91,6 +91,15 @@ def test_the_overview_tells_the_exit_codes_and_the_other_pages_point_to_it(capsy
             "unknown option '--device'; put it behind the command, like `gpucheck smoke --device`",
         ),
         (("run", "--device", "cuda", "train.py"), "unknown option '--device'"),
+        # A proposed line that is refused as well helps nobody.
+        (
+            ("--device", "cpu", "run", "train.py"),
+            "unknown option '--device'; put it behind the command, like `gpucheck devices --device`",
+        ),
+        (
+            ("--device", "cpu", "bench", "transfer"),
+            "unknown option '--device'; put it behind the command, like `gpucheck bench transfer --device`",
+        ),
         (("compare", "a.json", "b.json", "--device", "cpu"), "unknown option '--device'"),
         (("explain", "CUDA out of memory", "--device", "cpu"), "unknown option '--device'"),
         (("judge", "a.json", "--min-gbps", "9"), "unknown option '--min-gbps'; set thresholds in a file and give it "),

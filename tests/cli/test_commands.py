@@ -199,16 +199,26 @@ def test_a_name_that_is_too_long_is_no_bug(capsys: pytest.CaptureFixture[str], s
     assert "File name too long" in sentence(capsys.readouterr().err)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a folder in use can be removed on Linux")
-@pytest.mark.parametrize("arguments", [("doctor", "--skip", "load"), ("smoke",), ("model", "mlp"), ()])
-def test_a_removed_current_folder_is_no_broken_torch(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    gone = tmp_path / "gone"
+def in_a_removed_folder(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    gone = folder / "gone"
     gone.mkdir()
     remove = f"import os, sys; os.rmdir({str(gone)!r}); os.execv(sys.argv[1], sys.argv[1:])"
     command = [sys.executable, "-c", remove, *COMMAND, *arguments]
-    done = subprocess.run(command, cwd=gone, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    return subprocess.run(command, cwd=gone, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder in use can be removed on Linux")
+@pytest.mark.parametrize("arguments", [("doctor", "--skip", "load"), ("smoke",), ("model", "mlp"), ()])
+def test_a_removed_current_folder_is_no_broken_torch(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    done = in_a_removed_folder(tmp_path, *arguments)
     assert (done.returncode, done.stdout) == (3, "")
     assert sentence(done.stderr) == "the current folder is gone; No such file or directory; cd to one that exists"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder in use can be removed on Linux")
+def test_what_loads_no_torch_needs_no_current_folder(tmp_path: Path) -> None:
+    done = in_a_removed_folder(tmp_path, "explain", "oom.cuda")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")

@@ -441,6 +441,12 @@ def test_a_mask_that_is_obeyed_is_no_finding(value: str) -> None:
     assert [one for one in CONDITIONS if one.startswith(("mask.", "devices.")) and judged(one, evidence)] == []
 
 
+@pytest.mark.parametrize("value", ["0,-1,1", "0,,1"])
+def test_what_ends_a_list_early_is_no_gpu_that_was_asked_for(value: str) -> None:
+    seen = judged("mask.shows_fewer", masked(value, 0))
+    assert seen is not None and "asks for 2 GPUs and shows 1" in seen.message
+
+
 def test_a_mask_tells_where_torch_counts_otherwise() -> None:
     evidence = masked("GPU-1,0,7", 1, 0, torch_count=1)
     seen = judged("mask.shows_fewer", evidence)
@@ -898,7 +904,9 @@ def test_a_fix_fits_a_pod_and_a_system_that_is_too_old() -> None:
     shm, old = judged("environment.small_shm", pod), "libc.so.6: version `GLIBC_2.28' not found (required by /t.so)"
     assert shm is not None and "emptyDir" in (shm.fix or "")
     wheel = judged("torch.import_broken", ended_at("import", f"ImportError: /lib/x86_64-linux-gnu/{old}"))
-    assert wheel is not None and "pip install" not in (wheel.fix or "") and "newer system" in (wheel.fix or "")
+    assert wheel is not None and wheel.fix == "use a newer system or container image, or an older torch"
+    library = judged("torch.import_broken", ended_at("import", f"ImportError: {old.replace('GLIBC', 'GLIBCXX')}"))
+    assert library is not None and (library.fix or "").endswith("conda install -c conda-forge libstdcxx-ng")
 
 
 @pytest.mark.parametrize("crash", [ended_at("run", "SIGABRT: last words"), ended_at("import", "SIGSEGV: last words")])

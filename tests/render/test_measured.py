@@ -67,6 +67,11 @@ def test_a_device_without_rows_is_on_the_screen_and_no_tick_stands_over_it(verbo
     first, second, *_ = scenes.shown(gated, 120, verbose=verbose)
     assert first == "? cuda:1: inconclusive: products vs. 300 TFLOP/s (--min-tflops)"
     assert second.endswith("nothing was measured") and gated.summary.exit == 4
+    # A title that is cut leaves the reason where it was.
+    limits = (Limit("matmul.min_tflops", 300e12, "FLOP/s", "gpucheck.toml:thresholds.matmul.min_tflops"),)
+    gated = scenes.document("bench matmul", scenes.products(), two, parts=(unmeasured,), limits=limits)
+    first, second, *_ = scenes.shown(gated, 120, verbose=verbose)
+    assert first == "? cuda:1: inconclusive" and second.endswith("products: nothing was measured")
 
 
 def test_a_device_that_a_benchmark_timed_nothing_on_has_a_row_in_the_table_of_all() -> None:

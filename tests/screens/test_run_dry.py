@@ -312,7 +312,7 @@ def test_a_device_by_size_or_name(text: str, device: Device) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "gpu", "cuda:", "cuda:1", "cuda:A100", "cuda:Voodoo", "cuda:0GiB", "cuda:24", "cuda:4070"]
+    "text", ["", "gpu", "cuda:", "cuda:''", "cuda:1", "cuda:A100", "cuda:Voodoo", "cuda:0GiB", "cuda:24", "cuda:4070"]
 )
 def test_any_other_device_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--dry"):

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bootstrap import common, making, needs, sentences, start
@@ -312,3 +316,30 @@ def test_the_gate_names_what_fails_and_checks_types_beside_the_tests(
     if fails != "ruff":
         assert said.endswith("== mypy --strict\nmypy said\n" + ("check: all passed\n" if code == 0 else ""))
         assert said.count("ruff said\n") == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a tool that is a shell's script")
+def test_a_gate_that_is_interrupted_leaves_neither_types_nor_tests_behind(tmp_path: Path) -> None:
+    tool = tmp_path / "python"
+    tool.write_text('#!/bin/sh\ntest "$2" != mypy || { echo $$ > mypy.pid; exec sleep 50; }\n')
+    tool.chmod(0o755)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "test").write_text(
+        "import os, pathlib, time\npathlib.Path('test.pid').write_text(str(os.getpid()))\ntime.sleep(50)\n"
+    )
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(start.__file__).parents[1])!r}); from bootstrap import start; "
+        f"start.ROOT = {str(tmp_path)!r}; sys.exit(start._guarded(lambda: start._check({str(tool)!r}, [])))"
+    )
+    files = [tmp_path / "mypy.pid", tmp_path / "test.pid"]
+    gate = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 20
+    while not all(file.exists() and file.read_text() for file in files):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    gate.send_signal(signal.SIGINT)
+    assert gate.wait(20) == common.INTERRUPTED
+    left = {int(file.read_text()) for file in files}
+    while left := {pid for pid in left if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"}:
+        assert time.monotonic() < until, left
+        time.sleep(0.02)

@@ -233,6 +233,18 @@ def test_a_device_that_others_fill_has_not_failed(
     )
 
 
+def test_cuda_that_finds_no_memory_to_start_has_failed(machine: Callable[[Facts], None]) -> None:
+    """cuInit takes none of the device's: a limit of the process (ulimit -v) or the host's memory stops it."""
+    started = Driver(cuinit_code=2, cuinit_error="CUDA_ERROR_OUT_OF_MEMORY: out of memory")
+    cuda = TorchBuild("2.13.0", built_for="cuda")
+    machine(dataclasses.replace(UNUSED, torch=cuda, driver=started))
+    recorder = Recorder()
+    smoke.command(SmokeOptions(), recorder)
+    (found,) = findings(recorder).values()
+    assert (found.id, found.verdict) == ("device.usable", "fail")
+    assert found.message == "cuInit returns 2 (CUDA_ERROR_OUT_OF_MEMORY: out of memory)"
+
+
 def test_of_several_devices_each_is_checked(machine: Callable[[Facts], None]) -> None:
     cuda = TorchBuild("2.13.0", built_for="cuda")
     several = tuple(Device("cuda", f"cuda:{index}", name="H200") for index in (6, 7))

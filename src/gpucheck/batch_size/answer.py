@@ -594,7 +594,7 @@ def _at_least(history: History, best: TrialEntry) -> Finding:
     evidence: dict[str, Any] = {"batch_size": best.batch_size, "at_least": best.batch_size, "predicted": predicted}
     evidence |= {"budget_bytes": history.budget.bytes, "limited_by": limited_by, "confirmed": confirmed}
     title, fix = f"at least {in_words(best.batch_size, axis)} fits", fixes.get(limited_by or "", _AGAIN)
-    return Finding("batch_size.fits", "inconclusive", title, "; ".join(said), evidence, fix=fix)
+    return Finding("batch_size.fits", "inconclusive", title, "; ".join(said), evidence, fix=fix or None)
 
 
 def _time(seconds: float) -> str:
@@ -607,11 +607,11 @@ def _nothing_fits(history: History) -> Finding:
     weight, refused, failing = history.parameter_bytes, history.refused, search.first_failing
     evidence: dict[str, Any] = {"budget_bytes": budget.bytes, "parameter_bytes": weight}
     if refused is None and (failing is None or not history.is_closed):  # none is known to fail for want of memory
-        kind, limited_by = kind_of_size(axis), history.limited_by
-        title, why, fix = f"no {kind} was decided", OPEN.get(limited_by or "", "the search did not end"), _AGAIN
-        if limited_by == "time":
-            title, why = f"no {kind} passed before time ran out", ""
-            fix = f"--time-budget {_time(history.more_time_s)}"
+        kind, limited_by = kind_of_size(axis), history.limited_by or ""
+        title, why, fix = {
+            "time": (f"no {kind} passed before time ran out", "", f"--time-budget {_time(history.more_time_s)}"),
+            "device-broken": (f"no {kind} was decided", "", None),  # the failure stands beside it, with what to do
+        }.get(limited_by, (f"no {kind} was decided", OPEN.get(limited_by, "the search did not end"), _AGAIN))
         return Finding("batch_size.fits", "inconclusive", title, why, evidence, fix=fix)
     smallest = failing.batch_size if failing else search.minimum
     evidence |= {"batch_size": smallest}

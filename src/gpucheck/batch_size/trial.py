@@ -448,14 +448,14 @@ class Session:
             self._forget()
             self._warm_up(lowest)
             self.gauge.begin()
+            answer = self._run(size, steps, evaluating, until, watching=watching)
+            if answer["ok"] and self.gauge.misjudged:
+                # Libraries loaded late: the allocator was left more than the budget has for it.
+                self._forget()
+                self.gauge.begin()
+                answer = self._run(size, steps, evaluating, until, watching=watching)
         except RuntimeError as error:  # the device may fail between trials too
             return {"ok": False, "stage": "step", "step": 0, "reached_bytes": None, **_failure(error)}
-        answer = self._run(size, steps, evaluating, until, watching=watching)
-        if answer["ok"] and self.gauge.misjudged:
-            # Libraries loaded late: the allocator was left more than the budget has for it.
-            self._forget()
-            self.gauge.begin()
-            answer = self._run(size, steps, evaluating, until, watching=watching)
         return {**answer, "moved_bytes": moved} if answer["ok"] else answer
 
     def _run(self, size: int, steps: int, evaluating: bool, until: float, *, watching: bool) -> Json:

@@ -303,6 +303,7 @@ REMARKS = {"int8": "torch._int_mm may choose a slow kernel (pytorch issue 187094
 BEYOND = 1.3
 # No link between host and device carries more, in bytes/s: NVLink-C2C of Vera Rubin has 0.9e12 a direction.
 FASTEST_LINK = 1e12
+WRONG_CLOCK = "rerun; if it repeats, the device's clock is wrong (a virtual machine?)"
 # On screen below this share: what the issue reports is far less, and above it the remark explains nothing.
 FAR_BELOW = 0.5
 NO_MEMORY_PEAK = "the device does not report the width and clock of its memory"
@@ -401,20 +402,26 @@ def share_of_products(measurements: Sequence[Measurement], part: Part | Unknown 
         message += f"; peak of {', '.join(without)} unknown: {part.missing}"
     slow = [dtype for dtype in known if dtype in REMARKS and shares[dtype] < FAR_BELOW]
     message += "".join(f"; {dtype}: {REMARKS[dtype]}" for dtype in slow)
-    return [_share("matmul.share_of_peak", f"share of the {_kind(part)} dense peak", message, evidence, part)]
+    return [
+        _share(
+            "matmul.share_of_peak",
+            f"share of the {_kind(part)} dense peak",
+            message,
+            evidence,
+            part,
+            or_else=", or cuBLAS emulates the dtype (env | grep CUBLAS_EMULATE)",
+        )
+    ]
 
 
-def _share(name: str, title: str, message: str, evidence: dict[str, Any], part: Part) -> Finding:
-    """The finding of shares, which decides nothing where one is beyond its part. Beside an estimate that shows
-    nothing."""
+def _share(name: str, title: str, message: str, evidence: dict[str, Any], part: Part, or_else: str = "") -> Finding:
+    """The finding of shares, which decides nothing where one is beyond its part, for reasons that end with `or_else`.
+    Beside an estimate that shows nothing."""
     most = max(evidence["share"].values(), default=0.0)
     if most <= BEYOND or part.kind == "estimate":
         return Finding(name, "info", title, message, evidence)
     title = f"{units.percent(most)} of the peak is more than the GPU can do"
-    fix = (
-        "rerun; if it repeats, the device's clock is wrong (a virtual machine?), kernels do nothing (gpucheck smoke), "
-        "or cuBLAS emulates the dtype (env | grep CUBLAS_EMULATE)"
-    )
+    fix = f"{WRONG_CLOCK}, or kernels do nothing (gpucheck smoke){or_else}"
     return Finding(name, "inconclusive", title, message, evidence, fix)
 
 

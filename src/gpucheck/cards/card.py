@@ -113,7 +113,7 @@ def sisters(card: Device, facts: Facts) -> list[Device]:
 
 
 def usual(values: Sequence[Value | None]) -> Value | None:
-    """Return what nearly all of these have; None where they are too few, differ, or do not tell."""
+    """Return what seven of ten of these have; None where they are too few, differ, or do not tell."""
     known = [value for value in values if value is not None]
     if len(known) < LEAST_SISTERS:
         return None

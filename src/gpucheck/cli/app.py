@@ -206,8 +206,9 @@ def _tip(command: str, name: str, sentence: str, given: Sequence[str]) -> str:
         return f"gpucheck {inside}" if inside else _quoted(naming.slip(name, commands.below(command)))
     own = parameters(command or "status")
     if "unknown option" in sentence:
-        if command == "" and any(name in (one.name, one.short) for one in parameters("devices")):
-            typed = next((one for one in given if one in commands.names()), "devices")
+        if command == "" and _takes("devices", name):
+            line = f" {' '.join(given)} "
+            typed = next((row for row in commands.names() if f" {row} " in line and _takes(row, name)), "devices")
             return f"put it behind the command, like `gpucheck {typed} {name}`"
         if command == "judge" and any(name == one.option for one in THRESHOLDS):
             return "set thresholds in a file and give it with --config FILE"
@@ -218,6 +219,10 @@ def _tip(command: str, name: str, sentence: str, given: Sequence[str]) -> str:
         return f"{given[-1]!r} is the value of {taker.name} {taker.metavar}; put {name} after it" if taker else ""
     wanted = next((one for one in own if name in (one.name, one.short)), None)
     return f"write it like {name} {wanted.metavar}" if wanted is not None and "needs" in sentence else ""
+
+
+def _takes(command: str, name: str) -> bool:
+    return any(name in (one.name, one.short) for one in parameters(command))
 
 
 def _quoted(name: str | None) -> str:

@@ -222,7 +222,7 @@ def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
                 yield f"{side}: {one.title}"
     # Rows that the new command did not come to escape the gate.
     if new.incomplete:
-        yield f"new: {new.incomplete}"
+        yield f"new: not complete: {new.incomplete}"
     if any(run.started and run in b.runs for a, b in pairs for run in a.runs):
         yield "old and new hold the same run: nothing was measured in between"
 
@@ -468,9 +468,8 @@ def _too_slow(row: ComparedRow, most: float) -> bool:
     """Return whether a row is slower by more than all that stands beside it, too few runs too, could explain."""
     beside = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
     least = row.ratio if row.ci_low is None else row.ci_low
-    # A device's own clock does not count what the host waits for.
-    call_s = row.new_s if row.new_device == "cpu" else None
-    return not not_comparable(row.differences) and least > (1 + most) * config.bridge(beside, call_s)
+    # A machine is busy only for rows by the host's clock, copies of a GPU as they are called among them.
+    return not not_comparable(row.differences) and least > (1 + most) * config.bridge(beside, row.new_s)
 
 
 def _unclear(row: ComparedRow, most: float) -> str:

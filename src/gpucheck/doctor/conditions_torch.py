@@ -16,7 +16,7 @@ from gpucheck.machine.torch_probe_child import version_key
 # The probe says a crash as the signal's name.
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
 _UNDEFINED = re.compile(r"undefined symbol: (\w+)")
-_OLD_SYSTEM = re.compile(r"(GLIBC(XX)?|CXXABI)_[\d.]+\W? not found")
+_OLD_SYSTEM = re.compile(r"(GLIBC|GLIBCXX|CXXABI)_[\d.]+\W? not found")
 _NO_MODULE = re.compile(r"No module named ['\"]torch['\"]$")
 
 
@@ -96,8 +96,9 @@ def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
     broken = dict(probe.missing_files or {})
     told = {"stage": probe.stage, "path": probe.path, **({"missing_files": broken} if broken else {})}
     fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
-    if _OLD_SYSTEM.search(error):  # the same wheel asks the system for as much
-        fix = "use a newer system or container image, or in conda: conda install -c conda-forge libstdcxx-ng"
+    if (old := _OLD_SYSTEM.search(error)) is not None:  # the same wheel asks the system for as much
+        other = "an older torch" if old[1] == "GLIBC" else "in conda: conda install -c conda-forge libstdcxx-ng"
+        fix = f"use a newer system or container image, or {other}"
     return "torch.import_broken", Seen(f"{step}: {error}", told, fix)
 
 

@@ -115,9 +115,9 @@ class Device:
 def parse_device(text: str, option: str) -> Device:
     """`cuda`, `cuda:80GiB` or `cuda:NVIDIA H200`. Raises UsageError."""
     kind, _, rest = text.partition(":")
+    rest = rest.strip("'\"")  # a name with a space may come in quotes of its own
     if kind != "cuda" or (not rest and ":" in text):
         raise units.refused(option, "cuda, cuda:SIZE or cuda:NAME", text, "as in --dry cuda:80GiB")
-    rest = rest.strip("'\"")  # a name with a space may come in quotes of its own
     if rest in ("", "0"):
         return Device()
     if rest.isdigit() and len(rest) < 4:  # with four digits it is a name, as 4090

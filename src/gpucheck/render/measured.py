@@ -313,15 +313,16 @@ def _from_text_on(blocks: Sequence[Block]) -> Sequence[Block]:
 def _lead(report: Report, lead: Finding, answers: Sequence[Answer], *, several: bool) -> tuple[Line, Finding]:
     """The finding as the first line, and what is left of it for the second: its cause and its command.
 
-    A title that is too long for a line is cut behind its first clause; its message, which says no more, is left out.
+    A title that is too long for a line is cut behind its first clause; its message is left out: that of a fault says no
+    more, that of a threshold says why and stays.
     """
     # A skip is never a pass, whatever the rows that were measured come to.
     verdict = lead.verdict if several or lead.verdict == "skip" else report.summary.verdict
     if lead.verdict not in ASKING:
         return said_by(verdict, f"{lead.title}: {lead.message}" if lead.message else lead.title), lead
     of_device = f"{lead.device}: " if lead.title.startswith(f"{lead.device}: ") else ""
-    title, colon, rest = lead.title.removeprefix(of_device).partition(": ")
-    is_cut = bool(colon) and len(lead.title) + 2 > WIDTH
+    title, _, rest = lead.title.removeprefix(of_device).partition(": ")
+    is_cut = bool(rest) and len(lead.title) + 2 > WIDTH
     told = f"{of_device}{title}" if is_cut else lead.title
     named = several or not answers or answers[0].device.id in told
     where = ""
@@ -331,7 +332,9 @@ def _lead(report: Report, lead: Finding, answers: Sequence[Answer], *, several: 
     first = said_by(verdict, f"{told}{where}")
     if not is_cut and not lead.message:
         return first, lead
-    return first, replace(lead, title=rest if is_cut else lead.message, message="")
+    return first, replace(
+        lead, title=rest if is_cut else lead.message, message=lead.message if is_cut and lead.is_gate else ""
+    )
 
 
 def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:

@@ -146,7 +146,8 @@ def _open(device_id: str, facts: Facts, emit: Emit) -> devices.Accel | None:
         with pulse.opening(device_id, WHERE):
             return choose.open_named(device_id, facts)
     except CannotLook as error:
-        emit(Judged(unusable(error)))
+        # A context takes some memory: where others hold all of it, nothing is known of the device.
+        emit(Judged(unusable(error, "inconclusive" if _is_of_memory(error.why) else "fail")))
         return None
 
 
@@ -160,11 +161,10 @@ def _present_but_unusable(requested: str, facts: Facts) -> bool:
     return False
 
 
-def unusable(error: CannotLook) -> Finding:
+def unusable(error: CannotLook, verdict: Verdict = "fail") -> Finding:
     """The failed check `device.usable`: an accelerator is there and torch cannot use it."""
     fix = error.fix if "--device cpu" in error.fix else "gpucheck doctor, or use the CPU with --device cpu"
-    # A context takes some memory: where others hold all of it, nothing is known of the device.
-    return Finding(USABLE_ID, "inconclusive" if _is_of_memory(error.why) else "fail", error.what, error.why, fix=fix)
+    return Finding(USABLE_ID, verdict, error.what, error.why, fix=fix)
 
 
 # -- running ----------------------------------------------------------------------------------------------------------

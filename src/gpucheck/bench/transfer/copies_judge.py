@@ -125,7 +125,7 @@ def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_addr
     evidence: dict[str, Any] = {"bytes_per_s": rates, "limit_bytes_per_s": limit, "kind": link.kind}
     if max(rates.values()) > judging.BEYOND * judging.FASTEST_LINK:
         title = f"pinned copies reach {told}: faster than any link"
-        return [Finding("transfer.link", "inconclusive", title, "the times are wrong", evidence, judging.RERUN)]
+        return [Finding("transfer.link", "inconclusive", title, "the times are wrong", evidence, judging.WRONG_CLOCK)]
     if limit is None:
         return [Finding("transfer.link", "info", f"pinned copies reach {told}", f"link unknown: {reason}", evidence)]
     evidence |= {"link": link.label, "share": {way: rate / limit for way, rate in rates.items()}}
