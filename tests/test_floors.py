@@ -57,16 +57,15 @@ SIZES = {
     # What each command refuses is refused by the api too; a missing dependency is told before anything is imported.
     ".": (13, 1121),
     # What fails between two trials is the device's failure.
-    "batch_size": (13, 3087),
-    # What is faster than any device, or was cut off, is no pass; AMD's cache, which HIP does not report.
+    "batch_size": (13, 3084),
+    # What is faster than any device, or was cut off, is no pass.
     "bench": (36, 6076),
     # A clock that only counters explain is on the screen.
     "cards": (5, 881),
-    # Judge refuses what nobody would judge; a removed folder is no broken torch, where torch is loaded; tips name a
-    # command that takes what was typed.
+    # Judge refuses what nobody would judge; a removed folder is no broken torch.
     "cli": (14, 1400),
     # A failure doubts the rows that it is about.
-    "compare": (2, 263),
+    "compare": (2, 262),
     # A mask that names a GPU is not why CUDA does not start.
     "devices": (3, 267),
     # An exclusive GPU beside one that works, masks that end in a comma, fixes for pods.
@@ -74,7 +73,6 @@ SIZES = {
     # Parts of texts are looked up, and stop within a word or between two.
     "explain": (11, 840),
     # A node's short and whole name are one node.
-    # Containers of one machine are nodes of their own.
     "fleet": (8, 1325),
     # Of a GPU that is full, who fills it is asked.
     "machine": (24, 3964),
@@ -83,7 +81,6 @@ SIZES = {
     # Figures that contradict each other are told.
     "memory": (5, 350),
     # What CUDA's dispatcher refuses, takes and casts, and its kernels' memory; ranks that are all late alike.
-    # Frozen modules and functions of TorchScript come back from files; a default type of CUDA's.
     "program": (28, 7558),
     # A device that failed or has no rows is named.
     "render": (24, 3766),
