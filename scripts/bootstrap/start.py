@@ -19,7 +19,7 @@ WORKERS = min((os.cpu_count() or 1) + 1, 4)
 IN_PARALLEL = ("-n", str(WORKERS), "--dist", "loadfile", "--max-worker-restart=0")
 # Whoever waits reads first how long; by whether slow tests run too.
 TAKES = {
-    False: "the quick set of tests takes about 6 minutes on 2 cores (--all, every slow test too: about 13)",
+    False: "the quick set of tests takes about 5 minutes on 2 cores (--all, every slow test too: about 13)",
     True: "all tests take about 13 minutes on 2 cores",
 }
 TYPED = ("src", "scripts", "tests", "benchmarks")
