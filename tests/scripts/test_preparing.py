@@ -534,7 +534,7 @@ def test_the_tools_get_a_layer_of_their_own_at_exact_pins(checkout: Checkout, py
     ]
     assert ended.told["folder"] == str(checkout.folder)
     assert "minutes" not in ended.err  # of a few tests nobody knows it
-    assert "gpucheck: the quick set of tests takes about 6 minutes" in checkout.run(python, script="test").err
+    assert "gpucheck: the quick set of tests takes about 5 minutes" in checkout.run(python, script="test").err
     assert "gpucheck: all tests take about 13 minutes" in checkout.run(python, "--all", script="test").err
     first, tools = checkout.layers()
     assert ended.told["python"] == str(tools)
