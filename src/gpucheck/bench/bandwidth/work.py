@@ -103,10 +103,12 @@ def allocate(size: int, device: torch.device) -> Arrays:
 
 def pattern(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what the rows of the two sources hold, twice: whole numbers from 0 to 254, and from 1 to 128."""
-    # As float32, exact for such numbers: remainders of integers take three times as long.
-    row = torch.arange(2 * PERIOD, dtype=torch.float32, device=device)[:, None] % PERIOD
-    column = torch.arange(ROW, dtype=torch.float32, device=device)
-    return (column % 128) + row, ((column // 128) + row) % 128 + 1
+    # By whole numbers: what is held against sums of floats is not made by them.
+    row = torch.arange(2 * PERIOD, device=device)[:, None] % PERIOD
+    column = torch.arange(ROW, device=device)
+    a = (column % 128) + row
+    b = ((column // 128) + row) % 128 + 1
+    return a.to(torch.float32), b.to(torch.float32)
 
 
 def moved(operation: Operation, size: int) -> int:
