@@ -305,7 +305,7 @@ def main() -> int:
         return 3
     today = datetime.date.today().isoformat()
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    folder = given.folder or ROOT / "benchmarks" / "results" / f"{slug}-{today}"
+    folder = (given.folder or ROOT / "benchmarks" / "results" / f"{slug}-{today}").resolve()
     folder.mkdir(parents=True, exist_ok=True)
     if given.archive is not None:
         given.archive.parent.mkdir(parents=True, exist_ok=True)
