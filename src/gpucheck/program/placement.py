@@ -30,8 +30,9 @@ from gpucheck.errors import GpucheckError, TargetError, UsageError
 from gpucheck.messages import message_of
 from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
 from gpucheck.program.options import ModelOptions
-from gpucheck.program.simulated_cuda import Surface, claimed, replaced
+from gpucheck.program.simulated_cuda import Surface, claimed
 from gpucheck.program.simulated_devices import CPU, Origin, Place, here, place_of, rank, storage_of, text_of
+from gpucheck.program.simulated_files import replaced
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.report.results.model import (
     ClaimedRun,

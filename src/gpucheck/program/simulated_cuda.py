@@ -1,7 +1,8 @@
 """Answer a program's calls to torch as a machine with a GPU would: moves, factories, `.device`, `torch.cuda`.
 
 The function mode sees every call of torch's Python interface, before the arguments meet a build that has no such
-device. What is asked past it (module-level functions of `torch.cuda`, classes) is replaced while the engine runs.
+device. What is asked past it (module-level functions of `torch.cuda`, classes) is replaced while the engine runs; what
+comes from files is in `simulated_files`.
 """
 
 from __future__ import annotations
@@ -9,14 +10,12 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
-import os
 import sys
 import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -25,36 +24,25 @@ from torch.utils import _device
 from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
-from gpucheck.program import kernels, rules
+from gpucheck.program import kernels, rules, simulated_files
 from gpucheck.program.engine import DeviceMismatch, Dispatch, World, tensors_in
-from gpucheck.program.simulated_devices import CPU, Origin, Place, here, storage_of, storages_of
+from gpucheck.program.simulated_devices import (
+    CLAIMED,
+    CPU,
+    CURRENT,
+    Origin,
+    Place,
+    device_of,
+    here,
+    is_real,
+    storage_of,
+    storages_of,
+)
+from gpucheck.program.simulated_files import replaced
 from gpucheck.work.storages import Memory
 from gpucheck.work.target import import_compiler
 
-# Devices that tensors claim; any other is torch's own affair.
-CLAIMED = ("cuda", "xpu", "mps")
-
 _T = torch.Tensor
-
-
-def device_of(value: Any) -> torch.device | None:
-    """The device that a `device` argument names, with its index; None for what names none."""
-    if value is None or isinstance(value, Tensor):
-        return None
-    if isinstance(value, int) and not isinstance(value, bool):
-        return torch.device("cuda", value)
-    device = torch.device(value)
-    if device.type in CLAIMED and device.index is None:
-        return torch.device(device.type, _current[0] if device.type == "cuda" else 0)
-    return device
-
-
-# The index that `torch.cuda.set_device` set last.
-_current = [0]
-
-
-def _is_real(device: torch.device) -> bool:
-    return device.type not in ("cpu", *CLAIMED)
 
 
 class Surface(TorchFunctionMode):  # type: ignore[misc]
@@ -64,7 +52,6 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         super().__init__()
         self.world = world
         # Where `torch.load` was asked to put what it loads now.
-        self.located: Any = None
         # What is called by a name and was copied to a device, by its origin.
         self.copied: set[Origin] = set()
         # Functions of torch by what was put in their place: torch names the latter.
@@ -252,7 +239,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             if device is None and source is not None and func in _OF_DATA:
                 device = self.world.claims.device(source)
             device = device or CPU
-        if device is None or _is_real(device):
+        if device is None or is_real(device):
             return func(*args, **kwargs)
         if device.type in CLAIMED:
             self.world.use(device)
@@ -291,7 +278,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         """The tensor as it is on `device`; itself where it is there already, as torch has it."""
         now = self.world.claims.device(tensor)
         more: dict[str, Any] = {} if memory_format is None else {"memory_format": memory_format}
-        if _is_real(device):
+        if is_real(device):
             return tensor.to(device=device, dtype=dtype, copy=copy, **more)
         if device.type in CLAIMED:
             self.world.use(device)
@@ -715,18 +702,18 @@ class _OnDevice(contextlib.ContextDecorator):
         self.given = given if given is not None and given.type == "cuda" else None
 
     def __enter__(self) -> None:
-        self.before = _current[0]
+        self.before = CURRENT[0]
         _set_device(self.world, self.given)
 
     def __exit__(self, *raised: object) -> None:
-        _current[0] = self.before
+        CURRENT[0] = self.before
 
 
 def _set_device(world: World, device: Any) -> None:
     given = device_of(device)
     if given is not None and given.index is not None:
         world.use(given)
-        _current[0] = given.index
+        CURRENT[0] = given.index
 
 
 def _cuda_functions(world: World) -> dict[str, Any]:
@@ -755,7 +742,7 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         "is_initialized": lambda: world.used_by is not None,
         "is_current_stream_capturing": _constant(False),
         "device_count": _constant(world.count or 1),
-        "current_device": lambda: _current[0],
+        "current_device": lambda: CURRENT[0],
         "set_device": functools.partial(_set_device, world),
         **dict.fromkeys(("device", "device_of"), type("device", (_OnDevice,), {"world": world})),
         "get_device_name": _constant(card.name),
@@ -818,7 +805,7 @@ def _accelerator(world: World) -> dict[str, Any]:
         "is_available": _constant(True),
         "device_count": _constant(world.count or 1),
         "current_accelerator": _constant(torch.device("cuda")),
-        **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: _current[0]),
+        **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: CURRENT[0]),
         **dict.fromkeys(("set_device_index", "set_device_idx"), functools.partial(_set_device, world)),
         "current_stream": _Waits,
         **dict.fromkeys(("set_stream", "synchronize"), _constant(None)),
@@ -879,12 +866,12 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
-        (torch.UntypedStorage, "cuda", functools.partialmethod(_storage_to_device, surface)),
-        (torch.UntypedStorage, "__new__", functools.partial(_new_storage, surface)),
-        (torch.UntypedStorage, "device", property(functools.partial(_storage_device, surface))),
+        (torch.UntypedStorage, "cuda", functools.partialmethod(simulated_files.to_device, surface.world)),
+        (torch.UntypedStorage, "__new__", functools.partial(simulated_files.new_storage, surface.world)),
+        (torch.UntypedStorage, "device", property(functools.partial(simulated_files.device_of_storage, surface.world))),
         (torch, "set_default_tensor_type", functools.partial(_set_default_type, surface.world)),
-        *_of_files(surface),
-        *_of_scripts(surface),
+        *simulated_files.of_files(surface.world),
+        *simulated_files.of_scripts(surface.world),
         *_of_dlpack(surface),
         *((owner, name, _asking(getattr(owner, name))) for owner, name in _UNASKED),
         *kernels.patches(surface.world),
@@ -998,37 +985,6 @@ def _of_functions(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
             yield node_class, name, judged(getattr(node_class, name))
 
 
-def _new_storage(surface: Surface, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-    """`torch.UntypedStorage(16, device="cuda")`, by which a tensor is copied and a file is loaded too."""
-    target = device_of(device)
-    if target is None or target.type not in CLAIMED:
-        return torch._C.StorageBase.__new__(kind, *args, **kwargs if device is None else {**kwargs, "device": device})
-    made = torch._C.StorageBase.__new__(kind, *args, **kwargs, device=surface.world.home(target))
-    surface.world.use(target)
-    surface.world.claims.put_storage(made, target, None)
-    return made
-
-
-def _storage_device(surface: Surface, storage: Any) -> Any:
-    """`UntypedStorage.device`. What sends a storage to another process finds it on the host, where it is, and so does
-    what loads a file without values, as its tensors take no other."""
-    real, device = _DEVICE_OF_STORAGE(storage), surface.world.claims.device_of_storage(storage)
-    is_sent = sys._getframe(1).f_globals["__name__"] == "torch.multiprocessing.reductions"
-    is_loaded = real == CPU and not surface.world.has_values
-    return real if device in (None, CPU) or is_sent or is_loaded else device
-
-
-_DEVICE_OF_STORAGE = torch._C.StorageBase.device.__get__
-
-
-def _storage_to_device(storage: Any, surface: Surface, device: Any = None, non_blocking: bool = False) -> Any:
-    """`UntypedStorage.cuda`, which a `map_location` of the user's own calls."""
-    out, target = storage.clone(), device_of("cuda" if device is None else device)
-    surface.world.use(target)
-    surface.world.claims.put_storage(out, target, None)
-    return out
-
-
 def _of_dlpack(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     """How tensors come from another library and go there: numpy takes none that is on a GPU."""
     numpy, take, send = sys.modules.get("numpy"), torch._C._from_dlpack, torch.to_dlpack
@@ -1069,113 +1025,13 @@ def _asking(original: Any) -> Callable[..., Any]:
     return asking
 
 
-def _of_files(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
-    """A tensor without values goes to a file without its storage: it comes back to where it was, or was asked for."""
-    load, rebuild = torch.load, torch._utils._rebuild_meta_tensor_no_storage
-
-    @functools.wraps(load)
-    def loading(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        with replaced([(surface, "located", map_location)]):
-            return load(f, map_location, *args, **kwargs)
-
-    @functools.wraps(rebuild)
-    def rebuilt(dtype: Any, size: Any, stride: Any, requires_grad: bool) -> Tensor:
-        located = torch.serialization._get_restore_location(surface.located)(torch.UntypedStorage(0), "cuda:0")
-        device = surface.world.claims.device_of_storage(located)
-        if device == CPU:
-            return torch.zeros(size, dtype=dtype, device=CPU, requires_grad=requires_grad)
-        out: Tensor = rebuild(dtype, size, stride, requires_grad)
-        surface.world.claims.put(out, device)
-        return out
-
-    yield torch, "load", loading
-    if not surface.world.has_values:
-        yield torch._utils, "_rebuild_meta_tensor_no_storage", rebuilt
-
-
-def _of_scripts(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
-    """Modules of TorchScript, which C++ writes to files as the CPU's. This program's come back to where they were."""
-    load, claims = torch.jit.load, surface.world.claims
-    saved: dict[Any, dict[str, torch.device | None]] = {}
-
-    def held(m: Any) -> Iterator[tuple[str, Any]]:
-        """Tensors of a module, and of its code, as a frozen one has its weights there: they lie on one device."""
-        if not isinstance(m, torch.jit.ScriptFunction):  # which has no state
-            yield from m.state_dict().items()
-        graph = getattr(m, "inlined_graph", None)
-        for node in graph.findAllNodes("prim::Constant") if graph is not None else ():
-            if node.hasAttribute("value") and node.kindOf("value") == "t" and node.t("value").dim():
-                yield "a constant's", node.t("value")
-
-    def keeping(save: Any) -> Callable[..., Any]:
-        def kept(m: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            saved[_file_of(f)] = {name: claims.device(one) for name, one in held(m)}
-            return save(m, f, *args, **kwargs)
-
-        return kept
-
-    def loading(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        target = device_of(map_location)
-        made = load(f, map_location if target is None or _is_real(target) else CPU, *args, **kwargs)
-        for name, one in held(made):
-            device = target or saved.get(_file_of(f), {}).get(name)
-            if device is not None and device.type in CLAIMED:
-                surface.world.use(device)
-                claims.put(one, device)
-        return made
-
-    yield torch.jit, "load", loading
-    for owner in (torch.jit, torch.jit.ScriptModule, torch.jit.RecursiveScriptModule):
-        yield owner, "save", keeping(owner.save)
-
-
-def _file_of(f: Any) -> Any:
-    """What names a file: its path, or the object that stands for it."""
-    path = getattr(f, "name", f)
-    return os.path.abspath(path) if isinstance(path, (str, os.PathLike)) else id(f)
-
-
-@contextlib.contextmanager
-def replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
-    """The names replaced, where they are there, and put back in the end."""
-    with contextlib.ExitStack() as stack:
-        for owner, name, value in patches:
-            if hasattr(owner, name):
-                stack.enter_context(mock.patch.object(owner, name, value))
-        yield
-
-
-@contextlib.contextmanager
-def _loading(surface: Surface) -> Iterator[None]:
-    """`torch.load(…, map_location="cuda")` claims what it loads; a file says where its tensors were, as CUDA's does."""
-
-    def tag(storage: Any) -> str | None:
-        device = surface.world.claims.device_of_storage(storage)
-        return str(device) if device is not None and device.type in CLAIMED else None
-
-    def restore(storage: Any, location: str) -> Any:
-        if location.split(":")[0] not in CLAIMED:
-            return None
-        surface.world.use(device_of(location))
-        plain = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
-        surface.world.claims.put_storage(plain, device_of(location), None)
-        return storage
-
-    registry = torch.serialization._package_registry
-    row = (-1, tag, restore)
-    registry.insert(0, row)
-    try:
-        yield
-    finally:
-        registry.remove(row)
-
-
 @contextlib.contextmanager
 def claimed(world: World) -> Iterator[Surface]:
     """While this lasts tensors claim their devices in `world`, and torch says that a GPU is here."""
     # The compiler refuses functions that were replaced before it was loaded.
     import_compiler()
     surface = Surface(world)
-    _current[0] = 0
-    with replaced(_patches(surface)), _loading(surface), kernels.autocasting(world), surface, Dispatch(world):
+    CURRENT[0] = 0
+    replacing, loading = replaced(_patches(surface)), simulated_files.loading(world)
+    with replacing, loading, kernels.autocasting(world), surface, Dispatch(world):
         yield surface

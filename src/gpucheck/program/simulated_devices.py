@@ -29,6 +29,26 @@ from gpucheck.work.storages import Memory, Storages
 _OURS = os.path.dirname(os.path.abspath(gpucheck.__file__)) + os.sep
 # Whose line it is. A dry run puts the rule of its program here, which knows the program's own package.
 lines = Lines("", None)
+# Devices that tensors claim; any other is torch's own affair.
+CLAIMED = ("cuda", "xpu", "mps")
+# The index that `torch.cuda.set_device` set last.
+CURRENT = [0]
+
+
+def device_of(value: Any) -> torch.device | None:
+    """The device that a `device` argument names, with its index; None for what names none."""
+    if value is None or isinstance(value, Tensor):
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return torch.device("cuda", value)
+    device = torch.device(value)
+    if device.type in CLAIMED and device.index is None:
+        return torch.device(device.type, CURRENT[0] if device.type == "cuda" else 0)
+    return device
+
+
+def is_real(device: torch.device) -> bool:
+    return device.type not in ("cpu", *CLAIMED)
 
 
 # -- whose line it was -------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
 from gpucheck.messages import message_of
-from gpucheck.program import engine, placement, rules, simulated_cuda, simulated_devices
+from gpucheck.program import engine, placement, rules, simulated_cuda, simulated_devices, simulated_files
 from gpucheck.program.options import Device
 from gpucheck.program.run import counters, hooks, memory_peaks
 from gpucheck.program.simulated_devices import COUNTED, Claims, Place, here, is_ours, rank, text_of
@@ -81,7 +81,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     cells = counters.cells_of(shared)
     _world.in_fork = lambda place, text: counters.write_of_fork(shared, cells, str(place or "an unknown line"), text)
     made = _claimed.enter_context(simulated_cuda.claimed(_world))
-    _claimed.enter_context(simulated_cuda.replaced(_substitutes()))
+    _claimed.enter_context(simulated_files.replaced(_substitutes()))
     hooks.begin(shared, folder)
     simulated_devices.lines = hooks.lines
     atexit.unregister(hooks._end)
@@ -232,7 +232,7 @@ def _collective(original: Any) -> Any:
                 for tensor in engine.tensors_in([*args, kwargs]):
                     if _world.claims.device(tensor) == simulated_devices.CPU:
                         name, text = f"NCCL's {original.__name__}", rules.NO_BACKEND.format("cpu")
-                        _world.apart("tensor", tensor, simulated_cuda.device_of("cuda"), name, text)
+                        _world.apart("tensor", tensor, simulated_devices.device_of("cuda"), name, text)
         return original(group, *args, **kwargs)
 
     return called

@@ -1,0 +1,151 @@
+"""Storages, files of `torch.save` and modules of TorchScript, as a machine with a GPU would hold and read them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from gpucheck.program.engine import World
+from gpucheck.program.simulated_devices import CLAIMED, CPU, device_of, is_real
+
+
+def new_storage(world: World, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    """`torch.UntypedStorage(16, device="cuda")`, by which a tensor is copied and a file is loaded too."""
+    target = device_of(device)
+    if target is None or target.type not in CLAIMED:
+        return torch._C.StorageBase.__new__(kind, *args, **kwargs if device is None else {**kwargs, "device": device})
+    made = torch._C.StorageBase.__new__(kind, *args, **kwargs, device=world.home(target))
+    world.use(target)
+    world.claims.put_storage(made, target, None)
+    return made
+
+
+def device_of_storage(world: World, storage: Any) -> Any:
+    """`UntypedStorage.device`. What sends a storage to another process finds it on the host, where it is, and so does
+    what loads a file without values, as its tensors take no other."""
+    real, device = _DEVICE_OF_STORAGE(storage), world.claims.device_of_storage(storage)
+    is_sent = sys._getframe(1).f_globals["__name__"] == "torch.multiprocessing.reductions"
+    is_loaded = real == CPU and not world.has_values
+    return real if device in (None, CPU) or is_sent or is_loaded else device
+
+
+_DEVICE_OF_STORAGE = torch._C.StorageBase.device.__get__
+
+
+def to_device(storage: Any, world: World, device: Any = None, non_blocking: bool = False) -> Any:
+    """`UntypedStorage.cuda`, which a `map_location` of the user's own calls."""
+    out, target = storage.clone(), device_of("cuda" if device is None else device)
+    world.use(target)
+    world.claims.put_storage(out, target, None)
+    return out
+
+
+def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
+    """A tensor without values goes to a file without its storage: it comes back to where it was, or was asked for."""
+    load, rebuild = torch.load, torch._utils._rebuild_meta_tensor_no_storage
+    asked = types.SimpleNamespace(location=None)
+
+    @functools.wraps(load)
+    def loading(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        with replaced([(asked, "location", map_location)]):
+            return load(f, map_location, *args, **kwargs)
+
+    @functools.wraps(rebuild)
+    def rebuilt(dtype: Any, size: Any, stride: Any, requires_grad: bool) -> Tensor:
+        located = torch.serialization._get_restore_location(asked.location)(torch.UntypedStorage(0), "cuda:0")
+        device = world.claims.device_of_storage(located)
+        if device == CPU:
+            return torch.zeros(size, dtype=dtype, device=CPU, requires_grad=requires_grad)
+        out: Tensor = rebuild(dtype, size, stride, requires_grad)
+        world.claims.put(out, device)
+        return out
+
+    yield torch, "load", loading
+    if not world.has_values:
+        yield torch._utils, "_rebuild_meta_tensor_no_storage", rebuilt
+
+
+def of_scripts(world: World) -> Iterator[tuple[Any, str, Any]]:
+    """Modules of TorchScript, which C++ writes to files as the CPU's. This program's come back to where they were."""
+    load, claims = torch.jit.load, world.claims
+    saved: dict[Any, dict[str, torch.device | None]] = {}
+
+    def held(m: Any) -> Iterator[tuple[str, Any]]:
+        """Tensors of a module, and of its code, as a frozen one has its weights there: they lie on one device."""
+        if not isinstance(m, torch.jit.ScriptFunction):  # which has no state
+            yield from m.state_dict().items()
+        graph = getattr(m, "inlined_graph", None)
+        for node in graph.findAllNodes("prim::Constant") if graph is not None else ():
+            if node.hasAttribute("value") and node.kindOf("value") == "t" and node.t("value").dim():
+                yield "a constant's", node.t("value")
+
+    def keeping(save: Any) -> Callable[..., Any]:
+        def kept(m: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            saved[_file_of(f)] = {name: claims.device(one) for name, one in held(m)}
+            return save(m, f, *args, **kwargs)
+
+        return kept
+
+    def loading(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        target = device_of(map_location)
+        made = load(f, map_location if target is None or is_real(target) else CPU, *args, **kwargs)
+        for name, one in held(made):
+            device = target or saved.get(_file_of(f), {}).get(name)
+            if device is not None and device.type in CLAIMED:
+                world.use(device)
+                claims.put(one, device)
+        return made
+
+    yield torch.jit, "load", loading
+    for owner in (torch.jit, torch.jit.ScriptModule, torch.jit.RecursiveScriptModule):
+        yield owner, "save", keeping(owner.save)
+
+
+def _file_of(f: Any) -> Any:
+    """What names a file: its path, or the object that stands for it."""
+    path = getattr(f, "name", f)
+    return os.path.abspath(path) if isinstance(path, (str, os.PathLike)) else id(f)
+
+
+@contextlib.contextmanager
+def replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
+    """The names replaced, where they are there, and put back in the end."""
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in patches:
+            if hasattr(owner, name):
+                stack.enter_context(mock.patch.object(owner, name, value))
+        yield
+
+
+@contextlib.contextmanager
+def loading(world: World) -> Iterator[None]:
+    """`torch.load(…, map_location="cuda")` claims what it loads; a file says where its tensors were, as CUDA's does."""
+
+    def tag(storage: Any) -> str | None:
+        device = world.claims.device_of_storage(storage)
+        return str(device) if device is not None and device.type in CLAIMED else None
+
+    def restore(storage: Any, location: str) -> Any:
+        if location.split(":")[0] not in CLAIMED:
+            return None
+        world.use(device_of(location))
+        plain = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
+        world.claims.put_storage(plain, device_of(location), None)
+        return storage
+
+    registry = torch.serialization._package_registry
+    row = (-1, tag, restore)
+    registry.insert(0, row)
+    try:
+        yield
+    finally:
+        registry.remove(row)
