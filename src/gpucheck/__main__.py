@@ -41,8 +41,7 @@ with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
 
 from importlib.util import find_spec  # noqa: E402
 
-# An installation without its dependencies is no bug of ours, and not what a check that fails looks like. Torch is told
-# by each command that needs it.
+# A missing dependency is neither a bug (70) nor a failed check (1). Commands that need torch say so themselves.
 _NEEDED = ("typer", "rich", "psutil", *(("tomli",) if sys.version_info < (3, 11) else ()))
 if _missing := [name for name in _NEEDED if find_spec(name) is None]:
     _python = f'"{sys.executable}"' if " " in sys.executable else sys.executable

@@ -295,6 +295,12 @@ def cause_of(text: str) -> Cause | None:
     return next((row for row in CAUSES if row.matches(text)), None)
 
 
+def is_of_memory(text: str) -> bool:
+    """Return whether the text says that memory ran out."""
+    cause = cause_of(text)
+    return cause is not None and cause.whose == "memory"
+
+
 def cause_of_error(classes: Collection[str], text: str) -> Cause | None:
     """Return what an exception stands for, by the qualified names of its class and bases, then by its text."""
     for name, row in _CLASSES.items():

@@ -444,7 +444,7 @@ class Session:
         until = time.monotonic() + spare_s
         try:
             moved = self._moved()
-            # The trial before may have left gradients; a process that starts anew has none.
+            # An earlier trial may have left gradients.
             self._forget()
             self._warm_up(lowest)
             self.gauge.begin()

@@ -34,7 +34,7 @@ def ecc_mode(device: Device, facts: Facts) -> Said | None:
     others = usual([one.ecc.enabled for one in sisters(device, facts) if one.ecc is not None])
     if others is not None and others != ecc.enabled and (ecc.enabled or ecc.enabled_by_default is not False):
         state, theirs = ("on", "off") if ecc.enabled else ("off", "on")
-        which = "" if ecc.enabled else " -i {card}"  # nobody is told to turn ECC off
+        which = "" if ecc.enabled else " -i {card}"  # never advise to turn ECC off
         fix = f"sudo nvidia-smi{which} --ecc-config=1, then reset the GPU"
         message = f"most other GPUs of the same name have it {theirs}"
         return Said("warn", f"ECC is {state}", message, fix, {**evidence, "others": others})

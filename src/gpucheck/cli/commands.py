@@ -21,8 +21,8 @@ class Command:
     `about` is its description, whose first sentence is its line in the overview, below `heading`. A `function` of
     gpucheck.cli takes `(common, options)` and returns the exit status; any other takes `(options, emit)` and is the
     work of a session. `options` is a dataclass, as is what stands `beside` it and goes to the function too; a command
-    that has none takes nothing. `device` is the default of `--device`, None for a command that takes none. A group has
-    only the rows of its `commands`.
+    that has none takes nothing. `device` is the default of `--device`, None for a command that takes none. What never
+    `loads_torch` works in a folder that was removed too. A group has only the rows of its `commands`.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Command:
     function: str = ""
     options: str = ""
     device: str | None = "auto"
+    loads_torch: bool = True
     beside: str = ""
     heading: str = "Commands:"
     examples: tuple[str, ...] = ()
@@ -110,6 +111,7 @@ COMMANDS: tuple[Command, ...] = (
         "gpucheck.cli.health:explain",
         "gpucheck.cli.health:ExplainOptions",
         device=None,
+        loads_torch=False,
         heading=_HEALTH,
         examples=(
             'gpucheck explain "CUDA out of memory"',
@@ -231,6 +233,7 @@ COMMANDS: tuple[Command, ...] = (
         "gpucheck.program.lint.command:command",
         "gpucheck.program.lint.options:LintOptions",
         device=None,
+        loads_torch=False,
         heading=_PROGRAM,
         examples=(
             "gpucheck lint .",
@@ -247,6 +250,7 @@ COMMANDS: tuple[Command, ...] = (
         "gpucheck.cli.results:compare",
         "gpucheck.cli.results:CompareOptions",
         device=None,
+        loads_torch=False,
         heading=_SAVED,
         examples=(
             "gpucheck compare old.json new.json",
@@ -265,6 +269,7 @@ COMMANDS: tuple[Command, ...] = (
         "gpucheck.cli.results:judge",
         "gpucheck.cli.results:JudgeOptions",
         device=None,
+        loads_torch=False,
         heading=_SAVED,
         examples=(
             "gpucheck judge result.json",
@@ -282,6 +287,7 @@ COMMANDS: tuple[Command, ...] = (
         "gpucheck.cli.results:report",
         "gpucheck.cli.results:ReportOptions",
         device=None,
+        loads_torch=False,
         heading=_SAVED,
         examples=(
             "gpucheck report result.json --output page.html",

@@ -55,6 +55,7 @@ COMMANDS = (
         "gpucheck.cli.fleet:judge",
         "gpucheck.fleet.options:FleetJudgeOptions",
         device=None,
+        loads_torch=False,
         examples=(
             "gpucheck fleet judge /shared/checks",
             "gpucheck fleet judge /shared/checks --expect node[001-064] --wait 10m --into lists",

@@ -125,9 +125,6 @@ def _run(row: Command, typed: dict[str, Any]) -> int:
     return begin(row, common, mine, *([read(resolve_name(row.beside), typed)] if row.beside else []))
 
 
-_WITHOUT_TORCH = ("explain", "judge", "compare", "report", "lint", "fleet judge")
-
-
 def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
     """Run a command whose options are read; with `--list` only list what it would run."""
     names = getattr(options, "names", None)
@@ -136,7 +133,7 @@ def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
     try:  # a process that loads torch with MKL ends there, which would be told as a broken torch
         os.getcwd()
     except OSError as error:
-        if row.name not in _WITHOUT_TORCH:
+        if row.loads_torch:
             raise CannotLook(
                 "the current folder is gone", os.strerror(error.errno or 0), "cd to one that exists"
             ) from error

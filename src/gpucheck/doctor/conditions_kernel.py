@@ -463,8 +463,7 @@ def _done_by(reading: Reading, evidence: Evidence) -> tuple[str, str] | None:
     if any(entry.is_odd for entry in reading.entries):
         told = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
         return "mask.malformed", told
-    # An empty entry, or the -1 that ends a list, asks for no GPU.
-    asked = sum(re.match(r"\s*[^\s-]", entry.text) is not None for entry in reading.entries)
+    asked = sum(entry.asks for entry in reading.entries)
     # What it names and CUDA does not show all the same is no matter of the mask.
     left_out = count > 0 and len(reading.shown) > shown
     sliced = _instances(evidence) or any(card.mig is not None and card.mig.enabled for card in evidence.cards)

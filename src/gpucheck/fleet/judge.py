@@ -172,8 +172,8 @@ def _by_one_name(documents: Sequence[NodeDocument]) -> Iterator[NodeDocument]:
 
 
 def _are_one(one: NodeDocument, other: NodeDocument) -> bool:
-    """Whether two documents are of one machine. Containers of one share its start: they have GPUs of their own, or run
-    at the same time."""
+    """Return whether two documents come from one machine. Containers on a machine share its boot ID, but they have
+    their own GPUs, or run at the same time."""
     if _cards(one) and _cards(other):
         return not _cards(one).isdisjoint(_cards(other))
     apart = one.written_wall_s <= other.started_wall_s or other.written_wall_s <= one.started_wall_s
@@ -185,9 +185,9 @@ def _cards(document: NodeDocument) -> frozenset[str]:
 
 
 def _again(documents: Iterable[NodeDocument]) -> int:
-    """How many documents are of a machine that left one under another name before: it is one of those expected.
+    """Return how many documents come from a machine that had left one under another name before.
 
-    Two that ran at the same time, as in two containers that share its GPUs, are two starts.
+    Two that ran at the same time, as in two containers that share GPUs, count as two machines.
     """
     found, until = 0, dict[frozenset[str], float]()
     for one in sorted(documents, key=lambda one: one.started_wall_s):

@@ -492,9 +492,8 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
         wrong = _wrong_answer(chosen)
     except UNUSABLE as error:
         why = _first_line(error)
-        is_full = (cause := messages.cause_of(why)) is not None and cause.whose == "memory"
         who = "gpucheck devices --processes shows which processes use memory; then run again, or "
-        fix = f"{who if is_full else ''}try --device cpu"
+        fix = f"{who if messages.is_of_memory(why) else ''}try --device cpu"
         raise CannotLook(f"torch cannot use {chosen}", why, fix, finding="device.usable") from error
     if wrong is not None:
         fix = "see `gpucheck doctor`, or try --device cpu"

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MASK = "CUDA_VISIBLE_DEVICES"
+# What C calls a space: of Unicode's others CUDA reads none, nor of its other digits.
+_SPACES = " \t\n\v\f\r"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,11 @@ class Entry:
     index: int | None = None
     problem: str | None = None
     is_odd: bool = False
+
+    @property
+    def asks(self) -> bool:
+        """Return whether it asks for a GPU: an empty entry does not, nor the -1 that ends a list."""
+        return self.text.strip(_SPACES)[:1] not in ("", "-")
 
     @property
     def told(self) -> str:
@@ -62,8 +69,7 @@ def read_mask(value: str, uuids: Sequence[str | None]) -> Reading:
 
 
 def _entry(text: str, uuids: Sequence[str | None]) -> Entry:
-    # What C calls a space and a digit: of Unicode's others CUDA reads none.
-    word = text.strip(" \t\n\v\f\r")
+    word = text.strip(_SPACES)
     if not word:
         return Entry(text, None, "it is empty")
     if re.match(r"(GPU|MIG)-", word):

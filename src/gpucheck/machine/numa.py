@@ -1,8 +1,8 @@
 """NUMA nodes (Linux): which there are, where devices are attached, binding this process to one, and on which node
 memory really lies.
 
-A process is bound before it starts threads and allocates: what runs and lies elsewhere by then stays there. Elsewhere
-than on Linux there are no nodes, and what cannot be told is None.
+A process is bound before it starts threads and allocates: what runs and lies elsewhere by then stays there. Only Linux
+has nodes; what it does not tell is None.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _unlinked(folders: Iterable[Path]) -> tuple[Library, ...]:
 
 
 def _libraries(folders: Iterable[Path]) -> tuple[Library, ...]:
-    """Those in these folders, in their order."""
+    """Return the driver's libraries in these folders, in the order of the folders."""
     found: dict[tuple[str, str], Library] = {}
     for folder in folders:
         for name in LIBRARIES:

@@ -412,7 +412,10 @@ def _operands(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Iterator[t
 
 
 def _numbers(func: torch._ops.OpOverload, args: Any) -> Any:
-    """Arguments of an operation. Of numbers alone, as TorchScript's constants are, torch makes no tensors by itself."""
+    """Return an operation's arguments, with numbers made tensors where it takes tensors.
+
+    torch does not do that itself if all arguments are numbers, as with TorchScript's constants.
+    """
     if not args or not isinstance(args[0], (int, float, complex)) or any(isinstance(one, Tensor) for one in args):
         return args
     kinds = [str(one.type) for one in func._schema.arguments]

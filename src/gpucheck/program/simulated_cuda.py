@@ -51,7 +51,6 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self, world: World) -> None:
         super().__init__()
         self.world = world
-        # Where `torch.load` was asked to put what it loads now.
         # What is called by a name and was copied to a device, by its origin.
         self.copied: set[Origin] = set()
         # Functions of torch by what was put in their place: torch names the latter.

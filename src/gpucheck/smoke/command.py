@@ -147,7 +147,7 @@ def _open(device_id: str, facts: Facts, emit: Emit) -> devices.Accel | None:
             return choose.open_named(device_id, facts)
     except CannotLook as error:
         # A context takes some memory: where others hold all of it, nothing is known of the device.
-        emit(Judged(unusable(error, "inconclusive" if _is_of_memory(error.why) else "fail")))
+        emit(Judged(unusable(error, "inconclusive" if messages.is_of_memory(error.why) else "fail")))
         return None
 
 
@@ -195,7 +195,7 @@ def run(checks: Sequence[Check], dut: DeviceUnderTest, emit: Emit, *, deadline: 
             late = False
             continue
         emit(Judged(finding))
-        if finding.verdict == "fail" and (reason := dut.accel.why_broken()) and not _is_of_memory(reason):
+        if finding.verdict == "fail" and (reason := dut.accel.why_broken()) and not messages.is_of_memory(reason):
             why_not = f"device unusable: {check.id} failed: {reason}"
             died = _fault(check, finding, dut, reason)
         emit(Finished(check.id))
@@ -237,17 +237,12 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
         return "fail", str(wrong), wrong.evidence, wrong.fix
     except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
         kept.saw(error, dut.accel.id)
-        if _is_of_memory(str(error)) or isinstance(error, MemoryError):
+        if messages.is_of_memory(str(error)) or isinstance(error, MemoryError):
             # The checks take little: others hold what is missing, and that is no fault of the device's.
             fix = f"gpucheck memory --device {dut.accel.id} shows which processes use memory; then run again"
             return "inconclusive", *_unexpected(error), fix
         return "fail", *_unexpected(error), None
     return "warn" if seen.doubt else "pass", seen.message, seen.evidence, seen.fix
-
-
-def _is_of_memory(text: str) -> bool:
-    cause = messages.cause_of(text)
-    return cause is not None and cause.whose == "memory"
 
 
 def _unexpected(error: Exception) -> tuple[str, dict[str, Any]]:
