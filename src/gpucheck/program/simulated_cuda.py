@@ -359,7 +359,7 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "truediv": "/", "floor
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^"}
 _OPERATORS = {
     "__getitem__": "x[…]",
-    "__setitem__": "x[…] = …",
+    "__setitem__": rules.SET_ITEM,
     **{f"__{name}__": sign for name, sign in _COMPARISONS.items()},
     **{f"__{prefix}{name}__": sign for prefix in ("", "r") for name, sign in _SIGNS.items()},
     **{f"__i{name}__": f"{sign}=" for name, sign in _SIGNS.items()},
