@@ -11,19 +11,13 @@ import importlib
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from gpucheck.errors import Undecided
 
 # simulation: `model` and `run --dry`; run: `run`; ranks: `run` of a job; batches: the forecast of `find-batch-size`;
 # device: what measures on a device.
 Use = Literal["simulation", "run", "trace", "ranks", "batches", "device"]
-
-
-class Missing(Undecided, NotImplementedError):
-    """This torch has no such name, and what is asked cannot be done without it (exit 4)."""
-
-    __repr__ = Undecided.__str__
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +192,22 @@ def find(path: str, otherwise: Any = None) -> Any:
 
 
 def need(path: str) -> Any:
-    """What is at a path of the table. Raises Missing."""
+    """What is at a path of the table. Raises Undecided."""
     if not has(path):
-        raise Missing(f"{_torch()} has no {path}", f"gpucheck needs it: it {ROWS[path].what}", "use an older torch")
+        why = f"gpucheck cannot do without it: {ROWS[path].what}"
+        raise Undecided(
+            f"{_torch()} has no {path}", why, "use a version that gpucheck was tested with, or update gpucheck"
+        )
     return _of(path)
+
+
+def kernel(path: str) -> Callable[..., Any]:
+    """The function at a path of the table; where this torch has none, one that raises NotImplementedError."""
+
+    def missing(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(f"{_torch()} has no {path}")
+
+    return find(path, missing)  # type: ignore[no-any-return]
 
 
 def replacing(path: str, make: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:

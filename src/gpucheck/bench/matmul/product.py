@@ -96,7 +96,7 @@ def _scaled_mm(fast: bool) -> Bind:
     def bind(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
         one = torch.ones((), dtype=torch.float32, device=a.device)
         settings = {"scale_a": one, "scale_b": one, "out_dtype": out.dtype, "use_fast_accum": fast}
-        product = torch_private.need("torch._scaled_mm")
+        product = torch_private.kernel("torch._scaled_mm")
         return lambda: product(a, b, **settings, out=out)
 
     return bind
@@ -141,7 +141,7 @@ KINDS: dict[Dtype, Kind] = {
     "int8": Kind(
         "int8",
         "int32",
-        lambda a, b, out: functools.partial(torch_private.need("torch._int_mm"), a, b, out=out),
+        lambda a, b, out: functools.partial(torch_private.kernel("torch._int_mm"), a, b, out=out),
         lambda flat, generator: flat.random_(-_LARGEST_INT8, _LARGEST_INT8 + 1, generator=generator),
         f"uniform from -{_LARGEST_INT8} to {_LARGEST_INT8}",
         by_columns=True,

@@ -634,8 +634,8 @@ def begin(
     file = getattr(main, "__file__", None) or (sys.argv[0] if sys.argv else None)
     lines = memory_peaks.Lines(folder, file)
     counters.write(memory, cells, {"say": "torch", "version": torch.__version__, "pid": os.getpid()})
-    uses: list[torch_private.Use] = [use, *(["trace"] if trace or snapshot else [])]
-    for text in dict.fromkeys(text for one in uses for text in torch_private.lost(one)):
+    lost = torch_private.lost(use) + (torch_private.lost("trace") if trace or snapshot else ())
+    for text in dict.fromkeys(lost):
         counters.write(memory, cells, {"say": "not_followed", "text": text})
     install()
     if trace:

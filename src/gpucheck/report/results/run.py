@@ -206,7 +206,8 @@ class RunResult:
     """One run of a program. `exit` is its status, or the negative number of the signal that ended it.
 
     `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_seen` names what is
-    not counted, `not_followed` what this torch does not let be followed. `cut_off_in` is the line that waited for data when the program ended.
+    not counted, `not_followed` what this torch does not let be followed. `cut_off_in` is the line that waited for data
+    when the program ended.
     """
 
     program: tuple[str, ...]
