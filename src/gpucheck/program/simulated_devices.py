@@ -28,8 +28,10 @@ from gpucheck.report.results.model import OriginKind
 from gpucheck.work.storages import Memory, Storages
 
 # Whether a transform of torch.func has wrapped a tensor.
-is_transformed = torch_private.find("torch._C._functorch.is_functorch_wrapped_tensor", lambda tensor: False)
-_unwrapped = torch_private.find("torch._C._functorch.get_unwrapped", lambda tensor: tensor.new_empty(0))
+_unwrapped = torch_private.find("torch._C._functorch.get_unwrapped")
+is_transformed = torch_private.find("torch._C._functorch.is_functorch_wrapped_tensor")
+if is_transformed is None or _unwrapped is None:
+    is_transformed = lambda tensor: False  # noqa: E731
 UNSEEN_BY_CLASS = torch_private.need("torch._C.DisableTorchFunctionSubclass")
 _OURS = os.path.dirname(os.path.abspath(gpucheck.__file__)) + os.sep
 # Whose line it is. A dry run puts the rule of its program here, which knows the program's own package.
