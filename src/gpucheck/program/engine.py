@@ -562,6 +562,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             world.met.update(world.claims.of(tensor).origin for _, tensor in operands)
         if world.is_forked() and any(_is_on_cuda(one) for one, _ in operands):
             world.use(by_kernel=True)
+        if world.here.calls and world.here.calls[-1][0] == rules.SET_ITEM:
+            name = rules.OF_SET_ITEM.get(name, name)
         verdict = rules.judge(name, [operand for operand, _ in operands])
         if not verdict.judged and name not in world.unjudged:
             world.unjudged[name] = here()

@@ -359,7 +359,7 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "truediv": "/", "floor
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^"}
 _OPERATORS = {
     "__getitem__": "x[…]",
-    "__setitem__": "x[…] = …",
+    "__setitem__": rules.SET_ITEM,
     **{f"__{name}__": sign for name, sign in _COMPARISONS.items()},
     **{f"__{prefix}{name}__": sign for prefix in ("", "r") for name, sign in _SIGNS.items()},
     **{f"__i{name}__": f"{sign}=" for name, sign in _SIGNS.items()},
@@ -949,12 +949,12 @@ def _scattered(gpus: Any, sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor,
 def _of_functions(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     """The user's own functions of autograd, whose gradients must lie where their inputs do, and hooks of modules."""
     function, node_class = torch.autograd.Function, torch.autograd.function.BackwardCFunction
-    apply = vars(function)["apply"].__func__
+    apply = vars(function)["apply"]  # a classmethod, or since 2.14 one of C's: both bind to a class
     inputs: weakref.WeakKeyDictionary[Any, list[torch.device | None]] = weakref.WeakKeyDictionary()
 
     def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
         devices = [surface.device_of(one) for one in args]
-        out = apply(cls, *args, **kwargs)
+        out = apply.__get__(None, cls)(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             for one in tensors_in(out):
                 if isinstance(one.grad_fn, node_class):

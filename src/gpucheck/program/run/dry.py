@@ -31,6 +31,7 @@ from gpucheck.program.run import counters, hooks, memory_peaks
 from gpucheck.program.simulated_devices import COUNTED, Claims, Place, here, is_ours, rank, text_of
 from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment
+from gpucheck.work.target import import_compiler
 
 # Lines that are named of what is held; the JSON has them too.
 _MOST_LINES = 12
@@ -63,6 +64,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     global _world, _steps
     for name in _EARLY:
         importlib.import_module(name)
+    import_compiler(is_ours=False)
     _steps = asked["steps"]
     device = Device(**{**asked["device"], "capability": tuple(asked["device"]["capability"])})
     memory = Memory[Place](
