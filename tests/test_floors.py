@@ -80,12 +80,12 @@ SIZES = {
     "measure": (4, 633),
     # Figures that contradict each other are told.
     "memory": (5, 350),
-    # What CUDA's dispatcher refuses and takes; what comes from files has a file of its own.
-    "program": (29, 7572),
+    # Whose attribute, list or cache a tensor is, several GPUs; kinds of methods and parts of containers in lint.
+    "program": (29, 7800),
     # A device that failed or has no rows is named.
     "render": (24, 3766),
-    # A document whose device failed was not cut off.
-    "report": (16, 1789),
+    # The program's own name for a device, in a mismatch.
+    "report": (16, 1790),
     # A device that others fill is not called wrong.
     "smoke": (6, 915),
     # A device slow at times, at the end or on two plateaus.

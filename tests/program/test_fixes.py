@@ -75,6 +75,115 @@ head = nn.Linear(4, 2)
 x = torch.randn(3, 4, device="cuda")
 out = head(body(x))
 """,
+    "a mask that forward cuts and compares": """
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.keep = torch.tril(torch.ones(8, 8))
+        self.inner = nn.Linear(4, 4)
+    def forward(self, x):
+        scores = self.inner(x) @ x.transpose(-1, -2)
+        return scores.masked_fill(self.keep[:3, :3] == 0, float("-inf"))
+Attention().cuda()(torch.randn(2, 3, 4).cuda())
+""",
+    "a table that is filled in place": """
+class Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        table = torch.zeros(8, 4)
+        table[:, 0::2] = torch.sin(torch.arange(8.0))[:, None]
+        self.table = table.unsqueeze(0)
+    def forward(self, x):
+        return x + self.table[:, : x.size(1)].detach()
+Positions().cuda()(torch.randn(2, 3, 4).cuda())
+""",
+    "modules in a list": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+        self.heads = [nn.Linear(4, 2) for _ in range(2)]
+    def forward(self, x):
+        return [head(self.body(x)) for head in self.heads]
+Net().cuda()(torch.randn(2, 4).cuda())
+""",
+    "blocks in a list": """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+    def forward(self, x):
+        return x + self.inner(x)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = [Block(), Block()]
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+Net().cuda()(torch.randn(2, 4).cuda())
+""",
+    "a state that is restored before the move": """
+import io
+def save(model):
+    optimizer, file = torch.optim.Adam(model.parameters()), io.BytesIO()
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    torch.save(optimizer.state_dict(), file)
+    return io.BytesIO(file.getvalue())
+model = nn.Linear(4, 2)
+file = save(model)
+if model is None:
+    optimizer = torch.optim.SGD([], 0.1)
+optimizer = torch.optim.Adam(model.parameters())
+optimizer.load_state_dict(torch.load(file))
+model.cuda()
+model(torch.randn(3, 4).cuda()).sum().backward()
+optimizer.step()
+""",
+    "a mask that is cached in forward": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mask = None
+        self.inner = nn.Linear(4, 4)
+    def forward(self, x):
+        h = self.inner(x)
+        if self.mask is None:
+            self.mask = torch.ones(4, 4, device=x.device).tril()
+        return h @ self.mask
+model = Net().cuda()
+model(torch.randn(2, 4).cuda())
+model = model.cpu()
+model(torch.randn(2, 4))
+""",
+    "a device that is a text": """
+device = "cuda"
+model = nn.Linear(4, 2).to(device)
+def evaluate(data):
+    for x in data:
+        model(x)
+evaluate([torch.randn(3, 4)])
+""",
+    "a device among arguments": """
+from argparse import Namespace
+args = Namespace(lr=0.1, device="cuda")
+def train(model):
+    noise = torch.randn(3, 4)
+    return model(noise)
+train(nn.Linear(4, 2).to(args.device))
+""",
+    "statistics that were not moved": """
+class Norm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+    def forward(self, x):
+        return x - self.mean
+norm = Norm()
+norm(torch.randn(2, 4).cuda())
+""",
     "weights of a loss": """
 criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0]))
 out = torch.randn(3, 2, device="cuda")
@@ -209,7 +318,9 @@ def applied(text: str, fix: str) -> str:
         lines[number] = f'{indent}self.register_buffer("{registered[1]}", {value})'
     elif change.endswith(" before it"):
         lines.insert(number, indent + change.removesuffix(" before it"))
-    elif change.startswith("make the optimizer after .to()"):
+    elif change.startswith("keep them in nn.ModuleList"):
+        lines[number] = re.sub(r"= (.*)", r"= nn.ModuleList(\1)", line)
+    elif change.startswith(("make the optimizer after .to()", "load the optimizer's state after")):
         after = next(n for n, one in enumerate(lines) if n > number and re.search(r"\.(cuda|to)\(", one))
         lines.insert(after, lines.pop(number))
     elif moved := re.fullmatch(r"(.+?)(\.(?:to|cpu)\(.*\))", change):
@@ -285,6 +396,26 @@ for x, y in batches():
 """
     first = met(_HEAD + text, tmp_path)
     assert first is not None and first.fix is not None and first.fix.endswith(": y.to(out.device)")
+
+
+SAYS = {
+    "a mask that forward cuts and compares": 'self.register_buffer("keep", …)',
+    "a table that is filled in place": 'self.register_buffer("table", …)',
+    "blocks in a list": "keep them in nn.ModuleList or nn.ModuleDict",
+    "a state that is restored before the move": "load the optimizer's state after model.to(device)",
+    "a mask that is cached in forward": "self.mask.to(x.device)",
+    "a device that is a text": "x.to(device)",
+    "a device among arguments": "torch.randn(…, device=args.device)",
+    "statistics that were not moved": "norm.to(x.device) before it",
+}
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_a_fix_mends_the_cause_and_uses_the_program_s_names(name: str, tmp_path: Path) -> None:
+    text, arguments = CORPUS[name]
+    first = met(text, tmp_path, *arguments)
+    assert first is not None and first.fix is not None
+    assert first.fix.partition(": ")[2] == SAYS[name], first
 
 
 def test_most_mistakes_have_a_fix(tmp_path: Path) -> None:

@@ -38,7 +38,9 @@ from gpucheck.program.simulated_devices import (
     cause,
     here,
     is_set,
+    own_device,
     place_of,
+    stale,
     storage_of,
     text_of,
     user_frame,
@@ -260,6 +262,8 @@ class World:
         if site in self.tolerated:
             return
         if site not in self.refused:
+            behind = stale(frame, expected, self.claims) if frame is not None and expected != "cpu" else None
+            expected, cached = behind or (expected, None)
             told = DeviceMismatchEntry(
                 operation=operation,
                 module=self._module(sys._getframe(1)),
@@ -267,10 +271,11 @@ class World:
                 phase=self.phase,
                 expected=expected,
                 operands=tuple(
-                    self._operand(one, tensor, frame, expected, is_wrong=one in verdict.wrong)
+                    self._operand(one, tensor, frame, expected, cached, is_wrong=one in verdict.wrong)
                     for one, tensor in dict(operands).items()
                 ),
                 peer=self._peer(frame, expected) if frame is not None else None,
+                own_device=own_device(frame, expected) if frame is not None else None,
             )
             self.refused[site] = Mismatch(site, told, len(self.assumed))
         self.last = self.refused[site]
@@ -315,7 +320,11 @@ class World:
         elif self.used_by != os.getpid():
             self._raise_in_fork(here(), rules.FORKED_KERNEL if by_kernel else rules.FORKED)
         if self.count is not None and device is not None and device.type == "cuda" and device.index >= self.count:
-            raise _ACCELERATOR_ERROR(rules.NO_SUCH_GPU.format(device.index + 1, self.count))
+            mask = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+            listed = [entry for entry in mask.split(",") if entry.strip()]
+            if 0 < len(listed) <= device.index:
+                raise _ACCELERATOR_ERROR(rules.HIDDEN_GPU.format(device.index, mask, len(listed)))
+            raise _ACCELERATOR_ERROR(rules.NO_SUCH_GPU.format(device.index + 1))
 
     def note_dtypes(self, error: RuntimeError) -> None:
         """Note an error that torch raised for operands of different dtypes: the program may catch it."""
@@ -339,11 +348,22 @@ class World:
         return value
 
     def _operand(
-        self, operand: rules.Operand, tensor: Tensor, frame: FrameType | None, expected: str, *, is_wrong: bool
+        self,
+        operand: rules.Operand,
+        tensor: Tensor,
+        frame: FrameType | None,
+        expected: str,
+        cached: Origin | None,
+        *,
+        is_wrong: bool,
     ) -> MismatchedTensor:
         origin, variable, maker_device, by_maker, inside = self.claims.of(tensor).origin, None, None, False, False
         if frame is not None and operand.device != expected:
             origin, variable, maker_device, by_maker, inside = cause(frame, tensor, expected, self.claims)
+        if cached is not None:  # what stayed behind is wrong, and not what moved with the module
+            is_wrong = operand.device not in (expected, None)
+            origin = cached if is_wrong else origin
+            variable = f"self.{cached.what}" if is_wrong else variable
         return MismatchedTensor(
             name=operand.name,
             device=operand.device or "unknown",

@@ -89,7 +89,9 @@ def _left_behind(things: tuple[LeftBehind, ...], run: ClaimedRun | None) -> Iter
 
 def _left(one: LeftBehind, ran: bool) -> Finding:
     verdicts: dict[str, Verdict] = {"mismatched": "fail", "unknown": "fail", "copied": "warn", "unread": "info"}
+    verdicts["cached"] = "warn"
     ends = {
+        "cached": "forward made it there, and keeps it when the model moves to another device",
         "copied": "the forward pass copies it to the GPU each time",
         "unread": "the forward pass does not read it on the GPU",
     }
@@ -103,7 +105,14 @@ def _left(one: LeftBehind, ran: bool) -> Finding:
     )
     # What nothing reads there is no reason to change a line.
     fix = None if one.use == "unread" else _fix(one)
-    return Finding(identifier, verdicts[one.use], f"{one.name} stays on the CPU", "; ".join(why), asdict(one), fix=fix)
+    return Finding(
+        identifier,
+        verdicts[one.use],
+        f"{one.name} stays on {_device(one.device)}",
+        "; ".join(why),
+        asdict(one),
+        fix=fix,
+    )
 
 
 def _reason(one: LeftBehind) -> str:
@@ -127,6 +136,8 @@ def _fix(one: LeftBehind) -> str:
     if one.kind == "module":
         held = {"container": "keep it in nn.ModuleList or nn.ModuleDict"}
         return at + held.get(one.holder, "assign it to an attribute of the module")
+    if one.use == "cached":
+        return f"{at}make it again when its device is not the input's, or register_buffer(…, persistent=False)"
     kind = "nn.Parameter" if one.is_trained else "register_buffer"
     if one.holder in ("attribute", "class"):
         plain = f'self.register_buffer("{one.attribute}", …)'
@@ -171,7 +182,9 @@ def mismatch(one: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOTHI
     where = " in ".join(part for part in (one.place, one.module) if part)
     title = where or "in torch's own code"
     operation = one.operation if one.operation[0].isalpha() else f"`{one.operation}`"
-    message = f"{operation} needs {_device(one.expected)}, but {_called(wrong)} is on {_device(wrong.device)}"
+    message = (
+        f"{operation} needs {_device(one.expected)}, but {_called(wrong, one.operation)} is on {_device(wrong.device)}"
+    )
     left = behind.get(wrong.origin_name or "")
     cause = _cause(wrong)
     if left is not None:
@@ -179,26 +192,42 @@ def mismatch(one: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOTHI
     if cause:
         message += f": {cause}"
     # A module in a plain list is one name for its weight and its bias.
-    met = dict.fromkeys((_called(other), _device(other.device)) for other in (wrong, *one.operands) if other.is_wrong)
+    met = dict.fromkeys(
+        (_called(other, one.operation), _device(other.device)) for other in (wrong, *one.operands) if other.is_wrong
+    )
     message += "".join(f"; {name} is on {device} too" for name, device in list(met)[1:])
     fix = _fix(left) if left is not None else _mismatch_fix(one, wrong)
     return Finding("model.mismatch", "fail", title, message, asdict(one), fix=fix)
 
 
-def _called(operand: MismatchedTensor) -> str:
-    has_name = operand.origin in ("attribute", "parameter", "buffer", "input", "state")
-    return (operand.origin_name if has_name else None) or f"its argument {operand.name}"
+# The operands of torch's own operations, by the name that a person calls: ATen's names are in brackets.
+_OPERANDS = {
+    "linear": {"self": "the bias", "bias": "the bias", "mat1": "the input", "input": "the input"}
+    | dict.fromkeys(("mat2", "weight"), "the weight"),
+    "embedding": {"weight": "the weight", "indices": "the index"},
+}
+
+
+def _called(operand: MismatchedTensor, operation: str) -> str:
+    """How a message calls an operand: by its name in the program, else by its part in the operation."""
+    has_name = operand.origin in ("attribute", "parameter", "buffer", "input", "state", "container", "module")
+    known = (operand.origin_name if has_name else None) or operand.variable
+    part = _OPERANDS.get(operation.rpartition(".")[2], {}).get(operand.name)
+    return known or f"{part or 'an operand'} ({operand.name})"
 
 
 def _cause(operand: MismatchedTensor) -> str:
     at = f" at {operand.origin_place}" if operand.origin_place else ""
     causes = {
-        "parameter": "a parameter",
-        "buffer": "a buffer",
+        "parameter": "a parameter" if "." in (operand.origin_name or "") else "its parameters were not moved",
+        "buffer": "a buffer" if "." in (operand.origin_name or "") else "its buffers were not moved",
+        "container": f"in a plain list or dictionary{at}, which .to() does not move",
+        "module": f"a plain list or dictionary of modules{at}: .to() does not move them, the optimizer does not train "
+        "them either",
         "input": "an input of the model",
         "made": f"created{at} by {operand.origin_name}" if operand.by_maker or not at else f"made{at}",
         "attribute": f"a plain attribute{at}, which .to() does not move",
-        "state": "made before the model moved",
+        "state": f"{'restored' if 'restored' in (operand.origin_name or '') else 'made'} before the model moved",
         "moved": f"moved there{at}",
     }
     return causes.get(operand.origin or "", "")
@@ -208,20 +237,28 @@ def _mismatch_fix(one: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | No
     """A change whose names exist at the line it is for; None where only the line is known."""
     at = f"{one.place}: " if one.place else ""
     made = f"{wrong.origin_place}: " if wrong.origin_place else ""
+    if one.expected == "cpu" and wrong.origin == "attribute" and wrong.variable and one.peer:
+        return f"{at}{wrong.variable}.to({one.peer}.device)"
     if one.expected == "cpu":
         method = one.operation.removeprefix("Tensor.")
         taken = f".cpu().{method}()" if method in ("numpy", "pin_memory") else "pass it as .cpu()"
         return f"{at}{wrong.variable}.cpu()" if wrong.variable else f"{at}{taken}"
     there = f'"{_bare(one.expected)}"'
-    target = f"{one.peer}.device" if one.peer else there
+    target = f"{one.peer}.device" if one.peer else one.own_device or there
     moved = f"{at}{wrong.variable}.to({target})" if wrong.variable else None
     if wrong.device != "cpu":
         return moved or (f"{at}bring both to one device" if at else "use one device")
+    if wrong.origin == "state" and "restored" in (wrong.origin_name or ""):
+        return f"{made}load the optimizer's state after model.to(device)"
     if wrong.origin == "state":
-        return f"{made}make the optimizer after .to(), or load its state again"
+        return f"{made}make the optimizer after .to(), and load its state after that"
     if wrong.origin == "attribute":
         return f'{made}self.register_buffer("{wrong.origin_name}", …)'
-    if wrong.origin == "parameter" and wrong.origin_name:
+    if wrong.origin == "module":
+        return f"{made}keep them in nn.ModuleList or nn.ModuleDict"
+    if wrong.origin == "container":
+        return f"{made}register each with self.register_buffer(name, tensor)"
+    if wrong.origin in ("parameter", "buffer") and wrong.origin_name:
         return f"{at}{wrong.origin_name}.to({target}) before it"
     maker = f"{made}{wrong.origin_name}(…, device={wrong.maker_device or there})"
     if wrong.origin == "made" and wrong.by_maker and (wrong.same_function or moved is None):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpucheck import peaks, units
 from gpucheck.errors import UsageError
@@ -99,12 +99,13 @@ _GB_IN_NAME = re.compile(r"(\d+) ?GB")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The device that tensors claim. `total_bytes` None is a size that nobody gave: then none is judged."""
+    """The device that is simulated, `count` times. `total_bytes` None is a size that nobody gave: none is judged."""
 
     name: str = "simulated GPU"
     capability: tuple[int, int] = (9, 0)
     multiprocessors: int = 132
     total_bytes: int | None = None
+    count: int = 1
 
     @property
     def readable_bytes(self) -> int:
@@ -113,7 +114,9 @@ class Device:
 
 
 def parse_device(text: str, option: str) -> Device:
-    """`cuda`, `cuda:80GiB` or `cuda:NVIDIA H200`. Raises UsageError."""
+    """`cuda`, `cuda:80GiB`, `cuda:NVIDIA H200`, or several alike, `cuda:80GiB×2`. Raises UsageError."""
+    if several := re.fullmatch(r"(.+?)[×x*]([1-9]\d?)", text):
+        return replace(parse_device(several[1], option), count=int(several[2]))
     kind, _, rest = text.partition(":")
     rest = rest.strip("'\"")  # a name with a space may come in quotes of its own
     if kind != "cuda" or (not rest and ":" in text):
@@ -186,6 +189,12 @@ class RunOptions:
         metavar="cuda[:SIZE|:NAME]",
         parse=parse_device,
     )
+    devices: int | None = option(
+        "With --dry: simulate N GPUs of this kind, as cuda:80GiB×N does. Memory is counted on cuda:0.",
+        shown="1, under torchrun one for each rank",
+        metavar="N",
+        parse=units.Whole(largest=99),
+    )
     steps: int | None = option(
         "With --dry: end the program after N optimizer steps.",
         shown=str(STEPS),
@@ -197,10 +206,13 @@ class RunOptions:
 
     def check(self) -> None:
         """Raises UsageError for options that do not go together."""
-        alone = {"--steps": self.steps is not None, "--no-values": self.no_values, "--scratch": self.scratch}
+        alone = {"--devices": self.devices is not None, "--steps": self.steps is not None}
+        alone |= {"--no-values": self.no_values, "--scratch": self.scratch}
         for name, is_given in alone.items():
             if is_given and self.dry is None:
                 raise UsageError(f"{name} needs --dry", "", f"gpucheck run --dry cuda {name} …")
+        if self.devices is not None and self.dry is not None and self.dry.count > 1:
+            raise UsageError("--devices and ×N exclude each other", "", "leave one of them out")
         if self.dry is not None and (self.trace is not None or self.memory):
             name = "--trace" if self.trace is not None else "--memory"
             raise UsageError(f"{name} and --dry exclude each other", "", "a dry run counts memory by line already")

@@ -32,7 +32,17 @@ from gpucheck.messages import message_of
 from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
 from gpucheck.program.options import ModelOptions
 from gpucheck.program.simulated_cuda import Surface, claimed
-from gpucheck.program.simulated_devices import CPU, Origin, Place, here, place_of, rank, storage_of, text_of
+from gpucheck.program.simulated_devices import (
+    CPU,
+    Origin,
+    Place,
+    here,
+    is_conditional,
+    place_of,
+    rank,
+    storage_of,
+    text_of,
+)
 from gpucheck.program.simulated_files import replaced
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.report.results.model import (
@@ -478,6 +488,7 @@ class _Examination:
         self._name_origins(things)
         reason = f"parameters without data: {meta[0]}" if meta else None
         run, not_run = (None, reason) if reason else self._run()
+        cached = self._cached() if run is not None and run.stopped is None else []
         return ModelResult(
             target=self.target.text,
             kind=type(model).__name__,
@@ -485,7 +496,7 @@ class _Examination:
             rows=rows(model, self._where, asked.depth),
             totals=totals(model),
             training=self._training(),
-            left_behind=tuple(self._told(one, run) for one in things),
+            left_behind=(*(self._told(one, run) for one in things), *cached),
             untied=() if meta else self._untied(shared),
             meta=meta,
             split=split,
@@ -546,6 +557,16 @@ class _Examination:
                 place = self._line_of(name)
                 found.append(Held(name, "parameter", tensor, [tensor], "attribute", place, owner, attribute))
         return [*found, *self._optimizer_states()]
+
+    def _cached(self) -> list[LeftBehind]:
+        """What forward made once and keeps in a plain attribute: it stays where it is when the model moves again."""
+        kept = [one for one in _Walk(self.built.model, self.assignments).found if one.holder == "attribute"]
+        return [
+            replace(self._told(one, None), device=self.device, use="cached")
+            for one in kept
+            if one.kind == "tensor" and self._where(one.tensors[0]) == self.device
+            if one.place is not None and is_conditional(one.place)
+        ]
 
     def _is_behind(self, tensor: Tensor) -> bool:
         """Return whether a tensor is on the CPU where it matters: a number may lie there."""

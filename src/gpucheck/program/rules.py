@@ -22,7 +22,8 @@ FORKED = (
 )
 FORKED_KERNEL = "CUDA error: initialization error"
 # What CUDA says to a GPU that is not there, with how many the program needs and how many there are.
-NO_SUCH_GPU = "CUDA error: invalid device ordinal: the program needs {} GPUs, and {} is simulated"
+NO_SUCH_GPU = "CUDA error: invalid device ordinal: the program needs {0} GPUs, simulate them with --devices {0}"
+HIDDEN_GPU = "CUDA error: invalid device ordinal: no cuda:{}, CUDA_VISIBLE_DEVICES={} leaves {}, numbered from 0"
 # What a build of torch for the CPU says to `torch.device(0)`, which no Python can stand in for.
 NO_ACCELERATOR = "Cannot access accelerator device when none is available"
 # How torch says that operands lie apart.

@@ -340,7 +340,13 @@ class _Move(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        back = gradient if ctx.source is None else ctx.surface.move(gradient, ctx.source, ctx.dtype)
+        own, is_home = ctx.surface.world.here, ctx.source in (None, CPU)
+        # A copy between two GPUs would be counted as one to the host, before the result is claimed.
+        before, own.inside = own.inside, own.inside or not is_home
+        try:
+            back = gradient if ctx.source is None else ctx.surface.move(gradient, ctx.source, ctx.dtype)
+        finally:
+            own.inside = before
         return back, None, None, None, None, None
 
 
@@ -715,18 +721,18 @@ class _OnDevice(contextlib.ContextDecorator):
         self.given = given if given is not None and given.type == "cuda" else None
 
     def __enter__(self) -> None:
-        self.before = CURRENT[0]
+        self.before = CURRENT.index
         _set_device(self.world, self.given)
 
     def __exit__(self, *raised: object) -> None:
-        CURRENT[0] = self.before
+        CURRENT.index = self.before
 
 
 def _set_device(world: World, device: Any) -> None:
     given = device_of(device)
     if given is not None and given.index is not None:
         world.use(given)
-        CURRENT[0] = given.index
+        CURRENT.index = given.index
 
 
 def _cuda_functions(world: World) -> dict[str, Any]:
@@ -755,7 +761,7 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         "is_initialized": lambda: world.used_by is not None,
         "is_current_stream_capturing": _constant(False),
         "device_count": _constant(world.count or 1),
-        "current_device": lambda: CURRENT[0],
+        "current_device": lambda: CURRENT.index,
         "set_device": functools.partial(_set_device, world),
         **dict.fromkeys(("device", "device_of"), type("device", (_OnDevice,), {"world": world})),
         "get_device_name": _constant(card.name),
@@ -818,9 +824,10 @@ def _accelerator(world: World) -> dict[str, Any]:
         "is_available": _constant(True),
         "device_count": _constant(world.count or 1),
         "current_accelerator": _constant(torch.device("cuda")),
-        **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: CURRENT[0]),
+        **dict.fromkeys(("current_device_index", "current_device_idx"), lambda: CURRENT.index),
         **dict.fromkeys(("set_device_index", "set_device_idx"), functools.partial(_set_device, world)),
         "current_stream": _Waits,
+        "device_index": type("device_index", (_OnDevice,), {"world": world}),
         **dict.fromkeys(("set_stream", "synchronize"), _constant(None)),
     }
 
@@ -874,7 +881,15 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
         (torch.cuda.nccl, "version", _constant((2, 0, 0))),  # `torch.distributed` logs it with an error
         # What `nn.DataParallel` does with its inputs, in C++ that only a build for CUDA has.
+        # DataParallel's copies, as moves that autograd follows.
         (torch_private.find("torch.nn.parallel._functions.Scatter"), "apply", staticmethod(_scattered)),
+        (torch_private.find("torch.nn.parallel._functions.Broadcast"), "apply", staticmethod(_broadcast)),
+        (torch_private.find("torch.nn.parallel._functions.Gather"), "apply", staticmethod(_gathered)),
+        (
+            torch.nn.parallel.comm,
+            "broadcast_coalesced",
+            lambda tensors, gpus, *_: [_broadcast([one], *tensors) for one in gpus],
+        ),
         # Its argument is read before the mode is asked, and ours is no stream of C++'s.
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
@@ -913,6 +928,17 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
         return restored
 
+    load = torch.optim.Optimizer.load_state_dict
+
+    @functools.wraps(load)
+    def loaded(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """Restore the state of an optimizer, and give what lies on the host its origin."""
+        load(optimizer, *args, **kwargs)
+        origin = Origin("state", f"a restored state of {type(optimizer).__name__}", here())
+        for tensor in (one for state in optimizer.state.values() for one in tensors_in([*state.values()])):
+            if surface.device_of(tensor) == CPU:
+                surface.world.claims.put(tensor, CPU, origin)
+
     def checked(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         """The backward pass, whose first gradients must lie where its outputs do."""
         devices = [surface.device_of(one) for one in outputs]
@@ -928,6 +954,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *((owner, "set_rng_state", restoring(set_state)) for owner in (torch, torch.random)),
         *((torch.cuda, f"set_rng_state{name}", restoring(_set_cuda_states)) for name in ("", "_all")),
         (_Generator, "set_state", restoring(_Generator.set_state)),
+        (torch.optim.Optimizer, "load_state_dict", loaded),
         *torch_private.replacing("torch._C._group_tensors_by_device_and_dtype", functools.partial(_grouped, surface)),
         (threading.Thread, "_bootstrap_inner", functools.partialmethod(lambda thread: begun(begin, thread))),
         (_thread, "start_new_thread", lambda function, *rest: start(functools.partial(begun, function), *rest)),
@@ -957,6 +984,15 @@ def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
 
 def _scattered(gpus: Any, sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor, ...]:
     return tuple(one.to(device_of(gpu)) for gpu, one in zip(gpus, tensor.chunk(len(gpus), dim), strict=False))
+
+
+def _broadcast(gpus: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(one.to(device_of(gpu)) for gpu in gpus for one in tensors)
+
+
+def _gathered(target: Any, dim: int, *tensors: Tensor) -> Tensor:
+    home = CPU if target in (-1, "cpu") else device_of(target)
+    return torch.cat([one.to(home) if one.dim() else one.to(home).unsqueeze(0) for one in tensors], dim)
 
 
 def _of_functions(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
@@ -1048,7 +1084,7 @@ def claimed(world: World) -> Iterator[Surface]:
     # The compiler refuses functions that were replaced before it was loaded.
     import_compiler()
     surface = Surface(world)
-    CURRENT[0] = 0
+    CURRENT.index = 0
     replacing, loading = replaced(_patches(surface)), simulated_files.loading(world)
     with replacing, loading, kernels.autocasting(world), surface, Dispatch(world):
         yield surface

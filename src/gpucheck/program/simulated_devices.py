@@ -12,10 +12,11 @@ import linecache
 import os
 import re
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -38,8 +39,15 @@ _OURS = os.path.dirname(os.path.abspath(gpucheck.__file__)) + os.sep
 lines = Lines("", None)
 # Devices that tensors claim; any other is torch's own affair.
 CLAIMED = ("cuda", "xpu", "mps")
-# The index that `torch.cuda.set_device` set last.
-CURRENT = [0]
+
+
+class _Current(threading.local):
+    """The index that `torch.cuda.set_device` set last in a thread."""
+
+    index = 0
+
+
+CURRENT = _Current()
 
 
 def device_of(value: Any) -> torch.device | None:
@@ -50,7 +58,7 @@ def device_of(value: Any) -> torch.device | None:
         return torch.device("cuda", value)
     device = torch.device(value)
     if device.type in CLAIMED and device.index is None:
-        return torch.device(device.type, CURRENT[0] if device.type == "cuda" else 0)
+        return torch.device(device.type, CURRENT.index if device.type == "cuda" else 0)
     return device
 
 
@@ -213,7 +221,7 @@ Cause = tuple[Origin | None, str | None, str | None, bool, bool]
 def cause(frame: FrameType, tensor: Tensor, expected: str, claims: Claims) -> Cause:
     """Return what is known of an operand that is not on the device `expected`."""
     origin = claims.of(tensor).origin
-    origin = _of_optimizer(frame, tensor) or _of_module(frame, tensor, origin) or origin
+    origin = _of_optimizer(frame, tensor, origin) or _of_module(frame, tensor, origin, claims) or origin
     variable = _variable(frame, tensor)
     if origin is None or origin.place is None or origin.kind not in ("made", "moved"):
         return origin, variable, None, False, False
@@ -265,14 +273,29 @@ def _names(frame: FrameType, place: Place, expected: str, claims: Claims, *, ins
         known = {name: value for name, value in frame.f_locals.items() if is_set(frame.f_code, name, place.line)}
         tensors = {name: value for name, value in known.items() if isinstance(value, Tensor)}
         yield from (f"{name}.device" for name, value in tensors.items() if str(claims.device(value)) == expected)
-        yield from (name for name, value in known.items() if _is_device(value, expected))
+        yield from _devices(known, expected)
     in_module = inside and frame.f_code.co_name == "<module>"
     if place.file == frame.f_code.co_filename and not in_module:
-        yield from (name for name, value in frame.f_globals.items() if _is_device(value, expected))
+        yield from _devices(frame.f_globals, expected)
 
 
-def _is_device(value: Any, expected: str) -> bool:
-    return isinstance(value, torch.device) and str(value) in (expected, expected.removesuffix(":0"))
+def own_device(frame: FrameType, expected: str) -> str | None:
+    """The program's own name for a device, that the running line can use."""
+    known = {name: value for name, value in frame.f_locals.items() if is_set(frame.f_code, name, frame.f_lineno)}
+    return next(_devices({**frame.f_globals, **known}, expected), None)
+
+
+def _devices(known: Mapping[str, Any], expected: str) -> Iterator[str]:
+    """Names among `known` for the device: `device`, `args.device`."""
+
+    def names_it(name: str, value: Any) -> bool:
+        is_text = isinstance(value, str) and "dev" in name.lower()
+        return (is_text or isinstance(value, torch.device)) and str(value) in (expected, expected.removesuffix(":0"))
+
+    yield from (name for name, value in known.items() if names_it(name, value))
+    for name, value in known.items():
+        held = getattr(value, "__dict__", {}) if not isinstance(value, (type, ModuleType)) else {}
+        yield from (f"{name}.{key}" for key, inner in held.items() if names_it(key, inner))
 
 
 def is_set(code: CodeType, name: str, line: int) -> bool:
@@ -283,13 +306,14 @@ def is_set(code: CodeType, name: str, line: int) -> bool:
     return first is not None and first < line
 
 
-def _first_line(code: CodeType, name: str) -> int | None:
-    """The line that assigns a name first."""
+def _first_line(code: CodeType, name: str, calls: str = "") -> int | None:
+    """The line that assigns a name first; of those that call `calls`, where this is given."""
     at = None
     for one in dis.get_instructions(code):
         # From Python 3.13 on `starts_line` is a bool, and the line has a name of its own.
         at = getattr(one, "line_number", None) or one.starts_line or at
-        if one.opname.startswith("STORE") and one.argval == name:
+        is_call = not calls or f"{calls}(" in linecache.getline(code.co_filename, at or 0)
+        if one.opname.startswith("STORE") and one.argval == name and is_call:
             return at
     return None
 
@@ -304,46 +328,119 @@ def _selves(frame: FrameType | None) -> Iterator[Any]:
         frame = frame.f_back
 
 
-def _of_optimizer(frame: FrameType, tensor: Tensor) -> Origin | None:
-    """A state that an optimizer made before the model moved."""
+def _modules(frame: FrameType) -> tuple[list[nn.Module], dict[str, nn.Module]]:
+    """The modules whose methods are running, the innermost first; and those that the frame has a name for."""
+    selves = [own for own in _selves(frame) if isinstance(own, nn.Module)]
+    named = {**frame.f_globals, **frame.f_locals}
+    return selves, {name: value for name, value in named.items() if isinstance(value, nn.Module)}
+
+
+def _of_optimizer(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Origin | None:
+    """A state that an optimizer made before the model moved; one that was restored then has its origin."""
+    if origin is not None and origin.kind == "state":
+        return origin
     known = {**frame.f_globals, **frame.f_locals}
     for name, one in (*known.items(), *((None, own) for own in _selves(frame))):
         if not isinstance(one, torch.optim.Optimizer):
             continue
         if any(_same(value, tensor) for state in one.state.values() for value in state.values()):
-            line = None if name is None else _first_line(frame.f_code, name)
+            kind = type(one).__name__
+            line = None if name is None else _first_line(frame.f_code, name, kind) or _first_line(frame.f_code, name)
             place = Place(frame.f_code.co_filename, line) if line is not None else None
-            return Origin("state", f"a state of {type(one).__name__}", place)
+            return Origin("state", f"a state of {kind}", place)
     return None
 
 
-def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Origin | None:
-    """A plain attribute of a module whose method is running, at the line that assigns it; or a module's parameter."""
+def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None, claims: Claims) -> Origin | None:
+    """A plain attribute of a module, or what an operation made of one, at the line that assigns it; a module in a plain
+    list; or a module's parameter or buffer."""
     if origin is not None and origin.kind not in ("made", "moved"):
         return None
-    for own in _selves(frame):
-        if isinstance(own, nn.Module):
-            for name, value in vars(own).items():
-                if _same(value, tensor) and (place := _assigned(type(own), name)) is not None:
-                    return Origin("attribute", name, place)
-    for name, value in {**frame.f_globals, **frame.f_locals}.items():
-        if isinstance(value, nn.Module) and any(one is tensor for one in (*value.parameters(), *value.buffers())):
-            return Origin("parameter", name, origin.place if origin is not None else None)
+    selves, named = _modules(frame)
+    for own in (*selves, *named.values()):
+        for name, value in _attributes(own):
+            is_derived = origin is not None and origin.place is not None and isinstance(value, Tensor)
+            is_derived = is_derived and claims.of(value).origin == origin
+            if (is_derived or _same(value, tensor)) and (place := _assigned(type(own), name)) is not None:
+                return Origin("attribute", name, place)
+            if isinstance(value, (list, tuple, dict)):
+                inside = [*(value.values() if isinstance(value, dict) else value)]
+                if any(_same(item, tensor) for item in inside):
+                    return Origin("container", name, _assigned(type(own), name))
+                if any(_registers(item, tensor) for item in inside):
+                    return Origin("module", name, _assigned(type(own), name))
+    for name, value in named.items():
+        if kind := _registers(value, tensor):
+            return Origin(kind, name, origin.place if origin is not None else None)
     return None
+
+
+# What every module has: the registered parts and the hooks.
+_BOOKS = frozenset(vars(nn.Module()))
+
+
+def _attributes(module: nn.Module) -> list[tuple[str, Any]]:
+    """The plain attributes of a module: what it does not register."""
+    return [(name, value) for name, value in vars(module).items() if name not in _BOOKS]
+
+
+def _registers(module: Any, tensor: Tensor) -> OriginKind | None:
+    """Return whether a tensor is a parameter or a buffer of a module; None for neither."""
+    if not isinstance(module, nn.Module):
+        return None
+    if any(_same(parameter, tensor) for parameter in module.parameters()):
+        return "parameter"
+    return "buffer" if any(_same(buffer, tensor) for buffer in module.buffers()) else None
+
+
+def stale(frame: FrameType, expected: str, claims: Claims) -> tuple[str, Origin] | None:
+    """The plain attribute of a running module that stayed on the device `expected` when all that the module registers
+    moved away, with the device of these; None where something else brought a tensor there."""
+    inner: FrameType | None = frame
+    while inner is not None:
+        locals_ = inner.f_locals
+        own = locals_.get("self") if inner.f_code.co_varnames[:1] == ("self",) else None
+        if isinstance(own, nn.Module):
+            devices = {str(claims.device(one)) for one in (*own.parameters(), *own.buffers())}
+            kept = [name for name, one in _attributes(own) if _is_at(one, expected, claims)]
+            given = [one for one in locals_.values() if _is_at(one, expected, claims)]
+            places = [(name, place) for name in kept if (place := _assigned(type(own), name)) is not None]
+            if len(devices) == 1 and expected not in devices and places and not given:
+                return devices.pop(), Origin("attribute", *_named_in(frame, places))
+        inner = inner.f_back
+    return None
+
+
+def _named_in(frame: FrameType, places: list[tuple[str, Place]]) -> tuple[str, Place]:
+    """The attribute that the failing line reads, else the first."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return next(((name, place) for name, place in places if re.search(rf"\bself\.{name}\b", line)), places[0])
+
+
+def _is_at(value: Any, device: str, claims: Claims) -> bool:
+    return isinstance(value, Tensor) and str(claims.device(value)) == device
 
 
 def _assigned(kind: type, name: str) -> Place | None:
-    """The line of a class's methods that assigns `self.name`, where there is one."""
+    """The line of a class's methods that gives `self.name` a value, where there is one."""
     codes = [one.__code__ for base in kind.__mro__ for one in vars(base).values() if isinstance(one, FunctionType)]
     for code in codes:
         if rank(code.co_filename) < 2:
             lines = _lines(code)
             for node in ast.walk(_tree(code.co_filename)):
-                if not isinstance(node, ast.Assign) or node.lineno not in lines or len(node.targets) != 1:
+                if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.lineno not in lines:
                     continue
-                if ast.unparse(node.targets[0]) == f"self.{name}":
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                is_empty = node.value is None or getattr(node.value, "value", node) is None
+                if [ast.unparse(target) for target in targets] == [f"self.{name}"] and not is_empty:
                     return Place(code.co_filename, node.lineno)
     return None
+
+
+def is_conditional(place: Place) -> bool:
+    """Return whether an `if` stands around a line."""
+    tests = (node for node in ast.walk(_tree(place.file)) if isinstance(node, ast.If))
+    return any(node.body[0].lineno <= place.line <= (node.end_lineno or 0) for node in tests)
 
 
 @lru_cache(maxsize=64)

@@ -301,11 +301,48 @@ def test_a_gpu_that_is_not_there_raises_and_is_inconclusive(call: str, dry: Dry,
     (tmp_path / "beyond.py").write_text(f"import torch\nx = torch.ones(2).cuda()\n{call}\n")
     document = dry("beyond.py", cwd=tmp_path, status=1)
     assert wrong(document) == [("run.dry.followed", "not judged from beyond.py:3 on")]
-    assert "invalid device ordinal: the program needs 2 GPUs, and 1 is simulated" in document["screen"]
+    assert "invalid device ordinal: the program needs 2 GPUs, simulate them with --devices 2" in document["screen"]
     (tmp_path / "beyond.py").write_text(
         f"import torch\nx = torch.ones(2).cuda()\n{call.replace('1)', '0)')}\n".replace(":1", ":0")
     )
     assert wrong(dry("beyond.py", cwd=tmp_path)) == []
+
+
+PARALLEL = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+    def forward(self, x):
+        return {"loss": (self.inner(x) - self.mean + torch.ones(4, device="cuda")).sum()}
+net = nn.DataParallel(Net().to("cuda"))
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(2):
+    loss = net(torch.randn(6, 4).to("cuda"))["loss"].mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(torch.cuda.device_count(), loss.device, net.module.inner.weight.grad.device)
+with torch.no_grad():
+    print(*net(torch.randn(6, 4).cuda())["loss"].shape)
+"""
+
+
+def test_several_gpus_of_a_kind(dry: Dry, tmp_path: Path) -> None:
+    """Each replica has its own current device, and gradients come back to the first GPU without a copy to the host."""
+    (tmp_path / "parallel.py").write_text(PARALLEL)
+    document = dry("--devices", "2", "parallel.py", cwd=tmp_path)
+    assert wrong(document) == [] and document["stdout"].split() == ["2", "cuda:0", "cuda:0", "2"]
+    assert "copy to host" not in document["screen"]
+    assert dry("parallel.py", cwd=tmp_path, device="cuda:80GiB×2")["stdout"] == document["stdout"]
+    (tmp_path / "masked.py").write_text(
+        "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '2'\nimport torch\ntorch.zeros(3, device='cuda:2')\n"
+    )
+    screen = dry("masked.py", cwd=tmp_path, status=1)["screen"]
+    assert "no cuda:2, CUDA_VISIBLE_DEVICES=2 leaves 1, numbered from 0" in screen
 
 
 DEFAULT = """

@@ -27,7 +27,7 @@ class Value:
     that it was read from. `graph` says that it carries an autograd graph, `plain` of an unknown value that it does not,
     `leaf` that it was made with `requires_grad=True`, `moved` is the move that made a leaf or a parameter a plain
     tensor, `pending` the copy to the host that may not be complete. `item` stands for every element, `parts` for each
-    where they are known. `stateful` modules have something that must move.
+    where they are known, `keys` for the names of the parts of a dict. `stateful` modules have something that must move.
     """
 
     kind: str = ""
@@ -41,6 +41,7 @@ class Value:
     pending: ast.expr | None = None
     item: Value | None = None
     parts: tuple[Value, ...] = ()
+    keys: tuple[str, ...] = ()
     stateful: bool = False
     name: str = ""
     plain: bool = False
@@ -49,6 +50,13 @@ class Value:
     def is_tensor(self) -> bool:
         """Return whether it is a tensor; a parameter is one."""
         return self.kind in ("tensor", "parameter")
+
+    def part(self, at: object) -> Value | None:
+        """Return the element with this position or key; None where it is not known."""
+        if isinstance(at, str):
+            return dict(zip(self.keys, self.parts, strict=False)).get(at)
+        in_order = isinstance(at, int) and -len(self.parts) <= at < len(self.parts) and not self.keys
+        return self.parts[at] if in_order and isinstance(at, int) else None
 
     @property
     def has_dimensions(self) -> bool:
@@ -78,6 +86,8 @@ def join(one: Value, other: Value) -> Value:
             name=one.name if one.name == other.name else "",
             attribute=one.attribute if one.attribute == other.attribute else "",
             item=None,
+            parts=(),
+            keys=(),
         )
     if one.kind == "items":
         # An empty list says nothing of its elements.
@@ -122,16 +132,18 @@ def all_of(values: list[Value]) -> Value | None:
 class Flow:
     """The state at one place: of names (`x`, `self.x`), and of the device.
 
-    `started` is what has started CUDA, None where nothing has. A `dead` flow has returned, raised or left its loop.
+    `started` is what has started CUDA, None where nothing has. `mask` is the statement that set CUDA_VISIBLE_DEVICES to
+    a constant before that. A `dead` flow has returned, raised or left its loop.
     """
 
     names: dict[str, Value] = field(default_factory=dict)
     started: Node | None = None
     dead: bool = False
+    mask: ast.Assign | None = None
 
     def copy(self) -> Flow:
         """The same, to go another way from here."""
-        return Flow(dict(self.names), self.started, self.dead)
+        return Flow(dict(self.names), self.started, self.dead, self.mask)
 
     def settle(self) -> None:
         """Every copy that was pending is complete."""
@@ -151,7 +163,7 @@ def met(one: Flow, other: Flow) -> Flow:
         names[key] = join(value, other.names[key]) if key in other.names else UNKNOWN
     for key in other.names:
         names.setdefault(key, UNKNOWN)
-    return Flow(names, one.started or other.started)
+    return Flow(names, one.started or other.started, mask=one.mask if one.mask is other.mask else None)
 
 
 # -- what a whole function shows before it is walked through -----------------------------------------------------------
@@ -777,7 +789,7 @@ def _used(run: Place, *nodes: ast.expr) -> None:
         run.report(options.IN_WORKER, node, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
 
 
-def called(run: Place, node: ast.Call, effect: Effect) -> Value:
+def called(run: Place, node: ast.expr, effect: Effect) -> Value:
     """A function of the file is called: what it does happens here."""
     visible_devices(run, *effect.sets)
     _used(run, *effect.on_gpu)
@@ -821,9 +833,46 @@ def visible_devices(run: Place, *nodes: Node) -> None:
     """The variable is set here."""
     if run.flow.started is None:
         run.sets += () if run.quiet else nodes
+        for node in nodes:
+            run.flow.mask = node if isinstance(node, ast.Assign) else None
     elif not run.scope.file.starts_children:  # what is set for a child that is started later is in time
         for node in nodes:
             run.report(options.LATE_VISIBLE, node, line=run.flow.started.lineno, value=_set_to(node))
+
+
+def hidden(run: Place, node: ast.Call) -> None:
+    """A call names a device by a number that the mask does not leave."""
+    mask = getattr(getattr(run.flow.mask, "value", None), "value", None)
+    if run.flow.mask is None or not isinstance(mask, str):
+        return
+    count = len([entry for entry in mask.split(",") if entry.strip() not in ("", "-1")])
+    name = called_name(node)
+    given = [one.value for one in node.keywords if one.arg in ("device", "type")]
+    given += node.args[:1] if name in _TAKES_DEVICE else []
+    if name == "device" and len(node.args) > 1:  # torch.device("cuda", 2)
+        given = [node.args[1]]
+    for argument in given:
+        value = getattr(argument, "value", None)
+        number = value.removeprefix("cuda:") if isinstance(value, str) else str(value)
+        by_number = type(value) is int and (name in ("cuda", "set_device") or len(node.args) > 1)
+        is_named = isinstance(value, str) and value != number
+        if number.isdecimal() and (by_number or is_named) and int(number) >= count > 0:
+            visible = "1 GPU" if count == 1 else f"{count} GPUs"
+            fix = f'use "cuda:{count - 1}"' if count == 1 else f"use cuda:0 to cuda:{count - 1}"
+            run.report(
+                options.HIDDEN_DEVICE,
+                argument,
+                name=f"cuda:{number}",
+                line=run.flow.mask.lineno,
+                count=visible,
+                fix=fix,
+            )
+
+
+# Calls whose first argument is a device.
+_TAKES_DEVICE = frozenset(
+    {"device", "to", "cuda", "set_device", "synchronize", "mem_get_info", "get_device_properties"}
+)
 
 
 def _set_to(node: Node) -> str:

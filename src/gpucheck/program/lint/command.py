@@ -52,7 +52,8 @@ def command(options: LintOptions, emit: Emit) -> None:
         emit(Judged(Finding("lint.files", "skip", f"no Python files in {named}", "a folder is searched for *.py")))
     elif not (counts["found"] or counts["unread"]):
         read = counts["files"]
-        title = f"no device mistakes found in {read} file{'s' * (read != 1)}"
+        rules = f"{len(chosen)} rule{'s' * (len(chosen) != 1)}"
+        title = f"no mistake that lint can see ({rules}) in {read} file{'s' * (read != 1)}"
         emit(Judged(Finding("lint.files", "pass", title, "", {"files": read})))
     emit(Answered("lint", LintResult(counts["files"], counts["ignored"], counts["unread"], told)))
 
@@ -369,7 +370,8 @@ def effect_of(
     run.no_graph += no_graph
     run.in_no_grad += no_graph
     if run.in_forward and parent is None:
-        positional = [*function.args.posonlyargs, *function.args.args][1:]
+        positional = [*function.args.posonlyargs, *function.args.args]
+        positional = positional[names.method_kind(function) != "static" :]
         for one, passed in zip(positional, args, strict=False):
             if passed.is_tensor and passed.place == "input" and one.annotation is None:
                 run.flow.names.setdefault(one.arg, Value("tensor", "input"))
@@ -421,14 +423,14 @@ def _parameters(run: Run, function: Function, is_method: bool) -> None:
     """Set the parameters: by annotation, by default, and in forward by name."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
-    static = any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in function.decorator_list)
+    kind = names.method_kind(function)
     padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
     pairs = [
         *zip(positional, [*padding, *arguments.defaults], strict=True),
         *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
     ]
-    if is_method and positional and not static:
-        run.flow.names[positional[0].arg] = Value("self")
+    if is_method and positional and kind != "static":
+        run.flow.names[positional[0].arg] = UNKNOWN if kind == "class" else Value("self")
         del pairs[0]
     for at, (one, default) in enumerate(pairs):
         run.parameters.add(one.arg)

@@ -82,10 +82,17 @@ class Expressions(Place):
         if key in self.flow.names and not (base.moved and node.attr == "grad"):
             return self.flow.names[key]
         if base.kind == "self":
+            function = names.method(self.scope.file, self.owner, node.attr) if self.owner is not None else None
+            if function is not None and names.method_kind(function) == "property":
+                return checks.called(
+                    self, node, self.scope.effect_of(function, self.owner, self.outer, (), self.no_graph)
+                )
             known = self.attributes.get(node.attr, UNKNOWN)
             return self._by_name(node.attr) if known == UNKNOWN else known
         if base.is_tensor:
             return self._of_tensor(node, base)
+        if base.kind == "module" and (part := base.part(node.attr)) is not None:
+            return part
         if base.kind == "module" and node.attr in ("weight", "bias"):
             return Value("parameter", "input" if self.in_forward else "", AT_LEAST_ONE)
         if base.kind == "batch":
@@ -129,7 +136,8 @@ class Expressions(Place):
         for key in node.keys:
             self.value(key)
         values = [self.value(one) for one in node.values]
-        return Value("items", item=all_of(values), parts=tuple(values), made=node)
+        keys = tuple(str(getattr(key, "value", None)) for key in node.keys)
+        return Value("items", item=all_of(values), parts=tuple(values), keys=keys, made=node)
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
         before = dict(self.flow.names)
@@ -224,13 +232,11 @@ class Expressions(Place):
                 checks.apart(self, node, [base, index])
             checks.waited(self, [index])  # a mask: the host waits for the number of elements
             return replace(base, kind="tensor", ndim=_indexed(base.ndim, node.slice, index))
+        at = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        if base.kind in ("items", "module") and (part := base.part(at)) is not None:
+            return part
         if base.kind == "items":
-            if isinstance(node.slice, ast.Slice):
-                return replace(base, parts=())
-            at = node.slice.value if isinstance(node.slice, ast.Constant) else None
-            if base.parts and isinstance(at, int) and -len(base.parts) <= at < len(base.parts):
-                return base.parts[at]
-            return base.item or UNKNOWN
+            return replace(base, parts=(), keys=()) if isinstance(node.slice, ast.Slice) else base.item or UNKNOWN
         return self.element(base) if base.kind in ("batch", "module", "") else UNKNOWN
 
     def element(self, base: Value) -> Value:
@@ -303,6 +309,7 @@ def _indexed(ndim: int | None, index: ast.expr, known: Value) -> int | None:
 def call(run: Expressions, node: ast.Call) -> Value:
     """Return what the call returns; the checks that look at calls are made here."""
     known = _called(run, node)
+    checks.hidden(run, node)
     return replace(known, plain=True) if known == UNKNOWN and (run.no_graph or called_name(node) == "detach") else known
 
 
@@ -360,8 +367,14 @@ def _of_builtin(run: Expressions, given: Given, name: str) -> Value:
         case "list" | "tuple" | "set" | "reversed" | "sorted":
             return first if first.kind == "items" else Value("items", item=run.element(first), made=given.node)
         case "dict":
-            values = [*given.named.values(), *([first.item] if first.item else [])]
-            return Value("items", item=all_of(values), made=given.node)
+            return _dict_of(given)
+        case "getattr":
+            attribute = _named_attribute(given)
+            return run.value(attribute) if attribute is not None else UNKNOWN
+        case "setattr":
+            attribute = _named_attribute(given)
+            if attribute is not None and len(given.args) == 3:
+                run.bind(attribute, given.args[2])
         case "enumerate":
             return Value("items", item=Value("items", parts=(NUMBER, run.element(first))))
         case "zip":
@@ -376,6 +389,40 @@ def _of_builtin(run: Expressions, given: Given, name: str) -> Value:
             inner = run.element(first)
             return replace(inner, made=given.node) if inner.is_tensor else UNKNOWN
     return UNKNOWN
+
+
+def _named_attribute(given: Given) -> ast.Attribute | None:
+    """Return `self.name` for the arguments of `getattr(self, "name")`; None where the name is no constant."""
+    name = getattr(given.nodes[1], "value", None) if len(given.nodes) > 1 else None
+    if not isinstance(name, str) or not isinstance(given.nodes[0], ast.Name):
+        return None
+    return ast.copy_location(ast.Attribute(given.nodes[0], name, ast.Load()), given.node)
+
+
+def _dict_of(given: Given) -> Value:
+    """`dict(a=…)`, `dict({…}, a=…)`, `OrderedDict([("a", …)])`: with its keys, where all of them are known."""
+    first = given.first() if given.args else UNKNOWN
+    pairs = (
+        [one.elts for one in getattr(given.nodes[0], "elts", ()) if isinstance(one, ast.Tuple)] if given.nodes else []
+    )
+    if first.parts and first.keys:
+        keys, parts = first.keys, first.parts
+    elif first.parts and len(pairs) == len(first.parts) and all(len(one.parts) == 2 for one in first.parts):
+        keys = tuple(str(getattr(key, "value", None)) for key, _ in pairs)
+        parts = tuple(one.parts[1] for one in first.parts)
+    else:
+        keys, parts = (), ()
+    is_whole = not given.open and (not given.args or bool(keys))
+    values = (
+        [*parts, *given.named.values()] if is_whole else [*given.named.values(), *([first.item] if first.item else [])]
+    )
+    return Value(
+        "items",
+        item=all_of(values),
+        parts=tuple(values) if is_whole else (),
+        keys=(*keys, *given.named) if is_whole else (),
+        made=given.node,
+    )
 
 
 # -- imported names ----------------------------------------------------------------------------------------------------
@@ -405,7 +452,9 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
         # With a function of its own that makes batches, anything may be one.
         own = "collate_fn" in given.named and given.named["collate_fn"].kind != "none"
         return UNKNOWN if own or given.open else Value("loader")
-    if name in ("collections.OrderedDict", "collections.defaultdict", "collections.deque"):
+    if name in ("collections.OrderedDict", "typing.OrderedDict"):
+        return _dict_of(given)
+    if name in ("collections.defaultdict", "collections.deque"):
         return Value("items", item=given.first().item if last != "defaultdict" else None, made=node)
     if name in ("copy.deepcopy", "copy.copy") and given.args:
         return replace(given.args[0], attribute="", made=node)
@@ -555,13 +604,28 @@ def _new_module(run: Expressions, given: Given, name: str) -> Value:
             run.registered.add(id(one.made))
     item = all_of([one for one in inner if one.kind == "module"])
     stateful = any(one.stateful or one.kind != "module" for one in inner)
-    return Value("module", made=node, stateful=stateful, name=name, item=item)
+    first = given.first()
+    parts, keys = (first.parts, first.keys) if first.kind == "items" else (tuple(given.args), ())
+    if given.open or (first.kind == "items" and len(given.all) > 1):
+        parts, keys = (), ()
+    return Value("module", made=node, stateful=stateful, name=name, item=item, parts=parts, keys=keys)
+
+
+def _takes_tensors(module: Value) -> bool:
+    """Return whether the arguments of a call of this module meet its parameters: those of a class of torch.nn do, and
+    what a Sequential is given if its modules up to the first with parameters are of torch.nn."""
+    if module.name != "torch.nn.Sequential":
+        return module.name.startswith("torch.nn.") and module.name not in (*names.CONTAINERS, "torch.nn.CTCLoss")
+    for part in module.parts:
+        if not _takes_tensors(part) or part.stateful:
+            return _takes_tensors(part)
+    return False
 
 
 def _of_module(run: Expressions, given: Given, module: Value) -> Value:
     """A call of a module: of one of torch.nn its arguments must be where it is."""
     known = module.name.startswith("torch.nn.")
-    if known and module.name not in names.CONTAINERS and module.name != "torch.nn.CTCLoss":
+    if _takes_tensors(module):
         checks.read(run, given.node, given.all)
         values = [inner for one in given.all for inner in (one.parts or (one,))]
         checks.apart(run, given.node, [*values, *([Value("tensor", "input")] if module.stateful else [])])
@@ -600,6 +664,10 @@ def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attrib
             return _of_tensor(run, given, replace(receiver, kind="tensor"), name)
         case "self":
             return _self_method(run, given, name)
+    owner = run.scope.file.classes.get(getattr(func.value, "id", "")) if receiver == UNKNOWN else None
+    function = names.method(run.scope.file, owner, name) if owner is not None else None
+    if function is not None and names.method_kind(function) == "static":  # Net.helper(x)
+        return checks.called(run, given.node, run.scope.effect_of(function, owner, run.outer, given.args, run.no_graph))
     if isinstance(func.value, ast.Subscript) and name in ("append", "extend", "add") and given.args:
         # self.layers[key].append(module)
         checks.kept_module(run, given.node, run.key(func.value.value), given.args[-1])
@@ -727,6 +795,9 @@ def _in_place(run: Expressions, given: Given, result: Value) -> Value:
 
 
 def _module_method(run: Expressions, given: Given, module: Value, name: str) -> Value:
+    part = module.part(name)
+    if part is not None and part.kind == "module":  # self.layers.first(x)
+        return _of_module(run, given, part)
     if name in names.MODULE_SELF:
         target = given.first("device")
         place = "cuda" if name == "cuda" else target.place if name == "to" and target.kind == "device" else module.place
@@ -802,6 +873,8 @@ def _self_method(run: Expressions, given: Given, name: str) -> Value:
             return UNKNOWN
         return _of_unknown(run, given, name)
     effect = run.scope.effect_of(function, run.owner, run.outer, given.args, run.no_graph)
+    if names.method_kind(function) == "property":  # what it returns is called, not the method
+        return UNKNOWN
     run.flow.names |= dict.fromkeys(effect.attributes & run.flow.names.keys(), UNKNOWN)
     return checks.called(run, given.node, effect)
 

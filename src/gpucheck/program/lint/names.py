@@ -27,14 +27,14 @@ FACTORIES = of_torch(
     "arange bartlett_window blackman_window empty empty_strided eye from_numpy full hamming_window hann_window "
     "kaiser_window linspace logspace normal ones rand randint randn randperm range tensor tril_indices "
     "triu_indices zeros as_tensor asarray Tensor FloatTensor LongTensor IntTensor DoubleTensor BoolTensor "
-    "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor"
+    "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor nn.Transformer.generate_square_subsequent_mask"
 )
 # The shape is in the positional arguments, one for each dimension, or a tuple.
 BY_SHAPE = of_torch("empty ones rand randn zeros")
 ONE_DIMENSION = of_torch(
     "arange bartlett_window blackman_window hamming_window hann_window kaiser_window linspace logspace randperm range"
 )
-TWO_DIMENSIONS = of_torch("eye tril_indices triu_indices")
+TWO_DIMENSIONS = of_torch("eye tril_indices triu_indices nn.Transformer.generate_square_subsequent_mask")
 # The data says how many dimensions there are: known only for lists that are written out.
 BY_DATA = of_torch(
     "tensor as_tensor asarray from_numpy Tensor FloatTensor LongTensor IntTensor DoubleTensor BoolTensor "
@@ -89,8 +89,8 @@ MOVES = words("to cuda cpu xpu npu hpu mps ipu")
 # Names that only a tensor has (an array has some too, and no `.to`).
 TENSOR_ONLY = words(
     "unsqueeze view permute detach contiguous masked_fill masked_fill_ is_cuda new_zeros new_ones new_tensor new_full "
-    "new_empty grad_fn expand expand_as view_as scatter scatter_ index_select shape size ndim is_leaf pin_memory "
-    "is_contiguous softmax log_softmax relu matmul bmm unbind chunk flatten argmax unfold numel squeeze transpose "
+    "new_empty grad_fn expand expand_as view_as scatter scatter_ index_select shape size ndim is_leaf "
+    "is_contiguous softmax log_softmax relu matmul bmm unbind chunk flatten argmax unfold numel squeeze transpose"
 )
 # What a method of a tensor returns that is no tensor.
 NO_TENSOR = words(
@@ -394,6 +394,14 @@ def method(file: File, one: Class, name: str) -> Function | None:
     return next((member.methods[name] for member in family(file, one) if name in member.methods), None)
 
 
+def method_kind(function: Function) -> str:
+    """Return static, class or property; empty for a method that gets the object."""
+    decorators = {getattr(one, "attr", getattr(one, "id", "")) for one in function.decorator_list}
+    if "staticmethod" in decorators or "classmethod" in decorators:
+        return "static" if "staticmethod" in decorators else "class"
+    return "property" if decorators & {"property", "cached_property"} else ""
+
+
 def reachable(file: File, one: Class, roots: frozenset[str]) -> set[str]:
     """The methods that these call on self, and they themselves."""
     seen: set[str] = set()
@@ -403,7 +411,12 @@ def reachable(file: File, one: Class, roots: frozenset[str]) -> set[str]:
         body = None if name in seen else method(file, one, name)
         seen.add(name)
         for node in walk(body) if body is not None else ():
-            if isinstance(node, ast.Call) and (called := self_attribute(node.func)) and called not in seen:
+            called = self_attribute(node.func) if isinstance(node, ast.Call) else ""
+            read = self_attribute(node) if isinstance(node, ast.Attribute) else ""
+            function = method(file, one, read) if read else None
+            if function is not None and method_kind(function) == "property":
+                called = read
+            if called and called not in seen:
                 todo.append(called)
     return seen
 

@@ -97,6 +97,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     """
     script, *arguments = options.program
     asked = {"steps": options.steps or STEPS, "values": not options.no_values, "device": asdict(device)}
+    asked["device"]["count"] = options.devices or device.count
     began, began_s = time.perf_counter_ns(), time.time()
     try:
         with scratch(enabled=options.scratch) as place:

@@ -73,7 +73,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         where=here,
     )
     # Under torchrun each process of a machine has a GPU of its own there.
-    count = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    count = max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), device.count)
     _world = engine.World(claims=Claims(memory), card=device, has_values=asked["values"], count=count)
     if not _world.has_values:
         # A parameter on the CPU cannot take the data of one without: the objects trade places instead.

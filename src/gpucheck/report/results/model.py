@@ -10,9 +10,11 @@ from typing import Literal
 LeftKind = Literal["tensor", "module", "parameter", "optimizer-state"]
 # What the forward did with it: met it where it must not be, copied it to the device, ran without it; or the class's
 # source where nothing ran: `copied` and `unread` are then read there.
-Use = Literal["mismatched", "copied", "unread", "unknown"]
+# `cached` was made by forward, on the device.
+Use = Literal["mismatched", "copied", "unread", "unknown", "cached"]
 # Where a tensor of a mismatch comes from: what it is called, or what made it.
-OriginKind = Literal["attribute", "parameter", "buffer", "input", "made", "moved", "state"]
+# `container` is a tensor in a plain list or dict of a module, `module` one of a module there.
+OriginKind = Literal["attribute", "parameter", "buffer", "input", "made", "moved", "state", "container", "module"]
 # A plain attribute, a list or dictionary, an object, what a function closes over, a hook, or the class itself.
 Holder = Literal["attribute", "container", "object", "closure", "hook", "class"]
 Phase = Literal["forward", "step"]
@@ -120,7 +122,8 @@ class MismatchedTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMismatchEntry:
-    """An operation with operands on the wrong device. `peer` is a local variable on the right one.
+    """An operation with operands on the wrong device. `peer` is a local variable on the right one, `own_device` the
+    program's own name for it, as in `args.device`.
 
     `module` is the innermost module that was running, by its qualified name.
     """
@@ -132,6 +135,7 @@ class DeviceMismatchEntry:
     expected: str
     operands: tuple[MismatchedTensor, ...]
     peer: str | None = None
+    own_device: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
