@@ -880,7 +880,6 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
         (torch.cuda.nccl, "version", _constant((2, 0, 0))),  # `torch.distributed` logs it with an error
-        # What `nn.DataParallel` does with its inputs, in C++ that only a build for CUDA has.
         # DataParallel's copies, as moves that autograd follows.
         (torch_private.find("torch.nn.parallel._functions.Scatter"), "apply", staticmethod(_scattered)),
         (torch_private.find("torch.nn.parallel._functions.Broadcast"), "apply", staticmethod(_broadcast)),
