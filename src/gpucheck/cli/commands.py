@@ -21,7 +21,7 @@ class Command:
     `about` is its description, whose first sentence is its line in the overview, below `heading`. A `function` of
     gpucheck.cli takes `(common, options)` and returns the exit status; any other takes `(options, emit)` and is the
     work of a session. `options` is a dataclass, as is what stands `beside` it and goes to the function too; a command
-    that has none takes nothing. `device` is the default of `--device`, None for a command that takes none. What never
+    that has none takes nothing. `other_python` gives it `--python`, with which another Python runs it. `device` is the default of `--device`, None for a command that takes none. What never
     `loads_torch` works in a folder that was removed too. A group has only the rows of its `commands`.
     """
 
@@ -31,6 +31,7 @@ class Command:
     options: str = ""
     device: str | None = "auto"
     loads_torch: bool = True
+    other_python: bool = False
     beside: str = ""
     heading: str = "Commands:"
     examples: tuple[str, ...] = ()
@@ -127,6 +128,7 @@ COMMANDS: tuple[Command, ...] = (
         """,
         "gpucheck.cli.health:smoke",
         "gpucheck.smoke.options:SmokeOptions",
+        other_python=True,
         heading=_HEALTH,
         examples=(
             "gpucheck smoke",
@@ -159,6 +161,7 @@ COMMANDS: tuple[Command, ...] = (
         """,
         "gpucheck.memory.command:command",
         "gpucheck.memory.options:MemoryOptions",
+        other_python=True,
         heading=_HEALTH,
         examples=(
             "gpucheck memory",
@@ -370,6 +373,7 @@ class Common:
         group=COMMON,
     )
     debug: bool = option("Show the traceback of an error.", False, group=COMMON)
+    python: str | None = None
     settings: Settings | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
 
@@ -408,7 +412,9 @@ def shared(row: Command) -> list[Option]:
     if row.device is None:
         return [*declared(Common)]
     text = "Device: auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID."
+    python = "Run with another Python interpreter, and its torch."
     return [
+        *([Option(python, field="python", name="--python", metavar="PATH", group=COMMON)] if row.other_python else []),
         Option(text, field="device", name="--device", metavar="DEVICE", shown=row.device, group=COMMON),
         *declared(Common),
     ]
