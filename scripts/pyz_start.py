@@ -96,7 +96,8 @@ def _places() -> Iterator[str]:
     for variable in ("LOCALAPPDATA",) if os.name == "nt" else ("XDG_CACHE_HOME",):
         if os.path.isabs(os.environ.get(variable, "")):
             yield os.path.join(os.environ[variable], "gpucheck")
-    home = os.path.expanduser("~")
+    # Without HOME it is what the system's list of users says; an empty one would be the root of all files.
+    home = "" if os.environ.get("HOME") == "" else os.path.expanduser("~")
     with contextlib.suppress(OSError):
         # sudo may leave HOME as it was: what root writes there is in the user's way.
         if os.path.isabs(home) and (os.name == "nt" or os.stat(home).st_uid == os.geteuid()):
@@ -198,7 +199,8 @@ def _write(part: str, final: str) -> None:
     if not any(name.startswith(native) for name in payload.namelist()):
         import shutil
 
-        shutil.rmtree(os.path.join(part, "lib", "psutil"))  # the environment's own, else the sentence that it is missing
+        # The environment's own is used, else the sentence says that it is missing.
+        shutil.rmtree(os.path.join(part, "lib", "psutil"))
     with open(os.path.join(part, MARK), "wb"):
         pass
 

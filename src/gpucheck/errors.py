@@ -157,7 +157,9 @@ class Terminated(BaseException):
 # gpucheck's own dependencies by the names that are imported, with those of their distributions.
 DEPENDENCIES = {
     **{name: name for name in ("typer", "rich", "psutil", "tomli")},
-    **{"pynvml": "nvidia-ml-py", "jinja2": "Jinja2", "markupsafe": "MarkupSafe"},
+    "pynvml": "nvidia-ml-py",
+    "jinja2": "Jinja2",
+    "markupsafe": "MarkupSafe",
 }
 
 

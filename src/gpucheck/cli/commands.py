@@ -21,8 +21,9 @@ class Command:
     `about` is its description, whose first sentence is its line in the overview, below `heading`. A `function` of
     gpucheck.cli takes `(common, options)` and returns the exit status; any other takes `(options, emit)` and is the
     work of a session. `options` is a dataclass, as is what stands `beside` it and goes to the function too; a command
-    that has none takes nothing. `other_python` gives it `--python`, with which another Python runs it. `device` is the default of `--device`, None for a command that takes none. What never
-    `loads_torch` works in a folder that was removed too. A group has only the rows of its `commands`.
+    that has none takes nothing. `device` is the default of `--device`, None for a command that takes none. What never
+    `loads_torch` works in a folder that was removed too. `other_python` gives it `--python`: another Python runs it. A
+    group has only the rows of its `commands`.
     """
 
     name: str
@@ -414,7 +415,7 @@ def shared(row: Command) -> list[Option]:
     text = "Device: auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID."
     python = "Run with another Python interpreter, and its torch."
     return [
-        *([Option(python, field="python", name="--python", metavar="PATH", group=COMMON)] if row.other_python else []),
+        *([Option(python, field="python", name="--python", metavar="PATH")] if row.other_python else []),
         Option(text, field="device", name="--device", metavar="DEVICE", shown=row.device, group=COMMON),
         *declared(Common),
     ]

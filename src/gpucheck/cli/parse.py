@@ -20,7 +20,7 @@ from gpucheck.cli.commands import Command, Common
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.options import Option, read, refuse_empty
 
-
+# The oldest Python that gpucheck runs in.
 OLDEST_PYTHON = (3, 10)
 DAY_S = 86400.0
 
