@@ -241,6 +241,28 @@ def test_a_missing_dependency_is_no_bug_and_no_failed_check(name: str, tmp_path:
     ]
 
 
+@pytest.mark.parametrize("name", ["psutil", "rich", "typer"])
+def test_a_dependency_that_cannot_be_loaded_is_told_like_a_missing_one(name: str, tmp_path: Path) -> None:
+    """As where its compiled part is for another machine, or lies on a file system that is mounted noexec."""
+    (tmp_path / name).mkdir()
+    text = f"lib{name}.so: failed to map segment from shared object"
+    (tmp_path / name / "__init__.py").write_text(f"raise ImportError({text!r}, name='{name}._native', path='x.so')\n")
+    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
+    ended = subprocess.run(
+        [sys.executable, "-m", "gpucheck", "devices"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 3
+    assert ended.stderr.splitlines()[-3:] == [
+        f"error: {name}, which gpucheck needs, cannot be imported",
+        f"cause: {text}",
+        f"  fix: {sys.executable} -m pip install --force-reinstall {name}",
+    ]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="a link stands for the interpreter")
 def test_the_fix_of_a_missing_dependency_can_be_typed_where_pythons_folder_has_a_space(tmp_path: Path) -> None:
     python = tmp_path / "a folder" / "python"

@@ -4,6 +4,7 @@
 # Exit code 0 always: Slurm drains a node whose epilog fails with "Epilog error", which says less than this reason.
 set -u
 
+# The file of scripts/pyz: nothing else is installed.
 GPUCHECK=${GPUCHECK:-/opt/gpucheck/bin/gpucheck}
 
 [ -x "$GPUCHECK" ] || exit 0

@@ -10,6 +10,7 @@
 #   DRAIN=no sbatch --nodes=64 nightly.sh   check alone
 set -euo pipefail
 
+# The file of scripts/pyz: nothing else is installed.
 GPUCHECK=${GPUCHECK:-/opt/gpucheck/bin/gpucheck}
 SHARED=${SHARED:-/shared/gpucheck}
 run=$SHARED/$SLURM_JOB_ID

@@ -5,6 +5,7 @@
 # is good, undecided or could not be looked at. Keep PrologTimeout above --within.
 set -u
 
+# The file of scripts/pyz: nothing else is installed.
 GPUCHECK=${GPUCHECK:-/opt/gpucheck/bin/gpucheck}
 
 # A node without gpucheck, or with a mistake in this line (exit code 2), is no broken node.

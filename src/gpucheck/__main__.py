@@ -52,8 +52,15 @@ if _missing := [name for name in _NEEDED if find_spec(name) is None]:
     sys.exit(3)
 
 from gpucheck import errors  # noqa: E402
-from gpucheck.cli import app  # noqa: E402
 from gpucheck.errors import Terminated  # noqa: E402
+
+try:
+    from gpucheck.cli import app
+except ImportError as _error:
+    if (_unusable := errors.of_dependency(_error)) is None:
+        raise
+    sys.stderr.write(f"error: {_unusable.what}\ncause: {_unusable.why}\n  fix: {_unusable.fix}\n")
+    sys.exit(3)
 
 _SIGNALS = {KeyboardInterrupt: signal.SIGINT, Terminated: signal.SIGTERM}
 

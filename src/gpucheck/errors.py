@@ -5,6 +5,7 @@ One table of exits feeds `--help`, the documentation and the tests.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -151,6 +152,32 @@ class Unprinted(Exception):
 
 class Terminated(BaseException):
     """SIGTERM, handled like Ctrl-C."""
+
+
+# gpucheck's own dependencies by the names that are imported, with those of their distributions.
+DEPENDENCIES = {
+    **{name: name for name in ("typer", "rich", "psutil", "tomli")},
+    "pynvml": "nvidia-ml-py",
+    "jinja2": "Jinja2",
+    "markupsafe": "MarkupSafe",
+}
+
+
+def of_dependency(error: ImportError) -> CannotLook | None:
+    """Return the error that a dependency of ours cannot be imported; None for any other import.
+
+    It is there, but is for another machine, lies on a file system that is mounted noexec, or is installed in part.
+    """
+    importer, trace = "", error.__traceback__
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        importer, trace = importer if module == "importlib" else module, trace.tb_next
+    name = next((one for one in ((error.name or "").partition(".")[0], importer) if one in DEPENDENCIES), None)
+    if name is None or importer not in ("gpucheck", "__main__", *DEPENDENCIES):
+        return None
+    python = f'"{sys.executable}"' if " " in sys.executable else sys.executable
+    fix = f"{python} -m pip install --force-reinstall {DEPENDENCIES[name]}"
+    return CannotLook(f"{name}, which gpucheck needs, cannot be imported", str(error), fix)
 
 
 # torch's C++ warns at its first import without NumPy, which gpucheck does not need (torch/csrc/utils/tensor_numpy.cpp).

@@ -265,3 +265,23 @@ def test_a_signal_while_children_are_started_ahead_ends_those_before(monkeypatch
     with pytest.raises(KeyboardInterrupt):
         child.Ahead(child.NVML_READER, child.LIBCUDA_READER)
     assert not psutil.pid_exists(started[0].pid)
+
+
+def test_another_python_gets_gpucheck_and_nothing_of_what_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("gpucheck", "torch"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    monkeypatch.setattr(child, "ROOT", tmp_path)
+    with child.own_folder() as folder:
+        assert [path.name for path in folder.iterdir()] == ["gpucheck"] and (folder / "gpucheck/__init__.py").exists()
+        assert child.python_argv("x", root=folder, python="/other")[::2] == [
+            "/other",
+            child._BOOT.format(root=str(folder), module="x"),
+        ]
+    assert not folder.exists()
+    (tmp_path / "torch/__init__.py").unlink()
+    (tmp_path / "torch").rmdir()
+    with child.own_folder() as folder:
+        assert folder == tmp_path

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -167,13 +168,29 @@ def test_a_fleet_of_1000_nodes_is_below_5_mb_and_names_those_that_stand_out() ->
 
 
 def test_without_jinja_one_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(html, "_put_away", {})
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(CannotLook) as caught:
         html.require()
     assert str(caught.value) == (
         "an HTML page cannot be written; Jinja2 is not installed; "
         "install it (pip install jinja2), or give a file that ends in .md"
     )
+
+
+def test_jinja_is_among_the_modules_only_while_a_page_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "_put_away", {})
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("jinja2", "markupsafe")]:
+        monkeypatch.delitem(sys.modules, name)
+    html._template.cache_clear()
+    try:
+        html.require()
+        assert "jinja2" not in sys.modules and "markupsafe" not in sys.modules
+        first = html.document(REPORTS["doctor"])
+        assert "jinja2" not in sys.modules and "markupsafe" not in sys.modules
+        assert html.document(REPORTS["doctor"]) == first
+    finally:
+        html._template.cache_clear()
 
 
 # -- in a browser ------------------------------------------------------------------------------------------------------

@@ -110,6 +110,10 @@ def _run(given: list[str]) -> int:
     except Terminated:
         return errors.TERMINATED
     except Exception as error:  # noqa: BLE001 (the one place that turns a bug outside a session into its exit status)
+        unusable = errors.of_dependency(error) if isinstance(error, ImportError) else None
+        if unusable is not None:
+            tell(unusable, debug=debug)
+            return unusable.exit_code
         tell_bug(error, given)
         return errors.BUG
     finally:

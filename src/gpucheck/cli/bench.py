@@ -52,6 +52,7 @@ COMMANDS = tuple(
         one.help,
         "gpucheck.cli.bench:run",
         one.options_at,
+        other_python=True,
         beside="gpucheck.cli.bench:RepeatOptions",
         examples=one.examples,
     )

@@ -22,7 +22,8 @@ class Command:
     gpucheck.cli takes `(common, options)` and returns the exit status; any other takes `(options, emit)` and is the
     work of a session. `options` is a dataclass, as is what stands `beside` it and goes to the function too; a command
     that has none takes nothing. `device` is the default of `--device`, None for a command that takes none. What never
-    `loads_torch` works in a folder that was removed too. A group has only the rows of its `commands`.
+    `loads_torch` works in a folder that was removed too. `other_python` gives it `--python`: another Python runs it. A
+    group has only the rows of its `commands`.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Command:
     options: str = ""
     device: str | None = "auto"
     loads_torch: bool = True
+    other_python: bool = False
     beside: str = ""
     heading: str = "Commands:"
     examples: tuple[str, ...] = ()
@@ -127,6 +129,7 @@ COMMANDS: tuple[Command, ...] = (
         """,
         "gpucheck.cli.health:smoke",
         "gpucheck.smoke.options:SmokeOptions",
+        other_python=True,
         heading=_HEALTH,
         examples=(
             "gpucheck smoke",
@@ -159,6 +162,7 @@ COMMANDS: tuple[Command, ...] = (
         """,
         "gpucheck.memory.command:command",
         "gpucheck.memory.options:MemoryOptions",
+        other_python=True,
         heading=_HEALTH,
         examples=(
             "gpucheck memory",
@@ -370,6 +374,7 @@ class Common:
         group=COMMON,
     )
     debug: bool = option("Show the traceback of an error.", False, group=COMMON)
+    python: str | None = None
     settings: Settings | None = None
     given: Mapping[str, Any] = field(default_factory=dict)
 
@@ -408,7 +413,9 @@ def shared(row: Command) -> list[Option]:
     if row.device is None:
         return [*declared(Common)]
     text = "Device: auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID."
+    python = "Run with another Python interpreter, and its torch."
     return [
+        *([Option(python, field="python", name="--python", metavar="PATH")] if row.other_python else []),
         Option(text, field="device", name="--device", metavar="DEVICE", shown=row.device, group=COMMON),
         *declared(Common),
     ]

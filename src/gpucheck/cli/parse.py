@@ -20,6 +20,10 @@ from gpucheck.cli.commands import Command, Common
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.options import Option, read, refuse_empty
 
+# The oldest Python that gpucheck runs in.
+OLDEST_PYTHON = (3, 10)
+DAY_S = 86400.0
+
 
 class HelpGroup(TyperGroup):
     """A group of commands whose `--help` is laid out here."""
@@ -107,6 +111,8 @@ def _run(row: Command, typed: dict[str, Any]) -> int:
         for text in () if one.verbatim else value if one.repeat else [value]:
             if isinstance(text, str):
                 refuse_empty(one, text)
+    if typed.get("python") and row.other_python:
+        return _anew(row, typed)
     values = {one.key: typed.pop(one.key) for one in commands.shared(row)}
     values["output"] = tuple(values["output"])
     from gpucheck.cli import settings  # a help page needs none of it
@@ -123,6 +129,27 @@ def _run(row: Command, typed: dict[str, Any]) -> int:
     if any(one.name == "device" for one in fields(mine)):
         mine = replace(mine, device=common.device)
     return begin(row, common, mine, *([read(resolve_name(row.beside), typed)] if row.beside else []))
+
+
+def _anew(row: Command, typed: dict[str, Any]) -> int:
+    """Run the command as it was typed with another Python, which gets nothing of this one's environment."""
+    from gpucheck.machine import child, stack
+
+    python = os.path.expanduser(typed.pop("python"))
+    unfit = stack.unfit(python, row.name, OLDEST_PYTHON)
+    if unfit is not None:
+        raise unfit
+    words = row.name.split()
+    for one in commands.parameters(row.name):
+        value = typed.get(one.key)
+        for text in value if isinstance(value, list) else [value] if value else []:
+            words += [one.name] if one.is_flag else [f"{one.name}={text}"]
+    with child.own_folder() as root:
+        argv = child.python_argv("gpucheck.__main__", *words, python=python, root=root)
+        program = child.Program(argv, env=os.environ)
+        while (code := program.wait(DAY_S)) is None:
+            pass
+    return child.end_like(code)
 
 
 def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:

@@ -197,6 +197,11 @@ def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> i
     try:
         try:
             work(emit)
+        except ImportError as error:
+            unusable = errors.of_dependency(error)
+            if unusable is None:
+                raise
+            raise unusable from error
         finally:
             pulse.finished()
     except pulse.OutOfTime:

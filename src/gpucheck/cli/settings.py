@@ -13,7 +13,7 @@ from gpucheck.errors import UsageError
 
 VARIABLES = {"device": "GPUCHECK_DEVICE", "strict": "GPUCHECK_STRICT", "time_budget": "GPUCHECK_TIME_BUDGET"}
 # Read by the scripts and the tests: no settings of a command.
-OTHERS = ("GPUCHECK_PYTHON", "GPUCHECK_REQUIRE_GPU")
+OTHERS = ("GPUCHECK_PYTHON", "GPUCHECK_REQUIRE_GPU", "GPUCHECK_PYZ")
 # How like a setting's name a variable of another name must be to be a slip and not somebody else's: GPUCHECK_DEVICES
 # is (0.97), GPUCHECK_PYTHON is not (0.67).
 SLIP = 0.8

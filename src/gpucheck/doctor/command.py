@@ -35,9 +35,6 @@ from gpucheck.report.results.short import CardUnderLoad, DoctorResult, LoadOutco
 TORCH_GRACE_S = 2.0
 # The oldest Python that the probe's program runs in.
 OLDEST = (3, 8)
-_GIVE = "give the path of a Python interpreter, 3.8 or newer"
-# Where an environment, and a Python unpacked on Windows, have theirs.
-_IN_A_FOLDER = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe")
 
 
 def command(options: DoctorOptions, emit: Emit) -> Evidence:
@@ -115,27 +112,17 @@ def _answer(asked: Future[TorchProbe], python: str | None) -> TorchProbe:
         return probe
     if python is None:  # as where this user may not read the interpreter that runs
         return replace(probe, not_awaited=f"{sys.executable} cannot be started ({probe.unstarted})")
-    if os.path.isdir(python):
-        inside = next((path for path in map(Path(python).joinpath, _IN_A_FOLDER) if os.path.isfile(path)), None)
-        tip = f"gpucheck doctor --python {fixes.interpreter(str(inside))}" if inside else _GIVE
-        raise UsageError(f"--python {python} is a folder, not a Python interpreter", "", tip)
-    raise UsageError(f"--python {python} cannot be started", probe.unstarted, _GIVE)
+    unfit = stack.unfit(python, "doctor", OLDEST, probe.unstarted)
+    assert unfit is not None
+    raise unfit
 
 
 def _no_answer(python: str, probe: TorchProbe) -> UsageError:
-    """Why a program that was started as a Python said nothing: it is none, is too old, or fails before our first word.
-
-    What a program that is no Python printed is left out: most repeat the script that they were given.
-    """
-    version = stack.python_version(python)
-    if version is None:
-        return UsageError(f"--python {python} is not a Python interpreter", "", _GIVE)
-    if version < OLDEST:
-        older = "{}.{}".format(*version)
-        return UsageError(
-            f"--python {python} is Python {older}", "{}.{} is the oldest supported".format(*OLDEST), _GIVE
-        )
-    return UsageError(f"--python {python} cannot run the probe", probe.error or "it printed nothing", _GIVE)
+    """Why a program that was started as a Python said nothing: it is none, is too old, or fails before our first
+    word."""
+    return stack.unfit(python, "doctor", OLDEST) or UsageError(
+        f"--python {python} cannot run the probe", probe.error or "it printed nothing", "give another Python"
+    )
 
 
 def _around(root: Path, cut: child.Cut, machine: inventory.Inventory) -> tuple[Facts, Stack]:

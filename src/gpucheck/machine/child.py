@@ -97,13 +97,31 @@ class ChildEnded(Exception):
         self.was_ended = was_ended
 
 
-def python_argv(module: str, *arguments: str) -> list[str]:
-    """The command that runs `module.main()` of this gpucheck in a fresh interpreter.
+# The folder that this package lies in.
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python_argv(module: str, *arguments: str, python: str = sys.executable, root: Path = ROOT) -> list[str]:
+    """The command that runs `module.main()` of this gpucheck in a fresh interpreter, in `root` if it lies there too.
 
     Its `sys.argv[1:]` are `arguments`. The current folder is not on its import path.
     """
-    root = str(Path(__file__).resolve().parents[2])
-    return [sys.executable, "-c", _BOOT.format(root=root, module=module), *arguments]
+    return [python, "-c", _BOOT.format(root=str(root), module=module), *arguments]
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[Path]:
+    """A folder in which gpucheck lies alone, for the path of another Python: beside an installed gpucheck lies the rest
+    of its environment. It is there within the block."""
+    if {path.name for path in ROOT.iterdir() if path.name.isidentifier()} == {"gpucheck"}:
+        yield ROOT
+        return
+    import shutil  # late: few commands need these
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="gpucheck-") as folder:
+        shutil.copytree(ROOT / "gpucheck", Path(folder, "gpucheck"))
+        yield Path(folder).resolve()
 
 
 def run(

@@ -7,13 +7,14 @@ markup; the two files that are markup, the style and the script, are ours, and t
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import hashlib
 import html
-import importlib.util
 import json
 import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,14 +47,46 @@ MAP_COLUMNS, CELL = 32, 11
 STEPS = (0.99, 0.97, 0.9)
 
 
+# Jinja2 and what it imports, while no page is made.
+_put_away: dict[str, Any] = {}
+
+
+@contextlib.contextmanager
+def _modules() -> Iterator[None]:
+    """Have Jinja2 among the modules of this process within the block alone, unless the process has it already.
+
+    torch's Inductor imports it too: a page that was made before must not hide that torch's environment lacks it. Raises
+    CannotLook where it is not installed.
+    """
+    own = _loaded()
+    if own.get("jinja2") is not None and not _put_away:
+        yield
+        return
+    sys.modules.update(_put_away)
+    try:
+        try:
+            import jinja2  # noqa: F401
+        except ImportError as error:
+            why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported: {error}"
+            fix = "install it (pip install jinja2), or give a file that ends in .md"
+            raise CannotLook("an HTML page cannot be written", f"Jinja2 {why}", fix) from error
+        yield
+    finally:
+        for name, module in _loaded().items():
+            if own.get(name) is not module:
+                _put_away[name] = sys.modules.pop(name)
+        sys.modules.update(own)
+
+
+def _loaded() -> dict[str, Any]:
+    """Return the modules of Jinja2, and of what it imports, that this process has."""
+    return {name: one for name, one in sys.modules.items() if name.partition(".")[0] in ("jinja2", "markupsafe")}
+
+
 def require() -> None:
-    """Raise CannotLook where Jinja2, which fills the page, is not installed."""
-    if importlib.util.find_spec("jinja2") is None:
-        raise CannotLook(
-            "an HTML page cannot be written",
-            "Jinja2 is not installed",
-            "install it (pip install jinja2), or give a file that ends in .md",
-        )
+    """Raise CannotLook where Jinja2, which fills the page, cannot be imported."""
+    with _modules():
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +108,7 @@ def document(report: Report) -> str:
     return sheet([("", report)])
 
 
+@_modules()
 def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None) -> str:
     """One page of these reports, each from the file of that name, below how two of them compare.
 
@@ -105,8 +139,7 @@ def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None)
 
 @functools.cache
 def _template() -> tuple[Template, str, str]:
-    """The template, the style and the script. Raises CannotLook without Jinja2."""
-    require()
+    """The template, the style and the script."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
