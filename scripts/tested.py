@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import re
 import sys
+import textwrap
 from itertools import groupby
 from pathlib import Path
 
@@ -18,33 +19,43 @@ AMOUNTS = {"all": "all tests", "quick": "the quick tests", "sample": "each comma
 
 
 def passed(amount: str) -> None:
-    """Write that these tests passed with the torch and the Python that run this, unless more is known to have passed."""
+    """Write that these tests passed with the torch and the Python of this process, unless more has passed before."""
     release = re.match(r"[\d.]+", importlib.metadata.version("torch"))
     assert release
     row = {"torch": release[0], "python": "{}.{}".format(*sys.version_info), "tests": amount}
     order = list(AMOUNTS)
-    rows = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else []
-    same = [one for one in rows if (one["torch"], one["python"]) == (row["torch"], row["python"])]
-    if any(order.index(one["tests"]) <= order.index(amount) for one in same):
+    before = rows()
+    same = [other for other in before if (other["torch"], other["python"]) == (row["torch"], row["python"])]
+    if any(order.index(other["tests"]) <= order.index(amount) for other in same):
         return
-    rows = sorted([row, *(one for one in rows if one not in same)], key=lambda one: (_key(one), one["python"]))
-    FILE.write_text("[\n " + ",\n ".join(map(json.dumps, rows)) + "\n]\n", encoding="utf-8")
+    after = sorted([row, *(other for other in before if other not in same)], key=_versions)
+    FILE.write_text("[\n " + ",\n ".join(map(json.dumps, after)) + "\n]\n", encoding="utf-8")
     print("docs/tested.json changed: run scripts/docs", file=sys.stderr)
 
 
-def sentence() -> str:
-    """Return the sentence of README and docs."""
-    rows = json.loads(FILE.read_text(encoding="utf-8"))
+def rows() -> list[dict[str, str]]:
+    """Return what passed, by the versions of torch and Python."""
+    return json.loads(FILE.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def with_sentence(page: str, passed: list[dict[str, str]]) -> str:
+    """Return a page with the sentence about these versions in place of an earlier one."""
+    return re.sub(r"^Passed on machines without.*?(?=\n\n)", sentence(passed), page, flags=re.MULTILINE | re.DOTALL)
+
+
+def sentence(passed: list[dict[str, str]]) -> str:
+    """Return what passed, in lines of the width of the pages."""
     parts = []
     for amount, words in AMOUNTS.items():
         versions = [
             f"{torch} (Python {', '.join(row['python'] for row in group)})"
-            for torch, group in groupby((row for row in rows if row["tests"] == amount), key=lambda row: row["torch"])
+            for torch, group in groupby((row for row in passed if row["tests"] == amount), key=lambda row: row["torch"])
         ]
         if versions:
             parts.append(f"{words} with torch {', '.join(versions)}")
-    return f"Passed on machines without a GPU: {'; '.join(parts)}."
+    text = f"Passed on machines without a GPU: {'; '.join(parts)}."
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
-def _key(row: dict[str, str]) -> tuple[int, ...]:
-    return tuple(map(int, row["torch"].split(".")))
+def _versions(row: dict[str, str]) -> list[list[int]]:
+    return [[int(number) for number in row[name].split(".")] for name in ("torch", "python")]

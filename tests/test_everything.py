@@ -1,4 +1,5 @@
-"""Each command once, as a user types it, with its exit code and words of its answer. Runs with any torch that is promised.
+"""Each command once, as a user types it, with its exit code and words of its answer. It runs with any
+supported torch.
 
 Without the project's settings of pytest, it tests the gpucheck that is installed:
 `python -m pytest -c /dev/null --noconftest tests/test_everything.py`.
