@@ -278,7 +278,7 @@ RULES: tuple[Rule, ...] = (
 )
 _BY_NAME = {name: rule for rule in RULES for name in rule.operations}
 _DEFAULT = Rule((), "all operands must be on one device")
-# What `x[index] = 0.5` becomes since torch 2.15 where both lie on one device, as all does here: else torch copies first.
+# What `x[index] = 0.5` becomes since torch 2.15 if both lie on one device, as all does here: else torch copies first.
 SET_ITEM = "x[…] = …"
 OF_SET_ITEM = {"aten::index_fill_": "aten::index_put_", "aten::masked_fill_": "aten::index_put_"}
 # What processes the elements of lists, where its name is another than the list's.

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 from torch.optim import optimizer as optimizers
-from torch.utils.data import dataloader
 
+from gpucheck.machine import torch_private
 from gpucheck.messages import message_of
 from gpucheck.program import engine, placement, rules, simulated_cuda, simulated_devices, simulated_files
 from gpucheck.program.options import Device
@@ -84,7 +84,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     _world.in_fork = lambda place, text: counters.write_of_fork(shared, cells, str(place or "an unknown line"), text)
     made = _claimed.enter_context(simulated_cuda.claimed(_world))
     _claimed.enter_context(simulated_files.replaced(_substitutes()))
-    hooks.begin(shared, folder)
+    hooks.begin(shared, folder, use="simulation")
     simulated_devices.lines = hooks.lines
     atexit.unregister(hooks._end)
     for holder, name, _ in hooks._replaced:
@@ -98,7 +98,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     memory_peaks.read = lambda cells, phase: None
     if not _world.has_values:
         hooks._follow = lambda *args: None  # it holds what is moved, which must trade places
-    hooks._replace(dataloader._BaseDataLoaderIter, "__next__", _following)
+    hooks._replace(torch_private.find(hooks.LOADER), "__next__", _following)
     hooks._replace(optimizers.Optimizer, "__init__", _training)
     optimizers.register_optimizer_step_pre_hook(_stepping)
     optimizers.register_optimizer_step_post_hook(_stepped)
@@ -162,9 +162,9 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
     """Return what runs in another way here, each said once where it is used."""
     distributed = torch.distributed
     found: list[tuple[Any, str, Any]] = []
-    if distributed.is_available():
+    if distributed.is_available() and all(map(torch_private.has, _OF_GROUPS)):
         c10d = distributed.distributed_c10d
-        init, whole, device = c10d.init_process_group, c10d._new_process_group_helper, c10d._get_object_coll_device
+        init, (whole, device, world) = c10d.init_process_group, map(torch_private.need, _OF_GROUPS)
 
         def initial(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
             if backend is None:  # gloo for the CPU and NCCL for the GPUs
@@ -178,16 +178,17 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
                 _remark_nccl()
                 backend, kwargs = "gloo", {**kwargs, "backend_options": None}
             made = whole(size, rank, ranks, backend, *args, **kwargs)
-            if "nccl" in asked and "cpu" not in asked and made[0] in c10d._world.pg_map:
-                c10d._world.pg_map[made[0]] = (distributed.Backend("nccl"), made[1])
+            if "nccl" in asked and "cpu" not in asked and made[0] in world.pg_map:
+                world.pg_map[made[0]] = (distributed.Backend("nccl"), made[1])
             return made
 
         for owner in (distributed, c10d):
             found += [(owner, "init_process_group", initial), (owner, "is_nccl_available", lambda: True)]
+        # Torch's own tensors of objects go where the group takes them.
+        of_objects = lambda group=None: "cuda" if _is_of_nccl(group) else device(group)  # noqa: E731
         found += [
-            (c10d, "_new_process_group_helper", group),
-            # Torch's own tensors of objects go where the group takes them.
-            (c10d, "_get_object_coll_device", lambda group=None: "cuda" if _is_of_nccl(group) else device(group)),
+            *torch_private.replacing(_OF_GROUPS[0], lambda _: group),
+            *torch_private.replacing(_OF_GROUPS[1], lambda _: of_objects),
             (c10d, "default_pg_nccl_timeout", c10d.default_pg_timeout),
             *((c10d.ProcessGroup, name, _collective(getattr(c10d.ProcessGroup, name))) for name in _COLLECTIVES),
         ]
@@ -198,6 +199,10 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
         return prepared(name)
 
     return [*found, (torch, "compile", _uncompiled), (spawn, "get_preparation_data", unjudged)]
+
+
+_C10D = "torch.distributed.distributed_c10d"
+_OF_GROUPS = (f"{_C10D}._new_process_group_helper", f"{_C10D}._get_object_coll_device", f"{_C10D}._world")
 
 
 @functools.cache
@@ -228,7 +233,7 @@ def _collective(original: Any) -> Any:
 
     @functools.wraps(original)
     def called(group: Any, *args: Any, **kwargs: Any) -> Any:
-        known = torch.distributed.distributed_c10d._world.pg_map
+        known = torch_private.need(_OF_GROUPS[2]).pg_map
         if group in known and _is_of_nccl(group):
             with memory_peaks.unseen():
                 for tensor in engine.tensors_in([*args, kwargs]):

@@ -206,7 +206,8 @@ class RunResult:
     """One run of a program. `exit` is its status, or the negative number of the signal that ended it.
 
     `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_seen` names what is
-    not counted. `cut_off_in` is the line that waited for data when the program ended.
+    not counted, `not_followed` what this torch does not let be followed. `cut_off_in` is the line that waited for data
+    when the program ended.
     """
 
     program: tuple[str, ...]
@@ -229,6 +230,7 @@ class RunResult:
     cut_off_in: str | None
     snapshot: str | None
     not_seen: tuple[str, ...]
+    not_followed: tuple[str, ...] = ()
 
 
 # -- run --dry ---------------------------------------------------------------------------------------------------------
@@ -353,7 +355,7 @@ class DryResult:
     `steps` are those that were run, `ended_after_steps` whether the program was ended after them. `memory` None is a
     program that was cut off. `written` are the files of the scratch folder that were new or changed. `mixed` are errors
     about dtypes that the program caught, `in_forks` the last that a process which it forked met, `trains` is whether it
-    made an optimizer.
+    made an optimizer. `not_followed` is what this torch does not let be followed.
     """
 
     program: tuple[str, ...]
@@ -375,6 +377,7 @@ class DryResult:
     mixed: tuple[CaughtError, ...] = ()
     trains: bool = False
     in_forks: CaughtError | None = None
+    not_followed: tuple[str, ...] = ()
 
 
 # -- run on several ranks: who holds the job up, where it hangs, which calls do not match ------------------------------
