@@ -228,8 +228,11 @@ def make_venv(folder, seen):
     # type: (str, Dict[str, Any]) -> None
     """An empty venv with a pip, and a .pth file with gpucheck's source and, beside a torch there, with its folders."""
     version = "{}.{}".format(*seen["version"])
-    no_venv = "its venv module does not work; install it (Debian, Ubuntu: sudo apt install python3-venv, or "
-    no_venv = "{}: {}python{}-venv), or set GPUCHECK_PYTHON to another Python.".format(seen["python"], no_venv, version)
+    no_venv = (
+        "the venv module of {} is missing or incomplete; install it (Debian, Ubuntu: sudo apt install python3-venv, "
+    )
+    no_venv += "or python{}-venv), or set GPUCHECK_PYTHON to another Python."
+    no_venv = no_venv.format(seen["python"], version)
     if not seen["venv"] or not (seen["ensurepip"] or seen["pip"]):
         fail(no_venv)
     run(

@@ -53,7 +53,7 @@ def sentence(passed: list[dict[str, str]]) -> str:
         ]
         if versions:
             parts.append(f"{words} with torch {', '.join(versions)}")
-    text = f"Passed on machines without a GPU: {'; '.join(parts)}."
+    text = f"Passed on machines without a GPU: {'; '.join(parts) or 'nothing yet'}."
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
