@@ -51,8 +51,10 @@ with open(scenario["log"], "a") as log:
 with open(scenario["log"]) as log:
     starts = log.read().count("start")
 if setup.get("weigh"):
-    say({"ok": True, "parameter_bytes": 123})
+    say({"ok": True, "parameter_bytes": scenario.get("weighs", 123)})
     sys.exit(0)
+if setup["device"] == "cpu":
+    say({"baseline_bytes": scenario.get("baseline", 0)})
 if "setup" in scenario and starts >= scenario.get("setup_from", 1) and starts <= scenario.get("setup_to", starts):
     say(act(scenario["setup"]))
     sys.exit(0)
@@ -66,7 +68,6 @@ say(
         "parameter_bytes": 1000,
         "optimizer": "torch.optim.AdamW",
         "method": "VmHWM",
-        "baseline_bytes": scenario.get("baseline", 0),
         **scenario.get("ready", {}),
     }
 )

@@ -219,13 +219,23 @@ def test_not_even_the_smallest_fits(scenario: Scenario) -> None:
     assert answer(recorder)["max_batch_size"] is None
 
 
-def test_the_model_alone_does_not_fit(scenario: Scenario) -> None:
+@pytest.mark.parametrize(
+    ("weighs", "title", "message"),
+    [
+        (2 * GIB, "not even the model fits", "the model alone takes 2 GiB, budget 1 GiB"),
+        (
+            123,
+            "building the model takes too much memory",
+            "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried; its weights take 123 B, budget 1 GiB",
+        ),
+    ],
+)
+def test_the_model_cannot_be_built_within_the_budget(scenario: Scenario, weighs: int, title: str, message: str) -> None:
     raised = {"classes": RUNTIME, "message": "DefaultCPUAllocator: can't allocate memory: you tried"}
-    scenario(setup={"stage": "build", "chain": [raised], "traceback": "t"})
+    scenario(setup={"stage": "build", "chain": [raised], "traceback": "t"}, weighs=weighs)
     recorder = find(memory_limit="1GiB")
     (finding,) = findings(recorder)
-    assert (finding.verdict, finding.title) == ("fail", "not even the model fits")
-    assert finding.message == "the model alone takes 123 B, budget 1 GiB"
+    assert (finding.verdict, finding.title, finding.message) == ("fail", title, message)
     assert finding.evidence["reason"] == "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried"
 
 

@@ -85,6 +85,30 @@ def test_a_users_model_under_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @linux
+def test_a_budget_that_holds_the_model_is_enough_whatever_its_file_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries are not the model's memory; a tensor that is made at import is."""
+    (tmp_path / "library.py").write_text("import os\ncode = os.urandom(300 * 2**20)\n")
+    (tmp_path / "small.py").write_text(
+        "import library\nimport torch\nfrom torch import nn\n\nheld = torch.ones(20 * 2**18)\n\n"
+        "def make():\n    return nn.Linear(64, 64)\n"
+    )
+    monkeypatch.setattr(inventory, "read", lambda *_, **__: Facts(host=host.read(), devices=(host.cpu(),)))
+    for target, inputs in (("mlp", ()), (f"{tmp_path / 'small.py'}:make", ("x:64:float32",))):
+        recorder = Recorder()
+        command(
+            FindBatchSizeOptions(
+                target=target, inputs=inputs, memory_limit="96MiB", device="cpu", max_batch_size=8, quick=True
+            ),
+            recorder,
+        )
+        (found,) = [event.value for event in recorder.events if isinstance(event, Answered)]
+        assert (found.at_least, found.limited_by) == (8, "max-batch-size")
+        assert found.peak_bytes < 96 * MIB and (target == "mlp" or found.peak_bytes > 20 * MIB)
+
+
+@linux
 def test_running_out_is_real_and_the_next_child_works() -> None:
     budget = 128 * MIB
     setup = Setup(

@@ -269,6 +269,23 @@ def test_the_watchdog_ends_a_child_that_grows_beyond_the_guard(scenario: Scenari
     assert result.reason.startswith("resident memory grew by ")
 
 
+@pytest.mark.parametrize("baseline", [200, 2000])
+def test_growth_counts_from_what_the_child_had_before_it_built_the_model(scenario: Scenario, baseline: int) -> None:
+    """A build of torch with CUDA may map more by itself than a budget on the CPU allows for."""
+    resident = [baseline * MIB] * 3 + [(baseline + 190) * MIB] * 3 + [(baseline + 250) * MIB]
+    with mock.patch("psutil.Process.memory_info", side_effect=[SimpleNamespace(rss=rss) for rss in resident]):
+        watch = Watch(os.getpid(), 200 * MIB)
+        assert not any(watch.look() for _ in range(3))
+        watch.baseline = baseline * MIB
+        assert not any(watch.look() for _ in range(3))
+        assert watch.look()
+    assert watch.exceeded == 250 * MIB
+    # The child says it as soon as it knows, so that the watch holds while the model is built.
+    scenario(baseline=MIB, setup="eat")
+    with Runner(replace(SETUP, watch_bytes=100 * MIB)) as runner, pytest.raises(Refused, match="building it took 1"):
+        runner.start()
+
+
 def test_where_the_child_cannot_tell_its_peak_the_watchdog_does(scenario: Scenario) -> None:
     scenario(at={"4": {"ok": True, "peak_bytes": None, "compute_peak_bytes": None}}, ready={"method": "sampled"})
     with Runner(replace(SETUP, budget_bytes=2**40)) as runner:

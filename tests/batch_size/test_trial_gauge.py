@@ -418,9 +418,9 @@ def test_without_linux_interfaces_it_says_how_it_measures(monkeypatch: pytest.Mo
     cpu = open_device("cpu")
     monkeypatch.setattr(trial, "first_in_line", lambda: None)  # this process runs other tests, and is no trial
     monkeypatch.setattr(trial, "reset_resident_peak", lambda: False)
-    assert open_cpu_gauge(cpu, None).method == "process peak"
+    assert open_cpu_gauge(cpu).method == "process peak"
     monkeypatch.setattr(accel, "_status_bytes", lambda field: None)  # macOS: no peak at all
-    assert open_cpu_gauge(cpu, None).method == "sampled"
+    assert open_cpu_gauge(cpu).method == "sampled"
 
 
 def test_without_resource_nothing_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -618,9 +618,13 @@ def _nothing_fits(history: History) -> Finding:
     fix = "raise --memory-limit, or use a smaller model or input"
     whole = f"budget {capacity(budget.bytes)}"
     if refused is not None:
-        alone = f"the model alone takes {capacity(weight)}" if weight is not None else f"building it failed ({refused})"
         evidence |= {"reason": refused}
-        return Finding("batch_size.fits", "fail", "not even the model fits", f"{alone}, {whole}", evidence, fix)
+        title, why = "not even the model fits", f"building it failed ({refused})"
+        if weight is not None and weight < budget.bytes:  # what else building takes is too much
+            title, why = "building the model takes too much memory", f"{refused}; its weights take {capacity(weight)}"
+        elif weight is not None:
+            why = f"the model alone takes {capacity(weight)}"
+        return Finding("batch_size.fits", "fail", title, f"{why}, {whole}", evidence, fix)
     assert failing is not None
     title = f"not even {in_words(smallest, axis)} fits"
     if failing.peak_bytes is not None:

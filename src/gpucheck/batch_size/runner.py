@@ -41,8 +41,6 @@ from gpucheck.work.spec import BUILT_IN
 # Looking for the child's own children walks the process table, and their private memory is counted page by page (15 ms
 # for each GiB), so it happens less often.
 FAMILY_S = 0.5
-# A warmed child with torch has 0.2 to 0.5 GiB, which is not the trial's.
-ASSUMED_BASELINE_BYTES = 2**29
 
 
 class Watch:
@@ -68,14 +66,11 @@ class Watch:
         return max(0, self._highest - (self.baseline or 0))
 
     def look(self) -> bool:
-        """Look once; True where the limit is passed. Until the child is ready, what importing takes is assumed."""
+        """Look once; True where the limit is passed. There is none until the child has said what it grows from."""
         now = self._resident()
         self._highest = max(self._highest, now)
-        if self.limit is None:
-            return False
-        growth = now - (self.baseline if self.baseline is not None else ASSUMED_BASELINE_BYTES)
-        if growth > self.limit:
-            self.exceeded = growth
+        if self.limit is not None and self.baseline is not None and now - self.baseline > self.limit:
+            self.exceeded = now - self.baseline
         return self.exceeded is not None
 
     def _resident(self) -> int:
@@ -114,8 +109,8 @@ KEPT_SHARE = 0.01
 SPILL_BYTES = 16 * 2**20
 # What fails above this share of the budget fails because the budget is full, and needs no other explanation.
 FAR_BELOW = 0.9
-# For the confirmation's process beside the first, and as much again for everybody else.
-SPARE_ROOM_BYTES = 2 * ASSUMED_BASELINE_BYTES
+# For the confirmation's process beside the first, which takes up to 0.7 GiB with torch, and for everybody else.
+SPARE_ROOM_BYTES = 2**30
 
 # SIGKILL and SIGTERM come from somebody else, the kernel's out-of-memory killer included.
 FROM_OUTSIDE = (KILLED, 15)
@@ -186,7 +181,6 @@ class Runner:
             raise self._unprepared(answer, end)
         assert self._watch is not None
         self.ready, self._fresh = answer, True
-        self._watch.baseline = answer.get("baseline_bytes")
         if self._free_expected is None:
             self._free_expected = answer.get("free_at_open")
         return answer
@@ -390,10 +384,12 @@ class Runner:
             self._child.send(message)
             while True:
                 answer = self._child.receive(min(WATCH_S, max(until - time.monotonic(), 0.0)))
-                if answer is not None:
+                if answer is not None and "ok" not in answer:  # what a trial on the CPU grows from, no answer yet
+                    self._watch.baseline = answer["baseline_bytes"]
+                elif answer is not None:
                     chain = tuple(Raised(tuple(link["classes"]), link["message"]) for link in answer.get("chain", ()))
                     return answer, End(raised=chain)
-                if self._watch.look() or time.monotonic() >= until:
+                elif self._watch.look() or time.monotonic() >= until:
                     self._child.stop()
                     return None, End(timed_out=self._watch.exceeded is None)
         except Lost as lost:

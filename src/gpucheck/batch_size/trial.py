@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, BinaryIO, Literal
 
@@ -29,14 +30,14 @@ from torch import nn
 
 from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES, Setup, edge_bytes, on_device
 from gpucheck.errors import GpucheckError, TargetError
-from gpucheck.machine import child_stdio, kept
+from gpucheck.machine import child_stdio, host, kept
 from gpucheck.machine.accel import Accel, open_device, reset_resident_peak
 from gpucheck.messages import chain_of
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.units import MIB
 from gpucheck.work.spec import parse_inputs, parse_target
-from gpucheck.work.target import Batch, Workload, autocast, forward, import_compiler, load, step
+from gpucheck.work.target import Batch, Workload, autocast, find, forward, import_compiler, load, step
 
 # --- How much memory a trial took -------------------------------------------------------------------------------------
 
@@ -219,8 +220,8 @@ def warm_up() -> None:
     (large @ large).relu_().add_(1.0)
 
 
-def open_cpu_gauge(accel: Accel, guard: int | None, budget: int = 0) -> CpuGauge:
-    """Warm this process up, take the baseline and let it grow by `guard` bytes. Call it before the user's code runs."""
+def open_cpu_gauge(accel: Accel, budget: int = 0) -> CpuGauge:
+    """Warm this process up and take the baseline. Call it before the user's code runs."""
     first_in_line()
     warm_up()
     figures = accel.memory()
@@ -232,9 +233,18 @@ def open_cpu_gauge(accel: Accel, guard: int | None, budget: int = 0) -> CpuGauge
         method = "process peak"
     else:
         method = "sampled"
-    if guard is not None:
-        set_guard(guard)
     return CpuGauge(accel, baseline, method, budget)
+
+
+def held_bytes() -> int:
+    """Return the bytes of all tensors on the CPU that Python knows of."""
+    storages = {}
+    for tensor in gc.get_objects():
+        if issubclass(type(tensor), torch.Tensor) and tensor.device.type == "cpu" and tensor.layout == torch.strided:
+            with contextlib.suppress(RuntimeError):  # a subclass without storage
+                storage = tensor.untyped_storage()
+                storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
 
 
 def first_in_line() -> None:
@@ -335,14 +345,15 @@ def main() -> int:
     if request.get("weigh"):
         channel.send(_weighed(setup))
         return 0
-    answer, session = _prepared(setup, request.get("free_expected"))
+    answer, session = _prepared(setup, request.get("free_expected"), channel.send)
     channel.send({**answer, "loaded_monotonic_s": loaded})
     while session is not None:
         channel.send(session.trial(**channel.receive()))
     return 0
 
 
-def _prepared(setup: Setup, free_expected: int | None) -> tuple[Json, Session | None]:
+def _prepared(setup: Setup, free_expected: int | None, say: Callable[[Json], None]) -> tuple[Json, Session | None]:
+    """Open the device and build the workload; what a CPU's trial grows from is said before it is built."""
     stage = "device"
     try:
         accel = open_device(setup.device, name=setup.device_name)
@@ -350,7 +361,11 @@ def _prepared(setup: Setup, free_expected: int | None) -> tuple[Json, Session | 
         gauge, facts = _gauge(accel, setup, free_expected)
         stage = "build"
         gauge.begin()
-        workload = load_for(setup, accel.device)
+        factory = imported(setup, gauge)
+        if isinstance(gauge, CpuGauge):
+            facts["baseline_bytes"] = gauge.baseline
+            say({"baseline_bytes": gauge.baseline})
+        workload = load_for(setup, accel.device, factory)
         accel.synchronize()  # what fails while it is built fails here
     except GpucheckError as error:
         return {"ok": False, "stage": stage, "error": _told(error)}, None
@@ -373,8 +388,7 @@ def _prepared(setup: Setup, free_expected: int | None) -> tuple[Json, Session | 
 def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge, Json]:
     """The gauge of the device, and the budget where the device tells what is free; else the parent's stands."""
     if accel.is_cpu:
-        gauge = open_cpu_gauge(accel, setup.guard_bytes, setup.budget_bytes)
-        return gauge, {"baseline_bytes": gauge.baseline}
+        return open_cpu_gauge(accel, setup.budget_bytes), {}
     least = 0 if free_expected is None else free_expected - SETTLED_BYTES
     info = _settled(accel, least)
     if info is None:
@@ -646,8 +660,29 @@ def evaluate(workload: Workload, batch: Batch) -> None:
             module.training = training
 
 
-def load_for(setup: Setup, device: torch.device) -> Workload:
-    """Build the workload of a setup on a device. Raises what the user's factory raises."""
+def imported(setup: Setup, gauge: Gauge) -> Callable[[], Any] | None:
+    """Import the user's target, and on a CPU count from here on; None for a target of ours. Raises TargetError.
+
+    The libraries that it imports are none of the model's memory. The tensors that it has made already are.
+    """
+    guarded = isinstance(gauge, CpuGauge) and setup.guard_bytes is not None
+    if guarded:  # libraries map more than they use: until they are loaded only the machine's memory is a limit
+        set_guard(host.memory().usable)
+    sys.path += [folder for folder in setup.import_path if folder not in sys.path]
+    target = parse_target(setup.target)
+    before = held_bytes()
+    factory = None if target.built_in is not None else find(target)
+    if isinstance(gauge, CpuGauge):
+        made = held_bytes() - before
+        if factory is not None:
+            gauge.baseline = max(gauge.baseline, (gauge.accel.memory().resident_bytes or 0) - made)
+        if setup.guard_bytes is not None:
+            set_guard(setup.guard_bytes - made)
+    return factory
+
+
+def load_for(setup: Setup, device: torch.device, factory: Callable[[], Any] | None = None) -> Workload:
+    """Build the workload of a setup on a device, its target imported if need be. Raises what its factory raises."""
     sys.path += [folder for folder in setup.import_path if folder not in sys.path]
     return load(
         parse_target(setup.target),
@@ -657,4 +692,5 @@ def load_for(setup: Setup, device: torch.device) -> Workload:
         dtype=setup.dtype,
         device=device,
         recipe=setup.recipe,
+        factory=factory,
     )

@@ -389,8 +389,9 @@ def load(
     dtype: str | None,
     device: torch.device,
     recipe: StepRecipe | None = None,
+    factory: Callable[[], Any] | None = None,
 ) -> Workload:
-    """Find the target, build it on `device` and put its parts together.
+    """Find the target unless its `factory` is known, build it on `device` and put its parts together.
 
     The target returns a module, or an object with `model` and any of: `make_batch(batch_size)`, which returns the
     model's inputs (a tuple by position, a dictionary by name), or `(inputs, target)` where there is a loss;
@@ -404,7 +405,7 @@ def load(
     recipe = recipe or StepRecipe()
     if recipe.amp is not None and device.type != "meta" and not torch.amp.is_autocast_available(device.type):
         raise UsageError(f"torch has no autocast for {device}", "", "leave --amp out")
-    built = build(target, inputs)
+    built = build(target, inputs, factory)
     cast = None if dtype is None else getattr(torch, dtype)
     built.model = built.model.to(device=device, dtype=cast)
     return equip(built, target, mode=mode, optimizer=optimizer, dtype=dtype, device=device, recipe=recipe)
@@ -423,14 +424,14 @@ class Built:
         return bool(self.inputs) or getattr(self.whole, "make_batch", None) is not None
 
 
-def build(target: Target, inputs: tuple[Input, ...]) -> Built:
+def build(target: Target, inputs: tuple[Input, ...], factory: Callable[[], Any] | None = None) -> Built:
     """Find the target and build it, where its own code puts it. Raises TargetError as `load` does."""
     whole: Any
     if target.built_in is not None:
         built_in = MODELS[target.built_in]
         whole, inputs = built_in.build(), inputs or built_in.inputs
     else:
-        whole = call(find(target), target)
+        whole = call(factory or find(target), target)
     model = whole if isinstance(whole, nn.Module) else getattr(whole, "model", None)
     if not isinstance(model, nn.Module):
         raise TargetError(
