@@ -56,10 +56,10 @@ FLOORS = {
 SIZES = {
     # What each command refuses is refused by the api too; a text that says that memory ran out is known in one place.
     ".": (13, 1124),
-    # What fails between two trials is the device's failure.
-    "batch_size": (13, 3084),
-    # What is faster than any device, or was cut off, is no pass.
-    "bench": (36, 6078),
+    # Private names of torch's from the table.
+    "batch_size": (13, 3086),
+    # Private names of torch's from the table.
+    "bench": (36, 6080),
     # A clock that only counters explain is on the screen.
     "cards": (5, 881),
     # Judge refuses what nobody would judge; a row says whether its command loads torch.
@@ -74,24 +74,24 @@ SIZES = {
     "explain": (11, 840),
     # A node's short and whole name are one node.
     "fleet": (8, 1325),
-    # Of a GPU that is full, who fills it is asked; a mask's entry says whether it asks for one.
-    "machine": (24, 3966),
+    # torch's private names are one table, looked up by feature.
+    "machine": (25, 4033),
     # No window is held for seconds.
     "measure": (4, 633),
     # Figures that contradict each other are told.
     "memory": (5, 350),
-    # What CUDA's dispatcher refuses and takes; what comes from files has a file of its own.
-    "program": (29, 7572),
+    # What is left out without a private name of torch's; set items of torch 2.15.
+    "program": (29, 7637),
     # A device that failed or has no rows is named.
     "render": (24, 3766),
-    # A document whose device failed was not cut off.
-    "report": (16, 1789),
+    # What this torch does not let be followed.
+    "report": (16, 1792),
     # A device that others fill is not called wrong.
     "smoke": (6, 915),
     # A device slow at times, at the end or on two plateaus.
     "stress": (6, 1206),
-    # One table of storages, for claims, pinned memory and sums.
-    "work": (7, 949),
+    # Private names from the table.
+    "work": (7, 954),
 }
 
 # A benchmark's folder. It imports its own files and those of bench/ itself; what several share lies there.
