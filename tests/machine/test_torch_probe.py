@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import importlib.util
 import os
 import platform
 import shutil
@@ -23,6 +24,10 @@ from gpucheck.machine.stack import KernelRun, TorchProbe
 
 TEXT = stack.TORCH_PROGRAM.read_text(encoding="utf-8")
 LOADED = "/proc/self/maps"
+# Torch's CUDA build brings them; beside a torch of a few lines they would be its own.
+without_cuda = pytest.mark.skipif(
+    importlib.util.find_spec("nvidia") is not None, reason="this environment has CUDA's libraries"
+)
 
 # A torch of a few lines: `{cuda}` is the body of its `torch.cuda`.
 TORCH = """
@@ -181,6 +186,7 @@ def test_the_active_environment_is_told_by_the_variables_name(tmp_path: Path, em
     assert asked(site, empty).active_elsewhere is None
 
 
+@without_cuda
 @pytest.mark.skipif(not Path(LOADED).exists(), reason="needs /proc")
 def test_libraries_from_elsewhere_count_where_the_environment_has_its_own(
     tmp_path: Path, empty: Path, compiled_library: Path
@@ -371,6 +377,7 @@ def test_a_foreign_runtime_is_seen_where_torch_asks_for_its_own(tmp_path: Path, 
     assert found.unmet == {"nvidia-cuda-runtime-cu12==12.8.90": None}
 
 
+@without_cuda
 @needs_maps
 def test_a_system_whose_torch_brings_no_libraries_may_take_its_own(tmp_path: Path, empty: Path) -> None:
     """A vendor's image, or a torch built here: nothing says that the library is another's."""
@@ -421,6 +428,7 @@ def test_files_that_a_package_recorded_and_that_are_gone(tmp_path: Path, empty: 
     assert asked(site, empty).missing_files == {}
 
 
+@without_cuda
 def test_packages_that_are_not_those_which_torch_asks_for(tmp_path: Path, empty: Path) -> None:
     site = torch_of(tmp_path)
     other = "aarch64" if platform.machine() == "x86_64" else "x86_64"
