@@ -257,9 +257,7 @@ def test_an_editable_torch_is_where_its_distribution_is(tmp_path: Path, empty: P
 @ON_POSIX
 @pytest.mark.parametrize("has_torch", [True, False])
 @pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
-def test_the_torch_of_another_environment_is_named(
-    tmp_path: Path, empty: Path, variable: str, has_torch: bool
-) -> None:
+def test_the_torch_of_another_environment_is_named(tmp_path: Path, empty: Path, variable: str, has_torch: bool) -> None:
     active = (environment if variable == "VIRTUAL_ENV" else conda)(tmp_path / "active", has_torch=has_torch)
     running = environment(tmp_path / "running", has_torch=True)
     assert elsewhere(running, empty, active, **{variable: active}) == variable

@@ -46,7 +46,7 @@ def findings(result: ModelResult) -> list[Finding]:
     if not any(one.verdict in ("fail", "warn") for one in found):
         whole = f"all of {result.kind}" if not result.left_behind else f"all that {result.kind} uses there"
         found.append(Finding("model.placement", "pass", f"{whole} moves to {result.device}"))
-    return [*found, *_run(result.run, result.not_run), *_on_device(result.on_device, result.run)]
+    return [*found, *_run(result.run, result.not_run, result.proposed), *_on_device(result.on_device, result.run)]
 
 
 # -- the static half ---------------------------------------------------------------------------------------------------
@@ -223,10 +223,9 @@ def _mismatch_fix(one: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | No
     return moved
 
 
-def _run(run: ClaimedRun | None, not_run: str | None) -> Iterator[Finding]:
+def _run(run: ClaimedRun | None, not_run: str | None, proposed: str | None) -> Iterator[Finding]:
     if run is None:
-        fix = "add --input NAME:SHAPE:DTYPE" if not_run and "--input" in not_run else None
-        yield Finding("model.forward", "skip", "the forward pass was not run", not_run or "", fix=fix)
+        yield Finding("model.forward", "skip", "the forward pass was not run", not_run or "", fix=proposed)
         return
     what = _WORDS[run.phase]
     if run.stopped is not None:

@@ -63,6 +63,7 @@ from gpucheck.work.target import (
     forward,
     load,
     parameters_of,
+    proposed,
     raised,
     step,
 )
@@ -476,6 +477,10 @@ class _Examination:
         self._name_origins(things)
         reason = f"parameters without data: {meta[0]}" if meta else None
         run, not_run = (None, reason) if reason else self._run()
+        options = None
+        if run is None and not reason:
+            options, takes = proposed(model)
+            not_run = f"{not_run}; {takes}" if takes else not_run
         return ModelResult(
             target=self.target.text,
             kind=type(model).__name__,
@@ -489,6 +494,7 @@ class _Examination:
             split=split,
             run=run,
             not_run=not_run,
+            proposed=options,
         )
 
     # -- the move ------------------------------------------------------------------------------------------------------

@@ -170,7 +170,8 @@ class DeviceRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResult:
-    """The model, and the result of its move to `device`. `run` None is a forward that was not asked for, for `not_run`.
+    """The model, and the result of its move to `device`. `run` None is a forward that was not asked for, for `not_run`;
+    `proposed` are the options that ask for it.
 
     `meta` are parameters and buffers without data. `split` are the parts that the target itself put on
     several devices; it was not moved then.
@@ -189,3 +190,4 @@ class ModelResult:
     run: ClaimedRun | None = None
     not_run: str | None = None
     on_device: DeviceRun | None = None
+    proposed: str | None = None
