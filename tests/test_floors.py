@@ -63,7 +63,7 @@ SIZES = {
     # A clock that only counters explain is on the screen.
     "cards": (5, 881),
     # Wrong usage is answered with a line that the command takes, by tables of words, options and values.
-    "cli": (15, 1693),
+    "cli": (15, 1699),
     # A failure doubts the rows that it is about.
     "compare": (2, 262),
     # A mask that names a GPU is not why CUDA does not start.

@@ -13,6 +13,12 @@ from gpucheck.cli import app, commands, tips
 
 # What was typed, and the tip; where it is empty, the usage alone says what to type.
 LINES = [
+    ("compare a.json b.json c.json", ""),
+    ("devices page.html", "gpucheck devices --output page.html"),
+    ("smoke training", "gpucheck smoke --only training"),
+    ("doctor driver.", "gpucheck doctor --only driver."),
+    ("stress products memory", "gpucheck stress --only products,memory"),
+    ("bench all transfer", "gpucheck bench transfer"),
     ("gpu", "gpucheck status"),
     ("info", "gpucheck devices"),
     ("list", "gpucheck devices"),

@@ -175,7 +175,9 @@ def is_taken(line: Sequence[str]) -> bool:
         if typed.get("device"):
             choose.check(typed["device"])
         for kind in filter(None, (row.options, row.beside)):
-            read(resolve_name(kind), typed)
+            chosen: Any = read(resolve_name(kind), typed)
+            if hasattr(chosen, "names"):  # what --only and --skip leave
+                chosen.names()
     except UsageError:
         return False
     except Exception as error:
@@ -284,7 +286,8 @@ def _of_value(base: Line, extra: Line) -> Iterator[Line]:
     if suffix in OUTPUTS:
         if suffix == ".json" and all(map(os.path.isfile, extra)):
             yield ["report", *extra, "--output", "page.html"]
-        yield [*base, "--output", value]
+        if not os.path.exists(value) and not any(one.positional for one in parameters(split(base)[0])):
+            yield [*base, "--output", value]  # nothing that is there is overwritten, no result taken for a page
     for device in (value, *spellings(value)) if not value.isdigit() else ():
         yield [*base, "--device", device]
         if base[:1] == ["doctor"] and _is_device(device):  # it looks at every device
@@ -293,9 +296,8 @@ def _of_value(base: Line, extra: Line) -> Iterator[Line]:
             yield ["devices", "--device", device]
     if not base:
         return
-    for name in NOTHING:
-        if value == name and len(extra) == 1:
-            yield base
+    if extra[0] in NOTHING and len(extra) == 1:
+        yield base
     if value.startswith("-"):
         return
     yield [*base, f"--{value}", *extra[1:]]
@@ -312,6 +314,9 @@ def _of_value(base: Line, extra: Line) -> Iterator[Line]:
                 yield from ([*base, place, text],) if _is_device(text) else ()
     if value in commands.names():
         yield extra
+    if f"{base[0]} {value}" in commands.names():
+        yield [base[0], value]
+    yield [*base, "--only", ",".join(extra)]
     if value in WORDS:
         yield WORDS[value].split()
 
