@@ -131,6 +131,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in SETTINGS:  # readline, which a debugger loads, sets a width that Python does not see and children get
         os.unsetenv(name)
     os.environ["PYTHONPATH"] = str(SOURCE)
+    os.environ["GPUCHECK_PROGRAM"] = "gpucheck"  # however a test starts it, in screens it has one name
     sys.dont_write_bytecode = False  # pytest keeps the tests as it rewrote them: half of what finding them takes
     # Tests and their children share the processors: threads of torch that wait for each other must not spin.
     os.environ["OMP_WAIT_POLICY"] = "passive"

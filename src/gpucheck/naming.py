@@ -1,8 +1,8 @@
-"""Names that a user gives: the one that was meant, and those that prefixes select. Pure."""
+"""Names that a user gives: the one that was meant, those that prefixes select, and the program's own. Pure."""
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ Row = TypeVar("Row")
 # As like as this is a slip, or short for it: `dev` is as like `devices`.
 SLIP = 0.6
 # What torch and others call a dtype; by spelling, `float` would be float64.
-_DTYPES = {
+DTYPES = {
     "float": "float32",
     "double": "float64",
     "half": "float16",
@@ -27,9 +27,11 @@ _DTYPES = {
 
 def slip(name: str, known: Iterable[str], cutoff: float = SLIP) -> str | None:
     """The known name of which the one given is a slip of the keyboard; None where it is like none."""
+    import difflib  # most commands know every name that they are given
+
     # The first word of a name twice as long is another name: `device` of `device-arrival`.
     others = [one for one in known if 2 * len(name) >= len(one) or not one.startswith(f"{name}-")]
-    return next(iter(difflib.get_close_matches(_DTYPES.get(name, name), others, n=1, cutoff=cutoff)), None)
+    return next(iter(difflib.get_close_matches(DTYPES.get(name, name), others, n=1, cutoff=cutoff)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = SLIP) -> str:
@@ -99,3 +101,28 @@ def few(texts: Sequence[str], between: str = "; ") -> str:
     """The first of these, and how many more there are: `a; b; and 3 more`."""
     more = len(texts) - MOST_NAMED
     return between.join([*texts[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+
+# -- the program's own name --------------------------------------------------------------------------------------------
+
+# Commands are written `gpucheck …` everywhere: in findings, pages and saved files. The screen alone shows what to type
+# here, which depends on how the program was started.
+PROGRAM = "gpucheck"
+# What starts gpucheck in a way that the process cannot see (a launcher, a file that unpacks itself) sets this variable
+# to the text to type: "scripts/gpucheck", "python3 gpucheck.pyz".
+STARTED_AS = "GPUCHECK_PROGRAM"
+# What was typed, and the pattern of the places where it has to stand.
+_typed = PROGRAM, re.compile("$^")
+
+
+def start_as(program: str, commands: Iterable[str]) -> None:
+    """Let the commands that a screen shows begin with `program`; `commands` are the words that make one of a name."""
+    global _typed
+    follows = rf"--?[a-z]|\[OPTIONS\]|…|(?:help|{'|'.join(commands)})(?![\w-])"
+    _typed = program, re.compile(rf"(?<![\w./-])(?<!-m )gpucheck(?= (?:{follows}))|(?<=`)gpucheck(?=`)")
+
+
+def as_typed(text: str) -> str:
+    """The text with each command in it as it has to be typed here."""
+    program, pattern = _typed
+    return text if program == PROGRAM or PROGRAM not in text else pattern.sub(lambda _: program, text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -157,7 +158,8 @@ def test_a_device_that_nothing_would_look_at_is_wrong_usage(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run(capsys, *command, "--device", "cuda:0")
-    assert (code, out) == (2, "") and sentence(err) == "unknown option '--device'"
+    assert (code, out) == (2, "")
+    assert sentence(err) == f"unknown option '--device'; {shlex.join(['gpucheck', *command])}"
 
 
 def test_rows_stand_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

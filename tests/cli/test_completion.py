@@ -80,4 +80,4 @@ def test_the_other_shells(shell: str, tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_an_unknown_shell(capsys: pytest.CaptureFixture[str]) -> None:
     assert app_module.main(["--show-completion", "bsh"]) == 2
-    assert sentence(capsys.readouterr().err) == "--show-completion 'bsh' is unknown; did you mean bash?"
+    assert sentence(capsys.readouterr().err) == "--show-completion 'bsh' is unknown; gpucheck --show-completion bash"

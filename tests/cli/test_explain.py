@@ -151,9 +151,9 @@ def test_every_condition_is_a_page() -> None:
 def test_an_unknown_id_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "numerics.matmull")
     assert (code, out) == (errors.USAGE, "")
-    assert sentence(err) == "unknown id 'numerics.matmull'; did you mean numerics.matmul?"
-    code, _, err = run(capsys, "nofile.txt")
-    assert (code, sentence(err)) == (errors.USAGE, "unknown id 'nofile.txt'; --list shows all")
+    assert sentence(err) == "unknown id 'numerics.matmull'; gpucheck explain numerics.matmul"
+    code, _, err = run(capsys, "no.such_id")
+    assert (code, sentence(err)) == (errors.USAGE, "unknown id 'no.such_id'; --list shows all")
 
 
 def test_a_word_that_is_written_like_an_id_may_be_a_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,17 +194,37 @@ def test_without_a_text_a_terminal_is_not_waited_for(
     monkeypatch.setattr(sys, "stdin", Terminal("CUDA out of memory"))
     code, out, err = run(capsys)
     assert (code, out) == (errors.USAGE, "")
-    assert sentence(err).startswith("no text to explain; give an error message in quotes or an ID, or pipe a log: ")
+    assert sentence(err).startswith("no text to explain; give an error message in quotes, an ID or a file: ")
 
 
-def test_a_file_is_to_come_by_standard_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.log").write_text("CUDA out of memory")
+    (tmp_path / "train.log").write_bytes(b"step 1\n\xffCUDA out of memory\n" + b"." * (command.MOST_BYTES + 1))
     code, out, err = run(capsys, "train.log")
-    assert (code, out) == (errors.USAGE, "")
-    assert sentence(err) == "'train.log' is a file: a file name is not an error message; gpucheck explain - < train.log"
+    assert code == errors.UNDECIDED and "only the last 1 MiB read" in err  # the line is above that
+    (tmp_path / "train.log").write_bytes(b"step 1\nCUDA out of memory\n")
+    code, out, err = run(capsys, "train.log")
+    assert (code, err) == (errors.OK, "") and "(oom.cuda)" in out
+    # An ID is one, whatever lies in the folder.
+    (tmp_path / "oom.cpu").write_text("CUDA out of memory")
+    assert "(oom.cpu)" in run(capsys, "oom.cpu")[1]
+    (tmp_path / "torch.my_own").write_text("CUDA out of memory")
+    assert "(oom.cuda)" in run(capsys, "torch.my_own")[1]
+    (tmp_path / "empty").write_text(" \n")
+    assert sentence(run(capsys, "empty")[2]).startswith("empty is empty; ")
+
+
+@pytest.mark.parametrize("name", ["nofile.txt", "run.LOG", "logs/of_today", "/nowhere/error"])
+def test_a_file_that_is_missing_is_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, name)
+    assert (code, out) == (errors.USAGE, "") and sentence(err).startswith(f"the file {name!r} does not exist; ")
+
+
+@pytest.mark.parametrize(
+    "text", ["libcuda.so.1: cannot open shared object file", "no such thing in /tmp/a.log", "word"]
+)
+def test_a_text_that_names_a_file_is_a_text(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, text)[0] in (errors.OK, errors.UNDECIDED)
 
 
 # --- standard input ---------------------------------------------------------------------------------------------------

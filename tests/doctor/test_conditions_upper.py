@@ -234,7 +234,7 @@ CASES: list[tuple[str, Evidence, str]] = [
     (
         "torch.mixed_environments",
         with_torch(active_elsewhere="VIRTUAL_ENV"),
-        "VIRTUAL_ENV is the active environment, but this torch is in /env",
+        "VIRTUAL_ENV is the active environment, but this torch is in /env/lib",
     ),
     (
         "torch.pynvml",

@@ -7,10 +7,12 @@ import errno
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -178,12 +180,131 @@ def test_versions_of_what_is_installed_and_two_of_one(tmp_path: Path, empty: Pat
     assert "12.0.0" in versions["pynvml"] and "other" not in versions
 
 
-def test_the_active_environment_is_told_by_the_variables_name(tmp_path: Path, empty: Path) -> None:
-    site = torch_of(tmp_path)
-    assert asked(site, empty, VIRTUAL_ENV=str(tmp_path)).active_elsewhere == "VIRTUAL_ENV"
-    assert asked(site, empty, CONDA_PREFIX=str(tmp_path)).active_elsewhere == "CONDA_PREFIX"
-    assert asked(site, empty, VIRTUAL_ENV=sys.prefix, CONDA_PREFIX=str(tmp_path)).active_elsewhere is None
-    assert asked(site, empty).active_elsewhere is None
+# --- the active environment -------------------------------------------------------------------------------------------
+
+
+def environment(folder: Path, *, has_torch: bool = False, reads: Path | None = None, is_system: bool = False) -> Path:
+    """A real environment, with torch in it or not; `reads` is another one whose packages it reads too, by a .pth."""
+    venv.create(folder, symlinks=True, system_site_packages=is_system)
+    site = site_of(folder)
+    if has_torch:
+        torch_of(folder)
+        (folder / "site" / "torch").rename(site / "torch")
+    if reads is not None:
+        (site / "layer.pth").write_text(f"import site; site.addsitedir({str(site_of(reads))!r})\n")
+    return folder
+
+
+def site_of(folder: Path) -> Path:
+    return next((folder / "lib").glob("python*/site-packages"))
+
+
+def conda(folder: Path, *, has_torch: bool = False) -> Path:
+    """The same without pyvenv.cfg, as conda makes it: enough to be the active one that is not started."""
+    environment(folder, has_torch=has_torch)
+    (folder / "pyvenv.cfg").unlink()
+    (folder / "conda-meta").mkdir()
+    return folder
+
+
+def elsewhere(running: Path, cwd: Path, *first: Path, **variables: Path) -> str | None:
+    """What the Python of `running` says; the folders named first are those of PATH, in this order."""
+    named = ("PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
+    env = {name: value for name, value in os.environ.items() if name not in named}
+    env |= {name: str(value) for name, value in variables.items()}
+    env["PATH"] = os.pathsep.join([*(str(one / "bin") for one in first), os.environ["PATH"]])
+    probe = stack.probe(str(running / "bin" / "python"), env=env, timeout_s=60.0)
+    assert probe.executable is not None
+    return probe.active_elsewhere
+
+
+ON_POSIX = pytest.mark.skipif(os.name == "nt", reason="the folders of a venv have other names there")
+
+
+@ON_POSIX
+def test_the_environment_that_is_checked_is_the_active_one(tmp_path: Path, empty: Path) -> None:
+    with_torch = environment(tmp_path / "a", has_torch=True)
+    without = environment(tmp_path / "b")
+    assert elsewhere(with_torch, empty, with_torch, VIRTUAL_ENV=with_torch) is None
+    assert elsewhere(without, empty, without, VIRTUAL_ENV=without) is None
+    assert elsewhere(with_torch, empty) is None
+
+
+@ON_POSIX
+def test_an_environment_that_reads_the_active_ones_torch_is_as_good(tmp_path: Path, empty: Path) -> None:
+    active = environment(tmp_path / "active", has_torch=True)
+    beside = environment(tmp_path / "beside", reads=active)
+    assert elsewhere(beside, empty, active, VIRTUAL_ENV=active) is None
+    assert elsewhere(beside, empty, active, CONDA_PREFIX=active) is None
+    bare = environment(tmp_path / "bare")  # neither has torch, and an installation would go where it is looked for
+    assert elsewhere(environment(tmp_path / "layer", reads=bare), empty, bare, VIRTUAL_ENV=bare) is None
+
+
+@ON_POSIX
+def test_torch_from_the_pythonpath_is_the_active_ones_too(tmp_path: Path, empty: Path) -> None:
+    active, running = environment(tmp_path / "active"), environment(tmp_path / "running")
+    shared = torch_of(tmp_path)
+    assert elsewhere(running, empty, active, VIRTUAL_ENV=active, PYTHONPATH=shared) is None
+
+
+@ON_POSIX
+def test_an_editable_torch_is_where_its_distribution_is(tmp_path: Path, empty: Path) -> None:
+    active = environment(tmp_path / "active")
+    source = torch_of(tmp_path)
+    (site_of(active) / "torch.pth").write_text(f"{source}\n")
+    record = site_of(active) / "torch-2.11.0.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0\n")
+    beside = environment(tmp_path / "beside", reads=active)
+    assert elsewhere(beside, empty, active, VIRTUAL_ENV=active) is None
+
+
+@ON_POSIX
+@pytest.mark.parametrize("has_torch", [True, False])
+@pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+def test_the_torch_of_another_environment_is_named(tmp_path: Path, empty: Path, variable: str, has_torch: bool) -> None:
+    active = (environment if variable == "VIRTUAL_ENV" else conda)(tmp_path / "active", has_torch=has_torch)
+    running = environment(tmp_path / "running", has_torch=True)
+    assert elsewhere(running, empty, active, **{variable: active}) == variable
+    without = environment(tmp_path / "without")
+    assert elsewhere(without, empty, active, **{variable: active}) == variable
+
+
+@ON_POSIX
+def test_a_variable_whose_folder_is_gone_names_no_environment(tmp_path: Path, empty: Path) -> None:
+    running = environment(tmp_path / "running", has_torch=True)
+    emptied = tmp_path / "emptied"
+    emptied.mkdir()
+    assert elsewhere(running, empty, VIRTUAL_ENV=tmp_path / "gone") is None
+    assert elsewhere(running, empty, VIRTUAL_ENV=emptied) is None
+    other = conda(tmp_path / "conda")
+    assert elsewhere(running, empty, other, VIRTUAL_ENV=tmp_path / "gone", CONDA_PREFIX=other) == "CONDA_PREFIX"
+
+
+@ON_POSIX
+def test_packages_of_the_python_below_are_the_environments_own(tmp_path: Path, empty: Path) -> None:
+    below = conda(tmp_path / "below", has_torch=True)
+    active = environment(tmp_path / "active", is_system=True)
+    told = (active / "pyvenv.cfg").read_text()
+    (active / "pyvenv.cfg").write_text(re.sub(r"home = .*", f"home = {below / 'bin'}", told))
+    running = environment(tmp_path / "running", reads=below)
+    assert elsewhere(running, empty, active, VIRTUAL_ENV=active) is None
+    (active / "pyvenv.cfg").write_text(told.replace("= true", "= false"))
+    assert elsewhere(running, empty, active, VIRTUAL_ENV=active) == "VIRTUAL_ENV"
+
+
+@ON_POSIX
+def test_of_a_venv_and_a_conda_environment_the_first_on_the_path_is_active(tmp_path: Path, empty: Path) -> None:
+    base, inner = conda(tmp_path / "base", has_torch=True), environment(tmp_path / "inner", has_torch=True)
+    of_base = environment(tmp_path / "of_base", reads=base)
+    both = {"VIRTUAL_ENV": inner, "CONDA_PREFIX": base}
+    assert elsewhere(inner, empty, inner, base, **both) is None
+    assert elsewhere(inner, empty, base, inner, **both) == "CONDA_PREFIX"
+    assert elsewhere(of_base, empty, inner, base, **both) == "VIRTUAL_ENV"
+    assert elsewhere(of_base, empty, base, inner, **both) is None
+    # An environment below the folder of another one is none of its own.
+    nested = environment(base / "envs" / "nested", has_torch=True)
+    assert elsewhere(nested, empty, base, CONDA_PREFIX=base) == "CONDA_PREFIX"
 
 
 @without_cuda

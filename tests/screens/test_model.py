@@ -137,9 +137,15 @@ def test_a_run_that_cannot_be_followed_is_no_fault(monkeypatch: pytest.MonkeyPat
 
 
 def test_without_a_batch_it_says_what_was_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = shown(monkeypatch, "pass", None, not_run="no --input, and the target has no make_batch")
+    out = shown(
+        monkeypatch,
+        "pass",
+        None,
+        not_run="no --input, and the target has no make_batch",
+        proposed="--input x:8:float32",
+    )
     assert out.startswith(
         "✓ Net on a simulated cuda:0: all of it moves\n\n"
         "– the forward pass was not run: no --input, and the target has no make_batch\n"
-        "→ add --input NAME:SHAPE:DTYPE\n\n"
+        "→ --input x:8:float32\n\n"
     )

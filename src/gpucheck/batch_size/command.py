@@ -72,7 +72,7 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     facts = inventory.read(processes=True)
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
-    for text in (chosen.notice, None if options.target else "no TARGET given: using the built-in transformer"):
+    for text in (chosen.notice, using(options, made)):
         if text:
             emit(Notice(text))
     default = CPU_TIME_BUDGET_S if chosen.ids == ("cpu",) else DEVICE_TIME_BUDGET_S * len(chosen.ids)
@@ -97,6 +97,13 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
                 emit(Failed(faults.of(error, WHERE, chosen.ids[0])))
         else:
             each_device(chosen.ids, search, emit)
+
+
+def using(options: FindBatchSizeOptions, plan: Plan) -> str | None:
+    """Name the target where it is not the one that was typed."""
+    if options.target is None:
+        return "no TARGET given: using the built-in transformer"
+    return None if plan.target == options.target else f"{options.target}: using {plan.target}"
 
 
 def prepare(plan: Plan, device_id: str, facts: Facts, emit: Emit) -> tuple[Setup, Budget]:

@@ -65,11 +65,10 @@ def plan(options: FindBatchSizeOptions) -> Plan:
         cap = axis.high
     is_cap_default = options.max_batch_size is None and (axis is None or axis.high is None)
     recipe = _recipe(options, axis)
-    if options.target is not None:
-        parse_target(options.target)
+    target = parse_target(options.target).text if options.target is not None else "transformer"
     limit = None if options.memory_limit is None else parse_limit(options.memory_limit)
     _check_sizes(options, cap, axis)
-    return Plan(options, options.target or "transformer", limit, recipe, axis, cap, is_cap_default)
+    return Plan(options, target, limit, recipe, axis, cap, is_cap_default)
 
 
 def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:

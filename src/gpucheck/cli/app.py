@@ -13,11 +13,11 @@ from typing import Annotated
 import typer
 
 import gpucheck
-from gpucheck import errors
+from gpucheck import errors, naming
 from gpucheck.cli import commands
 from gpucheck.cli.commands import parameters
 from gpucheck.cli.pages import tell, tell_bug
-from gpucheck.cli.parse import HelpGroup, name_of
+from gpucheck.cli.parse import HelpGroup
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted, UsageError, filter_warnings
 from gpucheck.machine import kept
 
@@ -41,7 +41,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and its folder.")] = False,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and its folder.")] = False,
     show_completion: Annotated[
         str | None,
         typer.Option("--show-completion", metavar="SHELL", help="Print the completion script for bash, zsh or fish."),
@@ -51,7 +51,6 @@ def root(
         print(f"gpucheck {gpucheck.__version__} ({_folder()})")
         raise typer.Exit
     if show_completion is not None:
-        from gpucheck import naming
         from gpucheck.cli import completion
 
         naming.one_of("--show-completion", show_completion, tuple(completion.SHELLS))
@@ -68,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _run(list(arguments))
     stdout_closed = secure_streams()
+    naming.start_as(started_as(), [row.name for row in commands.COMMANDS])
+    os.environ[naming.STARTED_AS] = naming.PROGRAM  # a child's words come back here, and are shown as typed then
     errors.patience_s = INTERRUPTED_AFTER_S
     code = _run(sys.argv[1:])
     code = errors.settle((code, errors.CLOSED_STDOUT)) if stdout_closed else code
@@ -75,6 +76,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if kept.is_lost() or "torch" in sys.modules:
         kept.leave(code)
     return code
+
+
+def started_as() -> str:
+    """Return what was typed to start this process, in front of its arguments: `gpucheck`, `.venv/bin/gpucheck`,
+    `python -m gpucheck` or `./gpucheck.pyz`. Whoever starts it in another way says so in the environment.
+    """
+    if given := os.environ.get(naming.STARTED_AS, ""):
+        return given
+    path, name = sys.argv[0], os.path.basename(sys.argv[0])
+    if not os.path.exists(path):  # python -c
+        return naming.PROGRAM
+    import shlex
+    import shutil
+
+    is_module = path.endswith(".py")
+    if not is_module and os.path.exists(where := shutil.which(name) or "") and os.path.samefile(where, path):
+        return shlex.quote(name)
+    # A file that was given to Python stands behind it, as `-m gpucheck` does. One that starts itself needs none.
+    behind = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
+    is_given = is_module or not (os.access(path, os.X_OK) and os.path.dirname(path))
+    return shlex.join(behind if is_given else [path])
 
 
 def _run(given: list[str]) -> int:
@@ -89,9 +111,15 @@ def _run(given: list[str]) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else errors.OK
     except _TyperError as error:
-        tell(_wrong_usage(error, with_command(given)))
+        from gpucheck.cli import tips  # most lines are right
+
+        tell(tips.of_typer(error, with_command(given)))
         return errors.USAGE
     except GpucheckError as error:
+        if isinstance(error, UsageError):
+            from gpucheck.cli import tips
+
+            error = tips.completed(error, with_command(given))
         tell(error, debug=debug)
         return error.exit_code
     except Unprinted as unprinted:
@@ -123,7 +151,7 @@ def _run(given: list[str]) -> int:
 
 
 # What the program itself takes without a command.
-_OF_THE_PROGRAM = ("-h", "--help", "--version", "--show-completion")
+_OF_THE_PROGRAM = ("-h", "--help", "--version", "-V", "--show-completion")
 
 
 def with_command(given: Sequence[str]) -> list[str]:
@@ -137,7 +165,9 @@ def with_command(given: Sequence[str]) -> list[str]:
     while place < len(given) and given[place].startswith("-"):
         if given[place].partition("=")[0] in _OF_THE_PROGRAM:
             return list(given)
-        takes = (name for one in parameters("status") if not one.is_flag for name in (one.name, *one.aliases))
+        takes = (
+            name for one in parameters("status") if not one.is_flag for name in (one.name, one.short, *one.aliases)
+        )
         place += 2 if given[place] in takes else 1
     return ["status", *given] if place >= len(given) else list(given)
 
@@ -166,71 +196,6 @@ def check_where_loaded() -> None:
 
 def _folder() -> str:
     return os.path.dirname(os.path.realpath(gpucheck.__file__))
-
-
-# typer's messages on wrong usage in all its versions, with the name in each, and our sentence.
-_WRONG = (
-    (r"No such option: (\S+?)\.?(?: |$)", "unknown option {!r}"),
-    (r"No such command '(.*?)'", "unknown command {!r}"),
-    (r"Option '(.*?)' requires", "option {!r} needs a value"),
-    (r"Option '(.*?)' does not take", "option {!r} takes no value"),
-    (r"Missing argument '(.*?)'", "missing argument {}"),
-    (r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", "unexpected argument {!r}"),
-    (r"(.*)", "{}"),
-)
-
-
-def _wrong_usage(error: Exception, given: Sequence[str]) -> UsageError:
-    """typer's error as ours, with a tip where there is a near spelling or a place for it.
-
-    What is wrong with a value comes without the command: it is then the one that `given` begins with.
-    """
-    import re
-
-    message = " ".join(str(getattr(error, "format_message", lambda: error)()).split())
-    context = getattr(error, "ctx", None)
-    if context is not None:
-        command = name_of(context)
-    else:
-        begins = (" ".join(given[:words]) for words in (2, 1))
-        command = next((one for one in begins if one in commands.names()), "")
-    name, sentence = next((found[1], told) for pattern, told in _WRONG if (found := re.match(pattern, message)))
-    wrong = UsageError(sentence.format(name), "", _tip(command, name, sentence, given))
-    wrong.command = command
-    return wrong
-
-
-def _tip(command: str, name: str, sentence: str, given: Sequence[str]) -> str:
-    """Suggest what was likely meant; empty where nothing is near."""
-    from gpucheck import naming
-    from gpucheck.config import THRESHOLDS
-
-    if "command" in sentence:
-        inside = next((one for one in commands.names() if one.endswith(f" {name}")), "")
-        return f"gpucheck {inside}" if inside else _quoted(naming.slip(name, commands.below(command)))
-    own = parameters(command or "status")
-    if "unknown option" in sentence:
-        if command == "" and _takes("devices", name):
-            line = f" {' '.join(given)} "
-            typed = next((row for row in commands.names() if f" {row} " in line and _takes(row, name)), "devices")
-            return f"put it behind the command, like `gpucheck {typed} {name}`"
-        if command == "judge" and any(name == one.option for one in THRESHOLDS):
-            return "set thresholds in a file and give it with --config FILE"
-        names = {one.name.strip("-"): one.name for one in own if not one.positional} | {"help": "--help"}
-        return _quoted(names.get(naming.slip(name.strip("-"), names) or ""))
-    if "missing argument" in sentence:
-        taker = next((one for one in own if given[-2:-1] in ([one.name], [one.short]) and not one.is_flag), None)
-        return f"{given[-1]!r} is the value of {taker.name} {taker.metavar}; put {name} after it" if taker else ""
-    wanted = next((one for one in own if name in (one.name, one.short)), None)
-    return f"write it like {name} {wanted.metavar}" if wanted is not None and "needs" in sentence else ""
-
-
-def _takes(command: str, name: str) -> bool:
-    return any(name in (one.name, one.short) for one in parameters(command))
-
-
-def _quoted(name: str | None) -> str:
-    return f"did you mean {name!r}?" if name else ""
 
 
 class _Lossy(io.FileIO):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
@@ -346,6 +347,12 @@ def names() -> list[str]:
     return [row.name for rows in groups for row in rows]
 
 
+def is_in(text: str) -> bool:
+    """Return whether the text has a command line of ours, as it can be typed."""
+    begins = "|".join(row.name for row in COMMANDS)
+    return re.search(rf"\bgpucheck (--?[a-zA-Z]|({begins})\b)", text) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Common:
     """The options that every command takes, with the command's whole name and the settings that it has.
@@ -363,10 +370,11 @@ class Common:
         metavar="FILE",
         repeat=True,
         commas=False,
+        short="-o",
         group=COMMON,
     )
     strict: bool = option("Treat warnings as failures.", False, group=COMMON)
-    quiet: bool = option("Hide progress.", False, group=COMMON)
+    quiet: bool = option("Hide progress.", False, short="-q", group=COMMON)
     config: str | None = option(
         "Read settings from FILE.",
         metavar="FILE",

@@ -65,6 +65,10 @@ COMMANDS = (
 )
 
 
+class NoDocument(CannotLook):
+    """A folder holds nothing that could be judged or refused."""
+
+
 def judge(common: Common, options: FleetJudgeOptions) -> int:
     """Judge the documents, and write the lists of `--into`."""
     from gpucheck.cli import session
@@ -85,6 +89,9 @@ def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
         return
     with kept.loading(is_ours=False):  # millions of small objects
         judged, notices = _waited(options, emit)
+    others = next((one.evidence["runs"] for one in judged.findings if one.id == "fleet.other_run"), ())
+    if not judged.result.nodes and not judged.result.refused and not others:  # the error says all there is to say
+        raise NoDocument(f"no node's document is in {shlex.join(options.paths)}", "", _FILES)
     for text in notices:
         emit(Notice(text))
     emit(Answered("fleet_judge", judged.result))
@@ -92,7 +99,6 @@ def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
         emit(Judged(finding))
     if judged.result.counts["blind"] == len(judged.result.nodes):
         what = "no node could be checked" if judged.result.nodes else "no node's document was found"
-        others = next((one.evidence["runs"] for one in judged.findings if one.id == "fleet.other_run"), ())
         fix = "check the folder given to --gather and the nodes' output"
         if options.run and others:
             fix = f"name a run that is there: {' or '.join(f'--run {shlex.quote(name)}' for name in others)}"

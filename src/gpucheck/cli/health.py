@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.smoke.options import SmokeOptions
     from gpucheck.stress.options import StressOptions
 
-_FIX = 'give an error message in quotes or an ID, or pipe a log: gpucheck explain "CUDA out of memory"'
+_FIX = 'give an error message in quotes, an ID or a file: gpucheck explain "CUDA out of memory"'
 _CHUNK = 2**16
 # Windows' shells write UTF-16 where they redirect; the mark at the beginning tells.
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
@@ -32,10 +32,10 @@ class ExplainOptions:
     """The text or ID to explain."""
 
     text: tuple[str, ...] = words(
-        "An error message, a traceback, a log or an ID. Without TEXT, read standard input from a pipe or file; with -, "
-        "also from a terminal.",
+        "An error message, a traceback, an ID, or a file with a log. Without TEXT, read standard input from a pipe or "
+        "file; with -, also from a terminal.",
         name="TEXT",
-        metavar="[TEXT | ID | -]",
+        metavar="[TEXT | ID | FILE | -]",
     )
     list_all: bool = options.list_all("IDs with their titles")
 
@@ -132,10 +132,14 @@ def explain(common: Common, asked: ExplainOptions) -> int:
         elif given in ("", "-"):
             text, cut_from_bytes = _pasted()
             command.explain(text, emit, cut_from_bytes)
+        elif given.lower() in command.entries():
+            command.page(given.lower(), emit)
         elif os.path.isfile(given):
-            raise UsageError(
-                f"{given!r} is a file", "a file name is not an error message", f"gpucheck explain - < {given}"
-            )
+            with _opened(given) as file:
+                text, cut_from_bytes = _end_of(file, given)
+            command.explain(text, emit, cut_from_bytes)
+        elif command.is_missing_file(given):
+            raise UsageError(f"the file {given!r} does not exist", "", _FIX)
         elif command.is_id(given):
             command.word(given.lower(), emit)
         else:
@@ -146,19 +150,31 @@ def explain(common: Common, asked: ExplainOptions) -> int:
 
 def _pasted() -> tuple[str, int | None]:
     """Standard input, and its bytes where it was cut. Raises UsageError where nothing comes from it."""
-    from gpucheck.explain.command import MOST_BYTES
-
     if sys.stdin is None:
         raise UsageError("standard input is closed", "", _FIX)
     if sys.stdin.isatty():
         print("paste the text, then press Ctrl-D on an empty line (Windows: Ctrl-Z, Enter)", file=sys.stderr)
+    return _end_of(sys.stdin.buffer, "standard input")
+
+
+def _opened(path: str) -> IO[bytes]:
     try:
-        mark, last, total = read_end(sys.stdin.buffer, MOST_BYTES)
+        return open(path, "rb")
     except OSError as error:
-        raise UsageError("standard input cannot be read", os.strerror(error.errno or 0), _FIX) from error
+        raise UsageError(f"{path!r} cannot be read", os.strerror(error.errno or 0), _FIX) from error
+
+
+def _end_of(stream: IO[bytes], name: str) -> tuple[str, int | None]:
+    """The last text of a stream, and its bytes where it was cut. Raises UsageError for one that has none."""
+    from gpucheck.explain.command import MOST_BYTES
+
+    try:
+        mark, last, total = read_end(stream, MOST_BYTES)
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read", os.strerror(error.errno or 0), _FIX) from error
     text = decoded(last, mark)
     if not text.strip():
-        raise UsageError("standard input is empty", "", _FIX)
+        raise UsageError(f"{name} is empty", "", _FIX)
     return text, total if total > len(last) else None
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 import gpucheck
-from gpucheck import errors
+from gpucheck import errors, naming
 from gpucheck.cli import commands
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.options import COMMON, Option, grouped
@@ -57,7 +57,7 @@ def page(name: str, extra: Sequence[tuple[str, str]], width: int, *, exit_codes:
         codes = [(str(one.code), one.meaning) for one in errors.EXITS]
         parts.append(["Exit codes:", *definitions(codes, width, 3, beside=True)])
     parts.append(["Examples:", *(line for text in row.examples for line in command_lines(text, width))])
-    parts += [["Exit codes: gpucheck --help"]] if exit_codes and name else []
+    parts += [[naming.as_typed("Exit codes: gpucheck --help")]] if exit_codes and name else []
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
@@ -95,7 +95,7 @@ def definitions(
 def wrapped(text: str | Sequence[str], width: int, *, first: str = "", rest: str = "", end: str = "") -> list[str]:
     """Text, or its words, in lines of at most `width`, broken between words only; `end` closes all but the last."""
     lines, line, words = [], first, 0
-    for word in text.split() if isinstance(text, str) else text:
+    for word in naming.as_typed(text).split() if isinstance(text, str) else text:
         if words and len(line) + 1 + len(word) + len(end) > width:
             lines.append(line + end)
             line, words = rest, 0
@@ -107,7 +107,7 @@ def wrapped(text: str | Sequence[str], width: int, *, first: str = "", rest: str
 def command_lines(text: str, width: int) -> list[str]:
     """A command to paste, continued with a backslash where it is longer than a line."""
     words: list[str] = []
-    for word in text.split():
+    for word in naming.as_typed(text).split():
         # An option and its value stay together.
         if words and words[-1].startswith("--") and " " not in words[-1] and not word.startswith("-"):
             words[-1] += f" {word}"
@@ -139,10 +139,12 @@ def tell(error: GpucheckError, *, debug: bool = False) -> None:
             print(error.trace, file=sys.stderr)
     what, why, fix = (" ".join(part.split()) for part in (error.what, error.why, error.fix))
     if error.exit_code == errors.USAGE:
+        # There is always something to type: what the tip says, else the help page.
+        usage = commands.usage(error.command) if commands.is_in(fix) else f"gpucheck {error.command} --help"
         said = (
             ("error: ", f"{what}: {why}" if why else what),
             ("  tip: ", fix),
-            ("usage: ", commands.usage(error.command)),
+            ("usage: ", " ".join(usage.split())),
         )
     else:
         said = (("error: ", what), ("cause: ", why), ("  fix: ", fix))

@@ -61,6 +61,24 @@ class HelpCommand(TyperCommand):
         """The whole page, as wide as the terminal."""
         return help_page(self, ctx)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; what belongs to another program may hold nothing that was meant for us.
+
+        Behind `--` everything is the program's.
+        """
+        given = list(args)
+        rest: list[str] = super().parse_args(ctx, args)
+        for one in commands.parameters(self.row.name):
+            words = ctx.params.get(one.key) if one.verbatim else None
+            before = given[: -len(words)] if words else []
+            if words and before[-1:] != ["--"]:
+                try:
+                    resolve_name("gpucheck.program.options:refuse_misplaced")(words, before)
+                except UsageError as error:
+                    error.command = self.row.name
+                    raise
+        return rest
+
     def invoke(self, ctx: Any) -> int:
         """Run the command with what was typed."""
         try:

@@ -238,12 +238,19 @@ def _of_fleet(folders: tuple[str, ...]) -> Report:
     from gpucheck.fleet.options import FleetJudgeOptions
 
     options = FleetJudgeOptions(folders)
-    whole = _concluded("fleet judge", lambda emit: fleet.conclude(options, emit), folders)
+    try:
+        whole = _concluded("fleet judge", lambda emit: fleet.conclude(options, emit), folders)
+    except fleet.NoDocument as error:
+        raise _no_documents(folders) from error
     # A job's ranks have another result.
     if (judged := whole.results.get("fleet_judge")) is not None and not judged.nodes:
-        why = "no node's document is in it"
-        raise UsageError(f"{folders[0]!r} cannot be shown", why, "give the folder of `fleet check --gather`")
+        raise _no_documents(folders)
     return whole
+
+
+def _no_documents(folders: tuple[str, ...]) -> UsageError:
+    why = "no node's document is in it"
+    return UsageError(f"{folders[0]!r} cannot be shown", why, "give the folder of `gpucheck fleet check --gather`")
 
 
 def _compared(documents: list[Report], common: Common) -> Report | None:
@@ -257,6 +264,7 @@ def _compared(documents: list[Report], common: Common) -> Report | None:
 def _concluded(command: str, work: Callable[[Emit], None], arguments: tuple[str, ...] = ()) -> Report:
     """The document of a command that only reads."""
     import gpucheck
+    from gpucheck.cli import fleet
     from gpucheck.report.events import Skipped
     from gpucheck.report.finding import of_error
     from gpucheck.report.report import Collector
@@ -264,6 +272,8 @@ def _concluded(command: str, work: Callable[[Emit], None], arguments: tuple[str,
     collector, code = Collector(), None
     try:
         work(collector)
+    except fleet.NoDocument:
+        raise
     except CannotLook as error:  # that nothing could be looked at is a page too
         collector(Skipped(of_error(error)))
         code = error.exit_code

@@ -12,8 +12,8 @@ from gpucheck.config import THRESHOLDS, Settings, Threshold
 from gpucheck.errors import UsageError
 
 VARIABLES = {"device": "GPUCHECK_DEVICE", "strict": "GPUCHECK_STRICT", "time_budget": "GPUCHECK_TIME_BUDGET"}
-# Read by the scripts and the tests: no settings of a command.
-OTHERS = ("GPUCHECK_PYTHON", "GPUCHECK_REQUIRE_GPU", "GPUCHECK_PYZ")
+# Read by the scripts and the tests, or where the command line begins: no settings of a command.
+OTHERS = ("GPUCHECK_PYTHON", "GPUCHECK_REQUIRE_GPU", "GPUCHECK_PYZ", naming.STARTED_AS)
 # How like a setting's name a variable of another name must be to be a slip and not somebody else's: GPUCHECK_DEVICES
 # is (0.97), GPUCHECK_PYTHON is not (0.67).
 SLIP = 0.8

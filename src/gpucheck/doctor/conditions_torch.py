@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -357,8 +358,9 @@ def _mixed(evidence: Evidence) -> Seen | None:
     probe = evidence.probe
     if probe.active_elsewhere is None:
         return None
+    place = f"this torch is in {os.path.dirname(probe.path)}" if probe.path else f"this Python is in {probe.prefix}"
     return Seen(
-        f"{probe.active_elsewhere} is the active environment, but this torch is in {probe.prefix}",
+        f"{probe.active_elsewhere} is the active environment, but {place}",
         {"variable": probe.active_elsewhere, "prefix": probe.prefix},
         verdict="info" if evidence.torch_works else None,
     )

@@ -3,6 +3,7 @@ from the ids that each package declares, and every text, those of the doctor's c
 
 from __future__ import annotations
 
+import os
 import re
 
 from gpucheck import naming
@@ -142,6 +143,8 @@ def of_condition(condition: Condition) -> Text:
 OF_CONDITIONS: tuple[Text, ...] = tuple(of_condition(one) for one in CONDITIONS if one.texts)
 
 
+# How the names of files end that hold what a program printed.
+LOGS = (".txt", ".log", ".err", ".out")
 # Every id is two or more words of small letters with dots between.
 _ID = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 _ELSEWHERE = "gpucheck doctor on the machine where it happened, then gpucheck smoke"
@@ -190,6 +193,12 @@ def page(name: str, emit: Emit) -> None:
 def is_id(text: str) -> bool:
     """Return whether it is written like an id, in small or capital letters."""
     return _ID.fullmatch(text.lower()) is not None
+
+
+def is_missing_file(given: str) -> bool:
+    """Return whether one word is the name of a file that is not there, and means nothing as a text."""
+    is_path = os.sep in given or given.lower().endswith(LOGS)
+    return is_path and len(given.split()) == 1 and not os.path.exists(given) and not find(given, TEXTS, OF_CONDITIONS)
 
 
 def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:

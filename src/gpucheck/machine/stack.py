@@ -387,10 +387,10 @@ class TorchProbe:
     `stage` is the last step that began: `start`, `find`, `import`, `ask`, `run`, `end`; `error` what ended it early, or
     `timed_out`, after `limit_s` seconds for all steps together. `not_awaited` is why it was given up before that, which
     says nothing of torch: its answer had become pointless, or its process was ended from outside; `unstarted` why the
-    interpreter cannot be started. `active_elsewhere` is the variable that names another active environment than this
-    interpreter's. `versions` are those of installed distributions by name, several for one that is installed twice.
-    `shadowed_by` are files in the current folder that hide torch or a module of the standard library. `other` is an
-    accelerator that is none of CUDA's, `xpu` or `mps`. `warnings` are what torch printed while it was asked.
+    interpreter cannot be started. `active_elsewhere` is the variable that names an active environment whose programs do
+    not get this torch. `versions` are those of installed distributions by name, several for one that is installed
+    twice. `shadowed_by` are files in the current folder that hide torch or a module of the standard library. `other` is
+    an accelerator that is none of CUDA's, `xpu` or `mps`. `warnings` are what torch printed while it was asked.
     `foreign_libraries` are CUDA's libraries that were loaded from elsewhere although the environment has its own, or
     should have, `foreign_folders` the entries of LD_LIBRARY_PATH by which they were found. `runtime` is the version of
     the libcudart that is loaded, `cudnn_missing` are parts of the loaded cuDNN that the loader will not find.

@@ -312,13 +312,66 @@ def unmet(asked: list[tuple[str, str]]) -> dict[str, str | None]:
     return found
 
 
-def active_elsewhere() -> str | None:
-    """The variable that names another active environment than this interpreter's: its name, not its value."""
+def python_of(environment: str) -> str | None:
+    """The interpreter of an environment's folder; None where it has none, as where the folder is gone."""
+    places = ("Scripts/python.exe", "python.exe") if os.name == "nt" else ("bin/python", "bin/python3")
+    return next((path for path in (os.path.join(environment, place) for place in places) if os.path.isfile(path)), None)
+
+
+def active() -> tuple[str, str] | None:
+    """The active environment: the variable that names it, and its folder; of two the one that comes first on PATH."""
+    folders = [os.path.realpath(part) for part in os.environ.get("PATH", "").split(os.pathsep) if part]
+    found = []
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         folder = os.environ.get(variable)
-        if folder:
-            return None if os.path.realpath(folder) == os.path.realpath(sys.prefix) else variable
-    return None
+        python = python_of(folder) if folder else None
+        if python is not None:
+            place = os.path.realpath(os.path.dirname(python))
+            found.append((folders.index(place) if place in folders else len(folders), variable, folder or ""))
+    first = min(found, key=lambda one: one[0], default=None)
+    return None if first is None else first[1:]
+
+
+def sites_of(environment: str) -> list[str]:
+    """The folders of packages that the Python of an environment reads: its own, then those of the Python below it."""
+    prefix = glob.escape(environment)
+    places = ("lib/python*/site-packages", "lib64/python*/site-packages", "Lib/site-packages")
+    own = [os.path.realpath(path) for place in places for path in glob.glob(os.path.join(prefix, place))]
+    try:
+        with open(os.path.join(environment, "pyvenv.cfg"), encoding="utf-8", errors="replace") as file:
+            lines = [line.partition("=") for line in file]
+    except OSError:
+        return own
+    settings = {name.strip().lower(): value.strip() for name, _, value in lines}
+    home = settings.get("home")
+    if not home or settings.get("include-system-site-packages", "").lower() != "true":
+        return own
+    below = home if os.name == "nt" else os.path.dirname(home)
+    debian = glob.glob(os.path.join(glob.escape(below), "lib/python3*/dist-packages"))
+    debian += glob.glob(os.path.join(glob.escape(below), "local/lib/python3*/dist-packages"))
+    return own + [os.path.realpath(path) for path in debian] + (sites_of(below) if below != environment else [])
+
+
+def active_elsewhere(torch: str | None) -> str | None:
+    """The variable that names the active environment, where its programs would not get this torch (its folder).
+
+    What counts is where torch is, its files or its distribution: an interpreter may read the packages of another
+    environment. Without torch it is whether this interpreter reads the packages of the active environment at all.
+    """
+    from importlib import metadata
+
+    found = active()
+    if found is None or os.path.realpath(found[1]) == os.path.realpath(sys.prefix):
+        return None
+    sites = sites_of(found[1])
+    if torch is None:
+        places = [os.path.realpath(place) for place in sys.path if place]
+    else:
+        given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+        sites += [os.path.realpath(part) for part in given]  # every Python that is started here reads these
+        places = [os.path.realpath(os.path.dirname(torch))]
+        places += [os.path.realpath(str(one.locate_file(""))) for one in metadata.distributions(name="torch")]
+    return None if set(places) & set(sites) else found[0]
 
 
 def told(error: BaseException) -> str:
@@ -361,7 +414,7 @@ def main() -> None:
         executable=sys.executable,
         python="{}.{}.{}".format(*sys.version_info[:3]),
         prefix=os.path.realpath(sys.prefix),
-        active_elsewhere=active_elsewhere(),
+        active_elsewhere=active_elsewhere(torch_folder()),
         shadowed_by=stray,
         versions=distributions(),
         externally_managed=is_managed(),

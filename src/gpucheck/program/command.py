@@ -15,6 +15,7 @@ from gpucheck.program.options import ModelOptions
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
 from gpucheck.report.results.model import DeviceRun, ModelResult
+from gpucheck.work.spec import parse_target
 
 CHILD = "gpucheck.program.model_child"
 # A model of many GB is copied once and run on a few samples by one CPU; what takes longer hangs.
@@ -28,6 +29,10 @@ def command(options: ModelOptions, emit: Emit) -> None:
     """
     facts = inventory.read()
     emit(Started(facts))
+    target = parse_target(options.target).text
+    if target != options.target:
+        emit(Notice(f"{options.target}: using {target}"))
+        options = replace(options, target=target)
     has_gpu = any(device.id == "cuda:0" for device in facts.devices)  # one that torch can use
     emit(Progress("running the model on simulated devices", 0, 2 if has_gpu else 1))
     result = from_json(ModelResult, _asked(options, on_device=False))

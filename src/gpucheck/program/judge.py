@@ -47,7 +47,8 @@ def findings(result: ModelResult) -> list[Finding]:
     if not any(one.verdict in ("fail", "warn") for one in found) and not missing:
         whole = f"all of {result.kind}" if not result.left_behind else f"all that {result.kind} uses there"
         found.append(Finding("model.placement", "pass", f"{whole} moves to {result.device}"))
-    return [*found, *missing, *_run(result.run, result.not_run), *_on_device(result.on_device, result.run)]
+    ran = _run(result.run, result.not_run, result.proposed)
+    return [*found, *missing, *ran, *_on_device(result.on_device, result.run)]
 
 
 def not_followed(texts: Sequence[str], torch: str, name: str) -> list[Finding]:
@@ -268,10 +269,9 @@ def _mismatch_fix(one: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | No
     return moved
 
 
-def _run(run: ClaimedRun | None, not_run: str | None) -> Iterator[Finding]:
+def _run(run: ClaimedRun | None, not_run: str | None, proposed: str | None) -> Iterator[Finding]:
     if run is None:
-        fix = "add --input NAME:SHAPE:DTYPE" if not_run and "--input" in not_run else None
-        yield Finding("model.forward", "skip", "the forward pass was not run", not_run or "", fix=fix)
+        yield Finding("model.forward", "skip", "the forward pass was not run", not_run or "", fix=proposed)
         return
     what = _WORDS[run.phase]
     if run.stopped is not None:

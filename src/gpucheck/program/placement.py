@@ -74,6 +74,7 @@ from gpucheck.work.target import (
     forward,
     load,
     parameters_of,
+    proposed,
     raised,
     step,
 )
@@ -489,6 +490,10 @@ class _Examination:
         reason = f"parameters without data: {meta[0]}" if meta else None
         run, not_run = (None, reason) if reason else self._run()
         cached = self._cached() if run is not None and run.stopped is None else []
+        options = None
+        if run is None and not reason:
+            options, takes = proposed(model)
+            not_run = f"{not_run}; {takes}" if takes else not_run
         return ModelResult(
             target=self.target.text,
             kind=type(model).__name__,
@@ -503,6 +508,7 @@ class _Examination:
             run=run,
             not_run=not_run,
             not_followed=torch_private.lost("simulation"),
+            proposed=options,
         )
 
     # -- the move ------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
+from gpucheck import naming
 from gpucheck.render import text
 from gpucheck.render.blocks import ADVICE, ALWAYS, Block, Cell, Column, Drawing, Line, Table, ascii_text
 from gpucheck.report.codec import from_json
@@ -58,7 +59,24 @@ def console(stream: IO[str]) -> Console:
 
 
 def show(out: Console, blocks: Sequence[Block]) -> None:
-    """Print the blocks. A long sentence wraps at words on a terminal; in a pipe it stays one line."""
+    """Print the blocks, their commands as they are typed here."""
+    draw(out, [_as_typed(block) for block in blocks])
+
+
+def _as_typed(block: Block) -> Block:
+    if isinstance(block, Line):
+        text = naming.as_typed(block.text)
+        return block if text == block.text else replace(block, text=text)
+    if isinstance(block, Drawing):
+        return block
+    rows = tuple(tuple(replace(cell, text=naming.as_typed(cell.text)) for cell in row) for row in block.rows)
+    narrow = _as_typed(block.narrow) if block.narrow is not None else None
+    assert narrow is None or isinstance(narrow, Table)
+    return block if rows == block.rows else replace(block, rows=rows, narrow=narrow)
+
+
+def draw(out: Console, blocks: Sequence[Block]) -> None:
+    """Print the blocks as they are. A long sentence wraps at words on a terminal; in a pipe it stays one line."""
     for renderable in renderables(out, fitting(out, blocks)):
         soft_wrap = out.width >= NATURAL_WIDTH and isinstance(renderable, Text)
         if out.is_terminal:
@@ -435,7 +453,7 @@ def svg(report: Report, theme: Theme = "dark") -> str:
         markup=False,
         emoji=False,
     )
-    show(paper, text.blocks(report))
+    draw(paper, text.blocks(report))
     colours = _THEMES[theme]
     name = f"g{zlib.crc32(f'{theme} {title}'.encode()):08x}"  # the same every time; several may stand on one page
     code = _FORMAT.format(

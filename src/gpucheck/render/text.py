@@ -74,10 +74,10 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
     return parts
 
 
-# An option and its value: what has more words, or ends like a clause, is a sentence.
-_OPTION = re.compile(r"(--[a-z][a-z0-9-]*)[ =](\w|\w\S*[\w%])")
+# An option and its value, which may be repeated: what has more words, or ends like a clause, is a sentence.
+_OPTION = re.compile(r"(--[a-z][a-z0-9-]*)[ =](\w|\w\S*[\w%])( \1 \w\S*[\w%])*")
 # What every command takes, and what changes nothing but how its result is shown.
-_OF_THE_SCREEN = ("--debug", "--quiet", "--verbose", "-v")
+_OF_THE_SCREEN = ("--debug", "--quiet", "-q", "--verbose", "-v")
 
 
 def _whole_command(report: Report, fix: str | None) -> str | None:
@@ -91,7 +91,7 @@ def _whole_command(report: Report, fix: str | None) -> str | None:
 
 def typed(argv: Sequence[str]) -> str:
     """A command line to type, without what only wrote its result elsewhere."""
-    return shlex.join(["gpucheck", *without([one for one in argv if one != "--json"], "--output")])
+    return shlex.join(["gpucheck", *without(without([one for one in argv if one != "--json"], "--output"), "-o")])
 
 
 def without(argv: Sequence[str], option: str) -> list[str]:
@@ -100,7 +100,7 @@ def without(argv: Sequence[str], option: str) -> list[str]:
     for argument in given:
         if argument == option:
             next(given, None)
-        elif not argument.startswith(f"{option}="):
+        elif not argument.startswith(f"{option}=" if option.startswith("--") else option):
             kept.append(argument)
     return kept
 

@@ -11,6 +11,7 @@ import math
 import mmap
 import os
 import re
+import shlex
 import shutil
 import statistics
 import sys
@@ -21,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gpucheck import units
+from gpucheck import naming, units
 from gpucheck.errors import FAILED, UNDECIDED, CannotLook, UsageError
 from gpucheck.machine.child import LineChild, Program, interpreter_argv, python_argv
 from gpucheck.measure.telemetry import Watch
@@ -56,10 +57,10 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
     Raises UsageError where there is no such program, and CannotLook where it cannot be started. Whatever goes wrong
     after that is a finding: the program's own end counts.
     """
+    options = _without_interpreter(options, emit)
     script, *arguments = options.program
-    if not options.module and script != "-" and not os.path.exists(script):
-        hint = f"gpucheck run -m {script}" if script.isidentifier() else "use the path of a Python program"
-        raise UsageError(f"the program {script!r} does not exist", "", hint)
+    if not options.module and script != "-":
+        _check_file(script)
     if options.dry is not None:
         return _dry(options, options.dry, emit)
     snapshot = os.path.abspath(f"gpucheck-memory-{os.getpid()}.pickle") if options.memory else ""
@@ -85,6 +86,45 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
     return code
+
+
+_INTERPRETER = re.compile(r"python(\d(\.\d+)?)?(\.exe)?")
+# What changes nothing here: where output is buffered and whether bytecode is written.
+_HARMLESS = ("-u", "-B")
+
+
+def _without_interpreter(options: RunOptions, emit: Emit) -> RunOptions:
+    """The options without a `python` in front of the program, which is typed where it is run without gpucheck.
+
+    Raises UsageError for an option of the interpreter that would be lost.
+    """
+    first, *rest = options.program
+    if options.module or not rest or not _INTERPRETER.fullmatch(os.path.basename(first)) or _is_program(first):
+        return options
+    while rest[1:] and rest[0] in _HARMLESS:
+        del rest[0]
+    is_module = rest[0] == "-m" and len(rest) > 1
+    program = rest[1:] if is_module else rest
+    if program[0].startswith("-") and program[0] != "-":
+        raise UsageError(f"{first} {program[0]} cannot be run", "", "give a file or, with -m, a module")
+    emit(Notice(f"{first} is left out: the program runs with {interpreter_argv()[0]}"))
+    return replace(options, program=tuple(program), module=is_module)
+
+
+def _is_program(path: str) -> bool:
+    """Return whether a file is a program of the user's that is only named like an interpreter."""
+    return os.path.isfile(path) and not os.access(path, os.X_OK)
+
+
+def _check_file(script: str) -> None:
+    """Raises UsageError for a program that is not there, and for a folder that Python would not run."""
+    if not os.path.exists(script):
+        hint = f"gpucheck run -m {script}" if script.isidentifier() else "use the path of a Python program"
+        raise UsageError(f"the program {script!r} does not exist", "", hint)
+    if os.path.isdir(script) and not os.path.isfile(os.path.join(script, "__main__.py")):
+        files = sorted(name for name in os.listdir(script) if name.endswith(".py"))
+        programs = [shlex.join(["gpucheck", "run", os.path.join(script, name)]) for name in files]
+        raise UsageError(f"the folder {script!r} has no __main__.py", "", naming.few(programs, " or "))
 
 
 # -- on a claimed device -----------------------------------------------------------------------------------------------
@@ -310,6 +350,7 @@ def started(
             memory = mmap.mmap(file.fileno(), counters.SIZE)
         before = os.environ.get("PYTHONPATH")
         env = {**os.environ, **(added or {})}
+        env.pop(naming.STARTED_AS, None)  # how this process was started, not what the program starts
         env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
         given = "" if before is None else f"={before}"
         asked = ("" if one is None else json.dumps(one) for one in (dry, ranks))

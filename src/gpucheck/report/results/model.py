@@ -174,7 +174,8 @@ class DeviceRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResult:
-    """The model, and the result of its move to `device`. `run` None is a forward that was not asked for, for `not_run`.
+    """The model, and the result of its move to `device`. `run` None is a forward that was not asked for, for `not_run`;
+    `proposed` are the options that ask for it.
 
     `meta` are parameters and buffers without data. `split` are the parts that the target itself put on
     several devices; it was not moved then. `not_followed` is what this torch does not let be followed.
@@ -194,3 +195,4 @@ class ModelResult:
     not_run: str | None = None
     on_device: DeviceRun | None = None
     not_followed: tuple[str, ...] = ()
+    proposed: str | None = None

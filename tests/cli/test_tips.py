@@ -1,0 +1,391 @@
+"""What is proposed in place of a wrong command line: a line that can be typed, or the help page."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from shown import sentence
+
+from gpucheck import errors
+from gpucheck.cli import app, commands, tips
+
+# What was typed, and the tip; where it is empty, the usage alone says what to type.
+LINES = [
+    ("compare a.json b.json c.json", ""),
+    ("devices page.html", "gpucheck devices --output page.html"),
+    ("smoke training", "gpucheck smoke --only training"),
+    ("doctor driver.", "gpucheck doctor --only driver."),
+    ("stress products memory", "gpucheck stress --only products,memory"),
+    ("bench all transfer", "gpucheck bench transfer"),
+    ("gpu", "gpucheck status"),
+    ("info", "gpucheck devices"),
+    ("list", "gpucheck devices"),
+    ("ls", "gpucheck devices"),
+    ("test", "gpucheck smoke"),
+    ("check", "gpucheck smoke"),
+    ("top", "gpucheck devices --watch 2s"),
+    ("watch", "gpucheck devices --watch 2s"),
+    ("monitor", "gpucheck devices --watch 2s"),
+    ("version", "gpucheck --version"),
+    ("nvidia-smi", "gpucheck devices"),
+    ("diagnose", "gpucheck doctor"),
+    ("bench memory", "gpucheck bench bandwidth"),
+    ("bench copy", "gpucheck bench transfer"),
+    ("bench mem", "gpucheck bench bandwidth"),
+    ("bench transfer 64MB", "gpucheck bench transfer --size 64MB"),
+    ("bench matmul 4096", "gpucheck bench matmul --size 4096"),
+    ("stress 60", "gpucheck stress --duration 60"),
+    ("stress 60s", "gpucheck stress --duration 60s"),
+    ("smoke cuda:0", "gpucheck smoke --device cuda:0"),
+    ("smoke 0", "gpucheck smoke --device cuda:0"),
+    ("doctor train.py", "gpucheck run train.py"),
+    ("train.py", "gpucheck run train.py"),
+    ("status train.py", "gpucheck run train.py"),
+    ("devices 0", "gpucheck devices --device cuda:0"),
+    ("devices 2s", "gpucheck devices --watch 2s"),
+    ("devices json", "gpucheck devices --json"),
+    ("devices list", "gpucheck devices"),
+    ("devices doctor", "gpucheck doctor"),
+    ("devices --gpu 0", "gpucheck devices --device cuda:0"),
+    ("smoke --gpu=1", "gpucheck smoke --device cuda:1"),
+    ("stress --time 60", "gpucheck stress --duration 60"),
+    ("stress --time 10min", "gpucheck stress --duration 10min"),
+    ("devices --format json", "gpucheck devices --json"),
+    ("bench all --format csv", "gpucheck bench all --output result.csv"),
+    ("bench matmul --csv", "gpucheck bench matmul --output result.csv"),
+    ("doctor --fix", "gpucheck doctor"),
+    ("bench matmul --size 1024x1024", "gpucheck bench matmul --shape 1024x1024x1024"),
+    ("bench matmul --size 1k", "gpucheck bench matmul --size 1024"),
+    ("bench matmul --dtype fp16", "gpucheck bench matmul --dtype float16"),
+    ("bench matmul --fp16", "gpucheck bench matmul --dtype float16"),
+    ("bench matmul fp16", "gpucheck bench matmul --dtype float16"),
+    ("bench bandwidth 1GiB", "gpucheck bench bandwidth --size 1GiB"),
+    ("bench transfer --size 64X", "write it like 64MiB, 64MB or 1e9 (bytes)"),
+    ("transfer", "gpucheck bench transfer"),
+    ("bandwith", "gpucheck bench bandwidth"),
+    ("bench trasfer", "gpucheck bench transfer"),
+    ("devcies", "gpucheck devices"),
+    ("doctr", "gpucheck doctor"),
+    ("dev", "gpucheck devices"),
+    ("nothing-like-it", ""),
+    ("bench xyz", ""),
+    ("fleet nodes", ""),
+    ("gpu list", "gpucheck status"),
+    ("list gpus", "gpucheck devices"),
+    ("nvidia-smi -q", "gpucheck devices"),
+    ("cuda:1", "gpucheck devices --device cuda:1"),
+    ("gpu0", "gpucheck devices --device cuda:0"),
+    ("oom.cuda", "gpucheck explain oom.cuda"),
+    ("'CUDA out of memory'", "gpucheck explain 'CUDA out of memory'"),
+    ("--json devices", "gpucheck devices --json"),
+    ("--device cpu smoke", "gpucheck smoke --device cpu"),
+    ("--device cpu run train.py", "gpucheck run train.py --device cpu"),
+    ("run --device cuda train.py", "gpucheck run train.py --device cuda"),
+    ("--gpu 0 devices", "gpucheck devices --device cuda:0"),
+    ("--gpu 0", "gpucheck devices --device cuda:0"),
+    ("devices --jsn", "gpucheck devices --json"),
+    ("--jsn", "gpucheck status --json"),
+    ("devices -o", "gpucheck devices -o result.json"),
+    ("devices --watch soon", "write it like 30s, 5m or 250ms"),
+    ("devices --watch 5sec", "gpucheck devices --watch 5s"),
+    ("devices --device gpu0", "gpucheck devices --device cuda:0"),
+    ("devices --device 1", "gpucheck devices --device cuda:1"),
+    ("smoke --device nvidia", "gpucheck smoke --device cuda"),
+    ("smoke --min-devices two", ""),
+    ("find-batch-size --bs 32 mlp", "gpucheck find-batch-size --max-batch-size 32 mlp"),
+    (
+        "find-batch-size 32",
+        "write package.module:factory, path/to/file.py:factory, or one of mlp, convnet, transformer",
+    ),
+    ("find-batch-size --mode trian", "gpucheck find-batch-size --mode train"),
+    ("find-batch-size --input 3x224x224 mlp", "gpucheck find-batch-size --input x:3x224x224:float32 mlp"),
+    ("find-batch-size --memory 24GiB", "gpucheck find-batch-size --memory-limit 24GiB"),
+    ("model", "gpucheck model transformer --depth 2"),
+    ("run", "gpucheck run train.py --epochs 1"),
+    ("compare a.json", "gpucheck compare old.json new.json"),
+    ("smoke extra", ""),
+    ("devices --json=3", "gpucheck devices --json"),
+    ("doctor --device cpu", "gpucheck doctor"),
+    ("compare a.json b.json --device cpu", "gpucheck compare a.json b.json"),
+    ("explain x --device cpu", "gpucheck explain x"),
+    ("judge a.json --min-gbps 9", "set thresholds in a file and give it with --config FILE"),
+    ("bench transfer --dtype float32", ""),
+    ("stress --fill 0.8", "gpucheck stress --fill 80%"),
+    ("status --watch 2s", "gpucheck devices --watch 2s"),
+    ("devices --version", "gpucheck --version"),
+    ("devices -V", "gpucheck --version"),
+    ("bench all 5m", "gpucheck bench all --time-budget 5m"),
+    ("bench cpu", "gpucheck bench all --device cpu"),
+    ("memory cuda:0", "gpucheck memory --device cuda:0"),
+    ("memory --device cuda:0,cuda:1", "give auto, cpu, cuda, cuda:1, mps, xpu, all or a UUID"),
+    ("doctor smoke", "gpucheck smoke"),
+    ("smoke --list=all", "gpucheck smoke --list"),
+    ("bench matmul --dtypes float16", "gpucheck bench matmul --dtype float16"),
+    ("help foo", ""),
+    ("foo help", ""),
+    ("smoke help", "gpucheck smoke --help"),
+    ("run -device cuda train.py", "gpucheck run train.py -device cuda"),
+    ("devices -device cuda:0", "gpucheck devices --device cuda:0"),
+    ("stress -t 60", "gpucheck stress --duration 60"),
+    ("stress -d 60", "gpucheck stress --duration 60"),
+    ("profile train.py", "gpucheck run train.py"),
+    ("batch mlp", "gpucheck find-batch-size mlp"),
+    ("env", "gpucheck doctor --bundle report.zip"),
+    ("python train.py", "gpucheck run train.py"),
+    ("python3 -m pkg.train", "gpucheck run -m pkg.train"),
+    ("out.json", ""),
+    ("watch --help", "gpucheck devices --watch 2s"),
+    ("stress 60 --device cuda:0", "gpucheck stress --device cuda:0 --duration 60"),
+    ("run --tracee 5 train.py", "gpucheck run --trace 5 train.py"),
+    ("run --gpu 0 train.py", "gpucheck run train.py --gpu 0"),
+    ("bench transfer 64MB 1GiB", "gpucheck bench transfer --size 64MB --size 1GiB"),
+    ("bench matmul 4096 float16", ""),
+    ("smoke --all", "gpucheck smoke --device all"),
+    ("smoke -k training", "gpucheck smoke --only training"),
+    ("devices --csv", "gpucheck devices --output result.csv"),
+    ("devices --query-gpu=name,memory.total --format=csv", "gpucheck devices --json"),
+    ("lint --fix .", "gpucheck lint ."),
+    ("report a.json", "gpucheck report a.json --output page.html"),
+    ("fleet judge", "gpucheck fleet judge /shared/checks"),
+    ("fleet check --gather", ""),
+    ("bench list", "gpucheck bench --help"),
+    ("bench gpu", "gpucheck bench all"),
+    ("compare", "gpucheck compare old.json new.json"),
+    ("--help-me", ""),
+    ("devices -l 1", "gpucheck devices --watch 1"),
+    ("devices -i 0", "gpucheck devices --device cuda:0"),
+    ("devices -n 1", "gpucheck devices --watch 1"),
+    ("find-batch-size mlp 32", "gpucheck find-batch-size mlp --time-budget 32"),
+    ("find-batch-size mlp --gpu 1", "gpucheck find-batch-size mlp --device cuda:1"),
+    ("find-batch-size mlp --batch-size=auto", ""),
+    ("model mlp --shape 3x224x224", "gpucheck model mlp --input x:3x224x224:float32"),
+    ("model mlp --bs 4", "gpucheck model mlp --batch-size 4"),
+    ("doctor --python", ""),
+    ("doctor --venv /tmp/x", "gpucheck doctor --python /tmp/x"),
+    ("stress forever", ""),
+    ("stress --duration 1hour", "gpucheck stress --duration 1h"),
+    ("stress --duration 60seconds", "gpucheck stress --duration 60s"),
+    ("memory 24GiB", ""),
+    ("schema --output x", ""),
+    ("schema x", ""),
+    ("judge", "gpucheck judge result.json"),
+    ("devices cpu", "gpucheck devices --device cpu"),
+    ("devices --no-color", "gpucheck devices"),
+    ("devices --verbos", "gpucheck devices --verbose"),
+    ("devices verbose", "gpucheck devices --verbose"),
+    ("-o x.txt", "end the name in .json, .html, .xml, .md, .csv, .prom, .sarif, .svg"),
+    ("devices -q -o a.txt", "end the name in .json, .html, .xml, .md, .csv, .prom, .sarif, .svg"),
+    ("status --processes", "gpucheck devices --processes"),
+    ("status --device cuda:0", "gpucheck devices --device cuda:0"),
+    ("explain numerics.matmull", "gpucheck explain numerics.matmul"),
+    ("smoke --only trainig", "gpucheck smoke --only training"),
+    ("bench matmul --shape 1024x1024", "gpucheck bench matmul --shape 1024x1024x1024"),
+    ("bench matmul --size=2k", "gpucheck bench matmul --size=2048"),
+    ("devices --watch=10sec", "gpucheck devices --watch=10s"),
+    (
+        "run train.py --dry cuda",
+        "gpucheck run --dry cuda train.py, or if the program takes it: gpucheck run -- train.py --dry cuda",
+    ),
+    ("stat", "gpucheck status"),
+    ("cuda", "gpucheck doctor"),
+    ("speed", "gpucheck bench all"),
+    ("bench gemm", "gpucheck bench matmul"),
+    ("bench nccl", "gpucheck bench collective"),
+    ("mem", "gpucheck memory"),
+    ("ps", "gpucheck devices --processes"),
+    ("burn 60", "gpucheck stress --duration 60"),
+    ("stress burn", "gpucheck stress"),
+    ("profile", "gpucheck run train.py"),
+    ("lint train.py --format sarif", "gpucheck lint train.py --output result.sarif"),
+    ("smoke --junit-xml", "gpucheck smoke --output result.xml"),
+    ("bench all --time 60", "gpucheck bench all --time-budget 60"),
+    ("bench matmul --iterations 5", "gpucheck bench matmul --runs 5"),
+    ("bench bandwidth --runs 1k", ""),
+    ("find-batch-size mlp --precision fp16", "gpucheck find-batch-size mlp --dtype float16"),
+    ("find-batch-size mlp bf16", "gpucheck find-batch-size mlp --dtype bfloat16"),
+    ("doctor --gpu 0", "gpucheck doctor"),
+    ("doctor --output-format json", "gpucheck doctor --json"),
+    ("doctor cuda", "gpucheck doctor"),
+    ("memory --pid 5", ""),
+    ("model mlp --device cpu", "gpucheck model mlp"),
+    ("watch 5", "gpucheck devices --watch 5"),
+    ("test cuda:0", "gpucheck smoke --device cuda:0"),
+    ("devices --watch", "gpucheck devices --watch 30s"),
+    ("doctor --require", "gpucheck doctor --require cuda"),
+    ("bench transfer --size", "gpucheck bench transfer --size 64MiB"),
+    ("find-batch-size --mode", "gpucheck find-batch-size --mode train"),
+]
+
+
+@pytest.mark.parametrize(("line", "tip"), LINES)
+def test_a_wrong_line_gets_the_next_one(
+    line: str, tip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = shlex.split(line)
+    assert app.main(given) == errors.USAGE
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert captured.out == "" and [one.partition(":")[0].strip() for one in lines] == (
+        ["error", "tip", "usage"] if tip else ["error", "usage"]
+    )
+    assert sentence(captured.err).endswith(tip)
+    # There is a line that can be typed.
+    *_, usage = lines
+    if not commands.is_in(tip):
+        assert usage.startswith("usage: gpucheck ") and usage.endswith(" --help")
+        assert tips.is_taken(shlex.split(usage)[2:])
+    elif tip.startswith("gpucheck ") and " or " not in tip:
+        assert tips.is_taken(shlex.split(tip)[1:])
+
+
+def test_what_exists_is_proposed_with_what_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def proposed(line: str) -> str:
+        place = line.split()
+        return tips.first_taken(tips._for_command("", place[0], place), place)
+
+    assert proposed("error.log") == proposed("a.json") == ""
+    for name in ("error.log", "a.json", "b.json", "net.py"):
+        (tmp_path / name).write_text("import torch\nclass Net(torch.nn.Module): pass\n")
+    assert proposed("error.log") == "gpucheck explain error.log"
+    assert proposed("a.json b.json") == "gpucheck report a.json b.json --output page.html"
+    assert proposed("summary net.py:Net") == "gpucheck model net.py:Net"
+
+
+@pytest.mark.parametrize(
+    ("line", "taken"),
+    [
+        ("devices --watch 2s", True),
+        ("devices --watch soon", False),
+        ("devices --device gpu0", False),
+        ("bench transfer --size 64MB --device cuda:1", True),
+        ("bench matmul --search --size 4096", False),
+        ("bench --help", True),
+        ("bench", False),
+        ("smoke --help", True),
+        ("smoke --list --help", False),
+        ("run train.py --any thing", True),
+        ("run --any thing train.py", False),
+        ("compare a.json", False),
+        ("--version", True),
+        ("--help-me", False),
+    ],
+)
+def test_a_line_is_read_without_running_it(line: str, taken: bool) -> None:
+    assert tips.is_taken(line.split()) is taken
+
+
+@pytest.mark.parametrize("words", [tips.WORDS, {word: f"bench {line}" for word, line in tips.OF_BENCH.items()}])
+def test_every_line_of_the_tables_is_one_that_is_taken(words: dict[str, str]) -> None:
+    refused = {word: line for word, line in words.items() if not tips.is_taken(line.split())}
+    # A target's file has to be there.
+    assert set(refused.values()) <= {"model net.py:make"}
+    assert not set(words) & set(commands.below("bench" if words is not tips.WORDS else ""))
+
+
+@pytest.mark.parametrize("name", ["list", "monitor", "nope", "nodes", "run-all"])
+def test_what_is_hardly_alike_is_not_guessed(name: str) -> None:
+    assert tips.near(name, list(commands.below())) is None
+
+
+def test_short_names_of_common_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["-V"]) == errors.OK
+    version = capsys.readouterr().out
+    assert app.main(["--version"]) == errors.OK and capsys.readouterr().out == version
+    file = tmp_path / "page.json"
+    assert app.main(["explain", "-q", "-o", str(file), "oom.cuda"]) == errors.OK
+    assert file.is_file()
+
+
+# -- another program's command line ------------------------------------------------------------------------------------
+
+
+def refused(capsys: pytest.CaptureFixture[str], *line: str) -> str:
+    assert app.main(line) == errors.USAGE
+    return sentence(capsys.readouterr().err)
+
+
+def test_a_dry_run_behind_the_program_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "train.py").write_text("# no dry run\nimport pkg.options, sys\n")
+    said = refused(capsys, "run", "--quiet", "pkg/train.py", "--lr", "1", "--dry", "cuda:80GiB", "x")
+    assert said.startswith("--dry cuda:80GiB stands behind pkg/train.py: ")
+    assert "; gpucheck run --dry cuda:80GiB --quiet pkg/train.py --lr 1 x, or " in said
+    assert said.endswith(": gpucheck run --quiet -- pkg/train.py --lr 1 --dry cuda:80GiB x")
+    assert "; gpucheck run --dry cuda -m pkg.train, or" in refused(capsys, "run", "-m", "pkg.train", "--dry=cuda")
+
+
+@pytest.mark.parametrize("line", ["-- train.py --dry cuda", "train.py --dry", "train.py --dry run", "train.py -n cuda"])
+def test_what_is_the_programs_own_is_left_to_it(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import sys\n")
+    assert tips.is_taken(["run", *line.split()])
+
+
+@pytest.mark.parametrize(
+    "text", ['parser.add_argument("--dry")', "if options.dry: pass", "dry = True", "def f(dry): pass"]
+)
+def test_a_program_that_knows_the_name_gets_it(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("from src.settings import parser\n")
+    (tmp_path / "src" / "settings.py").write_text(f"{text}\n")
+    assert tips.is_taken(["run", "src/train.py", "--dry", "cuda"])
+    (tmp_path / "src" / "settings.py").write_text("# dry\n")
+    assert not tips.is_taken(["run", "src/train.py", "--dry", "cuda"])
+
+
+def test_a_folder_without_a_main_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    assert refused(capsys, "run", "folder") == "the folder 'folder' has no __main__.py"
+    (tmp_path / "folder" / "train.py").write_text("")
+    assert refused(capsys, "run", "folder") == "the folder 'folder' has no __main__.py; gpucheck run folder/train.py"
+
+
+def test_an_option_of_the_interpreter_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "run", "python3", "-c", "print(1)") == (
+        "python3 -c cannot be run; give a file or, with -m, a module"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "left_out"),
+    [("python train.py a -u", "python"), ("/usr/bin/python3 -u train.py a -u", "/usr/bin/python3")],
+)
+def test_the_interpreter_in_front_of_a_program_is_left_out(
+    line: str, left_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import sys; print(sys.argv)")
+    with pytest.raises(SystemExit) as ended:
+        app.main(["run", *line.split()])
+    out, err = capfd.readouterr()
+    assert (ended.value.code, out) == (0, "['train.py', 'a', '-u']\n")
+    assert err.startswith(f"gpucheck: {left_out} is left out: the program runs with ")
+
+
+def test_several_modules_of_a_file_are_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text("from torch import nn\nclass A(nn.Module): pass\nclass B(nn.Module): pass\n")
+    assert refused(capsys, "model", "net.py", "--depth", "2") == (
+        "net.py has 2 modules; gpucheck model net.py:A --depth 2 or gpucheck model net.py:B --depth 2"
+    )
+    assert refused(capsys, "find-batch-size", "net.py").endswith(" or gpucheck find-batch-size net.py:B")
+
+
+def test_an_empty_folder_of_a_fleet_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(["fleet", "judge", str(tmp_path)]) == errors.COULD_NOT_LOOK
+    out, err = capsys.readouterr()
+    assert out == "" and sentence(err).startswith(f"no node's document is in {tmp_path}; give the folder")
