@@ -83,9 +83,7 @@ def test_no_private_name_is_used_that_is_not_in_the_table() -> None:
 
 
 def test_a_private_name_is_seen_however_it_is_used() -> None:
-    text = (
-        "import torch._a\nfrom torch._b import c\nfrom torch.d import _e\ntorch._f\ngetattr(torch, '_g')\nself._h"
-    )
+    text = "import torch._a\nfrom torch._b import c\nfrom torch.d import _e\ntorch._f\ngetattr(torch, '_g')\nself._h"
     assert sorted(names_in(ast.parse(text))) == ["_a", "_b", "_e", "_f", "_g"]
 
 

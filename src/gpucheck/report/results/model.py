@@ -179,6 +179,7 @@ class ModelResult:
 
     `meta` are parameters and buffers without data. `split` are the parts that the target itself put on
     several devices; it was not moved then. `not_followed` is what this torch does not let be followed.
+    `proposed` are options that ask for the forward, where `run` is None.
     """
 
     target: str
