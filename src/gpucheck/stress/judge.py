@@ -11,6 +11,7 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.measure.telemetry import THROTTLED
+from gpucheck.messages import FIX
 from gpucheck.naming import few
 from gpucheck.report.fault import judge as of_fault
 from gpucheck.report.finding import Finding, Id, Verdict, of
@@ -64,7 +65,7 @@ _LONGER = "use a longer --duration"
 _USUAL_DURATIONS = {
     "30s": 30, "1m": 60, "2m": 120, "5m": 300, "10m": 600, "30m": 1800, "1h": 3600, "2h": 7200, "4h": 14400, "8h": 28800
 }  # fmt: skip
-_TEST = "drain the node and test {0} alone: gpucheck stress --device {0} --duration 30m"
+_TEST = f"{FIX['wrong data']}: gpucheck stress --device {{0}} --duration 30m"
 _WATCH = "gpucheck devices --device {} --watch 2s: check heat, power limit and clock"
 IDS = of(
     "stress",
@@ -73,14 +74,14 @@ IDS = of(
         "results stay correct under load",
         "The bits of a step differ from the first step, from a device of the same model, or from float64 by more "
         "than rounding. The device, its memory or its link corrupts data without an error.",
-        "drain the node, repeat with gpucheck stress --device N --duration 30m, and have the GPU replaced",
+        f"{FIX['wrong data']}: --device N --duration 30m",
     ),
     Id(
         "stress.slow",
         "devices keep their speed under load",
         "The device lost speed over the run, or is slower than others of its model. The cause is heat, power, a "
         "clock setting, or a GPU that is about to fail.",
-        "gpucheck devices --watch 2s; compare cooling, power limits and clocks of the devices",
+        f"gpucheck devices --watch 2s; heat: {FIX['heat']}; power: {FIX['power']}",
     ),
     Id(
         "stress.errors",
