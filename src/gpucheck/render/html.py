@@ -118,7 +118,7 @@ def answer_of(report: Report) -> tuple[Verdict, str]:
 
 
 def counts(verdicts: Sequence[Verdict]) -> str:
-    """How many documents have each verdict: `10 pass, 1 warn, 1 inconclusive`."""
+    """Return how many documents have each verdict: `10 pass, 1 warn, 1 inconclusive`."""
     return ", ".join(f"{count} {verdict}" for verdict, count in Counter(sorted(verdicts, key=VERDICTS.index)).items())
 
 
