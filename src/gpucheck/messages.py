@@ -92,9 +92,9 @@ _DRAINED_RESET = "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"
 FIX = {
     "heat": "check fans, air flow and room temperature",
     "power": "check power supplies, cables and the rack's power limit",
-    "lost": "drain the node, then power-cycle it; if it happens again, reseat the GPU and its power cables",
+    "lost": "drain and power-cycle the node; if it recurs, reseat the GPU and its power cables",
     "ecc": f"{_DRAINED_RESET}; if errors return, replace the GPU",
-    "wrong data": "take the GPU out of use; nvidia-smi -q -d ECC shows its error counters, gpucheck stress tests it",
+    "wrong data": "take the GPU out of use; check its ECC counters (nvidia-smi -q -d ECC), then gpucheck stress",
     "memory held": "gpucheck devices --processes",
 }
 

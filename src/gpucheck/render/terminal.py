@@ -172,6 +172,7 @@ def _fewer_findings(out: Console, blocks: Sequence[Block], over: int) -> list[Bl
     """The blocks without the last findings that may go, each with what to do about it; the first of them stays."""
     kept, last = list(blocks), 0
     gone: list[str] = []
+    rest: list[Line] = []
     while over > 0:
         lines = {place: one for place, one in enumerate(kept) if isinstance(one, Line) and one.may_go}
         found = [place for place, one in lines.items() if not one.text.startswith(ADVICE)]
@@ -181,11 +182,12 @@ def _fewer_findings(out: Console, blocks: Sequence[Block], over: int) -> list[Bl
         # What to do about a finding stands below it.
         end = last + 2 if last + 1 in lines else last + 1
         # The line that says how many are left out takes one itself.
-        over -= sum(_lines_of(out, one) for one in kept[last:end]) - (not gone)
+        over -= sum(_lines_of(out, one) for one in kept[last:end]) + sum(_lines_of(out, one) for one in rest)
         gone.insert(0, lines[last].text)
+        # Named all the same: nothing that is wrong is out of sight.
+        rest = [Line(f"also: {text.in_brief(gone)}; details: -v", "yellow")]
+        over += _lines_of(out, rest[0])
         kept = [*kept[:last], *kept[end:]]
-    # Named all the same: nothing that is wrong is out of sight.
-    rest = [Line(f"also: {text.in_brief(gone)}; details: -v", "yellow")] if gone else []
     return [*kept[:last], *rest, *kept[last:]]
 
 

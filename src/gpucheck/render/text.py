@@ -144,9 +144,14 @@ def said(findings: Sequence[Finding]) -> list[Line]:
     return lines
 
 
+# Up to the first colon, but for one behind a device's name.
+_IN_BRIEF = re.compile(r"((cpu|[a-z]+:\d+|NVML \d+): )?.+?(?=: |$)")
+
+
 def in_brief(lines: Iterable[str]) -> str:
     """Findings in one line, each without its sign, its details and its fix: `cuda:6  91 °C, limit 87 °C`."""
-    return "; ".join(line.partition(" ")[2].partition(": ")[0] for line in lines if not line.startswith(ADVICE))
+    told = [line.partition(" ")[2] for line in lines if not line.startswith(ADVICE)]
+    return "; ".join(found[0] if (found := _IN_BRIEF.match(one)) else one for one in told)
 
 
 def markdown_page(report: Report) -> str:

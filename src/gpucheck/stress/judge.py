@@ -65,7 +65,7 @@ _LONGER = "use a longer --duration"
 _USUAL_DURATIONS = {
     "30s": 30, "1m": 60, "2m": 120, "5m": 300, "10m": 600, "30m": 1800, "1h": 3600, "2h": 7200, "4h": 14400, "8h": 28800
 }  # fmt: skip
-_TEST = f"{FIX['wrong data']}: gpucheck stress --device {{0}} --duration 30m"
+_TEST = f"{FIX['wrong data']} --device {{0}} --duration 30m"
 _WATCH = "gpucheck devices --device {} --watch 2s: check heat, power limit and clock"
 IDS = of(
     "stress",
@@ -74,7 +74,7 @@ IDS = of(
         "results stay correct under load",
         "The bits of a step differ from the first step, from a device of the same model, or from float64 by more "
         "than rounding. The device, its memory or its link corrupts data without an error.",
-        f"{FIX['wrong data']}: --device N --duration 30m",
+        f"{FIX['wrong data']} --device N --duration 30m",
     ),
     Id(
         "stress.slow",
