@@ -109,7 +109,7 @@ def test_what_is_sustained_is_told_and_is_no_fault() -> None:
         (
             "hw_power_brake_slowdown",
             "the power supply requested less",
-            "check the power supply: cables, load, the power cap of the chassis",
+            "check power supplies, cables and the rack's power limit",
         ),
     ],
 )

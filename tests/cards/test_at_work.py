@@ -9,6 +9,7 @@ import pytest
 
 from gpucheck.cards.at_work import work
 from gpucheck.devices.command import judge, selected
+from gpucheck.messages import FIX
 from gpucheck.report.facts import (
     Changes,
     ClockReasons,

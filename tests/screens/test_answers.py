@@ -154,7 +154,7 @@ FIRST: dict[str, list[str]] = {
     "doctor_no_gpu": [
         "· no NVIDIA GPU here: PCI bus, /dev and driver show none",
         "",
-        " stage   state",
+        " stage   state   shown by",
     ],
     "doctor_unknown": [
         "? no known cause found, and torch was not seen to use the GPU",

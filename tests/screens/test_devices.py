@@ -104,7 +104,8 @@ ANSWERS = {
     ),
     "memory errors": (
         "✗ cuda:5  3 uncorrected memory errors: results since driver load may be wrong",
-        "→ end its processes, then sudo nvidia-smi --gpu-reset -i 0000:51:00.0",
+        "→ drain the node, then sudo nvidia-smi --gpu-reset -i 0000:51:00.0; if errors",
+        "return, replace the GPU",
     ),
     "all links of one down": (
         "✗ cuda:7  all 18 NVLinks down: 7 GPUs of the same name have 18 up",
