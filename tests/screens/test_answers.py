@@ -119,7 +119,7 @@ FIRST: dict[str, list[str]] = {
     "smoke_no_memory": [
         "? 1 inconclusive, 2 passed · H200 (cuda:0)",
         "? numerics.matmul: OutOfMemoryError: CUDA out of memory",
-        "→ gpucheck memory --device cuda:0 shows which processes use memory; then run",
+        "→ gpucheck devices --processes shows which processes use memory; then run again",
     ],
     "doctor_healthy": [
         "✓ torch can use 2 GPUs: kernel and matrix product correct on cuda:0, cuda:1",

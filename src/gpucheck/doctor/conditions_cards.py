@@ -903,7 +903,7 @@ LOAD: tuple[Condition, ...] = (
         meaning="Throttling, heat and the PCIe link are judged under one second of matrix products and copies. A GPU "
         "that others use is not loaded. It is judged under their load if they keep it busy (`devices.`). If NVML "
         "reports nothing, a load shows nothing.",
-        fix="gpucheck devices --processes shows which processes use it; run again when it is free",
+        fix=f"{FIX['memory held']} shows which processes use it; run again when it is free",
         judge=_not_run,
     ),
     Condition(

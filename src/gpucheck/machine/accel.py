@@ -494,7 +494,7 @@ def open_device(device: str, *, name: str | None = None, uuid: str | None = None
         wrong, transient = _wrong_answer_or_again(chosen)
     except UNUSABLE as error:
         why = _first_line(error)
-        who = "gpucheck devices --processes shows which processes use memory; then run again, or "
+        who = f"{messages.FIX['memory held']} shows which processes use memory; then run again, or "
         fix = f"{who if messages.is_of_memory(why) else ''}try --device cpu"
         raise CannotLook(f"torch cannot use {chosen}", why, fix, finding="device.usable") from error
     if wrong is not None:

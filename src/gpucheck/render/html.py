@@ -90,11 +90,13 @@ def page(report: Report) -> Page:
     if not report.findings:
         return Page(None)
     (written, *_) = report.findings
+    documents = written.evidence["documents"]
+    # A name is enough, unless two files have it.
+    names = [Path(path).name for path, _, _ in documents]
+    names = names if len(set(names)) == len(names) else [path for path, _, _ in documents]
     rows = [
-        (verdict_cell(verdict), path, command, answer)
-        for (path, command, verdict), answer in zip(
-            written.evidence["documents"], written.evidence["answers"], strict=True
-        )
+        (verdict_cell(verdict), name, command, answer)
+        for name, (_, command, verdict), answer in zip(names, documents, written.evidence["answers"], strict=True)
     ]
     columns = (
         Column("verdict", "left"),

@@ -246,7 +246,7 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
         kept.saw(error, dut.accel.id)
         if messages.is_of_memory(str(error)) or isinstance(error, MemoryError):
             # The checks take little: others hold what is missing, and that is no fault of the device's.
-            fix = f"gpucheck memory --device {dut.accel.id} shows which processes use memory; then run again"
+            fix = f"{messages.FIX['memory held']} shows which processes use memory; then run again"
             return "inconclusive", *_unexpected(error), fix
         return "fail", *_unexpected(error), None
     return "warn" if seen.doubt else "pass", seen.message, seen.evidence, seen.fix

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.measure.telemetry import THROTTLED
-from gpucheck.messages import FIX
+from gpucheck.messages import FIX, fix_of
 from gpucheck.naming import few
 from gpucheck.report.fault import judge as of_fault
 from gpucheck.report.finding import Finding, Id, Verdict, of
@@ -60,6 +60,8 @@ _COUNTERS: dict[str, tuple[Verdict, str]] = {
     "ecc_corrected": ("warn", "corrected memory errors"),
     "pcie_replays": ("warn", "PCIe packets resent"),
 }
+# The cause of a counter that has a fix of its own.
+_CAUSES = {"lost": "lost", "ecc_uncorrected": "ecc"}
 _LONGER = "use a longer --duration"
 # What people type, in seconds: an estimate is rounded up to one of these.
 _USUAL_DURATIONS = {
@@ -532,7 +534,9 @@ def errors(result: StressResult) -> list[Finding]:
             continue
         worst = min((_COUNTERS[name][0] for name in risen), key=("fail", "warn").index)
         told = ", ".join(_LOST if name == "lost" else f"{count} {_COUNTERS[name][1]}" for name, count in risen.items())
+        cause = next((_CAUSES[name] for name in risen if name in _CAUSES), None)
         fix = "gpucheck doctor; sudo dmesg | grep -i xid" if worst == "fail" else "gpucheck devices"
+        fix = fix_of(cause) if cause is not None else fix
         findings.append(
             Finding("stress.errors", worst, f"{one.name}: {told}", "during the run", dict(risen), fix, one.device.id)
         )
