@@ -174,7 +174,7 @@ CARDS: tuple[Condition, ...] = (
         certainty="proof",
         title="a GPU does not answer its driver",
         meaning="NVML lists the GPU, but reading it fails: the GPU fell off the bus, or it needs a reset.",
-        fix=f"sudo dmesg | grep -i xid; {FIX['lost']}",
+        fix=FIX["lost"],
         texts=(r"GPU is lost", r"Unable to determine the device handle"),
         source="NVML, nvmlReturn_t 15 and 16",
     ),

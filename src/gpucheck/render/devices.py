@@ -81,7 +81,7 @@ def page(report: Report) -> Page:
     """Faults with what to do, else that there is none; then each device in a line, processes and versions."""
     findings = [_with_time(finding) for finding in report.findings]
     if any(finding.verdict in ASKING for finding in findings):
-        return Page(None, _body(report), findings=findings)
+        return Page(None, _body(report), findings=findings, order=gravity)
     line, cause = _answer(report)
     then = "gpucheck doctor, if this machine should have a GPU" if cause is not None and cause.id == NONE else None
     return Page(line, _body(report), findings=findings, cause=cause, then=then)

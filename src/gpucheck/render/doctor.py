@@ -64,15 +64,16 @@ def page(report: Report) -> Page:
     details = absent(rungs)
     if first is not None:
         line, *shown = _diagnosis(first)
-        return Page(line, body, details, findings=others, cause=first, under=shown)
+        return Page(line, body, details, findings=others, cause=first, under=shown, order=gravity)
     # What stands for the whole machine: torch uses the GPU, there is none, or no cause was found.
     whole = next((finding for finding in others if finding.id.startswith("doctor.")), None)
     counted = Counter(finding.verdict for finding in others if finding is not whole)
     if whole is not None and whole.verdict == "pass" and counted["fail"]:
         # A GPU that is lost comes first, and then that the others work.
         body = [Line(finding_text(whole)), Line(), *body]
-        return Page(None, body, details, findings=[one for one in others if one is not whole])
-    return Page(None if whole is None else _whole(whole, counted), body, details, findings=others, cause=whole)
+        return Page(None, body, details, findings=[one for one in others if one is not whole], order=gravity)
+    line_of_all = None if whole is None else _whole(whole, counted)
+    return Page(line_of_all, body, details, findings=others, cause=whole, order=gravity)
 
 
 def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
@@ -357,7 +358,8 @@ def status_page(report: Report) -> Page:
     rest = [one for one in findings if one not in asking]
     then = "gpucheck doctor, if this machine should have a GPU" if cause is not None and cause.id == NONE else None
     then = "gpucheck smoke" if line is not None and told is not None and told.torch_works else then
-    return Page(line, body, details, findings=[*shown, *rest], cause=cause, then=then, under=under)
+    shown = [*shown, *rest]
+    return Page(line, body, details, shown, cause=cause, then=then, under=under, order=gravity)
 
 
 def _status_answer(

@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from gpucheck.cards.checks import gravity
 from gpucheck.render.blocks import ADVICE, SIGNS, Block, Drawing, Line, Page, Table, advice_line
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, grouped
 from gpucheck.report.report import Report
@@ -112,7 +111,7 @@ def head(page: Page, *, incomplete: str = "", again: str = "") -> list[Block]:
 
     `again` is the command to type where work was cut off and nothing else is to be typed.
     """
-    ranked = sorted(page.findings, key=lambda one: (WORST_FIRST.index(one.verdict), gravity(one)))
+    ranked = sorted(page.findings, key=lambda one: (WORST_FIRST.index(one.verdict), page.order(one)))
     asking = [one for one in ranked if one.verdict in ASKING and one is not page.cause]
     laid_out: list[Block] = [*([page.answer] if page.answer else []), *page.under]
     if page.cause is not None and page.cause.fix:
