@@ -201,6 +201,8 @@ def test_two_documents_are_compared_above_both() -> None:
     )
     parsed = Parsed(html.sheet([("a.json", first), ("b.json", second)], compared))
     titles = [text for tag, text in parsed.texts if tag == "h2" and text.strip()]
+    assert titles[:2] == ["Machine of document 2", "Machine of document 3"]
+    titles = titles[2:]
     assert [title.partition(" on ")[0].strip() for title in titles] == [
         "1. gpucheck compare",
         "2. gpucheck smoke",

@@ -133,7 +133,8 @@ def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None,
 
     template, style, script = _template()
     sent = [(Path(file).name, to_send(report, serials=serials)) for file, report in reports]
-    sent.sort(key=lambda one: WORST_FIRST.index(answer_of(one[1])[0]))
+    if compared is None:  # two that are compared stay the earlier and the later
+        sent.sort(key=lambda one: WORST_FIRST.index(answer_of(one[1])[0]))
     shown = [*([("", to_send(compared, serials=serials))] if compared is not None else []), *sent]
     sections = [_section(report, file, most_raw=MOST_RAW // len(shown), alone=len(sent) == 1) for file, report in shown]
     # How two compare is no verdict on either.
@@ -144,7 +145,7 @@ def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None,
         title=sections[0]["title"] if len(sections) == 1 else f"gpucheck: {len(reports)} results",
         worst=worst,
         counts=counts(verdicts) if len(sections) > 1 else f"{worst.sign} {worst.word}",
-        machines=_machines([report for _, report in shown], serials=serials),
+        machines=_machines([report for _, report in sent], len(shown) - len(sent) + 1, serials=serials),
         sections=sections,
         version=gpucheck.__version__,
         # Both are ours, and neither contains a closing tag.
@@ -221,10 +222,10 @@ def to_send(report: Report, *, serials: bool) -> Report:
     return from_json(Report, without(to_json(bare)))
 
 
-def _machines(reports: Sequence[Report], *, serials: bool) -> list[dict[str, Any]]:
-    """Each machine once, with when it was measured; of several machines with the numbers of their documents."""
+def _machines(reports: Sequence[Report], first: int, *, serials: bool) -> list[dict[str, Any]]:
+    """Each machine once, with when it was measured; of several, with the numbers of their documents from `first` on."""
     found: dict[tuple[tuple[str, str], ...], list[tuple[int, str]]] = {}
-    for number, report in enumerate(reports, 1):
+    for number, report in enumerate(reports, first):
         if told := _machine(report, serials=serials):
             found.setdefault(told, []).append((number, report.started))
     machines = []
