@@ -250,8 +250,10 @@ def diagnosed(evidence: Evidence) -> Report:
     """What `doctor --skip load` makes of it."""
     collector = Collector()
     result, found = doctor.diagnosed(evidence, select((), ("load.",)), everything=True)
-    for event in (Started(evidence.facts), Answered("doctor", result), *map(Judged, found)):
-        collector(event)
+    collector(Started(evidence.facts))
+    collector(Answered("doctor", result))
+    for finding in found:
+        collector(Judged(finding))
     return collector.report(version="0", command="doctor", argv=(), started="", elapsed_s=1.0)
 
 

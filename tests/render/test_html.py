@@ -218,7 +218,7 @@ def test_an_open_comparison_is_not_called_a_pass() -> None:
         first = text.parts_of(report, verbose=False)[0][0]
         assert isinstance(first, Line)
         said = html._pieces(first.text)[0]
-        badge = html._section(report, "", most_raw=0)["badge"]
+        badge = html._section(report, "", most_raw=0, alone=True)["badge"]
         assert badge.verdict == (said.verdict if said and said.verdict in ("warn", "inconclusive", "fail") else "pass")
 
 
