@@ -320,7 +320,7 @@ class Fake:
     id, is_cpu, integrated, uuid, l2_cache_bytes, kind = "cuda:0", False, False, None, None, "cuda"
     device, can_pin, compute_capability = torch.device("cpu"), True, (5, 2)
     name, multiprocessors, memory_bus_width_bits = "a fake GPU", None, None
-    max_clock_hz, max_memory_clock_hz = None, None
+    max_clock_hz, max_memory_clock_hz, transient = None, None, ""
     ref = DeviceRef("cuda:0", name="a fake GPU")
     streams = True
     host_now, memory, reset_peak = CPU.host_now, CPU.memory, CPU.reset_peak

@@ -5,7 +5,7 @@ One file for each command turns its report into these blocks; terminal.py and te
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,6 +90,10 @@ class Drawing:
 Block = Table | Line | Drawing
 
 
+def _as_they_come(finding: Finding) -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """The page of a command, in the order in which it is read.
@@ -98,7 +102,7 @@ class Page:
     there (the device, how a fault shows) is `under` it. Then come the `findings` that ask for something, worst first,
     each with its command, then the `body`. `cause` is the finding that the answer says already: only its command is
     left to say. `then` is the command where no finding has one. `details` and findings that ask for nothing stand on a
-    screen with `-v` alone, and in every file.
+    screen with `-v` alone, and in every file. `order` ranks findings of one verdict, the lowest first.
     """
 
     answer: Line | None
@@ -108,6 +112,7 @@ class Page:
     cause: Finding | None = None
     then: str | None = None
     under: Sequence[Line] = ()
+    order: Callable[[Finding], int] = _as_they_come
 
 
 def cell_of(text: str | Cell) -> Cell:
@@ -127,6 +132,16 @@ def by_column(columns: Iterable[tuple[Column, Sequence[str | Cell]]]) -> Table:
     """The same, given column by column. Raises ValueError where one has more cells than another."""
     heads, cells = zip(*columns, strict=True)
     return table(heads, list(zip(*cells, strict=True)))
+
+
+def filled_columns(table: Table) -> list[int]:
+    """The columns that say something: not those that are empty in every row, or unknown where they may go."""
+    return [
+        place
+        for place, column in enumerate(table.columns)
+        if not table.rows
+        or any(row[place].text and (column.keep == ALWAYS or row[place].text != UNKNOWN) for row in table.rows)
+    ]
 
 
 def verdict_cell(verdict: Verdict, text: str | None = None) -> Cell:
