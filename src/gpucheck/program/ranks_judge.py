@@ -72,7 +72,7 @@ class Table:
 class Verdict:
     """Who holds up the job. `cost_s` is a step's cost, `late_s` by how much each rank is later than its siblings."""
 
-    outcome: Literal["straggler", "alternating", "alike", "not_decided"]
+    outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
     ranks: tuple[int, ...] = ()
     cost_s: float = 0.0
     late_s: Mapping[int, float] = field(default_factory=dict)
@@ -83,12 +83,19 @@ class Verdict:
     where: tuple[str, int] | None = None
     # In which part of the steps `MOST` of the cost arises: a rank that is seldom late may cost most.
     cost_share: float = 0.0
+    # The step from which on the rank is slower than before; None where it is compared with others.
+    since: int | None = None
+
+
+def too_few(steps: int) -> str:
+    """Say that a job is too short."""
+    return f"{steps} steps: at least {FEWEST_STEPS} are needed"
 
 
 def judge(table: Table) -> Verdict:
     """The verdict."""
     if table.steps < FEWEST_STEPS:
-        return Verdict("not_decided", reason=f"{table.steps} steps: fewer than {FEWEST_STEPS}")
+        return Verdict("not_decided", reason=too_few(table.steps))
     if len(table.ranks) < 2 or not table.calls:
         return Verdict("not_decided", reason="no collective was seen on more than one rank")
     if not table.inside and _ahead(table) > AHEAD:
@@ -103,8 +110,8 @@ def judge(table: Table) -> Verdict:
     late, lost_by_step = lateness.late, lateness.lost
     steps = sorted(lost_by_step)
     if len(steps) < FEWEST_STEPS - APART:
-        told = "collectives that all ranks wait for were seen in"
-        return Verdict("not_decided", reason=f"{told} {len(steps)} steps: fewer than {FEWEST_STEPS}")
+        reason = f"collectives that all ranks wait for were seen in {len(steps)} of {table.steps} steps"
+        return Verdict("not_decided", reason=f"{reason}: at least {FEWEST_STEPS - APART} are needed")
     series = {rank: [rows.get(step, 0.0) for step in steps] for rank, rows in late.items()}
     means = {rank: statistics.fmean(values) for rank, values in series.items()}
     # With long tails every rank's mean is beyond the median of its siblings: what they have in common names nobody.
@@ -114,8 +121,8 @@ def judge(table: Table) -> Verdict:
         for rank, mean in means.items()
     }
     least = max(LEAST_SHARE * table.step_s, LEAST_S)
-    errors = _errors(series, 1 - 2 * LEVEL / len(table.ranks))
-    named = tuple(rank for rank in sorted(late, key=lambda one: -means[one]) if beyond[rank] > max(least, errors[rank]))
+    widths = errors(series, 1 - 2 * LEVEL / len(table.ranks))
+    named = tuple(rank for rank in sorted(late, key=lambda one: -means[one]) if beyond[rank] > max(least, widths[rank]))
     lost = [lost_by_step[step] for step in steps]
     lost_s, clock_s = statistics.fmean(lost), max(_clock(table, rank) for rank in late)
     costly = sorted(sorted(steps, key=lambda step: -lost_by_step[step])[: _most(lost)])
@@ -186,7 +193,7 @@ def _behind_middle(ordered: Sequence[float]) -> float:
     return ordered[-1] - ordered[(len(ordered) - 1) // 2]
 
 
-def _errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, float]:
+def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, float]:
     """Return how far each rank's mean may be off at this level (t), from 8 to 16 blocks of consecutive steps.
 
     Blocks are widened until neighbours correlate little, and what correlation stays widens the error. Ranks of a job
@@ -286,13 +293,18 @@ class _Lateness:
         return {step: max(of_ranks.values()) for step, of_ranks in found.items()}
 
 
-def _lateness(table: Table) -> _Lateness:
+def releases(table: Table) -> tuple[list[Call], list[bool]]:
+    """The calls in the order in which their last rank arrived, and whether all others waited for it."""
     calls = [one for one in table.calls if len(one.arrivals) > 1]
     if not table.inside:
         # A call that ranks wait for is behind all that its ranks did before, wherever other groups are.
         calls.sort(key=lambda one: max(one.arrivals.values()))
     # Two clocks that are off make a rank seem to go on before the last has come.
-    releasing = [True] * len(calls) if table.inside else _releasing(calls, 2 * table.clock_most_s)
+    return calls, [True] * len(calls) if table.inside else _releasing(calls, 2 * table.clock_most_s)
+
+
+def _lateness(table: Table) -> _Lateness:
+    calls, releasing = releases(table)
     found = _Lateness(
         {rank: {} for rank in table.ranks},
         {},
@@ -301,8 +313,8 @@ def _lateness(table: Table) -> _Lateness:
         {rank: defaultdict(float) for rank in table.ranks},
     )
     released: dict[int, float] = {}
-    for call, releases in zip(calls, releasing, strict=True):
-        if not releases:
+    for call, is_release in zip(calls, releasing, strict=True):
+        if not is_release:
             continue
         # A group that meets for the first time: lateness from before is nobody's that can be known.
         if call.step >= APART and (table.inside or released.keys() >= call.arrivals.keys()):

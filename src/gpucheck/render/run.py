@@ -99,7 +99,7 @@ def ranks_page(report: Report) -> Page:
     result, found = report.results["ranks"], report.findings
     main = next(one for one in found if one.id.startswith("run.ranks."))
     body: list[Block] = []
-    if any(one.late_s is not None for one in result.ranks):
+    if any(one.late_s is not None or one.own_s is not None for one in result.ranks):
         body.append(_ranks(result))
         if len(result.ranks) > _MOST_RANKS:
             body.append(Line(f"{len(result.ranks) - _MOST_RANKS} more ranks in the JSON", "dim"))
@@ -113,7 +113,7 @@ def ranks_page(report: Report) -> Page:
 
 
 def _ranks(result: RanksResult) -> Block:
-    rows = sorted(result.ranks, key=lambda one: -(one.late_s or 0.0))[:_MOST_RANKS]
+    rows = sorted(result.ranks, key=lambda one: -(one.late_s or one.own_s or 0.0))[:_MOST_RANKS]
     shares = [one.last_share for one in rows]
     times = {
         "late_s": Column("late, ms"),
@@ -123,11 +123,14 @@ def _ranks(result: RanksResult) -> Block:
         "optimizer_s": Column("optimizer, ms", keep=4),
         "queued_s": Column("queued, ms", keep=5),
     }
+    # A phase holds the waits for other ranks in it.
+    if any(one.own_s is not None for one in rows):
+        times = {"own_s": Column("own work, ms"), "p2p_s": Column("send and receive, ms"), "data_s": times["data_s"]}
     return by_column(
         [
             (Column("rank"), [str(one.rank) for one in rows]),
             (Column("host", "left", keep=3), [one.host for one in rows]),
-            (Column("last"), [UNKNOWN if share is None else units.percent(share) for share in shares]),
+            *[(Column("last"), [units.percent(share or 0.0) for share in shares])] * any(shares),
             *(
                 (column, column_of_numbers([getattr(one, name) for one in rows], 1e-3))
                 for name, column in times.items()
