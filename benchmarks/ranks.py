@@ -476,16 +476,25 @@ LINK = """
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 #include <sys/syscall.h>
 
-ssize_t readv(int file, const struct iovec *parts, int count) {
-    ssize_t (*real)(int, const struct iovec *, int) = dlsym(RTLD_NEXT, "readv");
-    ssize_t size = real(file, parts, count);
+static ssize_t late(int file, ssize_t size) {
     const char *rank = getenv("RANK"), *slow = getenv("SLOW_LINK");
-    if (size >= 64 && rank && slow && !strcmp(rank, slow) && syscall(SYS_gettid) != getpid()) usleep(4000);
+    struct stat it;
+    int is_socket = size >= 64 && !fstat(file, &it) && S_ISSOCK(it.st_mode);
+    if (is_socket && rank && slow && !strcmp(rank, slow) && syscall(SYS_gettid) != getpid()) usleep(4000);
     return size;
+}
+
+ssize_t readv(int file, const struct iovec *parts, int count) {
+    return late(file, ((ssize_t (*)(int, const struct iovec *, int)) dlsym(RTLD_NEXT, "readv"))(file, parts, count));
+}
+
+ssize_t read(int file, void *data, size_t size) {
+    return late(file, ((ssize_t (*)(int, void *, size_t)) dlsym(RTLD_NEXT, "read"))(file, data, size));
 }
 """
 EXTRA_S = 0.024

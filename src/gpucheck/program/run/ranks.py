@@ -34,7 +34,7 @@ from gpucheck.program.ranks_judge import Call, Table, Verdict
 from gpucheck.program.run import judge
 from gpucheck.program.run.ranks_findings import FLUSH_S, findings, names
 from gpucheck.report.codec import visible
-from gpucheck.report.results.run import Collective, JobHang, JobMismatch, JobRank, RanksResult, RunError
+from gpucheck.report.results.run import Collective, JobHang, JobMismatch, JobRank, RankError, RanksResult, RunError
 
 # The recorder's own size, where the user has not set one. Each torch warns of the name that is not its own.
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -45,6 +45,8 @@ ENTRIES = 4096
 ASKED_S, READ_S, ENDED_S = 3.0, 5.0, 8.0
 # Ranks of a job end within seconds of each other; a launcher that ends them all gives them 30 s.
 PATIENCE_S = 10.0
+# Of what a rank raised.
+MOST_TEXT = 500
 MOST_BYTES = 512 * 2**20
 # Of these `blocked` are all waits for other ranks that Python sees, and `p2p` those in sends and receives.
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "gc", "queued", "blocked", "p2p")
@@ -144,7 +146,8 @@ class Job:
         # The program's own connections fail alike: gloo's error has its file, torch's other ones have a class.
         of_torch = error and re.match(r"(?s)RuntimeError: .*gloo|Dist\w*Error: ", f"{error.kind}: {error.text}")
         lost_peer = error and of_torch and launcher.LOST_PEER.search(error.text)
-        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": bool(lost_peer)})
+        raised = None if error is None else [error.kind, error.text[:MOST_TEXT], error.file, error.line]
+        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": bool(lost_peer), "raised": raised})
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)
@@ -308,6 +311,7 @@ class Read:
     exit: int | None = None
     ended_ns: int | None = None
     lost_peer: bool = False
+    raised: RankError | None = None
     done: int = 0
     devices: list[str] | None = None
     sm_clock_hz: float | None = None
@@ -397,6 +401,10 @@ class Read:
             used = line.get("devices")
             self.devices = None if used is None else [visible(str(one)) for one in used]
             self.lost_peer = bool(line.get("lost_peer"))
+            if line.get("raised"):
+                what, said, file, at = line["raised"]
+                where = None if file is None else judge.at(visible(str(file)), int(at), os.getcwd())
+                self.raised = RankError(type=visible(str(what)), message=visible(str(said))[:MOST_TEXT], place=where)
         elif say == "failed":
             self.failed = visible(str(line["why"]))
 
@@ -568,6 +576,7 @@ def result(folder: Path) -> RanksResult:
                 sm_clock_hz=one.sm_clock_hz,
                 exit=one.exit,
                 lost_peer=one.lost_peer,
+                raised=one.raised,
                 ended_ns=one.on_rank_0(one.ended_ns),
                 state=one.state or None,
                 place=_place(one),
@@ -886,6 +895,7 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path) -> JobHang | None:
     return JobHang(
         call=_collective(by_rank[first[key][1]], key),
         waited_s=waited_s,
+        at_ns=marked_ns,
         inside=tuple(sorted(inside[key])),
         missing=tuple(sorted(absent[key])),
         unknown=tuple(sorted(members[key] - inside[key] - known)),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import signal
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from gpucheck import units
 from gpucheck.program import ranks_judge
 from gpucheck.program.run import judge
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.report.results.run import Collective, JobHang, JobRank, RanksResult
+from gpucheck.report.results.run import Collective, JobHang, JobRank, RankError, RanksResult
 
 # Two ticks of the recorder's thread, and its reading.
 FLUSH_S = 1.5
@@ -94,11 +96,25 @@ def _of_hang(found: RanksResult) -> Finding | None:
     if seen.waiting and seen.waiting == (*seen.missing, *seen.unknown):
         title = "the job hangs: ranks wait for each other in different collectives"
         fix = "make them in one order on all ranks, whatever their group"
+    elif left := [rank for rank in seen.missing if rows[rank].left_early]:
+        title, fix = f"the job hangs: {names(left)} left early", UNEVEN
+    elif gone := [row for rank in (*seen.missing, *seen.unknown) if (row := rows.get(rank)) and _was_killed(row, seen)]:
+        hows = {_how(row.exit or 0) for row in gone}
+        title = f"the job hangs: {names(row.rank for row in gone)} {'was' if len(gone) == 1 else 'were'} ended"
+        title += f" {hows.pop()}" if len(hows) == 1 else ""
     return Finding("run.ranks.hang", "fail", title, message, evidence, fix)
+
+
+def _was_killed(row: JobRank, hang: JobHang) -> bool:
+    """Return whether a signal had ended a rank before the others were seen to wait."""
+    is_before = row.state is None and (row.ended_ns or 0) < (hang.at_ns or 0)
+    return row.exit is not None and row.exit < 0 and is_before
 
 
 def _found(row: JobRank, hang: JobHang) -> str:
     """How a rank was found at a hang; empty where nothing is known."""
+    if row.left_early:
+        return f" left after {row.steps} step{'s' * (row.steps != 1)} and ended with exit 0"
     if row.rank in hang.waiting:
         return f" waits in another collective{f' at {row.place}' * bool(row.place)}"
     if (row.state or "").startswith(("T", "t")):
@@ -110,8 +126,12 @@ def _found(row: JobRank, hang: JobHang) -> str:
 
 
 def _how(code: int) -> str:
-    """`exit 1`, `by SIGKILL`."""
-    return f"exit {code}" if code >= 0 else f"by {judge.signal_name(code)}"
+    """`exit 1`, `exit 143 (SIGTERM)`, `by SIGKILL`."""
+    if code < 0:
+        return f"by {judge.signal_name(code)}"
+    # As shells and handlers of signals say it.
+    signalled = f" ({judge.signal_name(128 - code)})" if code - 128 in _FROM_OUTSIDE else ""
+    return f"exit {code}{signalled}"
 
 
 def _of_end(found: RanksResult) -> Finding | None:
@@ -124,6 +144,7 @@ def _of_end(found: RanksResult) -> Finding | None:
     causes = [one for one in failed if not one.lost_peer and (one is failed[0] or one.exit != -signal.SIGTERM)]
     first, *alike = causes or failed
     code = first.exit or 0
+    raised = _raised(failed)
     # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
     left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
     # Who waited in the call when the ranks were asked ends by its timeout, or by whoever ended the job that hung.
@@ -135,8 +156,12 @@ def _of_end(found: RanksResult) -> Finding | None:
     why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
     others = [one.rank for one in failed if one is not first]
     after = f"; {names(others)} failed after it" if others else ""
-    message = f"after {first.steps} steps{after}{why}"
-    title, evidence = f"rank {first.rank} ended first, {_how(code)}", {"rank": first.rank}
+    what = f"{_error(first.raised)}; " if first.raised else ""
+    message = f"{what}after {first.steps} steps{after}{why}"
+    title = f"rank {first.rank} ended first, {_how(code)}"
+    evidence: dict[str, Any] = {"rank": first.rank}
+    # What several raise at one line is no one rank's fault.
+    same = [one.rank for one in (first, *alike) if first.raised and _kind(one) == _kind(first)]
     gone = set(range(found.world)) - {one.rank for one in found.ranks if one.exit is not None}
     is_signalled = -code in _FROM_OUTSIDE and all(one.lost_peer or one.exit == code for one in failed)
     ends = [one.ended_ns for one in failed if one.exit == code and one.ended_ns is not None]
@@ -146,6 +171,13 @@ def _of_end(found: RanksResult) -> Finding | None:
             how = "failed because another rank was gone"
         title = f"{names(one.rank for one in failed)} {how}"
         message, evidence = f"after {first.steps} steps; how {names(gone)} ended is in no record", {}
+    elif len(same) > 1 and len(same) == len(causes):
+        who = f"all {found.world} ranks" if len(same) == found.world > 2 else names(same)
+        rest = [rank for rank in others if rank not in same]
+        title = f"{who} raised {_error(first.raised, text=False)}"
+        message = f"{_first_line(first.raised)}; after {first.steps} steps"
+        message += f"; {names(rest)} failed after them" if rest else ""
+        evidence = {}
     elif alike and any(one.ended_ns is None for one in (first, *alike)):
         title = f"{names(one.rank for one in (first, *alike))} failed"
         message = f"which of them was first is unknown: the clocks of the hosts could not be compared{why}"
@@ -155,12 +187,57 @@ def _of_end(found: RanksResult) -> Finding | None:
         title = f"all ranks were ended {_how(code)}"
         message = f"after {first.steps} steps, by a user, the scheduler or --end-on-hang: no rank failed first"
         evidence = {}
+    evidence |= {"raised": raised} if raised else {}
+    message += _others_raised(raised, first, same)
     if not left or (code < 0 and code != -signal.SIGABRT):  # NCCL's watchdog aborts
         return Finding("run.ranks.ended", "warn", title, message, evidence)
     who, steps = names(one.rank for one in left), min(one.steps for one in left)
     title = f"{who} had ended with exit 0 while the others still made collectives"
     message = f"after {steps} steps; {names([first.rank, *others])} probably failed because of it"
-    return Finding("run.ranks.ended", "warn", title, message, {"rank": left[0].rank}, UNEVEN)
+    message += _others_raised(raised, None, ())
+    evidence |= {"rank": left[0].rank}
+    return Finding("run.ranks.ended", "warn", title, message, evidence, UNEVEN)
+
+
+def _kind(row: JobRank) -> tuple[str | None, str | None]:
+    """What tells one error from another: its class and line. Its text may name the rank."""
+    return (row.raised.type, row.raised.place) if row.raised else (None, None)
+
+
+def _raised(rows: Sequence[JobRank]) -> list[dict[str, Any]]:
+    """What ranks raised, those alike together, in the order in which they ended."""
+    alike: dict[tuple[str | None, str | None], list[JobRank]] = {}
+    for row in rows:
+        if row.raised is not None:
+            alike.setdefault(_kind(row), []).append(row)
+    return [
+        {"ranks": sorted(one.rank for one in each), **dataclasses.asdict(first.raised)}
+        for each in alike.values()
+        if (first := each[0]).raised is not None
+    ]
+
+
+def _error(raised: RankError | None, *, text: bool = True) -> str:
+    """`ValueError at train.py:31: bad label 17`."""
+    if raised is None:
+        return ""
+    where = f" at {raised.place}" if raised.place else ""
+    line = _first_line(raised)
+    return f"{raised.type}{where}" + (f": {line}" if text and line else "")
+
+
+def _first_line(raised: RankError | None) -> str:
+    return raised.message.strip().partition("\n")[0] if raised else ""
+
+
+def _others_raised(raised: Sequence[dict[str, Any]], first: JobRank | None, same: Collection[int]) -> str:
+    """What the other ranks raised, by class and line."""
+    told = []
+    for each in raised:
+        rest = [rank for rank in each["ranks"] if rank not in same and (first is None or rank != first.rank)]
+        if rest:
+            told.append(f"{names(rest)} raised {each['type']}" + (f" at {each['place']}" if each["place"] else ""))
+    return "".join(f"; {one}" for one in told[:4])
 
 
 def _of_ranks(found: RanksResult) -> Finding:

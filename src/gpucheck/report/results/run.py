@@ -438,7 +438,7 @@ class Collective:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHang:
     """A collective in which `inside` wait and to which `missing` have not come: of these `waiting` are in another one,
-    which waits too. `resumed`: they came later."""
+    which waits too. `resumed`: they came later. `at_ns` is when a rank saw it, after the epoch."""
 
     call: Collective
     waited_s: float
@@ -447,6 +447,7 @@ class JobHang:
     unknown: tuple[int, ...]
     resumed: bool
     waiting: tuple[int, ...] = ()
+    at_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
