@@ -476,25 +476,15 @@ LINK = """
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/uio.h>
+#include <sys/epoll.h>
 #include <unistd.h>
-#include <sys/syscall.h>
 
-static ssize_t late(int file, ssize_t size) {
+int epoll_wait(int file, struct epoll_event *events, int most, int timeout_ms) {
+    int (*real)(int, struct epoll_event *, int, int) = dlsym(RTLD_NEXT, "epoll_wait");
+    int count = real(file, events, most, timeout_ms);
     const char *rank = getenv("RANK"), *slow = getenv("SLOW_LINK");
-    struct stat it;
-    int is_socket = size >= 64 && !fstat(file, &it) && S_ISSOCK(it.st_mode);
-    if (is_socket && rank && slow && !strcmp(rank, slow) && syscall(SYS_gettid) != getpid()) usleep(4000);
-    return size;
-}
-
-ssize_t readv(int file, const struct iovec *parts, int count) {
-    return late(file, ((ssize_t (*)(int, const struct iovec *, int)) dlsym(RTLD_NEXT, "readv"))(file, parts, count));
-}
-
-ssize_t read(int file, void *data, size_t size) {
-    return late(file, ((ssize_t (*)(int, void *, size_t)) dlsym(RTLD_NEXT, "read"))(file, data, size));
+    if (count > 0 && rank && slow && !strcmp(rank, slow) && gettid() != getpid()) usleep(4000);
+    return count;
 }
 """
 EXTRA_S = 0.024

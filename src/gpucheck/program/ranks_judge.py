@@ -32,6 +32,8 @@ AHEAD = 0.02
 # The verdict says in which part of the steps `MOST` of the cost arises. If that part is below `SELDOM`, one rank may
 # cause all of it without being late in most steps.
 MOST, SELDOM = 0.9, 0.15
+# Work of every n-th step is named from this share of the job's time on, and if it was seen so often.
+LEAST_PERIODIC, FEWEST_TIMES = 0.03, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class Verdict:
     cost_share: float = 0.0
     # The step from which on the rank is slower than before; None where it is compared with others.
     since: int | None = None
+    # The rank is late in every n-th step; None where it is not.
+    every: int | None = None
 
 
 def too_few(steps: int) -> str:
@@ -138,18 +142,27 @@ def judge(table: Table) -> Verdict:
     weights = lateness.waited if len(costly) < len(steps) / 2 else shares
     others = max((weights[rank] for rank in late if rank not in named), default=0.0)
     alone = bool(named) and others < max(weights[rank] for rank in named) / 2
+    # A checkpoint or an evaluation of one rank: at equal distances chance makes nobody late.
+    seen = period(lost)
+    regular, few_times = _regular(lateness, [steps[at] for at in seen.places], seen.every) if seen else (None, "")
+    if regular is not None and not alone:
+        costs = lateness.costs((regular,))
+        cost = [costs.get(step, 0.0) for step in steps]
+        if statistics.fmean(cost) > max(LEAST_PERIODIC * table.step_s, LEAST_S):
+            named, alone = (regular,), True
     if alone and (len(named) == 1 or not _alternate(named, late, steps)):
         at = lateness.at[named[0]]
         where = max(at, key=at.__getitem__)
         mean, most = statistics.fmean(cost), _most(cost) / len(steps)
-        return Verdict("straggler", tuple(sorted(named)), mean, means, "", shares, where, most)
+        every = seen.every if seen is not None and named == (regular,) else None
+        return Verdict("straggler", tuple(sorted(named)), mean, means, "", shares, where, most, every=every)
     reason, top = "", max(lateness.waited, key=lateness.waited.__getitem__)
     if lost_s - clock_s > least:
         if named or lateness.waited[top] <= 0.75 * sum(lost):
             return Verdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
         few = "too few" if is_seldom else "not evenly enough"
         told = f"most of it for rank {top}, in {len(costly)} of {len(steps)} steps: {few} to tell it from chance"
-        reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {told}"
+        reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {few_times or told}"
     elif clock_s > least:
         reason = f"the hosts' clocks are compared to {clock_s * 1e3:.3g} ms: a late rank may not be seen"
     elif (apart := _apart(table) - 2 * clock_s) > 2 * least:
@@ -171,6 +184,58 @@ def _seldom(lateness: _Lateness, steps: Sequence[int]) -> tuple[int, float]:
     each, n = 1 / len(lateness.late), len(apart)
     chances = (math.comb(n, k) * each**k * (1 - each) ** (n - k) for k in range(count, n + 1))
     return top, sum(chances) / each
+
+
+def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int | None, str]:
+    """Return who is last in all of these steps, every n-th one, if that is no chance; else what is missing."""
+    ranks = [lateness.last[step][1] for step in steps if step in lateness.last]
+    top = max(ranks, key=ranks.count, default=None)
+    if top is None or ranks.count(top) < 0.9 * len(steps):
+        return None, ""
+
+    def chance(times: int) -> float:
+        # Two steps make the distance and the first the rank: the others agree with these.
+        return (1 / every) ** (times - 2) * (1 / len(lateness.late)) ** (times - 1)
+
+    needed = next(times for times in itertools.count(FEWEST_TIMES) if chance(times) < LEVEL)
+    if len(steps) >= needed:
+        return top, ""
+    told = f"most of it for rank {top} in every {ordinal(every)} step, {len(steps)} times: at least "
+    return None, f"{told}{needed * every + APART} steps are needed to tell it from chance"
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Values that stand out at equal distances: every n-th, at these places, by `extra` beyond the others."""
+
+    every: int
+    places: range
+    extra: float
+
+
+def period(values: Sequence[float]) -> Period | None:
+    """Return at which equal distances values stand out, if all there do, by more than half of what is usual there, and
+    next to none elsewhere."""
+    ordered, count = sorted(values), len(values)
+    if count < FEWEST_TIMES * 2:
+        return None
+    base = stats.quantile(values, 0.25)
+    for every in range(2, count // FEWEST_TIMES + 1):
+        for first in range(every):
+            members = values[first::every]
+            extra = statistics.fmean(members) - base
+            if len(members) < FEWEST_TIMES or min(members) <= base + extra / 2 or extra <= 0:
+                continue
+            above = count - bisect.bisect_right(ordered, base + extra / 2)
+            if above - len(members) <= len(members) // 4:
+                return Period(every, range(first, count, every), extra)
+    return None
+
+
+def ordinal(number: int) -> str:
+    """`2nd`, `13th`, `21st`."""
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number // 10 % 10 == 1 else ends.get(number % 10, 'th')}"
 
 
 def _ahead(table: Table) -> float:

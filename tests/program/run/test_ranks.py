@@ -157,9 +157,9 @@ def test_who_is_seldom_late_by_much_is_named_and_by_its_cost() -> None:
     )
     assert ranks_judge.judge(turns).outcome == "alternating"
     # Too few steps for an interval: all eight of the same rank of three are no chance, four are.
-    for every, expected in ((10, ("straggler", (2,))), (20, ("not_decided", ()))):
-        at = every - 1
-        late = {step: 0.3 for step in range(80) if step % every == at}
+    eight, four = (5, 17, 22, 31, 48, 57, 61, 70), (9, 22, 50, 71)
+    for places, expected in ((eight, ("straggler", (2,))), (four, ("not_decided", ()))):
+        late = dict.fromkeys(places, 0.3)
         few = table(lambda rank, step: [STEP_S + noise(rank, step) + (rank == 2) * late.get(step, 0.0)], 3)  # noqa: B023
         assert (ranks_judge.judge(few).outcome, ranks_judge.judge(few).ranks) == expected
     # Once is chance, and no turns.
@@ -167,6 +167,46 @@ def test_who_is_seldom_late_by_much_is_named_and_by_its_cost() -> None:
     assert (once.outcome, once.ranks) == ("not_decided", ())
     costs = "waiting for the last rank costs 104 ms of a step, most of it for rank 1"
     assert once.reason == f"{costs}, in 1 of 77 steps: too few to tell it from chance"
+
+
+def test_work_of_every_nth_step_is_named_with_its_period() -> None:
+    """Each fifth step of one rank was "too few" or "not evenly enough"."""
+
+    def judged(every: int, ranks_: int = 4, steps: int = 80, rank_: int = 1) -> Verdict:
+        def own(rank: int, step: int) -> list[float]:
+            return [STEP_S + noise(rank, step) + 0.3 * (rank == rank_ and step % every == every - 1)]
+
+        return ranks_judge.judge(table(own, ranks_, steps))
+
+    for every in (2, 5, 7, 20):
+        verdict = judged(every)
+        assert (verdict.outcome, verdict.ranks, verdict.every) == ("straggler", (1,), every), every
+    # Too few times to tell it from chance, with how many steps it takes.
+    few = judged(20, 2, 70)
+    assert (few.outcome, few.ranks) == ("not_decided", ())
+    assert few.reason.endswith(
+        "most of it for rank 1 in every 20th step, 3 times: at least 83 steps are needed to tell it from chance"
+    )
+    # By turns nobody, and without a pattern no period.
+    third = ranks_judge.Period(3, range(1, 9, 3), 4.0)
+    assert ranks_judge.period([1.0, 5.0, 1.0, 1.0, 5.0, 1.0, 1.0, 5.0, 1.0]) == third
+    assert ranks_judge.period([1.0, 5.0, 1.0, 5.0, 1.0, 1.0, 1.0, 5.0, 1.0]) is None
+    numbers = {2: "2nd", 3: "3rd", 5: "5th", 11: "11th", 13: "13th", 21: "21st", 112: "112th"}
+    assert {number: ranks_judge.ordinal(number) for number in numbers} == numbers
+
+
+def test_what_all_ranks_do_every_nth_step_blames_nobody(tmp_path: Path) -> None:
+    for rank in range(3):
+        lines = steps_of(rank, -1)
+        for at, row in enumerate(lines[3]["rows"]):
+            row[1] += 400 * MS * (at % 20 == 19)
+        write(tmp_path, rank, lines)
+    result = ranks.result(tmp_path)
+    assert (result.outcome, result.late) == ("alike", ())
+    finding = ranks_findings.findings(result)[-1]
+    assert (finding.id, finding.verdict) == ("run.ranks.periodic", "info")
+    assert finding.title == "every 20th step takes 400 ms longer"
+    assert finding.message == "15 % of the job, seen 4 times: an evaluation, a checkpoint or logging"
 
 
 def test_who_is_late_in_half_of_a_job_is_not_told_as_one_of_those_that_take_turns() -> None:
@@ -345,7 +385,7 @@ def test_a_cost_is_told_with_the_mean_step_and_the_steps_in_which_it_arises(tmp_
     (finding,) = ranks_findings.findings(ranks.result(tmp_path))
     assert finding.message.startswith(
         "rank 1 (cpu, node1) is last in 60 % of steps and costs 31.4 ms of a step of 151 ms, "
-        "90 % of it in 10 % of steps"
+        "in every 10th step: a checkpoint, an evaluation or logging"
     )
 
 

@@ -34,7 +34,16 @@ from gpucheck.program.ranks_judge import Call, Table, Verdict
 from gpucheck.program.run import judge
 from gpucheck.program.run.ranks_findings import FLUSH_S, findings, names
 from gpucheck.report.codec import visible
-from gpucheck.report.results.run import Collective, JobHang, JobMismatch, JobRank, RankError, RanksResult, RunError
+from gpucheck.report.results.run import (
+    Collective,
+    JobHang,
+    JobMismatch,
+    JobRank,
+    PeriodicWork,
+    RankError,
+    RanksResult,
+    RunError,
+)
 
 # The recorder's own size, where the user has not set one. Each torch warns of the name that is not its own.
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -558,6 +567,7 @@ def result(folder: Path) -> RanksResult:
         p2p=sum(one.p2p + sum(map(sum, one.peers.values())) for one in ranks),
         busiest=verdict.ranks if verdict.outcome == "busiest" else (),
         since=verdict.since,
+        periodic=_periodic(ranks, table, verdict),
         cost_share=verdict.cost_share if verdict.outcome == "straggler" else None,
         activity=activity,
         activity_s=activity_s,
@@ -741,6 +751,21 @@ def _own(ranks: Sequence[Read], table: Table) -> dict[int, list[float]]:
             if seen == len(waits[rank]) or waits[rank][seen] > last:
                 own[rank][step] -= last - at
     return own
+
+
+def _periodic(ranks: Sequence[Read], table: Table, verdict: Verdict) -> PeriodicWork | None:
+    """Work that makes every n-th step longer, where it costs enough of the job."""
+    if table.steps < ranks_judge.FEWEST_STEPS:
+        return None
+    rows = [one.steps[ranks_judge.APART : table.steps] for one in ranks]
+    durations = [statistics.fmean(row[_STEP_AT] for row in step) / 1e9 for step in zip(*rows, strict=True)]
+    if (seen := ranks_judge.period(durations)) is None:
+        return None
+    share = len(seen.places) * seen.extra / sum(durations)
+    if share <= ranks_judge.LEAST_PERIODIC:
+        return None
+    who = verdict.ranks if verdict.every == seen.every else ()
+    return PeriodicWork(every=seen.every, extra_s=seen.extra, share=share, times=len(seen.places), ranks=who)
 
 
 # -- what a rank does --------------------------------------------------------------------------------------------------

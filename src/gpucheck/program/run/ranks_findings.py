@@ -30,7 +30,8 @@ _ALIKE = re.compile(r"all_?reduce|barrier|_(all_?gather|reduce_?scatter)_base", 
 
 def findings(found: RanksResult) -> list[Finding]:
     """The findings, the worst first."""
-    return [*filter(None, (_of_mismatch(found), _of_hang(found), _of_end(found))), _of_ranks(found)]
+    worst = filter(None, (_of_mismatch(found), _of_hang(found), _of_end(found)))
+    return [*worst, _of_ranks(found), *filter(None, [_of_period(found)])]
 
 
 def names(ranks: Iterable[int]) -> str:
@@ -271,7 +272,10 @@ def _of_ranks(found: RanksResult) -> Finding:
     is_last = f"{'is' if len(found.late) == 1 else 'are'} last{' to issue' * (found.arrival == 'host issue')}"
     share = units.percent(found.last_share or 0.0)
     message = f"{who} {is_last} in {share} of steps and cost{'s' * (len(found.late) == 1)} {cost} of a step of {step}"
-    if found.cost_share is not None and found.cost_share < 0.5:
+    seen = found.periodic
+    if seen is not None and seen.ranks:
+        message += f", in every {ranks_judge.ordinal(seen.every)} step: a checkpoint, an evaluation or logging"
+    elif found.cost_share is not None and found.cost_share < 0.5:
         message += f", {units.percent(ranks_judge.MOST)} of it in {units.percent(found.cost_share)} of steps"
     if found.activity is not None:
         what = f"{found.activity} at {found.place}" if found.place else found.activity
@@ -282,6 +286,18 @@ def _of_ranks(found: RanksResult) -> Finding:
     message += _slow_clock(one, [row for row in found.ranks if row.rank not in found.late]) + among
     title = f"{names(found.late)} {'holds' if len(found.late) == 1 else 'hold'} up the job"
     return Finding(name, verdict, title, message, evidence)
+
+
+def _of_period(found: RanksResult) -> Finding | None:
+    """Work of every n-th step that is not one late rank's."""
+    seen = found.periodic
+    if seen is None or seen.ranks:
+        return None
+    every = f"every {ranks_judge.ordinal(seen.every)} step"
+    title = f"{every} takes {units.duration(seen.extra_s)} longer"
+    message = f"{units.percent(seen.share)} of the job, seen {seen.times} times: an evaluation, a checkpoint or logging"
+    evidence = {"every": seen.every, "share": seen.share}
+    return Finding("run.ranks.periodic", "info", title, message, evidence, "do it less often if that is too much")
 
 
 def _of_stages(found: RanksResult, own: Mapping[int, float], step: str) -> Finding:

@@ -464,6 +464,18 @@ class JobMismatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodicWork:
+    """Work of every n-th step, as an evaluation or a checkpoint: such a step takes `extra_s` longer than the others,
+    which is `share` of the job's time. `ranks` do it, none if all do or if it is unknown who does."""
+
+    every: int
+    extra_s: float
+    share: float
+    times: int
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RanksResult:
     """A job's ranks. `late` are those that hold it up, for `cost_s` of each step of `step_s`; `activity` is what takes
     `activity_s` longer there than on siblings, at `place`. `arrival` says what the times are: arrivals, when the host
@@ -492,3 +504,4 @@ class RanksResult:
     p2p: int = 0
     busiest: tuple[int, ...] = ()
     since: int | None = None
+    periodic: PeriodicWork | None = None
