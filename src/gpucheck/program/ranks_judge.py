@@ -33,7 +33,7 @@ AHEAD = 0.02
 # cause all of it without being late in most steps.
 MOST, SELDOM = 0.9, 0.15
 # Work of every n-th step is named from this share of the job's time on, and if it was seen so often.
-LEAST_PERIODIC, FEWEST_TIMES = 0.03, 3
+LEAST_PERIODIC, FEWEST_TIMES, MOST_EVERY = 0.03, 3, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +219,15 @@ def period(values: Sequence[float]) -> Period | None:
     ordered, count = sorted(values), len(values)
     if count < FEWEST_TIMES * 2:
         return None
-    base = stats.quantile(values, 0.25)
-    for every in range(2, count // FEWEST_TIMES + 1):
+    base, middle = stats.quantile(values, 0.25), ordered[count // 2]
+    for every in range(2, min(count // FEWEST_TIMES, MOST_EVERY) + 1):
         for first in range(every):
+            # Nearly all places are left out by their first three.
+            if first + 2 * every >= count or min(values[first : first + 2 * every + 1 : every]) < middle:
+                continue
             members = values[first::every]
             extra = statistics.fmean(members) - base
-            if len(members) < FEWEST_TIMES or min(members) <= base + extra / 2 or extra <= 0:
+            if min(members) <= base + extra / 2 or extra <= 0:
                 continue
             above = count - bisect.bisect_right(ordered, base + extra / 2)
             if above - len(members) <= len(members) // 4:
