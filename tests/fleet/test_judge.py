@@ -96,7 +96,8 @@ def test_of_few_nodes_one_of_half_the_speed_is_far_below_the_others(count: int, 
     others = "two" if count == 3 else "three"
     where = "" if device == "all" else "cuda:3 "
     assert row(judged, "bad").cause.startswith(f"{where}far below the other {others}: 0.5")
-    assert row(judged, "bad").fix in {f"on bad: gpucheck bench {name} --device {device}" for name in ("matmul", "bandwidth")}
+    fixes = {f"on bad: gpucheck bench {name} --device {device}" for name in ("matmul", "bandwidth")}
+    assert row(judged, "bad").fix in fixes
     assert judged.result.bad == () and "bad" not in judged.result.good
     told = finding(judged, "fleet.nodes")
     assert told.startswith(f"warn: {count - 1} of {count} nodes good; bad: {where}far below the other {others}")

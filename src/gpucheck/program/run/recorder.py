@@ -250,8 +250,6 @@ class Exchanges:
         # Collectives that the main thread waited for in Python, and its long waits.
         self.waited = 0
         self.waits: list[tuple[int, int]] = []
-        # What the main thread waits in: whether it is a send, and when that began.
-        self.now: tuple[bool, int] | None = None
         self.is_timed = False
 
     def install(self, native: Any) -> None:
@@ -298,8 +296,6 @@ class Exchanges:
             is_p2p = known is not None and known[0]() is work
             is_main = threading.get_ident() == hooks._main_thread
             began = time.perf_counter_ns()
-            if is_p2p and is_main:
-                self.now = known is not None and known[1], began
             try:
                 return waits(work, *args, **kwargs)
             except BaseException as error:
@@ -310,7 +306,7 @@ class Exchanges:
                 if is_main:
                     self.blocked_ns += spent
                     if is_p2p:
-                        self.p2p_ns, self.now = self.p2p_ns + spent, None
+                        self.p2p_ns += spent
                     else:
                         self.waited += 1
                         if spent > LONG_NS:
