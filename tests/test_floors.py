@@ -58,34 +58,34 @@ SIZES = {
     ".": (13, 1124),
     # What fails between two trials is the device's failure.
     "batch_size": (13, 3084),
-    # What is faster than any device, or was cut off, is no pass.
-    "bench": (36, 6078),
+    # What there was no time for is named, and not verified.
+    "bench": (36, 6095),
     # A clock that only counters explain is on the screen.
     "cards": (5, 881),
     # Judge refuses what nobody would judge; a row says whether its command loads torch.
     "cli": (14, 1400),
-    # A failure doubts the rows that it is about.
-    "compare": (2, 262),
+    # A figure is the speed, new over old, wherever it stands.
+    "compare": (2, 267),
     # A mask that names a GPU is not why CUDA does not start.
     "devices": (3, 267),
     # An exclusive GPU beside one that works, masks that end in a comma, fixes for pods.
     "doctor": (12, 1937),
     # Parts of texts are looked up, and stop within a word or between two.
     "explain": (11, 840),
-    # A node's short and whole name are one node.
-    "fleet": (8, 1325),
-    # Of a GPU that is full, who fills it is asked; a mask's entry says whether it asks for one.
-    "machine": (24, 3966),
+    # One of three or four nodes that is far below the others; counts that no cluster has.
+    "fleet": (8, 1365),
+    # A file of the kernel is no document.
+    "machine": (24, 3968),
     # No window is held for seconds.
     "measure": (4, 633),
     # Figures that contradict each other are told.
     "memory": (5, 350),
-    # What CUDA's dispatcher refuses and takes; what comes from files has a file of its own.
-    "program": (29, 7572),
-    # A device that failed or has no rows is named.
-    "render": (24, 3766),
-    # A document whose device failed was not cut off.
-    "report": (16, 1789),
+    # Sends and receives, a pipeline's stages, what each rank raised, work of every n-th step.
+    "program": (31, 7990),
+    # Own work of a pipeline's ranks; collectives without a row are named.
+    "render": (24, 3772),
+    # What a rank raised, its own work, work of every n-th step.
+    "report": (16, 1806),
     # A device that others fill is not called wrong.
     "smoke": (6, 915),
     # A device slow at times, at the end or on two plateaus.

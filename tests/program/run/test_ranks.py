@@ -600,12 +600,12 @@ def test_a_pipelines_busiest_stage_is_named_without_blame(tmp_path: Path) -> Non
     assert (alike.outcome, alike.late, alike.busiest) == ("alike", (), ())
     (finding,) = ranks_findings.findings(alike)
     assert (finding.verdict, finding.title) == ("pass", "no rank holds up the job")
-    assert "each rank works for 39.9 ms to 43.1 ms of it" in finding.message and "a slow link" in finding.message
+    assert "each rank's own work takes 39.9 ms to 43.1 ms" in finding.message and "a slow link" in finding.message
     busy = pipeline(tmp_path, lambda rank, step: 60.0 if rank == 2 else 40.0)
     assert (busy.outcome, busy.late, busy.busiest) == ("busiest", (), (2,))
     (finding,) = ranks_findings.findings(busy)
     assert (finding.verdict, finding.title) == ("info", "rank 2 is the busiest stage: more work, or slower")
-    assert finding.message == "works for 59.9 ms of a step of 100 ms by itself, the other ranks for 39.9 ms to 40.1 ms"
+    assert finding.message == ("own work takes 59.9 ms of a step of 100 ms, that of the other ranks 39.9 ms to 40.1 ms")
     assert [row.own_s for row in busy.ranks] == pytest.approx([0.04, 0.04, 0.06, 0.04], abs=1e-3)
     assert "own work, ms" in text.markdown_page(report_of(busy))
     # Half of the stages are not busy beside the others: one of two is.

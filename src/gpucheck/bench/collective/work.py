@@ -466,7 +466,7 @@ class _Run:
         return "fault" if failures else "time" if left_out else ""
 
     def unmeasured(self) -> Finding:
-        """What there was no time for: collectives of which there is no row, else rows."""
+        """Name what there was no time for: collectives of which there is no row, else rows."""
         left = [one for one in self.todo if one not in self.ended]
         seen = {collective for collective, _ in self.ended}
         missing = [one for one in dict.fromkeys(name for name, _ in self.todo) if one not in seen]

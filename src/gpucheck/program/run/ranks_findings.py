@@ -254,8 +254,8 @@ def _of_ranks(found: RanksResult) -> Finding:
         counted = f"{found.world} ranks, {found.steps} steps of {step}"
         if own:
             most = units.duration(max(row.p2p_s or 0.0 for row in found.ranks))
-            counted += f"; each rank works for {_span(own.values())} of it by itself and waits up to {most} in sends "
-            counted += "and receives: the order of the pipeline, or a slow link"
+            counted += f"; each rank's own work takes {_span(own.values())}, waits in sends and receives up to {most} "
+            counted += "(the pipeline's order, or a slow link)"
         return Finding(name, verdict, "no rank holds up the job", counted, evidence)
     if found.outcome == "busiest" or (own and found.late):
         return _of_stages(found, own, step)
@@ -307,7 +307,7 @@ def _of_stages(found: RanksResult, own: Mapping[int, float], step: str) -> Findi
     who, is_one = names(chosen), len(chosen) == 1
     mine = _span(own[rank] for rank in chosen)
     others = _span(value for rank, value in own.items() if rank not in chosen)
-    verb = f"work{'s' * is_one} for {mine} of a step of {step} by {'itself' if is_one else 'themselves'}"
+    verb = f"own work takes {mine} of a step of {step}"
     cost, its = units.duration(found.cost_s or 0.0), "its" if is_one else "their"
     name, title = "run.ranks.straggler", f"{who} {'is' if is_one else 'are'}"
     if found.since is not None:
@@ -317,7 +317,7 @@ def _of_stages(found: RanksResult, own: Mapping[int, float], step: str) -> Findi
         message = f"{verb}, {cost} longer than {its} siblings"
         return Finding(name, "warn", f"{title} slower than {its} siblings of the same stage", message, evidence)
     title += " the busiest stage: more work, or slower"
-    return Finding(name, "info", title, f"{verb}, the other ranks for {others}", evidence)
+    return Finding(name, "info", title, f"{verb}, that of the other ranks {others}", evidence)
 
 
 def _span(seconds: Iterable[float]) -> str:
