@@ -67,6 +67,8 @@ def page(report: Report) -> Page:
     main = next((one for name in answers for one in report.findings if one.id == name), time_found)
     text = finding_text(main) + (f" · {where}" if where else "")
     body: list[Block] = list(_time(result))
+    if "ranks" in report.results and of_ranks[0].verdict == "inconclusive":
+        body = [*_periodic(report.findings), *body]
     # A job's own verdict comes first, and this rank's follows it.
     if "ranks" in report.results and main.id != "run.memory.full" and of_ranks[0].verdict != "inconclusive":
         main, body = of_ranks[0], [*ranks_page(report).body, Line(), Line(f"rank 0: {text}"), *body]
@@ -98,7 +100,7 @@ def ranks_page(report: Report) -> Page:
     """Which rank holds up a job, and what each does in a step: the latest first."""
     result, found = report.results["ranks"], report.findings
     main = next(one for one in found if one.id.startswith("run.ranks."))
-    body: list[Block] = []
+    body: list[Block] = [*_periodic(found)]
     if any(one.late_s is not None or one.own_s is not None for one in result.ranks):
         body.append(_ranks(result))
         if len(result.ranks) > _MOST_RANKS:
@@ -110,6 +112,11 @@ def ranks_page(report: Report) -> Page:
     return Page(
         answer(main.verdict, finding_text(main)), body, details, [one for one in found if one is not main], main
     )
+
+
+def _periodic(findings: Sequence[Finding]) -> Iterator[Block]:
+    """Work of every n-th step, which asks for nothing and explains where the time goes."""
+    return (finding_line(one) for one in findings if one.id == "run.ranks.periodic")
 
 
 def _ranks(result: RanksResult) -> Block:
