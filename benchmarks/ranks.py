@@ -333,7 +333,8 @@ def right(fault: str, document: dict[str, Any]) -> tuple[bool, str]:
     if fault == "alternating":
         return result["outcome"] == "alternating" and set() < set(result["late"]) <= set(culprits), said
     if fault == "killed":
-        return findings.get("run.ranks.ended", {}).get("evidence") == {"rank": culprit} and "SIGKILL" in said, said
+        named = findings.get("run.ranks.ended", {}).get("evidence", {}).get("rank")
+        return named == culprit and "SIGKILL" in said, said
     if fault == "stopped":
         hang = result["hang"] or {}
         return hang.get("missing") == [culprit] and "stopped" in said, said
@@ -516,7 +517,7 @@ def pipelines(asked: argparse.Namespace) -> bool:
             }[fault]
             slow = {"LD_PRELOAD": str(library), "SLOW_LINK": str(culprit)} if fault == "link" else {}
             arguments = [fault, str(asked.steps), str(EXTRA_S), order, str(dp), str(culprit)]
-            document = launched(PIPELINE, arguments, ranks, None, started, **slow)
+            document = launched(PIPELINE, arguments, ranks, None, started, (), **slow)
             result = document.get("results", {}).get("ranks") or {}
             got = result.get("outcome"), result.get("late"), result.get("busiest")
             said = [one for one in document["findings"] if one["id"].startswith("run.ranks.")]

@@ -75,7 +75,8 @@ def test_links_pipes_and_other_owners_are_refused(tmp_path: Path, monkeypatch: p
 @posix
 def test_absurd_counts_and_endless_input_are_refused(tmp_path: Path) -> None:
     """Nine documents that expected 2**62 nodes made 200 000 rows."""
-    for changed in ({"expected": 2**62}, {"expected": -1}, {"gpus": 2**40}, {"attempt": 2**50}):
+    absurd: tuple[dict[str, Any], ...] = ({"expected": 2**62}, {"expected": -1}, {"gpus": 2**40}, {"attempt": 2**50})
+    for changed in absurd:
         documents.write(tmp_path, node(**changed))
         (refused,) = documents.read([str(tmp_path)]).refused
         assert "which no cluster has" in refused.why

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -589,7 +590,7 @@ def pipeline(
             {"say": "group", "name": group, "ranks": siblings if replicas > 1 else [*range(world)]},
             {"say": "calls", "lost": 0, "p2p": 0, "rows": calls},
             {"say": "steps", "rows": steps},
-            told | {"waited": 0 if buckets else 80} | (more or {}),
+            told | {"waited": 0 if buckets else 80} | dict(more or {}),
             {"say": "end", "exit": 0, "at_ns": 10**10, "steps": 80, "lines": [], "devices": []},
         ]
         write(folder, rank, lines, world=world)
@@ -1307,6 +1308,56 @@ def test_the_recorder_hands_on_what_is_new_and_says_what_was_overwritten(tmp_pat
     assert made.timeout_s == 60
 
 
+def test_sends_and_receives_are_counted_by_peer_and_their_waits_timed() -> None:
+    class Work:
+        def wait(self) -> bool:
+            time.sleep(0.002)
+            return True
+
+        def is_completed(self) -> bool:
+            return True
+
+        get_future = is_completed
+
+    class Group:
+        group_name = "0"
+
+        def send(self, tensors: list[Any], peer: int, tag: int) -> Work:
+            return Work()
+
+        recv = send
+
+        def recv_anysource(self, tensors: list[Any], tag: int) -> Work:
+            return Work()
+
+    plain = Work.wait
+    made, group = recorder.Exchanges(), Group()
+    made.install(types.SimpleNamespace(ProcessGroup=Group, Work=Work))
+    assert Work.wait is plain  # a job without sends and receives pays nothing
+    Work().wait()
+    for _ in range(2):
+        assert group.send([], 1, 0).wait() and group.recv([], 2, 0).wait()
+    group.recv_anysource([], 0).wait()
+    group.send([], 1, 0)  # nobody waits for it: what is sent costs the sender nothing
+    told = made.told()
+    assert sorted(told["peers"]) == [[-1, 0, 1], [1, 3, 0], [2, 0, 2]]
+    assert (told["hidden"], told["waited"], told["waits"]) == (0, 0, [])
+    assert made.p2p_ns == made.blocked_ns > 0
+    # A collective's wait is one for other ranks too.
+    Work().wait()
+    told = made.told()
+    assert (told["waited"], len(told["waits"]), made.blocked_ns > made.p2p_ns) == (1, 1, True)
+    # Asked again and again, in another thread, and never: how long it was waited for is not known.
+    asked = group.recv([], 1, 0)
+    assert asked.is_completed()
+    elsewhere = group.recv([], 1, 0)
+    thread = threading.Thread(target=elsewhere.wait)
+    thread.start()
+    thread.join()
+    group.recv([], 1, 0)
+    assert made.told()["hidden"] == 3
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="jobs of several ranks are looked at on POSIX systems")
 def test_the_offset_of_a_clock_is_half_a_round_trip_or_better() -> None:
     with socket.socket() as server:
@@ -1377,6 +1428,17 @@ def test_real_jobs(fault: str, request: pytest.FixtureRequest) -> None:
     document = made.job(fault, (1,), 0.04, world=3, steps=70, step_s=0.05, python=python)
     is_right, said = made.right(fault, document)
     assert is_right, said or document["screen"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="torchrun with signals, as on clusters")
+def test_a_real_pipeline(request: pytest.FixtureRequest) -> None:
+    """Two stages in the order 1F1B, of which the second sleeps 24 ms longer in a step."""
+    made = benchmark()
+    arguments = ["stage", "70", "0.024", "1f1b", "1", "1"]
+    document = made.launched(made.PIPELINE, arguments, 2, None, request.getfixturevalue("preloaded").python)
+    result = document["results"]["ranks"]
+    assert (result["outcome"], result["late"], result["busiest"]) == ("busiest", [], [1]), document["screen"]
 
 
 def test_a_verdict_of_nobody_has_no_ranks() -> None:
