@@ -83,7 +83,7 @@ SIZES = {
     # Sends and receives, a pipeline's stages, what each rank raised, work of every n-th step.
     "program": (31, 7990),
     # Own work of a pipeline's ranks; collectives without a row are named.
-    "render": (24, 3772),
+    "render": (24, 3776),
     # What a rank raised, its own work, work of every n-th step.
     "report": (16, 1806),
     # A device that others fill is not called wrong.

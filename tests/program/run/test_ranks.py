@@ -585,7 +585,7 @@ def pipeline(
         siblings = [one for one in range(world) if one // replicas == stage]
         group = f"stage{stage}" if replicas > 1 else "0"
         told = P2P | {"peers": (counts or {}).get(rank, [[peer, 80, 80] for peer in peers])}
-        lines = [
+        lines: list[dict[str, Any]] = [
             KIND | {"group": group},
             {"say": "group", "name": group, "ranks": siblings if replicas > 1 else [*range(world)]},
             {"say": "calls", "lost": 0, "p2p": 0, "rows": calls},

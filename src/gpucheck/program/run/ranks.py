@@ -759,7 +759,7 @@ def _periodic(ranks: Sequence[Read], table: Table, verdict: Verdict) -> Periodic
         return None
     rows = [one.steps[ranks_judge.APART : table.steps] for one in ranks]
     durations = [statistics.fmean(row[_STEP_AT] for row in step) / 1e9 for step in zip(*rows, strict=True)]
-    if (seen := ranks_judge.period(durations)) is None:
+    if (seen := ranks_judge.period(durations)) is None or sum(durations) <= 0:  # of a damaged file
         return None
     share = len(seen.places) * seen.extra / sum(durations)
     if share <= ranks_judge.LEAST_PERIODIC:
