@@ -16,12 +16,13 @@ import random
 import statistics
 import sys
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from gpucheck.program.run import counters, hooks
+from gpucheck.program.run import counters, hooks, recorder
 
 CALLS = 20_000
 ROUNDS = 15
@@ -39,6 +40,7 @@ def main() -> int:
     calls = calls_ns()
     step = steps(given.pairs)
     hooks.uninstall()
+    calls["send and its wait"] = exchange_ns()
     told = {"calls_ns": calls, **step}
     if given.json:
         print(json.dumps(told, indent=1))
@@ -85,6 +87,29 @@ def calls_ns() -> dict[str, float]:
                 hooks.device_of = rule
             found[name].append((took[True] - took[False]) / CALLS)
     return {name: statistics.median(values) for name, values in found.items()}
+
+
+def exchange_ns() -> float:
+    """Nanoseconds that a send and the wait for it take longer in a rank of a job, beside a group that does nothing."""
+
+    class Work:
+        def wait(self) -> bool:
+            return True
+
+        is_completed = get_future = wait
+
+    class Group:
+        group_name = "0"
+
+        def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Work:
+            return Work()
+
+    group, tensors, took = Group(), [torch.ones(1)], []
+    for installed in (False, True):
+        if installed:
+            recorder.Exchanges().install(types.SimpleNamespace(ProcessGroup=Group, Work=Work))
+        took.append(min(timed(lambda: group.send(tensors, 0, 0).wait()) for _ in range(ROUNDS)))
+    return (took[1] - took[0]) / CALLS
 
 
 def switch(installed: bool) -> None:

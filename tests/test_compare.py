@@ -227,7 +227,8 @@ def test_rows_without_a_time_are_listed() -> None:
     assert comparison.only_old == comparison.only_new == ("matmul float32, 64 on cuda:0",)
     findings = judge(comparison)
     assert finding(findings, "compare.changes").verdict == "inconclusive"
-    assert finding(findings, "compare.only_old").message == "matmul float32, 64 on cuda:0"
+    only = finding(findings, "compare.only_old")
+    assert (only.message, only.evidence["rows"]) == ("1 row", ["matmul float32, 64 on cuda:0"])
 
 
 def test_sizes_are_told_in_their_units() -> None:
@@ -427,8 +428,8 @@ def test_a_busy_machine_fails_no_gate(busy: int, verdict: str) -> None:
     assert changes(comparison) == ["slower"]
     gate = finding(judge(comparison, 0.05), "compare.slower")
     assert gate.verdict == verdict
-    disturbed = "matmul float32, 64: 2.00×, but most new runs were disturbed: machine busy"
-    assert gate.message == (disturbed if busy > 3 else "matmul float32, 64 2.00×")
+    disturbed = "matmul float32, 64: ×0.50, but most new runs were disturbed: machine busy"
+    assert gate.message == (disturbed if busy > 3 else "matmul float32, 64 ×0.50")
 
 
 def test_a_gpu_that_others_use_fails_no_gate_and_settings_are_named() -> None:

@@ -557,6 +557,18 @@ def test_rows_for_which_there_is_no_time_are_told() -> None:
     assert document.skips[0].evidence["rows"] == ["all-reduce, 128 KiB"]
 
 
+def test_collectives_for_which_there_is_no_time_are_named_and_not_verified() -> None:
+    """Four of six were not on the screen, under "all results verified"."""
+    document, _ = ran(Group(line()), -1.0)
+    (skip,) = document.skips
+    assert (skip.title, skip.message) == ("all-to-all: not measured", "out of time: 3 of 4 rows were not measured")
+    assert skip.evidence["missing"] == ["all-to-all"]
+    for ended, title in (("", "all results verified"), ("time", "verified: all-reduce")):
+        seen = Seen("cpu", document.measurements, parts={"collective": ended})
+        (result, *_) = JUDGE.together([seen], Facts(), ())
+        assert (result.verdict, result.title) == ("pass", title)
+
+
 # the screen
 
 

@@ -72,6 +72,29 @@ def test_links_pipes_and_other_owners_are_refused(tmp_path: Path, monkeypatch: p
     assert refused.why.startswith("forged? its owner is user")
 
 
+@posix
+def test_absurd_counts_and_endless_input_are_refused(tmp_path: Path) -> None:
+    """Nine documents that expected 2**62 nodes made 200 000 rows."""
+    absurd: tuple[dict[str, Any], ...] = ({"expected": 2**62}, {"expected": -1}, {"gpus": 2**40}, {"attempt": 2**50})
+    for changed in absurd:
+        documents.write(tmp_path, node(**changed))
+        (refused,) = documents.read([str(tmp_path)]).refused
+        assert "which no cluster has" in refused.why
+    with open("/dev/zero", "rb") as zero:
+        saved_stdin = os.dup(0)
+        try:
+            os.dup2(zero.fileno(), 0)
+            (refused,) = documents.read(["-"]).refused
+        finally:
+            os.dup2(saved_stdin, 0)
+            os.close(saved_stdin)
+        assert refused.why == "no regular file"
+    large = tmp_path / "large.log"
+    with open(large, "wb") as file:
+        file.truncate(documents.MOST_LOG + 1)
+    assert documents.read([str(large)]).refused[0].why == "larger than 4 GiB"
+
+
 def test_a_platform_without_owners_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     documents.write(tmp_path, node())
     monkeypatch.setattr(documents, "_trusted", lambda folder: None)

@@ -154,6 +154,15 @@ def test_what_is_no_regular_file_is_not_waited_for(
     assert "no regular file" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="files of the kernel")
+@pytest.mark.parametrize("path", ["/proc/kmsg", "/proc/self/status"])
+@pytest.mark.parametrize("command", ["judge", "compare", "fleet judge"])
+def test_a_file_of_the_kernel_is_not_read(path: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """/proc/kmsg gives nothing at once, which is no bytes either: exit 70."""
+    assert app.main([*command.split(), *([path] * (1 + (command == "compare")))]) == 2
+    assert "empty, or a file of the kernel" in capsys.readouterr().err
+
+
 def test_a_detail_that_no_benchmark_writes_is_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     method = report()["measurements"][0]["method"]
     for number, changes in enumerate(

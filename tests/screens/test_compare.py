@@ -83,16 +83,16 @@ def test_each_row_with_its_interval_and_verdict() -> None:
     out = shown("compare", Comparison(rows, (), (), (), (), 0.01, 0.05), advice)
     print(out)
     assert [re.sub(" {2,}", " | ", line.strip()) for line in out.splitlines()] == [
-        "✓ 1 of 2 rows is slower: transfer host to device 1 MiB 1.10× (1.05 to 1.15)",
+        "✓ 1 of 2 rows is slower: transfer host to device 1 MiB ×0.91 (0.87 to 0.95)",
         "transfer on cuda:0, 7 old and 1 to 7 new runs",
         "→ use --runs 7",
         "",
-        "row | old | new | time, new/old | interval | runs | verdict | notes",
+        "row | old | new | speed, new/old | interval | runs | verdict | notes",
         "─",
-        "transfer host to device 1 MiB | 55.0 GB/s | 50.0 GB/s | 1.10× | 1.05 to 1.15 | 7 | ! slower | noisy",
-        "matmul bfloat16 64 | 1.00 ms | 1.10 ms | 1.10× | – | 7, 1 | ? inconclusive | launch held → graph",
+        "transfer host to device 1 MiB | 55.0 GB/s | 50.0 GB/s | ×0.91 | 0.87 to 0.95 | 7 | ! slower | noisy",
+        "matmul bfloat16 64 | 1.00 ms | 1.10 ms | ×0.91 | – | 7, 1 | ? inconclusive | launch held → graph",
         "",
-        "time new/old: below 1 is faster. Yuen's t on the logarithms of the runs' lower quartiles, 1.0 % for the "
+        "speed new/old: below 1 is slower. Yuen's t on the logarithms of the runs' lower quartiles, 1.0 % for the "
         "whole table (Holm). same: within ±5.0 %",
     ]
 
@@ -105,7 +105,7 @@ def test_why_it_cannot_be_told_stands_in_the_row() -> None:
 
 
 def test_a_benchmark_with_a_baseline_shows_what_changed_too() -> None:
-    assert "1.05 to 1.15" in shown("bench matmul", Comparison((row("slower"),), (), (), (), (), 0.01, 0.05))
+    assert "0.87 to 0.95" in shown("bench matmul", Comparison((row("slower"),), (), (), (), (), 0.01, 0.05))
 
 
 def test_without_a_row_in_common_there_is_no_table() -> None:
@@ -118,9 +118,29 @@ def test_what_changed_comes_first_and_what_did_not_is_counted() -> None:
     changed = row("faster", ratio=0.8, ci_low=0.78, ci_high=0.82), row("slower", ratio=1.3), row("slower", ratio=1.2)
     made = Comparison((*rows, *changed), (), (), (), (), 0.01, 0.05)
     whole = shown("compare", made)
-    ratios = re.findall(r"(\d\.\d\d)×", whole.split("\n\n")[1])
-    assert ratios[:4] == ["1.30", "1.20", "0.80", "1.00"]
+    ratios = re.findall(r"×(\d\.\d\d)", whole.split("\n\n")[1])
+    assert ratios[:4] == ["0.77", "0.83", "1.25", "1.00"]
     assert "and 9 more rows, without a change: -v" in whole and len(re.findall("· same", whole)) == 11 + 20
+
+
+def test_figures_have_one_direction_and_names_are_whole_on_a_narrow_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """12.4 → 64.4 GB/s was "0.19×", and "pageable" was cropped."""
+    cases = [
+        {"direction": direction, "host_memory": memory, "size_bytes": 1 << 28, "timed": "as_called"}
+        for direction in ("host_to_device", "device_to_host")
+        for memory in ("pageable", "pinned")
+    ]
+    rates = {"old_rate": 12.4e9, "new_rate": 64.4e9, "ratio": 12.4 / 64.4, "ci_low": 0.18, "ci_high": 0.2}
+    made = Comparison(tuple(row("faster", case=case, **rates) for case in cases), (), (), (), (), 0.01, 0.05)
+    assert "×5.19 (5.00 to 5.56)" in shown("compare", made).splitlines()[0]
+    for columns in (60, 80, 100, 110):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = shown("compare", made).splitlines()
+        assert all(len(line) <= columns for line in lines)
+        # Each row of a table keeps its words, on one line or several.
+        words = " ".join(lines).split()
+        assert words.count("pageable") >= 2 and words.count("pinned") >= 2 and "…" not in " ".join(lines), columns
+        assert words.count("×5.19") >= 4
 
 
 def test_rows_that_cannot_be_told_are_not_counted_as_changed() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from shown import shown
 
-from gpucheck.program.run import command, counters, judge, ranks
+from gpucheck.program.run import command, counters, judge, ranks_findings
 from gpucheck.render import text
 from gpucheck.report.events import Answered, Judged
 from gpucheck.report.report import Collector, Report
@@ -140,7 +140,7 @@ def test_a_jobs_verdict_comes_before_what_ended_this_rank() -> None:
     result = replace(a_run(0.97, data=1), exit=-signal.SIGABRT)
     collector = Collector()
     collector(Answered("ranks", job))
-    for finding in ranks.findings(job):
+    for finding in ranks_findings.findings(job):
         collector(Judged(finding))
     collector(Answered("run", result))
     for finding in judge.findings(result, "/job"):

@@ -2,6 +2,7 @@
 
 The unit is the run (one process). Its median is shown and its lower quartile compared, since what else runs on a
 machine only adds time. Ratios are of times, new over old: 1.10 is 10 % slower, whether a row shows a time or a rate.
+Text has the speed, new over old: ×0.91.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpucheck import config, stats, units
+from gpucheck import config, naming, stats, units
 from gpucheck.measure import runs
 from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.report.codec import to_json
@@ -288,6 +289,12 @@ def row_text(row: ComparedRow, between: str = ", ") -> str:
     return f"{row.name} {case_text(row.case, between)}"
 
 
+def speed_text(time_ratio: float) -> str:
+    """The speed, new over old: `×1.40` is faster, `×0.71` slower."""
+    speed = 1 / time_ratio
+    return f"×{speed:.2f}" if speed < 10 else f"×{speed:.1f}"
+
+
 # The chance that a document in which nothing changed calls a change anywhere.
 ALPHA = 0.01
 # Of the runs of a side, left out at either end: one of seven; with fewer there is none to spare. A burst of other work
@@ -413,7 +420,10 @@ def _unmatched(comparison: Comparison, *, gated: bool) -> list[Finding]:
             # A row that the baseline has and the new document has not escapes the gate.
             verdict: Verdict = "warn" if gated and side == "old" else "info"
             title = f"only in {side}, not compared"
-            found.append(Finding(f"compare.only_{side}", verdict, title, "; ".join(labels), {"rows": list(labels)}))
+            # Where nothing is in common, that is the answer: all names are in the evidence.
+            count = f"{len(labels)} row{'s' * (len(labels) != 1)}"
+            told = naming.few(labels) if comparison.rows else count
+            found.append(Finding(f"compare.only_{side}", verdict, title, told, {"rows": list(labels)}))
     return found
 
 
@@ -439,7 +449,7 @@ def _gate(comparison: Comparison, most: float) -> Finding:
     evidence["undecided"] = [row_label(row) for row in unclear]
     limit = units.percent(most)
     if slower:
-        told = "; ".join(f"{row_text(row)} {row.ratio:.2f}×" for row in slower)
+        told = "; ".join(f"{row_text(row)} {speed_text(row.ratio)}" for row in slower)
         return Finding("compare.slower", "fail", f"slower by more than {limit}", told, evidence)
     if unclear:
         told = "; ".join(f"{row_text(row)}: {_unclear(row, most)}" for row in unclear)
@@ -474,7 +484,7 @@ def _too_slow(row: ComparedRow, most: float) -> bool:
 
 def _unclear(row: ComparedRow, most: float) -> str:
     if _is_above(row, most):
-        return f"{row.ratio:.2f}×, but most new runs were disturbed: {config.in_words(row.disturbed)}"
+        return f"{speed_text(row.ratio)}, but most new runs were disturbed: {config.in_words(row.disturbed)}"
     if _hides(row):
         return f"most old runs were disturbed ({config.in_words(row.old_disturbed)}), the new ones were not"
     return row.why or "the interval straddles the limit"

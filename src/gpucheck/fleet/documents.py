@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpucheck import units
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.fleet import hosts
 from gpucheck.machine import child_stdio, saved
@@ -47,6 +48,10 @@ MOST_TEXT = 2000
 MOST_SHARED = 64
 # A log that carries documents may be long; a line of one may not.
 MOST_LINE = 2 * MOST_BYTES
+# Of 100 000 nodes with all parts.
+MOST_LOG = 4 * 2**30
+# The largest clusters start a tenth of it, and their launchers alone say how many; nobody has as many GPUs in a node.
+MOST_EXPECTED, MOST_GPUS, MOST_ATTEMPTS = 100_000, 1024, 1_000_000
 MOST_FILES = 1_000_000
 MARK = "gpucheck-node-1:"
 # How the reason begins where a line of a log was refused beside lines that were read.
@@ -139,6 +144,13 @@ def _check(document: NodeDocument) -> None:
         raise Refused("no run id")
     if document.attempt < 0 or document.exit not in (None, 0, 1, 3, 4):
         raise Refused("its attempt or exit status is invalid")
+    for count, most, what in (
+        (document.expected, MOST_EXPECTED, "nodes"),
+        (document.gpus, MOST_GPUS, "GPUs"),
+        (document.attempt, MOST_ATTEMPTS, "attempts"),
+    ):
+        if not 0 <= (count or 0) <= most:
+            raise Refused(f"it counts {count:g} {what}, which no cluster has")
     if (document.exit is None) is not bool(document.step):
         raise Refused("it is both finished and at a step, or neither")
     known = [device.id for device in document.devices]
@@ -243,8 +255,14 @@ def _documents(path: Path, trusted: frozenset[int] | None, *, is_named: bool) ->
     read, if any. Raises Refused and OSError."""
     if str(path) == "-":
         with open(0, "rb", closefd=False) as stdin:
+            known = os.fstat(0)
+            # A pipe or a terminal has an end; other devices may have none.
+            if not (stat.S_ISFIFO(known.st_mode) or stat.S_ISSOCK(known.st_mode) or stdin.isatty()):
+                saved.check_kind(known)
             return _of_log(stdin)
     with saved.opened(path, links=False) as file:
+        if os.fstat(file.fileno()).st_size > MOST_LOG:
+            raise Refused(f"larger than {units.capacity(MOST_LOG)}")
         owner = os.fstat(file.fileno()).st_uid
         if trusted is not None and owner not in trusted:
             raise Refused(f"forged? its owner is user {owner}, who does not own the folder")

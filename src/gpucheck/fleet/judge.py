@@ -36,6 +36,9 @@ CEILING = 1.15
 DISTURBED = frozenset(("cpu-busy", "device-shared", "few-samples", "noisy"))
 # Nodes of one job begin within minutes of each other; last night's check is a day older.
 OLD_S = 6 * 3600.0
+# Of three or four nodes of a model, one is far below the others if it has no more than this of the lowest of them, and
+# these are within `AGREE` of each other: half of the speed is seen, and what few nodes vary by is not.
+FAR_BELOW, AGREE = 0.7, 0.85
 # A line of a screen or a finding names so many nodes; the JSON and the lists name all.
 NAMED = 8
 # Of a small fleet one or two may be slow or silent without the check being at fault.
@@ -375,6 +378,8 @@ def _node(document: NodeDocument, beside: _Beside, few: str, many_say_so: bool) 
         fix = "check it again while it is idle"
     elif state == "good" and few:
         state, cause, fix = "undecided", few, f"on {host}: gpucheck doctor"
+    elif state == "good" and host in beside.far:
+        state, (cause, fix) = "undecided", beside.far[host]
     elif state == "good" and host in beside.unmeasured:
         state, (cause, fix) = "undecided", beside.unmeasured[host]
     ratios = beside.ratios.get(host, {})
@@ -520,6 +525,8 @@ class _Beside:
     ratios: Mapping[str, dict[str, float]]
     unmeasured: Mapping[str, tuple[str, str]]
     partly: str
+    # Why a node is far below the few others of its model, and what to do.
+    far: Mapping[str, tuple[str, str]]
 
 
 def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
@@ -566,7 +573,8 @@ def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
         title = "rates above the GPU's peak were left out"
         told.append(_warning("fleet.impossible", title, _few(sorted(impossible)), tuple(sorted(impossible))))
     hosts_compared = frozenset(host for rows in judged for host, _ in rows)
-    return _Beside(slow, modes, groups, hosts_compared, told, ratios, *_unmeasured(nodes, whole, impossible))
+    unmeasured = _unmeasured(nodes, whole, impossible)
+    return _Beside(slow, modes, groups, hosts_compared, told, ratios, *unmeasured, _far_below(figures))
 
 
 def _unmeasured(
@@ -659,6 +667,38 @@ def _slow_within(members: Sequence[tuple[str, NodeFigure]], figures: int, label:
             if ratio <= 1 - siblings.LEAST_DISTANCE:
                 found.append((host, _slow(devices[id], label, ratio)))
     return found
+
+
+def _far_below(figures: Groups) -> dict[str, tuple[str, str]]:
+    """Nodes with a device far below the two or three other nodes of its model, and what to do: too few to call it bad.
+
+    A node's own slowest device counts: one link of several may be slow.
+    """
+    worst: dict[str, tuple[float, str, str, int]] = {}
+    for (_, label, _), members in figures.items():
+        by_host = _by_host(members)
+        if not 3 <= len(by_host) < siblings.LEAST_NODES:
+            continue
+        lowest = {host: min(own, key=lambda one: one.rate) for host, own in by_host.items()}
+        host = min(lowest, key=lambda name: lowest[name].rate)
+        low, others = lowest.pop(host), [one.rate for one in lowest.values()]
+        ratio = low.rate / min(others)
+        if ratio > FAR_BELOW or min(others) < AGREE * max(others) or DISTURBED.intersection(low.flags):
+            continue
+        found = ratio, label, WHOLE if _all_low(by_host[host], others) else low.device, len(others)
+        worst[host] = min(found, worst.get(host, found))
+    told = {}
+    for host, (ratio, label, device, count) in worst.items():
+        where = "" if device == WHOLE else f"{device} "
+        cause = f"{where}far below the other {'two' if count == 2 else 'three'}: {ratio:.2f} of them in {label}"
+        benchmark, which = label.partition(" ")[0], "all" if device == WHOLE else device
+        told[host] = cause, f"on {host}: gpucheck bench {benchmark} --device {which}"
+    return told
+
+
+def _all_low(own: Sequence[NodeFigure], others: Sequence[float]) -> bool:
+    """Return whether no device of a node with several is as fast as those of the other nodes."""
+    return len(own) > 1 and all(one.rate <= FAR_BELOW * min(others) for one in own)
 
 
 def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
@@ -959,7 +999,9 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: _Bes
     others = [row for row in result.nodes if row.state != "good"]
     if len(others) == 1 and 0 < len(others[0].cause) <= MOST_CAUSE:
         title = f"{title}; {others[0].host}: {others[0].cause}"
-    return [Finding("fleet.nodes", "inconclusive", title, text, {"counts": counts})]
+    # Nothing else is undecided: few nodes are no proof, and no reason to stop a job.
+    is_far = all(row.cause == beside.far.get(row.host, ("", ""))[0] for row in others)
+    return [Finding("fleet.nodes", "warn" if is_far else "inconclusive", title, text, {"counts": counts})]
 
 
 def _warning(id: str, title: str, text: str, nodes: tuple[str, ...] = ()) -> Finding:

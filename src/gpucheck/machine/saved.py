@@ -49,7 +49,7 @@ OF_REPORT = Bound(32 * 2**20, 32, 1_000_000)
 def content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     """The bytes of a regular file. Raises OSError, and Refused for anything else and for what is larger."""
     with opened(path) as file:
-        # What has a size is refused unread; what has none, as in /proc, or grows, when too much came.
+        # What has a size is refused unread; what grows, when too much came.
         size = os.fstat(file.fileno()).st_size
         data = b"" if size > most_bytes else file.read(most_bytes + 1)
     if max(size, len(data)) > most_bytes:
@@ -59,21 +59,25 @@ def content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str], *, links: bool = True) -> Iterator[BinaryIO]:
-    """A regular file, open. Raises OSError, and Refused for a directory, a pipe or a device, and for a symbolic link
-    unless `links`."""
+    """A regular file, open. Raises OSError, and Refused for a directory, a pipe, a device or a file of the kernel, and
+    for a symbolic link unless `links`."""
     # Opening alone may wait (a pipe) or do something (a tape, a watchdog).
-    _check_kind(os.stat(path, follow_symlinks=links).st_mode)
+    check_kind(os.stat(path, follow_symlinks=links))
     # In between something else may have taken its place.
     extra = getattr(os, "O_NONBLOCK", 0) | (0 if links else getattr(os, "O_NOFOLLOW", 0))
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | extra)) as file:
-        _check_kind(os.fstat(file.fileno()).st_mode)
+        check_kind(os.fstat(file.fileno()))
         yield file
 
 
-def _check_kind(mode: int) -> None:
-    if not stat.S_ISREG(mode):
+def check_kind(known: os.stat_result) -> None:
+    """Raises Refused for what is no regular file with content."""
+    if not stat.S_ISREG(known.st_mode):
         kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISLNK, "a symbolic link"))
-        raise Refused(next((name for is_one, name in kinds if is_one(mode)), "no regular file"))
+        raise Refused(next((name for is_one, name in kinds if is_one(known.st_mode)), "no regular file"))
+    # Files of /proc and /sys have no size; reading one may wait, have no end, or take what others wait for.
+    if not known.st_size:
+        raise Refused("empty, or a file of the kernel")
 
 
 def decoded(data: bytes) -> str:

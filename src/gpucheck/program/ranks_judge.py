@@ -32,6 +32,8 @@ AHEAD = 0.02
 # The verdict says in which part of the steps `MOST` of the cost arises. If that part is below `SELDOM`, one rank may
 # cause all of it without being late in most steps.
 MOST, SELDOM = 0.9, 0.15
+# Work of every n-th step is named from this share of the job's time on, and if it was seen so often.
+LEAST_PERIODIC, FEWEST_TIMES, MOST_EVERY = 0.03, 3, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Table:
 class Verdict:
     """Who holds up the job. `cost_s` is a step's cost, `late_s` by how much each rank is later than its siblings."""
 
-    outcome: Literal["straggler", "alternating", "alike", "not_decided"]
+    outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
     ranks: tuple[int, ...] = ()
     cost_s: float = 0.0
     late_s: Mapping[int, float] = field(default_factory=dict)
@@ -83,12 +85,21 @@ class Verdict:
     where: tuple[str, int] | None = None
     # In which part of the steps `MOST` of the cost arises: a rank that is seldom late may cost most.
     cost_share: float = 0.0
+    # The step from which on the rank is slower than before; None where it is compared with others.
+    since: int | None = None
+    # The rank is late in every n-th step; None where it is not.
+    every: int | None = None
+
+
+def too_few(steps: int) -> str:
+    """Say that a job is too short."""
+    return f"{steps} steps: at least {FEWEST_STEPS} are needed"
 
 
 def judge(table: Table) -> Verdict:
     """The verdict."""
     if table.steps < FEWEST_STEPS:
-        return Verdict("not_decided", reason=f"{table.steps} steps: fewer than {FEWEST_STEPS}")
+        return Verdict("not_decided", reason=too_few(table.steps))
     if len(table.ranks) < 2 or not table.calls:
         return Verdict("not_decided", reason="no collective was seen on more than one rank")
     if not table.inside and _ahead(table) > AHEAD:
@@ -103,8 +114,8 @@ def judge(table: Table) -> Verdict:
     late, lost_by_step = lateness.late, lateness.lost
     steps = sorted(lost_by_step)
     if len(steps) < FEWEST_STEPS - APART:
-        told = "collectives that all ranks wait for were seen in"
-        return Verdict("not_decided", reason=f"{told} {len(steps)} steps: fewer than {FEWEST_STEPS}")
+        reason = f"collectives that all ranks wait for were seen in {len(steps)} of {table.steps} steps"
+        return Verdict("not_decided", reason=f"{reason}: at least {FEWEST_STEPS - APART} are needed")
     series = {rank: [rows.get(step, 0.0) for step in steps] for rank, rows in late.items()}
     means = {rank: statistics.fmean(values) for rank, values in series.items()}
     # With long tails every rank's mean is beyond the median of its siblings: what they have in common names nobody.
@@ -114,8 +125,8 @@ def judge(table: Table) -> Verdict:
         for rank, mean in means.items()
     }
     least = max(LEAST_SHARE * table.step_s, LEAST_S)
-    errors = _errors(series, 1 - 2 * LEVEL / len(table.ranks))
-    named = tuple(rank for rank in sorted(late, key=lambda one: -means[one]) if beyond[rank] > max(least, errors[rank]))
+    widths = errors(series, 1 - 2 * LEVEL / len(table.ranks))
+    named = tuple(rank for rank in sorted(late, key=lambda one: -means[one]) if beyond[rank] > max(least, widths[rank]))
     lost = [lost_by_step[step] for step in steps]
     lost_s, clock_s = statistics.fmean(lost), max(_clock(table, rank) for rank in late)
     costly = sorted(sorted(steps, key=lambda step: -lost_by_step[step])[: _most(lost)])
@@ -131,18 +142,27 @@ def judge(table: Table) -> Verdict:
     weights = lateness.waited if len(costly) < len(steps) / 2 else shares
     others = max((weights[rank] for rank in late if rank not in named), default=0.0)
     alone = bool(named) and others < max(weights[rank] for rank in named) / 2
+    # A checkpoint or an evaluation of one rank: at equal distances chance makes nobody late.
+    seen = period(lost)
+    regular, few_times = _regular(lateness, [steps[at] for at in seen.places], seen.every) if seen else (None, "")
+    if regular is not None and not alone:
+        costs = lateness.costs((regular,))
+        cost = [costs.get(step, 0.0) for step in steps]
+        if statistics.fmean(cost) > max(LEAST_PERIODIC * table.step_s, LEAST_S):
+            named, alone = (regular,), True
     if alone and (len(named) == 1 or not _alternate(named, late, steps)):
         at = lateness.at[named[0]]
         where = max(at, key=at.__getitem__)
         mean, most = statistics.fmean(cost), _most(cost) / len(steps)
-        return Verdict("straggler", tuple(sorted(named)), mean, means, "", shares, where, most)
+        every = seen.every if seen is not None and named == (regular,) else None
+        return Verdict("straggler", tuple(sorted(named)), mean, means, "", shares, where, most, every=every)
     reason, top = "", max(lateness.waited, key=lateness.waited.__getitem__)
     if lost_s - clock_s > least:
         if named or lateness.waited[top] <= 0.75 * sum(lost):
             return Verdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
         few = "too few" if is_seldom else "not evenly enough"
         told = f"most of it for rank {top}, in {len(costly)} of {len(steps)} steps: {few} to tell it from chance"
-        reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {told}"
+        reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {few_times or told}"
     elif clock_s > least:
         reason = f"the hosts' clocks are compared to {clock_s * 1e3:.3g} ms: a late rank may not be seen"
     elif (apart := _apart(table) - 2 * clock_s) > 2 * least:
@@ -166,6 +186,61 @@ def _seldom(lateness: _Lateness, steps: Sequence[int]) -> tuple[int, float]:
     return top, sum(chances) / each
 
 
+def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int | None, str]:
+    """Return who is last in all of these steps, every n-th one, if that is no chance; else what is missing."""
+    ranks = [lateness.last[step][1] for step in steps if step in lateness.last]
+    top = max(ranks, key=ranks.count, default=None)
+    if top is None or ranks.count(top) < 0.9 * len(steps):
+        return None, ""
+
+    def chance(times: int) -> float:
+        # Two steps make the distance and the first the rank: the others agree with these.
+        return (1 / every) ** (times - 2) * (1 / len(lateness.late)) ** (times - 1)
+
+    needed = next(times for times in itertools.count(FEWEST_TIMES) if chance(times) < LEVEL)
+    if len(steps) >= needed:
+        return top, ""
+    told = f"most of it for rank {top} in every {ordinal(every)} step, {len(steps)} times: at least "
+    return None, f"{told}{needed * every + APART} steps are needed to tell it from chance"
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Values that stand out at equal distances: every n-th, at these places, by `extra` beyond the others."""
+
+    every: int
+    places: range
+    extra: float
+
+
+def period(values: Sequence[float]) -> Period | None:
+    """Return at which equal distances values stand out, if all there do, by more than half of what is usual there, and
+    next to none elsewhere."""
+    ordered, count = sorted(values), len(values)
+    if count < FEWEST_TIMES * 2:
+        return None
+    base, middle = stats.quantile(values, 0.25), ordered[count // 2]
+    for every in range(2, min(count // FEWEST_TIMES, MOST_EVERY) + 1):
+        for first in range(every):
+            # Nearly all places are left out by their first three.
+            if first + 2 * every >= count or min(values[first : first + 2 * every + 1 : every]) < middle:
+                continue
+            members = values[first::every]
+            extra = statistics.fmean(members) - base
+            if min(members) <= base + extra / 2 or extra <= 0:
+                continue
+            above = count - bisect.bisect_right(ordered, base + extra / 2)
+            if above - len(members) <= len(members) // 4:
+                return Period(every, range(first, count, every), extra)
+    return None
+
+
+def ordinal(number: int) -> str:
+    """`2nd`, `13th`, `21st`."""
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number // 10 % 10 == 1 else ends.get(number % 10, 'th')}"
+
+
 def _ahead(table: Table) -> float:
     """In which part of the steps a rank made the last call of the next step before all had come to that of this one."""
     ends = {(call.group, call.step): call.arrivals.values() for call in table.calls if call.waits}
@@ -186,7 +261,7 @@ def _behind_middle(ordered: Sequence[float]) -> float:
     return ordered[-1] - ordered[(len(ordered) - 1) // 2]
 
 
-def _errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, float]:
+def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, float]:
     """Return how far each rank's mean may be off at this level (t), from 8 to 16 blocks of consecutive steps.
 
     Blocks are widened until neighbours correlate little, and what correlation stays widens the error. Ranks of a job
@@ -286,13 +361,18 @@ class _Lateness:
         return {step: max(of_ranks.values()) for step, of_ranks in found.items()}
 
 
-def _lateness(table: Table) -> _Lateness:
+def releases(table: Table) -> tuple[list[Call], list[bool]]:
+    """The calls in the order in which their last rank arrived, and whether all others waited for it."""
     calls = [one for one in table.calls if len(one.arrivals) > 1]
     if not table.inside:
         # A call that ranks wait for is behind all that its ranks did before, wherever other groups are.
         calls.sort(key=lambda one: max(one.arrivals.values()))
     # Two clocks that are off make a rank seem to go on before the last has come.
-    releasing = [True] * len(calls) if table.inside else _releasing(calls, 2 * table.clock_most_s)
+    return calls, [True] * len(calls) if table.inside else _releasing(calls, 2 * table.clock_most_s)
+
+
+def _lateness(table: Table) -> _Lateness:
+    calls, releasing = releases(table)
     found = _Lateness(
         {rank: {} for rank in table.ranks},
         {},
@@ -301,8 +381,8 @@ def _lateness(table: Table) -> _Lateness:
         {rank: defaultdict(float) for rank in table.ranks},
     )
     released: dict[int, float] = {}
-    for call, releases in zip(calls, releasing, strict=True):
-        if not releases:
+    for call, is_release in zip(calls, releasing, strict=True):
+        if not is_release:
             continue
         # A group that meets for the first time: lateness from before is nobody's that can be known.
         if call.step >= APART and (table.inside or released.keys() >= call.arrivals.keys()):

@@ -211,7 +211,11 @@ def collective_page(report: Report) -> Page:
     )
     details: list[Block] = [Line(method), *measured.flag_lines(flags, len(rows))]
     answers = [measured.Answer(DeviceRef(place), text, doubtful=bool(doubt))]
-    return measured.bench_page(report, answers, [measured.table_of(rows, _COLLECTIVE_COLUMNS)], details)
+    # A collective without a row is missing in the table: what is not there is said below it.
+    left = [one for one in report.findings if one.id in ("collective.time", "collective.not_run")]
+    below = [Line(), *(Line(f"{one.title} ({one.message})") for one in left)] if left else []
+    report = replace(report, findings=tuple(one for one in report.findings if one not in left))
+    return measured.bench_page(report, answers, [measured.table_of(rows, _COLLECTIVE_COLUMNS), *below], details)
 
 
 # -- all, in one table -------------------------------------------------------------------------------------------------

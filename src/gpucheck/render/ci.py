@@ -63,7 +63,7 @@ def _rows_compared(report: Report) -> list[Finding]:
     if compared is None:
         return []
     from gpucheck.compare.comparison import gate as gated
-    from gpucheck.compare.comparison import row_label
+    from gpucheck.compare.comparison import row_label, speed_text
 
     gate = next(
         (finding for finding in report.findings if finding.id == "compare.slower" and "limit" in finding.evidence), None
@@ -74,7 +74,7 @@ def _rows_compared(report: Report) -> list[Finding]:
         verdict: Verdict = "pass" if most is None else gated(row, most)
         told = {name: value for name, value in to_json(row).items() if name not in ("name", "case") and value != []}
         where = f"{row_label(row)} on {row.new_device}"
-        found.append(Finding(where, verdict, row.change, f"{row.ratio:.3f}× the time", told))
+        found.append(Finding(where, verdict, row.change, speed_text(row.ratio), told))
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.compare.comparison import case_text, not_comparable, row_label, row_text
+from gpucheck.compare.comparison import case_text, not_comparable, row_label, row_text, speed_text
 from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.render.blocks import (
     UNKNOWN,
@@ -16,7 +16,6 @@ from gpucheck.render.blocks import (
     Line,
     Page,
     answer,
-    finding_line,
     finding_text,
     table,
     verdict_cell,
@@ -30,7 +29,7 @@ _COLUMNS = (
     Column("row", "left"),
     Column("old"),
     Column("new"),
-    Column("time, new/old"),
+    Column("speed, new/old"),
     Column("interval", "left"),
     Column("runs", keep=2),
     Column("verdict", "left"),
@@ -38,10 +37,10 @@ _COLUMNS = (
 )
 # Where these do not fit: what tells a row from the others, and a line for each.
 _NARROW = (
-    Column("row", "left", cropped=8),
+    Column("row", "left", wraps=True),
     Column("old", keep=6),
     Column("new", keep=6),
-    Column("change"),
+    Column("speed"),
     Column("verdict", "left"),
 )
 # What changed comes first.
@@ -62,9 +61,7 @@ def page(report: Report) -> Page:
     cause = changes if gate is None else gate
     if compared is None or not compared.rows:
         told = answer(cause.verdict, finding_text(cause)) if cause else None
-        # Where nothing matches, what each side has says why.
-        only = [finding_line(one) for one in report.findings if one.verdict == "info"]
-        return Page(told, only, findings=[one for one in report.findings if one.verdict != "info"], cause=cause)
+        return Page(told, findings=[one for one in report.findings if one.verdict != "info"], cause=cause)
     others = [finding for finding in report.findings if finding is not changes]
     return Page(
         _answer(compared.rows, report.summary.verdict, gate),
@@ -104,7 +101,7 @@ def _some(count: int, rows: Sequence[ComparedRow]) -> str:
 def _most(rows: Sequence[ComparedRow]) -> str:
     """The row that changed most, and by how much."""
     row = max(rows, key=_distance)
-    return f"{row_text(row, ' ')} {row.ratio:.2f}×{_between(row, ' (', ')')}"
+    return f"{row_text(row, ' ')} {speed_text(row.ratio)}{_between(row, ' (', ')')}"
 
 
 def _distance(row: ComparedRow) -> float:
@@ -114,7 +111,8 @@ def _distance(row: ComparedRow) -> float:
 def _between(row: ComparedRow, opening: str = "", closing: str = "") -> str:
     if row.ci_low is None or row.ci_high is None:
         return ""
-    return f"{opening}{row.ci_low:.2f} to {row.ci_high:.2f}{closing}"
+    low, high = (speed_text(one).removeprefix("×") for one in (row.ci_high, row.ci_low))
+    return f"{opening}{low} to {high}{closing}"
 
 
 def _subject(compared: Comparison, gate: Finding | None) -> str:
@@ -164,9 +162,13 @@ def _table(rows: Sequence[ComparedRow], gate: Finding | None) -> Block:
 
 
 def _same(rows: Sequence[ComparedRow]) -> set[str]:
-    """The keys of the case that every row has with one value; none where there is one row."""
+    """The keys of the case that every row has with one value; none where there is one row.
+
+    Pageable memory stands in each row: it is what makes a copy slow.
+    """
     first, *others = rows
-    return {key for key, value in first.case.items() if others and all(one.case.get(key) == value for one in others)}
+    keys = {key for key, value in first.case.items() if others and all(one.case.get(key) == value for one in others)}
+    return keys - {"host_memory"}
 
 
 def _label(case: Mapping[str, object], row: ComparedRow, rows: Sequence[ComparedRow]) -> str:
@@ -181,7 +183,7 @@ def _details(compared: Comparison) -> list[Block]:
     laid_out: list[Block] = [_table(_ordered(compared.rows), None), Line()] if every else []
     alpha, within = units.percent(compared.alpha), units.percent(compared.same_within)
     method = (
-        f"time new/old: below 1 is faster. Yuen's t on the logarithms of the runs' lower quartiles, {alpha} for the "
+        f"speed new/old: below 1 is slower. Yuen's t on the logarithms of the runs' lower quartiles, {alpha} for the "
         f"whole table (Holm). same: within ±{within}"
     )
     return [*laid_out, Line(method)]
@@ -202,7 +204,7 @@ def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | C
     return [
         f"{label} ({row.new_device})" if several else label,
         *figures,
-        f"{row.ratio:.2f}×",
+        speed_text(row.ratio),
         _between(row) or UNKNOWN,
         str(row.old_runs) if row.old_runs == row.new_runs else f"{row.old_runs}, {row.new_runs}",
         verdict_cell(verdict, word),

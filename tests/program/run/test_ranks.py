@@ -14,17 +14,18 @@ import socket
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpucheck.program import ranks_judge
+from gpucheck.program import ranks_judge, stages_judge
 from gpucheck.program.ranks_judge import Call, Table, Verdict
-from gpucheck.program.run import memory_peaks, ranks, recorder
+from gpucheck.program.run import memory_peaks, ranks, ranks_findings, recorder
+from gpucheck.render import blocks, text
 from gpucheck.render import run as shown
-from gpucheck.render import text
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Collector, Report
@@ -78,7 +79,7 @@ def test_a_sound_job_and_one_that_is_late_by_less_than_two_percent_name_nobody()
 
 def test_few_steps_are_not_judged() -> None:
     verdict = ranks_judge.judge(table(lambda rank, step: [STEP_S + 0.1 * (rank == 2)], steps=59))
-    assert (verdict.outcome, verdict.reason) == ("not_decided", "59 steps: fewer than 60")
+    assert (verdict.outcome, verdict.reason) == ("not_decided", "59 steps: at least 60 are needed")
     assert ranks_judge.judge(Table((0, 1), 100, STEP_S, [])).outcome == "not_decided"
 
 
@@ -157,9 +158,9 @@ def test_who_is_seldom_late_by_much_is_named_and_by_its_cost() -> None:
     )
     assert ranks_judge.judge(turns).outcome == "alternating"
     # Too few steps for an interval: all eight of the same rank of three are no chance, four are.
-    for every, expected in ((10, ("straggler", (2,))), (20, ("not_decided", ()))):
-        at = every - 1
-        late = {step: 0.3 for step in range(80) if step % every == at}
+    eight, four = (5, 17, 22, 31, 48, 57, 61, 70), (9, 22, 50, 71)
+    for places, expected in ((eight, ("straggler", (2,))), (four, ("not_decided", ()))):
+        late = dict.fromkeys(places, 0.3)
         few = table(lambda rank, step: [STEP_S + noise(rank, step) + (rank == 2) * late.get(step, 0.0)], 3)  # noqa: B023
         assert (ranks_judge.judge(few).outcome, ranks_judge.judge(few).ranks) == expected
     # Once is chance, and no turns.
@@ -167,6 +168,47 @@ def test_who_is_seldom_late_by_much_is_named_and_by_its_cost() -> None:
     assert (once.outcome, once.ranks) == ("not_decided", ())
     costs = "waiting for the last rank costs 104 ms of a step, most of it for rank 1"
     assert once.reason == f"{costs}, in 1 of 77 steps: too few to tell it from chance"
+
+
+def test_work_of_every_nth_step_is_named_with_its_period() -> None:
+    """Each fifth step of one rank was "too few" or "not evenly enough"."""
+
+    def judged(every: int, ranks_: int = 4, steps: int = 80, rank_: int = 1) -> Verdict:
+        def own(rank: int, step: int) -> list[float]:
+            return [STEP_S + noise(rank, step) + 0.3 * (rank == rank_ and step % every == every - 1)]
+
+        return ranks_judge.judge(table(own, ranks_, steps))
+
+    for every in (2, 5, 7, 20):
+        verdict = judged(every)
+        assert (verdict.outcome, verdict.ranks, verdict.every) == ("straggler", (1,), every), every
+    # Too few times to tell it from chance, with how many steps it takes.
+    few = judged(20, 2, 70)
+    assert (few.outcome, few.ranks) == ("not_decided", ())
+    assert few.reason.endswith(
+        "most of it for rank 1 in every 20th step, 3 times: at least 83 steps are needed to tell it from chance"
+    )
+    # By turns nobody, and without a pattern no period.
+    third = ranks_judge.Period(3, range(1, 9, 3), 4.0)
+    assert ranks_judge.period([1.0, 5.0, 1.0, 1.0, 5.0, 1.0, 1.0, 5.0, 1.0]) == third
+    assert ranks_judge.period([1.0, 5.0, 1.0, 5.0, 1.0, 1.0, 1.0, 5.0, 1.0]) is None
+    numbers = {2: "2nd", 3: "3rd", 5: "5th", 11: "11th", 13: "13th", 21: "21st", 112: "112th"}
+    assert {number: ranks_judge.ordinal(number) for number in numbers} == numbers
+
+
+def test_what_all_ranks_do_every_nth_step_blames_nobody(tmp_path: Path) -> None:
+    for rank in range(3):
+        lines = steps_of(rank, -1)
+        for at, row in enumerate(lines[3]["rows"]):
+            row[1] += 400 * MS * (at % 20 == 19)
+        write(tmp_path, rank, lines)
+    result = ranks.result(tmp_path)
+    assert (result.outcome, result.late) == ("alike", ())
+    finding = ranks_findings.findings(result)[-1]
+    assert (finding.id, finding.verdict) == ("run.ranks.periodic", "info")
+    assert finding.title == "every 20th step takes 400 ms longer"
+    assert finding.message == "15 % of the job, seen 4 times: an evaluation, a checkpoint or logging"
+    assert shown.ranks_page(report_of(result)).body[0] == blocks.finding_line(finding)
 
 
 def test_who_is_late_in_half_of_a_job_is_not_told_as_one_of_those_that_take_turns() -> None:
@@ -224,6 +266,9 @@ def test_by_the_time_inside_the_shortest_is_the_straggler() -> None:
 # -- files of ranks ----------------------------------------------------------------------------------------------------
 
 
+P2P = {"say": "p2p", "peers": [], "hidden": 0, "waited": 0, "waits": []}
+
+
 def write(
     folder: Path,
     rank: int,
@@ -243,7 +288,7 @@ def write(
         "at_ns": 0,
         **(more or {}),
     }
-    text_ = "".join(json.dumps(line) + "\n" for line in (head, *lines))
+    text_ = "".join(json.dumps(line) + "\n" for line in (head, P2P, *lines))
     (folder / f"rank{rank}.jsonl").write_text(text_ + '{"say": "calls", "rows": [[0, ', encoding="ascii")  # cut off
 
 
@@ -277,7 +322,7 @@ def report_of(result: RanksResult) -> Report:
     from gpucheck.report.events import Answered, Judged
 
     collector(Answered("ranks", result))
-    for finding in ranks.findings(result):
+    for finding in ranks_findings.findings(result):
         collector(Judged(finding))
     return collector.report(
         version="1", command="fleet judge", argv=(), started="2026-01-01T00:00:00Z", elapsed_s=1.0, settings=None
@@ -291,7 +336,7 @@ def test_the_late_rank_is_told_with_what_it_does(tmp_path: Path) -> None:
     assert (result.outcome, result.late, result.steps, result.activity) == ("straggler", (1,), 80, "DataLoader")
     assert result.place == "/job/train.py:31"
     assert result.activity_s == pytest.approx(0.02)
-    (finding,) = ranks.findings(result)
+    (finding,) = ranks_findings.findings(result)
     assert finding.verdict == "warn"
     assert finding.title == "rank 1 holds up the job"
     assert finding.message == (
@@ -322,7 +367,7 @@ def test_a_late_rank_stands_with_the_device_that_it_used(
         lines = steps_of(rank, 1)
         lines[0], lines[-1] = {**KIND, "name": kind}, {**lines[-1], "devices": devices}
         write(tmp_path, rank, lines)
-    (finding,) = ranks.findings(ranks.result(tmp_path))
+    (finding,) = ranks_findings.findings(ranks.result(tmp_path))
     assert finding.message.startswith(f"{who} is last ")
 
 
@@ -339,10 +384,10 @@ def test_a_cost_is_told_with_the_mean_step_and_the_steps_in_which_it_arises(tmp_
         if rank == 0:
             lines[3]["rows"] += [[row[0] + (n + 1) * 10 * MS, 10 * MS, *row[2:]] for n in range(20)]
         write(tmp_path, rank, lines)
-    (finding,) = ranks.findings(ranks.result(tmp_path))
+    (finding,) = ranks_findings.findings(ranks.result(tmp_path))
     assert finding.message.startswith(
         "rank 1 (cpu, node1) is last in 60 % of steps and costs 31.4 ms of a step of 151 ms, "
-        "90 % of it in 10 % of steps"
+        "in every 10th step: a checkpoint, an evaluation or logging"
     )
 
 
@@ -352,11 +397,11 @@ def test_the_clock_of_a_late_ranks_gpu_is_told_beside_its_siblings(tmp_path: Pat
         lines[-1]["sm_clock_hz"] = 1.2e9 if rank == 1 else 1.7e9
         write(tmp_path, rank, lines)
     told = "; its GPU's clock is 1200 MHz, its siblings' 1700 MHz"
-    assert ranks.findings(ranks.result(tmp_path))[0].message.endswith("longer than on its siblings" + told)
+    assert ranks_findings.findings(ranks.result(tmp_path))[0].message.endswith("longer than on its siblings" + told)
     lines[-1]["sm_clock_hz"] = 1.25e9  # of both neighbours: nothing that tells it from them
     for rank in (0, 2):
         write(tmp_path, rank, lines)
-    assert "clock" not in ranks.findings(ranks.result(tmp_path))[0].message
+    assert "clock" not in ranks_findings.findings(ranks.result(tmp_path))[0].message
 
 
 def test_files_of_two_jobs_blame_nobody(tmp_path: Path) -> None:
@@ -463,16 +508,16 @@ def test_ranks_that_wrote_nothing_are_named(tmp_path: Path) -> None:
     # Those that wrote are alike: they may all wait for the third.
     for rank in range(2):
         write(tmp_path, rank, steps_of(rank, -1))
-    (finding,) = ranks.findings(ranks.result(tmp_path))
+    (finding,) = ranks_findings.findings(ranks.result(tmp_path))
     assert (finding.verdict, finding.message) == ("inconclusive", "2 of 3 ranks wrote here")
     write(tmp_path, 1, steps_of(1, 1))
-    (finding,) = ranks.findings(ranks.result(tmp_path))
+    (finding,) = ranks_findings.findings(ranks.result(tmp_path))
     assert (finding.verdict, finding.message.endswith("; 2 of 3 ranks wrote here")) == ("warn", True)
     # A file of its own, but no call in it, of a group whose members are not known.
     for rank in range(3):
         lines = [line | ({"rows": []} if line["say"] == "calls" and rank == 2 else {}) for line in steps_of(rank, -1)]
         write(tmp_path, rank, [line for line in lines if line["say"] != "group"])
-    (finding,) = ranks.findings(ranks.result(tmp_path))
+    (finding,) = ranks_findings.findings(ranks.result(tmp_path))
     assert (finding.verdict, finding.message) == ("inconclusive", "collectives of 2 of 3 ranks were seen")
 
 
@@ -493,24 +538,149 @@ def test_who_waits_in_a_group_of_its_own_for_a_rank_without_a_record_is_not_blam
     assert (result.outcome, result.late, result.reason) == ("not_decided", (), "3 of 4 ranks wrote here")
 
 
-def test_of_ranks_that_are_late_together_one_may_receive_from_the_other(tmp_path: Path) -> None:
-    def told(late: int, p2p: int) -> tuple[str, str, str]:
+def test_a_late_rank_is_not_named_where_sends_and_receives_are_not_in_the_record(tmp_path: Path) -> None:
+    """Who is late may only wait for a message: NCCL's waits are the device's, and older files have no count."""
+
+    def told(p2p: int, counted: bool) -> tuple[str, str]:
         for rank in range(3):
-            lines = steps_of(rank, rank if rank >= late else -1)
+            lines = steps_of(rank, 1)
             lines[2]["p2p"] = p2p
             write(tmp_path, rank, lines)
-        (finding,) = ranks.findings(ranks.result(tmp_path))
-        return finding.verdict, finding.title, finding.message
+            if not counted:
+                path = tmp_path / f"rank{rank}.jsonl"
+                path.write_text(path.read_text().replace(json.dumps(P2P) + "\n", ""))
+        result = ranks.result(tmp_path)
+        assert result.late == ((1,) if (p2p, counted) == (0, True) else ())
+        return ranks_findings.findings(result)[0].verdict, result.reason
 
-    verdict, title, message = told(1, 0)
-    assert (verdict, title) == ("warn", "ranks 1 and 2, or one of them, hold up the job")
-    assert "ranks 1 and 2 are last in 100 % of steps and cost 20." in message and "; if one receives" in message
-    verdict, title, message = told(1, 80)
-    assert (verdict, title) == ("inconclusive", "ranks 1 and 2 are late together")
-    assert message.endswith("; 240 sends and receives are not judged: a late rank may wait in one for another")
-    verdict, title, message = told(2, 80)
-    assert (verdict, title) == ("warn", "rank 2 holds up the job") and "; 240 sends" in message
-    assert "sends" not in told(2, 0)[2]
+    assert told(0, True) == ("warn", "")
+    assert told(80, True) == ("inconclusive", "ranks send and receive with NCCL: who waits for whom is in no record")
+    assert told(0, False) == ("inconclusive", "sends and receives were not counted on all ranks")
+
+
+def pipeline(
+    folder: Path,
+    own_ms: Callable[[int, int], float],
+    *,
+    world: int = 4,
+    replicas: int = 1,
+    counts: Mapping[int, Sequence[Sequence[int]]] | None = None,
+    more: Mapping[str, Any] | None = None,
+    buckets: bool = False,
+) -> RanksResult:
+    """Ranks of stages that send to each other in steps of 100 ms. What a rank does not work it waits for messages; with
+    `buckets` for its siblings instead, in calls that Python does not wait for."""
+    for rank in range(world):
+        stage = rank // replicas
+        peers = [one for one in (rank - replicas, rank + replicas) if 0 <= one < world]
+        calls, steps = [], []
+        for step in range(80):
+            own = int((own_ms(rank, step) + noise(rank, step) * 1e3) * MS)
+            end = (step + 1) * 100 * MS
+            slowest = max(own_ms(one, step) for one in range(world) if one // replicas == stage)
+            arrives = end - 10 * MS - (int(slowest * MS) - own if buckets else 0)
+            calls.append([0, step + 1, arrives])
+            waits = 100 * MS - own - (max(end - 10 * MS - arrives, 0) if buckets else 0)
+            steps.append([end, 100 * MS, 0, 0, 0, 0, 0, 0, 0, waits, waits])
+        siblings = [one for one in range(world) if one // replicas == stage]
+        group = f"stage{stage}" if replicas > 1 else "0"
+        told = P2P | {"peers": (counts or {}).get(rank, [[peer, 80, 80] for peer in peers])}
+        lines: list[dict[str, Any]] = [
+            KIND | {"group": group},
+            {"say": "group", "name": group, "ranks": siblings if replicas > 1 else [*range(world)]},
+            {"say": "calls", "lost": 0, "p2p": 0, "rows": calls},
+            {"say": "steps", "rows": steps},
+            told | {"waited": 0 if buckets else 80} | dict(more or {}),
+            {"say": "end", "exit": 0, "at_ns": 10**10, "steps": 80, "lines": [], "devices": []},
+        ]
+        write(folder, rank, lines, world=world)
+    return ranks.result(folder)
+
+
+def test_a_pipelines_busiest_stage_is_named_without_blame(tmp_path: Path) -> None:
+    alike = pipeline(tmp_path, lambda rank, step: 40.0 + rank)
+    assert (alike.outcome, alike.late, alike.busiest) == ("alike", (), ())
+    (finding,) = ranks_findings.findings(alike)
+    assert (finding.verdict, finding.title) == ("pass", "no rank holds up the job")
+    assert "each rank's own work takes 39.9 ms to 43.1 ms" in finding.message and "a slow link" in finding.message
+    busy = pipeline(tmp_path, lambda rank, step: 60.0 if rank == 2 else 40.0)
+    assert (busy.outcome, busy.late, busy.busiest) == ("busiest", (), (2,))
+    (finding,) = ranks_findings.findings(busy)
+    assert (finding.verdict, finding.title) == ("info", "rank 2 is the busiest stage: more work, or slower")
+    assert finding.message == ("own work takes 59.9 ms of a step of 100 ms, that of the other ranks 39.9 ms to 40.1 ms")
+    assert [row.own_s for row in busy.ranks] == pytest.approx([0.04, 0.04, 0.06, 0.04], abs=1e-3)
+    assert "own work, ms" in text.markdown_page(report_of(busy))
+    # Half of the stages are not busy beside the others: one of two is.
+    assert pipeline(tmp_path, lambda rank, step: 40.0 if rank == 2 else 60.0).busiest == ()
+
+
+def test_a_rank_of_a_pipeline_is_slower_than_its_siblings_or_than_before(tmp_path: Path) -> None:
+    slow = pipeline(tmp_path, lambda rank, step: 50.0 if rank == 3 else 40.0, replicas=2)
+    assert (slow.outcome, slow.late, slow.busiest) == ("straggler", (3,), ())
+    (finding,) = ranks_findings.findings(slow)
+    assert (finding.verdict, finding.title) == ("warn", "rank 3 is slower than its siblings of the same stage")
+    # Both of a stage: that is its work.
+    assert pipeline(tmp_path, lambda rank, step: 50.0 if rank > 1 else 40.0, replicas=2).busiest == (2, 3)
+    # DDP waits for its buckets in C++: what the sibling waited there is not its own work.
+    slow = pipeline(tmp_path, lambda rank, step: 50.0 if rank == 3 else 40.0, replicas=2, buckets=True)
+    assert [round(row.own_s or 0.0, 3) for row in slow.ranks] == [0.04, 0.04, 0.04, 0.05]
+    assert slow.late == (3,)
+
+
+def test_a_rank_that_becomes_slower_is_held_against_its_own_earlier_steps() -> None:
+    def judged(own: Callable[[int, int], float], grows: bool = True) -> Verdict:
+        rows = {rank: [0.04 + noise(rank, step) + own(rank, step) for step in range(80)] for rank in range(4)}
+        steps = [0.1 + 0.02 * (grows and step >= 45) for step in range(80)]
+        peers = {rank: [rank - 1, rank + 1] for rank in range(4)}
+        return stages_judge.judge(stages_judge.Pipeline(rows, steps, peers, [frozenset(range(4))]))
+
+    verdict = judged(lambda rank, step: 0.02 * (rank == 1 and step >= 45))
+    assert (verdict.outcome, verdict.ranks, verdict.since) == ("straggler", (1,), 49)
+    assert verdict.cost_s == pytest.approx(0.02)
+    # All become slower; one does, and no step takes longer; one does now and then.
+    assert judged(lambda rank, step: 0.02 * (step >= 45)).outcome == "alike"
+    assert judged(lambda rank, step: 0.02 * (rank == 1 and step >= 45), grows=False).ranks == ()
+    assert judged(lambda rank, step: 0.03 * (rank == 1 and step >= 45 and step % 2)).since is None
+
+
+def test_stages_are_those_whose_ranks_exchange_with_siblings() -> None:
+    def of(peers: Mapping[int, Sequence[int]], *groups: Sequence[int]) -> list[tuple[int, ...]]:
+        own = {rank: [0.1] for rank in peers}
+        return stages_judge.stages(stages_judge.Pipeline(own, [0.1], peers, [frozenset(one) for one in groups]))
+
+    assert of({0: [2], 1: [3], 2: [0], 3: [1]}, (0, 1), (2, 3), (0, 1, 2, 3)) == [(0, 1), (2, 3)]
+    # Tied weights: the first and the last stage share a group.
+    assert of({0: [1], 1: [0, 2], 2: [1]}, (0, 2)) == [(0,), (1,), (2,)]
+    assert of({0: [1], 1: [0, 2], 2: [1, 3], 3: [2]}, (0, 3), (0, 1, 2, 3)) == [(0,), (1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "more", "reason"),
+    [
+        ({1: [[0, 80, 79], [2, 80, 80]]}, {}, "rank 0 sent 80 messages to rank 1, which received 79"),
+        ({1: [[0, 80, 80], [2, 80, 80], [-1, 0, 1]]}, {}, "rank 0 sent 80 messages to rank 1, which received 161"),
+        (
+            None,
+            {"hidden": 3},
+            "rank 0 waited for 3 of its sends and receives in another thread, by asking repeatedly, or never: its own "
+            "time is unknown",
+        ),
+    ],
+)
+def test_a_message_that_is_not_seen_at_both_ends_decides_nothing(
+    counts: Mapping[int, Sequence[Sequence[int]]] | None, more: Mapping[str, Any], reason: str, tmp_path: Path
+) -> None:
+    result = pipeline(tmp_path, lambda rank, step: 60.0 if rank == 2 else 40.0, counts=counts, more=more)
+    assert (result.outcome, result.busiest, result.reason) == ("not_decided", (), reason)
+    # From anybody: which peer it was is not known, how many is.
+    any_ = {1: [[0, 80, 0], [2, 80, 80], [-1, 0, 80]]}
+    assert pipeline(tmp_path, lambda rank, step: 60.0 if rank == 2 else 40.0, counts=any_).busiest == (2,)
+
+
+def test_sends_and_receives_before_the_first_steps_change_nothing(tmp_path: Path) -> None:
+    for rank in range(3):
+        write(tmp_path, rank, [P2P | {"peers": [[1 - rank, 1, 1]] if rank < 2 else []}, *steps_of(rank, 1)])
+    assert ranks.result(tmp_path).late == (1,)
 
 
 def test_what_keeps_a_job_from_being_judged_is_told_as_it_is(tmp_path: Path) -> None:
@@ -523,7 +693,7 @@ def test_what_keeps_a_job_from_being_judged_is_told_as_it_is(tmp_path: Path) -> 
         return ranks.result(tmp_path).reason
 
     # A process that ends at once takes with it what was not yet read.
-    assert told(0, 40) == "40 steps: fewer than 60"
+    assert told(0, 40) == "40 steps: at least 60 are needed"
     assert told(0, 80) == "a record of 0 of 80 steps: the rest was lost with a process"
     assert told(80, 80, "reduce").startswith("no collective was seen for which all ranks wait")
 
@@ -532,7 +702,7 @@ def test_a_record_without_an_end_is_told_as_one(tmp_path: Path) -> None:
     """The folder was full: of 80 steps 54 were written, and no word of the others."""
     for rank in range(3):
         write(tmp_path, rank, steps_of(rank, -1, 54)[: 4 if rank else 5])
-    reason = "54 steps: fewer than 60; the record of ranks 1 and 2 has no end"
+    reason = "54 steps: at least 60 are needed; the record of ranks 1 and 2 has no end"
     assert ranks.result(tmp_path).reason == reason
 
 
@@ -560,7 +730,7 @@ def test_of_two_known_ranks_that_differ_neither_is_blamed(tmp_path: Path) -> Non
         write(tmp_path, rank, [kind, GROUP, {"say": "calls", "lost": 0, "p2p": 0, "rows": [[0, 1, MS]]}])
     found = ranks.result(tmp_path)
     assert found.mismatch is not None and (found.mismatch.ranks, found.mismatch.has_majority) == ((1, 2), False)
-    (told,) = [finding for finding in ranks.findings(found) if finding.id == "run.ranks.mismatch"]
+    (told,) = [finding for finding in ranks_findings.findings(found) if finding.id == "run.ranks.mismatch"]
     assert told.title == "ranks 1 and 2 make different calls" and ": rank 1 makes all_reduce [[16]]" in told.message
     assert ", rank 2 all_reduce [[2, 4]]" in told.message
 
@@ -595,7 +765,7 @@ def test_a_gpu_whose_number_no_launcher_told_has_none(tmp_path: Path) -> None:
     for rank in range(3):
         lines = [KIND | {"name": "nccl:all_reduce"}, *steps_of(rank, 1)[1:]]
         write(tmp_path, rank, lines, more={"local_rank": ""})
-    assert ranks.findings(ranks.result(tmp_path))[0].message.startswith("rank 1 (cuda, node1) is last")
+    assert ranks_findings.findings(ranks.result(tmp_path))[0].message.startswith("rank 1 (cuda, node1) is last")
 
 
 def hang(folder: Path, state: str, frames: Sequence[Any], *, goes_on: bool = False) -> RanksResult:
@@ -620,7 +790,7 @@ def test_a_hang_tells_who_is_missing_and_where(tmp_path: Path) -> None:
     result = hang(tmp_path, "S (sleeping)", frames)
     assert result.hang is not None
     assert (result.hang.inside, result.hang.missing, result.hang.call.number) == ((0, 2), (1,), 2)
-    finding = ranks.findings(result)[0]
+    finding = ranks_findings.findings(result)[0]
     assert (finding.verdict, finding.title) == ("fail", "the job hangs: rank 1 missing")
     assert finding.message == (
         "ranks 0 and 2 wait in all_reduce number 2 of group 0 for 5.00 s; rank 1 is at /job/load.py:12"
@@ -633,7 +803,7 @@ def test_a_hang_tells_who_is_missing_and_where(tmp_path: Path) -> None:
     silent = ranks.result(tmp_path)
     assert silent.hang is not None
     assert (silent.hang.missing, silent.hang.unknown) == ((), (1,))
-    assert "rank 1 did not answer, rank 1 is at /job/load.py:12" in ranks.findings(silent)[0].message
+    assert "rank 1 did not answer, rank 1 is at /job/load.py:12" in ranks_findings.findings(silent)[0].message
     # It was at work in the call itself, perhaps, when it was ended: nobody knows what it had not handed on.
     hang(tmp_path, "", frames)
     with open(tmp_path / "rank1.jsonl", "r+") as file:
@@ -645,13 +815,21 @@ def test_a_hang_tells_who_is_missing_and_where(tmp_path: Path) -> None:
     died = ranks.result(tmp_path)
     assert died.hang is not None and (died.hang.missing, died.hang.unknown) == ((), (1,))
     told = "rank 1 did not answer, rank 1 had ended by SIGABRT at /job/load.py:12"
-    assert told in ranks.findings(died)[0].message
+    assert told in ranks_findings.findings(died)[0].message
     # It ended before the call, without an error.
     hang(tmp_path, "", [])
     with open(tmp_path / "rank1.jsonl", "a") as file:
         file.write("\n" + json.dumps(end | {"exit": 0}) + "\n")
-    assert "; rank 1 had ended with exit 0" in ranks.findings(ranks.result(tmp_path))[0].message
-    stopped = ranks.findings(hang(tmp_path, "T (stopped)", []))[0]
+    left = ranks_findings.findings(ranks.result(tmp_path))[0]
+    assert (left.title, left.fix) == ("the job hangs: rank 1 left early", ranks_findings.UNEVEN)
+    assert left.message.endswith("; rank 1 left after 1 step and ended with exit 0")
+    # A signal ended it before.
+    hang(tmp_path, "", [])
+    with open(tmp_path / "rank1.jsonl", "a") as file:
+        file.write("\n" + json.dumps(end | {"exit": -15}) + "\n")
+    title = ranks_findings.findings(ranks.result(tmp_path))[0].title
+    assert title == "the job hangs: rank 1 was ended by SIGTERM"
+    stopped = ranks_findings.findings(hang(tmp_path, "T (stopped)", []))[0]
     assert "rank 1 is stopped (SIGSTOP or a debugger)" in stopped.message
 
 
@@ -685,7 +863,7 @@ def in_groups(folder: Path, waits: Sequence[tuple[str, ...]], groups: Mapping[st
         where = {"say": "where", "frames": [["/job/train.py", 10 + rank, "<module>"]]}
         write(folder, rank, [*kinds, *of, calls, pending, where], world=len(waits))
     (folder / "hang").write_text(f"{100 * MS} 5.0")
-    return next(one for one in ranks.findings(ranks.result(folder)) if one.id == "run.ranks.hang")
+    return next(one for one in ranks_findings.findings(ranks.result(folder)) if one.id == "run.ranks.hang")
 
 
 def test_who_waits_in_another_call_itself_is_not_to_blame_for_a_hang(tmp_path: Path) -> None:
@@ -732,7 +910,9 @@ def test_all_ranks_in_a_call_are_not_cleared_where_roots_and_orders_are_unknown(
             kind = KIND | {"name": f"gloo:{names[rank % len(names)]}"}
             write(tmp_path, rank, [kind, GROUP, calls, {"say": "pending", "hang": True, "rows": [[0, 2]]}])
         (tmp_path / "hang").write_text(f"{10 * MS} 5.0")
-        return next(one for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.hang").message
+        return next(
+            one for one in ranks_findings.findings(ranks.result(tmp_path)) if one.id == "run.ranks.hang"
+        ).message
 
     assert told("all_reduce").endswith("all ranks are in it: the network or the devices, not one rank's program")
     possible = "all ranks are in a call of this name: another root, other sizes or another order are possible"
@@ -743,7 +923,7 @@ def test_all_ranks_in_a_call_are_not_cleared_where_roots_and_orders_are_unknown(
 
 
 def test_a_wait_that_came_to_its_end_is_no_hang(tmp_path: Path) -> None:
-    finding = ranks.findings(hang(tmp_path, "", [], goes_on=True))[0]
+    finding = ranks_findings.findings(hang(tmp_path, "", [], goes_on=True))[0]
     assert (finding.id, finding.verdict) == ("run.ranks.hang", "warn")
 
 
@@ -763,17 +943,17 @@ def test_a_hang_stays_the_answer_where_its_timeout_ended_the_job(tmp_path: Path)
                 file.write("\n" + "".join(json.dumps(line) + "\n" for line in answers))
         return ranks.result(tmp_path)
 
-    finding, *others = ranks.findings(ends(1))
+    finding, *others = ranks_findings.findings(ends(1))
     assert (finding.verdict, finding.title) == ("fail", "the job hangs: rank 1 missing")
     # Whose timeout came first is no cause: rank 0 was told as the one that ended first.
     assert [one.id for one in others] == ["run.ranks.straggler"]
     # What killed one that waited is.
-    assert "out-of-memory killer" in ranks.findings(ends(-signal.SIGKILL))[1].message
-    assert ranks.findings(ends(-signal.SIGSEGV))[1].id == "run.ranks.ended"
+    assert "out-of-memory killer" in ranks_findings.findings(ends(-signal.SIGKILL))[1].message
+    assert ranks_findings.findings(ends(-signal.SIGSEGV))[1].id == "run.ranks.ended"
     # One that had ended before the ranks were asked may be.
-    assert [one.id for one in ranks.findings(ends(1, (1, 2)))][1] == "run.ranks.ended"
+    assert [one.id for one in ranks_findings.findings(ends(1, (1, 2)))][1] == "run.ranks.ended"
     # Nothing came after the call, and all ended well.
-    finding = ranks.findings(ends(0))[0]
+    finding = ranks_findings.findings(ends(0))[0]
     assert (finding.verdict, finding.title) == ("warn", "the job waited for rank 1")
 
 
@@ -786,10 +966,10 @@ def test_a_rank_that_left_early_stays_the_cause_of_a_hang_that_its_timeout_ended
         asked = {"say": "process", "state": "R (running)"}
         with open(tmp_path / f"rank{rank}.jsonl", "a") as file:
             file.write("\n" + "".join(json.dumps(line) + "\n" for line in ([end] if rank == 1 else [asked, end])))
-    found = {one.id: one for one in ranks.findings(ranks.result(tmp_path))}
-    assert found["run.ranks.hang"].title == "the job hangs: rank 1 missing"
+    found = {one.id: one for one in ranks_findings.findings(ranks.result(tmp_path))}
+    assert found["run.ranks.hang"].title == "the job hangs: rank 1 left early"
     assert found["run.ranks.ended"].title.startswith("rank 1 had ended with exit 0")
-    assert found["run.ranks.ended"].fix == ranks.UNEVEN
+    assert found["run.ranks.ended"].fix == ranks_findings.UNEVEN
 
 
 def test_who_failed_first_is_told(tmp_path: Path) -> None:
@@ -802,7 +982,7 @@ def test_who_failed_first_is_told(tmp_path: Path) -> None:
             "lines": [],
         }
         write(tmp_path, rank, [KIND, GROUP, end])
-    finding = next(one for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
+    finding = next(one for one in ranks_findings.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
     assert finding.title == "rank 1 ended first, by SIGKILL"
     assert finding.message.startswith(
         "after 7 steps; ranks 0 and 2 failed after it; often the system's out-of-memory killer"
@@ -824,7 +1004,39 @@ def ended(
             "lost_peer": lost_peer,
         }
         write(folder, rank, [KIND, GROUP, *([] if code is None else [end])], world=world, hosts=hosts)
-    return next(one for one in ranks.findings(ranks.result(folder)) if one.id == "run.ranks.ended")
+    return next(one for one in ranks_findings.findings(ranks.result(folder)) if one.id == "run.ranks.ended")
+
+
+def test_what_ranks_raised_is_told_by_class_and_line_and_alike_ones_together(tmp_path: Path) -> None:
+    def told(*raised: Sequence[Any], lost: Sequence[int] = (), codes: Mapping[int, int] | None = None) -> Finding:
+        for rank, error in enumerate(raised):
+            end = {"say": "end", "exit": (codes or {}).get(rank, 1), "at_ns": 10 + rank, "steps": 7, "lines": []}
+            more = {"raised": error or None, "lost_peer": rank in lost}
+            write(tmp_path, rank, [KIND, GROUP, end | more], world=len(raised))
+        return next(one for one in ranks_findings.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
+
+    bad = ["ValueError", "bad label 17\nmore", "/job/train.py", 31]
+    finding = told(*[["ValueError", f"bad label {rank}", "/job/train.py", 31] for rank in range(4)])
+    assert finding.title == "all 4 ranks raised ValueError at /job/train.py:31"
+    assert finding.message == "bad label 0; after 7 steps"
+    error = {"type": "ValueError", "message": "bad label 0", "place": "/job/train.py:31"}
+    assert finding.evidence == {"raised": [{"ranks": [0, 1, 2, 3], **error}]}
+    # The launcher ended the last before it came to its error.
+    finding = told(bad, bad, bad, (), codes={3: -15})
+    assert finding.title == "ranks 0–2 raised ValueError at /job/train.py:31"
+    assert finding.message == "bad label 17; after 7 steps; rank 3 failed after them"
+    # One alone, and who was connected with it.
+    gone = ["RuntimeError", "Connection closed by peer", "/job/train.py", 40]
+    (tmp_path / "rank3.jsonl").unlink()
+    finding = told(gone, bad, gone, lost=(0, 2))
+    assert finding.title == "rank 1 ended first, exit 1"
+    assert finding.message == (
+        "ValueError at /job/train.py:31: bad label 17; after 7 steps; ranks 0 and 2 failed after it; ranks 0 and 2 "
+        "raised RuntimeError at /job/train.py:40"
+    )
+    assert [one["ranks"] for one in finding.evidence["raised"]] == [[0, 2], [1]] and finding.evidence["rank"] == 1
+    # A handler of the program's, which exits as shells say it.
+    assert told((), bad, codes={0: 143}).title == "rank 0 ended first, exit 143 (SIGTERM)"
 
 
 def test_a_rank_whose_error_says_that_another_was_gone_is_not_the_first(tmp_path: Path) -> None:
@@ -861,7 +1073,7 @@ def test_an_error_of_the_programs_own_connection_is_none_of_a_lost_peer(
             with open(job.path, "a") as file:
                 file.write("\n")
             job.ended(-6 if error is None else 1, 7, [], None, error)
-        return next(one.title for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
+        return next(one.title for one in ranks_findings.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
 
     assert first("ConnectionResetError", "[Errno 104] Connection reset by peer") == "rank 0 ended first, exit 1"
     assert first("RuntimeError", "s3: Connection reset by peer: shard-17.tar") == "rank 0 ended first, exit 1"
@@ -879,7 +1091,7 @@ def test_who_ended_a_job_that_hangs_is_not_told_as_its_cause(tmp_path: Path) -> 
         with open(tmp_path / f"rank{rank}.jsonl", "a") as file:
             end: dict[str, Any] = {"say": "end", "exit": -15, "at_ns": 10**10 + rank, "steps": 1, "lines": []}
             file.write("\n" + json.dumps(end) + "\n")
-    assert "run.ranks.ended" not in [one.id for one in ranks.findings(ranks.result(tmp_path))]
+    assert "run.ranks.ended" not in [one.id for one in ranks_findings.findings(ranks.result(tmp_path))]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -913,7 +1125,7 @@ def test_a_damaged_line_is_left_out_as_one_that_is_cut_off(tmp_path: Path) -> No
         write(tmp_path, rank, [*good, *(damaged if rank else [])], world=2)
     (tmp_path / "hang").write_text("1 inf", encoding="ascii")
     result = ranks.result(tmp_path)
-    assert [one.id for one in ranks.findings(result)] == ["run.ranks.straggler"]
+    assert [one.id for one in ranks_findings.findings(result)] == ["run.ranks.straggler"]
     assert result.world == 10**6
 
 
@@ -926,14 +1138,14 @@ def test_a_file_of_a_start_before_this_one_blames_nobody(tmp_path: Path) -> None
         write(tmp_path, rank, lines, more={"at_ns": 0 if rank == 2 else 10 * MS})
     result = ranks.result(tmp_path)
     assert ([one.rank for one in result.ranks], result.world) == ([0, 1], 3)
-    assert [one.id for one in ranks.findings(result)] == ["run.ranks.straggler"]
+    assert [one.id for one in ranks_findings.findings(result)] == ["run.ranks.straggler"]
 
 
 def test_who_failed_first_is_unknown_where_the_clocks_of_hosts_were_not_compared(tmp_path: Path) -> None:
     for rank in range(3):
         end: dict[str, Any] = {"say": "end", "exit": rank > 0, "at_ns": 10 + rank, "steps": 7, "lines": []}
         write(tmp_path, rank, [KIND, GROUP, end], hosts=True)
-    finding = next(one for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
+    finding = next(one for one in ranks_findings.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
     unknown = "which of them was first is unknown: the clocks of the hosts could not be compared"
     assert (finding.title, finding.message, finding.evidence) == ("ranks 1 and 2 failed", unknown, {})
 
@@ -953,7 +1165,7 @@ def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: P
             }
             answer: dict[str, Any] = {"say": "pending", "rows": []}
             write(tmp_path, rank, [*lines, *([answer] if is_complete else [])])
-        (finding,) = (one for one in ranks.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
+        (finding,) = (one for one in ranks_findings.findings(ranks.result(tmp_path)) if one.id == "run.ranks.ended")
         assert ("drop_last" in (finding.fix or "")) == finding.title.startswith("rank 1 ")
         return f"{finding.title}: {finding.message}"
 
@@ -1096,6 +1308,56 @@ def test_the_recorder_hands_on_what_is_new_and_says_what_was_overwritten(tmp_pat
     assert made.timeout_s == 60
 
 
+def test_sends_and_receives_are_counted_by_peer_and_their_waits_timed() -> None:
+    class Work:
+        def wait(self) -> bool:
+            time.sleep(0.002)
+            return True
+
+        def is_completed(self) -> bool:
+            return True
+
+        get_future = is_completed
+
+    class Group:
+        group_name = "0"
+
+        def send(self, tensors: list[Any], peer: int, tag: int) -> Work:
+            return Work()
+
+        recv = send
+
+        def recv_anysource(self, tensors: list[Any], tag: int) -> Work:
+            return Work()
+
+    plain = Work.wait
+    made, group = recorder.Exchanges(), Group()
+    made.install(types.SimpleNamespace(ProcessGroup=Group, Work=Work))
+    assert Work.wait is plain  # a job without sends and receives pays nothing
+    Work().wait()
+    for _ in range(2):
+        assert group.send([], 1, 0).wait() and group.recv([], 2, 0).wait()
+    group.recv_anysource([], 0).wait()
+    group.send([], 1, 0)  # nobody waits for it: what is sent costs the sender nothing
+    told = made.told()
+    assert sorted(told["peers"]) == [[-1, 0, 1], [1, 3, 0], [2, 0, 2]]
+    assert (told["hidden"], told["waited"], told["waits"]) == (0, 0, [])
+    assert made.p2p_ns == made.blocked_ns > 0
+    # A collective's wait is one for other ranks too.
+    Work().wait()
+    told = made.told()
+    assert (told["waited"], len(told["waits"]), made.blocked_ns > made.p2p_ns) == (1, 1, True)
+    # Asked again and again, in another thread, and never: how long it was waited for is not known.
+    asked = group.recv([], 1, 0)
+    assert asked.is_completed()
+    elsewhere = group.recv([], 1, 0)
+    thread = threading.Thread(target=elsewhere.wait)
+    thread.start()
+    thread.join()
+    group.recv([], 1, 0)
+    assert made.told()["hidden"] == 3
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="jobs of several ranks are looked at on POSIX systems")
 def test_the_offset_of_a_clock_is_half_a_round_trip_or_better() -> None:
     with socket.socket() as server:
@@ -1166,6 +1428,17 @@ def test_real_jobs(fault: str, request: pytest.FixtureRequest) -> None:
     document = made.job(fault, (1,), 0.04, world=3, steps=70, step_s=0.05, python=python)
     is_right, said = made.right(fault, document)
     assert is_right, said or document["screen"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="torchrun with signals, as on clusters")
+def test_a_real_pipeline(request: pytest.FixtureRequest) -> None:
+    """Two stages in the order 1F1B, of which the second sleeps 24 ms longer in a step."""
+    made = benchmark()
+    arguments = ["stage", "70", "0.024", "1f1b", "1", "1"]
+    document = made.launched(made.PIPELINE, arguments, 2, None, request.getfixturevalue("preloaded").python)
+    result = document["results"]["ranks"]
+    assert (result["outcome"], result["late"], result["busiest"]) == ("busiest", [], [1]), document["screen"]
 
 
 def test_a_verdict_of_nobody_has_no_ranks() -> None:

@@ -186,7 +186,8 @@ def together(seen: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[F
     if not rows:
         return []
     largest = judging.largest_collectives(rows)
-    return [_result(rows), *_speed(largest), *_expected(largest)]
+    is_whole = all(one.parts.get("collective") == "" for one in seen)
+    return [_result(rows, is_whole=is_whole), *_speed(largest), *_expected(largest)]
 
 
 def findings(seen: Seen) -> list[Finding]:
@@ -202,8 +203,11 @@ def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
 JUDGE = Judge(findings, headlines, together=together)
 
 
-def _result(rows: Sequence[Measurement]) -> Finding:
-    """Return whether every rank's data is right, in every run; the ranks that got wrong data, and whom it came from."""
+def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
+    """Return whether every rank's data is right, in every run; the ranks that got wrong data, and whom it came from.
+
+    Where the benchmark was cut short only what was measured is verified.
+    """
     comparisons = []
     wrong: list[dict[str, Any]] = []
     for row in rows:
@@ -214,7 +218,9 @@ def _result(rows: Sequence[Measurement]) -> Finding:
             wrong += [{"row": label(row), **{key: one[key] for key in _TOLD}} for one in bad]
     if not wrong:
         fix = judging.RERUN
-        return judging.verification("collective.result", comparisons, "", fix, sound_title="all results verified")
+        measured = ", ".join(dict.fromkeys(row.case["collective"] for row in rows))
+        title = "all results verified" if is_whole else f"verified: {measured}"
+        return judging.verification("collective.result", comparisons, "", fix, sound_title=title)
     several = len({one["host"] for one in wrong}) > 1 or rows[0].case["hosts"] > 1
     by_rank: dict[int, list[dict[str, Any]]] = judging.by(lambda one: one["rank"], wrong)
     told = []

@@ -343,7 +343,7 @@ def command(
     try:
         why = run.every_row()
     except pulse.OutOfTime:
-        emit(Skipped(devices.out_of_time("collective", "some rows were not measured", device)))
+        emit(Skipped(run.unmeasured()))
         why = "time"
     finally:
         group.stop()
@@ -403,6 +403,9 @@ class _Run:
     facts: Facts
     deadline: float
     ready: list[Line] = field(default_factory=list)
+    # The rows that are to be measured, and those that came to an end, measured or not.
+    todo: list[tuple[str, int]] = field(default_factory=list)
+    ended: set[tuple[str, int]] = field(default_factory=set)
 
     @property
     def kind(self) -> str:
@@ -412,27 +415,29 @@ class _Run:
         """Measure every row; why not, as `Finished` says it: empty, `time`, or `fault` where one failed."""
         if not self._begin():
             return "fault"
-        todo = self._todo()
-        left_out: list[str] = []
+        todo = self.todo = self._todo()
+        left_out = False
         failures: Counter[str] = Counter()
         # By collective: the size before, and what a call of it took.
         before: dict[str, tuple[int, float]] = {}
         for done, (collective, size) in enumerate(todo):
             name = f"{collective}, {units.capacity(size)}"
             if failures[collective] > 1:
+                self.ended.add((collective, size))
                 continue
             left_s = self.deadline - time.monotonic()
             last_size, last_s = before.get(collective, (size, 0.0))
             # Small arrays all take a call's latency.
             needs_s = CALLS * last_s * max(size / max(last_size, LATENCY_BYTES), 1.0)
             if done and left_s <= needs_s:
-                left_out.append(name)
+                left_out = True
                 continue
             self.emit(Progress(name, done, len(todo)))
             for_s = min(max(left_s / (len(todo) - done) - ROW_S, LEAST_S), MOST_S)
             request = {"collective": collective, "size": size, "for_s": for_s}
             answers = self.group.ask(request, self.options.limit_s)
             lines = [one.line for one in answers if one.line is not None]
+            self.ended.add((collective, size))
             if len(lines) == self.group.world:
                 one = self._row(collective, size, lines)
                 self.emit(Measured(one))
@@ -457,10 +462,22 @@ class _Run:
             if not goes_on:
                 return "fault"
         if left_out:
-            what = f"{len(left_out)} of {len(todo)} rows were not measured"
-            finding = devices.out_of_time("collective", what, self.ids[0])
-            self.emit(Skipped(replace(finding, evidence={"rows": left_out})))
+            self.emit(Skipped(self.unmeasured()))
         return "fault" if failures else "time" if left_out else ""
+
+    def unmeasured(self) -> Finding:
+        """Name what there was no time for: collectives of which there is no row, else rows."""
+        left = [one for one in self.todo if one not in self.ended]
+        seen = {collective for collective, _ in self.ended}
+        missing = [one for one in dict.fromkeys(name for name, _ in self.todo) if one not in seen]
+        if not self.todo:  # the ranks did not come together in time
+            missing = list(self.options.collectives)
+        rows = f"{len(left)} of {len(self.todo)} rows were not measured"
+        title = f"{', '.join(missing)}: not measured" if missing else rows
+        finding = devices.out_of_time("collective", title, self.ids[0])
+        told = f"{finding.message}: {rows}" if missing and self.todo else finding.message
+        evidence = {"rows": [f"{name}, {units.capacity(size)}" for name, size in left], "missing": missing}
+        return replace(finding, message=told, evidence=evidence)
 
     def _begin(self) -> bool:
         """Start the ranks; False where they do not come together."""

@@ -27,7 +27,7 @@ from gpucheck.errors import FAILED, UNDECIDED, CannotLook, UsageError
 from gpucheck.machine.child import LineChild, Program, interpreter_argv, python_argv
 from gpucheck.measure.telemetry import Watch
 from gpucheck.program.options import STEPS, Device, RunOptions
-from gpucheck.program.run import counters, judge, ranks
+from gpucheck.program.run import counters, judge, ranks, ranks_findings
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
@@ -225,7 +225,7 @@ def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -
             emit(Judged(Finding("run.ranks.straggler", "skip", "the ranks' files could not be read", str(error))))
         if together is not None:
             emit(Answered("ranks", together))
-            for finding in ranks.findings(together):
+            for finding in ranks_findings.findings(together):
                 emit(Judged(finding))
     if failure is not None:
         emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not measure the program", failure)))

@@ -1,4 +1,4 @@
-"""The ranks of a job: a file for each, what they come to together, and the findings. Free of torch.
+"""The ranks of a job: a file for each, and what they come to together. Free of torch.
 
 Every rank appends lines of JSON to its own file in a folder that all share, so that what ends one costs nothing that
 it had written. What is read may be cut off at any place: a line that is none is left out.
@@ -22,20 +22,28 @@ import statistics
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpucheck import units
 from gpucheck.errors import CannotLook
 from gpucheck.machine import launcher
-from gpucheck.program import ranks_judge
-from gpucheck.program.ranks_judge import Call, Table
+from gpucheck.program import ranks_judge, stages_judge
+from gpucheck.program.ranks_judge import Call, Table, Verdict
 from gpucheck.program.run import judge
+from gpucheck.program.run.ranks_findings import FLUSH_S, findings, names
 from gpucheck.report.codec import visible
-from gpucheck.report.finding import Finding, Verdict
-from gpucheck.report.results.run import Collective, JobHang, JobMismatch, JobRank, RanksResult, RunError
+from gpucheck.report.results.run import (
+    Collective,
+    JobHang,
+    JobMismatch,
+    JobRank,
+    PeriodicWork,
+    RankError,
+    RanksResult,
+    RunError,
+)
 
 # The recorder's own size, where the user has not set one. Each torch warns of the name that is not its own.
 SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -46,25 +54,17 @@ ENTRIES = 4096
 ASKED_S, READ_S, ENDED_S = 3.0, 5.0, 8.0
 # Ranks of a job end within seconds of each other; a launcher that ends them all gives them 30 s.
 PATIENCE_S = 10.0
-# Two ticks of the recorder's thread, and its reading.
-FLUSH_S = 1.5
-# Between a rank's last collective and the end of its process torch and Python clean up.
-LEFT_NS = 5 * 10**9
-# By these a user or a scheduler ends a job, and a launcher the ranks that are left.
-_FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
-UNEVEN = "give all ranks equally many batches (DistributedSampler, drop_last=True), or use torch's Join context"
+# Of what a rank raised.
+MOST_TEXT = 500
 MOST_BYTES = 512 * 2**20
-_TIMES = ("data", "copies", "waits", "backward", "optimizer", "gc", "queued")
-# GPUs of one part differ by a few percent in the clock that they reach with the same power.
-SLOW_CLOCK = 0.95
+# Of these `blocked` are all waits for other ranks that Python sees, and `p2p` those in sends and receives.
+_TIMES = ("data", "copies", "waits", "backward", "optimizer", "gc", "queued", "blocked", "p2p")
 # Clocks of servers may run off by this much between two readings, and NTP moves one by no more unless it sets it anew.
 DRIFT, SLEW = 50e-6, 500e-6
 # Every rank of such a call waits for the last; the others have a root that does not.
 _WAITED = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier|all_?to_?all", re.IGNORECASE)
 # Of these all ranks must give as many elements.
 _EQUAL = re.compile(r"all_?reduce|broadcast|_(all_?gather|reduce_?scatter)_base|:reduce$", re.IGNORECASE)
-# All ranks in one of these, with the same elements, are in the same call: a root and unequal parts are not recorded.
-_ALIKE = re.compile(r"all_?reduce|barrier|_(all_?gather|reduce_?scatter)_base", re.IGNORECASE)
 _FILE = re.compile(r"rank(\d{1,6})\.jsonl")
 
 
@@ -155,7 +155,8 @@ class Job:
         # The program's own connections fail alike: gloo's error has its file, torch's other ones have a class.
         of_torch = error and re.match(r"(?s)RuntimeError: .*gloo|Dist\w*Error: ", f"{error.kind}: {error.text}")
         lost_peer = error and of_torch and launcher.LOST_PEER.search(error.text)
-        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": bool(lost_peer)})
+        raised = None if error is None else [error.kind, error.text[:MOST_TEXT], error.file, error.line]
+        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": bool(lost_peer), "raised": raised})
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)
@@ -319,11 +320,19 @@ class Read:
     exit: int | None = None
     ended_ns: int | None = None
     lost_peer: bool = False
+    raised: RankError | None = None
     done: int = 0
     devices: list[str] | None = None
     sm_clock_hz: float | None = None
     lost: int = 0
     p2p: int = 0
+    # Whether sends and receives were counted; by peer how many of each (-1: from anybody), and those whose waits were
+    # not timed. Of collectives: how many Python waited for, and the long waits (when they began, how long in ns).
+    has_counted: bool = False
+    peers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    hidden: int = 0
+    waited: int = 0
+    waits: list[tuple[int, int]] = field(default_factory=list)
     failed: str = ""
     # Where a group was made again its numbers begin anew.
     _made: dict[str, int] = field(default_factory=dict)
@@ -374,7 +383,13 @@ class Read:
             for row in line["rows"]:
                 self._call(*map(int, row[:3]), *row[3:])
         elif say == "steps":
-            self.steps += [[int(one) for one in row] for row in line["rows"] if len(row) == 2 + len(_TIMES)]
+            # Those of a gpucheck that did not time waits have no columns for them.
+            rows = ([int(one) for one in row] + [0, 0] * (len(row) == _P2P_AT - 1) for row in line["rows"])
+            self.steps += [row for row in rows if len(row) == 2 + len(_TIMES)]
+        elif say == "p2p":
+            self.peers = {int(peer): (int(sent), int(received)) for peer, sent, received in line["peers"]}
+            self.hidden, self.waited, self.has_counted = int(line["hidden"]), int(line["waited"]), True
+            self.waits += [(int(at), int(spent)) for at, spent in line["waits"]]
         elif say == "clock":
             self.clocks.append((int(line["at_ns"]), int(line["offset_ns"]), int(line["error_ns"])))
         elif say == "pending" and not self.has_answered:
@@ -395,6 +410,10 @@ class Read:
             used = line.get("devices")
             self.devices = None if used is None else [visible(str(one)) for one in used]
             self.lost_peer = bool(line.get("lost_peer"))
+            if line.get("raised"):
+                what, said, file, at = line["raised"]
+                where = None if file is None else judge.at(visible(str(file)), int(at), os.getcwd())
+                self.raised = RankError(type=visible(str(what)), message=visible(str(said))[:MOST_TEXT], place=where)
         elif say == "failed":
             self.failed = visible(str(line["why"]))
 
@@ -491,7 +510,7 @@ def read(folder: Path) -> list[Read]:
         members = {one.groups[name] for one in alike}
         if len(members) > 1 and sum(map(len, members)) == len(set().union(*members)):
             for one in alike:
-                one.rename(name, f"{name} ({_names(one.groups[name])})")
+                one.rename(name, f"{name} ({names(one.groups[name])})")
     return ranks
 
 
@@ -508,26 +527,33 @@ def result(folder: Path) -> RanksResult:
     by_rank = {one.rank: one for one in ranks}
     has_inside = any(one.inside for one in ranks)
     table, positions = _table(ranks, has_inside=has_inside)
-    verdict = ranks_judge.judge(table)
+    own = _own(ranks, table)
+    verdict = _of_exchanges(ranks, table, own) or ranks_judge.judge(table)
+    # Who is late may only have waited for a message.
+    if verdict.ranks and not own and not all(one.has_counted or one.is_of_nccl for one in ranks):
+        verdict = Verdict("not_decided", reason="sends and receives were not counted on all ranks")
     reason = verdict.reason
     # Those that were seen may all wait for one that was not, or some of them in a group of their own.
     seen = len({rank for call in table.calls for rank in call.arrivals})
-    if seen < world and (verdict.outcome == "alike" or _may_wait_unseen(ranks)):
+    if seen < world and not own and (verdict.outcome == "alike" or _may_wait_unseen(ranks)):
         reason = f"collectives of {seen} of {world} ranks were seen"
     done = min((one.steps_made for one in ranks), default=0)
     if table.steps < ranks_judge.FEWEST_STEPS <= done:
         reason = f"a record of {table.steps} of {done} steps: the rest was lost with a process"
     elif table.steps < done < ranks_judge.FEWEST_STEPS:
-        reason = f"{done} steps: fewer than {ranks_judge.FEWEST_STEPS}"
+        reason = ranks_judge.too_few(done)
     if reason != verdict.reason:
-        verdict = ranks_judge.Verdict("not_decided")
+        verdict = Verdict("not_decided")
     if reason and (cut := [one.rank for one in ranks if one.exit is None]):
-        reason += f"; the record of {_names(cut)} has no end"
+        reason += f"; the record of {names(cut)} has no end"
     if len(ranks) < world and verdict.outcome == "not_decided":
         reason = f"{len(ranks)} of {world} ranks wrote here"
     means = {one.rank: _means(one) for one in ranks}
     activity, activity_s, place = _activity(verdict, means, by_rank, positions.get(verdict.where or ("", 0)))
     decided = verdict.outcome in ("straggler", "alternating")
+    times: dict[int, dict[str, Any]] = {
+        rank: {f"{name}_s": mean.get(name) for name in (*_ACTIVITIES, "backward")} for rank, mean in means.items()
+    }
     return RanksResult(
         world=world,
         outcome=verdict.outcome,
@@ -535,10 +561,13 @@ def result(folder: Path) -> RanksResult:
         arrival="inside" if has_inside else "host issue" if any(one.is_of_nccl for one in ranks) else "arrival",
         steps=table.steps,
         step_s=table.step_s or None,
-        late=verdict.ranks,
+        late=verdict.ranks if decided else (),
         cost_s=verdict.cost_s if decided else None,
-        last_share=sum(verdict.shares[rank] for rank in verdict.ranks) if decided else None,
-        p2p=sum(one.p2p for one in ranks),
+        last_share=sum(verdict.shares[rank] for rank in verdict.ranks) if decided and verdict.shares else None,
+        p2p=sum(one.p2p + sum(map(sum, one.peers.values())) for one in ranks),
+        busiest=verdict.ranks if verdict.outcome == "busiest" else (),
+        since=verdict.since,
+        periodic=_periodic(ranks, table, verdict),
         cost_share=verdict.cost_share if verdict.outcome == "straggler" else None,
         activity=activity,
         activity_s=activity_s,
@@ -551,10 +580,13 @@ def result(folder: Path) -> RanksResult:
                 steps=one.steps_made,
                 late_s=verdict.late_s.get(one.rank),
                 last_share=verdict.shares.get(one.rank),
-                **{f"{name}_s": means[one.rank].get(name) for name in (*_ACTIVITIES, "backward")},
+                **times[one.rank],
+                own_s=statistics.fmean(own[one.rank]) if own else None,
+                p2p_s=means[one.rank].get("p2p") if own else None,
                 sm_clock_hz=one.sm_clock_hz,
                 exit=one.exit,
                 lost_peer=one.lost_peer,
+                raised=one.raised,
                 ended_ns=one.on_rank_0(one.ended_ns),
                 state=one.state or None,
                 place=_place(one),
@@ -579,13 +611,11 @@ def _may_wait_unseen(ranks: Sequence[Read]) -> bool:
 def _not_seen(ranks: Sequence[Read], world: int) -> Iterator[str]:
     missing = sorted(set(range(world)) - {one.rank for one in ranks})
     if missing:
-        yield f"{_names(missing)} wrote nothing here: give all ranks one folder with --output DIR/"
+        yield f"{names(missing)} wrote nothing here: give all ranks one folder with --output DIR/"
     yield from sorted({one.failed for one in ranks if one.failed})
     if lost := sum(one.lost for one in ranks):
         yield f"{lost} collectives that were recorded and overwritten between two readings"
-    if p2p := sum(one.p2p for one in ranks):
-        yield f"{p2p} sends and receives, which are not judged"
-    yield "replays of CUDA graphs, members of coalesced calls, gloo's sends and receives"
+    yield "replays of CUDA graphs, members of coalesced calls, waits in sends and receives of NCCL"
 
 
 def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tuple[str, int], _Place | None]]:
@@ -640,6 +670,107 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
     return Table(tuple(one.rank for one in ranks), steps, step_s, calls, errors, has_inside, most_s), positions
 
 
+# -- sends and receives ------------------------------------------------------------------------------------------------
+
+_STEP_AT, _BLOCKED_AT, _P2P_AT = 1, 2 + _TIMES.index("blocked"), 2 + _TIMES.index("p2p")
+# A wait below it explains no lateness.
+_LEAST_WAIT_S = 5e-4
+
+
+def _of_exchanges(ranks: Sequence[Read], table: Table, own: Mapping[int, Sequence[float]]) -> Verdict | None:
+    """The verdict of a job whose ranks send to each other in its steps; None for another.
+
+    In such a job a rank that is late at a collective may have waited for a message: arrivals name nobody.
+    """
+    if any(one.p2p for one in ranks) or (own and any(one.is_of_nccl for one in ranks)):
+        reason = "ranks send and receive with NCCL: who waits for whom is in no record"
+        return Verdict("not_decided", reason=reason)
+    if not own:
+        return None
+    if reason := _unseen(ranks):
+        return Verdict("not_decided", reason=reason)
+    if max(table.clock_error_s.values(), default=0.0) > ranks_judge.LEAST_S:
+        return Verdict("not_decided", reason="the clocks of the hosts could not be compared well enough")
+    rows = [one.steps[ranks_judge.APART : table.steps] for one in ranks]
+    durations = [statistics.fmean(row[_STEP_AT] for row in step) / 1e9 for step in zip(*rows, strict=True)]
+    callers = {group.partition("#")[0] for one in ranks for group, _ in one.calls}
+    groups = {frozenset(members) for one in ranks for name, members in one.groups.items() if name in callers}
+    peers = {one.rank: frozenset(one.peers) - {-1} for one in ranks}
+    return stages_judge.judge(stages_judge.Pipeline(own, durations, peers, groups))
+
+
+def _unseen(ranks: Sequence[Read]) -> str:
+    """Return what of the sends and receives was not seen at both ends; empty where all were."""
+    by_rank = {one.rank: one for one in ranks}
+    for one in ranks:
+        if not one.has_counted:
+            return f"the sends and receives of rank {one.rank} were not counted"
+        if one.exit is None:
+            return f"the record of rank {one.rank} has no end"
+        if one.hidden:
+            how = "in another thread, by asking repeatedly, or never"
+            return f"rank {one.rank} waited for {one.hidden} of its sends and receives {how}: its own time is unknown"
+    for one in ranks:
+        sent = {rank: other.peers.get(one.rank, (0, 0))[0] for rank, other in by_rank.items()}
+        received = {peer: count for peer, (_, count) in one.peers.items()}
+        others = sorted((set(sent) | set(received)) - {-1})
+        if -1 in received:
+            short = sum(sent.values()) - sum(received.values())
+            who = next(iter(others), one.rank) if short else None
+        else:
+            who = next((peer for peer in others if sent.get(peer, 0) != received.get(peer, 0)), None)
+        if who is not None:
+            told = f"rank {who} sent {sent.get(who, 0)} messages to rank {one.rank}, which received"
+            return f"{told} {sum(received.values()) if -1 in received else received.get(who, 0)}"
+    return ""
+
+
+def _own(ranks: Sequence[Read], table: Table) -> dict[int, list[float]]:
+    """Each rank's time in each step without its waits for others; empty where steps have no sends and receives.
+
+    Python sees its own waits. DDP waits for its buckets in C++: these waits follow from the arrivals of all ranks.
+    """
+    rows = {one.rank: one.steps[ranks_judge.APART : table.steps] for one in ranks}
+    if not any(row[_P2P_AT] for each in rows.values() for row in each):
+        return {}
+    own = {rank: [(row[_STEP_AT] - row[_BLOCKED_AT]) / 1e9 for row in each] for rank, each in rows.items()}
+    starts = min((created for one in ranks for _, created in one.calls.values()), default=0)
+    made = Counter(rank for call in table.calls if call.step >= ranks_judge.APART for rank in call.arrivals)
+    waits = {
+        one.rank: sorted((at - starts) / 1e9 + one.offset(at)[0] for at, _ in one.waits)
+        for one in ranks
+        if one.waited < 0.9 * made[one.rank]
+    }
+    for call, is_waited in zip(*ranks_judge.releases(table), strict=True):
+        last = max(call.arrivals.values())
+        for rank, at in call.arrivals.items():
+            step = call.step - ranks_judge.APART
+            if not is_waited or step < 0 or rank not in waits or last - at < _LEAST_WAIT_S:
+                continue
+            seen = bisect.bisect(waits[rank], at)
+            if seen == len(waits[rank]) or waits[rank][seen] > last:
+                own[rank][step] -= last - at
+    return own
+
+
+def _periodic(ranks: Sequence[Read], table: Table, verdict: Verdict) -> PeriodicWork | None:
+    """Work that makes every n-th step longer, where it costs enough of the job."""
+    if table.steps < ranks_judge.FEWEST_STEPS:
+        return None
+    rows = [one.steps[ranks_judge.APART : table.steps] for one in ranks]
+    durations = [statistics.fmean(row[_STEP_AT] for row in step) / 1e9 for step in zip(*rows, strict=True)]
+    if (seen := ranks_judge.period(durations)) is None or sum(durations) <= 0:  # of a damaged file
+        return None
+    share = len(seen.places) * seen.extra / sum(durations)
+    if share <= ranks_judge.LEAST_PERIODIC:
+        return None
+    who = verdict.ranks if verdict.every == seen.every else ()
+    return PeriodicWork(every=seen.every, extra_s=seen.extra, share=share, times=len(seen.places), ranks=who)
+
+
+# -- what a rank does --------------------------------------------------------------------------------------------------
+
+
 def _means(one: Read) -> dict[str, float]:
     """A step's mean times in seconds, without the first steps; empty where none were seen."""
     rows = one.steps[ranks_judge.APART :]
@@ -663,7 +794,7 @@ _ACTIVITIES = {
 
 
 def _activity(
-    verdict: ranks_judge.Verdict,
+    verdict: Verdict,
     means: Mapping[int, Mapping[str, float]],
     by_rank: Mapping[int, Read],
     at: _Place | None,
@@ -789,202 +920,10 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path) -> JobHang | None:
     return JobHang(
         call=_collective(by_rank[first[key][1]], key),
         waited_s=waited_s,
+        at_ns=marked_ns,
         inside=tuple(sorted(inside[key])),
         missing=tuple(sorted(absent[key])),
         unknown=tuple(sorted(members[key] - inside[key] - known)),
         waiting=tuple(sorted(absent[key] & waiting)),
         resumed=resumed,
     )
-
-
-# -- findings ----------------------------------------------------------------------------------------------------------
-
-
-def findings(found: RanksResult) -> list[Finding]:
-    """The findings, the worst first."""
-    return [*filter(None, (_of_mismatch(found), _of_hang(found), _of_end(found))), _of_ranks(found)]
-
-
-def _names(ranks: Iterable[int]) -> str:
-    """`rank 3`, `ranks 0, 2 and 5`, `ranks 0–3`."""
-    listed = sorted(ranks)
-    if not listed:
-        return "no rank"
-    if len(listed) == 1:
-        return f"rank {listed[0]}"
-    if len(listed) > 2 and listed[-1] - listed[0] == len(listed) - 1:
-        return f"ranks {listed[0]}–{listed[-1]}"
-    last = f"{len(listed) - 8} more" if len(listed) > 8 else str(listed.pop())
-    return f"ranks {', '.join(map(str, listed[:8]))} and {last}"
-
-
-def _call(call: Collective) -> str:
-    where = f" at {call.place}" if call.place else ""
-    return f"{call.name} {call.sizes}{where}"
-
-
-def _of_mismatch(found: RanksResult) -> Finding | None:
-    seen = found.mismatch
-    if seen is None:
-        return None
-    title = f"{_names(seen.ranks)}{' and the others' * seen.has_majority} make different calls"
-    who, one = _names(seen.ranks) if seen.has_majority else "some", "makes" if len(seen.ranks) == 1 else "make"
-    others = "others"
-    if len(seen.ranks) == 2 and not seen.has_majority:
-        (who, others), one = (f"rank {rank}" for rank in seen.ranks), "makes"
-    made = f"{who} {one} {_call(seen.call)}, {others} {_call(seen.expected)}"
-    message = f"call {seen.call.number} of group {seen.call.group}: {made}"
-    fix = "make the same collectives in the same order on all ranks: a branch may depend on the rank or its data"
-    return Finding("run.ranks.mismatch", "fail", title, message, {"ranks": list(seen.ranks)}, fix)
-
-
-def _of_hang(found: RanksResult) -> Finding | None:
-    seen = found.hang
-    if seen is None:
-        return None
-    rows = {one.rank: one for one in found.ranks}
-    other = found.mismatch
-    # Where they make different calls, not all wait in this one.
-    is_other = other is not None and (other.call.group, other.call.number) == (seen.call.group, seen.call.number)
-    call = f"{'call' if is_other else seen.call.name} number {seen.call.number} of group {seen.call.group}"
-    where = f" at {seen.call.place}" if seen.call.place and not is_other else ""
-    waits = f"{_names(seen.inside)} {'waits' if len(seen.inside) == 1 else 'wait'} in {call}{where}"
-    parts = [f"rank {rank}{_found(rows[rank], seen) or ' has not come to it'}" for rank in seen.missing[:4]]
-    if seen.unknown:
-        places = [f"rank {rank}{told}" for rank in seen.unknown if rank in rows and (told := _found(rows[rank], seen))]
-        parts.append(", ".join((f"{_names(seen.unknown)} did not answer", *places[:4])))
-    if not parts and other is not None:
-        parts.append("the ranks do not make the same calls")
-    elif not parts and _ALIKE.search(seen.call.name):
-        parts.append("all ranks are in it: the network or the devices, not one rank's program")
-    elif not parts:
-        parts.append("all ranks are in a call of this name: another root, other sizes or another order are possible")
-    message = f"{waits} for {units.duration(seen.waited_s)}; {'; '.join(parts)}"
-    evidence = {"missing": list(seen.missing), "inside": list(seen.inside)}
-    if seen.resumed:
-        title = f"the job waited for {_names(seen.missing)}" if seen.missing else "the job waited"
-        return Finding("run.ranks.hang", "warn", title, message + "; it went on later", evidence)
-    title, fix = f"the job hangs: {_names(seen.missing)} missing" if seen.missing else "the job hangs", None
-    if seen.waiting and seen.waiting == (*seen.missing, *seen.unknown):
-        title = "the job hangs: ranks wait for each other in different collectives"
-        fix = "make them in one order on all ranks, whatever their group"
-    return Finding("run.ranks.hang", "fail", title, message, evidence, fix)
-
-
-def _found(row: JobRank, hang: JobHang) -> str:
-    """How a rank was found at a hang; empty where nothing is known."""
-    if row.rank in hang.waiting:
-        return f" waits in another collective{f' at {row.place}' * bool(row.place)}"
-    if (row.state or "").startswith(("T", "t")):
-        return " is stopped (SIGSTOP or a debugger)"
-    place = f" is at {row.place}" if row.place else ""
-    if row.exit is None or row.state is not None or (row.exit >= 0 and place):  # it was alive then
-        return place
-    return f" had ended {'with ' * (row.exit >= 0)}{_how(row.exit)}{place.replace(' is', '', 1)}"
-
-
-def _how(code: int) -> str:
-    """`exit 1`, `by SIGKILL`."""
-    return f"exit {code}" if code >= 0 else f"by {judge.signal_name(code)}"
-
-
-def _of_end(found: RanksResult) -> Finding | None:
-    """Who ended first, where the job failed: the others fail because of it."""
-    failed = [one for one in found.ranks if one.exit]
-    if not failed:
-        return None
-    failed.sort(key=lambda one: one.ended_ns or 0)
-    # A launcher ends the others, and who says that another rank was gone is none of the causes.
-    causes = [one for one in failed if not one.lost_peer and (one is failed[0] or one.exit != -signal.SIGTERM)]
-    first, *alike = causes or failed
-    code = first.exit or 0
-    # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
-    left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
-    # Who waited in the call when the ranks were asked ends by its timeout, or by whoever ended the job that hung.
-    # Another signal, as the out-of-memory killer's or a crash's, is a cause of its own.
-    waited = not left and first.state is not None and (code > 0 or -code in (signal.SIGABRT, *_FROM_OUTSIDE))
-    hang = found.hang
-    if hang and not hang.resumed and ((waited and first.rank in hang.inside) or code == -signal.SIGTERM):
-        return None
-    why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
-    others = [one.rank for one in failed if one is not first]
-    after = f"; {_names(others)} failed after it" if others else ""
-    message = f"after {first.steps} steps{after}{why}"
-    title, evidence = f"rank {first.rank} ended first, {_how(code)}", {"rank": first.rank}
-    gone = set(range(found.world)) - {one.rank for one in found.ranks if one.exit is not None}
-    is_signalled = -code in _FROM_OUTSIDE and all(one.lost_peer or one.exit == code for one in failed)
-    ends = [one.ended_ns for one in failed if one.exit == code and one.ended_ns is not None]
-    if gone and (first.lost_peer or is_signalled):
-        how = f"{'were' if others else 'was'} ended {_how(code)}"
-        if any(one.lost_peer for one in failed):
-            how = "failed because another rank was gone"
-        title = f"{_names(one.rank for one in failed)} {how}"
-        message, evidence = f"after {first.steps} steps; how {_names(gone)} ended is in no record", {}
-    elif alike and any(one.ended_ns is None for one in (first, *alike)):
-        title = f"{_names(one.rank for one in (first, *alike))} failed"
-        message = f"which of them was first is unknown: the clocks of the hosts could not be compared{why}"
-        evidence = {}
-    # A launcher ends the others once the first has handed on what it had done.
-    elif is_signalled and len(ends) == found.world and max(ends) - min(ends) < FLUSH_S * 1e9:
-        title = f"all ranks were ended {_how(code)}"
-        message = f"after {first.steps} steps, by a user, the scheduler or --end-on-hang: no rank failed first"
-        evidence = {}
-    if not left or (code < 0 and code != -signal.SIGABRT):  # NCCL's watchdog aborts
-        return Finding("run.ranks.ended", "warn", title, message, evidence)
-    who, steps = _names(one.rank for one in left), min(one.steps for one in left)
-    title = f"{who} had ended with exit 0 while the others still made collectives"
-    message = f"after {steps} steps; {_names([first.rank, *others])} probably failed because of it"
-    return Finding("run.ranks.ended", "warn", title, message, {"rank": left[0].rank}, UNEVEN)
-
-
-def _of_ranks(found: RanksResult) -> Finding:
-    verdicts: dict[str, Verdict] = {"straggler": "warn", "alternating": "info", "alike": "pass"}
-    verdict = verdicts.get(found.outcome, "inconclusive")
-    evidence = {"late": list(found.late), "cost_s": found.cost_s}
-    name = "run.ranks.straggler"
-    if found.outcome == "not_decided":
-        return Finding(name, verdict, "which rank holds up the job is inconclusive", found.reason, evidence)
-    step = units.duration(found.step_s or 0.0)
-    if found.outcome == "alike":
-        counted = f"{found.world} ranks, {found.steps} steps of {step}"
-        return Finding(name, verdict, "no rank holds up the job", counted, evidence)
-    cost = units.duration(found.cost_s or 0.0)
-    # Another rank may be later still.
-    among = f"; {len(found.ranks)} of {found.world} ranks wrote here" if len(found.ranks) < found.world else ""
-    if found.outcome == "alternating":
-        who = f", usually {_names(found.late)}" if found.late else ""
-        message = f"waiting for the last rank costs {cost} of a step of {step}{who}{among}"
-        return Finding(name, verdict, "ranks take turns in being last", message, evidence)
-    one = next(row for row in found.ranks if row.rank == found.late[0])
-    where = ", ".join(filter(None, (one.device, one.host)))
-    who = f"rank {one.rank} ({where})" if len(found.late) == 1 else _names(found.late)
-    is_last = f"{'is' if len(found.late) == 1 else 'are'} last{' to issue' * (found.arrival == 'host issue')}"
-    share = units.percent(found.last_share or 0.0)
-    message = f"{who} {is_last} in {share} of steps and cost{'s' * (len(found.late) == 1)} {cost} of a step of {step}"
-    if found.cost_share is not None and found.cost_share < 0.5:
-        message += f", {units.percent(ranks_judge.MOST)} of it in {units.percent(found.cost_share)} of steps"
-    if found.activity is not None:
-        what = f"{found.activity} at {found.place}" if found.place else found.activity
-        if found.activity_s is None:
-            message += f"; it is late in {what}"
-        else:
-            message += f"; before it, {what} takes {units.duration(found.activity_s)} longer than on its siblings"
-    message += _slow_clock(one, [row for row in found.ranks if row.rank not in found.late]) + among
-    title = f"{_names(found.late)} {'holds' if len(found.late) == 1 else 'hold'} up the job"
-    # Who is late with others may only receive what the first of them sends. gloo's are in no record.
-    if found.p2p:
-        message += f"; {found.p2p} sends and receives are not judged: a late rank may wait in one for another"
-        if len(found.late) > 1:
-            return Finding(name, "inconclusive", f"{_names(found.late)} are late together", message, evidence)
-    elif len(found.late) > 1 and found.arrival == "arrival":
-        title = f"{_names(found.late)}, or one of them, hold up the job"
-        message += "; if one receives from another with recv(), which gloo does not record, it only waits"
-    return Finding(name, verdict, title, message, evidence)
-
-
-def _slow_clock(late: JobRank, others: Sequence[JobRank]) -> str:
-    """What a late rank's GPU clock is below its siblings', as text."""
-    known = [row.sm_clock_hz for row in others if row.sm_clock_hz is not None]
-    if late.sm_clock_hz is None or not known or late.sm_clock_hz >= SLOW_CLOCK * (usual := statistics.median(known)):
-        return ""
-    return f"; its GPU's clock is {late.sm_clock_hz / 1e6:.0f} MHz, its siblings' {usual / 1e6:.0f} MHz"

@@ -384,13 +384,23 @@ class DryResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankError:
+    """An exception that ended a rank: its class, its text, and the user's line."""
+
+    type: str
+    message: str
+    place: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRank:
     """One rank. `late_s` is how much later than its siblings it is in a step, `last_share` in which part of the steps
     it is last. The times are means of a step; None: not known. `state` is the kernel's word for its process at a hang,
     `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `sm_clock_hz`
     is its GPU's while kernels ran. `device` is what it used; several are joined by commas. `left_early`: it ended
     without an error, and others of a group of its made more collectives there. `lost_peer`: its error says that another
-    rank was gone."""
+    rank was gone. `raised` is the exception that ended it. `own_s` is a step without all waits for other ranks and
+    `p2p_s` the waits in sends and receives, in a job that has these in its steps."""
 
     rank: int
     host: str
@@ -412,6 +422,9 @@ class JobRank:
     sm_clock_hz: float | None = None
     left_early: bool = False
     lost_peer: bool = False
+    raised: RankError | None = None
+    own_s: float | None = None
+    p2p_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,7 +441,7 @@ class Collective:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHang:
     """A collective in which `inside` wait and to which `missing` have not come: of these `waiting` are in another one,
-    which waits too. `resumed`: they came later."""
+    which waits too. `resumed`: they came later. `at_ns` is when a rank saw it, after the epoch."""
 
     call: Collective
     waited_s: float
@@ -437,6 +450,7 @@ class JobHang:
     unknown: tuple[int, ...]
     resumed: bool
     waiting: tuple[int, ...] = ()
+    at_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,14 +467,28 @@ class JobMismatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodicWork:
+    """Work of every n-th step, as an evaluation or a checkpoint: such a step takes `extra_s` longer than the others,
+    which is `share` of the job's time. `ranks` do it, none if all do or if it is unknown who does."""
+
+    every: int
+    extra_s: float
+    share: float
+    times: int
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RanksResult:
     """A job's ranks. `late` are those that hold it up, for `cost_s` of each step of `step_s`; `activity` is what takes
     `activity_s` longer there than on siblings, at `place`. `arrival` says what the times are: arrivals, when the host
     issued the calls (NCCL), or the time inside them. `cost_share` is in which part of the steps nine tenths of the cost
-    arise. `p2p` counts sends and receives, which are not judged (gloo's are not recorded)."""
+    arise. `p2p` counts sends and receives. In a job with these in its steps arrivals name nobody: `busiest` are the
+    ranks of the stage that works longest by itself, without blame, and a late rank is slower than the siblings of its
+    stage, or than itself before step `since`."""
 
     world: int
-    outcome: Literal["straggler", "alternating", "alike", "not_decided"]
+    outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
     reason: str
     arrival: Literal["arrival", "host issue", "inside"]
     steps: int
@@ -477,3 +505,6 @@ class RanksResult:
     not_seen: tuple[str, ...]
     cost_share: float | None = None
     p2p: int = 0
+    busiest: tuple[int, ...] = ()
+    since: int | None = None
+    periodic: PeriodicWork | None = None
