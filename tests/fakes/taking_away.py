@@ -92,8 +92,10 @@ def ran(program: str, *, is_dry: bool) -> list[Finding]:
     options, memory = importlib.import_module("gpucheck.program.options"), bytearray(counters.SIZE)
     device = options.parse_device("cuda", "--dry")
     asked = {"steps": 3, "values": True, "device": dataclasses.asdict(device)}
-    begin = dry.begin if is_dry else hooks.begin
-    begin(memory, os.getcwd(), *([asked] if is_dry else []))
+    if is_dry:
+        dry.begin(memory, os.getcwd(), asked)
+    else:
+        hooks.begin(memory, os.getcwd())
     with open("program.py", "w", encoding="utf-8") as file:
         file.write(program)
     try:
@@ -137,9 +139,9 @@ def answered(path: str | None, look: Callable[[], list[Finding]]) -> dict[str, A
     whole = torch_private._resolve
     names = () if path is None else (path, *torch_private.ROWS[path].older)
 
-    def resolve(asked: str) -> Any:
-        gone = any(asked == name or asked.startswith(f"{name}.") for name in names)
-        return torch_private._GONE if gone else whole(asked)
+    def resolve(path: str) -> Any:
+        gone = any(path == name or path.startswith(f"{name}.") for name in names)
+        return torch_private._GONE if gone else whole(path)
 
     torch_private._resolve = resolve
     try:

@@ -50,7 +50,7 @@ def names_in(tree: ast.AST) -> list[str]:
         elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") not in ("self", "cls"):
             found.append(node.attr)
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr"):
-            found += [one.value for one in node.args[1:2] if isinstance(one, ast.Constant)]
+            found += [str(one.value) for one in node.args[1:2] if isinstance(one, ast.Constant)]
     return [name for name in found if name.startswith("_") and not name.startswith("__")]
 
 

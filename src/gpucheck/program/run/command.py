@@ -136,8 +136,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     1 where a finding failed; else the program's own status, or 4 where that is 0 and a finding is inconclusive.
     """
     script, *arguments = options.program
-    asked = {"steps": options.steps or STEPS, "values": not options.no_values, "device": asdict(device)}
-    asked["device"]["count"] = options.devices or device.count
+    asked = {"steps": options.steps or STEPS, "values": not options.no_values, "device": asdict(replace(device, count=options.devices or device.count))}
     began, began_s = time.perf_counter_ns(), time.time()
     try:
         with scratch(enabled=options.scratch) as place:

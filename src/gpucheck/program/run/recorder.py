@@ -341,9 +341,7 @@ class Exchanges:
 
 def _rank_in_job(group: Any, peer: int) -> int:
     """A member of a group by its rank in the job; as it is for a group that torch.distributed does not know."""
-    from torch.distributed import distributed_c10d
-
-    members = distributed_c10d._world.pg_group_ranks.get(group, {})
+    members = torch_private.need("torch.distributed.distributed_c10d._world").pg_group_ranks.get(group, {})
     return next((rank for rank, place in members.items() if place == peer), peer)
 
 
@@ -436,7 +434,7 @@ def begin(asked: dict[str, Any]) -> None:
             file.write('{"say":"failed","why":"this torch has no flight recorder that can be read"}\n')
         return
     recorder = Recorder(asked, dump, hooks.lines)
-    recorder.exchanges.install(native)
+    recorder.exchanges.install(torch.distributed)
     hooks._steps.listener = recorder.step
     gc.callbacks.append(recorder.collected)
     if STACK_SIGNAL is not None:
