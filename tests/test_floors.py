@@ -74,14 +74,14 @@ SIZES = {
     "explain": (11, 840),
     # A node's short and whole name are one node.
     "fleet": (8, 1325),
-    # Of a GPU that is full, who fills it is asked; a mask's entry says whether it asks for one.
-    "machine": (24, 3966),
+    # Of a GPU that is full, who fills it is asked; a program's children are looked at for torch.
+    "machine": (24, 3975),
     # No window is held for seconds.
     "measure": (4, 633),
     # Figures that contradict each other are told.
     "memory": (5, 350),
-    # What CUDA's dispatcher refuses and takes; what comes from files has a file of its own.
-    "program": (29, 7572),
+    # torch is seen in whatever way it is loaded, and a dry run that cannot see it is stopped.
+    "program": (29, 7640),
     # A device that failed or has no rows is named.
     "render": (24, 3766),
     # A document whose device failed was not cut off.

@@ -6,6 +6,8 @@ import importlib.util
 import json
 import os
 import re
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -578,6 +580,105 @@ def test_a_device_by_number_says_how_to_write_it_for_a_build_for_the_cpu(dry: Dr
         assert found["fix"] == 'number.py:3: write torch.device("cuda", N) for torch.device(N)'
     else:
         assert wrong(document) == []
+
+
+STEP = """
+layer = torch.nn.Linear(4, 4).cuda()
+layer(torch.ones(2, 4))  # wrong
+"""
+LOADED = {
+    "looked for": 'import importlib.util\nassert importlib.util.find_spec("torch")\nimport torch',
+    "its version asked": 'import importlib.metadata\nimportlib.metadata.version("torch")\nimport torch',
+    "looked for by each finder": "import pkgutil\nfor one in pkgutil.iter_importers():\n"
+    '    if hasattr(one, "find_spec"):\n        one.find_spec("torch", None)\nimport torch',
+    "lazily": "import importlib.util, sys\nspec = importlib.util.find_spec('torch')\n"
+    "loader = spec.loader = importlib.util.LazyLoader(spec.loader)\n"
+    "torch = sys.modules['torch'] = importlib.util.module_from_spec(spec)\nloader.exec_module(torch)",
+    "by hand": "import importlib.util, sys\nspec = importlib.util.find_spec('torch')\n"
+    "torch = sys.modules['torch'] = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(torch)",
+    "in a thread": "import threading\nthread = threading.Thread(target=__import__, args=('torch',))\n"
+    "thread.start()\nthread.join()\nimport torch",
+    "past all other finders": "import sys\nfrom importlib.machinery import PathFinder\n"
+    "sys.meta_path.insert(0, PathFinder)\nimport torch",
+}
+
+
+@pytest.mark.parametrize("way", LOADED)
+def test_torch_is_seen_in_whatever_way_it_is_loaded(way: str, dry: Dry, tmp_path: Path) -> None:
+    if way == "lazily" and sys.version_info >= (3, 13):
+        pytest.skip("this Python cannot load torch so")
+    (tmp_path / "prog.py").write_text(text := LOADED[way] + STEP)
+    document = dry("prog.py", cwd=tmp_path, status=1, whole=True)
+    (found,) = wrong(document)
+    assert found == ("run.dry.mismatch", f"prog.py:{text.count(chr(10))}")
+
+
+def test_torch_is_seen_in_a_program_in_a_zip(dry: Dry, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "app.pyz", "w") as file:
+        file.writestr("__main__.py", "import part\n")
+        file.writestr("part.py", "import torch" + STEP)
+    assert [name for name, _ in wrong(dry("app.pyz", cwd=tmp_path, status=1, whole=True))] == ["run.dry.mismatch"]
+
+
+LOADER = """
+import sys
+from importlib.machinery import PathFinder
+
+class Loader:
+    def __init__(self, loader):
+        self.loader = loader
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        exec(self.loader.get_code("torch"), vars(module))
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            spec = PathFinder.find_spec(name, path)
+            spec.loader = Loader(spec.loader)
+            return spec
+
+sys.meta_path.insert(0, Finder())
+"""
+UNSEEN = {
+    "a loader of its own": LOADER + "import torch\nprint('trains')\n",
+    "in its place another program": "import os, sys, time\nif len(sys.argv) == 1:\n"
+    "    os.execv(sys.executable, [sys.executable, *sys.argv, 'again'])\n"
+    "import torch\ntime.sleep(60)\nprint('trains')\n",
+}
+
+
+@pytest.mark.parametrize("way", UNSEEN)
+def test_a_program_whose_torch_is_not_seen_is_stopped(way: str, gpucheck: Gpucheck, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(UNSEEN[way])
+    done = gpucheck("run", "--dry", "cuda", "prog.py", cwd=tmp_path, whole=True)
+    assert (done.returncode, done.stdout) == (70, "")
+    assert "a bug in gpucheck" in done.stderr
+
+
+def test_a_program_whose_torch_is_not_seen_keeps_its_status(gpucheck: Gpucheck, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(LOADER + "import torch\nprint('trains')\nsys.exit(5)\n")
+    done = gpucheck("run", "prog.py", cwd=tmp_path, whole=True)
+    assert (done.returncode, done.stdout) == (5, "trains\n")
+    assert "a bug in gpucheck" in done.stderr
+
+
+CHILD = {
+    "forked": "import os\nif not os.fork():\n    import torch\n    os._exit(0)\nos.wait()\n",
+    "started": "import subprocess, sys\nline = 'import torch, time; time.sleep(2)'\n"
+    "subprocess.run([sys.executable, '-c', line])\n",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which libraries a process has loaded")
+@pytest.mark.parametrize("way", CHILD)
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_torch_in_a_child_alone_is_said_so(way: str, is_dry: bool, gpucheck: Gpucheck, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(CHILD[way])
+    done = gpucheck("run", *(("--dry", "cuda") if is_dry else ()), "prog.py", cwd=tmp_path, whole=True)
+    assert done.returncode == (4 if is_dry else 0)
+    assert re.search(r"^\? .*torch was loaded in child \d+, not measured", done.stderr, re.MULTILINE)
 
 
 def test_an_installed_program_is_told_of_its_own_line(dry: Dry, tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import importlib
 import mmap
 import os
 import re
 import sys
+import threading
 import warnings
 from collections import Counter
 from multiprocessing import spawn
@@ -25,7 +27,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
 
 from gpucheck.messages import message_of
-from gpucheck.program import engine, placement, rules, simulated_cuda, simulated_devices, simulated_files
+from gpucheck.program import engine, kernels, placement, rules, simulated_cuda, simulated_devices, simulated_files
 from gpucheck.program.options import Device
 from gpucheck.program.run import counters, hooks, memory_peaks
 from gpucheck.program.simulated_devices import COUNTED, Claims, Place, here, is_ours, rank, text_of
@@ -81,6 +83,8 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     cells = counters.cells_of(shared)
     _world.in_fork = lambda place, text: counters.write_of_fork(shared, cells, str(place or "an unknown line"), text)
     made = _claimed.enter_context(simulated_cuda.claimed(_world))
+    if threading.current_thread() is not threading.main_thread():
+        _enter_in_main(made)
     _claimed.enter_context(simulated_files.replaced(_substitutes()))
     hooks.begin(shared, folder)
     simulated_devices.lines = hooks.lines
@@ -104,6 +108,23 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     warnings.showwarning = _of_caller(warnings.showwarning)
     os.register_at_fork(after_in_child=lambda: atexit.unregister(_end))
     atexit.register(_end)
+
+
+def _enter_in_main(surface: simulated_cuda.Surface) -> None:
+    """The modes are each thread's own, and the main thread runs already: it takes them before its next line."""
+
+    def enter(_: Any) -> int:
+        for one in (kernels.autocast_here(), surface, engine.Dispatch(surface.world)):
+            _kept.append(one)
+            one.__enter__()
+        return 0
+
+    _kept.append(ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(enter))
+    ctypes.pythonapi.Py_AddPendingCall(_kept[0], None)
+
+
+# What would end with the last that knows of it.
+_kept: list[Any] = []
 
 
 def _without_ours(shown: Any) -> Any:

@@ -64,6 +64,29 @@ def findings(result: RunResult, folder: str = "") -> list[Finding]:
     return told + of_lines(result, folder)
 
 
+def in_child(pid: int) -> str:
+    """Return the sentence on torch in a child of the program's."""
+    return f"torch was loaded in child {pid}, not measured"
+
+
+def not_seen(failure: str | None, child: int = 0) -> Finding:
+    """A program that was not measured: for a `failure` of ours, or because it did not load torch itself."""
+    if failure is not None:
+        title = "gpucheck could not measure the program"
+        return Finding("run.not_seen", "inconclusive", title, f"a bug in gpucheck: {failure}", fix=_REPORT)
+    fix = "run the child's own command under gpucheck run" if child else None
+    title = in_child(child) if child else "the program did not load torch"
+    return Finding("run.not_seen", "inconclusive", title, fix=fix)
+
+
+def unseen(then: str = "") -> Finding:
+    """A program that loaded torch in a way that gpucheck does not see."""
+    return not_seen("the program loaded torch in a way that it does not see" + (f"; {then}" if then else ""))
+
+
+_REPORT = "report it with the program's first lines, at the project's issue tracker"
+
+
 def of_lines(result: RunResult, folder: str) -> list[Finding]:
     """Return what the counts of each line show: a warning where the line takes a part of the time that can be seen."""
     found = []
