@@ -27,7 +27,7 @@ from gpucheck.machine.child import LineChild, Program, descendants, interpreter_
 from gpucheck.machine.child_stdio import mapped_library
 from gpucheck.measure.telemetry import Watch
 from gpucheck.program.options import STEPS, Device, RunOptions
-from gpucheck.program.run import counters, judge, ranks
+from gpucheck.program.run import counters, judge, ranks, reached
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
@@ -124,7 +124,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
                 ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s)
                 counted = answer(read, ended)
                 written = None if place is None else tuple(sorted(dict(_stamps(place).items() - before.items())))
-                result = judge.dry_result(read, counted, options, written)
+                result = judge.dry_result(read, counted, options, written, not_reached(read, began_s))
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
     emit(Answered("run_dry", judge.relative(result, folder)))
@@ -132,7 +132,16 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     for finding in found:
         emit(Judged(finding))
     judged = exit_code(tuple(found))
-    return judged if code >= 0 and judged == FAILED else code or judged
+    return judged if code >= 0 and (judged == FAILED or judge.is_of_ended_loops(result)) else code or judged
+
+
+def not_reached(read: counters.Read, began_s: float) -> tuple[str, ...]:
+    """The program's functions that a dry run did not reach."""
+    sources = Sources(began_s)
+    ran = {one["file"]: frozenset(one["begins"]) for one in read.said("ran")}
+    trees = {file: tree for file in ran if (tree := sources.tree(file)) is not None}
+    left = [reached.Left(one["file"], one["function"], one["line"], one["is_loop"]) for one in read.said("left")]
+    return tuple(reached.not_reached(trees, ran, left))
 
 
 def _watched(
@@ -391,6 +400,10 @@ class Sources:
         loops = [node for node in within if isinstance(node, _LOOPS)]
         in_loop = any(isinstance(node, ast.expr) or line > node.lineno for node in loops)
         return text, in_loop, _made_by(within[0] if within else tree, line)
+
+    def tree(self, file: str) -> ast.Module | None:
+        """The syntax tree of a file."""
+        return self._file(file)[1]
 
     def _file(self, file: str) -> tuple[list[str], ast.Module | None]:
         if file not in self._files:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from gpucheck.messages import EXPANDABLE_SEGMENTS
 from gpucheck.program import judge as model_judge
 from gpucheck.program import rules
-from gpucheck.program.options import STEPS, RunOptions
+from gpucheck.program.options import RunOptions
 from gpucheck.program.run import counters
 from gpucheck.report.codec import from_json
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
@@ -319,7 +319,11 @@ _CLOSE = 0.9
 
 
 def dry_result(
-    read: counters.Read, counted: RunResult, options: RunOptions, written: tuple[str, ...] | None
+    read: counters.Read,
+    counted: RunResult,
+    options: RunOptions,
+    written: tuple[str, ...] | None,
+    not_reached: tuple[str, ...] = (),
 ) -> DryResult:
     """The answer. `counted` is what `run` makes of the same counters."""
     assert options.dry is not None
@@ -330,7 +334,7 @@ def dry_result(
         exit=counted.exit,
         torch=counted.torch,
         has_values=not options.no_values,
-        steps=min(read.head[counters.STEPS], options.steps or STEPS),
+        steps=read.head[counters.STEPS],
         ended_after_steps=any(read.said("steps_done")),
         mismatches=_told(read, "mismatch", DryMismatch),
         stopped=stopped,
@@ -344,6 +348,8 @@ def dry_result(
         mixed=tuple(_mixed(read, stopped)),
         in_forks=next(iter(_told(read, "fork", CaughtError)), None),
         trains=next((one["trains"] for one in read.said("memory")), False),
+        loops_ended=any(one["is_loop"] for one in read.said("left")),
+        not_reached=not_reached,
     )
 
 
@@ -407,15 +413,45 @@ def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Fin
         *_remarks(result),
     ]
     if not any(one.id in ("run.dry.mismatch", "run.dry.dtype", "run.dry.fork", "run.dry.followed") for one in found):
-        found.append(Finding("run.dry.placement", "pass", "no tensor was on the wrong device", _how_far(result)))
+        found.append(Finding("run.dry.placement", "pass", placed(result), _how_far(result)))
     return sorted(found, key=lambda one: WORST_FIRST.index(one.verdict))
 
 
+def placed(result: DryResult) -> str:
+    """The sentence on a run without a finding, which says so if a part of the program is known not to have run."""
+    is_whole = not result.not_reached and not is_of_ended_loops(result)
+    return f"no tensor was on the wrong device{'' if is_whole else ' in what ran'}"
+
+
+def is_of_ended_loops(result: DryResult) -> bool:
+    """Return whether the program failed after loops over a DataLoader were ended early, and no device is the cause: it
+    may have counted on all of its data."""
+    stop = result.stopped
+    if not result.loops_ended or result.memory is None or any(one.ended for one in result.mismatches):
+        return False
+    if stop is None:
+        return (result.exit or 0) > 0
+    is_known = rules.UNSAFE in stop.text or rules.MIXED_DTYPES.search(stop.text) or _refused(stop.text, "")
+    return not stop.of_device and not is_known and stop.kind != "OutOfMemoryError"
+
+
 def _how_far(result: DryResult) -> str:
+    """How much of the program was judged."""
     steps = f"{result.steps} optimizer step{'' if result.steps == 1 else 's'}"
     if result.ended_after_steps:
-        return f"{steps}, then the program was ended"
-    return f"the whole program, {steps}" if result.steps else "the whole program"
+        return f"{steps}, then the program was ended{_unreached(result)}"
+    whole = "loops over a DataLoader were ended early" if result.loops_ended else "the whole program"
+    return (f"{whole}, {steps}" if result.steps else whole) + _unreached(result)
+
+
+def _unreached(result: DryResult) -> str:
+    return f"; {unreached(result)}" if result.not_reached else ""
+
+
+def unreached(result: DryResult) -> str:
+    """`evaluate() was not reached`."""
+    were = "was" if len(result.not_reached) == 1 else "were"
+    return f"{', '.join(result.not_reached)} {were} not reached"
 
 
 def _mismatches(result: DryResult, counted: RunResult, folder: str) -> Iterator[Finding]:
@@ -518,6 +554,9 @@ def _stop(result: DryResult) -> Iterator[Finding]:
         if code < 0 or result.memory is None:  # the memory is written at the end, with the mistakes that were caught
             how = signal_name(code) if code < 0 else "os._exit, which discards what was found"
             yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {how}")
+        elif is_of_ended_loops(result):
+            why = "loops over a DataLoader were ended early, which may be the cause"
+            yield Finding("run.dry.remark", "info", f"the program ended with status {code}", why)
         return
     if stop.kind == "OutOfMemoryError" and result.memory is not None and result.memory.exceeded is not None:
         return  # the memory has its own finding
@@ -535,6 +574,10 @@ def _stop(result: DryResult) -> Iterator[Finding]:
         yield Finding(name, "fail", place, why + stop.text.removeprefix("RuntimeError: "), evidence, fix)
         return
     text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
+    if is_of_ended_loops(result):
+        why = f"{place}: {text}; loops over a DataLoader were ended early, which may be the cause"
+        yield Finding("run.dry.remark", "info", f"the program ended with {stop.kind}", why, evidence)
+        return
     if not result.has_values and stop.of_device:
         text = f"values are needed here, but --no-values has none ({text})"
     by_number = f'{place}: write torch.device("cuda", N) for torch.device(N)'

@@ -353,7 +353,8 @@ class DryResult:
     `steps` are those that were run, `ended_after_steps` whether the program was ended after them. `memory` None is a
     program that was cut off. `written` are the files of the scratch folder that were new or changed. `mixed` are errors
     about dtypes that the program caught, `in_forks` the last that a process which it forked met, `trains` is whether it
-    made an optimizer.
+    made an optimizer. `loops_ended` is whether loops over a DataLoader were ended early, `not_reached` names functions
+    of the program that use a module, an optimizer or a loss and that the code which ran would have called.
     """
 
     program: tuple[str, ...]
@@ -375,6 +376,8 @@ class DryResult:
     mixed: tuple[CaughtError, ...] = ()
     trains: bool = False
     in_forks: CaughtError | None = None
+    loops_ended: bool = False
+    not_reached: tuple[str, ...] = ()
 
 
 # -- run on several ranks: who holds the job up, where it hangs, which calls do not match ------------------------------
