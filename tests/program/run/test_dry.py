@@ -138,6 +138,92 @@ def test_it_ends_after_the_steps_that_were_asked_for(dry: Dry) -> None:
     assert [line.split()[0] for line in document["stdout"].splitlines()] == ["0", "1", "2"]
 
 
+LOOPS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(4, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = DataLoader(TensorDataset(torch.randn(64, 4)), 4)
+def train():
+    rounds = 0
+    for (x,) in data:
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+        rounds += 1
+    return rounds
+def evaluate(where):
+    for (x,) in data:
+        model(x.to(where))
+"""
+
+
+def test_what_follows_a_loop_over_a_loader_is_judged(dry: Dry, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(LOOPS + "for _ in range(2):\n    print(train())\nevaluate('cpu')\n")
+    document = dry("prog.py", cwd=tmp_path, status=1)
+    assert document["stdout"] == "2\n2\n"
+    assert [name for name, _ in wrong(document)] == ["run.dry.mismatch"]
+
+
+def test_gathered_gradients_make_their_steps(dry: Dry, tmp_path: Path) -> None:
+    gathered = LOOPS.replace(
+        "        optimizer.step()\n", "        if rounds % 4 == 3:\n            optimizer.step()\n"
+    )
+    (tmp_path / "prog.py").write_text(gathered + "print(train())\nevaluate('cuda')\n")
+    document = dry("prog.py", cwd=tmp_path)
+    assert (document["stdout"], document["results"]["run_dry"]["steps"]) == ("8\n", 2)
+
+
+def test_a_loop_without_an_end_is_ended_and_what_follows_it_is_named(dry: Dry, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(
+        LOOPS + "while True:\n    train()\n    if optimizer is None:\n        break\nevaluate('cpu')\n"
+    )
+    document = dry("prog.py", cwd=tmp_path)
+    result = document["results"]["run_dry"]
+    assert (result["steps"], result["ended_after_steps"], result["not_reached"]) == (6, True, ["evaluate()"])
+    first = "✓ cuda:0 (simulated GPU): no tensor was on the wrong device in what ran; evaluate() was not reached"
+    assert first in " ".join(document["screen"].split())
+
+
+def test_an_error_after_a_loop_was_ended_early_is_a_remark(dry: Dry, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(LOOPS + "rounds = train()\nassert rounds == 16, rounds\nevaluate('cpu')\n")
+    document = dry("prog.py", cwd=tmp_path)
+    assert document["results"]["run_dry"]["not_reached"] == ["evaluate()"]
+    (said,) = [one for one in document["findings"] if one["id"] == "run.dry.remark"]
+    assert said["title"] == "the program ended with AssertionError"
+
+
+def test_a_loop_that_ended_by_itself_excuses_no_error(dry: Dry, tmp_path: Path) -> None:
+    whole = LOOPS.replace("randn(64, 4)", "randn(8, 4)")
+    (tmp_path / "prog.py").write_text(whole + "assert train() == 16\n")
+    assert [name for name, _ in wrong(dry("prog.py", cwd=tmp_path, status=1))] == ["run.dry.followed"]
+
+
+SAVING = """
+torch.save(model.state_dict(), "new.pt")
+before = torch.load("new.pt")
+train()
+torch.save(model.state_dict(), "best.pt")
+with open("log.txt", "w") as file:
+    file.write("new")
+os.replace("new.pt", "older.pt")
+torch.save(1, "made.pt")
+torch.save(2, "made.pt")
+print(torch.load("made.pt"))
+"""
+
+
+def test_no_file_from_before_is_written_over_once_a_loop_was_ended(dry: Dry, tmp_path: Path) -> None:
+    kept = ("best.pt", "log.txt", "older.pt")
+    for name in kept:
+        (tmp_path / name).write_text("kept")
+    (tmp_path / "prog.py").write_text("import os" + LOOPS + SAVING)
+    document = dry("prog.py", cwd=tmp_path)
+    assert [(tmp_path / name).read_text() for name in kept] == ["kept"] * 3
+    assert document["stdout"] == "2\n"
+    told = [one["title"] for one in document["findings"] if one["id"] == "run.dry.remark"]
+    assert told == [f"not overwritten, because loops were ended early: {name}" for name in kept]
+
+
 def test_the_name_of_a_part_is_what_the_program_reads(dry: Dry) -> None:
     document = dry("mlp.py", device="cuda:H200")
     assert "NVIDIA H200" in document["stdout"]

@@ -66,7 +66,8 @@ class StepsDone(SystemExit):
 
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
     """Claim the device from now on, and count. `asked` are steps, values and an `options.Device`."""
-    global _world, _steps
+    global _world, _steps, _began_ns
+    _began_ns = time.time_ns()
     for name in _EARLY:
         importlib.import_module(name)
     _steps = asked["steps"]
@@ -379,7 +380,7 @@ def _end_loop(frame: FrameType) -> None:
 
 
 _sunk: list[bool] = []
-_began_ns = time.time_ns()
+_began_ns = 0
 _left: set[tuple[Any, int, bool]] = set()
 
 
