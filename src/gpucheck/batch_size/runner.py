@@ -391,7 +391,10 @@ class Runner:
             while True:
                 answer = self._child.receive(min(WATCH_S, max(until - time.monotonic(), 0.0)))
                 if answer is not None:
-                    chain = tuple(Raised(tuple(link["classes"]), link["message"]) for link in answer.get("chain", ()))
+                    chain = tuple(
+                        Raised(tuple(link["classes"]), link["message"], link.get("where", ""))
+                        for link in answer.get("chain", ())
+                    )
                     return answer, End(raised=chain)
                 if self._watch.look() or time.monotonic() >= until:
                     self._child.stop()

@@ -113,7 +113,7 @@ def _device(fault: Fault) -> Finding:
 
 def _memory(fault: Fault) -> Finding:
     name = _area(fault) or "device"
-    where = "the host" if fault.cause == "oom.cpu" else fault.device or "the device"
+    where = "the host" if fault.cause in ("oom.cpu", "oom.host") else fault.device or "the device"
     return Finding(
         f"{name}.memory",
         "inconclusive",

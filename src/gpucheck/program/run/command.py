@@ -781,7 +781,8 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
     told: dict[str, Any] = next(reversed([*read.said("oom")]), {}) if error["cause"] == "oom.cuda" else {}
     asked = told.get("asked") or _asked_size(_ASKED.search(error["text"]))
     others = sum(_asked_size(match) or 0 for match in _OTHERS.finditer(error["text"])) or None
-    device = f"cuda:{told['device']}" if told else "cpu" if error["cause"] == "oom.cpu" else "cuda"
+    is_host = error["cause"] in ("oom.cpu", "oom.host")
+    device = f"cuda:{told['device']}" if told else "cpu" if is_host else "cuda"
     total = next((int(line["total"]) for line in read.said("device") if line["index"] == told.get("device")), None)
     known = sum(held.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others"))
     allocated, reserved = told.get("allocated"), told.get("reserved")
@@ -799,7 +800,7 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
         optimizer_bytes=held.get("optimizer", 0),
         others_bytes=held.get("others", 0),
         unnamed_bytes=None if allocated is None else max(allocated - known, 0),
-        blame=blame(asked, allocated, reserved, others),
+        blame=_BLAME.get(error["cause"]) or blame(asked, allocated, reserved, others),
         holders=tuple(
             Holder(*(one[name] for name in ("name", "kind", "tensors", "bytes", "file", "line", "function")))
             for one in read.said("holder")
@@ -807,6 +808,10 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
         phase=counters.PHASES[error["phase"]],
         step=error["step"],
     )
+
+
+# What torch's allocators did not ask for.
+_BLAME = {"oom.host": "pinned", "oom.runtime": "runtime"}
 
 
 def blame(asked: int | None, allocated: int | None, reserved: int | None, others: int | None) -> str | None:

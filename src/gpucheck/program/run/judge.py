@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
-from gpucheck.messages import EXPANDABLE_SEGMENTS
+from gpucheck.messages import BY_ID, EXPANDABLE_SEGMENTS
 from gpucheck.program import judge as model_judge
 from gpucheck.program import rules
 from gpucheck.program.options import RunOptions
@@ -195,16 +195,21 @@ def memory_finding(seen: OutOfMemory, folder: str) -> Finding:
         most = seen.holders[0]
         where = at(most.file, most.line, folder)
         message += f"; most in {most.name} ({capacity(most.bytes)} in {most.tensors} tensors, {where})"
-    title = f"memory of {seen.device} ran out"
+    title = _TITLES.get(seen.blame or "", f"memory of {seen.device} ran out")
     blamed = {"fragmentation": ": fragmented", "other-processes": ": other processes hold it"}.get(seen.blame or "", "")
     evidence = {"blame": seen.blame, **parts}
     device = seen.device if ":" in seen.device else None
     return Finding("run.memory.full", "fail", title + blamed, message, evidence, advice_of(seen), device)
 
 
+_TITLES = {"pinned": BY_ID["oom.host"].title, "runtime": BY_ID["oom.runtime"].title}
+
+
 def advice_of(seen: OutOfMemory) -> str | None:
     """Return what to change first, and by how much where that can be reckoned: to first order, as all such figures
     are."""
+    if seen.blame in _TITLES:
+        return BY_ID["oom.host" if seen.blame == "pinned" else "oom.runtime"].fix
     if seen.blame == "fragmentation":
         return f"run with {EXPANDABLE_SEGMENTS}"
     if seen.blame == "other-processes":

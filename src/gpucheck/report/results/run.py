@@ -140,9 +140,11 @@ class Holder:
 class OutOfMemory:
     """The state when memory ran out, in bytes; None if unknown.
 
-    `blame` is `fragmentation`, `other-processes`, `size`, or None. The sums are those of tensors that were alive when
-    the program ended; `others` are activations, data and buffers that Python still knew, `unnamed` is what was
-    allocated beyond them: usually activations that only the graph holds.
+    `blame` is `fragmentation`, `other-processes`, `size`, `pinned` (host memory that was to be page-locked), `runtime`
+    (what CUDA asked for itself: a stream, an event, a context, a library's start), or None. The sums are those of
+    tensors that were alive when the program ended, on the device or, of host memory, on the host; `others` are
+    activations, data and buffers that Python still knew, `unnamed` is what was allocated beyond them: usually
+    activations that only the graph holds.
     """
 
     device: str
