@@ -222,7 +222,8 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
             (Column("held by", "left", keep=3), [one.held_by or UNKNOWN for one in rows]),
         ]
     )
-    head = f"{traced.steps} steps traced{cost}: peak {units.capacity(traced.peak_bytes)} of tensors"
+    peak = f"tensors made meanwhile: peak {units.capacity(traced.peak_bytes)}"
+    head = f"{_several(traced.steps, 'step')} traced{cost}; {peak}" if traced.steps else f"no step was traced; {peak}"
     return [Line(), Line(head), lines]
 
 

@@ -173,6 +173,25 @@ def test_gathered_gradients_make_their_steps(dry: Dry, tmp_path: Path) -> None:
     assert (document["stdout"], document["results"]["run_dry"]["steps"]) == ("8\n", 2)
 
 
+GATHERED = """
+import torch
+model = torch.nn.Linear(64, 64, bias=False).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+kept, x = [], torch.randn(256, 64, device="cuda")
+for part in range(4):
+    kept.append(model(x).relu())  # forward
+    kept[-1].sum().backward()
+optimizer.step()
+"""
+
+
+def test_a_forward_pass_after_gathered_gradients_is_no_step(dry: Dry, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(GATHERED)
+    held = dry("prog.py", cwd=tmp_path)["results"]["run_dry"]["memory"]["peak"]["held"]
+    line = 1 + GATHERED[: GATHERED.index("# forward")].count("\n")
+    assert {one["phase"] for one in held if one["place"] == f"prog.py:{line}"} == {"forward"}
+
+
 def test_a_loop_without_an_end_is_ended_and_what_follows_it_is_named(dry: Dry, tmp_path: Path) -> None:
     (tmp_path / "prog.py").write_text(
         LOOPS + "while True:\n    train()\n    if optimizer is None:\n        break\nevaluate('cpu')\n"

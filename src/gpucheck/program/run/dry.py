@@ -109,6 +109,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     hooks._replace(dataloader._MultiProcessingDataLoaderIter, "_reset", _reset)
     hooks._replace(simulated_cuda.Surface, "__torch_function__", _reaching)
     hooks._replace(optimizers.Optimizer, "__init__", _training)
+    torch.nn.modules.module.register_module_forward_pre_hook(hooks.forward_begins)
     optimizers.register_optimizer_step_pre_hook(_stepping)
     optimizers.register_optimizer_step_post_hook(_stepped)
     sys.excepthook = _without_ours(sys.excepthook)

@@ -376,9 +376,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
     That makes these steps several times slower, so that there are few.
     """
 
-    def __init__(self, lines: Lines, phase: Callable[[], int]) -> None:
+    def __init__(self, lines: Lines, phase: Callable[[], int], forward: Callable[[], None] = lambda: None) -> None:
+        """`phase` is asked what runs, and `forward` is called as a module runs."""
         super().__init__()
-        self.lines, self.step = lines, 0
+        self.lines, self.step, self.forward = lines, 0, forward
         self.memory = Memory(block_bytes=1, where=self._place, moment=lambda: (counters.PHASES[phase()], self.step))
         self.began_ns = self.spent_ns = 0
         # The thread whose operations are seen: those of its backward passes too, wherever these run.
@@ -418,6 +419,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[misc]
         self.__enter__()
 
     def _enters(self, module: Any, inputs: Any) -> None:
+        self.forward()
         if not self.modules:
             for name, one in module.named_modules(prefix=type(module).__name__):
                 self.names[one] = name
