@@ -56,10 +56,10 @@ FLOORS = {
 SIZES = {
     # What each command refuses is refused by the api too; whose memory ran out is decided in one place.
     ".": (13, 1150),
-    # What fails between two trials is the device's failure; pinned memory is the host's.
-    "batch_size": (13, 3087),
-    # What is faster than any device, or was cut off, is no pass.
-    "bench": (36, 6078),
+    # Pinned memory is the host's; private names of torch's from the table.
+    "batch_size": (13, 3089),
+    # Private names of torch's from the table.
+    "bench": (36, 6080),
     # A clock that only counters explain is on the screen.
     "cards": (5, 881),
     # Judge refuses what nobody would judge; a row says whether its command loads torch.
@@ -74,24 +74,24 @@ SIZES = {
     "explain": (11, 840),
     # A node's short and whole name are one node.
     "fleet": (8, 1325),
-    # Of a GPU that is full, who fills it is asked; a program's children are looked at for torch.
-    "machine": (24, 3975),
+    # torch's private names are one table, looked up by feature; a program's children are looked at for torch.
+    "machine": (25, 4042),
     # No window is held for seconds.
     "measure": (4, 633),
     # Figures that contradict each other are told.
     "memory": (5, 350),
-    # torch is seen in whatever way it is loaded; a dry run goes on behind loops that it ends, and says what it left out.
-    "program": (30, 7990),
+    # torch is seen in whatever way it is loaded; a dry run goes on behind loops that it ends.
+    "program": (30, 8060),
     # A device that failed or has no rows is named; what a dry run did not reach is in its first line.
     "render": (24, 3770),
-    # A document whose device failed was not cut off; a dry run has what it did not reach.
-    "report": (16, 1791),
+    # What a dry run did not reach, and what this torch does not let be followed.
+    "report": (16, 1794),
     # A device that others fill is not called wrong, nor one where no host memory could be pinned.
     "smoke": (6, 917),
     # A device slow at times, at the end or on two plateaus.
     "stress": (6, 1206),
-    # One table of storages, for claims, pinned memory and sums.
-    "work": (7, 949),
+    # Private names from the table.
+    "work": (7, 954),
 }
 
 # A benchmark's folder. It imports its own files and those of bench/ itself; what several share lies there.

@@ -460,6 +460,7 @@ def test_the_lists_are_those_of_the_installed_torch() -> None:
         for name in torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
     }
     others = {*rules.LOWERED, *rules.PROMOTED, *rules.SUMMED, rules.NORMED, rules.BANNED, "_cudnn_rnn"}
+    others.add("linalg_matrix_sqrth")  # since 2.14 registered beside the list
     assert known - others == lists["FP32"]
 
 

@@ -118,8 +118,12 @@ def packed(lengths: torch.Tensor | None = None) -> Any:
 
 
 def indexed_put() -> torch.Tensor:
-    x = gpu(4)
+    x, square = gpu(4), gpu(2, 2)
     x[torch.tensor([0, 1])] = 0.5
+    x[torch.tensor([True, False, True, True])] = 0.5
+    x[[0, 1]] = 0.5
+    square[:, torch.tensor([[0], [1]])] = 0.5
+    torch.ones(4)[places(0, 1)] = 0.5
     return x.index_put((torch.tensor([2]),), torch.tensor(1.0))
 
 

@@ -20,18 +20,20 @@ from typing import Any
 
 import torch
 
-# Private, yet the documented way to run a model without its memory; imported here alone.
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
-
 from gpucheck.batch_size.outcome import Setup, on_device
 from gpucheck.batch_size.predict import MOST_SIZES, Bisection, Point
 from gpucheck.batch_size.trial import Channel, Json, load_for, set_guard
 from gpucheck.errors import GpucheckError
+from gpucheck.machine import torch_private
 from gpucheck.report.codec import from_json
 from gpucheck.work.storages import BLOCK_BYTES, Memory
 from gpucheck.work.target import Batch, Workload, import_compiler, step
+
+TorchDispatchMode: Any = torch_private.need("torch.utils._python_dispatch.TorchDispatchMode")
+# The documented way to run a model without its memory, though private.
+FakeTensorMode = torch_private.need("torch._subclasses.fake_tensor.FakeTensorMode")
+tree_leaves = torch_private.need("torch.utils._pytree.tree_leaves")
+tree_map_only = torch_private.need("torch.utils._pytree.tree_map_only")
 
 
 class Storages(TorchDispatchMode):

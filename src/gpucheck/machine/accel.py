@@ -23,7 +23,7 @@ import torch
 
 from gpucheck import messages
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import host, kept, pulse
+from gpucheck.machine import host, kept, pulse, torch_private
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 
 # APIs newer than torch 2.6, the oldest that gpucheck promises to work with: name → since. A test removes each.
@@ -159,7 +159,7 @@ class Accel:
 
         It counts cycles at the clock that the part is rated for: a slower one holds longer, and some boost higher.
         """
-        sleep = getattr(self.module, "_sleep", None)
+        sleep = torch_private.find("torch.cuda._sleep")
         if sleep is None or self.kind != "cuda":
             return False
         sleep(int(seconds * (self.max_clock_hz or FALLBACK_CLOCK_HZ)))
@@ -210,7 +210,7 @@ class Accel:
         """
         # The allocator of pinned memory goes on asking the graph: it must not go.
         _FAILED_GRAPHS.append(graph)
-        end = getattr(torch._C, "_cuda_endAllocateToPool", None)
+        end = torch_private.find("torch._C._cuda_endAllocateToPool")
         if pool is not None and end is not None:
             with contextlib.suppress(RuntimeError):  # it had ended after all, or never begun
                 end(self.device.index, pool)
@@ -425,7 +425,7 @@ def _capture_stream(device: torch.device) -> Any:
 
 def _empty_pinned_cache() -> None:
     """torch keeps pinned blocks for as long as the process lives; before 2.12 only a private function lets them go."""
-    empty = feature("torch.accelerator.empty_host_cache") or feature("torch._C._host_emptyCache")
+    empty = feature("torch.accelerator.empty_host_cache") or torch_private.find("torch._C._host_emptyCache")
     if empty is not None and torch.accelerator.is_available():
         empty()
 

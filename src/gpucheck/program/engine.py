@@ -24,9 +24,9 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils.weak import WeakIdKeyDictionary
 
+from gpucheck.machine import torch_private
 from gpucheck.program import rules
 from gpucheck.program.options import Device
 from gpucheck.program.simulated_devices import (
@@ -377,6 +377,11 @@ class World:
         return next((name for name, one in tensors.items() if str(self.claims.device(one)) == expected), None)
 
 
+UNSEEN = torch_private.need("torch._C.DisableTorchFunction")
+TorchDispatchMode: Any = torch_private.need("torch.utils._python_dispatch.TorchDispatchMode")
+_OPERATION: Any = torch_private.need("torch._ops.OpOverload")
+torch_private.need("torch.ops.aten.lift_fresh.default._schema")
+_is_wrapper = torch_private.find("torch.utils._python_dispatch.is_traceable_wrapper_subclass", lambda tensor: False)
 _OF_DATA = torch.ops.aten.lift_fresh.default
 # How the allocator of a CPU says that it has no memory.
 _REFUSED_BYTES = re.compile(r"you tried to allocate (\d+) bytes")
@@ -393,12 +398,12 @@ def _is_by_class() -> bool:
 
 
 @cache
-def _arguments(func: torch._ops.OpOverload) -> tuple[tuple[str, bool], ...]:
+def _arguments(func: Any) -> tuple[tuple[str, bool], ...]:
     """The names of an operation's arguments, and whether it writes to each."""
     return tuple((one.name, bool(one.alias_info and one.alias_info.is_write)) for one in func._schema.arguments)
 
 
-def _operands(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Iterator[tuple[str, bool, Tensor]]:
+def _operands(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, bool, Tensor]]:
     arguments = _arguments(func)
     written = dict(arguments)
     named = [(name, value) for (name, _), value in zip(arguments, args, strict=False)]
@@ -411,7 +416,7 @@ def _operands(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> Iterator[t
                     yield f"{name}[{index}]", written.get(name, False), item
 
 
-def _numbers(func: torch._ops.OpOverload, args: Any) -> Any:
+def _numbers(func: Any, args: Any) -> Any:
     """Return an operation's arguments, with numbers made tensors where it takes tensors.
 
     torch does not do that itself if all arguments are numbers, as with TorchScript's constants.
@@ -428,13 +433,13 @@ def _is_on_cuda(one: rules.Verdict | rules.Operand) -> bool:
     return one.device is not None and one.device.startswith("cuda")
 
 
-def _base(func: torch._ops.OpOverload) -> str:
+def _base(func: Any) -> str:
     """The name that an operation of torch's shares with its in-place form. Others keep their namespace."""
     name: str = func._schema.name
     return name.removeprefix("aten::").removesuffix("_")
 
 
-def _check_kernel(func: torch._ops.OpOverload, given: Sequence[tuple[str, bool, Tensor]]) -> None:
+def _check_kernel(func: Any, given: Sequence[tuple[str, bool, Tensor]]) -> None:
     """Raise where CUDA has no kernel for a dtype that a CPU has one for, as torch does."""
     kernel, refused = rules.NO_KERNELS.get(_base(func), ("", ()))
     if not kernel or given[0][2].layout != torch.strided:
@@ -446,7 +451,7 @@ def _check_kernel(func: torch._ops.OpOverload, given: Sequence[tuple[str, bool, 
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{kind}'")
 
 
-def _check_dtypes(func: torch._ops.OpOverload, given: Sequence[tuple[str, bool, Tensor]]) -> None:
+def _check_dtypes(func: Any, given: Sequence[tuple[str, bool, Tensor]]) -> None:
     """Raise where operands are of several dtypes that CUDA's kernels refuse, and here none has."""
     name = _base(func)
     if name in rules.ONE_DTYPE and all(argument != "out_dtype" for argument, _ in _arguments(func)):
@@ -458,7 +463,11 @@ def _check_dtypes(func: torch._ops.OpOverload, given: Sequence[tuple[str, bool, 
 
 def without(key: str) -> Any:
     """Return a context in which operations pass by the kernels of a dispatch key of torch's."""
-    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
+    guard, keys, key_of = map(torch_private.find, _GUARDS)
+    return guard(keys(getattr(key_of, key))) if None not in (guard, keys, key_of) else contextlib.nullcontext()
+
+
+_GUARDS = ("torch._C._ExcludeDispatchKeyGuard", "torch._C.DispatchKeySet", "torch._C.DispatchKey")
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -482,9 +491,9 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not isinstance(func, torch._ops.OpOverload):
+        if not isinstance(func, _OPERATION):
             return func(*args, **kwargs)
-        with torch._C.DisableTorchFunction():
+        with UNSEEN():
             # What `torch.tensor` makes of data in torch's own code lies where the call that is running has its own.
             args = _numbers(func, args)
             is_data = func is _OF_DATA and self.world.here.handling > 0
@@ -494,13 +503,13 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             for one in args if self.world.has_values else ():
                 if isinstance(one, torch.UntypedStorage):  # which `Tensor.set_` takes of the tensor's device alone
                     given.append(("source", False, torch.empty(0, dtype=torch.uint8, device=CPU).set_(one)))
-            if any(is_traceable_wrapper_subclass(tensor) for _, _, tensor in given):
+            if any(_is_wrapper(tensor) for _, _, tensor in given):
                 return NotImplemented  # what it wraps comes by here itself
             verdict, operands = self._judged(func, given, kwargs)
             storages = [storage_of(tensor) for _, tensor in operands]
         if not self.world.has_values and any(self.world.stands_in(tensor) for _, tensor in operands):
             own = self.world.here
-            with torch._C.DisableTorchFunction():
+            with UNSEEN():
                 before, own.inside = own.inside, True
                 try:
                     out = without_values(self.world, func, args, kwargs)
@@ -508,7 +517,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
                     own.inside = before
         elif func.namespace in rules.JUDGED:
             # The function mode has seen the call above; below it, only code that is not torch's asks it anything.
-            with torch._C.DisableTorchFunction():
+            with UNSEEN():
                 try:
                     out = func(*args, **kwargs)
                 except RuntimeError as error:
@@ -519,7 +528,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         if _is_on_cuda(verdict):
             _check_dtypes(func, given)
         if func._schema.name != "aten::set_":  # it takes a storage that was there before
-            with torch._C.DisableTorchFunction():
+            with UNSEEN():
                 self._note(out, verdict, operands, storages)
                 if verdict.device == str(COUNTED):
                     self.world.lend(COUNTED, _lent(func._schema.name, args, out, self.world.card))
@@ -562,6 +571,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             world.met.update(world.claims.of(tensor).origin for _, tensor in operands)
         if world.is_forked() and any(_is_on_cuda(one) for one, _ in operands):
             world.use(by_kernel=True)
+        if world.here.calls and world.here.calls[-1][0] == rules.SET_ITEM:
+            name = rules.OF_SET_ITEM.get(name, name)
         verdict = rules.judge(name, [operand for operand, _ in operands])
         if not verdict.judged and name not in world.unjudged:
             world.unjudged[name] = here()

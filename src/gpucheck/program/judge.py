@@ -43,10 +43,18 @@ def findings(result: ModelResult) -> list[Finding]:
         *_split(result.split, result.run),
     ]
     found.sort(key=lambda one: WORST_FIRST.index(one.verdict))
-    if not any(one.verdict in ("fail", "warn") for one in found):
+    missing = not_followed(result.not_followed, "this torch", "model.followed")
+    if not any(one.verdict in ("fail", "warn") for one in found) and not missing:
         whole = f"all of {result.kind}" if not result.left_behind else f"all that {result.kind} uses there"
         found.append(Finding("model.placement", "pass", f"{whole} moves to {result.device}"))
-    return [*found, *_run(result.run, result.not_run), *_on_device(result.on_device, result.run)]
+    return [*found, *missing, *_run(result.run, result.not_run), *_on_device(result.on_device, result.run)]
+
+
+def not_followed(texts: Sequence[str], torch: str, name: str) -> list[Finding]:
+    """Say what nobody followed, for want of a private name of torch's: no pass."""
+    fix = "use a version of torch that gpucheck was tested with, or update gpucheck"
+    title = f"with {torch} not followed: {', '.join(texts)}"
+    return [Finding(name, "inconclusive", title, evidence={"not_followed": [*texts]}, fix=fix)] if texts else []
 
 
 # -- the static half ---------------------------------------------------------------------------------------------------
@@ -338,6 +346,12 @@ _MODEL = of(
         "It was not run, or the analysis stopped; the finding names the line.",
         "add --input; gpucheck run measures the program while it runs",
     ),
+    Id(
+        "model.followed",
+        "gpucheck follows all that this torch does",
+        "This torch lacks a private name that gpucheck needs for what is named; the rest was judged.",
+        "use a version of torch that gpucheck was tested with, or update gpucheck",
+    ),
     Id("model.unjudged", *_UNJUDGED),
     Id(
         "model.note",
@@ -391,7 +405,8 @@ _RUN_DRY = of(
     Id(
         "run.dry.followed",
         "the script was analysed to its end",
-        "The analysis stopped at the named line, which does something that simulated devices cannot do.",
+        "The analysis stopped at the named line, which does something that simulated devices cannot do. Or this torch "
+        "lacks a private name that gpucheck needs for what is named.",
         "a run on a GPU sees the rest",
     ),
     Id("run.dry.remark", "no other remarks on the script", "A remark on how it was run."),
@@ -509,6 +524,12 @@ _RUN = of(
         "run.ended",
         "the program comes to its end",
         "It raised an error, a signal ended it, or its exit status was not 0. gpucheck ends with the same status.",
+    ),
+    Id(
+        "run.followed",
+        "gpucheck follows all that this torch does",
+        "This torch lacks a private name that gpucheck needs for what is named; the rest was measured.",
+        "use a version of torch that gpucheck was tested with, or update gpucheck",
     ),
     Id(
         "run.not_seen",

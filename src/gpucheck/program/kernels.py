@@ -17,8 +17,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from gpucheck.machine import torch_private
 from gpucheck.program import rules
-from gpucheck.program.engine import World, tensors_in, without
+from gpucheck.program.engine import UNSEEN, World, tensors_in, without
+from gpucheck.program.simulated_devices import is_transformed
 
 # -- what CUDA's kernels keep ------------------------------------------------------------------------------------------
 
@@ -109,11 +111,12 @@ def patches(world: World) -> list[tuple[Any, str, Any]]:
     functional, made = torch.nn.functional, []
     attention = functools.partial(_attention, world, functional.scaled_dot_product_attention)
     made.append((functional, "scaled_dot_product_attention", _named(attention, "scaled_dot_product_attention")))
-    dropout = _named(functools.partial(_dropout, world, torch._VF.dropout), "dropout")
-    made += [(torch, "dropout", dropout), (torch._VF, "dropout", dropout)]
-    for name in _HELD:
-        recurrent = _named(functools.partial(_recurrent, world, name, getattr(torch._VF, name)), name)
-        made += [(torch, name, recurrent), (torch._VF, name, recurrent)]
+    calls = {name: functools.partial(_recurrent, world, name) for name in _HELD}
+    for name, call in {"dropout": functools.partial(_dropout, world), **calls}.items():
+        kernel = f"torch._VF.{name}"
+        if torch_private.has(kernel):
+            named = _named(functools.partial(call, torch_private.need(kernel)), name)
+            made += [(torch, name, named), (torch_private.need("torch._VF"), name, named)]
     return made
 
 
@@ -122,14 +125,14 @@ def _named(function: Any, name: str) -> Any:
         return function(*args, **kwargs)
 
     called.__name__ = called.__qualname__ = name
-    torch.jit._builtins._register_builtin(called, f"aten::{name}")
+    torch_private.find("torch.jit._builtins._register_builtin", lambda *known: None)(called, f"aten::{name}")
     return called
 
 
 def _device(world: World, tensors: Sequence[Any]) -> torch.device | None:
     """The GPU that all these plain tensors claim. None if they claim no GPU, or several devices: torch then raises."""
     for one in tensors:
-        if type(one) not in (Tensor, torch.nn.Parameter) or torch._C._functorch.is_functorch_wrapped_tensor(one):
+        if type(one) not in (Tensor, torch.nn.Parameter) or is_transformed(one):
             return None
     devices = {world.claims.device(one) for one in tensors}
     device = devices.pop() if len(devices) == 1 else None
@@ -141,21 +144,36 @@ def _device(world: World, tensors: Sequence[Any]) -> torch.device | None:
 # Whether it is on, and in which dtype, stays torch's affair. But torch's kernels cast what C++ takes for a tensor on
 # CUDA, which a claimed one is not: others take their place.
 
+_AUTOCAST = (
+    *(
+        "torch._C._IncludeDispatchKeyGuard",
+        "torch._C.DispatchKey",
+        "torch._C._dispatch_get_registrations_for_dispatch_key",
+    ),
+    *("torch.ops.aten.lift_fresh.default._op_dk", "torch.library.Library._destroy", "torch.Tensor._is_view"),
+    *("torch._C._ExcludeDispatchKeyGuard", "torch._C.DispatchKeySet"),
+)
+_CAN_CAST = all(map(torch_private.has, _AUTOCAST))
 # From this version on the cast of a weight that is kept has a gradient even where it was made under no_grad.
 _KEEPS_GRADIENTS = torch.__version__ >= "2.11"
 
 
 def autocast_here() -> Any:
     """Send the operations of this thread by the kernels of autocast, while this lasts and it is on."""
-    return torch._C._IncludeDispatchKeyGuard(torch._C.DispatchKey.AutocastCUDA)
+    if not _CAN_CAST:
+        return contextlib.nullcontext()
+    return torch_private.need(_AUTOCAST[0])(torch_private.need(_AUTOCAST[1]).AutocastCUDA)
 
 
 @contextlib.contextmanager
 def autocasting(world: World) -> Iterator[None]:
     """While this lasts, autocast for "cuda" casts what claims to lie there."""
+    if not _CAN_CAST:
+        yield
+        return
     library = torch.library.Library("aten", "IMPL")
-    parts = torch._C.DispatchKey.CompositeImplicitAutograd
-    registered = torch._C._dispatch_get_registrations_for_dispatch_key
+    parts = torch_private.need(_AUTOCAST[1]).CompositeImplicitAutograd
+    registered = torch_private.need(_AUTOCAST[2])
     known, composed = set(registered("AutocastCUDA")), set(registered(parts.name))
     packets = [one.removeprefix("aten::").partition(".")[0] for one in known if one.startswith("aten::")]
     with warnings.catch_warnings():
@@ -176,9 +194,9 @@ def autocasting(world: World) -> Iterator[None]:
 
 def call(world: World, func: Any, args: Any, kwargs: Any) -> Any:
     """Call it. In a region of autocast torchvision's own kernels run in float32 and return the dtype of the first."""
-    name, registered = getattr(func, "_qualified_op_name", ""), torch._C._dispatch_get_registrations_for_dispatch_key
-    is_cast = name.startswith("torchvision::") and torch.is_autocast_enabled("cuda")
-    if not is_cast or name not in registered("AutocastCUDA"):
+    name = getattr(func, "_qualified_op_name", "")
+    is_cast = name.startswith("torchvision::") and torch.is_autocast_enabled("cuda") and _CAN_CAST
+    if not is_cast or name not in torch_private.need(_AUTOCAST[2])("AutocastCUDA"):
         return func(*args, **kwargs)
     out = func(*cast(world, args, torch.float32), **cast(world, kwargs, torch.float32))
     return cast(world, out, next(tensors_in([args, kwargs])).dtype)
@@ -187,7 +205,7 @@ def call(world: World, func: Any, args: Any, kwargs: Any) -> Any:
 def _autocast(world: World, func: Any, name: str, *args: Any, **kwargs: Any) -> Any:
     """Call an operation that autocast knows, in a region of it. Raises RuntimeError as torch does."""
     with without("AutocastCUDA"):
-        with torch._C.DisableTorchFunction():
+        with UNSEEN():
             low = torch.get_autocast_dtype("cuda")
             if name in rules.SUMMED or name == rules.NORMED:
                 arguments = [one.name for one in func._schema.arguments]
@@ -290,10 +308,12 @@ def _attention(
     with _CHOOSING:
         if not _is_fused(given[0], given[1], given[2], attn_mask, enable_gqa):
             with sdpa_kernel(SDPBackend.MATH) if torch.backends.cuda.math_sdp_enabled() else contextlib.nullcontext():
-                if not dropout_p or len({one.dtype for one in given[:3]}) > 1 or query.shape[-3:-2] != key.shape[-3:-2]:
+                in_parts = torch_private.find("torch._scaled_dot_product_attention_math")
+                is_alike = len({one.dtype for one in given[:3]}) == 1 and query.shape[-3:-2] == key.shape[-3:-2]
+                if not dropout_p or not is_alike or in_parts is None:
                     return original(query, key, value, added, dropout_p, is_causal, **options)
                 # CUDA's dropout keeps bytes inside of it too.
-                scores = torch._scaled_dot_product_attention_math(*given[:3], added, 0.0, is_causal, **options)
+                scores = in_parts(*given[:3], added, 0.0, is_causal, **options)
                 return torch.native_dropout(scores[1], dropout_p, True)[0] @ given[2]
     batch, heads, rows = query.shape[:3]
     if added is not None:  # the kernels make a gradient of each score

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from gpucheck.errors import GpucheckError, TargetError, UsageError
+from gpucheck.machine import torch_private
 from gpucheck.messages import message_of
 from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
 from gpucheck.program.options import ModelOptions
@@ -72,8 +73,6 @@ DEEPEST = 6
 # A list of so many entries is data, not a list of layers.
 LONGEST = 4096
 
-# A module's own books, which `.to()` takes care of.
-_BOOKS = ("_parameters", "_buffers", "_modules")
 _HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",
@@ -82,6 +81,8 @@ _HOOKS = (
     "_state_dict_hooks",
     "_load_state_dict_pre_hooks",
 )
+# A module's own books, which `.to()` takes care of.
+_BOOKS = frozenset(vars(nn.Module())) - {*_HOOKS}
 # What holds nothing.
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
 
@@ -160,6 +161,7 @@ class _Walk:
             self._module(name, module)
 
     def _module(self, owner: str, module: nn.Module) -> None:
+        parameters = dict(module.named_parameters(recurse=False))
         for name, value in vars(module).items():
             if name in _BOOKS:
                 continue
@@ -173,7 +175,7 @@ class _Walk:
                 continue
             if isinstance(value, _PLAIN):
                 continue
-            if any(f"{name}_{part}" in module._parameters for part in ("orig", "g", "v")):
+            if any(f"{name}_{part}" in parameters for part in ("orig", "g", "v")):
                 continue  # a norm of torch.nn.utils makes it anew before each forward
             place = self.assignments.of(module, name)
             self._look(value, name, "attribute", place, owner, name, 0)
@@ -489,6 +491,7 @@ class _Examination:
             split=split,
             run=run,
             not_run=not_run,
+            not_followed=torch_private.lost("simulation"),
         )
 
     # -- the move ------------------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ("_index_put_impl_", "index_put", "_unsafe_index_put"),
         "indices, and a 0-dim value, are copied to the device of what is written",
-        anywhere=("indices",),
+        anywhere=("indices", "index", "mask"),
         read=("values",),
     ),
     Rule(
@@ -278,6 +278,9 @@ RULES: tuple[Rule, ...] = (
 )
 _BY_NAME = {name: rule for rule in RULES for name in rule.operations}
 _DEFAULT = Rule((), "all operands must be on one device")
+# What `x[index] = 0.5` becomes since torch 2.15 if both lie on one device, as all does here: else torch copies first.
+SET_ITEM = "x[…] = …"
+OF_SET_ITEM = {"aten::index_fill_": "aten::index_put_", "aten::masked_fill_": "aten::index_put_"}
 # What processes the elements of lists, where its name is another than the list's.
 _ELEMENTS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 

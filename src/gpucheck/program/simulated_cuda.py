@@ -20,21 +20,23 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, handle_torch_function
-from torch.utils import _device
 from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
+from gpucheck.machine import torch_private
 from gpucheck.program import kernels, rules, simulated_files
-from gpucheck.program.engine import DeviceMismatch, Dispatch, World, tensors_in
+from gpucheck.program.engine import UNSEEN, DeviceMismatch, Dispatch, World, tensors_in
 from gpucheck.program.simulated_devices import (
     CLAIMED,
     CPU,
     CURRENT,
+    UNSEEN_BY_CLASS,
     Origin,
     Place,
     device_of,
     here,
     is_real,
+    is_transformed,
     storage_of,
     storages_of,
 )
@@ -43,6 +45,8 @@ from gpucheck.work.storages import Memory
 from gpucheck.work.target import import_compiler
 
 _T = torch.Tensor
+_CONSTRUCTORS = torch_private.need("torch.utils._device._device_constructors")
+_is_transforming = torch_private.find("torch._C._are_functorch_transforms_active", lambda: False)
 
 
 class Surface(TorchFunctionMode):  # type: ignore[misc]
@@ -57,7 +61,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         self.originals: dict[Any, Any] = {}
         # Tensors whose gradients are moved to where they are.
         self._returning = WeakIdKeyDictionary()
-        self._constructors = frozenset(_device._device_constructors())
+        self._constructors = frozenset(_CONSTRUCTORS())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -115,14 +119,14 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         self._give_back([*args, *kwargs.values()])
         with self.world.calling(name_of(func), device):
             out = kernels.call(self.world, func, args, kwargs)
-        if func is torch._pad_packed_sequence:  # it decomposes before an operation is seen
+        if func is _UNPACKED:  # it decomposes before an operation is seen
             self.world.claims.put(out[1], CPU)
         return out
 
     def common(self, values: Any) -> torch.device | None:
         """The one device other than the CPU among the tensors of a call; the CPU where there is none. A number beside
         tensors that have dimensions is read, wherever it lies."""
-        with torch._C.DisableTorchFunctionSubclass():  # a lazy parameter refuses to be asked
+        with UNSEEN_BY_CLASS():  # a lazy parameter refuses to be asked
             shaped = [tensor for tensor in tensors_in(values) if tensor.dim()]
         devices = {self.world.claims.device(tensor) for tensor in shaped or tensors_in(values)}
         away = devices - {CPU, None}
@@ -160,7 +164,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
     def device_of(self, value: Any) -> torch.device | None:
         """The device that a value claims if it is a tensor; None where it is not known."""
-        with torch._C.DisableTorchFunction():
+        with UNSEEN():
             return self.world.claims.device(value) if isinstance(value, Tensor) else None
 
     # -- gradients -----------------------------------------------------------------------------------------------------
@@ -172,9 +176,9 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def _sent(self, func: Any, value: Any, target: torch.device | None) -> Any:
         """Return a value that a call copies to `target`, so that autograd moves its gradient back to where the value
         lies, and no other's. The gradient of a scatter's source is refused, as in torch."""
-        if not isinstance(value, Tensor) or torch._C._are_functorch_transforms_active():
+        if not isinstance(value, Tensor) or _is_transforming():
             return value
-        with torch._C.DisableTorchFunctionSubclass():
+        with UNSEEN_BY_CLASS():
             now = self.world.claims.device(value)
             is_followed = value.requires_grad and torch.is_grad_enabled() and now not in (None, target)
             if is_followed and func in _SCATTERS:
@@ -184,8 +188,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def _give_back(self, values: Any) -> None:
         """Let autograd move the gradients of numbers in a call on several devices back to where they are, as it does in
         C++."""
-        with torch._C.DisableTorchFunctionSubclass():  # a lazy parameter refuses to be asked
-            tensors = [one for one in tensors_in(values) if not torch._C._functorch.is_functorch_wrapped_tensor(one)]
+        with UNSEEN_BY_CLASS():  # a lazy parameter refuses to be asked
+            tensors = [one for one in tensors_in(values) if not is_transformed(one)]
             devices = [self.world.claims.device(tensor) for tensor in tensors]
             if len({*devices} - {None}) < 2 or not torch.is_grad_enabled():
                 return
@@ -200,7 +204,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         """The gradient; raises where it is not on `device`, as autograd does, which is C++. It moves a number."""
         if not isinstance(gradient, Tensor):
             return gradient
-        with torch._C.DisableTorchFunction():
+        with UNSEEN():
             if gradient.dim() == 0 and device is not None:
                 return self.move(gradient, device)
             text = rules.OTHER_GRADIENT.format(place, device, self.world.claims.device(gradient))
@@ -219,7 +223,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
                 if isinstance(before, Tensor) and isinstance(gradient, Tensor):
                     name = getattr(hook, "__name__", type(hook).__name__)
                     text = rules.OTHER_TYPE.format(name, before.type(), gradient.type())
-                    with torch._C.DisableTorchFunction():
+                    with UNSEEN():
                         self.world.apart("gradient", gradient, self.world.claims.device(before), "the hook", text)
             return out
 
@@ -234,7 +238,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         data = [*args[:2], *kwargs.values()] if at is None else [kwargs.get("values"), *args[at : at + 1]]
         source = next((one for one in data if isinstance(one, Tensor)), None)
         if device is None and func in self._constructors:
-            device = device_of(_device.CURRENT_DEVICE)
+            device = device_of(_default_device())
             if device is None and source is not None and func in _OF_DATA:
                 device = self.world.claims.device(source)
             device = device or CPU
@@ -262,7 +266,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
     def _filled(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A factory that writes into its `out`, which lies on a device of the kind that it names, if it names any."""
-        out, device = kwargs["out"], device_of(kwargs.get("device") or _device.CURRENT_DEVICE)
+        out, device = kwargs["out"], device_of(kwargs.get("device") or _default_device())
         now = self.device_of(out)
         if device is not None and now is not None and device.type != now.type:
             text = rules.OTHER_OUT.format(device.type, now.type)
@@ -289,7 +293,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
                 if out is not tensor:
                     self.world.claims.put(out, device)
                 return out
-            plain = not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+            plain = not is_transformed(tensor)
             if plain and tensor.requires_grad and torch.is_grad_enabled():
                 return _Move.apply(tensor, self, device, now, dtype or tensor.dtype, more)
             return self._copied(tensor, device, dtype or tensor.dtype, more)
@@ -340,6 +344,11 @@ class _Move(torch.autograd.Function):  # type: ignore[misc]
         return back, None, None, None, None, None
 
 
+def _default_device() -> Any:
+    """What `torch.set_default_device` has set; None where that is not known."""
+    return getattr(sys.modules["torch.utils._device"], "CURRENT_DEVICE", None)
+
+
 def name_of(func: Any) -> str:
     """A function of torch as a program writes it: `torch.add`, `Tensor.to`, `F.linear`."""
     name = getattr(func, "__name__", str(func))
@@ -359,7 +368,7 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "truediv": "/", "floor
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|", "xor": "^"}
 _OPERATORS = {
     "__getitem__": "x[…]",
-    "__setitem__": "x[…] = …",
+    "__setitem__": rules.SET_ITEM,
     **{f"__{name}__": sign for name, sign in _COMPARISONS.items()},
     **{f"__{prefix}{name}__": sign for prefix in ("", "r") for name, sign in _SIGNS.items()},
     **{f"__i{name}__": f"{sign}=" for name, sign in _SIGNS.items()},
@@ -520,8 +529,6 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.is_shared: lambda surface, tensor: _is_on("cuda", surface, tensor) or tensor.is_shared(),
     _T.is_pinned: lambda surface, tensor, *rest, **kwargs: surface.world.claims.is_pinned(tensor),
     _T.tolist: _tolist,
-    # It prints the device that the tensor says.
-    _T.__repr__: lambda surface, tensor, **kwargs: surface.again(torch._tensor_str._str)(tensor, **kwargs),
     _T.__format__: _format,
     _T.new: _new,
     _T.new_tensor: functools.partial(_beside, _T.new_tensor),
@@ -531,11 +538,15 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.__dlpack__: _dlpack,
     _T.__cuda_array_interface__.__get__: _array_interface,
     _T.__dlpack_device__: _dlpack_device,
-    # `Module.to` reads its arguments with it: its `device` makes nothing.
-    torch._C._nn._parse_to: lambda surface, *args, **kwargs: torch._C._nn._parse_to(
-        *map(_named_device, args), **{name: _named_device(value) for name, value in kwargs.items()}
-    ),
 }
+if (_printed := torch_private.find("torch._tensor_str._str")) is not None:
+    # It prints the device that the tensor says.
+    _ANSWERS[_T.__repr__] = lambda surface, tensor, **kwargs: surface.again(_printed)(tensor, **kwargs)
+if (_parsed := torch_private.find("torch._C._nn._parse_to")) is not None:
+    # `Module.to` reads its arguments with it: its `device` makes nothing.
+    _ANSWERS[_parsed] = lambda surface, *args, **kwargs: _parsed(
+        *map(_named_device, args), **{name: _named_device(value) for name, value in kwargs.items()}
+    )
 
 # What makes a tensor where its data is. A tensor that is a size or a bound, as in `torch.arange(n)`, is only read.
 # A sparse one by the position of its values.
@@ -572,9 +583,12 @@ _SCATTERS: dict[Any, Any] = {
     for name in ("slice", "select", "diagonal", "as_strided")
     for owner in (torch, _T)
 }
-_JAGGED = torch._nested_view_from_jagged
+_JAGGED, _PADDED, _UNPACKED = (
+    torch_private.find(path, path)  # which is no function, where there is none
+    for path in ("torch._nested_view_from_jagged", "torch._C._nn.pad_sequence", "torch._pad_packed_sequence")
+)
 # What makes something that lies where the first of its tensors are, whose number this is.
-_FIRST = {torch._C._nn.pad_sequence: 1, _JAGGED: 2}
+_FIRST = {_PADDED: 1, _JAGGED: 2}
 # What compares the devices of its tensors itself: only operations on one tensor each follow, or ones that take numbers.
 _ALIKE = {
     _JAGGED: rules.OTHER_OFFSETS,
@@ -860,7 +874,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
         (torch.cuda.nccl, "version", _constant((2, 0, 0))),  # `torch.distributed` logs it with an error
         # What `nn.DataParallel` does with its inputs, in C++ that only a build for CUDA has.
-        (torch.nn.parallel._functions.Scatter, "apply", staticmethod(_scattered)),
+        (torch_private.find("torch.nn.parallel._functions.Scatter"), "apply", staticmethod(_scattered)),
         # Its argument is read before the mode is asked, and ours is no stream of C++'s.
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
@@ -878,8 +892,6 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     if hasattr(torch, "accelerator"):
         patches += ((torch.accelerator, name, value) for name, value in _accelerator(surface.world).items())
     # Hooks, checkpoints and functions of the user's run in the backward pass, and as tensors are saved for it.
-    push = torch._C._autograd._push_saved_tensors_default_hooks
-    run = torch.autograd._engine_run_backward
     begin, start = threading.Thread._bootstrap_inner, _thread.start_new_thread  # type: ignore[attr-defined]
 
     def begun(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
@@ -887,8 +899,8 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         with kernels.autocast_here(), surface, Dispatch(surface.world):
             function(*args, **kwargs)
 
-    def pushed(pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
-        push(surface.again(pack), surface.again(unpack))
+    def pushing(push: Any) -> Callable[..., None]:
+        return lambda pack, unpack: push(surface.again(pack), surface.again(unpack))
 
     set_state = torch.set_rng_state
 
@@ -901,7 +913,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
         return restored
 
-    def checked(outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
+    def checked(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         """The backward pass, whose first gradients must lie where its outputs do."""
         devices = [surface.device_of(one) for one in outputs]
         first = [
@@ -916,18 +928,19 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *((owner, "set_rng_state", restoring(set_state)) for owner in (torch, torch.random)),
         *((torch.cuda, f"set_rng_state{name}", restoring(_set_cuda_states)) for name in ("", "_all")),
         (_Generator, "set_state", restoring(_Generator.set_state)),
-        (torch._C, "_group_tensors_by_device_and_dtype", _grouped(surface)),
+        *torch_private.replacing("torch._C._group_tensors_by_device_and_dtype", functools.partial(_grouped, surface)),
         (threading.Thread, "_bootstrap_inner", functools.partialmethod(lambda thread: begun(begin, thread))),
         (_thread, "start_new_thread", lambda function, *rest: start(functools.partial(begun, function), *rest)),
-        (torch.autograd, "_engine_run_backward", surface.again(checked)),
-        (torch._C._autograd, "_push_saved_tensors_default_hooks", pushed),
+        *torch_private.replacing(
+            "torch.autograd._engine_run_backward", lambda run: surface.again(functools.partial(checked, run))
+        ),
+        *torch_private.replacing("torch._C._autograd._push_saved_tensors_default_hooks", pushing),
     ]
 
 
-def _grouped(surface: Surface) -> Callable[..., dict[Any, Any]]:
+def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
     """Group lists of tensors by the device that the first one's claim, not by the host, and by dtype: torch moves
     numbers to the device of a group."""
-    original = torch._C._group_tensors_by_device_and_dtype
 
     def grouped(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
         devices = [surface.device_of(one) for one in lists[0]]
@@ -948,14 +961,14 @@ def _scattered(gpus: Any, sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor,
 
 def _of_functions(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     """The user's own functions of autograd, whose gradients must lie where their inputs do, and hooks of modules."""
-    function, node_class = torch.autograd.Function, torch.autograd.function.BackwardCFunction
-    apply = vars(function)["apply"].__func__
+    function, node_class = torch.autograd.Function, torch_private.find("torch.autograd.function.BackwardCFunction")
+    apply = vars(function)["apply"]  # a classmethod, or since 2.14 one of C's: both bind to a class
     inputs: weakref.WeakKeyDictionary[Any, list[torch.device | None]] = weakref.WeakKeyDictionary()
 
     def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
         devices = [surface.device_of(one) for one in args]
-        out = apply(cls, *args, **kwargs)
-        with torch._C.DisableTorchFunction():
+        out = apply.__get__(None, cls)(*args, **kwargs)
+        with UNSEEN():
             for one in tensors_in(out):
                 if isinstance(one.grad_fn, node_class):
                     inputs.setdefault(one.grad_fn, devices)
@@ -976,8 +989,12 @@ def _of_functions(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     def begun(hooks: Any, module: Any, user_hooks: Any, user_pre_hooks: Any) -> None:
         begin(hooks, module, *([surface.hook(one) for one in group] for group in (user_hooks, user_pre_hooks)))
 
-    begin = torch.utils.hooks.BackwardHook.__init__
-    yield torch.utils.hooks.BackwardHook, "__init__", begun
+    hook = torch_private.find("torch.utils.hooks.BackwardHook")
+    if hook is not None:
+        begin = hook.__init__
+        yield hook, "__init__", begun
+    if node_class is None:
+        return
     yield function, "apply", classmethod(applied)
     for name in ("apply", "apply_boxed"):
         if hasattr(node_class, name):
@@ -986,14 +1003,15 @@ def _of_functions(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
 
 def _of_dlpack(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
     """How tensors come from another library and go there: numpy takes none that is on a GPU."""
-    numpy, take, send = sys.modules.get("numpy"), torch._C._from_dlpack, torch.to_dlpack
+    numpy, send = sys.modules.get("numpy"), torch.to_dlpack
+    take = torch_private.find("torch._C._from_dlpack")
     read: Any = getattr(numpy, "from_dlpack", None)
 
     def from_dlpack(x: Any, *args: Any, **kwargs: Any) -> Any:
         surface.world.apart("x", x, CPU, "numpy.from_dlpack", rules.NO_DLPACK, BufferError)
         return read(x, *args, **kwargs)
 
-    for home in (torch._C, torch.utils.dlpack):  # before 2.9 in both
+    for home in (sys.modules["torch._C"], torch.utils.dlpack) if take is not None else ():  # before 2.9 in both
         yield home, "_from_dlpack", lambda sent: sent if isinstance(sent, Tensor) else take(sent)
     for owner in (torch, torch.utils.dlpack):
         yield owner, "to_dlpack", lambda tensor: tensor.detach() if _is_sent(surface, tensor) else send(tensor)

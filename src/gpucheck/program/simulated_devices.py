@@ -22,10 +22,17 @@ import torch
 from torch import Tensor, nn
 
 import gpucheck
+from gpucheck.machine import torch_private
 from gpucheck.program.run.memory_peaks import Lines, parts
 from gpucheck.report.results.model import OriginKind
 from gpucheck.work.storages import Memory, Storages
 
+# Whether a transform of torch.func has wrapped a tensor.
+_unwrapped = torch_private.find("torch._C._functorch.get_unwrapped")
+is_transformed = torch_private.find("torch._C._functorch.is_functorch_wrapped_tensor")
+if is_transformed is None or _unwrapped is None:
+    is_transformed = lambda tensor: False  # noqa: E731
+UNSEEN_BY_CLASS = torch_private.need("torch._C.DisableTorchFunctionSubclass")
 _OURS = os.path.dirname(os.path.abspath(gpucheck.__file__)) + os.sep
 # Whose line it is. A dry run puts the rule of its program here, which knows the program's own package.
 lines = Lines("", None)
@@ -161,7 +168,7 @@ class Claims:
 
     def device_of_storage(self, storage: Any) -> torch.device | None:
         """The device that a storage claims; None where it is not known."""
-        plain = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
+        plain = storage.untyped() if isinstance(storage, torch.TypedStorage) else storage
         return (self._claim(plain) or ON_CPU).device
 
     def put(self, tensor: Tensor, device: torch.device | None, origin: Origin | None = None) -> None:
@@ -186,10 +193,10 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
 
 def storages_of(tensor: Tensor) -> list[torch.UntypedStorage]:
     """The storages of a tensor, a sparse one's of its values first; none where it has none of its own."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = torch._C._functorch.get_unwrapped(tensor)
+    while is_transformed(tensor):
+        tensor = _unwrapped(tensor)
     try:
-        with torch._C.DisableTorchFunctionSubclass():  # a lazy parameter refuses to be asked
+        with UNSEEN_BY_CLASS():  # a lazy parameter refuses to be asked
             return [part.untyped_storage() for part in parts(tensor)]
     except (NotImplementedError, RuntimeError):  # a wrapper, an opaque layout
         return []

@@ -18,6 +18,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from gpucheck.machine import torch_private
 from gpucheck.program.engine import World
 from gpucheck.program.simulated_devices import CLAIMED, CPU, device_of, is_real
 
@@ -26,8 +27,8 @@ def new_storage(world: World, kind: Any, *args: Any, device: Any = None, **kwarg
     """`torch.UntypedStorage(16, device="cuda")`, by which a tensor is copied and a file is loaded too."""
     target = device_of(device)
     if target is None or target.type not in CLAIMED:
-        return torch._C.StorageBase.__new__(kind, *args, **kwargs if device is None else {**kwargs, "device": device})
-    made = torch._C.StorageBase.__new__(kind, *args, **kwargs, device=world.home(target))
+        return _BASE.__new__(kind, *args, **kwargs if device is None else {**kwargs, "device": device})
+    made = _BASE.__new__(kind, *args, **kwargs, device=world.home(target))
     world.use(target)
     world.claims.put_storage(made, target, None)
     return made
@@ -42,7 +43,8 @@ def device_of_storage(world: World, storage: Any) -> Any:
     return real if device in (None, CPU) or is_sent or is_loaded else device
 
 
-_DEVICE_OF_STORAGE = torch._C.StorageBase.device.__get__
+_BASE = torch_private.need("torch._C.StorageBase")
+_DEVICE_OF_STORAGE = _BASE.device.__get__
 
 
 def to_device(storage: Any, world: World, device: Any = None, non_blocking: bool = False) -> Any:
@@ -55,7 +57,7 @@ def to_device(storage: Any, world: World, device: Any = None, non_blocking: bool
 
 def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
     """A tensor without values goes to a file without its storage: it comes back to where it was, or was asked for."""
-    load, rebuild = torch.load, torch._utils._rebuild_meta_tensor_no_storage
+    load, located_by = torch.load, torch_private.find("torch.serialization._get_restore_location")
     asked = types.SimpleNamespace(location=None)
 
     @functools.wraps(load)
@@ -63,19 +65,22 @@ def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
         with replaced([(asked, "location", map_location)]):
             return load(f, map_location, *args, **kwargs)
 
-    @functools.wraps(rebuild)
-    def rebuilt(dtype: Any, size: Any, stride: Any, requires_grad: bool) -> Tensor:
-        located = torch.serialization._get_restore_location(asked.location)(torch.UntypedStorage(0), "cuda:0")
-        device = world.claims.device_of_storage(located)
-        if device == CPU:
-            return torch.zeros(size, dtype=dtype, device=CPU, requires_grad=requires_grad)
-        out: Tensor = rebuild(dtype, size, stride, requires_grad)
-        world.claims.put(out, device)
-        return out
+    def rebuilding(rebuild: Any) -> Callable[..., Tensor]:
+        @functools.wraps(rebuild)
+        def rebuilt(dtype: Any, size: Any, stride: Any, requires_grad: bool) -> Tensor:
+            located = located_by(asked.location)(torch.UntypedStorage(0), "cuda:0")
+            device = world.claims.device_of_storage(located)
+            if device == CPU:
+                return torch.zeros(size, dtype=dtype, device=CPU, requires_grad=requires_grad)
+            out: Tensor = rebuild(dtype, size, stride, requires_grad)
+            world.claims.put(out, device)
+            return out
+
+        return rebuilt
 
     yield torch, "load", loading
-    if not world.has_values:
-        yield torch._utils, "_rebuild_meta_tensor_no_storage", rebuilt
+    if not world.has_values and located_by is not None:
+        yield from torch_private.replacing("torch._utils._rebuild_meta_tensor_no_storage", rebuilding)
 
 
 def of_scripts(world: World) -> Iterator[tuple[Any, str, Any]]:
@@ -199,11 +204,11 @@ def loading(world: World) -> Iterator[None]:
         if location.split(":")[0] not in CLAIMED:
             return None
         world.use(device_of(location))
-        plain = storage._untyped_storage if isinstance(storage, torch.TypedStorage) else storage
+        plain = storage.untyped() if isinstance(storage, torch.TypedStorage) else storage
         world.claims.put_storage(plain, device_of(location), None)
         return storage
 
-    registry = torch.serialization._package_registry
+    registry: list[Any] = torch_private.find("torch.serialization._package_registry", [])
     row = (-1, tag, restore)
     registry.insert(0, row)
     try:

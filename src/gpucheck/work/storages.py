@@ -17,7 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
+
+from gpucheck.machine import torch_private
+
+StorageWeakRef: Any = torch_private.need("torch.multiprocessing.reductions.StorageWeakRef")
+_with_weak_ptr = torch_private.need("torch.UntypedStorage._new_with_weak_ptr")
+torch_private.need("torch.UntypedStorage._cdata")
 
 # kMinBlockSize of torch's CUDACachingAllocator: `memory_allocated` counts in these.
 BLOCK_BYTES = 512
@@ -100,7 +105,7 @@ class Storages:
                 row = self.rows[key]
                 if not row.end.alive and not reference.expired():
                     self._ended.remove(key)
-                    row.end = self._watched(torch.UntypedStorage._new_with_weak_ptr(reference.cdata))
+                    row.end = self._watched(_with_weak_ptr(reference.cdata))
 
 
 def _collecting(storages: weakref.ref[Storages], phase: str, info: dict[str, int]) -> None:

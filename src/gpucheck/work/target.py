@@ -615,16 +615,19 @@ def compiler_errors(target: str) -> Iterator[None]:
         ) from error
 
 
-def import_compiler() -> None:
+def import_compiler(*, is_ours: bool = True) -> None:
     """Import torch's compiler, which the first optimizer does (2.13), without the cache folder that this makes.
 
-    An empty one would stay wherever a process is killed before it could remove it. Compiling makes it anew.
+    An empty one would stay wherever a process is killed before it could remove it. Compiling makes it anew. The process
+    `is_ours` or a program's: there, what is never freed would be reported as leaked by the libraries that it is of.
     """
+    if "torch._dynamo" in sys.modules:
+        return
     is_own = CACHE not in os.environ
     if is_own:
         os.environ[CACHE] = tempfile.gettempdir()  # a folder that is there
     try:
-        with kept.loading():
+        with kept.loading(is_ours=is_ours):
             importlib.import_module("torch._dynamo")
     finally:
         if is_own:

@@ -164,3 +164,17 @@ def test_a_program_ends_with_gpucheck() -> None:
     process.kill()
     # The program waits for a signal that never comes: the pipe closes as it is killed too.
     assert process.communicate(timeout=60)[0] == b""
+
+
+@pytest.mark.parametrize("compiler", ["", "import torch._dynamo\n"])
+def test_libraries_say_at_the_end_what_they_say_under_python(compiler: str, tmp_path: Path) -> None:
+    """Libraries of C++ report what is never freed, as triton does."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import torch\n{compiler}layer = torch.nn.Linear(2, 2)\noptimizer = torch.optim.SGD(layer.parameters())\n"
+        "layer(torch.ones(1, 2)).sum().backward()\noptimizer.step()\nprint('done')\n"
+    )
+    _, *plain = ended([sys.executable, str(program)])
+    for more in ((), ("--dry", "cuda")):
+        _, *seen = ended([*GPUCHECK, *more, str(program)])
+        assert seen == plain

@@ -10,6 +10,7 @@ a right one that was added up in another order.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from gpucheck import units
 from gpucheck.bench.dtypes import DTYPES, Dtype, Support, support
 from gpucheck.bench.matmul import MatmulOptions, Shape
 from gpucheck.errors import UsageError
-from gpucheck.machine import host
+from gpucheck.machine import host, torch_private
 from gpucheck.machine.accel import Accel, feature
 from gpucheck.report.fault import first_line
 from gpucheck.work import reference
@@ -95,7 +96,8 @@ def _scaled_mm(fast: bool) -> Bind:
     def bind(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
         one = torch.ones((), dtype=torch.float32, device=a.device)
         settings = {"scale_a": one, "scale_b": one, "out_dtype": out.dtype, "use_fast_accum": fast}
-        return lambda: torch._scaled_mm(a, b, **settings, out=out)
+        product = torch_private.kernel("torch._scaled_mm")
+        return lambda: product(a, b, **settings, out=out)
 
     return bind
 
@@ -139,7 +141,7 @@ KINDS: dict[Dtype, Kind] = {
     "int8": Kind(
         "int8",
         "int32",
-        lambda a, b, out: lambda: torch._int_mm(a, b, out=out),
+        lambda a, b, out: functools.partial(torch_private.kernel("torch._int_mm"), a, b, out=out),
         lambda flat, generator: flat.random_(-_LARGEST_INT8, _LARGEST_INT8 + 1, generator=generator),
         f"uniform from -{_LARGEST_INT8} to {_LARGEST_INT8}",
         by_columns=True,

@@ -546,6 +546,7 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
         cut_off_in=next((f"{one['file']}:{one['line']}" for one in read.said("site") if one["site"] == now), None),
         snapshot=ended.snapshot,
         not_seen=NOT_SEEN,
+        not_followed=tuple(one["text"] for one in read.said("not_followed")),
     )
 
 

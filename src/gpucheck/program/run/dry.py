@@ -28,8 +28,9 @@ from typing import Any
 
 import torch
 from torch.optim import optimizer as optimizers
-from torch.utils.data import dataloader
+from torch.utils.data import DataLoader, IterableDataset
 
+from gpucheck.machine import torch_private
 from gpucheck.messages import message_of
 from gpucheck.program import engine, kernels, placement, rules, simulated_cuda, simulated_devices, simulated_files
 from gpucheck.program.options import Device
@@ -37,6 +38,7 @@ from gpucheck.program.run import counters, hooks, memory_peaks
 from gpucheck.program.simulated_devices import COUNTED, Claims, Place, here, is_ours, rank, text_of
 from gpucheck.report.codec import to_json
 from gpucheck.work.storages import Memory, Moment
+from gpucheck.work.target import import_compiler
 
 # Lines that are named of what is held; the JSON has them too.
 _MOST_LINES = 12
@@ -70,6 +72,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     _began_ns = time.time_ns()
     for name in _EARLY:
         importlib.import_module(name)
+    import_compiler(is_ours=False)
     _steps = asked["steps"]
     device = Device(**{**asked["device"], "capability": tuple(asked["device"]["capability"])})
     memory = Memory[Place](
@@ -91,7 +94,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     if threading.current_thread() is not threading.main_thread():
         _enter_in_main(made)
     _claimed.enter_context(simulated_files.replaced(_substitutes()))
-    hooks.begin(shared, folder)
+    hooks.begin(shared, folder, use="simulation")
     simulated_devices.lines = hooks.lines
     atexit.unregister(hooks._end)
     for holder, name, _ in hooks._replaced:
@@ -105,8 +108,8 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     memory_peaks.read = lambda cells, phase: None
     if not _world.has_values:
         hooks._follow = lambda *args: None  # it holds what is moved, which must trade places
-    hooks._replace(dataloader._BaseDataLoaderIter, "__next__", _following)
-    hooks._replace(dataloader._MultiProcessingDataLoaderIter, "_reset", _reset)
+    hooks._replace(torch_private.find(hooks.LOADER), "__next__", _following)
+    hooks._replace(DataLoader, "__iter__", _beginning)
     hooks._replace(simulated_cuda.Surface, "__torch_function__", _reaching)
     hooks._replace(optimizers.Optimizer, "__init__", _training)
     torch.nn.modules.module.register_module_forward_pre_hook(hooks.forward_begins)
@@ -189,9 +192,9 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
     """Return what runs in another way here, each said once where it is used."""
     distributed = torch.distributed
     found: list[tuple[Any, str, Any]] = []
-    if distributed.is_available():
+    if distributed.is_available() and all(map(torch_private.has, _OF_GROUPS)):
         c10d = distributed.distributed_c10d
-        init, whole, device = c10d.init_process_group, c10d._new_process_group_helper, c10d._get_object_coll_device
+        init, (whole, device, world) = c10d.init_process_group, map(torch_private.need, _OF_GROUPS)
 
         def initial(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
             if backend is None:  # gloo for the CPU and NCCL for the GPUs
@@ -205,16 +208,17 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
                 _remark_nccl()
                 backend, kwargs = "gloo", {**kwargs, "backend_options": None}
             made = whole(size, rank, ranks, backend, *args, **kwargs)
-            if "nccl" in asked and "cpu" not in asked and made[0] in c10d._world.pg_map:
-                c10d._world.pg_map[made[0]] = (distributed.Backend("nccl"), made[1])
+            if "nccl" in asked and "cpu" not in asked and made[0] in world.pg_map:
+                world.pg_map[made[0]] = (distributed.Backend("nccl"), made[1])
             return made
 
         for owner in (distributed, c10d):
             found += [(owner, "init_process_group", initial), (owner, "is_nccl_available", lambda: True)]
+        # Torch's own tensors of objects go where the group takes them.
+        of_objects = lambda group=None: "cuda" if _is_of_nccl(group) else device(group)  # noqa: E731
         found += [
-            (c10d, "_new_process_group_helper", group),
-            # Torch's own tensors of objects go where the group takes them.
-            (c10d, "_get_object_coll_device", lambda group=None: "cuda" if _is_of_nccl(group) else device(group)),
+            *torch_private.replacing(_OF_GROUPS[0], lambda _: group),
+            *torch_private.replacing(_OF_GROUPS[1], lambda _: of_objects),
             (c10d, "default_pg_nccl_timeout", c10d.default_pg_timeout),
             *((c10d.ProcessGroup, name, _collective(getattr(c10d.ProcessGroup, name))) for name in _COLLECTIVES),
         ]
@@ -225,6 +229,10 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
         return prepared(name)
 
     return [*found, (torch, "compile", _uncompiled), (spawn, "get_preparation_data", unjudged)]
+
+
+_C10D = "torch.distributed.distributed_c10d"
+_OF_GROUPS = (f"{_C10D}._new_process_group_helper", f"{_C10D}._get_object_coll_device", f"{_C10D}._world")
 
 
 @functools.cache
@@ -255,7 +263,7 @@ def _collective(original: Any) -> Any:
 
     @functools.wraps(original)
     def called(group: Any, *args: Any, **kwargs: Any) -> Any:
-        known = torch.distributed.distributed_c10d._world.pg_map
+        known = torch_private.need(_OF_GROUPS[2]).pg_map
         if group in known and _is_of_nccl(group):
             with memory_peaks.unseen():
                 for tensor in engine.tensors_in([*args, kwargs]):
@@ -299,8 +307,8 @@ def _end_here() -> None:
     raise StepsDone(0)
 
 
-# Of each iterator of a loader: its rounds, and the steps and the time in backward passes when it began.
-_rounds: weakref.WeakKeyDictionary[Any, tuple[int, int, int]] = weakref.WeakKeyDictionary()
+# Of each iterator of a loader: its rounds, the steps and the time in backward passes when it began, and its length.
+_rounds: weakref.WeakKeyDictionary[Any, tuple[int, int, int, int | None]] = weakref.WeakKeyDictionary()
 # The batches that loops over loaders got, and that no step has used. Such loops end by themselves; what trains on other
 # data is ended at its step.
 _fed = 0
@@ -320,16 +328,16 @@ def _following(original: Any) -> Any:
             if _is_done():
                 _end_here()
             return original(self)
-        rounds, done_before, backward_before = _rounds.get(self, (0, done, backward))
+        rounds, done_before, backward_before, length = _rounds.get(self, (0, done, backward, None))
         gathers = _trains and backward != backward_before and done - done_before < _steps
-        is_over = _is_at_end(self)
+        is_over = rounds == length
         if is_over or (rounds >= _steps and not gathers):
             if done == done_before and backward == backward_before:  # it trained nothing
                 _fed = max(_fed - rounds, 0)
             if not is_over:
                 _end_loop(frame)
                 raise StopIteration
-        _rounds[self] = rounds + 1, done_before, backward_before
+        _rounds[self] = rounds + 1, done_before, backward_before, length
         batch = original(self)
         _fed += 1
         return batch
@@ -337,22 +345,20 @@ def _following(original: Any) -> Any:
     return following
 
 
-def _reset(original: Any) -> Any:
-    """`_reset` of an iterator whose workers stay: it begins again."""
+def _beginning(original: Any) -> Any:
+    """A loader's `__iter__`, which may begin an iterator again whose workers stay."""
 
-    def reset(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _rounds.pop(self, None)
-        return original(self, *args, **kwargs)
+    def beginning(self: Any) -> Any:
+        made = original(self)
+        try:
+            # Of data that is only gone through, torch warns where it has been asked for its length.
+            length = None if isinstance(self.dataset, IterableDataset) else len(self)
+        except TypeError:  # a sampler without a length
+            length = None
+        _rounds[made] = 0, hooks.cells[counters.STEPS], hooks.cells[counters.BACKWARD_NS], length
+        return made
 
-    return reset
-
-
-def _is_at_end(iterator: Any) -> bool:
-    """Return whether the data ends here anyway."""
-    try:
-        return bool(iterator._num_yielded >= len(iterator._index_sampler))
-    except TypeError:  # data without a length
-        return False
+    return beginning
 
 
 def _is_loop(frame: FrameType) -> bool:

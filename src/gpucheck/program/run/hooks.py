@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from gpucheck.machine import torch_private
 from gpucheck.program.run import counters, memory_peaks
 from gpucheck.program.run.counters import SITES_AT, STEP
 
@@ -102,6 +103,7 @@ def _new_site(key: tuple[str, int, int], at: FrameType, called: FrameType, *, us
     return number
 
 
+_HAS_VERSIONS = torch_private.has("torch.Tensor._version")
 # The keys of sites hold ids: their objects must live as long.
 _kept_codes: list[Any] = []
 
@@ -331,6 +333,8 @@ def _note_copy(
 
 def _follow(moved: Any, result: Any, site: int, at: int) -> None:
     """See whether the same values go the same way again, or go back whence they came."""
+    if not _HAS_VERSIONS:
+        return
     try:
         version, made = moved._version, result._version
     except RuntimeError:  # tensors of inference mode keep none
@@ -354,7 +358,7 @@ def is_pinned(tensor: Any) -> bool | None:
     for a class that answers for its tensors itself: it may refuse, and a mode of the program's is not asked either."""
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return None
-    with torch._C._DisableTorchDispatch():
+    with memory_peaks.unseen_by_modes():
         return all(one.is_pinned() for one in memory_peaks.parts(tensor))
 
 
@@ -559,6 +563,8 @@ _READERS |= {"__repr__": "print", "__format__": "print"}
 _MOVERS = ("to", "cuda", "cpu", "xpu")
 _LISTED = ("to", "cuda", "cpu", "copy_")
 _SYNCHRONISE = ("cuda", "xpu", "mps", "accelerator", "mtia")
+LAZY = "torch.nn.parameter.UninitializedTensorMixin._allowed_methods"
+LOADER = "torch.utils.data.dataloader._BaseDataLoaderIter"
 # What was put in the place of what: the holder, the name, and the original, or None for an inherited one.
 _replaced: list[tuple[Any, str, Any]] = []
 
@@ -577,7 +583,6 @@ def _listed(known: Any) -> Any:
 def install() -> None:
     """Put what measures in the place of what is measured."""
     from torch.optim import optimizer
-    from torch.utils.data import dataloader
 
     tensor = torch.Tensor
     for name, kind in _SCALARS.items():
@@ -590,8 +595,8 @@ def install() -> None:
         _replace(tensor, name, functools.partial(_measured, _moved_to))
     _replace(tensor, "copy_", functools.partial(_measured, _filled))
     # A lazy parameter takes listed methods alone.
-    lazy: Any = torch.nn.parameter
-    _replace(lazy.UninitializedTensorMixin, "_allowed_methods", _listed)
+    for owner, name, _ in torch_private.replacing(LAZY, _listed):
+        _replace(owner, name, _listed)
     for name in _SYNCHRONISE:
         module = getattr(torch, name, None)
         if module is not None:
@@ -600,7 +605,7 @@ def install() -> None:
     for holder in (torch.cuda.Stream, torch.cuda.Event):
         _replace(holder, "synchronize", functools.partial(_called, "synchronize"))
     _replace(torch.autograd, "backward", _backward)
-    _replace(dataloader._BaseDataLoaderIter, "__next__", _next)
+    _replace(torch_private.find(LOADER), "__next__", _next)
     _hooks.append(optimizer.register_optimizer_step_pre_hook(_steps.stepping))
     _hooks.append(optimizer.register_optimizer_step_post_hook(_steps.stepped))
 
@@ -620,7 +625,13 @@ def uninstall() -> None:
             setattr(holder, name, original)
 
 
-def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, trace: int = 0, snapshot: str = "") -> None:
+def begin(
+    shared: mmap.mmap | memoryview | bytearray,
+    folder: str,
+    trace: int = 0,
+    snapshot: str = "",
+    use: torch_private.Use = "run",
+) -> None:
     """Look at this process from now on, and write to the shared counters."""
     global memory, cells, lines, _to_trace, _tracing
     memory, cells = shared, counters.cells_of(shared)
@@ -630,6 +641,9 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, trace: int = 
     file = getattr(main, "__file__", None) or (sys.argv[0] if sys.argv else None)
     lines = memory_peaks.Lines(folder, file)
     counters.write(memory, cells, {"say": "torch", "version": torch.__version__, "pid": os.getpid()})
+    lost = torch_private.lost(use) + (torch_private.lost("trace") if trace or snapshot else ())
+    for text in dict.fromkeys(lost):
+        counters.write(memory, cells, {"say": "not_followed", "text": text})
     install()
     if trace:
         _to_trace, _tracing = trace, memory_peaks.Tracer(lines, lambda: cells[counters.PHASE], forward_begins)

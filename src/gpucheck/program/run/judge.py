@@ -61,6 +61,7 @@ def findings(result: RunResult, folder: str = "") -> list[Finding]:
         told.append(memory_finding(result.out_of_memory, folder))
     if result.growth is not None:
         told.append(_growth(result, folder))
+    told += model_judge.not_followed(result.not_followed, f"torch {result.torch}", "run.followed")
     return told + of_lines(result, folder)
 
 
@@ -355,6 +356,7 @@ def dry_result(
         trains=next((one["trains"] for one in read.said("memory")), False),
         loops_ended=any(one["is_loop"] for one in read.said("left")),
         not_reached=not_reached,
+        not_followed=tuple(one["text"] for one in read.said("not_followed")),
     )
 
 
@@ -413,6 +415,7 @@ def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Fin
         *_mismatches(result, counted, folder),
         *_stop(result),
         *_undone(result),
+        *model_judge.not_followed(result.not_followed, f"torch {result.torch}", "run.dry.followed"),
         *_memory_findings(result),
         *_advice(counted, folder),
         *_remarks(result),

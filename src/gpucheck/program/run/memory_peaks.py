@@ -4,6 +4,7 @@ Which tensors count, and which lines are the user's, are the two rules that all 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -18,9 +19,9 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpucheck import messages
+from gpucheck.machine import torch_private
 from gpucheck.program.run import counters
 from gpucheck.work.storages import Key, Memory
 
@@ -29,8 +30,9 @@ _HOST = frozenset(("cpu", "meta", None))
 
 
 # Whoever overrides or watches torch's functions would be told of ours: they are asked nothing of what we ask.
-unseen = torch._C.DisableTorchFunction
-_modes = torch._C._len_torch_function_stack
+unseen = torch_private.need("torch._C.DisableTorchFunction")
+_modes = torch_private.find("torch._C._len_torch_function_stack", lambda: 1)
+unseen_by_modes = torch_private.find("torch._C._DisableTorchDispatch", contextlib.nullcontext)
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
@@ -140,14 +142,15 @@ def observe(say: Callable[[dict[str, Any]], bool], lines: Lines, snapshot: str) 
 
 def dump() -> None:
     """Write the history of CUDA's memory, where one was recorded: torch.org's memory_viz shows it."""
-    if _snapshot and _devices:
-        torch.cuda.memory._dump_snapshot(_snapshot)
+    write = torch_private.find("torch.cuda.memory._dump_snapshot")
+    if _snapshot and _devices and write is not None:
+        write(_snapshot)
 
 
 def read(cells: memoryview, phase: int) -> None:
     """Note each device's memory, and a new peak as the work of this phase of the step that is at work."""
     global _readings
-    stats_of = getattr(torch._C, "_cuda_memoryStats", None)
+    stats_of = torch_private.find("torch._C._cuda_memoryStats")
     if stats_of is None or not torch.cuda.is_initialized():
         return
     if _readings % _LOOK_AGAIN == 0:
@@ -170,13 +173,12 @@ def _find_devices(stats_of: Callable[[int], dict[str, Any]]) -> None:
     for index in range(min(torch.cuda.device_count(), counters.MOST_DEVICES)):
         if index not in _devices and stats_of(index)["reserved_bytes"]["all"]["peak"]:
             if not _devices:
-                attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None) or getattr(
-                    torch._C, "_cuda_attachOutOfMemoryObserver", None
-                )
+                attach = torch_private.find("torch._C._cuda_attach_out_of_memory_observer")
                 if attach is not None:
                     attach(_out_of_memory)
-                if _snapshot:
-                    torch.cuda.memory._record_memory_history(max_entries=_MOST_ENTRIES, stacks="python")
+                record = torch_private.find("torch.cuda.memory._record_memory_history")
+                if _snapshot and record is not None:
+                    record(max_entries=_MOST_ENTRIES, stacks="python")
             _devices.append(index)
             properties = torch.cuda.get_device_properties(index)
             uuid = getattr(properties, "uuid", None)
@@ -298,9 +300,9 @@ def parts(tensor: Any) -> list[Any]:
     """The plain tensors that hold a tensor's elements and indices, its elements first; of a plain one itself. A mode of
     the program's is not told of the question."""
     methods = _PARTS.get(tensor.layout)
-    with torch._C._DisableTorchDispatch():
-        found = [tensor] if methods is None else [getattr(tensor, name) for name in methods]
-        return [one() if callable(one) else one for one in found]
+    with unseen_by_modes():
+        found = [tensor] if methods is None else [getattr(tensor, name, None) for name in methods]
+        return [one() if callable(one) else one for one in found if one is not None]
 
 
 def size(tensor: Any) -> int:
@@ -369,7 +371,7 @@ _ASKED = 3
 _Place = tuple[str, int, str, str]
 
 
-class Tracer(TorchDispatchMode):  # type: ignore[misc]
+class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode", object)):  # type: ignore[misc]
     """Counts storages by the user's line, the module and the phase that made them.
 
     Every operation is seen, and every storage that it makes is counted until it is freed: on any device, the CPU too.

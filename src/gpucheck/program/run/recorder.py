@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from gpucheck.machine import launcher
+from gpucheck.machine import launcher, torch_private
 from gpucheck.program.run import hooks, memory_peaks
 
 # The recorder is read at most this often, and so that reading takes this share of the time where it does not overwrite
@@ -187,9 +187,7 @@ class Recorder:
 
     def say_groups(self) -> None:
         """Which ranks a group has: the recorder does not know it of gloo's."""
-        from torch.distributed import distributed_c10d
-
-        world = distributed_c10d._world
+        world = torch_private.need("torch.distributed.distributed_c10d._world")
         for group, ranks in list(world.pg_group_ranks.items()):
             name = str(world.pg_names.get(group))
             line = {"say": "group", "name": name, "ranks": sorted(ranks)}
@@ -240,7 +238,7 @@ class Clock:
             return
         is_first = torch.distributed.get_rank() == 0
         if self.store is None:
-            store = distributed_c10d._get_default_store()
+            store = torch_private.need("torch.distributed.distributed_c10d._get_default_store")()
             if not hasattr(store, "clone"):
                 return
             self.store = distributed_c10d.PrefixStore("gpucheck", store.clone())
@@ -299,11 +297,7 @@ def offset_ns(host: str, port: int, secret: str) -> tuple[int, int]:
 
 def begin(asked: dict[str, Any]) -> None:
     """Read the flight recorder from now on, where this torch has one."""
-    dump = None
-    with contextlib.suppress(ImportError):
-        from torch._C import _distributed_c10d as native
-
-        dump = getattr(native, "_dump_fr_trace", None) or getattr(native, "_dump_nccl_trace", None)
+    dump = torch_private.find("torch._C._distributed_c10d._dump_fr_trace")
     if dump is None:
         with open(asked["path"], "a", encoding="ascii") as file:
             file.write('{"say":"failed","why":"this torch has no flight recorder that can be read"}\n')

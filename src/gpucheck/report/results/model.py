@@ -173,7 +173,7 @@ class ModelResult:
     """The model, and the result of its move to `device`. `run` None is a forward that was not asked for, for `not_run`.
 
     `meta` are parameters and buffers without data. `split` are the parts that the target itself put on
-    several devices; it was not moved then.
+    several devices; it was not moved then. `not_followed` is what this torch does not let be followed.
     """
 
     target: str
@@ -189,3 +189,4 @@ class ModelResult:
     run: ClaimedRun | None = None
     not_run: str | None = None
     on_device: DeviceRun | None = None
+    not_followed: tuple[str, ...] = ()

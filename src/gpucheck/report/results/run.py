@@ -208,7 +208,8 @@ class RunResult:
     """One run of a program. `exit` is its status, or the negative number of the signal that ended it.
 
     `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_seen` names what is
-    not counted. `cut_off_in` is the line that waited for data when the program ended.
+    not counted, `not_followed` what this torch does not let be followed. `cut_off_in` is the line that waited for data
+    when the program ended.
     """
 
     program: tuple[str, ...]
@@ -231,6 +232,7 @@ class RunResult:
     cut_off_in: str | None
     snapshot: str | None
     not_seen: tuple[str, ...]
+    not_followed: tuple[str, ...] = ()
 
 
 # -- run --dry ---------------------------------------------------------------------------------------------------------
@@ -357,6 +359,7 @@ class DryResult:
     about dtypes that the program caught, `in_forks` the last that a process which it forked met, `trains` is whether it
     made an optimizer. `loops_ended` is whether loops over a DataLoader were ended early, `not_reached` names functions
     of the program that use a module, an optimizer or a loss and that the code which ran would have called.
+    `not_followed` is what this torch does not let be followed.
     """
 
     program: tuple[str, ...]
@@ -380,6 +383,7 @@ class DryResult:
     in_forks: CaughtError | None = None
     loops_ended: bool = False
     not_reached: tuple[str, ...] = ()
+    not_followed: tuple[str, ...] = ()
 
 
 # -- run on several ranks: who holds the job up, where it hangs, which calls do not match ------------------------------

@@ -98,7 +98,8 @@ def _begin():
                     recorder.begin(json.loads(ranks))
         except Exception as error:  # noqa: BLE001 (whatever fails of ours must not fail a program that is measured)
             memory[_FAILED] = 1  # and that goes on as if nothing had been
-            text = repr(error).encode("ascii", "replace")[:1000]
+            is_told = type(error).__module__ == "gpucheck.errors"
+            text = (str(error) if is_told else repr(error)).encode("ascii", "replace")[:1000]
             memory[len(memory) - len(text) :] = text
             end_dry()
         finally:
