@@ -7,14 +7,24 @@ MPS, HPU and CPU), the CUDA runtime and driver, cuBLAS, cuDNN, cuSOLVER, NCCL an
 from __future__ import annotations
 
 import functools
+import linecache
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Literal
 
 CPU_ALLOCATOR = r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"
 HOST_ALLOCATION = r"std::bad_alloc|\[Errno 12\]|Cannot allocate memory"
 OUT_OF_MEMORY = r"\bout of memory\b"
+# What torch's caching allocator says, and what the runtime or a library says of memory that it asked for itself.
+ALLOCATOR = r"Tried to allocate|\b(CUDA|HIP|XPU|MPS|GPU) out of memory"
+OF_RUNTIME = r"\b(CUDA|HIP)( driver| runtime)? (error|failure)\b.{0,40}out of memory"
+# Page-locked memory of the host, whose allocation fails with the device's error.
+PINNED = (
+    r"pin memory thread|pin_memory\.py\b|\.pin_memory\(|cudaHost(Alloc|Register)|cudaMallocHost|"
+    r"hipHost(Malloc|Register)|CachingHostAllocator"
+)
 LEVEL_ZERO = r"OUT_OF_(DEVICE|HOST)_MEMORY"
 MPS_BUFFER = r"Invalid buffer size:"
 HPU = r"PT_DEVMEM.*Allocation failed"
@@ -118,6 +128,21 @@ def _device(id: str, title: str, *patterns: str, poisons: bool = True, fix: str 
 CAUSES: tuple[Cause, ...] = (
     Cause("oom.cpu", "the host's memory is full", (CPU_ALLOCATOR, HOST_ALLOCATION), "memory"),
     Cause("oom.cuda", "the device's memory is full", (OUT_OF_MEMORY, LEVEL_ZERO, MPS_BUFFER, HPU), "memory"),
+    # `cause_of` alone decides between the last and these two.
+    Cause(
+        "oom.host",
+        "no host memory could be pinned",
+        (PINNED,),
+        "memory",
+        fix="pin_memory=False, or fewer workers and a smaller prefetch_factor; free -h and ulimit -l show the limits",
+    ),
+    Cause(
+        "oom.runtime",
+        "CUDA had no memory for itself",
+        (OF_RUNTIME,),
+        "memory",
+        fix="gpucheck devices shows the processes on the device; torch's own tensors may not be the reason",
+    ),
     _device(
         "cuda.ecc",
         "its memory had an uncorrectable error (ECC)",
@@ -306,9 +331,26 @@ SPEAKING_CLASSES = frozenset(
 )
 
 
-def cause_of(text: str) -> Cause | None:
-    """The first cause that the text holds; None for a text that is not known."""
-    return next((row for row in CAUSES if row.matches(text)), None)
+# From this part of a device's memory on, what is free is enough for a stream, an event or a library's start.
+_ENOUGH_FREE = 0.05
+
+
+def cause_of(text: str, where: str = "", free_share: float | None = None) -> Cause | None:
+    """The first cause that the text holds; None for a text that is not known.
+
+    "CUDA error: out of memory" is not the allocator's: `where`, the frames, tells whether memory was to be pinned, and
+    so does the part of the device's memory that is free (`free_share`). Else the runtime had none for a stream, an
+    event, a context or a library's start.
+    """
+    row = next((row for row in CAUSES if row.matches(text)), None)
+    if row is None or row.id not in ("oom.cuda", "oom.host"):
+        return row
+    if row.id == "oom.host":  # it names pinned memory, and says nothing of memory that ran out
+        return next((row for row in CAUSES if row.id != "oom.host" and row.matches(text)), None)
+    if _compiled(ALLOCATOR).search(text) or not (_compiled(OF_RUNTIME).search(text) or _compiled(PINNED).search(text)):
+        return row
+    is_host = _compiled(PINNED).search(f"{text}\n{where}") or (free_share is not None and free_share >= _ENOUGH_FREE)
+    return BY_ID["oom.host" if is_host else "oom.runtime"]
 
 
 def is_of_memory(text: str) -> bool:
@@ -317,12 +359,14 @@ def is_of_memory(text: str) -> bool:
     return cause is not None and cause.whose == "memory"
 
 
-def cause_of_error(classes: Collection[str], text: str) -> Cause | None:
-    """Return what an exception stands for, by the qualified names of its class and bases, then by its text."""
+def cause_of_error(
+    classes: Collection[str], text: str, where: str = "", free_share: float | None = None
+) -> Cause | None:
+    """Return what an exception stands for, by the qualified names of its class and bases, then as `cause_of` does."""
     for name, row in _CLASSES.items():
         if name in classes:
             return BY_ID[row]
-    found = cause_of(text) if SPEAKING_CLASSES.intersection(classes) else None
+    found = cause_of(text, where, free_share) if SPEAKING_CLASSES.intersection(classes) else None
     if found is None and any(name in classes for name in _OF_THE_RUNTIME):
         return BY_ID["device.runtime"]
     return found
@@ -330,10 +374,12 @@ def cause_of_error(classes: Collection[str], text: str) -> Cause | None:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """One exception of a chain: the qualified names of its class and bases, and its message."""
+    """One exception of a chain: the qualified names of its class and bases, its message, and the frames that it came
+    through: each file with its function."""
 
     classes: tuple[str, ...]
     message: str
+    where: str = ""
 
 
 def chain_of(error: BaseException) -> tuple[Raised, ...]:
@@ -344,12 +390,24 @@ def chain_of(error: BaseException) -> tuple[Raised, ...]:
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         classes = tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in type(current).__mro__)
-        chain.append(Raised(classes, message_of(current)))
+        chain.append(Raised(classes, message_of(current), _frames(current.__traceback__)))
         following = current.__cause__
         if following is None and not current.__suppress_context__:
             following = current.__context__
         current = following
     return tuple(chain)
+
+
+def _frames(trace: TracebackType | None) -> str:
+    """The files and functions of a traceback, with the source of its last line."""
+    rows: list[str] = []
+    line = ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        rows.append(f"{code.co_filename} {code.co_name}")
+        line = linecache.getline(code.co_filename, trace.tb_lineno).strip()
+        trace = trace.tb_next
+    return "\n".join((*rows, line))
 
 
 def message_of(error: BaseException) -> str:
@@ -360,12 +418,14 @@ def message_of(error: BaseException) -> str:
         return "<exception str() failed>"
 
 
-def cause_in(chain: Sequence[Raised]) -> tuple[Cause | None, Raised]:
+def cause_in(chain: Sequence[Raised], free_share: float | None = None) -> tuple[Cause | None, Raised]:
     """Return what a chain of exceptions stands for, and the link that says so; its first where none does.
+    `free_share` is the part of the device's memory that is free.
 
     A device that failed outranks memory, and that all else: what follows from it is raised on top of it.
     """
-    found = [(row, link) for link in chain if (row := cause_of_error(link.classes, link.message)) is not None]
+    told = ((cause_of_error(one.classes, one.message, one.where, free_share), one) for one in chain)
+    found = [(row, link) for row, link in told if row is not None]
     for whose in ("device", "memory"):
         for row, link in found:
             if row.whose == whose:

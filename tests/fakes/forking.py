@@ -21,10 +21,9 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterable
-from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 SOURCE = str(Path(__file__).parent.parent.parent / "src")
@@ -35,24 +34,24 @@ MODEL = "gpucheck.program.model_child"
 STATUS: list[int] = []
 
 
-class Ready(Loader):
+class Ready(SourceFileLoader):
     """A finder of torch where it is loaded already, once: its import runs none of torch's code."""
 
     def __init__(self, module: ModuleType) -> None:
+        super().__init__("torch", str(module.__file__))
         self.module, self.spec = module, module.__spec__
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name != "torch":
-            return None
-        sys.meta_path.remove(self)
-        return ModuleSpec(name, self)
+        return ModuleSpec(name, self) if name == "torch" and "torch" not in sys.modules else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return self.module
 
-    def exec_module(self, module: ModuleType) -> None:
+    def get_code(self, fullname: str) -> CodeType:
         assert self.spec is not None
-        module.__spec__, module.__loader__ = self.spec, self.spec.loader
+        self.module.__spec__, self.module.__loader__ = self.spec, self.spec.loader
+        sys.meta_path.remove(self)
+        return compile("", "torch", "exec")
 
 
 def load() -> None:

@@ -6,10 +6,13 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from gpucheck import messages
 from gpucheck.bench.matmul import product
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import child_protocol, faults
@@ -53,6 +56,20 @@ def ended(*lines: object, code: int | None = 0, timed_out: bool = False) -> Hear
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "memory", "oom.cpu", False),
         (torch.OutOfMemoryError("whatever it says"), "memory", "oom.cuda", False),
         (MemoryError(), "memory", "oom.cpu", False),
+        (RuntimeError("CUDA error: out of memory"), "memory", "oom.runtime", False),
+        (
+            RuntimeError("NCCL error: unhandled cuda error, Cuda failure 2 'out of memory'"),
+            "memory",
+            "oom.runtime",
+            False,
+        ),
+        (RuntimeError("CUDA error: out of memory (cudaHostAlloc)"), "memory", "oom.host", False),
+        (
+            RuntimeError("Caught RuntimeError in pin memory thread for device 0.\nCUDA error: out of memory"),
+            "memory",
+            "oom.host",
+            False,
+        ),
         # The words of these are a program's own.
         (ValueError(ILLEGAL), "error", None, False),
         (KeyError("CUDA error: an illegal memory access was encountered"), "error", None, False),
@@ -249,3 +266,41 @@ def test_where_it_was_raised_tells_a_librarys_error_from_our_bug(raising: Callab
     with pytest.raises(Exception) as raised:
         raising()
     assert faults.is_of_library(raised.value) is of_library
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "free_share", "cause"),
+    [
+        ("CUDA error: out of memory", "torch/utils/data/_utils/pin_memory.py do_one_step", None, "oom.host"),
+        ("CUDA error: out of memory", "train.py main\nx = x.pin_memory()", None, "oom.host"),
+        ("CUDA error: out of memory", "torch/cuda/streams.py __new__", None, "oom.runtime"),
+        # By the figures of the moment: a device with room is not full.
+        ("CUDA error: out of memory", "train.py main", 0.9, "oom.host"),
+        ("CUDA error: out of memory", "train.py main", 0.01, "oom.runtime"),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", "train.py main\nx = x.pin_memory()", 0.9, "oom.cuda"),
+    ],
+)
+def test_memory_that_the_allocator_did_not_ask_for_is_told_by_frames_and_figures(
+    text: str, where: str, free_share: float | None, cause: str
+) -> None:
+    told = messages.cause_of(text, where, free_share)
+    assert told is not None and told.id == cause
+
+
+def test_a_line_that_pins_memory_is_told_by_its_source(tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text("def run(x):\n    x.pin_memory()\n")
+
+    class Full:
+        def pin_memory(self) -> None:
+            raise RuntimeError("CUDA error: out of memory")
+
+    space: dict[str, Any] = {}
+    exec(compile((tmp_path / "prog.py").read_text(), str(tmp_path / "prog.py"), "exec"), space)
+    with pytest.raises(RuntimeError) as caught:
+        space["run"](Full())
+    trace = caught.value.__traceback__
+    assert trace is not None and trace.tb_next is not None
+    caught.value.__traceback__ = trace.tb_next
+    trace.tb_next.tb_next = None  # what pins is C++, which has no frame
+    cause, _ = messages.cause_in(messages.chain_of(caught.value))
+    assert cause is not None and cause.id == "oom.host"

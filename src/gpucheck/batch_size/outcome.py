@@ -409,6 +409,9 @@ def _of_exception(raised: Raised, device_kind: str) -> Outcome | None:
     for name, host in _MEMORY_CLASSES.items():
         if name in raised.classes:
             return _where(host, device_kind)
+    cause = messages.cause_of_error(raised.classes, raised.message, raised.where)
+    if cause is not None and cause.id == "oom.host":
+        return _where(True, device_kind)
     if messages.SPEAKING_CLASSES.intersection(raised.classes):
         # An import that fails for want of memory says so in its message alone.
         return _matched(raised.message, device_kind)

@@ -387,7 +387,10 @@ class Runner:
                 if answer is not None and "ok" not in answer:  # what a trial on the CPU grows from, no answer yet
                     self._watch.baseline = answer["baseline_bytes"]
                 elif answer is not None:
-                    chain = tuple(Raised(tuple(link["classes"]), link["message"]) for link in answer.get("chain", ()))
+                    chain = tuple(
+                        Raised(tuple(link["classes"]), link["message"], link.get("where", ""))
+                        for link in answer.get("chain", ())
+                    )
                     return answer, End(raised=chain)
                 elif self._watch.look() or time.monotonic() >= until:
                     self._child.stop()

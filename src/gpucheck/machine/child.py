@@ -8,6 +8,7 @@ abandoned, which the result says. Ctrl-C at the terminal reaches the parent alon
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import queue
 import signal
@@ -286,6 +287,10 @@ class Program:
         """Its process id."""
         return self._process.pid
 
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
     def wait(self, timeout_s: float) -> int | None:
         """Return how it ended, negative for a signal; None where it still runs after `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
@@ -319,6 +324,15 @@ class Program:
                 pass
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._masked)
         self._masked = set()
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the processes that a process started, and theirs (Linux); none where the system does not tell."""
+    for path in glob.glob(f"/proc/{pid}/task/*/children"):
+        with contextlib.suppress(OSError):  # it has ended
+            for child in map(int, Path(path).read_text().split()):
+                yield child
+                yield from descendants(child)
 
 
 def interpreter_argv() -> list[str]:

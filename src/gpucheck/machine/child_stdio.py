@@ -44,10 +44,11 @@ def raised(error: GpucheckError, trace: str = "") -> dict[str, object]:
     return {"raised": {**told, "finding": error.finding, "trace": trace}, "end": True}
 
 
-def mapped_library(name: str) -> str | None:
-    """The path from which a library whose file name begins with `name` is loaded (Linux); None where it is not told."""
+def mapped_library(name: str, pid: int | str = "self") -> str | None:
+    """The path from which a process has loaded a library whose file name begins with `name` (Linux); None where it is
+    not told."""
     try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
             paths = (line.split(None, 5)[-1].rstrip("\n") for line in file if "/" in line)
             return next((path for path in paths if os.path.basename(path).startswith(name)), None)
     except OSError:

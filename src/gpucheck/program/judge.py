@@ -577,7 +577,8 @@ _RUN = of(
     Id(
         "run.not_seen",
         "gpucheck could measure the program",
-        "The program ran normally but was not measured: another start-up file, or -S and -I, disabled gpucheck.",
+        "The program did not load torch, loaded it only in a child process, or loaded it in a way that gpucheck does "
+        "not see. Under --dry it is then stopped, because it would train for real.",
     ),
 )
 IDS = (*_MODEL, *_RUN_DRY, *_RUN)

@@ -267,7 +267,7 @@ class RunOptions:
         parse=units.Whole(largest=99),
     )
     steps: int | None = option(
-        "With --dry: end the program after N optimizer steps.",
+        "With --dry: end each loop over a DataLoader after N rounds, and the program after 3N optimizer steps.",
         shown=str(STEPS),
         metavar="N",
         parse=units.Whole(largest=1_000_000),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
+import io
+import itertools
 import os
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -128,6 +132,63 @@ def replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
         for owner, name, value in patches:
             if hasattr(owner, name):
                 stack.enter_context(mock.patch.object(owner, name, value))
+        yield
+
+
+@contextlib.contextmanager
+def sinking(began_ns: int, say: Callable[[str], None]) -> Iterator[None]:
+    """While this lasts, what would write over a file from before `began_ns` writes elsewhere; `say` gets a remark."""
+
+    def of(path: Any) -> Any:
+        """The path to write to in the place of this one: a file that the program made is its own."""
+        try:
+            is_older = isinstance(path, (str, bytes, os.PathLike)) and os.path.isfile(path)
+            if not is_older or os.stat(path).st_ctime_ns >= began_ns:
+                return path
+        except OSError:
+            return path
+        say(f"not overwritten, because loops were ended early: {os.fsdecode(path)}")
+        return os.path.join(folder, str(next(numbers)))
+
+    def opening(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        return opened(of(file) if "w" in mode else file, mode, *args, **kwargs)
+
+    def saving(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """Return what takes the path as its second argument."""
+
+        @functools.wraps(original)
+        def saved(value: Any, *args: Any, **kwargs: Any) -> Any:
+            if args:
+                args = (of(args[0]), *args[1:])
+            elif name in kwargs:
+                kwargs[name] = of(kwargs[name])
+            return original(value, *args, **kwargs)
+
+        return saved
+
+    def moving(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def moved(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+            if of(target) is target:
+                original(source, target, *args, **kwargs)
+            else:
+                remove(source)
+
+        return moved
+
+    def removing(path: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs or of(path) is path:
+            remove(path, *args, **kwargs)
+
+    opened, remove, numbers = io.open, os.remove, itertools.count()
+    patches: list[tuple[Any, str, Any]] = [(builtins, "open", opening), (io, "open", opening)]
+    patches += [(owner, "save", saving(owner.save, "f")) for owner in (torch, torch.jit, torch.serialization)]
+    patches += [(os, name, moving(getattr(os, name))) for name in ("replace", "rename")]
+    patches += [(os, name, removing) for name in ("remove", "unlink")]
+    safetensors: Any = sys.modules.get("safetensors.torch")
+    if safetensors is not None:
+        patches.append((safetensors, "serialize_file", saving(safetensors.serialize_file, "filename")))
+    with tempfile.TemporaryDirectory(prefix="gpucheck-sink-", ignore_cleanup_errors=True) as folder, replaced(patches):
         yield
 
 

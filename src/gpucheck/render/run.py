@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator, Sequence
 
 from gpucheck import units
-from gpucheck.program.run.judge import at, costly
+from gpucheck.program.run.judge import at, costly, placed, unreached
 from gpucheck.render.blocks import (
     UNKNOWN,
     Block,
@@ -232,7 +232,8 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
             (Column("held by", "left", keep=3), [one.held_by or UNKNOWN for one in rows]),
         ]
     )
-    head = f"{traced.steps} steps traced{cost}: peak {units.capacity(traced.peak_bytes)} of tensors"
+    peak = f"tensors made meanwhile: peak {units.capacity(traced.peak_bytes)}"
+    head = f"{_several(traced.steps, 'step')} traced{cost}; {peak}" if traced.steps else f"no step was traced; {peak}"
     return [Line(), Line(head), lines]
 
 
@@ -272,9 +273,11 @@ def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
         *(one.title for one in bad if one.id in ("run.dry.memory", "run.dry.followed")),
     ]
     if not parts:
-        parts = ["no tensor was on the wrong device"]
+        parts = [placed(result), *([unreached(result)] if result.not_reached else [])]
     steps = _several(result.steps, "step")
     how = f"ended after {steps}" if result.ended_after_steps else f"whole program, {steps}"
+    if result.loops_ended and not result.ended_after_steps:
+        how = f"DataLoader loops ended early, {steps}"
     cut = result.stopped is not None or result.memory is None or any(one.ended for one in result.mismatches)
     return f"{result.device}: {'; '.join(parts)}" + ("" if cut else f" · {how}")
 

@@ -113,7 +113,7 @@ def _device(fault: Fault) -> Finding:
 
 def _memory(fault: Fault) -> Finding:
     name = _area(fault) or "device"
-    is_host = fault.cause == "oom.cpu"
+    is_host = fault.cause in ("oom.cpu", "oom.host")
     where = "the host" if is_host else fault.device or "the device"
     fix = f"`gpucheck memory{_option(fault)}` shows who holds it; run this again when there is more"
     return Finding(

@@ -244,9 +244,11 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
         return "fail", str(wrong), wrong.evidence, wrong.fix or own
     except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
         kept.saw(error, dut.accel.id)
-        if messages.is_of_memory(str(error)) or isinstance(error, MemoryError):
+        cause, _ = messages.cause_in(messages.chain_of(error))
+        if cause is not None and cause.whose == "memory":
             # The checks take little: others hold what is missing, and that is no fault of the device's.
             fix = f"{messages.FIX['memory held']} shows which processes use memory; then run again"
+            fix = cause.fix if cause.id == "oom.host" else fix
             return "inconclusive", *_unexpected(error), fix
         return "fail", *_unexpected(error), None
     return "warn" if seen.doubt else "pass", seen.message, seen.evidence, seen.fix

@@ -6,6 +6,8 @@ import importlib.util
 import json
 import os
 import re
+import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,111 @@ def test_it_ends_after_the_steps_that_were_asked_for(dry: Dry) -> None:
     assert document["results"]["run_dry"]["steps"] == 3
     assert document["results"]["run_dry"]["ended_after_steps"]
     assert [line.split()[0] for line in document["stdout"].splitlines()] == ["0", "1", "2"]
+
+
+LOOPS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(4, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+data = DataLoader(TensorDataset(torch.randn(64, 4)), 4)
+def train():
+    rounds = 0
+    for (x,) in data:
+        model(x.cuda()).sum().backward()
+        optimizer.step()
+        rounds += 1
+    return rounds
+def evaluate(where):
+    for (x,) in data:
+        model(x.to(where))
+"""
+
+
+def test_what_follows_a_loop_over_a_loader_is_judged(dry: Dry, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(LOOPS + "for _ in range(2):\n    print(train())\nevaluate('cpu')\n")
+    document = dry("prog.py", cwd=tmp_path, status=1)
+    assert document["stdout"] == "2\n2\n"
+    assert [name for name, _ in wrong(document)] == ["run.dry.mismatch"]
+
+
+def test_gathered_gradients_make_their_steps(dry: Dry, tmp_path: Path) -> None:
+    gathered = LOOPS.replace(
+        "        optimizer.step()\n", "        if rounds % 4 == 3:\n            optimizer.step()\n"
+    )
+    (tmp_path / "prog.py").write_text(gathered + "print(train())\nevaluate('cuda')\n")
+    document = dry("prog.py", cwd=tmp_path)
+    assert (document["stdout"], document["results"]["run_dry"]["steps"]) == ("8\n", 2)
+
+
+GATHERED = """
+import torch
+model = torch.nn.Linear(64, 64, bias=False).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+kept, x = [], torch.randn(256, 64, device="cuda")
+for part in range(4):
+    kept.append(model(x).relu())  # forward
+    kept[-1].sum().backward()
+optimizer.step()
+"""
+
+
+def test_a_forward_pass_after_gathered_gradients_is_no_step(dry: Dry, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(GATHERED)
+    held = dry("prog.py", cwd=tmp_path)["results"]["run_dry"]["memory"]["peak"]["held"]
+    line = 1 + GATHERED[: GATHERED.index("# forward")].count("\n")
+    assert {one["phase"] for one in held if one["place"] == f"prog.py:{line}"} == {"forward"}
+
+
+def test_a_loop_without_an_end_is_ended_and_what_follows_it_is_named(dry: Dry, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(
+        LOOPS + "while True:\n    train()\n    if optimizer is None:\n        break\nevaluate('cpu')\n"
+    )
+    document = dry("prog.py", cwd=tmp_path)
+    result = document["results"]["run_dry"]
+    assert (result["steps"], result["ended_after_steps"], result["not_reached"]) == (6, True, ["evaluate()"])
+    first = "✓ cuda:0 (simulated GPU): no tensor was on the wrong device in what ran; evaluate() was not reached"
+    assert first in " ".join(document["screen"].split())
+
+
+def test_an_error_after_a_loop_was_ended_early_is_a_remark(dry: Dry, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(LOOPS + "rounds = train()\nassert rounds == 16, rounds\nevaluate('cpu')\n")
+    document = dry("prog.py", cwd=tmp_path)
+    assert document["results"]["run_dry"]["not_reached"] == ["evaluate()"]
+    (said,) = [one for one in document["findings"] if one["id"] == "run.dry.remark"]
+    assert said["title"] == "the program ended with AssertionError"
+
+
+def test_a_loop_that_ended_by_itself_excuses_no_error(dry: Dry, tmp_path: Path) -> None:
+    whole = LOOPS.replace("randn(64, 4)", "randn(8, 4)")
+    (tmp_path / "prog.py").write_text(whole + "assert train() == 16\n")
+    assert [name for name, _ in wrong(dry("prog.py", cwd=tmp_path, status=1))] == ["run.dry.followed"]
+
+
+SAVING = """
+torch.save(model.state_dict(), "new.pt")
+before = torch.load("new.pt")
+train()
+torch.save(model.state_dict(), "best.pt")
+with open("log.txt", "w") as file:
+    file.write("new")
+os.replace("new.pt", "older.pt")
+torch.save(1, "made.pt")
+torch.save(2, "made.pt")
+print(torch.load("made.pt"))
+"""
+
+
+def test_no_file_from_before_is_written_over_once_a_loop_was_ended(dry: Dry, tmp_path: Path) -> None:
+    kept = ("best.pt", "log.txt", "older.pt")
+    for name in kept:
+        (tmp_path / name).write_text("kept")
+    (tmp_path / "prog.py").write_text("import os" + LOOPS + SAVING)
+    document = dry("prog.py", cwd=tmp_path)
+    assert [(tmp_path / name).read_text() for name in kept] == ["kept"] * 3
+    assert document["stdout"] == "2\n"
+    told = [one["title"] for one in document["findings"] if one["id"] == "run.dry.remark"]
+    assert told == [f"not overwritten, because loops were ended early: {name}" for name in kept]
 
 
 def test_the_name_of_a_part_is_what_the_program_reads(dry: Dry) -> None:
@@ -615,6 +722,105 @@ def test_a_device_by_number_says_how_to_write_it_for_a_build_for_the_cpu(dry: Dr
         assert found["fix"] == 'number.py:3: write torch.device("cuda", N) for torch.device(N)'
     else:
         assert wrong(document) == []
+
+
+STEP = """
+layer = torch.nn.Linear(4, 4).cuda()
+layer(torch.ones(2, 4))  # wrong
+"""
+LOADED = {
+    "looked for": 'import importlib.util\nassert importlib.util.find_spec("torch")\nimport torch',
+    "its version asked": 'import importlib.metadata\nimportlib.metadata.version("torch")\nimport torch',
+    "looked for by each finder": "import pkgutil\nfor one in pkgutil.iter_importers():\n"
+    '    if hasattr(one, "find_spec"):\n        one.find_spec("torch", None)\nimport torch',
+    "lazily": "import importlib.util, sys\nspec = importlib.util.find_spec('torch')\n"
+    "loader = spec.loader = importlib.util.LazyLoader(spec.loader)\n"
+    "torch = sys.modules['torch'] = importlib.util.module_from_spec(spec)\nloader.exec_module(torch)",
+    "by hand": "import importlib.util, sys\nspec = importlib.util.find_spec('torch')\n"
+    "torch = sys.modules['torch'] = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(torch)",
+    "in a thread": "import threading\nthread = threading.Thread(target=__import__, args=('torch',))\n"
+    "thread.start()\nthread.join()\nimport torch",
+    "past all other finders": "import sys\nfrom importlib.machinery import PathFinder\n"
+    "sys.meta_path.insert(0, PathFinder)\nimport torch",
+}
+
+
+@pytest.mark.parametrize("way", LOADED)
+def test_torch_is_seen_in_whatever_way_it_is_loaded(way: str, dry: Dry, tmp_path: Path) -> None:
+    if way == "lazily" and sys.version_info >= (3, 13):
+        pytest.skip("this Python cannot load torch so")
+    (tmp_path / "prog.py").write_text(text := LOADED[way] + STEP)
+    document = dry("prog.py", cwd=tmp_path, status=1, whole=True)
+    (found,) = wrong(document)
+    assert found == ("run.dry.mismatch", f"prog.py:{text.count(chr(10))}")
+
+
+def test_torch_is_seen_in_a_program_in_a_zip(dry: Dry, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "app.pyz", "w") as file:
+        file.writestr("__main__.py", "import part\n")
+        file.writestr("part.py", "import torch" + STEP)
+    assert [name for name, _ in wrong(dry("app.pyz", cwd=tmp_path, status=1, whole=True))] == ["run.dry.mismatch"]
+
+
+LOADER = """
+import sys
+from importlib.machinery import PathFinder
+
+class Loader:
+    def __init__(self, loader):
+        self.loader = loader
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        exec(self.loader.get_code("torch"), vars(module))
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            spec = PathFinder.find_spec(name, path)
+            spec.loader = Loader(spec.loader)
+            return spec
+
+sys.meta_path.insert(0, Finder())
+"""
+UNSEEN = {
+    "a loader of its own": LOADER + "import torch\nprint('trains')\n",
+    "in its place another program": "import os, sys, time\nif len(sys.argv) == 1:\n"
+    "    os.execv(sys.executable, [sys.executable, *sys.argv, 'again'])\n"
+    "import torch\ntime.sleep(60)\nprint('trains')\n",
+}
+
+
+@pytest.mark.parametrize("way", UNSEEN)
+def test_a_program_whose_torch_is_not_seen_is_stopped(way: str, gpucheck: Gpucheck, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(UNSEEN[way])
+    done = gpucheck("run", "--dry", "cuda", "prog.py", cwd=tmp_path, whole=True)
+    assert (done.returncode, done.stdout) == (70, "")
+    assert "a bug in gpucheck" in done.stderr
+
+
+def test_a_program_whose_torch_is_not_seen_keeps_its_status(gpucheck: Gpucheck, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(LOADER + "import torch\nprint('trains')\nsys.exit(5)\n")
+    done = gpucheck("run", "prog.py", cwd=tmp_path, whole=True)
+    assert (done.returncode, done.stdout) == (5, "trains\n")
+    assert "a bug in gpucheck" in done.stderr
+
+
+CHILD = {
+    "forked": "import os\nif not os.fork():\n    import torch\n    os._exit(0)\nos.wait()\n",
+    "started": "import subprocess, sys\nline = 'import torch, time; time.sleep(2)'\n"
+    "subprocess.run([sys.executable, '-c', line])\n",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which libraries a process has loaded")
+@pytest.mark.parametrize("way", CHILD)
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_torch_in_a_child_alone_is_said_so(way: str, is_dry: bool, gpucheck: Gpucheck, tmp_path: Path) -> None:
+    (tmp_path / "prog.py").write_text(CHILD[way])
+    done = gpucheck("run", *(("--dry", "cuda") if is_dry else ()), "prog.py", cwd=tmp_path, whole=True)
+    assert done.returncode == (4 if is_dry else 0)
+    assert re.search(r"^\? .*torch was loaded in child \d+, not measured", done.stderr, re.MULTILINE)
 
 
 def test_an_installed_program_is_told_of_its_own_line(dry: Dry, tmp_path: Path) -> None:

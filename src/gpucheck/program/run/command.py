@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpucheck import naming, units
-from gpucheck.errors import FAILED, UNDECIDED, CannotLook, UsageError
-from gpucheck.machine.child import LineChild, Program, interpreter_argv, python_argv
+from gpucheck.errors import BUG, FAILED, UNDECIDED, CannotLook, UsageError
+from gpucheck.machine.child import LineChild, Program, descendants, interpreter_argv, python_argv
+from gpucheck.machine.child_stdio import mapped_library
 from gpucheck.measure.telemetry import Watch
 from gpucheck.program.options import STEPS, Device, RunOptions
-from gpucheck.program.run import counters, judge, ranks, ranks_findings
+from gpucheck.program.run import counters, judge, ranks, ranks_findings, reached
 from gpucheck.report.events import Answered, Emit, Judged, Notice
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import exit_code
@@ -48,6 +49,8 @@ from gpucheck.report.results.run import (
 )
 
 _LOOK_EVERY_S = 1.0
+# Until torch is loaded its children are looked at too: a child that only loads torch lives for about a second.
+_LOOK_FOR_TORCH_EVERY_S = 0.2
 
 
 def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
@@ -136,8 +139,9 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     1 where a finding failed; else the program's own status, or 4 where that is 0 and a finding is inconclusive.
     """
     script, *arguments = options.program
-    asked = {"steps": options.steps or STEPS, "values": not options.no_values, "device": asdict(replace(device, count=options.devices or device.count))}
-    began, began_s = time.perf_counter_ns(), time.time()
+    simulated = asdict(replace(device, count=options.devices or device.count))
+    asked = {"steps": options.steps or STEPS, "values": not options.no_values, "device": simulated}
+    began, began_s, is_said = time.perf_counter_ns(), time.time(), False
     try:
         with scratch(enabled=options.scratch) as place:
             folder, before = place or os.getcwd(), {} if place is None else _stamps(place)
@@ -145,21 +149,23 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
             copied = f"in a copy of this folder, {folder}: relative writes go there, absolute writes are real"
             emit(Notice(f"dry run: no GPU is used, but {real}" if place is None else f"dry run {copied}"))
             with started(script, arguments, module=options.module, dry=asked, folder=folder) as running:
-                while (code := running.program.wait(_LOOK_EVERY_S)) is None:
-                    pass
-                failure = running.failure()
-                if failure is not None or not (read := counters.read(running.memory)).head[counters.TORCH_NS]:
-                    title = (
-                        "the program did not load torch"
-                        if failure is None
-                        else "gpucheck could not measure the program"
-                    )
-                    emit(Judged(Finding("run.not_seen", "inconclusive", title, failure or "")))
+                while (code := running.wait()) is None:
+                    if running.is_torch_unseen:
+                        running.program.kill()
+                    elif running.child and not is_said:
+                        is_said = True
+                        emit(Notice(f"{judge.in_child(running.child)}: it is not simulated, and what it does is real"))
+                failure, read = running.failure(), counters.read(running.memory)
+                if running.is_torch_unseen:
+                    emit(Judged(judge.unseen("it was stopped before it trained for real")))
+                    return BUG
+                if failure is not None or not read.head[counters.TORCH_NS]:
+                    emit(Judged(judge.not_seen(failure, running.child)))
                     return code or UNDECIDED
                 ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s)
                 counted = answer(read, ended)
                 written = None if place is None else tuple(sorted(dict(_stamps(place).items() - before.items())))
-                result = judge.dry_result(read, counted, options, written)
+                result = judge.dry_result(read, counted, options, written, not_reached(read, began_s))
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
     emit(Answered("run_dry", judge.relative(result, folder)))
@@ -167,7 +173,16 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     for finding in found:
         emit(Judged(finding))
     judged = exit_code(tuple(found))
-    return judged if code >= 0 and judged == FAILED else code or judged
+    return judged if code >= 0 and (judged == FAILED or judge.is_of_ended_loops(result)) else code or judged
+
+
+def not_reached(read: counters.Read, began_s: float) -> tuple[str, ...]:
+    """The program's functions that a dry run did not reach."""
+    sources = Sources(began_s)
+    ran = {one["file"]: frozenset(one["begins"]) for one in read.said("ran")}
+    trees = {file: tree for file in ran if (tree := sources.tree(file)) is not None}
+    left = [reached.Left(one["file"], one["function"], one["line"], one["is_loop"]) for one in read.said("left")]
+    return tuple(reached.not_reached(trees, ran, left))
 
 
 def _watched(
@@ -177,7 +192,7 @@ def _watched(
     watch: Watch | None = None
     busy: list[tuple[float, float]] = []
     try:
-        while (code := running.program.wait(_LOOK_EVERY_S)) is None:
+        while (code := running.wait()) is None:
             if watch is None:  # the device that the program uses first
                 used = (one["uuid"] for one in counters.read(running.memory).said("device") if one["uuid"])
                 uuid = next(used, None)
@@ -211,7 +226,7 @@ def _loads(watch: Watch, job: ranks.Job | None) -> list[tuple[float, float]]:
 
 def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:
     failure = running.failure()
-    result = None if failure is not None else answer(counters.read(running.memory), ended)
+    result = None if failure is not None else answer(counters.read(running.memory), ended, running.child)
     if job is not None:
         lines = () if result is None else [(one.kind, one.file, one.line, one.time_s) for one in result.lines[:20]]
         steps = 0 if result is None or result.steps is None else result.steps.count
@@ -226,8 +241,11 @@ def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -
             emit(Answered("ranks", together))
             for finding in ranks_findings.findings(together):
                 emit(Judged(finding))
+    if running.is_torch_unseen:
+        emit(Judged(judge.unseen()))
+        return
     if failure is not None:
-        emit(Judged(Finding("run.not_seen", "skip", "gpucheck could not measure the program", failure)))
+        emit(Judged(judge.not_seen(failure)))
         return
     assert result is not None
     emit(Answered("run", result))
@@ -301,17 +319,43 @@ _HOOK = Path(__file__).parent / "hook"
 _ROOT = Path(__file__).resolve().parents[3]
 # In memory, where the system has a place for files there.
 _SHARED = "/dev/shm"
+# The library that each process with torch has loaded.
+_LIBTORCH = "libtorch_cpu"
 
 
 # -- start of the program ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Started:
-    """A program that runs, and the counters that it writes to."""
+    """A program that runs, and the counters that it writes to. `child` is a process of its that loaded torch while the
+    program itself had not, 0 if none was seen."""
 
     program: Program
     memory: mmap.mmap
+    child: int = 0
+    _is_unseen: bool = False
+
+    def wait(self) -> int | None:
+        """Return how the program ended, negative for a signal; None where it still runs after a while."""
+        code = self.program.wait(_LOOK_EVERY_S if self._torch else _LOOK_FOR_TORCH_EVERY_S)
+        if code is None and self.memory[0] and not self._torch:
+            # A program that another took the place of has no hook.
+            self._is_unseen = mapped_library(_LIBTORCH, self.program.pid) is not None
+            loaded = (pid for pid in descendants(self.program.pid) if mapped_library(_LIBTORCH, pid) is not None)
+            self.child = self.child or next(loaded, 0)
+        with counters.cells_of(self.memory) as cells:
+            self.child = self.child or cells[counters.CHILD]
+        return code
+
+    @property
+    def _torch(self) -> int:
+        return self.memory[counters.TORCH_BYTE]
+
+    @property
+    def is_torch_unseen(self) -> bool:
+        """Return whether the program loaded torch, and the hook did not see it."""
+        return self._torch == counters.UNSEEN or (self._is_unseen and not self._torch)
 
     def failure(self) -> str | None:
         """Why nothing can be told of the program; None where it is looked at."""
@@ -398,6 +442,10 @@ class Sources:
         loops = [node for node in within if isinstance(node, _LOOPS)]
         in_loop = any(isinstance(node, ast.expr) or line > node.lineno for node in loops)
         return text, in_loop, _made_by(within[0] if within else tree, line)
+
+    def tree(self, file: str) -> ast.Module | None:
+        """The syntax tree of a file."""
+        return self._file(file)[1]
 
     def _file(self, file: str) -> tuple[list[str], ast.Module | None]:
         if file not in self._files:
@@ -511,13 +559,13 @@ class Ended:
     began_s: float = math.inf
 
 
-def answer(read: counters.Read, ended: Ended) -> RunResult:
-    """The answer."""
+def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
+    """The answer. `child` is a process of the program's that loaded torch."""
     lines = _lines(read, ended.began_s)
     used = bool(read.devices) or any(one.kind not in ("data", "empty_cache") for one in lines)
     steps, window, begins_ns = _steps(read)
     shares = _shares(read, ended, window, begins_ns)
-    waits_for, reason = waits_of(shares, used)
+    waits_for, reason = waits_of(shares, used, child)
     now = read.head[counters.NOW_SITE] - 1
     return RunResult(
         program=ended.program,
@@ -619,10 +667,10 @@ def _shares(read: counters.Read, ended: Ended, window: Sequence[RunStep], begins
     )
 
 
-def waits_of(shares: TimeShares | None, device_used: bool) -> tuple[WaitsFor, str]:
-    """Return what the program waits for, and why this is said."""
+def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tuple[WaitsFor, str]:
+    """Return what the program waits for, and why this is said. `child` is a process of its that loaded torch."""
     if shares is None:
-        return "inconclusive", "the program did not load torch"
+        return "inconclusive", judge.in_child(child) if child else "the program did not load torch"
     data, copies, waits = (units.percent(one) for one in (shares.data, shares.copies, shares.waits))
     busy = shares.device_busy
     parts = f"kernels ran for only {units.percent(busy or 0.0)} of the time; data {data}, copies {copies}"
@@ -776,7 +824,8 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
     told: dict[str, Any] = next(reversed([*read.said("oom")]), {}) if error["cause"] == "oom.cuda" else {}
     asked = told.get("asked") or _asked_size(_ASKED.search(error["text"]))
     others = sum(_asked_size(match) or 0 for match in _OTHERS.finditer(error["text"])) or None
-    device = f"cuda:{told['device']}" if told else "cpu" if error["cause"] == "oom.cpu" else "cuda"
+    is_host = error["cause"] in ("oom.cpu", "oom.host")
+    device = f"cuda:{told['device']}" if told else "cpu" if is_host else "cuda"
     total = next((int(line["total"]) for line in read.said("device") if line["index"] == told.get("device")), None)
     known = sum(held.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others"))
     allocated, reserved = told.get("allocated"), told.get("reserved")
@@ -794,7 +843,7 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
         optimizer_bytes=held.get("optimizer", 0),
         others_bytes=held.get("others", 0),
         unnamed_bytes=None if allocated is None else max(allocated - known, 0),
-        blame=blame(asked, allocated, reserved, others),
+        blame=_BLAME.get(error["cause"]) or blame(asked, allocated, reserved, others),
         holders=tuple(
             Holder(*(one[name] for name in ("name", "kind", "tensors", "bytes", "file", "line", "function")))
             for one in read.said("holder")
@@ -802,6 +851,10 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
         phase=counters.PHASES[error["phase"]],
         step=error["step"],
     )
+
+
+# What torch's allocators did not ask for.
+_BLAME = {"oom.host": "pinned", "oom.runtime": "runtime"}
 
 
 def blame(asked: int | None, allocated: int | None, reserved: int | None, others: int | None) -> str | None:

@@ -15,7 +15,9 @@ from typing import Any
 CELLS, TEXT_BYTES = 2**17, 2**20
 SIZE = CELLS * 8 + TEXT_BYTES
 
-# -- the head: one cell each. The first byte of all says that the program's process came to its start. ---------------
+# -- the head: one cell each. The bytes of the first are the hook's: whether the program's process came to its start,
+# whether the looking failed, and whether torch's load was seen, was not, or its library was there before. CHILD is a
+# process that the program forked and that loaded torch. -------------------------------------------------------------
 (
     STARTED,
     TORCH_NS,
@@ -38,7 +40,9 @@ SIZE = CELLS * 8 + TEXT_BYTES
     TRACED_STEPS,
     TORCH_CPU_NS,
     FORK_ERRORS,
-) = range(21)
+    CHILD,
+) = range(22)
+TORCH_BYTE, UNSEEN = 2, 2
 # Of the last error that a forked process met: bytes of text, in what is left of the head. Such a process writes
 # nowhere else, for no lock orders it.
 _FORK_TEXT = slice(24 * 8, 64 * 8)

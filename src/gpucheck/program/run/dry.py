@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
+import dis
 import functools
 import importlib
 import mmap
 import os
 import re
 import sys
+import threading
+import time
 import warnings
+import weakref
 from collections import Counter
+from collections.abc import Iterator
 from multiprocessing import spawn
-from types import TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import torch
 from torch.optim import optimizer as optimizers
+from torch.utils.data import DataLoader, IterableDataset
 
 from gpucheck.machine import torch_private
 from gpucheck.messages import message_of
-from gpucheck.program import engine, placement, rules, simulated_cuda, simulated_devices, simulated_files
+from gpucheck.program import engine, kernels, placement, rules, simulated_cuda, simulated_devices, simulated_files
 from gpucheck.program.options import Device
 from gpucheck.program.run import counters, hooks, memory_peaks
 from gpucheck.program.simulated_devices import COUNTED, Claims, Place, here, is_ours, rank, text_of
@@ -61,7 +68,8 @@ class StepsDone(SystemExit):
 
 def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[str, Any]) -> None:
     """Claim the device from now on, and count. `asked` are steps, values and an `options.Device`."""
-    global _world, _steps
+    global _world, _steps, _began_ns
+    _began_ns = time.time_ns()
     for name in _EARLY:
         importlib.import_module(name)
     import_compiler(is_ours=False)
@@ -83,6 +91,8 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     cells = counters.cells_of(shared)
     _world.in_fork = lambda place, text: counters.write_of_fork(shared, cells, str(place or "an unknown line"), text)
     made = _claimed.enter_context(simulated_cuda.claimed(_world))
+    if threading.current_thread() is not threading.main_thread():
+        _enter_in_main(made)
     _claimed.enter_context(simulated_files.replaced(_substitutes()))
     hooks.begin(shared, folder, use="simulation")
     simulated_devices.lines = hooks.lines
@@ -99,13 +109,33 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     if not _world.has_values:
         hooks._follow = lambda *args: None  # it holds what is moved, which must trade places
     hooks._replace(torch_private.find(hooks.LOADER), "__next__", _following)
+    hooks._replace(DataLoader, "__iter__", _beginning)
+    hooks._replace(simulated_cuda.Surface, "__torch_function__", _reaching)
     hooks._replace(optimizers.Optimizer, "__init__", _training)
+    torch.nn.modules.module.register_module_forward_pre_hook(hooks.forward_begins)
     optimizers.register_optimizer_step_pre_hook(_stepping)
     optimizers.register_optimizer_step_post_hook(_stepped)
     sys.excepthook = _without_ours(sys.excepthook)
     warnings.showwarning = _of_caller(warnings.showwarning)
     os.register_at_fork(after_in_child=lambda: atexit.unregister(_end))
     atexit.register(_end)
+
+
+def _enter_in_main(surface: simulated_cuda.Surface) -> None:
+    """The modes are each thread's own, and the main thread runs already: it takes them before its next line."""
+
+    def enter(_: Any) -> int:
+        for one in (kernels.autocast_here(), surface, engine.Dispatch(surface.world)):
+            _kept.append(one)
+            one.__enter__()
+        return 0
+
+    _kept.append(ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(enter))
+    ctypes.pythonapi.Py_AddPendingCall(_kept[0], None)
+
+
+# What would end with the last that knows of it.
+_kept: list[Any] = []
 
 
 def _without_ours(shown: Any) -> Any:
@@ -270,16 +300,143 @@ def _is_done() -> bool:
 
 def _end_here() -> None:
     _say("steps_done", place=text_of(here()))
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        _say_left(frame.f_code, frame.f_lineno)
+        frame = frame.f_back
     raise StepsDone(0)
 
 
+# Of each iterator of a loader: its rounds, the steps and the time in backward passes when it began, and its length.
+_rounds: weakref.WeakKeyDictionary[Any, tuple[int, int, int, int | None]] = weakref.WeakKeyDictionary()
+# The batches that loops over loaders got, and that no step has used. Such loops end by themselves; what trains on other
+# data is ended at its step.
+_fed = 0
+# A program trains so many times the steps that were asked for: its loops over loaders are begun again.
+_MOST_EPOCHS = 3
+
+
 def _following(original: Any) -> Any:
+    """A loader's `__next__`, which ends after the rounds that were asked for, so that what follows the loop runs too.
+    While a loop gathers gradients, the steps count in place of the rounds."""
+
     def following(self: Any) -> Any:
-        if _is_done():
-            _end_here()
-        return original(self)
+        global _fed
+        frame = sys._getframe(1)
+        done, backward = hooks.cells[counters.STEPS], hooks.cells[counters.BACKWARD_NS]
+        if _is_by_hand(frame):
+            if _is_done():
+                _end_here()
+            return original(self)
+        rounds, done_before, backward_before, length = _rounds.get(self, (0, done, backward, None))
+        gathers = _trains and backward != backward_before and done - done_before < _steps
+        is_over = rounds == length
+        if is_over or (rounds >= _steps and not gathers):
+            if done == done_before and backward == backward_before:  # it trained nothing
+                _fed = max(_fed - rounds, 0)
+            if not is_over:
+                _end_loop(frame)
+                raise StopIteration
+        _rounds[self] = rounds + 1, done_before, backward_before, length
+        batch = original(self)
+        _fed += 1
+        return batch
 
     return following
+
+
+def _beginning(original: Any) -> Any:
+    """A loader's `__iter__`, which may begin an iterator again whose workers stay."""
+
+    def beginning(self: Any) -> Any:
+        made = original(self)
+        try:
+            # Of data that is only gone through, torch warns where it has been asked for its length.
+            length = None if isinstance(self.dataset, IterableDataset) else len(self)
+        except TypeError:  # a sampler without a length
+            length = None
+        _rounds[made] = 0, hooks.cells[counters.STEPS], hooks.cells[counters.BACKWARD_NS], length
+        return made
+
+    return beginning
+
+
+def _is_loop(frame: FrameType) -> bool:
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] == "FOR_ITER"
+
+
+def _is_by_hand(frame: FrameType) -> bool:
+    """Return whether the user's code calls `next()` and does not expect an end."""
+    names = frame.f_code.co_names
+    is_called = ("next" in names or "__next__" in names) and "StopIteration" not in names
+    return is_called and rank(frame.f_code.co_filename) == 0 and not _is_loop(frame)
+
+
+def _end_loop(frame: FrameType) -> None:
+    """A loop over a loader is ended early: from now on, no file that was there before the program is written over."""
+    if not _sunk:
+        _claimed.enter_context(simulated_files.sinking(_began_ns, _remark))
+        _sunk.append(True)
+    at = _user_frames(frame)
+    inner = next(at, None)
+    if inner is not None:
+        _say_left(inner.f_code, inner.f_lineno, is_loop=True)
+    for one in at:
+        if _is_loop(one):
+            _say_left(one.f_code, one.f_lineno, is_loop=True)
+
+
+_sunk: list[bool] = []
+_began_ns = 0
+_left: set[tuple[Any, int, bool]] = set()
+
+
+def _say_left(code: CodeType, line: int, *, is_loop: bool = False) -> None:
+    """A line of the user's that was left before its function ended."""
+    if rank(code.co_filename) or (code, line, is_loop) in _left:
+        return
+    _left.add((code, line, is_loop))
+    function = 0 if code.co_name == "<module>" else code.co_firstlineno
+    _say("left", file=hooks.lines.path(code.co_filename), function=function, line=line, is_loop=is_loop)
+
+
+def _user_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """The user's own frames, outwards."""
+    while frame is not None:
+        if rank(frame.f_code.co_filename) == 0:
+            yield frame
+        frame = frame.f_back
+
+
+# The code that was at work as torch was called.
+_ran: set[CodeType] = set()
+
+
+def _reaching(original: Any) -> Any:
+    """`Surface.__torch_function__`: notes whose code calls torch."""
+
+    def reached(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            _ran.add(frame.f_code)
+            frame = frame.f_back
+        return original(self, func, types, args, kwargs)
+
+    return reached
+
+
+def _say_ran() -> None:
+    """The user's functions that called torch, and the files that may have others."""
+    ran: dict[str, list[int]] = {}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(".py") and rank(file) == 0:
+            ran[hooks.lines.path(file)] = []
+    for code in _ran:
+        if rank(code.co_filename) == 0:
+            ran.setdefault(hooks.lines.path(code.co_filename), []).append(code.co_firstlineno)
+    for file, begins in ran.items():
+        _say("ran", file=file, begins=begins)
 
 
 def _training(original: Any) -> Any:
@@ -295,12 +452,16 @@ def _training(original: Any) -> Any:
 
 def _stepping(optimizer: Any, args: Any, kwargs: Any) -> None:
     leader = hooks._steps.leader() if hooks._steps.leader is not None else None
-    if _is_done() and leader is optimizer:
+    is_last = hooks.cells[counters.STEPS] >= _MOST_EPOCHS * _steps
+    if _is_done() and leader is optimizer and (is_last or not _fed):
         _end_here()
 
 
 def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
     """After a step all that training keeps is there: gradients too."""
+    global _fed
+    leader = hooks._steps.leader() if hooks._steps.leader is not None else None
+    _fed = max(_fed - (leader is optimizer), 0)
     if hooks.cells[counters.STEPS] <= _steps:
         with memory_peaks.unseen():
             _say(
@@ -324,6 +485,12 @@ def _end() -> None:
             _say("mismatch", mismatch=to_json(one.entry), ended=ended, assumed=one.assumed, times=one.times)
         if error is not None and ended_by is None:
             _say_error(error)
+        trace = None if error is None else error.__traceback__
+        while trace is not None:
+            _say_left(trace.tb_frame.f_code, trace.tb_lineno)
+            trace = trace.tb_next
+        if _left:
+            _say_ran()
         for (place, text), times in _world.mixed.most_common(_MOST_TOLD):
             _say("mixed", text=text[:_MOST_TEXT], place=text_of(place), times=times)
         for value in _world.assumed[:_MOST_TOLD]:

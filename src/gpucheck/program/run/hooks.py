@@ -374,6 +374,7 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
         copies, waits = cells[counters.COPIES_NS], cells[counters.WAITS_NS]
         frame = sys._getframe(1)
         site = _site("data", frame)
+        forward_begins()
         cells[counters.NOW_SITE], cells[counters.NOW_SINCE_NS] = site + 1, began
         try:
             batch = original(self)
@@ -420,6 +421,12 @@ def _enter(phase: int) -> None:
     """A phase begins: what the one before has left in the peaks is its own."""
     memory_peaks.read(cells, cells[counters.PHASE])
     cells[counters.PHASE] = phase
+
+
+def forward_begins(*_: Any) -> None:
+    """Data is fetched, or a module runs: after a backward pass whose gradients are only gathered no step comes."""
+    if cells[counters.PHASE] == 2:
+        _enter(0)
 
 
 class _Steps:
@@ -639,7 +646,7 @@ def begin(
         counters.write(memory, cells, {"say": "not_followed", "text": text})
     install()
     if trace:
-        _to_trace, _tracing = trace, memory_peaks.Tracer(lines, lambda: cells[counters.PHASE])
+        _to_trace, _tracing = trace, memory_peaks.Tracer(lines, lambda: cells[counters.PHASE], forward_begins)
     memory_peaks.observe(lambda line: counters.write(memory, cells, line), lines, snapshot)
     os.register_at_fork(after_in_child=_forked)
     atexit.register(_end)

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
-from gpucheck.messages import EXPANDABLE_SEGMENTS
+from gpucheck.messages import BY_ID, EXPANDABLE_SEGMENTS
 from gpucheck.program import judge as model_judge
 from gpucheck.program import rules
-from gpucheck.program.options import STEPS, RunOptions
+from gpucheck.program.options import RunOptions
 from gpucheck.program.run import counters
 from gpucheck.report.codec import from_json
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
@@ -63,6 +63,29 @@ def findings(result: RunResult, folder: str = "") -> list[Finding]:
         told.append(_growth(result, folder))
     told += model_judge.not_followed(result.not_followed, f"torch {result.torch}", "run.followed")
     return told + of_lines(result, folder)
+
+
+def in_child(pid: int) -> str:
+    """Return the sentence on torch in a child of the program's."""
+    return f"torch was loaded in child {pid}, not measured"
+
+
+def not_seen(failure: str | None, child: int = 0) -> Finding:
+    """A program that was not measured: for a `failure` of ours, or because it did not load torch itself."""
+    if failure is not None:
+        title = "gpucheck could not measure the program"
+        return Finding("run.not_seen", "inconclusive", title, f"a bug in gpucheck: {failure}", fix=_REPORT)
+    fix = "run the child's own command under gpucheck run" if child else None
+    title = in_child(child) if child else "the program did not load torch"
+    return Finding("run.not_seen", "inconclusive", title, fix=fix)
+
+
+def unseen(then: str = "") -> Finding:
+    """A program that loaded torch in a way that gpucheck does not see."""
+    return not_seen("the program loaded torch in a way that it does not see" + (f"; {then}" if then else ""))
+
+
+_REPORT = "report it with the program's first lines, at the project's issue tracker"
 
 
 def of_lines(result: RunResult, folder: str) -> list[Finding]:
@@ -173,16 +196,21 @@ def memory_finding(seen: OutOfMemory, folder: str) -> Finding:
         most = seen.holders[0]
         where = at(most.file, most.line, folder)
         message += f"; most in {most.name} ({capacity(most.bytes)} in {most.tensors} tensors, {where})"
-    title = f"memory of {seen.device} ran out"
+    title = _TITLES.get(seen.blame or "", f"memory of {seen.device} ran out")
     blamed = {"fragmentation": ": fragmented", "other-processes": ": other processes hold it"}.get(seen.blame or "", "")
     evidence = {"blame": seen.blame, **parts}
     device = seen.device if ":" in seen.device else None
     return Finding("run.memory.full", "fail", title + blamed, message, evidence, advice_of(seen), device)
 
 
+_TITLES = {"pinned": BY_ID["oom.host"].title, "runtime": BY_ID["oom.runtime"].title}
+
+
 def advice_of(seen: OutOfMemory) -> str | None:
     """Return what to change first, and by how much where that can be reckoned: to first order, as all such figures
     are."""
+    if seen.blame in _TITLES:
+        return BY_ID["oom.host" if seen.blame == "pinned" else "oom.runtime"].fix
     if seen.blame == "fragmentation":
         return f"run with {EXPANDABLE_SEGMENTS}"
     if seen.blame == "other-processes":
@@ -297,7 +325,11 @@ _CLOSE = 0.9
 
 
 def dry_result(
-    read: counters.Read, counted: RunResult, options: RunOptions, written: tuple[str, ...] | None
+    read: counters.Read,
+    counted: RunResult,
+    options: RunOptions,
+    written: tuple[str, ...] | None,
+    not_reached: tuple[str, ...] = (),
 ) -> DryResult:
     """The answer. `counted` is what `run` makes of the same counters."""
     assert options.dry is not None
@@ -308,7 +340,7 @@ def dry_result(
         exit=counted.exit,
         torch=counted.torch,
         has_values=not options.no_values,
-        steps=min(read.head[counters.STEPS], options.steps or STEPS),
+        steps=read.head[counters.STEPS],
         ended_after_steps=any(read.said("steps_done")),
         mismatches=_told(read, "mismatch", DryMismatch),
         stopped=stopped,
@@ -322,6 +354,8 @@ def dry_result(
         mixed=tuple(_mixed(read, stopped)),
         in_forks=next(iter(_told(read, "fork", CaughtError)), None),
         trains=next((one["trains"] for one in read.said("memory")), False),
+        loops_ended=any(one["is_loop"] for one in read.said("left")),
+        not_reached=not_reached,
         not_followed=tuple(one["text"] for one in read.said("not_followed")),
     )
 
@@ -387,15 +421,45 @@ def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Fin
         *_remarks(result),
     ]
     if not any(one.id in ("run.dry.mismatch", "run.dry.dtype", "run.dry.fork", "run.dry.followed") for one in found):
-        found.append(Finding("run.dry.placement", "pass", "no tensor was on the wrong device", _how_far(result)))
+        found.append(Finding("run.dry.placement", "pass", placed(result), _how_far(result)))
     return sorted(found, key=lambda one: WORST_FIRST.index(one.verdict))
 
 
+def placed(result: DryResult) -> str:
+    """The sentence on a run without a finding, which says so if a part of the program is known not to have run."""
+    is_whole = not result.not_reached and not is_of_ended_loops(result)
+    return f"no tensor was on the wrong device{'' if is_whole else ' in what ran'}"
+
+
+def is_of_ended_loops(result: DryResult) -> bool:
+    """Return whether the program failed after loops over a DataLoader were ended early, and no device is the cause: it
+    may have counted on all of its data."""
+    stop = result.stopped
+    if not result.loops_ended or result.memory is None or any(one.ended for one in result.mismatches):
+        return False
+    if stop is None:
+        return (result.exit or 0) > 0
+    is_known = rules.UNSAFE in stop.text or rules.MIXED_DTYPES.search(stop.text) or _refused(stop.text, "")
+    return not stop.of_device and not is_known and stop.kind != "OutOfMemoryError"
+
+
 def _how_far(result: DryResult) -> str:
+    """How much of the program was judged."""
     steps = f"{result.steps} optimizer step{'' if result.steps == 1 else 's'}"
     if result.ended_after_steps:
-        return f"{steps}, then the program was ended"
-    return f"the whole program, {steps}" if result.steps else "the whole program"
+        return f"{steps}, then the program was ended{_unreached(result)}"
+    whole = "loops over a DataLoader were ended early" if result.loops_ended else "the whole program"
+    return (f"{whole}, {steps}" if result.steps else whole) + _unreached(result)
+
+
+def _unreached(result: DryResult) -> str:
+    return f"; {unreached(result)}" if result.not_reached else ""
+
+
+def unreached(result: DryResult) -> str:
+    """`evaluate() was not reached`."""
+    were = "was" if len(result.not_reached) == 1 else "were"
+    return f"{', '.join(result.not_reached)} {were} not reached"
 
 
 def _mismatches(result: DryResult, counted: RunResult, folder: str) -> Iterator[Finding]:
@@ -498,6 +562,9 @@ def _stop(result: DryResult) -> Iterator[Finding]:
         if code < 0 or result.memory is None:  # the memory is written at the end, with the mistakes that were caught
             how = signal_name(code) if code < 0 else "os._exit, which discards what was found"
             yield Finding("run.dry.followed", "inconclusive", f"not judged to the end: ended by {how}")
+        elif is_of_ended_loops(result):
+            why = "loops over a DataLoader were ended early, which may be the cause"
+            yield Finding("run.dry.remark", "info", f"the program ended with status {code}", why)
         return
     if stop.kind == "OutOfMemoryError" and result.memory is not None and result.memory.exceeded is not None:
         return  # the memory has its own finding
@@ -515,6 +582,10 @@ def _stop(result: DryResult) -> Iterator[Finding]:
         yield Finding(name, "fail", place, why + stop.text.removeprefix("RuntimeError: "), evidence, fix)
         return
     text = f"{stop.kind}: {stop.text}" if stop.text else stop.kind
+    if is_of_ended_loops(result):
+        why = f"{place}: {text}; loops over a DataLoader were ended early, which may be the cause"
+        yield Finding("run.dry.remark", "info", f"the program ended with {stop.kind}", why, evidence)
+        return
     if not result.has_values and stop.of_device:
         text = f"values are needed here, but --no-values has none ({text})"
     by_number = f'{place}: write torch.device("cuda", N) for torch.device(N)'

@@ -224,7 +224,7 @@ def _out_of_memory(device: int, asked: int, allocated: int, free: int) -> None:
 def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase: int) -> None:
     """Write down what ended the program: its class and text, the user's line, and for memory who held it."""
     chain = messages.chain_of(error)
-    cause, link = messages.cause_in(chain)
+    cause, link = messages.cause_in(chain, _free_share())
     is_memory = cause is not None and cause.whose == "memory"
     frames = list(_frames(error))
     where = None if not frames else {"file": _lines.path(frames[-1][0].f_code.co_filename), "line": frames[-1][1]}
@@ -241,9 +241,26 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
         }
     )
     if is_memory:
-        _say({"say": "held", **sums(optimizers)})
-        for one in _holders([frame for frame, _ in frames]):
+        # Pinned memory is the host's, and what lies there fills no device.
+        is_host = cause is not None and cause.id in ("oom.cpu", "oom.host")
+
+        def counts(tensor: Any) -> bool:
+            return (device_of(tensor) is None) == is_host
+
+        _say({"say": "held", **sums(optimizers, counts, others=True)})
+        for one in _holders([frame for frame, _ in frames], counts):
             _say({"say": "holder", **one})
+
+
+def _free_share() -> float | None:
+    """The part of the current device's memory that is free; None where no device tells."""
+    if not _devices:
+        return None
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError:  # the device answers nothing any more
+        return None
+    return float(free / total) if total else None
 
 
 def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
@@ -255,23 +272,18 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
         trace = trace.tb_next
 
 
-def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool] | None = None) -> dict[str, int]:
-    """Bytes of parameters, gradients and optimizer states, and of other tensors that Python knows; no byte twice.
-
-    With `counts` of those that it takes, and not of others: a tensor of somebody else's may refuse to be asked.
-    """
+def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool], *, others: bool = False) -> dict[str, int]:
+    """Bytes of parameters, gradients and optimizer states that `counts` takes, and with `others` of all tensors that
+    Python knows; no byte twice. A tensor of somebody else's may refuse to be asked."""
     tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
     parameters = [one for one in tensors if isinstance(one, torch.nn.Parameter)]
     gradients = [one.grad for one in parameters if one.grad is not None]
     states = [value for each in optimizers for state in each.state.values() for value in _tensors(state, _DEPTH)]
     seen: set[int] = set()
     named = {"parameters": parameters, "gradients": gradients, "optimizer": states}
-    if counts is None:
+    if others:
         named["others"] = tensors
-    return {
-        name: sum(_once(one, seen) for one in members if counts is None or counts(one))
-        for name, members in named.items()
-    }
+    return {name: sum(_once(one, seen) for one in members if counts(one)) for name, members in named.items()}
 
 
 # The tensors that hold what a tensor of another layout holds, by their methods; by the attributes of a class in Python,
@@ -325,12 +337,12 @@ def _tensors(value: Any, depth: int) -> Iterator[Any]:
             yield from _tensors(one, depth - 1)
 
 
-def _holders(frames: list[FrameType]) -> list[dict[str, Any]]:
-    """The user's variables that hold most, each by the bytes that no larger one holds already."""
+def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dict[str, Any]]:
+    """The user's variables that hold most of what `counts`, each by the bytes that no larger one holds already."""
     rows: list[tuple[dict[str, Any], list[Any]]] = []
     for frame in reversed(frames):
         for name, value in list(frame.f_locals.items()):
-            members = list(_tensors(value, _DEPTH))
+            members = [one for one in _tensors(value, _DEPTH) if counts(one)]
             if members:
                 where = {
                     "file": _lines.path(frame.f_code.co_filename),
@@ -366,9 +378,10 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
     That makes these steps several times slower, so that there are few.
     """
 
-    def __init__(self, lines: Lines, phase: Callable[[], int]) -> None:
+    def __init__(self, lines: Lines, phase: Callable[[], int], forward: Callable[[], None] = lambda: None) -> None:
+        """`phase` is asked what runs, and `forward` is called as a module runs."""
         super().__init__()
-        self.lines, self.step = lines, 0
+        self.lines, self.step, self.forward = lines, 0, forward
         self.memory = Memory(block_bytes=1, where=self._place, moment=lambda: (counters.PHASES[phase()], self.step))
         self.began_ns = self.spent_ns = 0
         # The thread whose operations are seen: those of its backward passes too, wherever these run.
@@ -408,6 +421,7 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         self.__enter__()
 
     def _enters(self, module: Any, inputs: Any) -> None:
+        self.forward()
         if not self.modules:
             for name, one in module.named_modules(prefix=type(module).__name__):
                 self.names[one] = name

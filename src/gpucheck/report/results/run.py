@@ -140,9 +140,11 @@ class Holder:
 class OutOfMemory:
     """The state when memory ran out, in bytes; None if unknown.
 
-    `blame` is `fragmentation`, `other-processes`, `size`, or None. The sums are those of tensors that were alive when
-    the program ended; `others` are activations, data and buffers that Python still knew, `unnamed` is what was
-    allocated beyond them: usually activations that only the graph holds.
+    `blame` is `fragmentation`, `other-processes`, `size`, `pinned` (host memory that was to be page-locked), `runtime`
+    (what CUDA asked for itself: a stream, an event, a context, a library's start), or None. The sums are those of
+    tensors that were alive when the program ended, on the device or, of host memory, on the host; `others` are
+    activations, data and buffers that Python still knew, `unnamed` is what was allocated beyond them: usually
+    activations that only the graph holds.
     """
 
     device: str
@@ -355,7 +357,9 @@ class DryResult:
     `steps` are those that were run, `ended_after_steps` whether the program was ended after them. `memory` None is a
     program that was cut off. `written` are the files of the scratch folder that were new or changed. `mixed` are errors
     about dtypes that the program caught, `in_forks` the last that a process which it forked met, `trains` is whether it
-    made an optimizer. `not_followed` is what this torch does not let be followed.
+    made an optimizer. `loops_ended` is whether loops over a DataLoader were ended early, `not_reached` names functions
+    of the program that use a module, an optimizer or a loss and that the code which ran would have called.
+    `not_followed` is what this torch does not let be followed.
     """
 
     program: tuple[str, ...]
@@ -377,6 +381,8 @@ class DryResult:
     mixed: tuple[CaughtError, ...] = ()
     trains: bool = False
     in_forks: CaughtError | None = None
+    loops_ended: bool = False
+    not_reached: tuple[str, ...] = ()
     not_followed: tuple[str, ...] = ()
 
 

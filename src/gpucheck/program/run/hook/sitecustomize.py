@@ -7,54 +7,42 @@ import gc
 import os
 import sys
 
-
-class _Waiting:
-    """The first finder of modules: it lets the others find them, and calls back once `name` is loaded."""
-
-    def __init__(self, name, loaded):
-        self.name, self.loaded = name, loaded
-
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname != self.name:
-            return None
-        sys.meta_path.remove(self)
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec = find(fullname, path, target) if find is not None else None
-            if spec is not None:
-                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader, self.loaded)
-                return spec
-        return None
+_LOADERS = getattr(sys.modules["_frozen_importlib_external"], "_LoaderBasics", None)
+# Bytes of the counters: the process is there, the looking failed, and how torch came to be loaded.
+_STARTED, _FAILED, _TORCH = range(3)
+_SEEN, _UNSEEN, _BEFORE = 1, 2, 3
+# The cell of `counters.CHILD`.
+_CHILD = 8 * 21
 
 
-class _Loader:
-    """The loader of a module, which calls back after it."""
+def _waiting(loaded, stolen):
+    """Return `exec_module` of Python's loaders of source files, which waits for torch.
 
-    def __init__(self, loader, loaded):
-        self.loader, self.loaded = loader, loaded
-
-    def __getattr__(self, name):
-        return getattr(self.loader, name)
-
-    def create_module(self, spec):
-        return self.loader.create_module(spec)
+    All ways to a module end there: an import in any thread, a lazy one, one from a zip, a loader that is called by
+    hand. A look-up does not. torch's parts without torch mean that a loader of the program's ran torch.
+    """
+    original = _LOADERS.exec_module
 
     def exec_module(self, module):
-        module.__spec__.loader = module.__loader__ = self.loader
+        name = module.__name__
+        if name != "torch":
+            if name[:6] == "torch.":
+                stolen()
+            return original(self, module)
+        loaded(None)
         was_on = gc.isenabled()
         gc.disable()  # torch and what looks at it stay
         try:
-            self.loader.exec_module(module)
-            self.loaded()
+            original(self, module)
+            _LOADERS.exec_module = original
+            loaded(module)
         finally:
             if was_on:
                 gc.enable()
 
-
-# Python leaves its own importing out of tracebacks, by this name.
-for _method in (_Waiting.find_spec, _Loader.create_module, _Loader.exec_module):
-    _method.__code__ = _method.__code__.replace(co_filename="<frozen importlib._bootstrap>")
+    # Python leaves its own importing out of tracebacks, by this name.
+    exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap_external>")
+    return exec_module
 
 
 def _shared(path):
@@ -87,7 +75,7 @@ def _begin():
         os.environ.pop("PYTHONPATH", None)
     sys.path[:] = [one for one in sys.path if os.path.abspath(one) != here]
     sys.path_importer_cache.pop(here, None)
-    memory = _shared(path)
+    memory, pid = _shared(path), os.getpid()
 
     def look():
         sys.path.insert(0, root)
@@ -108,16 +96,43 @@ def _begin():
                     from gpucheck.program.run import recorder
 
                     recorder.begin(json.loads(ranks))
-        except Exception as error:  # noqa: BLE001 (whatever fails of ours must not fail the program)
-            memory[1] = 1  # and the program goes on as if nothing had been
+        except Exception as error:  # noqa: BLE001 (whatever fails of ours must not fail a program that is measured)
+            memory[_FAILED] = 1  # and that goes on as if nothing had been
             is_told = type(error).__module__ == "gpucheck.errors"
             text = (str(error) if is_told else repr(error)).encode("ascii", "replace")[:1000]
             memory[len(memory) - len(text) :] = text
+            end_dry()
         finally:
             sys.path.remove(root)
 
-    memory[0] = 1  # the program's process is there
-    sys.meta_path.insert(0, _Waiting("torch", look))
+    def end_dry():
+        if dry:  # the program would train for real
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(70)
+
+    def loaded(module):
+        """torch begins to load (None), or is there."""
+        if os.getpid() != pid:  # a process that the program forked: nobody's counters are its
+            memory[_CHILD : _CHILD + 8] = os.getpid().to_bytes(8, sys.byteorder)
+        elif module is None:
+            memory[_TORCH] = _SEEN
+        else:
+            look()
+
+    def stolen():
+        if os.getpid() != pid or memory[_TORCH] in (_SEEN, _UNSEEN):
+            return
+        memory[_TORCH] = _UNSEEN
+        end_dry()
+
+    is_there = "torch" in sys.modules  # a file of the environment's, which Python reads before this one, has loaded it
+    memory[_TORCH] = _SEEN if is_there else _BEFORE if "torch._C" in sys.modules else 0
+    memory[_STARTED] = 1
+    if is_there:
+        look()
+    elif _LOADERS is not None:
+        _LOADERS.exec_module = _waiting(loaded, stolen)
 
 
 if "GPUCHECK_RUN" in os.environ:
@@ -130,5 +145,3 @@ except ImportError as _error:
     if _error.name != "sitecustomize":
         raise
     raise ImportError("No module named 'sitecustomize'", name="sitecustomize") from None
-# A finder of the user's may stand before ours now: ours is asked first, and asks the others.
-sys.meta_path.sort(key=lambda finder: not isinstance(finder, _Waiting))

@@ -1,0 +1,149 @@
+"""The program's own functions that a dry run did not reach: those that the code which ran would have called, and that
+use a module, an optimizer or a loss. Pure: from the source, the functions that ran, and the places where it was left.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+# Named at most.
+MOST = 5
+# Methods of modules, optimizers and losses, and the names by which programs call torch. What is called of torch beside
+# operations makes no function one that computes.
+_METHODS = frozenset(
+    ("backward", "zero_grad", "state_dict", "load_state_dict", "parameters", "named_parameters", "eval", "generate")
+)
+_TORCH = frozenset(("torch", "nn", "F"))
+_NO_WORK = frozenset(("no_grad", "inference_mode", "save", "load", "device", "manual_seed", "is_available", "cuda"))
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_SCOPES = (*_FUNCTIONS, ast.ClassDef, ast.Lambda)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A line at which the program was ended, in the function that begins at the line `function`, 0 for the module's own
+    code; with `is_loop` a loop that was ended there, after which the program went on."""
+
+    file: str
+    function: int
+    line: int
+    is_loop: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Function:
+    name: str
+    file: str
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    # Names of its module that are variables.
+    variables: frozenset[str]
+
+    @property
+    def line(self) -> int:
+        """The first line as code objects have it, that of a decorator."""
+        return min(one.lineno for one in (self.node, *self.node.decorator_list))
+
+
+def not_reached(trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int]], left: Iterable[Left]) -> list[str]:
+    """Return the functions as `evaluate()` or `Trainer.evaluate()`; `ran` are the first lines of those that ran."""
+    functions = [one for file, tree in trees.items() for one in _functions(file, tree)]
+    known: dict[str, list[_Function]] = {}
+    for one in functions:
+        known.setdefault(one.node.name, []).append(one)
+    begins = {(one.file, one.line): one.node for one in functions}
+    names: dict[str, None] = {}
+    for at in left:
+        tree = trees.get(at.file)
+        scope = tree if at.function == 0 else begins.get((at.file, at.function))
+        if scope is None:
+            continue
+        for call in _calls(_ahead(scope.body, at)):
+            called = known.get(_name_of(call), [])
+            if not any(one.line in ran.get(one.file, ()) for one in called):
+                names |= dict.fromkeys(f"{one.name}()" for one in called if _works(one, known, set()))
+    return list(names)[:MOST]
+
+
+def _functions(file: str, tree: ast.Module) -> Iterator[_Function]:
+    targets = (node for one in tree.body if isinstance(one, ast.Assign) for node in one.targets)
+    variables = frozenset(node.id for one in targets for node in ast.walk(one) if isinstance(node, ast.Name))
+
+    def below(node: ast.AST, prefix: str) -> Iterator[_Function]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, _FUNCTIONS):
+                yield _Function(prefix + child.name, file, child, variables)
+                yield from below(child, "")
+            elif isinstance(child, ast.ClassDef):
+                yield from below(child, f"{child.name}.")
+            else:
+                yield from below(child, prefix)
+
+    yield from below(tree, "")
+
+
+def _ahead(body: list[ast.stmt], at: Left) -> list[ast.stmt]:
+    """The statements that were still to run: of a loop that was ended its own, else those behind the line, and the
+    whole of the outermost loop around it."""
+    loops: list[list[ast.stmt]] = []
+    behind: list[ast.stmt] = []
+    while True:
+        index = next((n for n, one in enumerate(body) if at.line <= (one.end_lineno or one.lineno)), len(body))
+        statement = body[index] if index < len(body) and body[index].lineno <= at.line else None
+        behind = [*body[index + (statement is not None) :], *behind]
+        if isinstance(statement, _LOOPS):
+            loops.append(statement.body)
+        inside = () if statement is None or isinstance(statement, _SCOPES) else _blocks(statement)
+        block = next((one for one in inside if one[0].lineno <= at.line <= (one[-1].end_lineno or 0)), None)
+        if block is None:
+            break
+        body = block
+    if at.is_loop:
+        return loops[-1] if loops else []
+    return [*(loops[0] if loops else ()), *behind]
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for part in (statement, *ast.iter_child_nodes(statement)):  # a handler and a case have blocks too
+        blocks = (getattr(part, name, None) for name in ("body", "orelse", "finalbody"))
+        yield from (one for one in blocks if isinstance(one, list) and one)
+
+
+def _calls(body: Iterable[ast.AST]) -> Iterator[ast.Call]:
+    """The calls of statements, without those of functions that are only defined there."""
+    for node in body:
+        if isinstance(node, _SCOPES):
+            continue
+        if isinstance(node, ast.Call):
+            yield node
+        yield from _calls(ast.iter_child_nodes(node))
+
+
+def _name_of(call: ast.Call) -> str:
+    function = call.func
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def _works(function: _Function, known: Mapping[str, list[_Function]], seen: set[_Function]) -> bool:
+    """Return whether a function, or one that it calls, uses a module, an optimizer or a loss."""
+    if function in seen:
+        return False
+    seen.add(function)
+    given = function.node.args
+    held = {one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)} | function.variables
+    for call in _calls(function.node.body):
+        name, called = _name_of(call), call.func
+        if isinstance(called, ast.Name):
+            if name in held or any(_works(one, known, seen) for one in known.get(name, ())):
+                return True
+        elif isinstance(called, ast.Attribute):
+            root: ast.AST = called
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            is_torchs = isinstance(root, ast.Name) and root.id in _TORCH and name not in _NO_WORK
+            is_held = isinstance(called.value, ast.Name) and called.value.id == "self" and name not in known
+            if name in _METHODS or is_torchs or is_held or any(_works(one, known, seen) for one in known.get(name, ())):
+                return True
+    return False

@@ -1,0 +1,85 @@
+"""Which functions of a program a dry run names as not reached."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from gpucheck.program.run.reached import Left, not_reached
+
+SOURCE = """
+import torch
+model = torch.nn.Linear(2, 2)
+
+def log(step, loss):
+    print(step, loss.item())
+
+@torch.no_grad()
+def evaluate(net, loader):
+    for x in loader:
+        net(x)
+
+def summary(loader):
+    evaluate(model, loader)
+
+class Trainer:
+    def fit(self):
+        for epoch in range(9):
+            for step, x in enumerate(self.loader):
+                self.step(x)
+                if step % 9 == 8:
+                    self.validate()
+                    log(step, x)
+            summary(self.loader)
+        self.save()
+
+    def step(self, x):
+        self.net(x).backward()
+
+    def validate(self):
+        self.net(1)
+
+    def save(self):
+        torch.save(self.net.state_dict(), "net.pt")
+
+def main(given):
+    if given:
+        evaluate(model, [])
+    else:
+        Trainer().fit()
+    summary([])
+
+main(False)
+"""
+TREES = {"prog.py": ast.parse(SOURCE)}
+
+
+def line(text: str) -> int:
+    return next(n for n, one in enumerate(SOURCE.splitlines(), 1) if text in one)
+
+
+FIT = line("def fit")
+RAN = {"prog.py": frozenset((FIT, line("def step"), line("def main")))}
+
+
+@pytest.mark.parametrize(
+    ("left", "names"),
+    [
+        # A loop that was ended leaves its own statements; what only prints does not count.
+        ([Left("prog.py", FIT, line("enumerate"), True)], ["Trainer.validate()"]),
+        # A program that was ended leaves what stands behind the line, and the loops around it.
+        ([Left("prog.py", FIT, line("self.step"), False)], ["Trainer.validate()", "summary()", "Trainer.save()"]),
+        # The other branch is none, and what a caller would have called counts.
+        ([Left("prog.py", line("def main"), line("Trainer()"), False)], ["summary()"]),
+        ([Left("prog.py", 0, line("main(False)"), False)], []),
+        ([Left("other.py", 0, 1, False)], []),
+    ],
+)
+def test_what_was_left_names_its_functions(left: list[Left], names: list[str]) -> None:
+    assert not_reached(TREES, RAN, left) == names
+
+
+def test_what_ran_is_reached() -> None:
+    everything = {"prog.py": frozenset(range(len(SOURCE)))}
+    assert not_reached(TREES, everything, [Left("prog.py", FIT, line("self.step"), False)]) == []
