@@ -161,7 +161,7 @@ _GONE = object()
 
 
 def _resolve(path: str) -> Any:
-    """What is at a path, `torch.nn.Module()._buffers` of a new object; `_GONE` where there is nothing."""
+    """Return what is at a path, `torch.nn.Module()._buffers` of a new object; `_GONE` where there is nothing."""
     found: Any = importlib.import_module("torch")
     for part in path.split(".")[1:]:
         name = part.removesuffix("()")
@@ -189,12 +189,12 @@ def has(path: str) -> bool:
 
 
 def find(path: str, otherwise: Any = None) -> Any:
-    """What is at a path of the table; `otherwise` where this torch has nothing there."""
+    """Return what is at a path of the table; `otherwise` where this torch has nothing there."""
     return _of(path) if has(path) else otherwise
 
 
 def need(path: str) -> Any:
-    """What is at a path of the table. Raises Undecided."""
+    """Return what is at a path of the table. Raises Undecided."""
     if not has(path):
         why = f"gpucheck cannot do without it: {ROWS[path].what}"
         raise Undecided(
@@ -213,13 +213,13 @@ def kernel(path: str) -> Callable[..., Any]:
 
 
 def replacing(path: str, make: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
-    """What takes a name's place: its owner, its name there and what `make` makes of it. Nothing where it is missing."""
+    """Return the replacement of a name: its owner, its name there and what `make` makes of it; nothing where it is missing."""
     owner, _, name = path.rpartition(".")
     return [(_resolve(owner), name, make(_of(path)))] if has(path) else []
 
 
 def lost(use: Use) -> tuple[str, ...]:
-    """What is not followed with this torch, "" left out; each once."""
+    """Return what is not followed with this torch, "" left out; each once."""
     rows = [row for row in ROWS.values() if use in row.uses and row.lost and not has(row.path)]
     torch = importlib.import_module("torch")
     # A build without CUDA, or without torch.distributed, lacks what nobody can ask of it.
