@@ -56,8 +56,8 @@ FLOORS = {
 SIZES = {
     # What each command refuses is refused by the api too; a text that says that memory ran out is known in one place.
     ".": (13, 1124),
-    # What fails between two trials is the device's failure.
-    "batch_size": (13, 3110),
+    # A confirmation on a device is a plain loop: its end, its margin and what a process holds are measured.
+    "batch_size": (13, 3160),
     # What is faster than any device, or was cut off, is no pass.
     "bench": (36, 6078),
     # A clock that only counters explain is on the screen.
@@ -74,8 +74,8 @@ SIZES = {
     "explain": (11, 840),
     # A node's short and whole name are one node.
     "fleet": (8, 1325),
-    # Of a GPU that is full, who fills it is asked; a mask's entry says whether it asks for one.
-    "machine": (24, 3966),
+    # Blocks of torch's allocator are compared, and workspaces given back, for trials of a batch size.
+    "machine": (24, 3974),
     # No window is held for seconds.
     "measure": (4, 633),
     # Figures that contradict each other are told.
@@ -90,8 +90,8 @@ SIZES = {
     "smoke": (6, 915),
     # A device slow at times, at the end or on two plateaus.
     "stress": (6, 1206),
-    # One table of storages, for claims, pinned memory and sums.
-    "work": (7, 949),
+    # A step keeps its output as the variable of a loop does.
+    "work": (7, 951),
 }
 
 # A benchmark's folder. It imports its own files and those of bench/ itself; what several share lies there.

@@ -383,6 +383,18 @@ def test_where_failing_is_dangerous_memory_that_might_be_given_back_is_not_asked
     assert all(r.outcome == "fits" for r in search.trials)
 
 
+def test_a_bracket_within_the_tolerance_is_narrow_enough_once_the_best_is_confirmed() -> None:
+    search = Search(budget_bytes=None, trials=[tried(1000, "fits"), tried(1015, "out-of-memory")])
+    assert not search.within_tolerance
+    search.trials.append(replace(tried(1000, "fits"), purpose="confirm"))
+    assert search.within_tolerance
+    search.trials[1] = tried(1030, "out-of-memory")
+    assert not search.within_tolerance
+    search.tolerance = 0.0
+    search.trials[1] = tried(1002, "out-of-memory")
+    assert not search.within_tolerance
+
+
 def test_of_few_sizes_none_is_tried_that_only_room_between_pieces_would_let_fit() -> None:
     search = Search(budget_bytes=102_400, start=7, noise=DEVICE_PEAK_NOISE)
     for size, reserved, tensors in ((7, 30_000, 26_000), (24, None, None), (22, 99_000, 83_400)):
