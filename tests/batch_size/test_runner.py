@@ -139,8 +139,9 @@ def test_a_size_that_ran_ran_though_the_allocator_made_room(
     assert result.reason == f"runs, but the allocator emptied its cache {reason}"
 
 
-def test_a_process_that_keeps_memory_runs_no_second_trial(scenario: Scenario) -> None:
-    log = scenario(per_sample=1, at={"4": {"ok": True, "levels_bytes": [2**20, 2**20, 2**25]}})
+@pytest.mark.parametrize("answer", [{"levels_bytes": [2**20, 2**20, 2**25]}, {"left_bytes": 2**20}])
+def test_a_process_that_keeps_memory_runs_no_second_trial(scenario: Scenario, answer: dict[str, Any]) -> None:
+    log = scenario(per_sample=1, at={"4": {"ok": True, **answer}})
     with Runner(SETUP) as runner:
         assert [run(runner, size).fresh_process for size in (2, 4, 6)] == [True, False, True]
     assert log.read_text().count("start") == 2

@@ -284,9 +284,9 @@ def test_a_batch_and_an_output_live_until_the_next_are_there() -> None:
 
     alive: list[int] = []
     session = session_on(Device(), batch)
+    session.workload.model.register_forward_hook(lambda *given: seen.append(weakref.ref(given[-1])))
     session.trial(2, 3)
-    assert alive == [0, 1, 1, 1]
-    assert len(session._output) == 1
+    assert alive == [0, 2, 2, 2]
 
 
 def growing(device: Device, increments: list[int], *, until: int | None = None) -> Any:
@@ -312,6 +312,7 @@ def test_a_confirmation_goes_on_while_memory_grows() -> None:
     assert answer["peak_bytes"] == 2000 * MIB
     device = Device()
     cache = session_on(device, growing(device, [100 * MIB] * 16 + [0] * 9)).trial(1, 3, watching=True)
+    assert cache["left_bytes"] == 1600 * MIB  # the next size gets another process
     assert (len(cache["levels_bytes"]), cache["peak_bytes"]) == (17, 1600 * MIB)
     # So does a trial of the search; one of a few steps takes what it was asked for.
     device = Device()

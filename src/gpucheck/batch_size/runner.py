@@ -297,10 +297,11 @@ class Runner:
             if end.timed_out and deadline < started + limit_s:
                 why = f"--time-budget ended it after {duration(seconds)}"
                 result = replace(result, outcome="out-of-time", reason=why, cut=True)
-        # Steps that leave much behind make the next trial in their process count it too.
+        # A trial that leaves much behind makes the next one in its process count it too.
         levels = result.levels_bytes
         keeps = len(levels) > 1 and levels[-1] - levels[-2] > KEPT_SHARE * self.budget_bytes
-        if result.outcome != "fits" or keeps:
+        left = answer.get("left_bytes", 0) if answer is not None else 0
+        if result.outcome != "fits" or keeps or left > KEPT_SHARE * self.budget_bytes:
             self._drop()
         return result
 

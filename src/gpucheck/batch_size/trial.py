@@ -449,6 +449,7 @@ class Session:
         self._output: list[Any] = []
         if isinstance(gauge, DeviceGauge):
             gauge.built = accel.memory().memory_reserved_bytes
+        self._built_level = gauge.level()
         optimizer = workload.optimizer
         # Whether the optimizer is one of torch's that makes its state in its first step.
         self._is_stateless = (
@@ -489,9 +490,13 @@ class Session:
                 self._forget()
                 self.gauge.begin()
                 answer = self._run(size, steps, evaluating, until, watching=watching)
+            left = 0
+            if isinstance(self.gauge, DeviceGauge) and answer["ok"]:  # what the model has kept spoils the next trial
+                self._forget()
+                left = max(0, self.gauge.level() - self._built_level)
         except RuntimeError as error:  # the device may fail between trials too
             return {"ok": False, "stage": "step", "step": 0, "reached_bytes": None, **_failure(error)}
-        return {**answer, "moved_bytes": moved} if answer["ok"] else answer
+        return {**answer, "moved_bytes": moved, "left_bytes": left} if answer["ok"] else answer
 
     def _run(self, size: int, steps: int, evaluating: bool, until: float, *, watching: bool) -> Json:
         workload = self.workload
