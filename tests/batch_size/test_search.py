@@ -80,7 +80,7 @@ def test_with_time_for_more_trials_than_the_bound_it_goes_on() -> None:
 
 def test_without_peaks_it_doubles_and_halves_and_confirms() -> None:
     search = Search(tolerance=0.0, cap=1000)
-    assert run(search, limit=5) == [1, 2, 4, 8, 6, 5, 5]
+    assert run(search, limit=5) == [1, 2, 4, 8, 6, 5]
     assert search.best is not None and search.best.batch_size == 5
     assert search.confirmed
     assert search.first_failing is not None and search.first_failing.batch_size == 6

@@ -199,6 +199,8 @@ class Search:
             # Where a separate process has failed above, one that goes on as before may hold less and say nothing.
             failing = self.first_failing
             alone = failing is not None and failing.purpose == "confirm"
+            if failing is not None and failing.batch_size - candidate == self.multiple_of:
+                alone = alone or self._is_coarse(candidate)  # it is the answer if it passes
             return Attempt(candidate, "confirm" if alone else "search")
         return None if self.confirmed else Attempt(best.batch_size, "confirm")
 
