@@ -535,12 +535,9 @@ class Session:
             while (
                 on_device
                 and steps >= STEPS_CONFIRMED
+                and not is_same
                 and not any(retried[STEPS_OF_RETRIES:])
-                and (
-                    _rises(levels[-2:])
-                    or reserved[-1] > reserved[-2]
-                    or (watching and not is_same and len(times) < MOST_STEPS)
-                )
+                and (_rises(levels[-2:]) or reserved[-1] > reserved[-3] or (watching and len(times) < MOST_STEPS))
                 and _has_time(times, until, MOST_GROWING)
             ):
                 one_more()
