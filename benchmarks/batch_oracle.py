@@ -43,7 +43,6 @@ import run_file  # noqa: E402  (found beside this file)
 from batch_cases import CAP, WORKLOADS  # noqa: E402
 
 from gpucheck import units  # noqa: E402
-from gpucheck.batch_size.outcome import edge_bytes  # noqa: E402
 
 LIMITS = ("1GiB", "2GiB", "4GiB")
 RUNS, LEAST_SHARE, MOST_TRIALS = 20, 19 / 20, 5
@@ -239,7 +238,7 @@ def run(workload: str, limit: str, time_budget: str, device: str) -> Run:
         beyond=at(beyond(answer)) if answer else None,
         device=device,
         largest=largest(at, answer, budget) if answer and there else None,
-        refused=tuple(trained(workload, size, budget - edge_bytes(budget), device, idle) for size in sorted(refused)),
+        refused=tuple(trained(workload, size, budget, device, idle) for size in sorted(refused)),
     )
 
 

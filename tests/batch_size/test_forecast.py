@@ -11,7 +11,7 @@ import pytest
 from tried import tried
 
 from gpucheck.batch_size import loop, predict
-from gpucheck.batch_size.history import plan
+from gpucheck.batch_size.history import Tried, plan
 from gpucheck.batch_size.loop import Forecast, Loop, Need
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Budget, Setup, TrialResult
@@ -223,6 +223,37 @@ def test_with_time_for_one_more_what_passed_is_confirmed_before_what_is_hardly_m
     assert asked(10.0, 105) == Attempt(100, "confirm")
     # Far above the best it may close the search, and is confirmed with that.
     assert asked(12.0, 170) == Attempt(170, "confirm")
+
+
+def test_a_search_that_closed_within_its_tolerance_says_so_whatever_time_is_left(clock: Clock) -> None:
+    """Time is the reason only where more of it would have changed the answer."""
+    setup = Setup("mlp", (), "train", "adamw", None, "cpu", None, 64 * GIB, None, None, None, False, None)
+    made = plan(FindBatchSizeOptions(target="mlp", memory_limit="64GiB"))
+    for failed, limited_by in ((1015, "out-of-memory"), (1200, "time")):
+        recorder = Recorder()
+        with Clocked(setup) as runner:
+            seeking = Loop(
+                made, recorder, Facts(), runner, Budget(64 * GIB, 0, "as told", 64 * GIB, 64 * GIB), clock.now
+            )
+            passed = TrialResult(batch_size=1000, purpose="confirm", outcome="fits", peak_bytes=GIB, steps_s=(1.0, 1.0))
+            above = TrialResult(batch_size=failed, purpose="search", outcome="out-of-memory")
+            for result in (passed, above):
+                seeking.history.take(Tried(result))
+            seeking._search()
+        assert seeking.history.limited_by == limited_by
+
+
+def test_with_time_for_it_a_smaller_size_is_confirmed_after_one_that_failed(clock: Clock) -> None:
+    setup = Setup("mlp", (), "train", "adamw", None, "cuda:0", None, 64 * GIB, None, None, None, False, None)
+    passed = TrialResult(batch_size=100, purpose="confirm", fresh_process=True, outcome="fits", steps_s=(1.0, 1.0))
+    search = Search(budget_bytes=64 * GIB, trials=[passed, replace(passed, batch_size=130, outcome="over-budget")])
+    runner = Clocked(setup)
+    runner.start_s = START_S
+    times = loop.Schedule(search, runner, Forecast([passed], compiled=False), clock.now + 20.0)
+    clock.now += 10.0  # half of it is gone
+    assert times.within(Attempt(120, "confirm")) == Attempt(120, "confirm")
+    clock.now += 7.0
+    assert times.within(Attempt(120, "confirm")) is None
 
 
 def test_a_size_that_half_of_the_prediction_reaches_is_recommended_though_time_ran_out(clock: Clock) -> None:

@@ -80,7 +80,7 @@ def test_with_time_for_more_trials_than_the_bound_it_goes_on() -> None:
 
 def test_without_peaks_it_doubles_and_halves_and_confirms() -> None:
     search = Search(tolerance=0.0, cap=1000)
-    assert run(search, limit=5) == [1, 2, 4, 8, 6, 5, 5]
+    assert run(search, limit=5) == [1, 2, 4, 8, 6, 5]
     assert search.best is not None and search.best.batch_size == 5
     assert search.confirmed
     assert search.first_failing is not None and search.first_failing.batch_size == 6
@@ -381,6 +381,18 @@ def test_where_failing_is_dangerous_memory_that_might_be_given_back_is_not_asked
     search = Search(budget_bytes=1_024_000, start=100, noise=DEVICE_PEAK_NOISE, seek_failure=False)
     on_an_allocator(search, lambda size: round(0.14 * 2_500 * size), 0.0)
     assert all(r.outcome == "fits" for r in search.trials)
+
+
+def test_a_bracket_within_the_tolerance_is_narrow_enough_once_the_best_is_confirmed() -> None:
+    search = Search(budget_bytes=None, trials=[tried(1000, "fits"), tried(1015, "out-of-memory")])
+    assert not search.within_tolerance
+    search.trials.append(replace(tried(1000, "fits"), purpose="confirm"))
+    assert search.within_tolerance
+    search.trials[1] = tried(1030, "out-of-memory")
+    assert not search.within_tolerance
+    search.tolerance = 0.0
+    search.trials[1] = tried(1002, "out-of-memory")
+    assert not search.within_tolerance
 
 
 def test_of_few_sizes_none_is_tried_that_only_room_between_pieces_would_let_fit() -> None:

@@ -660,8 +660,8 @@ def _of_the_last_run(history: History) -> Iterator[Finding]:
         yield Finding(
             "batch_size.growth",
             "inconclusive",
-            f"memory grows by {capacity(each)} a step",
-            f"a leak or a cache; about {left} more steps of {size} fit",
+            f"memory grew in all {len(final.increments)} steps seen, by {capacity(each)} each",
+            f"{'a leak' if final.leaks else 'a cache that fills, or a leak'}; about {left} more steps of {size} fit",
             {**evidence, "growth_bytes": each, "steps_left": left, "steps": len(final.levels_bytes)},
             fix="look for tensors that are kept from step to step: losses in a list without .item() or .detach()",
         )

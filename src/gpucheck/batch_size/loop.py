@@ -195,6 +195,8 @@ class Loop:
         if self.search.best is None and any(r.outcome == "out-of-time" for r in self.search.trials):
             closed = None  # what failed is larger than one that had no time
         limited_by = closed if attempt is None and closed is not None else "time"
+        if limited_by == "time" and self.search.within_tolerance and self.search.first_failing is not None:
+            limited_by = self.search.first_failing.outcome  # more time would narrow what is narrow enough
         self.history.take(Ended(limited_by, self.time.more(self.history.at_most)))
 
     def _next(self) -> Attempt | None:
@@ -695,6 +697,8 @@ class Schedule:
                 return self._at_once(alone)
         if may_confirm:
             return Attempt(best.batch_size, "confirm")
+        if attempt.purpose == "confirm" and self._most(again, attempt.size) == attempt.size:
+            return attempt
         if self.search.confirmed and self.left < OPEN_SHARE * self.seconds:
             return None
         size = self._most(trial, attempt.size, reserve=1.0, hopeful=True)

@@ -28,11 +28,6 @@ from gpucheck.units import GIB, MIB, Percent, capacity, parse_size, refused
 # What a driver and other processes take without notice, and what fragments: the larger of the two.
 MARGIN_BYTES = 512 * MIB
 MARGIN_SHARE = 0.03
-# What a trial on a device leaves of the budget, the larger of the two: blocks of torch's allocator are 2 MiB and more,
-# and what lies outside it moves. What needs the last block in one program empties the cache in each step of another: on
-# an H200 a batch of 174 left 2.4 MiB of 8 GiB, and with 3.2 MiB less it retried in every step.
-EDGE_BYTES = 4 * MIB
-EDGE_SHARE = 0.002
 # A CPU's memory is everyone's: without a limit from the user, at most this much, and at most half of what is there.
 CPU_DEFAULT_BYTES = 2 * GIB
 # The limit that the system enforces in a child on the CPU: room for the allocator's own, yet the machine survives.
@@ -88,11 +83,6 @@ def margin_bytes(total: int) -> int:
     return int(max(MARGIN_BYTES, MARGIN_SHARE * total))
 
 
-def edge_bytes(budget: int) -> int:
-    """Return what a trial leaves of a device's budget."""
-    return int(max(EDGE_BYTES, EDGE_SHARE * budget))
-
-
 def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool) -> Budget:
     """The budget on a device with memory of its own. `shared` doubles the margin: another process is on it."""
     margin = margin_bytes(total) * (2 if shared else 1)
@@ -143,12 +133,14 @@ NEEDS_SMALLER_PASS: frozenset[Outcome] = frozenset(("suspected", "size-limit"))
 
 # A confirmation takes a third step, since caches settle on some devices; later ones repeat it.
 STEPS_CONFIRMED = 3
-# A size does not fit whose last steps each had to empty the allocator's cache; so many of them show that it goes on.
-STEPS_STEADY = 3
+# The optimizer's state is made at the end of the first step, so that the second may have to empty the allocator's
+# cache. A size that has to do so later does not fit: it goes on.
+STEPS_OF_RETRIES = 2
 # What an allocator that empties its cache still holds in pieces, of what lies in tensors: 1 to 2 % at 1 GiB.
 IN_PIECES = 0.02
-# Memory that grows is told after so many equal increments, after the third step: caches fill before.
-EQUAL_INCREMENTS = 4
+# Memory that grows is told after so many equal increments, after the third step. It is called a leak only after more
+# of them than a common cache has entries, and at least twice as many.
+EQUAL_INCREMENTS, LEAK_INCREMENTS = 4, 17
 # Increments are equal within this share of the middle one: a CPU's resident memory moves by pages.
 ALIKE = 0.05
 # A step's level moves by less without a cause: threads' stacks, a counter kept on the device.
@@ -210,6 +202,8 @@ class TrialResult(TrialEntry):
     # rest would have passed the budget by what grows.
     levels_bytes: tuple[int, ...] = ()
     settled_steps: int = 0
+    # How much more the allocator took in the last two steps, where its blocks were not the same after both.
+    unsettled_bytes: int = 0
     filled: bool = False
     state_bytes: int | None = None
     gradient_bytes: int | None = None
@@ -254,10 +248,10 @@ class TrialResult(TrialEntry):
         return len(set(self.batch_elements)) > 1
 
     @property
-    def keeps_retrying(self) -> bool:
-        """Return whether each of the last steps had to empty the allocator's cache."""
-        last = self.retried[-STEPS_STEADY:]
-        return len(last) == STEPS_STEADY and all(last)
+    def retried_late(self) -> int | None:
+        """The first step after the second that had to empty the allocator's cache; None where none had to."""
+        late = (number for number, times in enumerate(self.retried, 1) if times and number > STEPS_OF_RETRIES)
+        return next(late, None)
 
     @property
     def retry_cost(self) -> float | None:
@@ -269,18 +263,23 @@ class TrialResult(TrialEntry):
     @property
     def increments(self) -> tuple[int, ...]:
         """By how much what is held grew from step to step, once the peak was known; from the second where it filled."""
-        levels = self.levels_bytes[1 if self.filled else max(STEPS_CONFIRMED, self.settled_steps) - 1 :]
+        levels = self.levels_bytes[1 if self.filled else STEPS_CONFIRMED - 1 :]
         return tuple(after - before for before, after in itertools.pairwise(levels))
 
     @property
     def growth_bytes(self) -> int | None:
         """Return what a step adds to the memory held, for good; None where it does not grow by equal increments."""
-        last = self.increments[-EQUAL_INCREMENTS:]
+        last = self.increments
         if len(last) < (2 if self.filled else EQUAL_INCREMENTS):
             return None
         middle = int(statistics.median(last))
         equal = max(last) - min(last) <= ALIKE * middle
         return middle if equal and min(last) >= LEAST_GROWTH_BYTES else None
+
+    @property
+    def leaks(self) -> bool:
+        """Return whether memory grew for longer than a cache fills."""
+        return self.growth_bytes is not None and len(self.increments) >= LEAK_INCREMENTS
 
     def steps_left(self, budget_bytes: int) -> int | None:
         """Return how many more steps fit into the budget; None where memory does not grow, or that is far away."""

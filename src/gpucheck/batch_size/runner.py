@@ -19,7 +19,7 @@ from gpucheck.batch_size.outcome import (
     IN_TRIAL,
     KILLED,
     MEMORY,
-    STEPS_STEADY,
+    STEPS_OF_RETRIES,
     End,
     Refused,
     Setup,
@@ -135,6 +135,8 @@ class Runner:
         self._ahead: list[tuple[Talk, float]] = []
         self._watch: Watch | None = None
         self._free_expected: int | None = None
+        # The most that lay outside the allocator in a trial: libraries' own, which a new process loads as it runs.
+        self._outside = 0
         self._fresh = False
         self._was_killed = False
 
@@ -281,22 +283,25 @@ class Runner:
             # Steps beyond those asked for leave half of the time to whatever lasts longer than it seems.
             "spare_s": (until - started) / 2,
             "watching": attempt.purpose == "confirm",
+            "outside": self._outside,
         }
         answer, end = self._ask(request, until)
         seconds = time.monotonic() - started
         blank = replace(blank, seconds=seconds)
         if answer is not None and answer["ok"]:
             # What a child answers of a trial goes by the names of a result's fields.
+            self._outside = max(self._outside, answer.get("outside_bytes", 0))
             result = self._judged(from_json(TrialResult, {**to_json(blank), **answer}), answer)
         else:
             result = self._failed(blank, answer, end, limit_s)
             if end.timed_out and deadline < started + limit_s:
                 why = f"--time-budget ended it after {duration(seconds)}"
                 result = replace(result, outcome="out-of-time", reason=why, cut=True)
-        # Steps that leave much behind make the next trial in their process count it too.
+        # A trial that leaves much behind makes the next one in its process count it too.
         levels = result.levels_bytes
         keeps = len(levels) > 1 and levels[-1] - levels[-2] > KEPT_SHARE * self.budget_bytes
-        if result.outcome != "fits" or keeps:
+        left = answer.get("left_bytes", 0) if answer is not None else 0
+        if result.outcome != "fits" or keeps or left > KEPT_SHARE * self.budget_bytes:
             self._drop()
         return result
 
@@ -314,10 +319,12 @@ class Runner:
         if peak > budget:
             why = f"peak exceeds the budget by {capacity(peak - budget)}"
             return replace(result, outcome="over-budget", reason=why)
-        if result.keeps_retrying:
-            why = f"the allocator emptied its cache in each of the last {STEPS_STEADY} of {len(result.retried)} steps"
-            why += f", {result.allocation_retries} times in all"
+        if (late := result.retried_late) is not None:
+            why = f"the allocator emptied its cache in step {late}; after step {STEPS_OF_RETRIES} it must not have to"
             return replace(result, outcome="over-budget", reason=why)
+        if peak + result.unsettled_bytes > budget:
+            why = f"the allocator still took {capacity(result.unsettled_bytes)} more in its last two steps"
+            return replace(result, outcome="over-budget", reason=f"{why}, and {capacity(budget - peak)} are left")
         if answer["swapped_bytes"] > SPILL_BYTES:
             return replace(result, outcome="spill", reason=f"{capacity(answer['swapped_bytes'])} went to swap")
         return replace(result, reason=in_words_of_retries(result)) if result.allocation_retries else result

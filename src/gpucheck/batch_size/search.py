@@ -132,6 +132,14 @@ class Search:
         return "trials" if self._exhausted(best) else None
 
     @property
+    def within_tolerance(self) -> bool:
+        """Return whether the best was confirmed and what failed lies no further above it than one tolerance."""
+        best, failing = self.best, self.first_failing
+        if best is None or failing is None or not self.confirmed:
+            return False
+        return failing.batch_size - best.batch_size <= self.step(best.batch_size)
+
+    @property
     def likely_largest(self) -> int | None:
         """The largest size that the peaks measured suggest, below every failure; None where they suggest nothing.
 
@@ -191,6 +199,8 @@ class Search:
             # Where a separate process has failed above, one that goes on as before may hold less and say nothing.
             failing = self.first_failing
             alone = failing is not None and failing.purpose == "confirm"
+            if failing is not None and failing.batch_size - candidate == self.multiple_of:
+                alone = alone or self._is_coarse(candidate)  # it is the answer if it passes
             return Attempt(candidate, "confirm" if alone else "search")
         return None if self.confirmed else Attempt(best.batch_size, "confirm")
 
@@ -271,12 +281,13 @@ class Search:
             return False
         if any(r.allocation_retries for r in self.trials if r.outcome == FITS):
             return True
-        if self._is_coarse(best.batch_size) and self.first_failing is not None:
-            return False  # memory ran out in pieces that do not fit together, and at most a size or two is left
+        failing = self.first_failing
+        if failing is not None and failing.batch_size - best.batch_size <= 2 * self.multiple_of:
+            return False  # memory ran out in pieces that do not fit together, and at most a size is left
         spare = ((best.fitted_bytes or 0) - best.packed_bytes) / self.budget_bytes
         if not self.seek_failure or spare <= SPARE * self.tolerance or (fitted := self._fit(1.0, packed=False)) is None:
             return False
-        failing, held = self.first_failing, (1 - self.tolerance) * self.budget_bytes
+        held = (1 - self.tolerance) * self.budget_bytes
         if failing is not None and (failing.least_bytes or 0) >= held * fitted.peak(failing.batch_size):
             return False  # it ran out with all that it keeps: nothing of that could be given back
         return fitted.peak(best.batch_size * (1 + spare), -SURE) > 1.0
@@ -346,7 +357,8 @@ class Search:
         if fitted is not None and fitted.peak(failing.batch_size) <= 1.0 and failing.least_bytes is not None:
             # Memory in pieces: it ran out although the fit has room for it. What it had and asked for is known.
             fitted = self._fit(1.0, (failing.batch_size, failing.least_bytes))
-        if fitted is None or fitted.peak(failing.batch_size) <= 1.0 or self._stalled(width):
+        in_pieces = self._packed and self._is_coarse(best.batch_size)  # there no sum says which size is the last
+        if fitted is None or in_pieces or fitted.peak(failing.batch_size) <= 1.0 or self._stalled(width):
             return self._middle(best.batch_size, failing.batch_size)
         aim = self._aim(best, fitted, failing.batch_size - self.multiple_of)
         return min(max(aim, best.batch_size + step), failing.batch_size - step)

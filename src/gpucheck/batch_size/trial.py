@@ -10,6 +10,7 @@ What a trial answers goes by the names of `outcome.TrialResult`'s fields: a new 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import itertools
 import json
@@ -28,7 +29,7 @@ import psutil
 import torch
 from torch import nn
 
-from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES, Setup, edge_bytes, on_device
+from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES, STEPS_CONFIRMED, STEPS_OF_RETRIES, Setup, on_device
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine import child_stdio, host, kept
 from gpucheck.machine.accel import Accel, open_device, reset_resident_peak
@@ -68,17 +69,27 @@ class DeviceGauge:
     # What lay outside the allocator when its limit was set, and the most that did since.
     set_aside: int = 0
     outside_most: int = 0
+    # What the allocator held once the model was built, and more than that as a trial began: what earlier ones left.
+    built: int | None = None
+    left: int = 0
 
-    def begin(self) -> None:
-        """Start a trial from an empty cache, with the allocator held to the budget."""
+    def begin(self, outside: int = 0, *, plain: bool = False) -> None:
+        """Start a trial from an empty cache, with the allocator held to the budget. `plain` leaves the cache as it is.
+
+        At least `outside` bytes of the budget are left to what lies outside the allocator.
+        """
         self.accel.synchronize()
-        self.accel.empty_cache()
+        if not plain:
+            self.accel.free_workspaces()
+            self.accel.empty_cache()
         self.accel.reset_peak()
         self.reserved = self.compute = self.optimizer = 0
-        self.set_aside = self.outside_most = self.outside()
+        self.outside_most = self.outside()
+        self.set_aside = max(self.outside_most, outside)
+        now = self.accel.memory().memory_reserved_bytes or 0
+        self.left = 0 if self.built is None else max(0, now - self.built)
         if self.accel.set_memory_fraction is not None and self.total:
-            # So the allocator's cache is recycled a little below the budget.
-            share = (self.budget - edge_bytes(self.budget) - self.set_aside) / self.total
+            share = (self.budget + self.left - self.set_aside) / self.total
             self.accel.set_memory_fraction(min(1.0, max(0.0, share)))
 
     def outside(self) -> int:
@@ -103,7 +114,7 @@ class DeviceGauge:
     @property
     def misjudged(self) -> bool:
         """Return whether the budget was passed only by what came to lie outside the allocator since it began."""
-        return self.outside_most > self.set_aside and self.reserved + self.outside_most > self.budget
+        return self.outside_most > self.set_aside and (self.peaks().total or 0) > self.budget
 
     def level(self) -> int:
         """Bytes in tensors now."""
@@ -111,7 +122,7 @@ class DeviceGauge:
 
     def peaks(self) -> Peaks:
         """The trial's peaks. What is reserved but not allocated counts for both phases alike."""
-        total = self.reserved + self.outside_most
+        total = self.reserved - self.left + self.outside_most
         return Peaks(total, total - max(self.compute, self.optimizer) + self.compute)
 
     def reached(self) -> int | None:
@@ -121,7 +132,7 @@ class DeviceGauge:
         outside the allocator is as it was last seen.
         """
         now = self.accel.memory().memory_reserved_bytes
-        return None if now is None else now + self.outside_most
+        return None if now is None else now - self.left + self.outside_most
 
     def figures(self) -> MemoryFigures:
         """The four figures of the device, the trial's peaks among them."""
@@ -152,7 +163,7 @@ class CpuGauge:
     optimizer: int = 0
     misjudged = False
 
-    def begin(self) -> None:
+    def begin(self, outside: int = 0, *, plain: bool = False) -> None:
         """Let the peak start anew, where the system can."""
         self.compute = self.optimizer = 0
         if self.method == "VmHWM":
@@ -287,8 +298,9 @@ Gauge = DeviceGauge | CpuGauge
 # --- Trials -----------------------------------------------------------------------------------------------------------
 
 Json = dict[str, Any]
-# So many steps at most show whether the allocator settles, and whether memory grows from step to step.
-MOST_STEPS = 8
+# So many steps show whether the allocator settles, and whether memory grows from step to step. A confirmation on a
+# device goes on while it grows: caches of some entries fill.
+MOST_STEPS, MOST_GROWING = 8, 20
 # Memory at the end of fewer steps than this says nothing of growth: the first makes the optimizer's state.
 LEAST_LEVELS = 4
 # A third step where the second took less than this: free, and closer to the steady state.
@@ -432,6 +444,12 @@ class Session:
         self.accel, self.gauge, self.workload = accel, gauge, workload
         self._trials = 0
         self._is_warm = False
+        # The batch and the output of the last step, as a loop's variables hold them until the next are there.
+        self._batch: Batch | None = None
+        self._output: list[Any] = []
+        if isinstance(gauge, DeviceGauge):
+            gauge.built = accel.memory().memory_reserved_bytes
+        self._built_level = gauge.level()
         optimizer = workload.optimizer
         # Whether the optimizer is one of torch's that makes its state in its first step.
         self._is_stateless = (
@@ -448,29 +466,37 @@ class Session:
         lowest: int | None = None,
         spare_s: float = math.inf,
         watching: bool = False,
+        outside: int = 0,
     ) -> Json:
         """Run at least `steps` real steps with batches of `size`, and return the peaks or what was raised.
 
         `evaluating` makes them steps of an evaluation: forward alone, in the model's evaluation mode. `lowest` is the
-        smallest size, which warms a new process up. Steps beyond those asked for end within `spare_s` seconds: they
-        show whether the allocator settles, and where `watching`, whether memory grows from step to step.
+        smallest size, which warms a new process up. Steps beyond those asked for end within `spare_s` seconds.
+        `watching` makes it a confirmation: it is not warmed up, and its steps go on until the allocator's blocks and
+        the memory held stay as they are. `outside` is what lay outside the allocator in the trials before.
         """
         until = time.monotonic() + spare_s
         try:
             moved = self._moved()
-            # An earlier trial may have left gradients.
-            self._forget()
-            self._warm_up(lowest)
-            self.gauge.begin()
+            if watching and self._trials <= 1:  # a plain process does nothing before its loop
+                self.gauge.begin(outside, plain=True)
+            else:
+                self._forget()  # an earlier trial may have left gradients
+                self._warm_up(lowest)
+                self.gauge.begin(outside)
             answer = self._run(size, steps, evaluating, until, watching=watching)
             if answer["ok"] and self.gauge.misjudged:
                 # Libraries loaded late: the allocator was left more than the budget has for it.
                 self._forget()
                 self.gauge.begin()
                 answer = self._run(size, steps, evaluating, until, watching=watching)
+            left = 0
+            if isinstance(self.gauge, DeviceGauge) and answer["ok"]:  # what the model has kept spoils the next trial
+                self._forget()
+                left = max(0, self.gauge.level() - self._built_level)
         except RuntimeError as error:  # the device may fail between trials too
             return {"ok": False, "stage": "step", "step": 0, "reached_bytes": None, **_failure(error)}
-        return {**answer, "moved_bytes": moved} if answer["ok"] else answer
+        return {**answer, "moved_bytes": moved, "left_bytes": left} if answer["ok"] else answer
 
     def _run(self, size: int, steps: int, evaluating: bool, until: float, *, watching: bool) -> Json:
         workload = self.workload
@@ -482,13 +508,22 @@ class Session:
         swapped = swapped_bytes()
         peaks: Peaks | None = None
         filled, settled = False, 0
+        on_device = isinstance(self.gauge, DeviceGauge)
+        layout: list[Any] | None = None
+        reserved: list[int] = []
+        is_same = False
 
         def one_more() -> None:
+            nonlocal layout, is_same
             before = self.gauge.retries()
             starts.append(time.monotonic())
             times.append(self._step(size, evaluating, elements))
             retried.append(self.gauge.retries() - before)
             levels.append(self.gauge.level())
+            if isinstance(self.gauge, DeviceGauge):
+                before_it, layout = layout, self.accel.memory_layout() if watching else None
+                is_same = layout is not None and layout == before_it and len(levels) > STEPS_CONFIRMED
+                reserved.append(self.gauge.reserved)
 
         try:
             # As many as were asked for, and one more where that is cheap.
@@ -496,12 +531,21 @@ class Session:
                 len(times) == steps and times[-1] < CHEAP_STEP_S and not watching
             ):
                 one_more()
-            while retried[-1] and _has_time(times, until):
+            # More where blocks still come, or tensors stay: a cache fills.
+            while (
+                on_device
+                and steps >= STEPS_CONFIRMED
+                and not is_same
+                and not any(retried[STEPS_OF_RETRIES:])
+                and (_rises(levels[-2:]) or reserved[-1] > reserved[-3] or (watching and len(times) < MOST_STEPS))
+                and _has_time(times, until, MOST_GROWING)
+            ):
                 one_more()
             peaks, settled = self.gauge.peaks(), len(levels)
             # Another step may show that memory grows from step to step, while there is room for it.
             while (
                 watching
+                and not on_device
                 and (len(levels) == settled or (_rises(levels[-2:]) and not self._is_filled(levels, settled, peaks)))
                 and _has_time(times, until)
             ):
@@ -529,6 +573,8 @@ class Session:
             "retried": retried,
             "levels_bytes": self._collected(levels),
             "settled_steps": settled,
+            "unsettled_bytes": 0 if is_same or len(reserved) < STEPS_CONFIRMED else reserved[-1] - reserved[-3],
+            "outside_bytes": self.gauge.outside_most if isinstance(self.gauge, DeviceGauge) else 0,
             "filled": filled or (len(levels) > settled and self._is_filled(levels, settled, peaks)),
             "swapped_bytes": max(0, swapped_bytes() - swapped),
             "state_bytes": workload.state_bytes,
@@ -546,6 +592,7 @@ class Session:
         In a user's process the state is made in the first step, between what that step has cached: so it is in each
         trial on a device. Optimizers that are none of torch's may not take its loss.
         """
+        self._batch, self._output = None, []
         optimizer = self.workload.optimizer
         if optimizer is not None:
             optimizer.zero_grad(set_to_none=True)
@@ -589,12 +636,13 @@ class Session:
     def _step(self, size: int, evaluating: bool, elements: list[int]) -> float:
         """One step, timed to the end of the device's work. The batch is made anew, as a loader does."""
         started = time.perf_counter()
-        batch = self.workload.make_batch(size)
-        elements.append(batch.elements)
+        self._batch = self.workload.make_batch(size)
+        elements.append(self._batch.elements)
         if evaluating:
-            evaluate(self.workload, batch)
+            evaluate(self.workload, self._batch)
         else:
-            step(self.workload, batch, after_backward=lambda: self.gauge.mark(computing=True))
+            mark = functools.partial(self.gauge.mark, computing=True)
+            step(self.workload, self._batch, after_backward=mark, kept=self._output)
         self.accel.synchronize()
         took = time.perf_counter() - started
         # In inference and evaluation, the forward pass ends here and no optimizer steps.
@@ -608,17 +656,18 @@ class Session:
         """
         if isinstance(self.gauge, CpuGauge):
             return 0
-        self.accel.synchronize()
-        self.accel.empty_cache()
+        self._trials += 1
+        if self._trials > 1:
+            self.accel.synchronize()
+            self.accel.empty_cache()
         outside = self.gauge.outside()
         before, self._idle_outside = self._idle_outside, outside
-        self._trials += 1
         return outside - before if self._trials > 2 else 0
 
 
-def _has_time(times: list[float], until: float) -> bool:
+def _has_time(times: list[float], until: float, most: int = MOST_STEPS) -> bool:
     """Return whether a trial may take a step beyond those that were asked for."""
-    return len(times) < MOST_STEPS and time.monotonic() + 2 * times[-1] < until
+    return len(times) < most and time.monotonic() + 2 * times[-1] < until
 
 
 def _rises(levels: list[int]) -> bool:

@@ -276,6 +276,20 @@ class Accel:
         get = getattr(self.module, "memory_stats", None)
         return {} if get is None or self.is_cpu else dict(get(self.device))
 
+    def memory_layout(self) -> list[Any] | None:
+        """The blocks of torch's allocator, to be compared with those of another moment; None where it does not tell."""
+        if self.kind != "cuda":
+            return None
+        return [
+            (one["address"], [(b["size"], b["state"]) for b in one["blocks"]]) for one in torch.cuda.memory_snapshot()
+        ]
+
+    def free_workspaces(self) -> None:
+        """Let cuBLAS give its workspaces back, which lie in torch's allocator; the next product makes them again."""
+        free = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        if self.kind == "cuda" and free is not None:
+            free()
+
     def empty_cache(self) -> None:
         """Give the allocators' unused blocks back: the device's own, and pinned ones to the host."""
         if hasattr(self.module, "empty_cache") and not self.is_cpu:

@@ -533,20 +533,28 @@ def forward(workload: Workload, batch: Batch) -> Any:
 
 
 def step(
-    workload: Workload, batch: Batch, after_backward: Callable[[], None] = lambda: None, *, update: bool = True
+    workload: Workload,
+    batch: Batch,
+    after_backward: Callable[[], None] = lambda: None,
+    *,
+    update: bool = True,
+    kept: list[Any] | None = None,
 ) -> None:
     """One step as a training loop does it; in inference the forward pass alone, in inference mode.
 
-    Without `update` the optimizer is left as it is.
+    Without `update` the optimizer is left as it is. `kept` holds the output until the next one is there, as the
+    variable of a loop does.
     """
     recipe = workload.recipe
+    kept = [] if kept is None else kept
     if workload.optimizer is None:
         with torch.inference_mode(), autocast(recipe.amp, workload.device):
-            forward(workload, batch)
+            kept[:] = [forward(workload, batch)]
         return
     workload.optimizer.zero_grad(set_to_none=True)
     with autocast(recipe.amp, workload.device):
         output = forward(workload, batch)
+        kept[:] = [output]
         loss = _loss(workload, output, batch)
     if workload.scaler is None:
         loss.backward()
