@@ -213,7 +213,7 @@ def kernel(path: str) -> Callable[..., Any]:
 
 
 def replacing(path: str, make: Callable[[Any], Any]) -> list[tuple[Any, str, Any]]:
-    """Return the replacement of a name: its owner, its name there and what `make` makes of it; nothing where it is missing."""
+    """Return the replacement of a name: its owner, its name there and what `make` makes of it; empty without it."""
     owner, _, name = path.rpartition(".")
     return [(_resolve(owner), name, make(_of(path)))] if has(path) else []
 
