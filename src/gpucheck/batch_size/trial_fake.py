@@ -34,6 +34,8 @@ TorchDispatchMode: Any = torch_private.need("torch.utils._python_dispatch.TorchD
 FakeTensorMode = torch_private.need("torch._subclasses.fake_tensor.FakeTensorMode")
 tree_leaves = torch_private.need("torch.utils._pytree.tree_leaves")
 tree_map_only = torch_private.need("torch.utils._pytree.tree_map_only")
+for _table in ("_parameters", "_buffers"):  # a module's, which are given tensors without memory
+    torch_private.need(f"torch.nn.Module().{_table}")
 
 
 class Storages(TorchDispatchMode):
