@@ -286,7 +286,7 @@ class Accel:
 
     def free_workspaces(self) -> None:
         """Let cuBLAS give its workspaces back, which lie in torch's allocator; the next product makes them again."""
-        free = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+        free = torch_private.find("torch._C._cuda_clearCublasWorkspaces")
         if self.kind == "cuda" and free is not None:
             free()
 
