@@ -67,7 +67,7 @@ ROWS: tuple[tuple[str, int, str], ...] = (
     ("smoke --device cpu", 0, "passed"),
     ("stress --device cpu --duration 3s --fill 2", 0, "are correct"),
     ("explain oom.cuda", 0, "memory"),
-    ("lint train.py", 0, "no device mistakes found"),
+    ("lint train.py", 0, "no mistake that lint can see"),
     ("find-batch-size mlp --device cpu --memory-limit 128MiB --max-batch-size 4", 0, "at least 4"),
     ("run train.py", 0, "trained true"),
     ("run --dry cuda:80GiB train.py", 0, "no tensor was on the wrong device"),
