@@ -87,8 +87,24 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
+# What to do about a fault of the hardware, whichever command meets it. `{card}` is what `nvidia-smi -i` takes.
+_DRAINED_RESET = "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"
+FIX = {
+    "heat": "check fans, air flow and room temperature",
+    "power": "check power supplies, cables and the rack's power limit",
+    "lost": "drain and power-cycle the node; if it recurs, reseat the GPU and its power cables",
+    "ecc": f"{_DRAINED_RESET}; if errors return, replace the GPU",
+    "wrong data": "take the GPU out of use; check its ECC counters (nvidia-smi -q -d ECC), then gpucheck stress",
+    "memory held": "gpucheck devices --processes",
+}
+
+
+def fix_of(cause: str, card: str = "INDEX") -> str:
+    """The fix of this cause for a card; one that is not known is to be filled in."""
+    return FIX[cause].format(card=card)
+
+
 _LOG = "sudo dmesg | grep -i xid shows the driver's messages"
-_SERVICE = f"gpucheck devices shows its counters, {_LOG}; if it happens again, take the GPU out of use"
 _SMOKE = f"gpucheck smoke in a fresh process shows whether it persists; {_LOG}"
 _RESET = f"{_LOG}; stop all processes on it, then reset it with sudo nvidia-smi --gpu-reset -i N, or reboot"
 
@@ -109,7 +125,7 @@ CAUSES: tuple[Cause, ...] = (
         r"CUDA_ERROR_ECC_UNCORRECTABLE",
         r"cudaErrorECCUncorrectable",
         r"hipErrorECCNotCorrectable",
-        fix=_SERVICE,
+        fix=fix_of("ecc"),
     ),
     _device(
         "cuda.nvlink",
@@ -119,7 +135,7 @@ CAUSES: tuple[Cause, ...] = (
         r"cudaErrorNvlinkUncorrectable",
         fix=f"nvidia-smi nvlink -e; {_RESET}",
     ),
-    _device("cuda.lost", "it has fallen off the bus", r"GPU is lost", r"GPU has fallen off the bus", fix=_RESET),
+    _device("cuda.lost", "it has fallen off the bus", r"GPU is lost", r"GPU has fallen off the bus", fix=FIX["lost"]),
     _device(
         "cuda.illegal_access",
         "a kernel accessed memory outside its own",
@@ -171,7 +187,7 @@ CAUSES: tuple[Cause, ...] = (
         r"cudaErrorContained",
         r"CUDA_ERROR_EXTERNAL_DEVICE",
         r"cudaErrorExternalDevice",
-        fix=_SERVICE,
+        fix=fix_of("ecc"),
     ),
     _device(
         "cuinit.mps",

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gpucheck.messages import FIX
+
 SOURCE = "NVIDIA's Xid catalogue, docs.nvidia.com/deploy/xid-errors"
 
 Blame = Literal["program", "device", "either"]
@@ -170,8 +172,7 @@ CATALOGUE: tuple[Xid, ...] = (
         "the GPU has fallen off the bus",
         "RESTART_BM",
         "device",
-        f"{_DRAIN}, power-cycle the machine (a reboot may not be enough), then check power, heat, seat and riser "
-        "of the GPU; " + _SUPPORT,
+        FIX["lost"],
     ),
     Xid(80, "corrupted data were sent to the GPU", "RESTART_APP", "either"),
     Xid(92, "high rate of corrected memory errors", "IGNORE", "device"),

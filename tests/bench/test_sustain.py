@@ -105,11 +105,11 @@ def test_what_is_sustained_is_told_and_is_no_fault() -> None:
 @pytest.mark.parametrize(
     ("reason", "cause", "fix"),
     [
-        ("hw_thermal_slowdown", "too hot", "check fans, airflow and inlet temperature; rerun once the GPU is cool"),
+        ("hw_thermal_slowdown", "too hot", "check fans, air flow and room temperature"),
         (
             "hw_power_brake_slowdown",
             "the power supply requested less",
-            "check the power supply: cables, load, the power cap of the chassis",
+            "check power supplies, cables and the rack's power limit",
         ),
     ],
 )

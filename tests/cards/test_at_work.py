@@ -9,6 +9,7 @@ import pytest
 
 from gpucheck.cards.at_work import work
 from gpucheck.devices.command import judge, selected
+from gpucheck.messages import FIX
 from gpucheck.report.facts import (
     Changes,
     ClockReasons,
@@ -710,7 +711,7 @@ def test_a_card_that_lost_its_name_is_the_one_that_the_log_names() -> None:
     (found,) = [one for one in judge(facts) if one.verdict != "pass"]
     assert (found.id, found.title) == ("devices.answers", "lost")
     assert "(probably 0000:ff:00.0); Xid 79: the GPU has fallen off the bus" in found.message
-    assert found.fix == "power-cycle the node; then check power, seat and riser of the GPU"
+    assert found.fix == FIX["lost"]
 
 
 # --- sisters ----------------------------------------------------------------------------------------------------------

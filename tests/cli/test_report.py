@@ -18,6 +18,7 @@ from gpucheck.cli import app as app_module
 from gpucheck.fleet.documents import write
 from gpucheck.render import html
 from gpucheck.report.codec import to_json
+from gpucheck.report.finding import WORST_FIRST
 from gpucheck.report.report import Report
 
 REPORTS = pages.everything()
@@ -50,7 +51,9 @@ def test_one_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = reported(capsys, path, "--output", str(page))
     # The result failed; the page was made.
     assert (code, err) == (0, "")
-    assert out == f"· 1 result on {page}: {path} (doctor: fail)\n"
+    lines = out.splitlines()
+    assert lines[0] == f"· 1 result on {page}: 1 fail"
+    assert lines[-1].split()[:4] == ["✗", "fail", "a.json", "doctor"]
     assert "<title>fail: gpucheck doctor on " in page.read_text(encoding="utf-8")
 
 
@@ -63,16 +66,19 @@ def test_a_page_says_nothing_better_than_its_findings(tmp_path: Path, capsys: py
     assert "<title>fail: gpucheck doctor on " in page.read_text(encoding="utf-8")
 
 
-def test_several_results_in_their_order_and_json_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_results_the_worst_first_and_json_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, document = tmp_path / "page.html", tmp_path / "page.json"
     paths = [saved(tmp_path, f"{name}.json", name) for name in NAMED]
     code, _, _ = reported(capsys, *paths, "--output", str(page), "--output", str(document))
     text = page.read_text(encoding="utf-8")
-    places = [text.index(f'id="h{place}">{place}. gpucheck {name}') for place, name in enumerate(NAMED, 1)]
+    worst_first = sorted(NAMED, key=lambda name: WORST_FIRST.index(html.answer_of(REPORTS[name])[0]))
+    places = [text.index(f'id="h{place}">{place}. gpucheck {name}') for place, name in enumerate(worst_first, 1)]
     assert code == 0 and places == sorted(places)
     (finding,) = json.loads(document.read_text(encoding="utf-8"))["findings"]
-    told = [[path, name, REPORTS[name].summary.verdict] for path, name in zip(paths, NAMED, strict=True)]
-    assert (finding["id"], finding["evidence"]) == ("report.page", {"documents": told})
+    answers = {name: html.answer_of(REPORTS[name]) for name in NAMED}
+    told = [[paths[NAMED.index(name)], name, answers[name][0]] for name in worst_first]
+    assert (finding["id"], finding["evidence"]["documents"]) == ("report.page", told)
+    assert finding["evidence"]["answers"] == [answers[name][1] for name in worst_first]
 
 
 def test_two_results_of_one_command_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +99,8 @@ def test_the_folder_of_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str
         write(folder, document)
     code, out, _ = reported(capsys, str(folder), "--output", str(page))
     text = page.read_text(encoding="utf-8")
-    assert (code, out) == (0, f"· 1 result on {page}: {folder} (fleet judge: fail)\n")
+    assert (code, out.splitlines()[0]) == (0, f"· 1 result on {page}: 1 fail")
+    assert out.splitlines()[-1].split()[1:5] == ["fail", Path(folder).name, "fleet", "judge"]
     assert text.count('<tr class="node">') == 9
     assert re.search(r"<title>n0: slowest device 0\.(79|80)\d of the median", text)
 
@@ -108,7 +115,8 @@ def test_the_folder_of_a_jobs_ranks(tmp_path: Path, capsys: pytest.CaptureFixtur
     else:
         file.write_text('{"say":"rank","world":2,"hosts":false,"at_ns":0,"host":"n","local_rank":"0"}\n')
     code, out, _ = reported(capsys, str(folder), "--output", str(page))
-    assert (code, f"{folder} (fleet judge: {'skip' if is_link else 'inconclusive'})" in out) == (0, True)
+    row = out.splitlines()[-1].split()
+    assert (code, row[1:5]) == (0, ["skip" if is_link else "inconclusive", Path(folder).name, "fleet", "judge"])
     assert ("1 of 2 ranks wrote here" in page.read_text(encoding="utf-8")) is not is_link
 
 
@@ -121,7 +129,7 @@ def test_a_fleet_that_could_not_look_is_no_pass(tmp_path: Path, capsys: pytest.C
     for number in range(3):
         write(folder, node(f"n{number}", exit=3, devices=0, figures=()))
     code, out, _ = reported(capsys, str(folder), "--output", str(page))
-    assert (code, out) == (0, f"· 1 result on {page}: {folder} (fleet judge: skip)\n")
+    assert (code, out.splitlines()[0]) == (0, f"· 1 result on {page}: 1 skip")
     assert "<title>skip: gpucheck fleet judge</title>" in page.read_text(encoding="utf-8")
 
 
@@ -202,7 +210,7 @@ def test_a_page_that_memory_does_not_suffice_for_is_no_bug(
 ) -> None:
     path, page = saved(tmp_path, "a.json", "smoke"), tmp_path / "page.html"
 
-    def full(*_: object) -> str:
+    def full(*_: object, **__: object) -> str:
         raise MemoryError
 
     monkeypatch.setattr(html, "sheet", full)
@@ -222,7 +230,7 @@ def test_every_command_writes_the_same_page(tmp_path: Path, capsys: pytest.Captu
     assert app_module.main(["explain", "CUDA out of memory", "--output", str(page), "--output", str(document)]) == 0
     assert reported(capsys, str(document), "--output", str(again))[0] == 0
     # It alone knows the name of the file.
-    file = f"<dt>file</dt><dd>{document}</dd>"
+    file = f"{document.name} · "
     told = again.read_text(encoding="utf-8")
     assert file in told and told.replace(file, "") == page.read_text(encoding="utf-8")
 

@@ -16,12 +16,14 @@ from whole import TWO_GPUS, interpreter, root, torch_of
 from gpucheck import errors
 from gpucheck.cli.app import main, with_command
 from gpucheck.devices import command
+from gpucheck.doctor import command as doctor
 from gpucheck.doctor.condition import Evidence
+from gpucheck.doctor.ladder import select
 from gpucheck.machine import child
 from gpucheck.machine.stack import KernelRun, TorchProbe
 from gpucheck.render import text
 from gpucheck.report.events import Answered, Judged, Started
-from gpucheck.report.facts import Facts, Host
+from gpucheck.report.facts import Device, Facts, Host
 from gpucheck.report.report import Collector, Report
 
 __all__ = ["root"]  # the machine that every test has
@@ -232,3 +234,40 @@ def test_a_fault_of_a_gpu_ends_as_in_devices(
         assert main(arguments) == errors.FAILED
         screens.append(capsys.readouterr().out.splitlines())
     assert screens[0][:2] == screens[1][:2] and screens[0][0].startswith("✗ cuda:1")
+
+
+# -- two faults on eight GPUs: what several share is one line, the worst first, and nothing is out of sight ------------
+
+SHARED = [card(index, processes=(), memory_used_bytes=int(72.3 * 2**30)) for index in range(6)]
+LOST = Device(kind="cuda", uuid="GPU-7", name=card(7).name, pci_address="0000:71:00.0", nvml_index=7, state="lost")
+TWO_FAULTS = Evidence(
+    machine(*SHARED, idle(6, utilization_percent=100.0, temperature_celsius=91.0, processes=()), LOST),
+    torch=replace(WORKS, count=7, kernels=WORKS.kernels[:7]),
+)
+
+
+def diagnosed(evidence: Evidence) -> Report:
+    """What `doctor --skip load` makes of it."""
+    collector = Collector()
+    result, found = doctor.diagnosed(evidence, select((), ("load.",)), everything=True)
+    for event in (Started(evidence.facts), Answered("doctor", result), *map(Judged, found)):
+        collector(event)
+    return collector.report(version="0", command="doctor", argv=(), started="", elapsed_s=1.0)
+
+
+@pytest.mark.parametrize("made", [reported, diagnosed])
+@pytest.mark.parametrize("width", [120, 80, 40])
+def test_of_two_faults_the_lost_gpu_is_first_and_the_hot_one_comes_before_memory_in_use(
+    width: int, made: Callable[[Evidence], Report]
+) -> None:
+    lines = shown(made(TWO_FAULTS), width)
+    whole = " ".join(lines)
+    assert lines[0].startswith("✗ NVML 7  lost: off the PCI bus")
+    hot, held = whole.index("cuda:6  91 °C"), whole.index("cuda:0 to cuda:5  other processes")
+    assert whole.index("drain and power-cycle") < hot < held and max(map(len, lines)) <= width
+    assert sum("other processes" in line for line in lines) == 1 and "more finding" not in whole
+
+
+def test_memory_that_several_gpus_have_in_use_alike_is_one_sentence() -> None:
+    (found,) = [one for one in reported(TWO_FAULTS).findings if one.id == "devices.foreign_memory"]
+    assert found.message == "cuda:0 to cuda:5: 72.3 GiB each by processes that are not listed"

@@ -118,7 +118,7 @@ def test_aarch64_has_wheels_of_its_own() -> None:
 # --- the card that is meant, and no other -----------------------------------------------------------------------------
 
 UUIDS = [one.uuid for one in CARDS]
-CHANGES_A_CARD = re.compile(r"nvidia-smi (?!-i )[^;|`]*(?:--gpu-reset|-r\b|-c \d|-mig \d|-pl\b|mig (?!-i ))")
+CHANGES_A_CARD = re.compile(r"nvidia-smi (?!-i )[^;|`]*(?:--gpu-reset(?! -i )|-r\b|-c \d|-mig \d|-pl\b|mig (?!-i ))")
 
 
 def test_no_command_of_a_condition_changes_a_card_that_is_not_named() -> None:

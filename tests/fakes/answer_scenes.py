@@ -299,7 +299,7 @@ SMOKE = {
             "inconclusive",
             "t",
             "OutOfMemoryError: CUDA out of memory",
-            fix="gpucheck memory --device cuda:0 shows which processes use memory; then run again",
+            fix="gpucheck devices --processes shows which processes use memory; then run again",
             device="cuda:0",
         ),
     ),

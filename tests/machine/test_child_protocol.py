@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -221,3 +222,22 @@ def test_the_last_words_are_one_line_of_some_length() -> None:
     assert Ending("failed", 1, stderr="Traceback\n  file\nImportError: libx\n\n").last_words == "ImportError: libx"
     assert Ending("failed", 1, stderr="x" * 9999).last_words == "x" * 200 + "…"
     assert Ending("returned", 0).last_words == ""
+
+
+ABORTED = """terminate called after throwing an instance of 'c10::AcceleratorError'
+  what():  CUDA error: out of memory
+Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html
+CUDA kernel errors might be asynchronously reported at some other API call.
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+
+Exception raised from c10_cuda_check_implementation at CUDAException.cpp:43 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation) + 0x96 (0x7f in libc10.so)
+frame #2: c10::cuda::c10_cuda_check_implementation(int, CUDA error) + 0x3f2 (0x7f in libc10_cuda.so)
+"""
+
+
+@pytest.mark.parametrize("ending", [Ending("crashed", -6, stderr=ABORTED), Ending("failed", 1, stderr=ABORTED)])
+def test_the_last_words_are_the_last_line_that_names_an_error(ending: Ending) -> None:
+    assert ending.last_words == "CUDA error: out of memory"
+    two = "ValueError: first\n\nRuntimeError: CUDA error: device-side assert triggered\nFor debugging, set X=1\n"
+    assert replace(ending, stderr=two).last_words == "RuntimeError: CUDA error: device-side assert triggered"

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,7 +21,10 @@ import pytest
 from gpucheck.errors import CannotLook
 from gpucheck.render import html, text
 from gpucheck.render.blocks import Line
-from gpucheck.report.codec import to_json
+from gpucheck.report.codec import from_json, to_json
+from gpucheck.report.facts import Device, Driver, Python
+from gpucheck.report.finding import Finding
+from gpucheck.report.report import Report
 
 REPORTS = pages.everything()
 # An axe-core that npm installed, as `.ci/run` does.
@@ -110,7 +114,7 @@ def test_hostile_text_stays_text(name: str) -> None:
 
 def test_the_json_on_the_page_is_the_document() -> None:
     (raw,) = [text for tag, text in Parsed(html.document(REPORTS["find-batch-size"])).texts if tag == "pre"]
-    assert json.loads(raw) == to_json(REPORTS["find-batch-size"])
+    assert json.loads(raw) == to_json(html.to_send(REPORTS["find-batch-size"], serials=False))
 
 
 def test_json_that_is_too_long_loses_its_samples_and_then_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +129,68 @@ def test_json_that_is_too_long_loses_its_samples_and_then_itself(monkeypatch: py
     texts = Parsed(html.document(report)).texts
     assert "The JSON is too long for a page: see the JSON file." in [text for _, text in texts]
     assert not any(tag == "pre" for tag, _ in texts)
+
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "nvidia-h200-2026-11-27"
+
+
+def twelve() -> list[tuple[str, Report]]:
+    """What was measured on one machine, by the paths of whoever sends it."""
+    files = sorted(RESULTS.glob("*.json"))
+    return [
+        (f"/home/alice/secret/{one.name}", from_json(Report, json.loads(one.read_text(encoding="utf-8"))))
+        for one in files
+    ]
+
+
+def text_of(page: str) -> str:
+    return " ".join(" ".join(text for tag, text in Parsed(page).texts if tag not in ("style", "script")).split())
+
+
+def test_twelve_documents_name_their_machine_once_and_the_worst_first() -> None:
+    page = html.sheet(twelve())
+    parsed, seen = Parsed(page), text_of(page)
+    assert "10 pass, 1 warn, 1 inconclusive" in seen
+    outside = " ".join(text for tag, text in parsed.texts if tag not in ("style", "script", "pre"))
+    assert outside.count("VBIOS 96.00.A5.00.1A") == 1 and outside.count("Linux 6.18") == 1
+    assert "measured 2026-11-27 05:57 to 06:02" in seen
+    links = [str(a["href"]) for tag, a in parsed.tags if tag == "a"]
+    assert links == [f"#d{place}" for place in range(1, 13)]
+    order = [text for tag, text in parsed.texts if tag == "a"]
+    assert order[:2] == ["1. gpucheck find-batch-size", "2. gpucheck run"]
+    assert "174 · recommended: 152" in seen
+
+
+def test_a_page_has_no_folder_of_its_sender_and_a_serial_number_only_on_request() -> None:
+    lost = Finding("devices.answers", "fail", "lost", "cuda:0: gone (0000:31:00.0, serial 165492200433)")
+    gpu = Device(kind="cuda", id="cuda:0", name="NVIDIA H200", serial="165492200433", pci_address="0000:31:00.0")
+    first = twelve()[0][1]
+    python = replace(first.facts.python or Python("3.12", "CPython", "", ""), executable="/opt/torch/.venv/bin/python3")
+    library = replace(first.facts.driver or Driver(), libcuda_path="/usr/lib/x86_64-linux-gnu/libcuda.so.1")
+    facts = replace(first.facts, devices=(gpu,), python=python, driver=library)
+    said = r"File '/home/alice/job/train.py' and C:\Users\alice\job\x.py, 690 / 700 W, GB/s"
+    trace = Finding("x.y", "warn", "see", said)
+    report = replace(first, command="devices", facts=facts, findings=(lost, trace))
+    page = html.sheet([("/home/alice/secret/devices.json", report)])
+    for ours in ("alice", "secret", "/opt", "165492200433"):
+        assert ours not in page
+    for kept in ("devices.json", "train.py", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "690 / 700 W", "GB/s"):
+        assert kept in page
+    assert text_of(html.sheet([("x.json", report)], serials=True)).count("serial 165492200433") >= 2
+
+
+@needs_chromium
+def test_twelve_documents_are_short_and_a_phone_has_verdict_answer_and_state_in_sight(
+    window: chromium.Browser, tmp_path: Path
+) -> None:
+    page = kept(tmp_path, html.sheet(twelve()))
+    window.open(page, 1280)
+    assert window.run("return document.documentElement.scrollHeight") <= 9000
+    window.open(page, 390)
+    outside = "[...document.querySelectorAll('.state, nav td, .answer, .badge')].filter(x => x.offsetParent)"
+    assert window.run(f"return {outside}.filter(x => x.getBoundingClientRect().right > 390).length") == 0
+    assert window.run("return document.documentElement.scrollWidth") <= 390
+    assert window.run(f"return {outside}.length") > 40
 
 
 def test_two_documents_are_compared_above_both() -> None:

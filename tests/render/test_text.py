@@ -104,3 +104,38 @@ def test_every_text_that_would_be_joined_to_a_command_is_an_option_with_a_value(
     # These two are put into a longer text where they are made.
     parts = [("doctor/fixes.py", "--no-deps 1"), ("explain/figures.py", "--max-model-len 1")]
     assert [one for one in joined if one[1].split()[0] not in takes_a_value] == parts
+
+
+def test_work_that_was_cut_off_says_what_to_type_next() -> None:
+    argv = ("bench", "bandwidth", "--device", "cuda:0", "--json")
+    made = Collector().report(
+        version="0", command="bench bandwidth", argv=argv, started="", elapsed_s=1.0, code=130, complete=False
+    )
+    lines = [one.text for one in text.blocks(made) if isinstance(one, Line) and one.text]
+    assert lines[-2:] == ["! not complete: the command was cut off", "→ gpucheck bench bandwidth --device cuda:0"]
+
+
+def test_what_several_devices_share_is_said_once_and_with_every_one_of_them() -> None:
+    alike = [
+        Finding(
+            "stress.slow",
+            "fail",
+            f"cuda:{n}: 9 % slower",
+            "heat",
+            {},
+            f"gpucheck devices --device cuda:{n}",
+            f"cuda:{n}",
+        )
+        for n in range(3)
+    ]
+    other = Finding("stress.slow", "fail", "cuda:3: 9 % slower", "power", {}, None, "cuda:3")
+    assert [line.text for line in text.said([*alike, other])] == [
+        "✗ cuda:0 to cuda:2  9 % slower: heat",
+        "→ gpucheck devices --device cuda:0 (and 2 more, each by its own address)",
+        "✗ cuda:3: 9 % slower: power",
+    ]
+
+
+def test_findings_in_brief_keep_the_device_and_the_title() -> None:
+    lines = ["! cuda:6  91 °C, limit 87 °C: the driver lowers the clock", "→ check fans", "! cuda:3: 9 % slow: heat"]
+    assert text.in_brief(lines) == "cuda:6  91 °C, limit 87 °C; cuda:3: 9 % slow"

@@ -30,7 +30,7 @@ def test_a_device_that_failed() -> None:
     assert (finding.id, finding.verdict) == ("device.error", "fail")
     assert finding.title == "cuda:0 failed in bench matmul: its memory had an uncorrectable error (ECC)"
     assert finding.message == ("AcceleratorError: CUDA error: uncorrectable ECC error encountered (during float32 512)")
-    assert finding.fix is not None and finding.fix.startswith("gpucheck devices shows its counters, ")
+    assert finding.fix is not None and finding.fix.startswith("drain the node, then sudo nvidia-smi --gpu-reset -i INDEX; ")
     assert finding.evidence["text"] == FAULT.text
 
 

@@ -119,12 +119,12 @@ FIRST: dict[str, list[str]] = {
     "smoke_no_memory": [
         "? 1 inconclusive, 2 passed · H200 (cuda:0)",
         "? numerics.matmul: OutOfMemoryError: CUDA out of memory",
-        "→ gpucheck memory --device cuda:0 shows which processes use memory; then run",
+        "→ gpucheck devices --processes shows which processes use memory; then run again",
     ],
     "doctor_healthy": [
         "✓ torch can use 2 GPUs: kernel and matrix product correct on cuda:0, cuda:1",
         "",
-        " stage          state     shown by",
+        " stage          state",
     ],
     "doctor_cpu_build": [
         "✗ this torch is a CPU-only build and cannot use the GPU",
@@ -142,19 +142,19 @@ FIRST: dict[str, list[str]] = {
         "→ sudo ubuntu-drivers install --gpgpu (Ubuntu), and reboot",
     ],
     "doctor_lost_card": [
-        "✗ torch can use 2 GPUs; 1 failure, 1 warning",
-        "✗ a GPU does not answer its driver: cuda:1: GPU is lost",
+        "✗ cuda:1  a GPU does not answer its driver: GPU is lost",
         "→ power-cycle the node",
+        "! Xid errors in the kernel log: Xid 31",
     ],
     "doctor_throttled": [
         "! torch can use 2 GPUs; 1 warning",
-        "! the hardware lowers the clock under load: cuda:0: 345 of 1980 MHz, 92 °C",
+        "! cuda:0  the hardware lowers the clock under load: 345 of 1980 MHz, 92 °C",
         "→ nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
     ],
     "doctor_no_gpu": [
         "· no NVIDIA GPU here: PCI bus, /dev and driver show none",
         "",
-        " stage   state     shown by",
+        " stage   state   shown by",
     ],
     "doctor_unknown": [
         "? no known cause found, and torch was not seen to use the GPU",

@@ -168,7 +168,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "✗ cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)",
             "✗ AcceleratorError: CUDA error: uncorrectable ECC error encountered",
-            "→ gpucheck devices shows its counters, sudo dmesg | grep -i xid shows the",
+            "→ drain the node, then sudo nvidia-smi --gpu-reset -i INDEX; if errors return,",
         ),
     ),
     "a card lost midway": (
@@ -176,7 +176,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "✗ cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)",
             "✗ AcceleratorError: CUDA error: uncorrectable ECC error encountered",
-            "→ gpucheck devices shows its counters, sudo dmesg | grep -i xid shows the",
+            "→ drain the node, then sudo nvidia-smi --gpu-reset -i INDEX; if errors return,",
         ),
     ),
     "one of two cards lost": (
@@ -186,7 +186,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "✗ cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)",
             "✗ AcceleratorError: CUDA error: uncorrectable ECC error encountered",
-            "→ gpucheck devices shows its counters, sudo dmesg | grep -i xid shows the",
+            "→ drain the node, then sudo nvidia-smi --gpu-reset -i INDEX; if errors return,",
         ),
     ),
     "corrupted copies": (
@@ -194,7 +194,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "✗ copies arrived corrupted · H200 (cuda:0)",
             "✗ 12 wrong bytes in pinned copies to the host, 1 GiB, the first at byte 4096",
-            "→ rerun; if it repeats, drain the node: `gpucheck doctor` reads its PCIe errors",
+            "→ take the GPU out of use; check its ECC counters (nvidia-smi -q -d ECC), then",
         ),
     ),
     "slower than a threshold": (
@@ -254,7 +254,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "✗ a result is wrong · H200 (cuda:0)",
             "✗ 3 wrong elements in read, 1 GiB; 3 wrong elements in write, 1 GiB; and 2 more",
-            "→ rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty",
+            "→ take the GPU out of use; check its ECC counters (nvidia-smi -q -d ECC), then",
         ),
     ),
     "arrays in a cache": (
@@ -296,7 +296,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "! bfloat16 reaches 47 % of its peak: 469 TFLOP/s · H200 (cuda:0)",
             "! GPU throttled: hw thermal slowdown, clock 1200 of 1980 MHz, 89 °C",
-            "→ check fans, airflow and inlet temperature; rerun once the GPU is cool",
+            "→ check fans, air flow and room temperature",
         ),
     ),
     "an override of the precision": (
@@ -314,7 +314,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "✗ a result is wrong · H200 (cuda:0)",
             "✗ bfloat16 8192x8192x8192: error 12.0 times its bound",
-            "→ rerun, then `gpucheck smoke`; if it is wrong twice, the device is faulty",
+            "→ take the GPU out of use; check its ECC counters (nvidia-smi -q -d ECC), then",
         ),
     ),
     "copies that hide": (
@@ -352,7 +352,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "✗ the GPU computed wrong results · H200 (cuda:0)",
             "✗ matmul, 128×128; matmul, 256×256; and 9 more",
-            "→ rerun, then `gpucheck smoke`; if it is wrong twice, the device is faulty",
+            "→ take the GPU out of use; check its ECC counters (nvidia-smi -q -d ECC), then",
         ),
     ),
     "all is sound": (everything, ("✓ 5 benchmarks passed · H200 (cuda:0)",)),
@@ -377,7 +377,7 @@ SCENES: dict[str, tuple[Callable[[], Report], tuple[str, ...]]] = {
         (
             "✗ matmul failed, 1 with warnings, 1 passed · H200 (cuda:0)",
             "✗ matmul: a result is wrong: bfloat16 8192x8192x8192: error 12.0 times its bound",
-            "→ rerun, then `gpucheck smoke`; if it is wrong twice, the device is faulty",
+            "→ take the GPU out of use; check its ECC counters (nvidia-smi -q -d ECC), then",
         ),
     ),
 }

@@ -73,14 +73,14 @@ def test_the_diagnosis_comes_first_and_the_worst_of_the_rest_next(monkeypatch: p
         "✗ this torch is a CPU-only build and cannot use the GPU",
         "torch 2.13.0+cpu contains no CUDA (proven, torch.cpu_build)",
         "→ python -m pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130",
-        "✗ lost: cuda:1: gone",
+        "✗ cuda:1  lost: gone",
         "→ power-cycle it",
         "! Xid errors: Xid 31",
         "→ sudo dmesg | grep -i xid",
         "",
         " stage    state           shown by",
         "─",
-        " cuinit   ✓ holds         cuInit returns 0, CUDA 13.0",
+        " cuinit   ✓ ok            cuInit returns 0, CUDA 13.0",
         " torch    ✗ broken",
         " run      – not reached",
         "",
@@ -102,9 +102,9 @@ def test_rungs_that_do_not_apply_are_one_line(monkeypatch: pytest.MonkeyPatch) -
     absent = [{"rung": name, "state": "absent", "shown_by": "the driver is in Windows"} for name in ("kernel", "nodes")]
     said = "– does not apply: kernel, nodes (the driver is in Windows)"
     assert shown(monkeypatch, rungs=[*absent, RUNGS[0]])[:3] == [
-        " stage    state     shown by",
+        " stage    state   shown by",
         "─",
-        " cuinit   ✓ holds   cuInit returns 0, CUDA 13.0",
+        " cuinit   ✓ ok    cuInit returns 0, CUDA 13.0",
     ]
     assert said not in shown(monkeypatch, rungs=absent) and said in shown(monkeypatch, rungs=absent, verbose=True)
 

@@ -125,9 +125,9 @@ def test_a_script_without_a_fault() -> None:
     assert screen(CLEAN) == [
         "✓ cuda:0 (simulated GPU): no tensor was on the wrong device · ended after 2 steps",
         "",
-        " line          what      times   bytes   source",
-        "──────────────────────────────────────────────────────────────",
-        " train.py:33   .item()       2       –   total += loss.item()",
+        " line          what      times   source",
+        "──────────────────────────────────────────────────────",
+        " train.py:33   .item()       2   total += loss.item()",
         "",
         "tensors on the device: peak 900 MiB of 1 GiB in backward, step 2, train.py:31",
         "parameters 100 MiB, gradients 100 MiB, optimizer states 200 MiB",

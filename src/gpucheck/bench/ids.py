@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpucheck.messages import FIX
 from gpucheck.report.finding import Id, Role, of
 
 _CHANGED = "Data arrived changed. Memory, link or driver is faulty, or torch has a bug."
@@ -34,7 +35,7 @@ def _of_any(command: str) -> tuple[Id, ...]:
             "limits on the device's clock",
             "Heat, power or a setting kept the clock below its maximum during the measurement. The rates apply to "
             "that clock.",
-            "nvidia-smi -q -d PERFORMANCE,CLOCK; better cooling or a higher power limit",
+            f"nvidia-smi -q -d PERFORMANCE,CLOCK; heat: {FIX['heat']}; power: {FIX['power']}",
         ),
         Id(
             f"{name}.cpu_busy",
@@ -52,7 +53,7 @@ _TRANSFER = of(
         "transfer.corrupt",
         "copies arrive unchanged",
         _CHANGED,
-        "sudo dmesg | grep -i xid; reseat the GPU",
+        FIX["wrong data"],
         role="verifies",
     ),
     Id(
@@ -166,7 +167,7 @@ _MATMUL = of(
         "matmul.result",
         "the results are right",
         "A product differs from float64, or from the first product of the same inputs: silent corruption.",
-        "run it again; if it happens again, take the GPU out of use",
+        FIX["wrong data"],
         role="verifies",
     ),
     Id(
@@ -209,7 +210,7 @@ _MATMUL = of(
         "matmul.sustained",
         "the sustained share of the speed",
         "Heat and power lower the clock under long load.",
-        "better cooling, or a higher power limit",
+        f"heat: {FIX['heat']}; power: {FIX['power']}",
     ),
     Id(
         "matmul.tf32_gain",
@@ -223,9 +224,7 @@ _MATMUL = of(
 )
 _OVERLAP = of(
     "bench overlap",
-    Id(
-        "overlap.copies", "copies beside compute arrive unchanged", _CHANGED, "gpucheck bench transfer", role="verifies"
-    ),
+    Id("overlap.copies", "copies beside compute arrive unchanged", _CHANGED, FIX["wrong data"], role="verifies"),
     Id(
         "overlap.pinned",
         "pinned copies hide behind compute on one stream",

@@ -15,6 +15,7 @@ from gpucheck import naming, peaks, units
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.machine.host import held_bytes
 from gpucheck.measure import runs, telemetry
+from gpucheck.messages import FIX
 from gpucheck.peaks import Part, Peak, Unknown
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding, Verdict
@@ -540,9 +541,6 @@ def headline(name: str, case: str, one: Measurement, ceiling: Ceiling | None = N
 
 # -- findings that all benchmarks share --------------------------------------------------------------------------------
 
-# What to do about copies that arrive corrupted over a link.
-OVER_A_LINK = "rerun; if it repeats, drain the node: `gpucheck doctor` reads its PCIe errors"
-
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -576,7 +574,7 @@ def verification(
     finding_id: str,
     comparisons: Iterable[Compared],
     wrong_title: str,
-    fix: str = OVER_A_LINK,
+    fix: str = FIX["wrong data"],
     *,
     what: str = "bytes",
     sound_title: str = "all copies verified",
@@ -655,15 +653,14 @@ _KINDS = (
     ),
 )
 # By the name of a reason or a counter, the most telling first.
-_COOL = "check fans, airflow and inlet temperature; rerun once the GPU is cool"
-_SUPPLY = "check power supply and cooling (`nvidia-smi -q -d PERFORMANCE`), then rerun"
+_EITHER = f"`nvidia-smi -q -d PERFORMANCE` shows the cause; heat: {FIX['heat']}; power: {FIX['power']}"
 CLOCK_FIXES = {
-    "hw_power_brake_slowdown": "check the power supply: cables, load, the power cap of the chassis",
-    "hw_thermal_slowdown": _COOL,
-    "sw_thermal_slowdown": _COOL,
-    "thermal": _COOL,
-    "hw_slowdown": _SUPPLY,
-    "reliability": _SUPPLY,
+    "hw_power_brake_slowdown": FIX["power"],
+    "hw_thermal_slowdown": FIX["heat"],
+    "sw_thermal_slowdown": FIX["heat"],
+    "thermal": FIX["heat"],
+    "hw_slowdown": _EITHER,
+    "reliability": _EITHER,
     "applications_clocks_setting": "`nvidia-smi -q -d CLOCK` shows the setting; `nvidia-smi -i INDEX -rac` and `-rgc` "
     "reset it",
 }

@@ -16,6 +16,7 @@ from gpucheck.machine.inventory import NO_GPU, NOT_ASKED, unclaimed_bytes
 from gpucheck.machine.kernel_driver import RECOVERY
 from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
+from gpucheck.messages import FIX
 from gpucheck.naming import few
 from gpucheck.report.facts import Device, Facts, Host, Process, XidError
 from gpucheck.report.finding import Finding, Verdict
@@ -49,7 +50,7 @@ _FIXES = {
     "WORKFLOW_NVLINK5_ERR": _LINKED,
 }
 _OWN_FIXES = {
-    79: "power-cycle the node; then check power, seat and riser of the GPU",
+    79: FIX["lost"],
     110: "drain the node, then power-cycle it",
     155: _LINKED,
     167: "drain the node, then power-cycle it; sudo dmesg | grep -i -e aer -e pcie",
@@ -195,7 +196,7 @@ WITHHELD = ("memory_total_bytes", "memory_used_bytes", "processes")
 
 # What a GPU that cannot be used answers, by its state: title, message and what to do.
 DEAD = {
-    "lost": ("lost", "off the PCI bus or not answering", "power-cycle the node, reseat the GPU"),
+    "lost": ("lost", "off the PCI bus or not answering", FIX["lost"]),
     "reset required": ("reset needed", "NVML refuses the GPU until it is reset", RESET),
     "no power": (
         "power cable not connected",
@@ -342,7 +343,7 @@ def sram_ecc(device: Device, facts: Facts) -> Said | None:
         return Said("fail", "SRAM errors over the threshold", message, REPLACE, evidence)
     if now:
         message = f"results since driver load may be wrong{f' (in its life: {where})' if where else ''}"
-        return Said("fail", f"{now} uncorrected SRAM error{'s' * (now != 1)}", message, RESET, evidence)
+        return Said("fail", f"{now} uncorrected SRAM error{'s' * (now != 1)}", message, FIX["ecc"], evidence)
     return Said("pass", "no uncorrected SRAM error", evidence=evidence)
 
 
@@ -458,5 +459,5 @@ def ecc(device: Device, facts: Facts) -> Said | None:
     evidence = {"volatile_uncorrected": count}
     if count:
         title = f"{count} uncorrected memory error{'s' * (count != 1)}"
-        return Said("fail", title, "results since driver load may be wrong", RESET, evidence)
+        return Said("fail", title, "results since driver load may be wrong", FIX["ecc"], evidence)
     return Said("pass", "no uncorrected memory error", evidence=evidence)

@@ -15,6 +15,7 @@ from gpucheck import links, units
 from gpucheck.cards.at_rest import is_not_read
 from gpucheck.cards.card import LEAST_SISTERS, OLD_S, Said, is_dead, low_clocks, pointer, sisters, usual
 from gpucheck.machine.host import AT_WORK_PERCENT
+from gpucheck.messages import FIX
 from gpucheck.report.facts import Device, Facts, Link
 from gpucheck.report.finding import Verdict
 
@@ -150,9 +151,8 @@ def _live(device: Device) -> dict[str, Any]:
     }
 
 
-COOLING = "check fans, air flow and room temperature"
-# By what protects the card; against heat it is cooling.
-MENDS = dict.fromkeys(("power brake", "power"), "check power supplies, cables and the rack's power limit")
+# The fix by what protects the card; against heat it is cooling.
+MENDS = dict.fromkeys(("power brake", "power"), FIX["power"])
 
 
 # --- what protects the card -------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def throttled(device: Device, facts: Facts) -> Said | None:
     counted = "" if device.state == UNDER_LOAD else reasons
     message = _joined(_cost(device), _cool(device, named), counted)
     by = _by(device, named)
-    return Said(verdict, f"throttled by {by}", message, MENDS.get(by, COOLING), _live(device))
+    return Said(verdict, f"throttled by {by}", message, MENDS.get(by, FIX["heat"]), _live(device))
 
 
 def throttles_at(device: Device) -> float | None:
@@ -206,7 +206,7 @@ def slowed_down(device: Device, facts: Facts) -> Said | None:
     by = _by(device, found)
     title = f"throttled by {by}{' while idle' if does == 'idle' else ''}"
     said = _joined(_cool(device, found), _busy(device), ", ".join(found))
-    return Said("warn", title, said, MENDS.get(by, COOLING), _live(device))
+    return Said("warn", title, said, MENDS.get(by, FIX["heat"]), _live(device))
 
 
 def violations(device: Device, facts: Facts) -> Said | None:
@@ -216,7 +216,7 @@ def violations(device: Device, facts: Facts) -> Said | None:
         verdict: Verdict = "warn" if any(name in PROTECTING for name in shares) else "info"
         held = ", ".join(f"{name.replace('_', ' ')} {units.percent(min(share, 1))}" for name, share in shares.items())
         message = f"{held} of the last {units.duration(grown.span_s)}; {_cost(device)}"
-        fix = COOLING if "thermal" in shares else None
+        fix = FIX["heat"] if "thermal" in shares else None
         # Where NVML names no reason now, nothing else says why the clock is low.
         lost = 0.0 if set(_reasons(device)) - {"gpu_idle"} else cost(device)
         by = f" by {', '.join(shares).replace('_', ' ')}" if lost >= COSTLY and verdict == "info" else ""
@@ -264,12 +264,12 @@ def _hot_gpu(device: Device) -> Said | None:
         return None
     if not limits and left is not None and left <= 0 and now >= PLAUSIBLY_HOT:
         message = f"NVML's margin before throttling is {left:.0f} °C"
-        return Said("warn", f"{now:.0f} °C, no margin left", message, COOLING, evidence)
+        return Said("warn", f"{now:.0f} °C, no margin left", message, FIX["heat"], evidence)
     if not limits or now < limits[0][0]:
         return None
     off = device.shutdown_celsius is not None and now >= device.shutdown_celsius
     message = [what for limit, what in limits if now >= limit][-1]
-    return Said("fail" if off else "warn", f"{now:.0f} °C, limit {limits[0][0]:.0f} °C", message, COOLING, evidence)
+    return Said("fail" if off else "warn", f"{now:.0f} °C, limit {limits[0][0]:.0f} °C", message, FIX["heat"], evidence)
 
 
 def _hot_memory(device: Device) -> Said | None:
@@ -278,7 +278,7 @@ def _hot_memory(device: Device) -> Said | None:
         return None
     evidence = {**_live(device), "memory_temperature_celsius": now, "memory_max_celsius": limit}
     title = f"memory {now:.0f} °C, limit {limit:.0f} °C"
-    return Said("warn", title, "the driver lowers the clock", COOLING, evidence)
+    return Said("warn", title, "the driver lowers the clock", FIX["heat"], evidence)
 
 
 # --- how fast it may go -----------------------------------------------------------------------------------------------

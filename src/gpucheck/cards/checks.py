@@ -318,11 +318,26 @@ CHECKS: tuple[tuple[str, Look], ...] = (
 
 
 _ORDER = {check: place for place, (check, _) in enumerate(CHECKS)}
+# What the doctor asks beside the table: a GPU that the driver lost, and what its own load shows.
+_ORDER |= {
+    "devices.unlisted": 0,
+    **dict.fromkeys(("load.hardware_slowdown", "load.thermal"), _ORDER["devices.throttled"]),
+}
+# A warning that is no fault of a GPU: how it is used, and how its environment is set.
+_OF_USE = ("devices.foreign_memory", "devices.order")
 
 
 def gravity(finding: Finding) -> int:
-    """Where a finding stands beside others of its verdict: the driver's first, then a dead card, down the table."""
-    return _ORDER.get(finding.id, -1)
+    """Where a finding stands beside others of its verdict: the driver's first, then a dead card, down the table.
+
+    Warnings that are no fault of a GPU come last.
+    """
+    group, _, name = finding.id.partition(".")
+    known = _ORDER.get(finding.id, _ORDER.get(f"devices.{name}") if group == "load" else None)
+    if known is not None:
+        return known
+    is_of_use = group not in ("devices", "log", "load") or finding.id in _OF_USE
+    return len(CHECKS) if finding.verdict == "warn" and is_of_use else -1
 
 
 def findings(device: Device, facts: Facts) -> list[Finding]:

@@ -189,6 +189,7 @@ class ReportOptions:
         metavar="FILE...",
         required=True,
     )
+    serials: bool = option("Show the serial numbers of GPUs on the page.", False)
 
 
 def report(common: Common, options: ReportOptions) -> int:
@@ -199,7 +200,7 @@ def report(common: Common, options: ReportOptions) -> int:
     from gpucheck.render import html
     from gpucheck.report.codec import visible
     from gpucheck.report.events import Judged
-    from gpucheck.report.finding import Finding
+    from gpucheck.report.finding import WORST_FIRST, Finding
 
     pages = [path for path in common.output if path.lower().endswith(".html")]
     if not pages:
@@ -209,22 +210,27 @@ def report(common: Common, options: ReportOptions) -> int:
     files = [path for path in options.files if path not in folders]
     named = [(path, load(path)) for path in files] + ([(", ".join(folders), _of_fleet(folders))] if folders else [])
     try:
-        page = html.sheet(named, _compared([document for _, document in named], common))
+        page = html.sheet(named, _compared([document for _, document in named], common), serials=options.serials)
+        answers = [html.answer_of(document) for _, document in named]
     except _OTHER_SHAPE as error:
         why = f"a detail is not one that gpucheck writes ({type(error).__name__}: {error})"
         raise UsageError("the results cannot be shown", visible(why), "measure again") from error
     except MemoryError as error:
         raise CannotLook("the page cannot be made", *OUT_OF_MEMORY) from error
-    told = [f"{path} ({document.command}: {document.summary.verdict})" for path, document in named]
     title = f"{len(named)} result{'s' * (len(named) != 1)} on {', '.join(pages)}"
-    evidence = {"documents": [[path, document.command, document.summary.verdict] for path, document in named]}
+    rows = [
+        ([path, document.command, verdict], answer)
+        for (path, document), (verdict, answer) in zip(named, answers, strict=True)
+    ]
+    rows.sort(key=lambda row: WORST_FIRST.index(row[0][2]))
+    evidence = {"documents": [row for row, _ in rows], "answers": [answer for _, answer in rows]}
     others = tuple(path for path in common.output if path not in pages)
     targets = Outputs((), [Wanted("--output", path, {".html": lambda _: page}) for path in pages])
 
     def write(emit: Emit) -> None:
         # Before it is said that they are on the page. What stands on it is known, whatever document is given here.
         targets.write(named[0][1])
-        emit(Judged(Finding("report.page", "info", title, ", ".join(told), evidence)))
+        emit(Judged(Finding("report.page", "info", title, html.counts([verdict for verdict, _ in answers]), evidence)))
 
     try:
         return session.run(replace(common, output=others), write)

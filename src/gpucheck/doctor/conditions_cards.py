@@ -6,7 +6,7 @@ live reading; those that are free by the doctor's own load (`load.`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,14 +21,16 @@ from gpucheck.machine.inventory import unclaimed_bytes
 from gpucheck.machine.numa import Between
 from gpucheck.machine.nvml_fields import applies
 from gpucheck.measure.telemetry import HELD, HELD_BELOW, POWER_LIMITED
+from gpucheck.messages import FIX, fix_of
 from gpucheck.report.codec import to_json
-from gpucheck.report.facts import Changes, ClockReasons, Device, Facts, Link
+from gpucheck.report.facts import Changes, ClockReasons, Device, Facts, Link, Process
 from gpucheck.report.finding import VERDICTS, grouped, told_once
 from gpucheck.report.results.short import CardUnderLoad, LoadResult
 
 # A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
 FOREIGN_BYTES = 2**30
 LOOKS = dict(checks.CHECKS)
+_HEAT_OR_POWER = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; heat: {FIX['heat']}; power: {FIX['power']}"
 
 
 def _of_every_card(check: str) -> Callable[[Evidence], Seen | None]:
@@ -93,20 +95,32 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
     ]
     if not taken:
         return None
-    told = []
+    by_holders: dict[tuple[str, ...], list[tuple[Device, int]]] = {}
     for card, used in taken:
-        by = naming.few(
-            [
-                f"{one.name or 'not visible here'} ({one.pid})"
-                for one in sorted(card.processes or (), key=lambda one: one.used_memory_bytes or 0, reverse=True)
-            ],
-            ", ",
-        )
-        told.append(f"{name_of(card)}: {units.capacity(used)} by {by or 'processes that are not listed'}")
-    seen = Seen("; ".join(told), {name_of(card): used for card, used in taken})
+        by_holders.setdefault(tuple(one.name or "" for one in _largest(card)), []).append((card, used))
+    told = told_once([(name_of(card), text) for alike in by_holders.values() for card, text in _held_alike(alike)])
+    seen = Seen(told, {name_of(card): used for card, used in taken})
     if not all(_is_for_a_screen(card) for card, _ in taken):
         return seen
     return replace(seen, verdict="info", title="the desktop uses GPU memory")
+
+
+def _largest(card: Device) -> list[Process]:
+    return sorted(card.processes or (), key=lambda one: one.used_memory_bytes or 0, reverse=True)
+
+
+def _held_alike(cards: Sequence[tuple[Device, int]]) -> list[tuple[Device, str]]:
+    """What programs of the same names hold on these cards, in the same words for each: `72.3 GiB each by python3`."""
+    sizes = [units.capacity(size) for size in sorted(used for _, used in cards)]
+    size = " to ".join(dict.fromkeys((sizes[0], sizes[-1]))) + " each" * (len(cards) > 1)
+    pids = {one.pid for card, _ in cards for one in _largest(card)}
+    alone = len(pids) == len(_largest(cards[0][0]))
+    names = [
+        f"{one.name or 'not visible here'}{f' ({one.pid})' if alone or not one.name else ''}"
+        for one in _largest(cards[0][0])
+    ]
+    text = f"{size} by {naming.few(names, ', ') or 'processes that are not listed'}"
+    return [(card, text) for card, _ in cards]
 
 
 def _is_for_a_screen(card: Device) -> bool:
@@ -142,7 +156,7 @@ CARDS: tuple[Condition, ...] = (
         verdict="warn",
         title="other processes use GPU memory",
         meaning="You cannot use this memory: batches that fitted before may run out of memory.",
-        fix="gpucheck devices --processes",
+        fix=FIX["memory held"],
         judge=_foreign_memory,
     ),
     _check(
@@ -160,7 +174,7 @@ CARDS: tuple[Condition, ...] = (
         certainty="proof",
         title="a GPU does not answer its driver",
         meaning="NVML lists the GPU, but reading it fails: the GPU fell off the bus, or it needs a reset.",
-        fix="sudo dmesg | grep -i xid",
+        fix=f"sudo dmesg | grep -i xid; {FIX['lost']}",
         texts=(r"GPU is lost", r"Unable to determine the device handle"),
         source="NVML, nvmlReturn_t 15 and 16",
     ),
@@ -216,7 +230,7 @@ CARDS: tuple[Condition, ...] = (
         certainty="proof",
         title="uncorrected memory errors",
         meaning="Counted since the driver was loaded. Results since then may be wrong.",
-        fix="reset the GPU; if errors return, replace it",
+        fix=fix_of("ecc"),
         source="NVML, nvmlDeviceGetTotalEccErrors",
     ),
     Condition(
@@ -238,7 +252,7 @@ CARDS: tuple[Condition, ...] = (
         meaning="Heat, the power supply or the driver lowers the clock of a busy GPU (busy for at least half of the "
         "time). It is a failure if the hardware does so in both of two readings: the clock is then at most half.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
-        fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; then check fans, air flow, power cables and supply",
+        fix=_HEAT_OR_POWER,
         source="NVML, nvmlClocksEventReasons 0x8, 0x20, 0x40 and 0x80",
     ),
     _check(
@@ -249,7 +263,7 @@ CARDS: tuple[Condition, ...] = (
         meaning="The hardware lowers the clock because the GPU is too hot or has too little power. An idle GPU has "
         "no reason for either, so its cooling or its power supply may have failed.",
         settle="`gpucheck bench matmul` shows the clock under load",
-        fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER",
+        fix=_HEAT_OR_POWER,
         source="NVML, nvmlClocksEventReasons",
     ),
     _check(
@@ -271,7 +285,7 @@ CARDS: tuple[Condition, ...] = (
         meaning="Each GPU has its own limits. The driver lowers the clock at the maximum operating temperature of "
         "the GPU or its memory. The hardware lowers it at the slowdown temperature. At the shutdown temperature the "
         "GPU switches off.",
-        fix="check fans, air flow and room temperature",
+        fix=FIX["heat"],
         source="NVML, NVML_TEMPERATURE_THRESHOLD_GPU_MAX, _MEM_MAX, _SLOWDOWN and _SHUTDOWN of this GPU",
     ),
     _check(
@@ -789,7 +803,7 @@ LOAD: tuple[Condition, ...] = (
         meaning="The GPU is too hot, or its power supply requests less power (power brake). It is a failure if at "
         "least half of the readings in a second show it, and a warning if fewer do. A single reading does not count.",
         settle="`gpucheck bench matmul --sustain 30s` shows the clock over half a minute",
-        fix="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; then check fans, air flow, power cables and supply",
+        fix=_HEAT_OR_POWER,
         judge=_under_load(at_work.throttled, at_work.HARDWARE),
         source="NVML, nvmlClocksEventReasons 0x8, 0x40 and 0x80; DCGM's health check has the same",
     ),
@@ -799,7 +813,7 @@ LOAD: tuple[Condition, ...] = (
         title="heat lowers the clock under load",
         meaning="A well-cooled GPU is not that warm after one second of load. Judged by NVML's clock reasons, and by "
         "its counter if that grew by more than 1 % of the time.",
-        fix="check fans, air flow and room temperature",
+        fix=FIX["heat"],
         judge=_under_load(_heat, ("sw_thermal_slowdown",)),
         source="NVML, nvmlClocksEventReasons 0x20 and NVML_FI_DEV_PERF_POLICY_THERMAL",
     ),
@@ -809,7 +823,7 @@ LOAD: tuple[Condition, ...] = (
         title="the GPU is at its temperature limit",
         meaning="Read under one second of load and compared with the temperature at which driver or hardware lower "
         "the clock. Within 5 °C of it is a remark.",
-        fix="check fans, air flow and room temperature",
+        fix=FIX["heat"],
         judge=_under_load(_hot),
         source="NVML, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN and _GPU_MAX, the lower of both",
     ),
@@ -889,7 +903,7 @@ LOAD: tuple[Condition, ...] = (
         meaning="Throttling, heat and the PCIe link are judged under one second of matrix products and copies. A GPU "
         "that others use is not loaded. It is judged under their load if they keep it busy (`devices.`). If NVML "
         "reports nothing, a load shows nothing.",
-        fix="gpucheck devices --processes shows which processes use it; run again when it is free",
+        fix=f"{FIX['memory held']} shows which processes use it; run again when it is free",
         judge=_not_run,
     ),
     Condition(

@@ -18,6 +18,7 @@ from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.inventory import HONEST
 from gpucheck.machine.kernel_driver import PciDevice
 from gpucheck.machine.mask import MASK, Reading, read_mask
+from gpucheck.messages import FIX
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS
 
@@ -270,7 +271,7 @@ KERNEL = on(
         "GPU fails.",
         settle="if it happens again after a power cycle, move the GPU to another slot or power supply to see which "
         "part is faulty",
-        fix="power-cycle the machine; if it happens again, reseat the GPU and its power cables",
+        fix=FIX["lost"],
         judge=_fallen,
         texts=(FALLEN, r"\bXid\b.{0,80}:\s*79\b", r"Unable to determine the device handle for (?:gpu|GPU)"),
         source="NVIDIA Xid 79; NVIDIA/open-gpu-kernel-modules: osinit.c for the lines without an Xid",
@@ -509,8 +510,7 @@ def _not_listed(evidence: Evidence) -> Seen | None:
         return Seen(found.message, found.evidence, found.fix, title=found.title)
     message = f"{', '.join(fallen)} fell off the bus, according to the kernel log; {found.message}"
     title = f"{len(fallen)} GPU{'s' * (len(fallen) != 1)} lost: fell off the bus"
-    fix = "power-cycle the machine; if it happens again, reseat the GPU and its power cables"
-    return Seen(message, {**found.evidence, "fallen": fallen}, fix, verdict="fail", title=title)
+    return Seen(message, {**found.evidence, "fallen": fallen}, FIX["lost"], verdict="fail", title=title)
 
 
 def _nvml_check(evidence: Evidence) -> Seen | None:

@@ -14,6 +14,7 @@ from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, by_an
 from gpucheck.doctor.conditions_kernel import FALLEN, REFUSED, absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
 from gpucheck.machine.mask import MASK, read_mask
+from gpucheck.messages import FIX
 from gpucheck.naming import MOST_NAMED, few
 from gpucheck.report.facts import Device, Driver
 from gpucheck.report.finding import Verdict
@@ -162,7 +163,7 @@ NVML = on(
         meaning="NVML reports the GPU as lost: it stopped answering on PCI Express. Only a reset of the machine "
         "brings it back, and usually it takes a power cycle.",
         settle="`sudo dmesg` has Xid 79 or `fallen off the bus`",
-        fix="power-cycle the machine; if it happens again, reseat the GPU and its power cables",
+        fix=FIX["lost"],
         judge=_in_state("lost", 15),
         nvml=(15,),
         texts=(r"NVML_ERROR_GPU_IS_LOST|\bGPU is lost\b",),

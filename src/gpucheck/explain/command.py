@@ -23,6 +23,7 @@ from gpucheck.explain import (
 from gpucheck.explain.match import Match, find, readable
 from gpucheck.explain.text import Text, step
 from gpucheck.fleet import ids as fleet
+from gpucheck.messages import FIX
 from gpucheck.program import judge as program
 from gpucheck.program.lint.options import RULES
 from gpucheck.report.events import Answered, Emit, Judged, Notice
@@ -63,7 +64,7 @@ _FAULTS = of(
         "device.memory",
         "there was enough memory to work",
         "Memory ran out on the device or the host during the work. Usually another process took it.",
-        "gpucheck memory shows which processes use it; run again when more is free",
+        f"{FIX['memory held']} shows which processes use memory; then run again",
     ),
 )
 _BUG = of(

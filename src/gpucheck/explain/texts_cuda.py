@@ -355,8 +355,7 @@ TEXTS: tuple[Text, ...] = (
             by_code(214, 39),
         ),
         "Data were lost. The process must end. If it happens again, the GPU is failing.",
-        "take the GPU out of use (drain or cordon the node), then sudo nvidia-smi --gpu-reset -i INDEX with nothing "
-        "running on it, or reboot; gpucheck devices shows the counters before and after",
+        f"{messages.fix_of('ecc')}; gpucheck devices shows the counters before and after",
         "proof",
         source=_RUNTIME,
     ),

@@ -567,7 +567,7 @@ TEXTS: tuple[Text, ...] = (
         (r"installed in this system has (NVRM: ?)?fallen off the bus",),
         "The driver could not reach the GPU over PCIe at start: power, heat, seat or riser, or the slot. Tools that "
         "only look for Xid 79 do not see this line.",
-        "drain or cordon the node; power-cycle the machine, then reseat the GPU and check its power",
+        messages.FIX["lost"],
         "proof",
         source="leptonai/gpud, kmsg.go; NVIDIA/NVSentinel issue 155",
     ),
@@ -582,7 +582,7 @@ TEXTS: tuple[Text, ...] = (
             r"\bgpu (has )?(fell|fallen|dropped) off (the )?bus\b",
         ),
         "The driver could not reach the GPU over PCIe: power, heat, seat or riser, or the slot.",
-        "drain or cordon the node; power-cycle the machine, then reseat the GPU and check its power",
+        messages.FIX["lost"],
         "proof",
         source="leptonai/gpud, kmsg.go; NVIDIA/NVSentinel issue 155",
         follows=("xid.",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpucheck.explain.text import CUDA_SAYS, Text, by_code
+from gpucheck.messages import FIX
 
 _DOCTOR = "gpucheck doctor on the machine where it happened names the cause"
 # What keeps the driver from starting; what CUDA and torch say then follows from it.
@@ -464,8 +465,7 @@ TEXTS: tuple[Text, ...] = (
             r"ERROR_GPU_IS_LOST",
         ),
         "The GPU has fallen off the bus, usually because of power, heat or a bad seat.",
-        "drain or cordon the node; sudo dmesg | grep -i -e xid -e 'fallen off'; then power-cycle the machine (a "
-        "reboot may not be enough)",
+        f"sudo dmesg | grep -i -e xid -e 'fallen off'; {FIX['lost']}",
         "proof",
         source=_NVML,
         follows=("xid.", "bus."),

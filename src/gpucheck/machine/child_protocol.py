@@ -11,6 +11,7 @@ user's printed them, or the child's death cut them off.
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,15 +72,13 @@ class Ending:
 
     @property
     def last_words(self) -> str:
-        """The last line on stderr that is not blank, shortened; empty where there is none.
+        """The last line on stderr that names an error, else the last that is not blank, shortened; empty for none.
 
-        Where a signal ended it, the first line that names a device's error: a trace of C++'s calls stands behind it.
+        torch's advice and links, and a trace of C++'s calls, stand behind the error.
         """
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
-        last = lines[-1] if lines else ""
-        if self.how == "crashed":
-            causes = ((line, messages.cause_of(line)) for line in lines)
-            last = next((line for line, cause in causes if cause is not None and cause.whose == "device"), last)
+        last = next((line.removeprefix("what():").strip() for line in reversed(lines) if _names_error(line)), "")
+        last = last or (lines[-1] if lines else "")
         return last if len(last) <= LONGEST_WORDS else f"{last[:LONGEST_WORDS]}…"
 
     @property
@@ -94,6 +93,16 @@ class Ending:
             return f"its process {self.reason or 'closed its output'}{still}"
         how = f"was ended by {self.signal}" if self.signal else f"ended with {self.status}"
         return f"its process {how}{f': {self.last_words}' if self.last_words else ''}"
+
+
+_EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
+_BESIDE_AN_ERROR = re.compile(r"://|^(frame )?#\d+|^Exception raised from ")
+
+
+def _names_error(line: str) -> bool:
+    if _BESIDE_AN_ERROR.search(line):
+        return False
+    return messages.cause_of(line) is not None or _EXCEPTION.match(line) is not None
 
 
 class Lost(Exception):

@@ -18,6 +18,7 @@ from gpucheck.report.finding import Finding, Verdict
 
 if TYPE_CHECKING:  # importing accel imports torch
     from gpucheck.machine.accel import Accel
+    from gpucheck.report.events import Notice
 
 _NAMED = re.compile(r"(?P<kind>cuda|xpu|mps|cpu)(?::(?P<index>\d+))?")
 # Which builds of torch drive which of torch's device types; ROCm's devices are called cuda too.
@@ -82,6 +83,14 @@ def open_named(device_id: str, facts: Facts) -> Accel:
 
     device = next((device for device in facts.devices if device.id == device_id), None)
     return accel.open_device(device_id, name=device.name if device else None, uuid=device.uuid if device else None)
+
+
+def opened_again(accel: Accel) -> list[Notice]:
+    """Say that the first attempt to open the device failed, where it did."""
+    from gpucheck.report.events import Notice
+
+    why = f"the first attempt to open {accel.id} failed, the second worked (transient): {accel.transient}"
+    return [Notice(why, "warning")] if accel.transient else []
 
 
 def is_named(device: Device, requested: str) -> bool:

@@ -54,6 +54,8 @@ def command(options: MemoryOptions, emit: Emit) -> None:
     try:
         with pulse.opening(device_id, WHERE):
             accel = choose.open_named(device_id, facts)
+        for notice in choose.opened_again(accel):
+            emit(notice)
         with pulse.watching(accel, WHERE):
             if accel.is_cpu:
                 on_cpu(accel, emit)

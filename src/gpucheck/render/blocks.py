@@ -129,6 +129,16 @@ def by_column(columns: Iterable[tuple[Column, Sequence[str | Cell]]]) -> Table:
     return table(heads, list(zip(*cells, strict=True)))
 
 
+def filled_columns(table: Table) -> list[int]:
+    """The columns that say something: not those that are empty in every row, or unknown where they may go."""
+    return [
+        place
+        for place, column in enumerate(table.columns)
+        if not table.rows
+        or any(row[place].text and (column.keep == ALWAYS or row[place].text != UNKNOWN) for row in table.rows)
+    ]
+
+
 def verdict_cell(verdict: Verdict, text: str | None = None) -> Cell:
     """A verdict's sign and word (or `text` in the word's place), in its colour."""
     sign, _, style = SIGNS[verdict]

@@ -74,12 +74,12 @@ _SHORT_STATES = (
     ("not read", "not read"),
 )
 # A choice: so far below a limit a reader should look twice.
-_NEAR_CELSIUS, _NEAR_POWER = 5.0, 0.95
+_NEAR_CELSIUS = 5.0
 
 
 def page(report: Report) -> Page:
     """Faults with what to do, else that there is none; then each device in a line, processes and versions."""
-    findings = [_with_time(finding) for finding in sorted(report.findings, key=gravity)]
+    findings = [_with_time(finding) for finding in report.findings]
     if any(finding.verdict in ASKING for finding in findings):
         return Page(None, _body(report), findings=findings)
     line, cause = _answer(report)
@@ -341,13 +341,12 @@ def _temperature(device: Device, unit: str = "") -> Cell:
 
 
 def _power(device: Device, unit: str = "", *, limited: bool = True) -> Cell:
-    """Power and, where it is `limited`, its limit; in a warm colour near it."""
+    """Power and, where it is `limited`, its limit, at which a busy card runs as it should."""
     now, limit = device.power_w, device.power_limit_w
     if now is None:
         return Cell(UNKNOWN)
-    style = "yellow" if limit and now >= _NEAR_POWER * limit else ""
     of = f" / {UNKNOWN if limit is None else f'{limit:.0f}'}" if limited else ""
-    return Cell(f"{now:.0f}{of}{unit}", style)
+    return Cell(f"{now:.0f}{of}{unit}")
 
 
 def _memory(device: Device) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import units
+from gpucheck.cards.checks import gravity
 from gpucheck.memory.steps import BOUND
 from gpucheck.render.blocks import (
     UNKNOWN,
@@ -26,7 +27,7 @@ from gpucheck.render.blocks import (
 )
 from gpucheck.render.devices import NONE, called, devices_table, hottest, is_about, short_name, versions_line
 from gpucheck.render.explain import SURE
-from gpucheck.render.text import said
+from gpucheck.render.text import in_brief, said
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict, in_short
 from gpucheck.report.report import Report
@@ -39,7 +40,7 @@ _COLUMNS = (
 )
 # How a rung stands as a sign: what is not known is not healthy.
 _STATES: dict[str, tuple[Verdict, str]] = {
-    "held": ("pass", "holds"),
+    "held": ("pass", "ok"),
     "broken": ("fail", "broken"),
     "unreached": ("skip", "not reached"),
     "unknown": ("inconclusive", "unknown"),
@@ -67,6 +68,10 @@ def page(report: Report) -> Page:
     # What stands for the whole machine: torch uses the GPU, there is none, or no cause was found.
     whole = next((finding for finding in others if finding.id.startswith("doctor.")), None)
     counted = Counter(finding.verdict for finding in others if finding is not whole)
+    if whole is not None and whole.verdict == "pass" and counted["fail"]:
+        # A GPU that is lost comes first, and then that the others work.
+        body = [Line(finding_text(whole)), Line(), *body]
+        return Page(None, body, details, findings=[one for one in others if one is not whole])
     return Page(None if whole is None else _whole(whole, counted), body, details, findings=others, cause=whole)
 
 
@@ -152,7 +157,12 @@ def smoke_page(report: Report) -> Page:
     # What no check says (a device that did not open, a requirement) has a title that says what is wrong.
     named = [replace(one, title=one.id, message=one.message or one.title) if one.device else one for one in findings]
     every = [_checks(findings)] if findings else []
-    asking = [finding for finding in named if finding.verdict in ASKING]
+    several = len({one.device for one in findings if one.device}) > 1
+    asking = [
+        replace(one, title=f"{one.device}: {one.title}") if several and one.device else one
+        for one in named
+        if one.verdict in ASKING
+    ]
     if len(findings) == 1 and not findings[0].device:
         # No check ran, and why is the answer.
         (only,) = findings
@@ -329,10 +339,15 @@ def status_page(report: Report) -> Page:
     gpus = [device for device in report.facts.devices if device.kind != "cpu"]
     line, cause, under = _status_answer(told, findings, report.facts)
     asking = [one for one in findings if one.verdict in ASKING and one is not cause]
-    asking.sort(key=lambda one: WORST_FIRST.index(one.verdict))
-    shown, left = asking[:MOST_FINDINGS], asking[MOST_FINDINGS:]
+    asking.sort(key=lambda one: (WORST_FIRST.index(one.verdict), gravity(one)))
+    failed = sum(one.verdict == "fail" for one in asking)
+    shown, left = asking[: max(failed, MOST_FINDINGS)], asking[max(failed, MOST_FINDINGS) :]
     body = _gpus(gpus, report.findings)
-    body += [Line(f"{len(left)} more findings: gpucheck status -v", "dim")] if left else []
+    body += (
+        [Line(f"also: {in_brief(line.text for line in said(left))}; details: gpucheck status -v", "yellow")]
+        if left
+        else []
+    )
     body += versions_line(report.facts)
     for one in whose:
         body += [Line(f"{one.title}: {one.message}"), *([advice_line(one.fix)] if one.fix else [])]

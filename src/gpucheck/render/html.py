@@ -12,8 +12,10 @@ import functools
 import hashlib
 import html
 import json
+import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +24,27 @@ from typing import TYPE_CHECKING, Any
 import gpucheck
 from gpucheck import units
 from gpucheck.errors import CannotLook
+from gpucheck.naming import few
 from gpucheck.render import charts, devices, text
-from gpucheck.render.blocks import ADVICE, EIGHTHS, SIGNS, UNKNOWN, Drawing, Line, Page, Table, finding_line
-from gpucheck.render.fleet import VERDICTS
-from gpucheck.report.codec import to_json, visible
-from gpucheck.report.finding import ASKING, WORST_FIRST, Verdict
+from gpucheck.render.blocks import (
+    ADVICE,
+    EIGHTHS,
+    SIGNS,
+    UNKNOWN,
+    Column,
+    Drawing,
+    Line,
+    Page,
+    Table,
+    filled_columns,
+    finding_line,
+    table,
+    verdict_cell,
+)
+from gpucheck.render.fleet import VERDICTS as OF_NODES
+from gpucheck.report.codec import from_json, to_json, visible
+from gpucheck.report.facts import Device
+from gpucheck.report.finding import ASKING, VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.fleet import FleetNode, FleetResult
 
@@ -40,6 +58,8 @@ FOLDER = Path(__file__).with_name("page")
 MOST_RAW, MOST_ROWS, MOST_TEXT, MOST_NODES = 400_000, 300, 2000, 4096
 # A cell of more characters may be broken into lines.
 LONG = 40
+# Columns that say how a row stands.
+_STATES = ("state", "verdict", "result")
 # From so many nodes on, a row each of the map.
 MAP_COLUMNS, CELL = 32, 11
 # A slowest device's rate over the median of its model: below each of these a cell is a step darker. 3 % is the distance
@@ -99,8 +119,25 @@ class Badge:
 
 
 def page(report: Report) -> Page:
-    """`gpucheck report` on screen: what is on the page."""
-    return Page(None if not report.findings else finding_line(report.findings[0]))
+    """`gpucheck report` on screen: how many results are on the page, and a line for each of them."""
+    if not report.findings:
+        return Page(None)
+    (written, *_) = report.findings
+    documents = written.evidence["documents"]
+    # A name is enough, unless two files have it.
+    names = [Path(path).name for path, _, _ in documents]
+    names = names if len(set(names)) == len(names) else [path for path, _, _ in documents]
+    rows = [
+        (verdict_cell(verdict), name, command, answer)
+        for name, (_, command, verdict), answer in zip(names, documents, written.evidence["answers"], strict=True)
+    ]
+    columns = (
+        Column("verdict", "left"),
+        Column("document", "left", wraps=True),
+        Column("command", "left", keep=2),
+        Column("answer", "left", keep=1, wraps=True),
+    )
+    return Page(finding_line(written), [table(columns, rows)])
 
 
 def document(report: Report) -> str:
@@ -108,23 +145,40 @@ def document(report: Report) -> str:
     return sheet([("", report)])
 
 
+def answer_of(report: Report) -> tuple[Verdict, str]:
+    """The verdict of a document on the page, and its first line without the sign."""
+    quiet = text.parts_of(report, verbose=False)
+    answer = next((block.text for block in quiet[0] if isinstance(block, Line)), "")
+    return _verdict(report, answer), "".join(part for part, _ in _pieces(answer)[2])
+
+
+def counts(verdicts: Sequence[Verdict]) -> str:
+    """Return how many documents have each verdict: `10 pass, 1 warn, 1 inconclusive`."""
+    return ", ".join(f"{count} {verdict}" for verdict, count in Counter(sorted(verdicts, key=VERDICTS.index)).items())
+
+
 @_modules()
-def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None) -> str:
-    """One page of these reports, each from the file of that name, below how two of them compare.
+def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None, *, serials: bool = False) -> str:
+    """One page of these reports, each from the file of that name, the worst first, below how two of them compare.
 
     Raises CannotLook without Jinja2, and what a renderer raises for a detail that no gpucheck writes.
     """
     from markupsafe import Markup
 
     template, style, script = _template()
-    shown = [*([("", compared)] if compared is not None else []), *reports]
-    sections = [_section(report, file, most_raw=MOST_RAW // len(shown)) for file, report in shown]
+    sent = [(Path(file).name, to_send(report, serials=serials)) for file, report in reports]
+    sent.sort(key=lambda one: WORST_FIRST.index(answer_of(one[1])[0]))
+    shown = [*([("", to_send(compared, serials=serials))] if compared is not None else []), *sent]
+    sections = [_section(report, file, most_raw=MOST_RAW // len(shown), alone=len(sent) == 1) for file, report in shown]
     # How two compare is no verdict on either.
-    worst = min((one["badge"] for one in sections[-len(reports) :]), key=lambda one: WORST_FIRST.index(one.verdict))
+    verdicts = [one["badge"].verdict for one in sections[-len(reports) :]]
+    worst = _badge(min(verdicts, key=WORST_FIRST.index))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     written: str = template.render(
         title=sections[0]["title"] if len(sections) == 1 else f"gpucheck: {len(reports)} results",
         worst=worst,
+        counts=counts(verdicts) if len(sections) > 1 else f"{worst.sign} {worst.word}",
+        machines=_machines([report for _, report in shown], serials=serials),
         sections=sections,
         version=gpucheck.__version__,
         # Both are ours, and neither contains a closing tag.
@@ -165,22 +219,112 @@ def _plain(value: Any) -> Any:
     return visible(value if len(value) <= MOST_TEXT else f"{value[:MOST_TEXT]}…")
 
 
-def _section(report: Report, file: str, *, most_raw: int) -> dict[str, Any]:
+# Folders that every system has. Any other is the sender's, and so are the first parts of pointers into the document.
+_OF_THE_SYSTEM = "dev|proc|sys|usr|lib|lib64|etc|bin|sbin|boot|run|var|devices|driver|host|torch|python"
+_FOLDER = re.compile(
+    rf"(?<![\w:/.~])~?/(?!(?:{_OF_THE_SYSTEM})/)(?:[^\s/:\"'`,;()<>|]+/)+|[A-Za-z]:\\(?:[^\s\\/:\"]+\\)+"
+)
+# Shorter ones are no serial numbers.
+_LEAST_SERIAL = 6
+
+
+def to_send(report: Report, *, serials: bool) -> Report:
+    """The report without the folders of whoever sends it, and without serial numbers of GPUs unless they are wanted."""
+    known = [one.serial for one in report.facts.devices if one.serial and not serials]
+    hidden = "|".join(re.escape(one) for one in known if len(one) >= _LEAST_SERIAL)
+    serial = re.compile(rf"(, )?(serial )?\b({hidden})\b") if hidden else None
+
+    def without(value: Any) -> Any:
+        if type(value) is str:
+            value = serial.sub("", value) if serial is not None else value
+            return _FOLDER.sub("", value) if "/" in value or "\\" in value else value
+        if isinstance(value, list):
+            return [without(one) for one in value]
+        if isinstance(value, dict):
+            return {without(name): without(one) for name, one in value.items()}
+        return value
+
+    bare = replace(
+        report,
+        facts=replace(
+            report.facts,
+            devices=tuple(one if serials else replace(one, serial=None) for one in report.facts.devices),
+        ),
+    )
+    return from_json(Report, without(to_json(bare)))
+
+
+def _machines(reports: Sequence[Report], *, serials: bool) -> list[dict[str, Any]]:
+    """Each machine once, with when it was measured; of several machines with the numbers of their documents."""
+    found: dict[tuple[tuple[str, str], ...], list[tuple[int, str]]] = {}
+    for number, report in enumerate(reports, 1):
+        if told := _machine(report, serials=serials):
+            found.setdefault(told, []).append((number, report.started))
+    machines = []
+    for told, documents in found.items():
+        dates = sorted(started for _, started in documents if started)
+        made = _from_to(dates[0], dates[-1]) if dates else ""
+        of = (
+            "" if len(found) == 1 else f" of document{'s' * (len(documents) > 1)} {few([str(n) for n, _ in documents])}"
+        )
+        machines.append({"title": f"Machine{of}", "facts": [*told, *([("measured", made)] if made else [])]})
+    return machines
+
+
+def _from_to(first: str, last: str) -> str:
+    """Two moments to the minute, the day once where it is the same."""
+    texts = [one[:16].replace("T", " ") for one in (first, last)]
+    day = f"{texts[0][:10]} "
+    return " to ".join(dict.fromkeys((texts[0], texts[1].removeprefix(day) if texts[0] != texts[1] else texts[1])))
+
+
+def _machine(report: Report, *, serials: bool) -> tuple[tuple[str, str], ...]:
+    """What names the machine: the host, its GPUs with firmware, and the versions of what was installed."""
+    facts = report.facts
+    host, cpu = facts.host, next((one for one in facts.devices if one.kind == "cpu"), None)
+    parts = [host.system, host.release, host.architecture] if host is not None else []
+    about = [" ".join(filter(None, parts)), host.container if host is not None else None]
+    about += [devices.short_name(cpu)] if cpu is not None else []
+    about += [f"{cpu.cores_allowed} cores"] if cpu is not None and cpu.cores_allowed else []
+    if host is not None and host.memory_total_bytes:
+        about.append(f"{units.capacity(host.memory_total_bytes)} memory")
+    gpus = [one for one in facts.devices if one.kind != "cpu"]
+    told = [("host", ", ".join(filter(None, about)))]
+    told += [(devices.called(gpu), _gpu(gpu, serials=serials)) for gpu in gpus]
+    if gpus or (facts.torch is not None and facts.torch.version):
+        told.append(("driver, torch", devices.versions(facts)))
+    told.append(("gpucheck", report.gpucheck))
+    return tuple((name, value) for name, value in told if value) if host is not None or gpus else ()
+
+
+def _gpu(gpu: Device, *, serials: bool) -> str:
+    told = (
+        gpu.name,
+        units.capacity(gpu.memory_total_bytes) if gpu.memory_total_bytes else None,
+        f"VBIOS {gpu.vbios_version}" if gpu.vbios_version else None,
+        f"PCI {gpu.pci_address}" if gpu.pci_address else None,
+        f"serial {gpu.serial}" if serials and gpu.serial else None,
+    )
+    return ", ".join(filter(None, told))
+
+
+def _section(report: Report, file: str, *, most_raw: int, alone: bool) -> dict[str, Any]:
     """One document as the template takes it: `raw` is its JSON as text, `raw_note` what is missing there."""
     quiet = text.parts_of(report, verbose=False)
     details = text.parts_of(report, verbose=True)[len(quiet) :]
     answer = next((block.text for block in quiet[0] if isinstance(block, Line)), "")
     fleet = report.results.get("fleet_judge")
-    with_devices = report.facts.devices and report.command != "devices"
+    # Of several documents the machine is named once, above all.
+    with_devices = alone and report.facts.devices and report.command != "devices"
     body = quiet[1:]
     if fleet is not None:
         # Its own table has every node, and is searched.
         body = [[block for block in part if not isinstance(block, Table)] for part in body]
     raw, note = _raw(report, most_raw)
     return {
-        "title": _title(report),
+        "title": _title(report) if alone else f"gpucheck {report.command}",
         "badge": _badge(_verdict(report, answer)),
-        "answer": answer,
+        "said": "".join(part for part, _ in _pieces(answer)[2]),
         "meta": tuple(_meta(report, file)),
         "head": quiet[0],
         "body": body,
@@ -212,19 +356,12 @@ def _title(report: Report) -> str:
 
 
 def _meta(report: Report, file: str) -> list[tuple[str, str]]:
-    """Where the document comes from."""
-    facts = report.facts
-    system = " ".join(filter(None, (facts.host.system, facts.host.release))) if facts.host else ""
+    """Where the document comes from, beside the machine."""
     told = (
         ("file", file),
         ("command", shlex.join(("gpucheck", *(report.argv or (report.command,))))),
         ("started", report.started),
         ("took", units.duration(report.elapsed_s) if report.elapsed_s > 0 else ""),
-        ("system", system),
-        ("driver", facts.driver.version if facts.driver else None),
-        ("torch", facts.torch.version if facts.torch else None),
-        ("Python", facts.python.version if facts.python else ""),
-        ("gpucheck", report.gpucheck),
     )
     return [(name, value) for name, value in told if value]
 
@@ -252,12 +389,17 @@ def _raw(report: Report, most: int) -> tuple[Markup | None, str]:
 # -- for the template --------------------------------------------------------------------------------------------------
 
 
+_APART = re.compile(r"(?<=\S) {2,3}(?=\S)")
+
+
 def _pieces(line: str) -> tuple[Badge | None, bool, list[tuple[str, bool]]]:
     """A line of a screen: its verdict's sign, whether it is advice, and the parts of its text, each with whether it is
     code: between backticks."""
     badge = next((_badge(verdict) for verdict, (sign, _, _) in SIGNS.items() if line.startswith(f"{sign} ")), None)
     advice = line.startswith(ADVICE)
     rest = line[2:] if badge is not None else line.removeprefix(ADVICE)
+    # A page has one space where a screen has several.
+    rest = _APART.sub(" · ", rest)
     parts = rest.split("`")
     if len(parts) % 2 == 0:
         parts = [rest]
@@ -269,8 +411,8 @@ def _table(table: Table) -> dict[str, Any]:
     bars = set(f"█░ {EIGHTHS}")
     kept = [
         place
-        for place, column in enumerate(table.columns)
-        if column.head or not all(set(row[place].text) <= bars for row in table.rows)
+        for place in filled_columns(table)
+        if table.columns[place].head or not all(set(row[place].text) <= bars for row in table.rows)
     ]
     rows = [[row[place] for place in kept] for row in table.rows[:MOST_ROWS]]
     columns = [table.columns[place] for place in kept]
@@ -282,6 +424,8 @@ def _table(table: Table) -> dict[str, Any]:
             "right" if column.align == "right" else "long" if most > LONG else "short"
             for column, most in zip(columns, longest, strict=True)
         ],
+        # A state is read on a phone too: each row of such a table is then a list.
+        "state": next((place for place, column in enumerate(columns) if column.head in _STATES), -1),
         "rows": rows,
         "left_out": len(table.rows) - len(rows),
     }
@@ -301,7 +445,7 @@ def _fleet(result: FleetResult) -> dict[str, Any]:
     rows = tuple(
         (
             node.host,
-            _badge(*VERDICTS[node.state]),
+            _badge(*OF_NODES[node.state]),
             (
                 f"{node.cause} {ADVICE}{node.fix}" if node.fix else node.cause,
                 *(f"{node.ratios[name]:.3f}" if name in node.ratios else UNKNOWN for name in figures),
@@ -330,7 +474,7 @@ def _map(title: str, cells: Sequence[tuple[FleetNode, str, str, str]]) -> dict[s
 
 
 def _state(node: FleetNode) -> tuple[str, str, str]:
-    verdict, word = VERDICTS[node.state]
+    verdict, word = OF_NODES[node.state]
     said = f"{word}, {node.cause}" if node.cause else word
     return verdict, "" if node.state == "good" else SIGNS[verdict][0], said
 

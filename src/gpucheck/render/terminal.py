@@ -22,7 +22,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from gpucheck.render import text
-from gpucheck.render.blocks import ADVICE, ALWAYS, Block, Cell, Column, Drawing, Line, Table, ascii_text
+from gpucheck.render.blocks import ADVICE, ALWAYS, Block, Cell, Column, Drawing, Line, Table, ascii_text, filled_columns
 from gpucheck.report.codec import from_json
 from gpucheck.report.report import Report
 
@@ -131,7 +131,7 @@ def _flat(out: Console, table: Table) -> Table:
     """The table with a line for each row: what is less important goes, then text loses its end."""
     if table.narrow is not None:
         table = replace(table.narrow, least=table.least)
-    kept = list(range(len(table.columns)))
+    kept = filled_columns(table)
     columns = [
         replace(column, wraps=False, cropped=column.cropped or LEAST_CROPPED) if column.align == "left" else column
         for column in table.columns
@@ -170,7 +170,9 @@ def _gravity(row: Sequence[Cell]) -> int:
 
 def _fewer_findings(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
     """The blocks without the last findings that may go, each with what to do about it; the first of them stays."""
-    kept, gone, last = list(blocks), 0, 0
+    kept, last = list(blocks), 0
+    gone: list[str] = []
+    rest: list[Line] = []
     while over > 0:
         lines = {place: one for place, one in enumerate(kept) if isinstance(one, Line) and one.may_go}
         found = [place for place, one in lines.items() if not one.text.startswith(ADVICE)]
@@ -180,9 +182,12 @@ def _fewer_findings(out: Console, blocks: Sequence[Block], over: int) -> list[Bl
         # What to do about a finding stands below it.
         end = last + 2 if last + 1 in lines else last + 1
         # The line that says how many are left out takes one itself.
-        over -= sum(_lines_of(out, one) for one in kept[last:end]) - (gone == 0)
-        kept, gone = [*kept[:last], *kept[end:]], gone + 1
-    rest = [Line(f"and {gone} more finding{'s' * (gone != 1)}: -v", "dim")] if gone else []
+        over -= sum(_lines_of(out, one) for one in kept[last:end]) + sum(_lines_of(out, one) for one in rest)
+        gone.insert(0, lines[last].text)
+        # Named all the same: nothing that is wrong is out of sight.
+        rest = [Line(f"also: {text.in_brief(gone)}; details: -v", "yellow")]
+        over += _lines_of(out, rest[0])
+        kept = [*kept[:last], *kept[end:]]
     return [*kept[:last], *rest, *kept[last:]]
 
 
@@ -206,7 +211,7 @@ def _least(table: Table, columns: Sequence[int]) -> int:
 
 
 def _table_for(out: Console, table: Table, wide: Table | None = None) -> Iterator[RenderableType]:
-    kept = list(range(len(table.columns)))
+    kept = filled_columns(table)
     while True:
         droppable = [index for index in kept if table.columns[index].keep < ALWAYS]
         least = _least(table, droppable) if droppable else None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from gpucheck.cards.checks import gravity
 from gpucheck.render.blocks import ADVICE, SIGNS, Block, Drawing, Line, Page, Table, advice_line
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, grouped
 from gpucheck.report.report import Report
@@ -62,7 +63,8 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
         report, findings=tuple(replace(one, fix=_whole_command(report, one.fix)) for one in report.findings)
     )
     page = page_of(report)
-    parts: list[Sequence[Block]] = [head(page, incomplete=report.incomplete), page.body]
+    again = typed(report.argv) if report.argv else ""
+    parts: list[Sequence[Block]] = [head(page, incomplete=report.incomplete, again=again), page.body]
     if report.command != "compare" and "compare" in report.results:
         # Measured and compared in one go: what was measured, then what changed.
         from gpucheck.render import compare
@@ -105,9 +107,12 @@ def without(argv: Sequence[str], option: str) -> list[str]:
     return kept
 
 
-def head(page: Page, *, incomplete: str = "") -> list[Block]:
-    """The answer, what asks for something with the command to type, the worst first; whether all was done."""
-    ranked = sorted(page.findings, key=lambda one: WORST_FIRST.index(one.verdict))
+def head(page: Page, *, incomplete: str = "", again: str = "") -> list[Block]:
+    """The answer, what asks for something with the command to type, the worst first; whether all was done.
+
+    `again` is the command to type where work was cut off and nothing else is to be typed.
+    """
+    ranked = sorted(page.findings, key=lambda one: (WORST_FIRST.index(one.verdict), gravity(one)))
     asking = [one for one in ranked if one.verdict in ASKING and one is not page.cause]
     laid_out: list[Block] = [*([page.answer] if page.answer else []), *page.under]
     if page.cause is not None and page.cause.fix:
@@ -117,8 +122,9 @@ def head(page: Page, *, incomplete: str = "") -> list[Block]:
     laid_out += [replace(one, may_go=place >= stay) for place, one in enumerate(said(asking))]
     if incomplete:
         laid_out.append(Line(f"! not complete: {incomplete}", "yellow"))
-    if page.then and not any(isinstance(line, Line) and line.text.startswith(ADVICE) for line in laid_out):
-        laid_out.append(advice_line(page.then))
+    then = page.then or (again if incomplete else "")
+    if then and not any(isinstance(line, Line) and line.text.startswith(ADVICE) for line in laid_out):
+        laid_out.append(advice_line(then))
     return laid_out
 
 
@@ -136,6 +142,16 @@ def said(findings: Sequence[Finding]) -> list[Line]:
             fix = advice_line(group.fixes[0] + (f" (and {others} more, each by its own address)" if others else ""))
             lines += [fix] if fix not in lines else []
     return lines
+
+
+# Up to the first colon, but for one behind a device's name.
+_IN_BRIEF = re.compile(r"((cpu|[a-z]+:\d+|NVML \d+): )?.+?(?=: |$)")
+
+
+def in_brief(lines: Iterable[str]) -> str:
+    """Findings in one line, each without its sign, its details and its fix: `cuda:6  91 °C, limit 87 °C`."""
+    told = [line.partition(" ")[2] for line in lines if not line.startswith(ADVICE)]
+    return "; ".join(found[0] if (found := _IN_BRIEF.match(one)) else one for one in told)
 
 
 def markdown_page(report: Report) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpucheck.messages import BY_ID
+from gpucheck.messages import BY_ID, FIX
 from gpucheck.report.finding import Finding
 
 # `device`: it failed; `memory`: it ran out, here or on the host; `error`: something else was raised, and the device
@@ -113,14 +113,16 @@ def _device(fault: Fault) -> Finding:
 
 def _memory(fault: Fault) -> Finding:
     name = _area(fault) or "device"
-    where = "the host" if fault.cause == "oom.cpu" else fault.device or "the device"
+    is_host = fault.cause == "oom.cpu"
+    where = "the host" if is_host else fault.device or "the device"
+    fix = f"`gpucheck memory{_option(fault)}` shows who holds it; run this again when there is more"
     return Finding(
         f"{name}.memory",
         "inconclusive",
         f"memory ran out on {where} in {fault.where}",
         _said(fault),
         _evidence(fault),
-        fix=f"`gpucheck memory{_option(fault)}` shows who holds it; run this again when there is more",
+        fix=fix if is_host else f"{FIX['memory held']} shows which processes use memory; then run again",
     )
 
 

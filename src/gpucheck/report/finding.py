@@ -71,6 +71,9 @@ def of_error(error: GpucheckError, device: str | None = None) -> Finding:
 # -- findings without repetition ---------------------------------------------------------------------------------------
 
 _IN_BRACKETS = re.compile(r" \([^()]*\)")
+_CARD = r"(?:cuda:\d+|NVML \d+)"
+_OF_CARDS = re.compile(rf"({_CARD}(?:(?:, | to ){_CARD})*): (.+)", re.DOTALL)
+_OF_OTHERS = re.compile(rf"; {_CARD}(?:, | to |: )")
 # Two names are as short as a range of them.
 SHORTENED_FROM = 3
 
@@ -96,10 +99,13 @@ class Group:
     @property
     def line(self) -> str:
         """The cards first, then title and message: `cuda:0, cuda:1  reset needed: NVML's recovery action is …`."""
-        who = f"{', '.join(self.devices)}  " if self.devices else ""
+        devices, title = ", ".join(self.devices), self.title
         alike = len({message for _, message in self.messages}) == 1
         message = self.messages[0][1] if alike else self.message
-        return f"{who}{self.title}{f': {message}' if message else ''}"
+        # What is said of all cards alike by one finding.
+        if not devices and (shared := _OF_CARDS.fullmatch(message)) and not _OF_OTHERS.search(shared[2]):
+            devices, message = shared[1], shared[2]
+        return f"{f'{devices}  ' if devices else ''}{title}{f': {message}' if message else ''}"
 
 
 def grouped(found: Sequence[Finding]) -> list[Group]:
@@ -110,9 +116,13 @@ def grouped(found: Sequence[Finding]) -> list[Group]:
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     for number, finding in enumerate(found):
         of = name_in(finding)
-        key = (finding.id, finding.verdict, finding.title, "" if of else str(number))
+        own = f"{finding.device}: "
+        if not of and finding.title.startswith(own):
+            key = (finding.id, finding.verdict, finding.title.removeprefix(own), f"{finding.message} ")
+        else:
+            key = (finding.id, finding.verdict, finding.title, "" if of else str(number))
         groups.setdefault(key, []).append(finding)
-    return [_group(members) for members in groups.values()]
+    return [_group(members, title) for (_, _, title, _), members in groups.items()]
 
 
 def name_in(finding: Finding) -> str:
@@ -125,16 +135,26 @@ def name_in(finding: Finding) -> str:
     return name if colon else ""
 
 
-def _group(members: list[Finding]) -> Group:
+def _group(members: list[Finding], title: str) -> Group:
     first = members[0]
     names = [name_in(finding) for finding in members]
+    if len(members) == 1:
+        title = first.title
+    elif not any(names):
+        return Group(
+            first.verdict,
+            title,
+            in_short([str(finding.device) for finding in members]),
+            (("", first.message),),
+            tuple(dict.fromkeys(finding.fix for finding in members if finding.fix)),
+        )
     messages = [finding.message.removeprefix(f"{name}: ") for name, finding in zip(names, members, strict=True)]
     if len(set(messages)) >= SHORTENED_FROM:
         # Of many cards what names each at the rack is left to the table and the JSON.
         messages = [_IN_BRACKETS.sub("", message) for message in messages]
     fixes = tuple(dict.fromkeys(finding.fix for finding in members if finding.fix))
     pairs = tuple(zip(names, messages, strict=True))
-    return Group(first.verdict, first.title, in_short([name for name in names if name]), pairs, fixes)
+    return Group(first.verdict, title, in_short([name for name in names if name]), pairs, fixes)
 
 
 def told_once(pairs: Sequence[tuple[str, str]]) -> str:

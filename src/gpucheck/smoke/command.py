@@ -40,12 +40,14 @@ from gpucheck.smoke.options import SmokeOptions
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A loaded row of the table: what it claims, the function that proves it, and why it cannot be made somewhere."""
+    """A loaded row of the table: what it claims, the function that proves it, why it cannot be made somewhere, and what
+    to do where it fails."""
 
     id: str
     title: str
     function: Callable[[DeviceUnderTest], Passed]
     needs: tuple[Need, ...] = ()
+    fix: str | None = None
 
 
 def _load(name: str) -> Callable[[DeviceUnderTest], Any]:
@@ -54,7 +56,7 @@ def _load(name: str) -> Callable[[DeviceUnderTest], Any]:
     return found
 
 
-CHECKS = tuple(Check(row.id, row.title, _load(row.function), tuple(map(_load, row.needs))) for row in ROWS)
+CHECKS = tuple(Check(row.id, row.title, _load(row.function), tuple(map(_load, row.needs)), row.then) for row in ROWS)
 USABLE_ID = "device.usable"
 # All checks take some 20 s on two cores without a GPU; a machine ten times as slow has finished by then.
 DEFAULT_BUDGET_S = 300.0
@@ -144,7 +146,10 @@ def _open(device_id: str, facts: Facts, emit: Emit) -> devices.Accel | None:
     """Open a device; one that torch cannot use is the failed check, and None."""
     try:
         with pulse.opening(device_id, WHERE):
-            return choose.open_named(device_id, facts)
+            accel = choose.open_named(device_id, facts)
+        for notice in choose.opened_again(accel):
+            emit(notice)
+        return accel
     except CannotLook as error:
         # A context takes some memory: where others hold all of it, nothing is known of the device.
         emit(Judged(unusable(error, "inconclusive" if messages.is_of_memory(error.why) else "fail")))
@@ -234,12 +239,14 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
     except Unavailable as unavailable:
         return "skip", str(unavailable), {}, None
     except Wrong as wrong:
-        return "fail", str(wrong), wrong.evidence, wrong.fix
+        # A CPU is no GPU that can be taken out of use.
+        own = None if dut.accel.is_cpu else check.fix
+        return "fail", str(wrong), wrong.evidence, wrong.fix or own
     except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
         kept.saw(error, dut.accel.id)
         if messages.is_of_memory(str(error)) or isinstance(error, MemoryError):
             # The checks take little: others hold what is missing, and that is no fault of the device's.
-            fix = f"gpucheck memory --device {dut.accel.id} shows which processes use memory; then run again"
+            fix = f"{messages.FIX['memory held']} shows which processes use memory; then run again"
             return "inconclusive", *_unexpected(error), fix
         return "fail", *_unexpected(error), None
     return "warn" if seen.doubt else "pass", seen.message, seen.evidence, seen.fix

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpucheck import naming, options, units
+from gpucheck.messages import FIX
 from gpucheck.options import LIMITS, option
 
 
@@ -37,7 +38,7 @@ CHECKS = (
         "tensors.round_trip",
         "tensors survive the round trip bit for bit",
         "A tensor of one of torch's data types comes back changed from the device.",
-        "gpucheck bench transfer, which compares large copies; then sudo dmesg | grep -i xid",
+        FIX["wrong data"],
         "data.round_trip",
     ),
     CheckRow(
@@ -87,7 +88,7 @@ CHECKS = (
         "numerics.matmul",
         "matrix products agree with float64",
         "A product differs from the exact one by more than its precision explains.",
-        "gpucheck bench matmul compares the whole result; if it fails there too, the device or its library is faulty",
+        FIX["wrong data"],
         "numerics.matmul",
     ),
     CheckRow(
@@ -146,7 +147,7 @@ CHECKS = (
         "copies.pinned",
         "pinned copies are correct after a synchronise",
         "A copy from pinned memory arrived changed.",
-        "gpucheck bench transfer compares large ones",
+        FIX["wrong data"],
         "data.pinned",
         ("data.can_pin",),
     ),
@@ -155,7 +156,7 @@ CHECKS = (
         "non-blocking copies are correct after a synchronise",
         "A copy arrived changed although the program waited for it. Without the wait the host may read it too early, "
         "which is a fault of the program.",
-        "gpucheck bench transfer; in a program torch.cuda.synchronize() before the host reads",
+        f"{FIX['wrong data']}; in a program: torch.cuda.synchronize() before the host reads",
         "data.non_blocking",
     ),
     CheckRow(

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpucheck import units
 from gpucheck.measure.telemetry import THROTTLED
+from gpucheck.messages import FIX, fix_of
 from gpucheck.naming import few
 from gpucheck.report.fault import judge as of_fault
 from gpucheck.report.finding import Finding, Id, Verdict, of
@@ -59,12 +60,14 @@ _COUNTERS: dict[str, tuple[Verdict, str]] = {
     "ecc_corrected": ("warn", "corrected memory errors"),
     "pcie_replays": ("warn", "PCIe packets resent"),
 }
+# The cause of a counter that has a fix of its own.
+_CAUSES = {"lost": "lost", "ecc_uncorrected": "ecc"}
 _LONGER = "use a longer --duration"
 # What people type, in seconds: an estimate is rounded up to one of these.
 _USUAL_DURATIONS = {
     "30s": 30, "1m": 60, "2m": 120, "5m": 300, "10m": 600, "30m": 1800, "1h": 3600, "2h": 7200, "4h": 14400, "8h": 28800
 }  # fmt: skip
-_TEST = "drain the node and test {0} alone: gpucheck stress --device {0} --duration 30m"
+_TEST = f"{FIX['wrong data']} --device {{0}} --duration 30m"
 _WATCH = "gpucheck devices --device {} --watch 2s: check heat, power limit and clock"
 IDS = of(
     "stress",
@@ -73,14 +76,14 @@ IDS = of(
         "results stay correct under load",
         "The bits of a step differ from the first step, from a device of the same model, or from float64 by more "
         "than rounding. The device, its memory or its link corrupts data without an error.",
-        "drain the node, repeat with gpucheck stress --device N --duration 30m, and have the GPU replaced",
+        f"{FIX['wrong data']} --device N --duration 30m",
     ),
     Id(
         "stress.slow",
         "devices keep their speed under load",
         "The device lost speed over the run, or is slower than others of its model. The cause is heat, power, a "
         "clock setting, or a GPU that is about to fail.",
-        "gpucheck devices --watch 2s; compare cooling, power limits and clocks of the devices",
+        f"gpucheck devices --watch 2s; heat: {FIX['heat']}; power: {FIX['power']}",
     ),
     Id(
         "stress.errors",
@@ -531,7 +534,9 @@ def errors(result: StressResult) -> list[Finding]:
             continue
         worst = min((_COUNTERS[name][0] for name in risen), key=("fail", "warn").index)
         told = ", ".join(_LOST if name == "lost" else f"{count} {_COUNTERS[name][1]}" for name, count in risen.items())
+        cause = next((_CAUSES[name] for name in risen if name in _CAUSES), None)
         fix = "gpucheck doctor; sudo dmesg | grep -i xid" if worst == "fail" else "gpucheck devices"
+        fix = fix_of(cause) if cause is not None else fix
         findings.append(
             Finding("stress.errors", worst, f"{one.name}: {told}", "during the run", dict(risen), fix, one.device.id)
         )

@@ -10,6 +10,7 @@ from gpucheck import naming, units
 from gpucheck.bench import judging
 from gpucheck.bench.judging import Ceilings, Judge, Seen, headline
 from gpucheck.measure import runs
+from gpucheck.messages import FIX
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import Headline
@@ -73,7 +74,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
         for name, of_label in details.items()
         for run in of_label
     ]
-    fix = "rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty"
+    fix = FIX["wrong data"]
     found = judging.verification(
         "bandwidth.result", comparisons, "a result is wrong", fix, what="elements", sound_title="all results verified"
     )

@@ -16,6 +16,7 @@ from gpucheck import naming, units
 from gpucheck.bench import judging, rounds
 from gpucheck.bench.judging import Ceilings, Judge, Seen
 from gpucheck.measure import runs
+from gpucheck.messages import FIX
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -327,7 +328,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
         "the GPU computed wrong results",
         naming.few(list(wrong)),
         {"wrong": list(wrong)},
-        fix="rerun, then `gpucheck smoke`; if it is wrong twice, the device is faulty",
+        fix=FIX["wrong data"],
     )
 
 

@@ -16,12 +16,13 @@ from gpucheck.bench.judging import Ceilings, Judge, Seen, headline
 from gpucheck.bench.matmul import Shape
 from gpucheck.measure import runs
 from gpucheck.measure.telemetry import ROW_TOO_SHORT
+from gpucheck.messages import FIX
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.report.results.bench import Headline, SearchedShape, SearchResult
 
-AGAIN = "rerun, then `gpucheck smoke`; if it is wrong twice, the device is faulty"
+AGAIN = FIX["wrong data"]
 
 # What a check of a first result says, in the evidence.
 _CHECKED = (

@@ -311,9 +311,8 @@ def on_device(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
         if one.name != ON_DEVICE:
             continue
         size = units.capacity(one.case["size_bytes"])
-        fix = "rerun, then `gpucheck smoke`; if it is wrong twice, the memory is faulty"
         comparisons = judging.compared(one, size, f"({size} at a time)")
-        found = judging.verification(ON_DEVICE, comparisons, "copies within the device arrived corrupted", fix)
+        found = judging.verification(ON_DEVICE, comparisons, "copies within the device arrived corrupted")
         if found.verdict != "pass":
             told.append(found)
         elif one.rate is not None:
