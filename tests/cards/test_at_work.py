@@ -705,6 +705,63 @@ def test_a_containers_log_is_its_hosts() -> None:
     assert [one.verdict for one in judge(inside) if one.verdict != "pass"] == ["info"]
 
 
+SWITCH = "0000:c3:00.0"
+
+
+def switched(*errors: XidError, xids: tuple[XidError, ...] = (), **host: Any) -> list[tuple[str, str, str]]:
+    """What is said of a machine whose kernel log has these SXid errors: verdict, title, fix."""
+    facts = node()
+    facts = replace(
+        facts, driver=replace(facts.driver or Driver(), sxids=errors, xids=xids), host=Host("Linux", **host)
+    )
+    return [(one.verdict, one.title, one.fix or "") for one in judge(facts) if one.id == "log.sxid"]
+
+
+@pytest.mark.parametrize(
+    ("number", "is_fatal", "verdict", "fix"),
+    [
+        # The driver's own word decides.
+        (24007, True, "fail", "in a virtual machine restart the guest"),
+        (24007, False, "info", ""),
+        (24007, None, "warn", "NVIDIA, Fabric Manager"),
+        (20034, True, "fail", "in a virtual machine"),
+        (20012, True, "fail", "check the NVLink connections"),
+        (20012, False, "info", ""),
+        (99999, True, "fail", "in a virtual machine"),
+        # Fatal to the whole fabric.
+        (22003, True, "fail", "drain the node, then reboot it; or reset all GPUs and NVSwitches"),
+        (23017, True, "fail", "drain the node, then reboot it"),
+        (23001, None, "fail", "drain the node, then reboot it"),
+        (23001, False, "info", ""),
+        # Failures whatever word stands there.
+        (11004, False, "fail", "in a virtual machine restart the guest"),
+        (12028, False, "fail", "in a virtual machine restart the guest"),
+        (10003, False, "fail", "drain the node, then reboot it"),
+        (19084, False, "fail", "drain the node, then reboot it"),
+        # Cooling.
+        (10004, False, "warn", FIX["heat"]),
+        (10004, True, "fail", FIX["heat"]),
+    ],
+)
+def test_an_sxid_is_as_bad_as_the_driver_and_nvidia_say(
+    number: int, is_fatal: bool | None, verdict: str, fix: str
+) -> None:
+    ((found, title, mended),) = switched(XidError(number, SWITCH, is_fatal=is_fatal))
+    assert (found, title) == (verdict, f"SXid {number}")
+    assert mended.startswith(fix) and bool(mended) == bool(fix)
+
+
+def test_an_sxid_that_is_past_or_comes_of_a_lost_gpu_or_is_of_other_containers() -> None:
+    fatal = XidError(20034, SWITCH, is_fatal=True)
+    assert [one[0] for one in switched(replace(fatal, is_past=True))] == ["info"]
+    assert [one[0] for one in switched(fatal, xids=(XidError(79, ADDRESS),))] == ["info"]
+    assert [one[0] for one in switched(fatal, xids=(XidError(79, ADDRESS, is_past=True),))] == ["fail"]
+    assert [one[0] for one in switched(fatal, container="docker")] == ["warn"]
+    whole = XidError(22003, SWITCH, is_fatal=True)
+    assert [one[0] for one in switched(whole, container="docker")] == ["fail"]
+    assert [one[:2] for one in switched(XidError(20009, SWITCH, is_fatal=False), whole)] == [("fail", "SXid 22003")]
+
+
 def test_a_card_that_lost_its_name_is_the_one_that_the_log_names() -> None:
     lost = Device(kind="cuda", nvml_index=3, state="lost")
     facts = logged(XidError(79, "0000:ff:00.0", "2026-01-31T11:59:58Z"), beside=node(lost))

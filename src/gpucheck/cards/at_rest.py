@@ -8,6 +8,7 @@ where NVML does not report the figure.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpucheck import units, xid
 from gpucheck.cards.card import NOT_READ, Said, address_of, addresses_not_listed, is_dead, is_nameless, pointer
@@ -18,10 +19,13 @@ from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.messages import FIX
 from gpucheck.naming import few
+from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, Host, Process, XidError
 from gpucheck.report.finding import Finding, Verdict
 
-XIDS = "log.xid"
+XIDS, SXIDS = "log.xid", "log.sxid"
+# An NVSwitch's link that lost its partner.
+LINK_DOWN = 20034
 # The driver's own words for what would bring a card back: title and fix of each; nvmlDeviceGpuRecoveryAction_t of
 # nvml.h.
 ACTIONS = {
@@ -154,6 +158,42 @@ def elsewhere(facts: Facts) -> list[Finding]:
         fix = None if told.fix is None else told.fix.format(card=address)
         found.append(Finding(XIDS, verdict, told.title, message, told.evidence, fix))
     return found
+
+
+def switches(facts: Facts) -> list[Finding]:
+    """SXid errors of NVSwitches, a finding for each of them; no more than a remark where a lost GPU is the cause."""
+    lost = next((one.pci_address for one in facts.xids or () if one.number == 79 and not one.is_past), None)
+    errors = facts.driver.sxids or () if facts.driver is not None else ()
+    found = []
+    for address in dict.fromkeys(one.pci_address for one in errors):
+        rated = sorted(
+            ((_of_switch(one, facts, lost), one) for one in errors if one.pci_address == address),
+            key=lambda pair: _BY_GRAVITY.index(pair[0].verdict),
+        )
+        (meaning, worst), others = rated[0], [one for rate, one in rated[1:] if rate.verdict != "info"]
+        parts = (
+            ", ".join(part for part in (worst.text, meaning.what) if part),
+            f"last at {worst.at.replace('T', ' ').replace('Z', ' UTC')}" if worst.at else "",
+            f"{worst.count} times" if worst.count > 1 else "",
+            f"also SXid {', '.join(str(one.number) for one in others)}" if others else "",
+            "before the NVSwitch was set up again" if worst.is_past else "",
+        )
+        rows = [to_json(one) for _, one in rated]
+        message = f"NVSwitch {address}: {'; '.join(part for part in parts if part)}"
+        fix = None if meaning.verdict == "info" else meaning.fix
+        found.append(Finding(SXIDS, meaning.verdict, f"SXid {worst.number}", message, {"sxids": rows}, fix))
+    return found
+
+
+def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
+    """The meaning of one SXid here: past, brought about by a lost GPU, or of other GPUs than this container's."""
+    meaning = xid.sxid(error.number, error.is_fatal)
+    if error.number == LINK_DOWN and lost is not None:
+        return replace(meaning, what=f"because GPU {lost} fell off the bus (Xid 79)", verdict="info")
+    if error.is_past:
+        return replace(meaning, verdict="info")
+    of_others = (facts.host or Host()).container and error.number not in xid.FATAL_TO_ALL
+    return replace(meaning, verdict="warn") if of_others and meaning.verdict == "fail" else meaning
 
 
 def log_unread(facts: Facts) -> Finding | None:

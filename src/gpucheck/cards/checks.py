@@ -321,6 +321,7 @@ _ORDER = {check: place for place, (check, _) in enumerate(CHECKS)}
 # What the doctor asks beside the table: a GPU that the driver lost, and what its own load shows.
 _ORDER |= {
     "devices.unlisted": 0,
+    at_rest.SXIDS: 0,
     **dict.fromkeys(("load.hardware_slowdown", "load.thermal"), _ORDER["devices.throttled"]),
 }
 # A warning that is no fault of a GPU: how it is used, and how its environment is set.

@@ -60,7 +60,9 @@ def driver_findings(facts: Facts) -> list[Finding]:
     unread = silent(facts) if facts.driver is not None and facts.driver.nvml_error is None else None
     found = [nvml, libcuda, _all_hidden(facts), not_shown(facts), unlisted(facts), unread, _torch_for_the_cpu(facts)]
     return [
-        finding for finding in (*found, *at_rest.elsewhere(facts), at_rest.log_unread(facts)) if finding is not None
+        finding
+        for finding in (*found, *at_rest.elsewhere(facts), *at_rest.switches(facts), at_rest.log_unread(facts))
+        if finding is not None
     ]
 
 

@@ -16,7 +16,15 @@ from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
 from gpucheck.machine import kernel_driver
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.inventory import HONEST
-from gpucheck.machine.kernel_driver import PciDevice
+from gpucheck.machine.kernel_driver import (
+    FALLEN,
+    NO_POWER,
+    NO_ROOM,
+    NOT_STARTED,
+    OPEN_NEEDED,
+    UNSUPPORTED,
+    PciDevice,
+)
 from gpucheck.machine.mask import MASK, Reading, read_mask
 from gpucheck.messages import FIX
 from gpucheck.report.facts import Device
@@ -97,12 +105,6 @@ def _on_the_bus(evidence: Evidence, more: str) -> Seen:
 
 # PCI device numbers rise with the architecture; the first of Blackwell's is GB100's, 2901.
 FIRST_BLACKWELL = 0x2900
-FALLEN = r"fallen off the bus"
-OPEN_NEEDED = r"requires use of the NVIDIA open kernel modules"
-UNSUPPORTED = r"installed in this system is not supported by the|supported through the NVIDIA .* Legacy drivers"
-NO_ROOM = r"This PCI I/O region assigned to your NVIDIA device is invalid"
-NOT_STARTED = r"RmInitAdapter failed|rm_init_adapter failed"
-NO_POWER = r"does not have the necessary power cables connected|Insufficient External Power"
 
 
 def _none_comes_up(evidence: Evidence) -> bool:
@@ -363,6 +365,20 @@ def _xid(evidence: Evidence) -> Seen | None:
     return Seen("; ".join(told), {"xids": rows}, fix, verdict=worst.verdict)
 
 
+def _sxid(evidence: Evidence) -> Seen | None:
+    """The errors of each NVSwitch, the worst first."""
+    facts = evidence.facts
+    if evidence.driver.sxids is None:
+        events = kernel_driver.events(evidence.stack.log or ())
+        facts = replace(facts, driver=replace(evidence.driver, xids=events.xids, sxids=events.sxids))
+    found = sorted(at_rest.switches(facts), key=lambda one: VERDICTS.index(one.verdict), reverse=True)
+    if not found:
+        return None
+    told = "; ".join(f"{one.title}, {one.message}" for one in found)
+    rows = [row for one in found for row in one.evidence["sxids"]]
+    return Seen(told, {"sxids": rows}, found[0].fix or "", verdict=found[0].verdict)
+
+
 def _unreadable(evidence: Evidence) -> Seen | None:
     if evidence.stack.log is not None or evidence.stack.log_error is None or not evidence.is_nvidia_here:
         return None
@@ -381,6 +397,18 @@ LOG: tuple[Condition, ...] = (
         judge=_xid,
         texts=(r"NVRM: Xid \(", r"\bXid \d+"),
         source=xid.SOURCE,
+    ),
+    Condition(
+        id="log.sxid",
+        title="NVSwitch errors (SXid) in the kernel log",
+        meaning="NVSwitches connect the GPUs of a machine, and the driver reports their errors as SXid numbers. The "
+        "driver's word in the line decides: `Fatal` is a failure, `Non-fatal` and `Correctable` are a remark. A few "
+        "numbers are failures with any word, because GPU access hangs. Errors before the NVSwitch was set up again are "
+        "a remark.",
+        settle="`sudo journalctl -u nvidia-fabricmanager` names the links and partitions",
+        fix="sudo dmesg -T | grep -i sxid",
+        judge=_sxid,
+        source=xid.SXID_SOURCE,
     ),
     Condition(
         id="log.unreadable",

@@ -494,13 +494,14 @@ def _with_holders(facts: Facts, root: Path) -> Facts:
 
 
 def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None) -> Facts:
-    """The facts with the Xid errors of the kernel's log, or why they are not known."""
+    """The facts with what the kernel's log says of GPUs and NVSwitches, or why that is not known."""
     if facts.driver is None:
         return facts
     if lines is None:
         return replace(facts, unknown={**facts.unknown, "/driver/xids": refused or "it cannot be read"})
-    seen = kernel_driver.xids(lines, time.time() - time.monotonic())
-    return replace(facts, driver=replace(facts.driver, xids=seen))
+    seen = kernel_driver.events(lines, time.time() - time.monotonic())
+    driver = replace(facts.driver, xids=seen.xids, sxids=seen.sxids, not_started=seen.not_started)
+    return replace(facts, driver=driver)
 
 
 def now_text() -> str:

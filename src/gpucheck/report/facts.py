@@ -355,11 +355,12 @@ class TorchBuild:
 
 @dataclass(frozen=True, slots=True)
 class XidError:
-    """An Xid error of one GPU in the kernel's log since boot: NVIDIA's number, and the PCI address that the line names.
+    """An Xid error of one GPU, or an SXid error of one NVSwitch, in the kernel's log since boot: NVIDIA's number, and
+    the PCI address that the line names.
 
     `at` is when it came last (ISO 8601, UTC) and `count` how often. `action` is what Xid 154 says that the GPU needs;
-    `is_fatal` is what NVLink's errors say of themselves. `is_past` is whether the driver was loaded again since, or has
-    said that nothing is needed any more.
+    `is_fatal` is what errors of NVLink and of NVSwitches say of themselves, `text` an NVSwitch's own words. `is_past`
+    is whether the driver was loaded again since, or has said that nothing is needed any more.
     """
 
     number: int
@@ -369,6 +370,7 @@ class XidError:
     action: str | None = None
     is_fatal: bool | None = None
     is_past: bool = False
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +381,8 @@ class Driver:
     supports; `libcuda_version` is what the loaded libcuda says of itself. `nvml_code` and `cuinit_code` are the
     libraries' own answers to their start, 0 for success. `nvml_start_s` is loading NVML and nvmlInit, `cuinit_start_s`
     loading libcuda and cuInit. `confidential_computing` is off, ready or not ready: until then CUDA does not start.
-    `xids` are the Xid errors in the kernel log; None where it could not be read, or there is no NVIDIA GPU.
+    `xids` are the Xid errors in the kernel log, `sxids` those of NVSwitches; None where it could not be read, or there
+    is no NVIDIA GPU. `not_started` has the log's reason for each GPU that the driver could not start, by PCI address.
     """
 
     version: str | None = None
@@ -399,6 +402,8 @@ class Driver:
     cuinit_error: str | None = None
     cuinit_start_s: float | None = None
     xids: tuple[XidError, ...] | None = None
+    sxids: tuple[XidError, ...] | None = None
+    not_started: dict[str, str] | None = None
 
     @property
     def is_hung(self) -> bool:
