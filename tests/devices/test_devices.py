@@ -20,7 +20,19 @@ from gpucheck.machine import inventory
 from gpucheck.machine.driver_reads import NvmlDoor
 from gpucheck.render import text
 from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
-from gpucheck.report.facts import Device, Driver, Ecc, Fabric, Facts, Host, Mig, Process, RemappedRows, TorchBuild
+from gpucheck.report.facts import (
+    Device,
+    Driver,
+    Ecc,
+    Fabric,
+    Facts,
+    Host,
+    Mig,
+    Process,
+    RemappedRows,
+    TorchBuild,
+    XidError,
+)
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Collector, exit_code
 
@@ -463,6 +475,44 @@ def test_a_card_on_the_bus_that_the_driver_does_not_list_warns_outside_container
     assert finding.title == "1 NVIDIA device on the PCI bus missing from the driver"
     assert finding.evidence == {"pci_addresses": ["0000:81:00.0"]}
     assert not_passed(replace(HEALTHY, host=replace(host, container="docker"))) == []
+
+
+RM_INIT = "NVRM: GPU 0000:81:00.0: RmInitAdapter failed! (0x62:0x65:1792)"
+
+
+@pytest.mark.parametrize(
+    ("reason", "changes", "verdict", "fix"),
+    [
+        (RM_INIT, {}, "fail", "drain and power-cycle the node"),
+        ("NVRM: Cannot initialize GSP firmware RM", {}, "fail", "drain and power-cycle the node"),
+        ("NVRM: GPU does not have the necessary power cables connected.", {}, "fail", "shut down the node and connect"),
+        ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:", {}, "fail", "switch on Above 4G"),
+        ("NVRM: requires use of the NVIDIA open kernel modules", {}, "fail", "install the open kernel module"),
+        # A display's old GPU beside the one that computes is no fault of the node.
+        ("NVRM: installed in this system is not supported by the", {}, "warn", "install a driver that supports"),
+        # A job does not see the GPUs that others have.
+        (RM_INIT, {"environment": {"CUDA_VISIBLE_DEVICES": "0"}}, "inconclusive", "drain and power-cycle the node"),
+    ],
+)
+def test_one_gpu_of_several_that_does_not_start(reason: str, changes: dict[str, Any], verdict: str, fix: str) -> None:
+    host = replace(
+        HOST,
+        nvidia_pci_addresses=("0000:41:00.0", "0000:81:00.0"),
+        nvidia_pci_drivers={"0000:41:00.0": "nvidia", "0000:81:00.0": "nvidia"},
+    )
+    driver = replace(DRIVER, not_started={"0000:81:00.0": reason})
+    (found,) = not_passed(replace(HEALTHY, host=host, driver=driver, **changes))
+    assert (found.id, found.verdict, found.title) == ("devices.unlisted", verdict, "1 of 2 GPUs did not start")
+    assert found.message == f"0000:81:00.0: {reason}" and (found.fix or "").startswith(fix)
+    # One that was started since, or belongs to a virtual machine.
+    started = replace(driver, not_started={"0000:41:00.0": reason})
+    assert [one.verdict for one in not_passed(replace(HEALTHY, driver=started))] == []
+    guest = replace(host, nvidia_pci_drivers={"0000:81:00.0": "vfio-pci"})
+    assert not_passed(replace(HEALTHY, host=guest, driver=driver)) == []
+    # What its Xid 79 says already.
+    lost = replace(driver, xids=(XidError(79, "0000:81:00.0"),))
+    both = [(one.id, one.verdict) for one in not_passed(replace(HEALTHY, host=host, driver=lost))]
+    assert ("log.xid", "fail") in both and ("devices.unlisted", "fail") not in both
     # A driver that took the card failed on it, or its settings leave it out; that it lists none at all is no setting.
     taken = replace(host, nvidia_pci_drivers={"0000:81:00.0": "nvidia"})
     assert [one.verdict for one in not_passed(replace(HEALTHY, host=taken))] == ["inconclusive"]

@@ -170,6 +170,9 @@ FAILED = f"NVRM: GPU {GPU}: RmInitAdapter failed! (0x62:0x40:2539)"
             ],
             {GPU: "I/O region"},
         ),
+        # Of another moment, and so of another GPU.
+        ([f"[ 1.000000] {FAILED}", "[ 2.000000] NVRM: Insufficient External Power"], {GPU: "RmInitAdapter failed"}),
+        ([f"[ 1.000000] {FAILED}", "[ 1.000000] NVRM: Insufficient External Power"], {GPU: "Insufficient"}),
         ([FAILED, "NVRM: loading NVIDIA UNIX Open Kernel Module"], {}),
         (["NVRM: RmInitAdapter failed! (0x31:0x40:2539)"], {}),
         (["NVRM: loading", "usb 0000:41:00.0: RmInitAdapter failed"], {}),

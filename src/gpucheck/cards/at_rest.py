@@ -11,7 +11,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpucheck import units, xid
-from gpucheck.cards.card import NOT_READ, Said, address_of, addresses_not_listed, is_dead, is_nameless, pointer
+from gpucheck.cards.card import (
+    NOT_READ,
+    POWER_CABLES,
+    Said,
+    address_of,
+    addresses_not_listed,
+    is_dead,
+    is_nameless,
+    pointer,
+)
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import NO_GPU, NOT_ASKED, unclaimed_bytes
 from gpucheck.machine.kernel_driver import RECOVERY
@@ -42,7 +51,6 @@ ACTIONS = {
 }
 RESET, DRAIN_AND_RESET = ACTIONS["gpu_reset"][1], ACTIONS["drain_and_reset"][1]
 REPLACE = "drain the node and replace the GPU"
-POWER_CABLES = "shut down the node and connect all power cables of the GPU"
 _LINKED = "drain the node, then reset all GPUs that NVLink joins (nvidia-smi nvlink -e shows the link)"
 # The command for NVIDIA's action, and for numbers that need another.
 _FIXES = {

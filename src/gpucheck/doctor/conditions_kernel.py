@@ -18,6 +18,7 @@ from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.inventory import HONEST
 from gpucheck.machine.kernel_driver import (
     FALLEN,
+    NO_GSP,
     NO_POWER,
     NO_ROOM,
     NOT_STARTED,
@@ -27,7 +28,7 @@ from gpucheck.machine.kernel_driver import (
 )
 from gpucheck.machine.mask import MASK, Reading, read_mask
 from gpucheck.messages import FIX
-from gpucheck.report.facts import Device
+from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import VERDICTS
 
 # -- NVIDIA's module does not drive any card ---------------------------------------------------------------------------
@@ -170,9 +171,15 @@ def _open_package(evidence: Evidence) -> str | None:
 
 
 def _not_started(evidence: Evidence) -> Seen | None:
-    """The module took the card and could not start it; only where no other line says why."""
+    """The module took the card and could not start it; only where no other line of this GPU says why."""
+    if not _none_comes_up(evidence) or _open_needed(evidence) is not None:
+        return None
+    reasons = kernel_driver.events(evidence.stack.log or ()).not_started
+    unexplained = [why for why in reasons.values() if re.search(f"{NOT_STARTED}|{NO_GSP}", why, re.IGNORECASE)]
+    if unexplained:
+        return Seen(unexplained[-1], {"log": unexplained})
     explained = (FALLEN, OPEN_NEEDED, UNSUPPORTED, NO_ROOM, NO_POWER)
-    if any(evidence.logged(pattern) for pattern in explained) or _open_needed(evidence) is not None:
+    if any(evidence.logged(pattern) for pattern in explained):
         return None
     return _logged(NOT_STARTED)(evidence)
 
@@ -339,12 +346,19 @@ KERNEL = on(
 # -- the kernel's log --------------------------------------------------------------------------------------------------
 
 
+def _with_log(evidence: Evidence) -> Facts:
+    """The facts with what the kernel's log says, also where NVML's reading did not take it in."""
+    facts, driver = evidence.facts, evidence.driver
+    if driver.xids is not None:
+        return facts
+    seen = kernel_driver.events(evidence.stack.log or ())
+    return replace(facts, driver=replace(driver, xids=seen.xids, sxids=seen.sxids, not_started=seen.not_started))
+
+
 def _xid(evidence: Evidence) -> Seen | None:
     """The errors of each GPU, the worst first, under the name that torch has for it."""
-    errors = evidence.facts.xids
-    if errors is None:
-        errors = kernel_driver.xids(evidence.stack.log or ())
-    facts = replace(evidence.facts, driver=replace(evidence.driver, xids=errors))
+    facts = _with_log(evidence)
+    errors = facts.xids or ()
     names = {address_of(card, facts): name_of(card) for card in evidence.cards}
     stories = [
         (address, known)
@@ -367,11 +381,7 @@ def _xid(evidence: Evidence) -> Seen | None:
 
 def _sxid(evidence: Evidence) -> Seen | None:
     """The errors of each NVSwitch, the worst first."""
-    facts = evidence.facts
-    if evidence.driver.sxids is None:
-        events = kernel_driver.events(evidence.stack.log or ())
-        facts = replace(facts, driver=replace(evidence.driver, xids=events.xids, sxids=events.sxids))
-    found = sorted(at_rest.switches(facts), key=lambda one: VERDICTS.index(one.verdict), reverse=True)
+    found = sorted(at_rest.switches(_with_log(evidence)), key=lambda one: VERDICTS.index(one.verdict), reverse=True)
     if not found:
         return None
     told = "; ".join(f"{one.title}, {one.message}" for one in found)
@@ -527,9 +537,11 @@ def _cuda_shows_fewer(evidence: Evidence) -> Seen | None:
 
 
 def _not_listed(evidence: Evidence) -> Seen | None:
-    found = unlisted(evidence.facts)
+    found = unlisted(_with_log(evidence))
     if found is None or not _listed(evidence):
         return None
+    if "not_started" in found.evidence:
+        return Seen(found.message, found.evidence, found.fix, verdict=found.verdict, title=found.title)
     # One that the kernel's log calls fallen is lost, whatever the driver lists.
     lines = evidence.logged(FALLEN)
     addresses = found.evidence["pci_addresses"]
@@ -642,7 +654,7 @@ MASKS: tuple[Condition, ...] = (
         title="the driver does not list all NVIDIA devices on the PCI bus",
         meaning="The bus has more GPUs than the driver lists. The missing GPU is bound to another kernel driver, is "
         "not supported by this driver, or failed to start. It is a failure if the kernel log says that it fell off "
-        "the bus.",
+        "the bus or did not start.",
         fix="lspci -k -d 10de:; sudo dmesg | grep -i nvrm",
         judge=_not_listed,
     ),

@@ -166,11 +166,12 @@ def events(lines: Sequence[str], booted_s: float | None = None) -> Events:
         elif match := SXID.search(line):
             sxids = _with_sxid(sxids, match, _time_of(line, booted_s))
         elif (rank := _rank(line)) is not None:
-            # A line of several, of which another has the address.
-            near = (line, *lines[max(place - 1, 0) : place], *lines[place + 1 : place + 2])
+            # A message of several lines, of which another has the address.
+            near = [line, *reversed(lines[max(place - 2, 0) : place]), *lines[place + 1 : place + 2]]
+            near = [one for one in near if _stamp(one) == _stamp(line)]
             address = next((_address(one) for one in near if "NVRM" in one and _ADDRESS.search(one)), None)
             if address is not None and (address not in reasons or rank <= (_rank(reasons[address]) or 0)):
-                reasons[address] = _STAMP.sub("", line).strip()
+                reasons[address] = line[line.index("NVRM") :].strip()
             if address is not None and rank == 0:
                 xids.setdefault((79, address), XidError(79, address, _time_of(line, booted_s)))
     return Events(tuple(xids.values()), tuple(sxids.values()), reasons)
@@ -179,6 +180,11 @@ def events(lines: Sequence[str], booted_s: float | None = None) -> Events:
 def xids(lines: Sequence[str], booted_s: float | None = None) -> tuple[XidError, ...]:
     """The Xid errors of these lines."""
     return events(lines, booted_s).xids
+
+
+def _stamp(line: str) -> str | None:
+    match = _STAMP.match(line)
+    return None if match is None else match[1]
 
 
 def _rank(line: str) -> int | None:
