@@ -36,7 +36,7 @@ FLOORS = {
     "batch_size": 4,
     "program": 4,
     "compare": 4,
-    "cards": 4,
+    "cards": 3,
     "memory": 4,
     "doctor": 5,
     "smoke": 5,

@@ -737,24 +737,29 @@ def held(hidden: str | None = None, host: Host = HOST, **changes: object) -> lis
 @pytest.mark.parametrize(
     ("holders", "hidden", "message", "fix"),
     [
-        ((Process(4711, "node", "python3"),), None, "python3 (PID 4711) has /dev/nvidia3 open", "ps -o pid,user"),
+        (
+            (Process(4711, "node", "python3"),),
+            None,
+            "python3 (PID 4711) may hold it: it has /dev/nvidia3 open",
+            "ps -o pid,user",
+        ),
         (
             (Process(1, "node", "a"), Process(2, "node"), Process(3, "node", "c"), Process(4, "node", "d")),
             None,
-            "a (PID 1), a process (PID 2), and 2 more have /dev/nvidia3 open",
+            "a (PID 1), a process (PID 2), and 2 more may hold it: they have /dev/nvidia3 open",
             "ps -o pid,user,lstart,cmd -p 1,2,3,4; end it if it is yours: kill 1 2 3 4",
         ),
         (
             (),
             "9 processes of other users",
-            "9 processes of other users cannot be inspected",
+            "unknown: 9 processes of other users cannot be inspected",
             "sudo fuser -v /dev/nvidia3",
         ),
         (
             (Process(7, "zombie", "python3"),),
             None,
-            "python3 (PID 7) ended and is not yet gone (zombie)",
-            "ps -o ppid= -p 7",
+            "python3 (PID 7) may hold it: it ended, but threads of it are alive",
+            "ps -L -o pid,lwp,stat,wchan -p 7",
         ),
         ((), None, "no process here has its device node open", "docker ps, crictl ps"),
     ],
@@ -780,13 +785,22 @@ def test_memory_that_no_process_is_seen_to_hold(
         ({"memory_used_bytes": 4 * GIB}, HOST),
         ({"memory_source": "nvml v1"}, HOST),
         ({"integrated": True}, HOST),
-        ({}, replace(HOST, container="docker")),
+        # Its own processes, which NVML does not list to a container.
+        ({"node_holders": (Process(7, "node", "python3"),)}, replace(HOST, container="docker")),
         ({}, replace(HOST, wsl=True)),
         ({}, replace(HOST, system="Windows")),
     ],
 )
 def test_what_processes_hold_or_may_hold_unseen_is_no_orphan(changes: dict[str, Any], host: Host) -> None:
     assert held(host=host, **changes) == []
+
+
+def test_memory_that_other_containers_hold_and_memory_of_mps_or_the_driver() -> None:
+    (found,) = held(host=replace(HOST, container="docker"))
+    assert "another container or the host holds it" in found.message and (found.fix or "").startswith("on the host:")
+    (found,) = held()
+    fix = found.fix or ""
+    assert fix.index("docker ps") < fix.index("nvidia-cuda-mps-control") < fix.index("nvidia-smi --gpu-reset")
 
 
 def test_the_reading_asks_who_holds_much_memory_and_keeps_their_names_to_itself(
@@ -798,13 +812,21 @@ def test_the_reading_asks_who_holds_much_memory_and_keeps_their_names_to_itself(
     (tmp_path / "root/proc/7/fd/5").symlink_to("/dev/nvidia0")
     (tmp_path / "root/proc/7/comm").write_text("python3\n")
     (tmp_path / "root/proc/7/status").write_text("Name:\tpython3\nState:\tS (sleeping)\n")
-    (tmp_path / "root/proc/8").mkdir()
-    (tmp_path / "root/proc/8/status").write_text("Name:\tx\nState:\tZ (zombie)\n")
+    # One that ended, one of which a thread is alive, and one that watches.
+    for pid, thread in ((8, None), (9, 10)):
+        (tmp_path / f"root/proc/{pid}").mkdir()
+        (tmp_path / f"root/proc/{pid}/status").write_text("Name:\tx\nState:\tZ (zombie)\n")
+        if thread is not None:
+            (tmp_path / f"root/proc/{pid}/task/{thread}/fd").mkdir(parents=True)
+            (tmp_path / f"root/proc/{pid}/task/{thread}/fd/3").symlink_to("/dev/nvidia0")
+    (tmp_path / "root/proc/11/fd").mkdir(parents=True)
+    (tmp_path / "root/proc/11/fd/3").symlink_to("/dev/nvidia0")
+    (tmp_path / "root/proc/11/comm").write_text("nvidia-persiste\n")
     facts = inventory.read(root=tmp_path / "root")
     cards = facts.devices[:3]
     assert [one.memory_of_processes_bytes for one in cards] == [0, 59 * GIB, None]
     assert [one.processes for one in cards] == [None] * 3
-    assert cards[0].node_holders == (Process(7, "node", "python3"), Process(8, "zombie"))
+    assert cards[0].node_holders == (Process(7, "node", "python3"), Process(9, "zombie"))
     assert "/devices/0/node_holders" not in facts.unknown
     assert [one.node_holders for one in cards[1:]] == [None, None]
     assert [one.id for one in not_passed(facts) if one.verdict == "warn" and one.id != "devices.libcuda"] == [

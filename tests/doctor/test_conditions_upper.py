@@ -391,6 +391,11 @@ CASES: list[tuple[str, Evidence, str]] = [
         "0000:3b:00.0: Xid 48, ",
     ),
     (
+        "log.sxid",
+        with_stack(log=("nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 22003, Fatal, Link 04 Minion Halt",)),
+        "SXid 22003, NVSwitch 0000:c3:00.0: Link 04 Minion Halt, fatal to the whole fabric",
+    ),
+    (
         "log.unreadable",
         with_stack(log=None, log_error="Operation not permitted"),
         "the kernel log cannot be read: Operation not permitted",

@@ -468,30 +468,40 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
     if not left:
         return None
     node = f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
-    holders = [one for one in device.node_holders or () if one.kind == "node"]
-    zombies = [one for one in device.node_holders or () if one.kind == "zombie"]
+    holders = device.node_holders or ()
     hidden = facts.unknown.get(f"{pointer(device, facts)}node_holders") if device.node_holders is not None else None
     evidence = {
         "unclaimed_bytes": left,
         "used_bytes": device.memory_used_bytes,
         "of_processes_bytes": device.memory_of_processes_bytes,
         "holders": [one.pid for one in holders],
-        "zombies": [one.pid for one in zombies],
+        "zombies": [one.pid for one in holders if one.kind == "zombie"],
     }
     title = f"{units.capacity(left)} held by no visible process"
-    if holders:
+    within = (facts.host or Host()).container is not None
+    ending = [one for one in holders if one.kind == "zombie"]
+    if within and holders:
+        # NVML does not list this container's own processes to it.
+        return None
+    if ending:
+        message = f"{_named(ending)} may hold it: it ended, but threads of it are alive and have {node} open"
+        fix = f"ps -L -o pid,lwp,stat,wchan -p {ending[0].pid} shows what they wait for; if they stay, {RESET}"
+    elif holders:
         pids = " ".join(str(one.pid) for one in holders)
-        message = f"{_named(holders)} has {node} open" if len(holders) == 1 else f"{_named(holders)} have {node} open"
+        message = f"{_named(holders)} may hold it: {'it has' if len(holders) == 1 else 'they have'} {node} open"
         fix = f"ps -o pid,user,lstart,cmd -p {pids.replace(' ', ',')}; end it if it is yours: kill {pids}"
     elif hidden:
-        message = f"{hidden} cannot be inspected"
+        message = f"unknown: {hidden} cannot be inspected"
         fix = f"sudo fuser -v {node}"
-    elif zombies:
-        message = f"{_named(zombies)} ended and is not yet gone (zombie)"
-        fix = f"ps -o ppid= -p {zombies[0].pid} shows its parent: end the parent; else {RESET}"
+    elif within:
+        message = "no process in this container has its device node open: another container or the host holds it"
+        fix = "on the host: nvidia-smi, docker ps, crictl ps"
     else:
-        message = "no process here has its device node open: another container, or memory that the driver did not free"
-        fix = f"docker ps, crictl ps; if no container has the GPU, {DRAIN_AND_RESET}"
+        message = "no process here has its device node open: another container, MPS, or memory that was not freed"
+        fix = (
+            "docker ps, crictl ps; MPS: echo get_server_list | nvidia-cuda-mps-control; if neither uses the GPU, "
+            f"{DRAIN_AND_RESET}"
+        )
     return Said("warn", title, message, fix, evidence)
 
 

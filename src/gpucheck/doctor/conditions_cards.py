@@ -17,7 +17,6 @@ from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.doctor.conditions_nvml import recovery
 from gpucheck.links import ACS_FIX, IOMMU_FIX
 from gpucheck.machine import numa
-from gpucheck.machine.inventory import unclaimed_bytes
 from gpucheck.machine.numa import Between
 from gpucheck.machine.nvml_fields import applies
 from gpucheck.measure.telemetry import HELD, HELD_BELOW, POWER_LIMITED
@@ -91,7 +90,7 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
         and card.memory_used_bytes > FOREIGN_BYTES
         and not card.integrated
         # What nobody is seen to hold has its own row.
-        and not (not card.processes and unclaimed_bytes(card, evidence.facts))
+        and not (not card.processes and LOOKS["devices.unclaimed_memory"](card, evidence.facts))
     ]
     if not taken:
         return None
@@ -164,8 +163,9 @@ CARDS: tuple[Condition, ...] = (
         verdict="warn",
         title="GPU memory is in use, but no visible process holds it",
         meaning="More than 1 GiB and 5 % of the GPU's memory is in use, but none of the processes that NVML lists "
-        "holds it. The cause is a dead process that is not yet gone, a process in a container, or memory that the "
-        "driver did not free. Not checked in a container or on Windows, where processes are not visible.",
+        "holds it. A process that has the GPU's device node open may hold it. Without root, files of other users' "
+        "processes are unknown. Otherwise another container or MPS holds it, or it was not freed. Not checked "
+        "on Windows, where processes are not visible.",
         fix="sudo fuser -v /dev/nvidia*",
         source="NVML, nvmlDeviceGetMemoryInfo_v2 without what it reserves, less usedGpuMemory of all processes",
     ),

@@ -461,11 +461,11 @@ def _with_names(
 def unclaimed_bytes(device: Device, facts: Facts) -> int:
     """Memory of the card that no process is seen to hold; 0 where that is little, or nobody can tell.
 
-    A container does not see its host's processes, and Windows does not say what they hold.
+    Version 2 of NVML's call counts what the driver reserves apart. Windows does not say what processes hold.
     """
     used, total, known = device.memory_used_bytes, device.memory_total_bytes, device.memory_of_processes_bytes
     around = facts.host or Host()
-    if around.container or around.wsl or around.system == "Windows" or device.memory_source != "nvml v2":
+    if around.wsl or around.system == "Windows" or device.memory_source != "nvml v2":
         return 0
     if used is None or not total or known is None or device.integrated or device.parent_uuid is not None:
         return 0
