@@ -404,10 +404,71 @@ def test_a_setting_is_a_remark_with_what_it_costs(reason: str, words: str) -> No
         ({"sm_clock_hz": 1.2e9}, "clock 1200 of 1980 MHz"),
         ({"sm_clock_hz": 1.2e9, "utilization_percent": 70.0}, None),
         ({"sm_clock_hz": 1.9e9}, None),
+        ({"sm_clock_hz": 1.7e9}, None),
+        # The bit of application clocks explains nothing where those are as they came.
+        (
+            {
+                "sm_clock_hz": 1.2e9,
+                "application_sm_clock_hz": 1.98e9,
+                "default_application_sm_clock_hz": 1.98e9,
+                "clock_reasons": ClockReasons(2, ("applications_clocks_setting",)),
+            },
+            "clock 1200 of 1980 MHz",
+        ),
     ],
 )
 def test_a_low_clock_on_a_busy_card_without_a_reason(changes: dict[str, Any], found: str | None) -> None:
     assert said(card(3, **changes)) == ([] if found is None else [("devices.low_clock", "warn", found)])
+
+
+GPU_LOCK = f"sudo nvidia-smi -i {ADDRESS} --reset-gpu-clocks"
+MEMORY_LOCK = f"sudo nvidia-smi -i {ADDRESS} --reset-memory-clocks"
+LOOK = "nvidia-smi -q -d CLOCK,PERFORMANCE"
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "fix"),
+    [
+        # One card alone: below its default application clock, never below its highest boost.
+        ({"sm_clock_hz": 1e9, "default_application_sm_clock_hz": 1.59e9}, "clock 1000 of 1980 MHz", GPU_LOCK),
+        ({"sm_clock_hz": 1.28e9, "default_application_sm_clock_hz": 1.59e9}, None, None),
+        ({"sm_clock_hz": 585e6, "max_sm_clock_hz": 1.59e9, "default_application_sm_clock_hz": 585e6}, None, None),
+        ({"sm_clock_hz": 1.2e9}, None, None),
+        ({"sm_clock_hz": 345e6}, "clock 345 of 1980 MHz", GPU_LOCK),
+        ({"sm_clock_hz": 345e6, "compute_capability": "7.0"}, "clock 345 of 1980 MHz", GPU_LOCK),
+        ({"sm_clock_hz": 345e6, "compute_capability": "6.1"}, "clock 345 of 1980 MHz", LOOK),
+        ({"memory_clock_hz": 405e6, "max_memory_clock_hz": 1593e6}, "memory clock 405 of 1593 MHz", MEMORY_LOCK),
+        ({"memory_clock_hz": 405e6, "compute_capability": "7.5"}, "memory clock 405 of 2600 MHz", LOOK),
+        ({"memory_clock_hz": 405e6, "compute_capability": "12.1"}, "memory clock 405 of 2600 MHz", MEMORY_LOCK),
+        ({"memory_clock_hz": 405e6, "sm_clock_hz": 345e6}, "clock 345 of 1980 MHz", f"{GPU_LOCK}; {MEMORY_LOCK}"),
+        # Any other reason explains it.
+        ({"sm_clock_hz": 345e6, "clock_reasons": ClockReasons(4, ("sw_power_cap",))}, None, None),
+        # Held by application clocks: that is another setting.
+        (
+            {"sm_clock_hz": 1e9, "application_sm_clock_hz": 1e9, "default_application_sm_clock_hz": 1.98e9},
+            None,
+            None,
+        ),
+    ],
+)
+def test_a_clock_that_may_be_locked(changes: dict[str, Any], found: str | None, fix: str | None) -> None:
+    facts = replace(node(), devices=(card(0, nvlinks=None, fabric=None, **changes), CPU))
+    low = [one for one in judge(facts) if one.id == "devices.low_clock"]
+    assert [(one.verdict, one.title, one.fix) for one in low] == ([("warn", found, fix)] if found else [])
+    assert all(("may be locked" in one.message) == (fix != LOOK) for one in low)
+
+
+@pytest.mark.parametrize(
+    ("now", "verdict", "is_reset"), [(1.2e9, "warn", True), (1.98e9, "info", False), (1.5e9, "info", False)]
+)
+def test_application_clocks_are_reset_only_where_the_clock_stands_at_them(
+    now: float, verdict: str, is_reset: bool
+) -> None:
+    set_low = {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9}
+    (found,) = [
+        one for one in judge(node(card(3, sm_clock_hz=now, **set_low))) if one.id == "devices.application_clocks"
+    ]
+    assert (found.verdict, bool(found.fix)) == (verdict, is_reset)
 
 
 @pytest.mark.parametrize(
@@ -425,7 +486,7 @@ def test_a_low_clock_on_a_busy_card_without_a_reason(changes: dict[str, Any], fo
         ({"ecc": Ecc(False, enabled_after_reset=True)}, ("devices.ecc_mode", "info", "ECC will be on")),
         ({"ecc": Ecc(True, 0, 0, 0, 0, False)}, ("devices.ecc_mode", "info", "ECC will be off")),
         (
-            {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9},
+            {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9, "sm_clock_hz": 1.2e9},
             ("devices.application_clocks", "warn", "application clocks set low"),
         ),
         ({"application_sm_clock_hz": 1.98e9, "default_application_sm_clock_hz": 1.98e9}, None),
@@ -797,7 +858,7 @@ def told(*cards: Device) -> list[tuple[str, str, str]]:
     ("rest", "odd", "id", "title"),
     [
         (card, {"sm_clock_hz": 1.2e9}, "devices.low_clock", "clock 1200 of 1980 MHz"),
-        (card, {"sm_clock_hz": 1.7e9}, "devices.low_clock", "clock 1700 of 1980 MHz"),
+        (card, {"sm_clock_hz": 1.58e9}, "devices.low_clock", "clock 1580 of 1980 MHz"),
         (resting, {"pcie": Link(1, 8, 5, 16)}, "devices.link_width", "PCIe x8 of x16"),
         (card, {"nvlinks": None}, "links.inactive", "NVLinks unreadable"),
         (resting, {"nvlinks": tuple(NvLink(n) for n in range(18))}, "links.inactive", "NVLinks unreadable"),
@@ -819,7 +880,7 @@ def test_the_odd_one_of_sisters_is_told_in_one_line(
 @pytest.mark.parametrize(
     ("changes", "ids"),
     [
-        ({"sm_clock_hz": 1.2e9}, {"devices.low_clock"}),
+        ({"sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9}, {"devices.low_clock"}),
         ({"power_limit_w": 350.0, "power_w": 200.0}, {"devices.power_limit"}),
         (
             {
@@ -831,7 +892,7 @@ def test_the_odd_one_of_sisters_is_told_in_one_line(
             {"devices.power_limit"},
         ),
         (
-            {"application_sm_clock_hz": 1e9, "default_application_sm_clock_hz": 1.98e9},
+            {"application_sm_clock_hz": 1e9, "default_application_sm_clock_hz": 1.98e9, "sm_clock_hz": 1e9},
             {"devices.application_clocks"},
         ),
         (

@@ -78,8 +78,11 @@ def application_clocks(device: Device, facts: Facts) -> Said | None:
         "application_sm_clock_hz": device.application_sm_clock_hz,
         "default_application_sm_clock_hz": device.default_application_sm_clock_hz,
     }
-    fix = "sudo nvidia-smi -i {card} --reset-applications-clocks"
-    return Said("warn" if costly else "info", "application clocks set low", ", ".join(low), fix, evidence)
+    # A busy card whose clock stands elsewhere is not held by them.
+    holds = at_work.work(device) != "busy" or at_work.is_held_by_applications(device)
+    fix = at_work.RESET_APPLICATIONS if holds else None
+    verdict: Verdict = "warn" if costly and holds else "info"
+    return Said(verdict, "application clocks set low", ", ".join(low), fix, evidence)
 
 
 def compute_mode(device: Device, facts: Facts) -> Said | None:

@@ -29,6 +29,10 @@ from gpucheck.report.results.short import CardUnderLoad, LoadResult
 # A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
 FOREIGN_BYTES = 2**30
 LOOKS = dict(checks.CHECKS)
+_UNLOCK = (
+    "nvidia-smi -q -d CLOCK,PERFORMANCE; to unlock: `sudo nvidia-smi -i INDEX --reset-gpu-clocks`, or "
+    "`--reset-memory-clocks` for the memory clock"
+)
 _HEAT_OR_POWER = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; heat: {FIX['heat']}; power: {FIX['power']}"
 
 
@@ -292,13 +296,14 @@ CARDS: tuple[Condition, ...] = (
         id="devices.low_clock",
         verdict="warn",
         certainty="hint",
-        title="a busy GPU stays far below its maximum clock for no reported reason",
-        meaning="The GPU is busy and NVML reports no limit, but the clock is at least a fifth below its maximum, or "
-        "below other equally busy GPUs of the same name. A locked clock has the same effect.",
+        title="a busy GPU's clock is far too low for no reported reason",
+        meaning="The GPU is busy and NVML reports no limit, but the clock is at least a fifth below other equally busy "
+        "GPUs of the same name, or below its default. It may be locked: NVML cannot read a lock. The maximum clock "
+        "is a boost that many GPUs never reach; it counts only where nothing else tells what is usual, from half of it.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
-        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; to unlock the clock: `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
+        fix=_UNLOCK,
         source="gpucheck's choice: below half for a GPU that is busy for half of the time, and a fifth below for a "
-        "GPU that is busy for nine tenths. A Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains",
+        "GPU that is busy for nine tenths. GPU clocks can be locked from Volta on, memory clocks from Ampere on",
     ),
     _check(
         id="devices.power_limited",
@@ -851,10 +856,11 @@ LOAD: tuple[Condition, ...] = (
         id="load.low_clock",
         verdict="warn",
         certainty="hint",
-        title="the clock stays below half its maximum for no reported reason",
-        meaning="The GPU is busy and NVML reports no limit, but the clock does not rise.",
+        title="the clock is far too low for no reported reason",
+        meaning="The GPU is busy and NVML reports no limit, but the clock does not rise. It may be locked: NVML cannot "
+        "read a lock.",
         settle="`gpucheck bench matmul` shows the effect",
-        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; to unlock the clock: `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
+        fix=_UNLOCK,
         judge=_under_load(at_work.low_clock, None, least=1),
         source="gpucheck's choice: a Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains. Below "
         "half without any reason is unusual",
