@@ -299,7 +299,7 @@ CARDS: tuple[Condition, ...] = (
         title="a busy GPU's clock is far too low for no reported reason",
         meaning="The GPU is busy and NVML reports no limit, but the clock is at least a fifth below other equally busy "
         "GPUs of the same name, or below its default. It may be locked: NVML cannot read a lock. The maximum clock "
-        "is a boost that many GPUs never reach; it counts only where nothing else tells what is usual, from half of it.",
+        "is a boost that many GPUs never reach: without another reference, only less than half of it counts.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
         fix=_UNLOCK,
         source="gpucheck's choice: below half for a GPU that is busy for half of the time, and a fifth below for a "
