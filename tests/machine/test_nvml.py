@@ -724,6 +724,41 @@ def test_a_driver_has_time_to_bring_up_each_card(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia1", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia-modeset"):
         (tmp_path / "dev" / name).touch()
     assert door_timeout_s(tmp_path) == 14.0
+    # Nodes are made for some of those on the bus.
+    for index in range(8):
+        folder = tmp_path / f"sys/bus/pci/devices/0000:{index}1:00.0"
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text("0x10de\n")
+        (folder / "class").write_text("0x030200\n" if index else "0x068000\n")
+    assert door_timeout_s(tmp_path) == 5.0 + 7 * 3.0
+
+
+def test_a_driver_that_starts_its_cards_first_is_waited_for_and_that_is_said(
+    fake_driver: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_reads, "ANSWER_S", 0.5)
+    monkeypatch.setattr(driver_reads, "door_timeout_s", lambda: 60.0)
+    fake_driver("nvml.init=slow\nnvml.count=2\n")
+    told: list[str] = []
+    with NvmlDoor(waiting=told.append) as door:
+        door.ask()
+        reading = door.reading()
+    assert (reading.code, reading.error, len(reading.devices)) == (0, None, 2) and (reading.start_s or 0) > 1.0
+    assert [text.partition(",")[0] for text in told] == ["NVML has not answered within 0.5 s; waiting up to 60 s"]
+
+
+def test_a_card_that_hangs_after_the_start_is_not_waited_for_as_a_start(
+    fake_driver: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_reads, "ANSWER_S", 2.0)
+    monkeypatch.setattr(driver_reads, "START_OF_A_CARD_S", 0.0)
+    monkeypatch.setattr(driver_reads, "door_timeout_s", lambda: 600.0)
+    fake_driver("1.power=hang\n")
+    told: list[str] = []
+    with NvmlDoor(waiting=told.append) as door:
+        door.ask()
+        assert door.reading().error == "NVML did not answer within 2 s"
+    assert told == []
 
 
 def test_a_start_that_hangs_is_bounded(fake_driver: Fake) -> None:

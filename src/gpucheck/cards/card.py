@@ -8,8 +8,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from gpucheck import units
 from gpucheck.machine import kernel_driver
-from gpucheck.machine.driver_reads import NOT_ANSWERING
+from gpucheck.machine.driver_reads import ANSWER_S, NOT_ANSWERING
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
@@ -197,6 +198,23 @@ def unlisted(facts: Facts) -> Finding | None:
         f"{', '.join(others)} (bound to {bound or 'no driver'}, unsupported, or failed)",
         {"pci_addresses": others},
         f"lspci -k -s {others[0]} shows its driver; sudo dmesg | grep -i nvrm shows why",
+    )
+
+
+def slow_start(facts: Facts) -> Finding | None:
+    """A driver that starts its GPUs for each program, and was seen to take long for it."""
+    took_s = facts.driver.nvml_start_s if facts.driver is not None else None
+    off = [name_of(card) for card in facts.devices if card.persistence_mode is False]
+    if took_s is None or took_s <= ANSWER_S or not off:
+        return None
+    return Finding(
+        "devices.persistence",
+        "warn",
+        f"NVML took {units.duration(took_s)} to start",
+        f"persistence mode is off on {', '.join(in_short(off))}: the driver starts each GPU for each program",
+        {"devices": off, "nvml_start_s": took_s},
+        "sudo nvidia-smi -pm 1; if it is off after a reboot, nvidia-persistenced runs with --no-persistence-mode: "
+        "systemctl cat nvidia-persistenced",
     )
 
 

@@ -23,6 +23,7 @@ from gpucheck.cards.card import (
     is_nvidia_here,
     not_shown,
     silent,
+    slow_start,
     unlisted,
 )
 from gpucheck.cards.checks import findings, is_usable
@@ -59,6 +60,7 @@ def driver_findings(facts: Facts) -> list[Finding]:
     # An NVML that does not answer has its own finding.
     unread = silent(facts) if facts.driver is not None and facts.driver.nvml_error is None else None
     found = [nvml, libcuda, _all_hidden(facts), not_shown(facts), unlisted(facts), unread, _torch_for_the_cpu(facts)]
+    found.append(slow_start(facts))
     return [
         finding
         for finding in (*found, *at_rest.elsewhere(facts), *at_rest.switches(facts), at_rest.log_unread(facts))
@@ -261,7 +263,12 @@ def command(
     Raises UsageError for a `device` that is no device's name and CannotLook for one that is not there.
     """
     with Inventory(
-        with_processes=options.processes, with_links=True, wake=False, details=host.detailed, ahead=ahead
+        with_processes=options.processes,
+        with_links=True,
+        wake=False,
+        details=host.detailed,
+        ahead=ahead,
+        waiting=lambda text: emit(Notice(text)),
     ) as inventory:
         restarts = 0
         while True:
@@ -321,45 +328,36 @@ def status(options: StatusOptions, emit: Emit) -> None:
     from gpucheck.doctor.options import DoctorOptions
 
     began_s = time.monotonic() if errors.began_s is None else errors.began_s
-    healthy_s = driver_reads.door_timeout_s(options.root)
-    limit_s = min(STATUS_LIMIT_S, healthy_s)
+    # torch, too, waits for a driver that starts its GPUs first.
     answer_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), 1.0)
-    asked = DoctorOptions(options.python, time_budget_s=answer_s, root=options.root)
-    machine = inventory.Inventory(with_processes=True, with_links=True, root=options.root, timeout_s=limit_s)
-    evidence = doctor.read(asked, emit, machine)
+    slow_s = driver_reads.door_timeout_s(options.root) - driver_reads.ANSWER_S
+    asked = DoctorOptions(options.python, time_budget_s=answer_s + slow_s, root=options.root)
+    machine = inventory.Inventory(
+        with_processes=True, with_links=True, root=options.root, waiting=lambda text: emit(Notice(text))
+    )
+    evidence = doctor.read(asked, emit, machine, late=(time.monotonic() + answer_s, _LATE))
     probe = evidence.probe
     if probe.timed_out:
         # Time is over, and torch had no card yet while these were read.
         evidence = replace(evidence, torch=replace(probe, timed_out=False, not_awaited=_LATE))
-    else:
+    elif probe.not_awaited != _LATE:
         # A second time, now that torch is no longer at work in a child of ours.
         left_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), AGAIN_S)
-        evidence = replace(evidence, facts=machine.again(evidence.facts, min(left_s, limit_s)))
+        evidence = replace(evidence, facts=machine.again(evidence.facts, left_s))
     emit(Started(evidence.facts))
-    result, found = status_judge(evidence, is_early=limit_s < healthy_s, is_chosen=options.python is not None)
+    result, found = status_judge(evidence, is_chosen=options.python is not None)
     emit(Answered("doctor", result))
     for finding in found:
         emit(Judged(finding))
 
 
-def status_judge(
-    evidence: Evidence, *, is_early: bool = False, is_chosen: bool = False
-) -> tuple[DoctorResult, list[Finding]]:
-    """The diagnosis and the findings of both, each fault once.
-
-    `is_early` says that the driver got less time than a healthy one may take, `is_chosen` that the user named the
-    interpreter.
-    """
+def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[DoctorResult, list[Finding]]:
+    """The diagnosis and the findings of both, each fault once; `is_chosen` says that the user named the interpreter."""
     from gpucheck.doctor import command as doctor
     from gpucheck.doctor.ladder import select
 
     result, diagnosed = doctor.diagnosed(evidence, select((), ("load.",)), everything=True)
     facts, whose = evidence.facts, [] if is_chosen else _whose(evidence)
-    errors = (evidence.driver.nvml_error or "", evidence.driver.cuinit_error or "")
-    late = next((text for text in errors if "did not answer within" in text), "") if is_early else ""
-    if late:
-        unread = Finding("status.driver", "inconclusive", "the driver has not answered yet", late, fix=_WAITS)
-        return replace(result, first=None, broken=None), [unread, *whose]
     if not evidence.is_nvidia_here and all(device.kind == "cpu" for device in facts.devices):
         # Nothing to judge a torch by: what is wrong with it is said, and breaks nothing here.
         mild = [replace(one, verdict="warn") if one.verdict == "fail" else one for one in diagnosed]

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpucheck import naming, units
 from gpucheck.cards import at_work, checks
-from gpucheck.cards.card import Said, is_dead, low_clocks, name_of, silent
+from gpucheck.cards.card import Said, is_dead, low_clocks, name_of, silent, slow_start
 from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.doctor.conditions_nvml import recovery
 from gpucheck.links import ACS_FIX, IOMMU_FIX
@@ -82,6 +82,8 @@ def _persistence(evidence: Evidence) -> Seen | None:
     off = [name_of(card) for card in evidence.cards if card.persistence_mode is False]
     if not off or evidence.host.wsl or evidence.host.system != "Linux":
         return None
+    if (slow := slow_start(evidence.facts)) is not None:
+        return Seen(slow.message, slow.evidence, slow.fix, verdict=slow.verdict, title=slow.title)
     return Seen(f"off on {', '.join(off)}", {"devices": off})
 
 
@@ -150,7 +152,7 @@ CARDS: tuple[Condition, ...] = (
         certainty="proof",
         title="persistence mode is off: the driver restarts for each program",
         meaning="Without persistence mode, the driver releases the GPU when its last program ends. The next start "
-        "takes seconds, and settings are lost.",
+        "takes up to 3 s for each GPU, and settings are lost. It is a warning if NVML took more than 5 s to start.",
         fix="sudo systemctl enable --now nvidia-persistenced",
         judge=_persistence,
     ),

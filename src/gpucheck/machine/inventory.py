@@ -333,9 +333,10 @@ class Inventory:
         root: Path = kernel_driver.ROOT,
         ahead: Ahead | None = None,
         timeout_s: float | None = None,
+        waiting: Callable[[str], object] = lambda text: None,
     ) -> None:
         """`details` reads more of each process; `ahead` has the children that were started already; NVML and libcuda
-        are each waited for as long as a healthy driver may take, or `timeout_s`.
+        are each waited for as long as a healthy driver may take, or `timeout_s`; `waiting` is told where that is long.
 
         Without `wake`, GPUs that all sleep are left asleep, and nothing but that is told of them.
         """
@@ -346,7 +347,7 @@ class Inventory:
         self._ahead, self._timeout_s = ahead or Ahead(), timeout_s
         # There is no NVIDIA driver for macOS.
         start = partial(self._ahead.start, NVML_READER)
-        self._nvml = NvmlDoor(timeout_s, start=start) if sys.platform != "darwin" else None
+        self._nvml = NvmlDoor(timeout_s, start=start, waiting=waiting) if sys.platform != "darwin" else None
         self._cuda: DriverReading | None = None
         self._torch: TorchBuild | None = None
         self._torch_told: TorchDevices | None = None
