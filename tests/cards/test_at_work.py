@@ -22,6 +22,7 @@ from gpucheck.report.facts import (
     Link,
     Mig,
     NvLink,
+    Process,
     RemapBanks,
     RemappedRows,
     SramEcc,
@@ -1010,3 +1011,174 @@ def test_mig_is_not_blamed_where_no_card_is_in_that_mode(mig: Mig | None) -> Non
         one for one in judge(replace(node(), driver=driver, devices=(*cards, CPU))) if one.id == "devices.libcuda"
     ]
     assert "MIG" not in found.message and "CUDA finds no device" in found.message
+
+
+# --- judged where it is read ------------------------------------------------------------------------------------------
+
+EXCLUSIVE = {"compute_mode": "exclusive_process"}
+HELD_BY = Process(4711, "compute", "python3")
+BUSY_ALONE: dict[str, Any] = {"processes": (), "changes": Changes(2.1, utilization_before_percent=100.0)}
+NO_RPM = {"fan_percent": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("id", "changes", "verdict", "title", "fix"),
+    [
+        # The fan: the reading is the intended speed.
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 83.0}, "fail", "fan at 0 %, 83 °C", FIX["heat"]),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 80.0}, "fail", "fan at 0 %, 80 °C", FIX["heat"]),
+        (
+            "devices.fan",
+            {**NO_RPM, "temperature_celsius": 60.0, "clock_reasons": ClockReasons(0, ("sw_thermal_slowdown",))},
+            "fail",
+            "fan at 0 %, 60 °C",
+            FIX["heat"],
+        ),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0}, None, "", ""),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0, "changes": Changes(5.0)}, "info", "fan at 0 %", ""),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0, "changes": Changes(2.0)}, None, "", ""),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 58.0, "changes": Changes(60.0)}, None, "", ""),
+        ("devices.fan", {"fan_percent": None, "temperature_celsius": 83.0}, None, "", ""),
+        ("devices.fan", {"fan_percent": 30.0, "temperature_celsius": 83.0}, None, "", ""),
+        # Exclusive mode.
+        (
+            "devices.compute_mode",
+            {**EXCLUSIVE, "processes": (HELD_BY,)},
+            "warn",
+            "in exclusive use",
+            "wait for PID 4711 to end",
+        ),
+        ("devices.compute_mode", {**EXCLUSIVE, "processes": ()}, None, "", ""),
+        ("devices.compute_mode", {**EXCLUSIVE, "processes": None}, None, "", ""),
+        (
+            "devices.compute_mode",
+            {**EXCLUSIVE, "processes": (HELD_BY, Process(12, "compute", "nvidia-cuda-mps-server"))},
+            None,
+            "",
+            "",
+        ),
+        ("devices.compute_mode", {"processes": (HELD_BY,)}, None, "", ""),
+        # MIG.
+        ("devices.mig_pending", {"mig": Mig(False, True)}, "warn", "MIG will be on", "end its programs and stop"),
+        ("devices.mig_pending", {"mig": Mig(True, False, ("MIG-1",))}, "warn", "MIG will be off", "end its programs"),
+        ("devices.mig_pending", {"mig": Mig(False, False)}, None, "", ""),
+        # Work without a process.
+        ("devices.busy_alone", BUSY_ALONE, "warn", "100 % busy without a process", "sudo fuser"),
+        ("devices.busy_alone", {**BUSY_ALONE, "processes": (HELD_BY,)}, None, "", ""),
+        ("devices.busy_alone", {**BUSY_ALONE, "processes": None}, None, "", ""),
+        ("devices.busy_alone", {**BUSY_ALONE, "changes": None}, None, "", ""),
+        ("devices.busy_alone", {**BUSY_ALONE, "changes": Changes(2.1, utilization_before_percent=40.0)}, None, "", ""),
+        ("devices.busy_alone", {**BUSY_ALONE, "changes": Changes(1.0, utilization_before_percent=100.0)}, None, "", ""),
+        # Corrected errors.
+        ("devices.ecc", {"ecc": Ecc(True, 200_000, 0, 0, 0)}, "info", "200000 corrected memory errors", ""),
+        ("devices.ecc", {"ecc": Ecc(True, 200_000, 1, 0, 0)}, "fail", "1 uncorrected memory error", ""),
+    ],
+)
+def test_what_is_judged_where_it_is_read(
+    id: str, changes: dict[str, Any], verdict: str | None, title: str, fix: str
+) -> None:
+    found = [one for one in judge(node(card(3, **changes))) if one.id == id and "cuda:3" in one.message]
+    found = [one for one in found if one.verdict != "pass"]
+    assert [one.verdict for one in found] == ([verdict] if verdict else [])
+    for one in found:
+        assert one.title.startswith(title) and (one.fix or "").startswith(fix)
+
+
+def test_a_fan_beside_one_that_turns_on_a_card_that_is_no_warmer() -> None:
+    def fans(others: float) -> list[str]:
+        still = card(3, fan_percent=0.0, temperature_celsius=72.0)
+        facts = node(still, *(card(n, fan_percent=60.0, temperature_celsius=others) for n in range(3)))
+        return [one.verdict for one in judge(facts) if one.id == "devices.fan"]
+
+    assert fans(70.0) == ["info"] and fans(79.0) == []
+
+
+def test_work_without_a_process_is_not_judged_in_a_container() -> None:
+    facts = replace(node(card(3, **BUSY_ALONE)), host=Host(system="Linux", container="docker"))
+    assert [one for one in judge(facts) if one.id == "devices.busy_alone"] == []
+
+
+GIB = 2**30
+ALIKE: dict[str, Any] = {
+    "memory_total_bytes": 80 * GIB,
+    "bar1_total_bytes": 128 * GIB,
+    "persistence_mode": True,
+    "vbios_version": "96.00.74.00.01",
+}
+
+
+@pytest.mark.parametrize(
+    ("odd", "verdict", "title", "fix"),
+    [
+        ({"memory_total_bytes": 70 * GIB}, "warn", "memory 70 GiB, 80 GiB on most", "drain the node"),
+        ({"bar1_total_bytes": GIB // 4}, "warn", "BAR1 256 MiB, 128 GiB on most", "switch on Above 4G"),
+        (
+            {"persistence_mode": False},
+            "warn",
+            "persistence mode off, on on most",
+            "sudo nvidia-smi -i 0000:41:00.0 -pm 1",
+        ),
+        ({"vbios_version": "96.00.99"}, "info", "VBIOS 96.00.99", ""),
+        ({"memory_total_bytes": 80 * GIB - 2**20}, None, "", ""),
+        ({"memory_total_bytes": 90 * GIB}, None, "", ""),
+        ({"memory_total_bytes": None}, None, "", ""),
+        # ECC takes some of the memory: its own check says so.
+        ({"memory_total_bytes": 70 * GIB, "ecc": Ecc(False)}, None, "", ""),
+        # Another product, or one divided.
+        ({"memory_total_bytes": 40 * GIB, "name": "NVIDIA A100"}, None, "", ""),
+        ({"bar1_total_bytes": GIB, "mig": Mig(True, True, ("MIG-1",))}, None, "", ""),
+    ],
+)
+def test_one_of_several_alike(odd: dict[str, Any], verdict: str | None, title: str, fix: str) -> None:
+    facts = node(*(card(n, **{**ALIKE, **(odd if n == 3 else {})}) for n in range(8)))
+    found = [one for one in judge(facts) if one.id == "devices.odd_one"]
+    assert [one.verdict for one in found] == ([verdict] if verdict else [])
+    assert all(one.title.startswith(title) and (one.fix or "").startswith(fix) for one in found)
+    # Of two nobody knows which is the odd one.
+    two = replace(facts, devices=(*facts.devices[2:4], CPU))
+    assert [one for one in judge(two) if one.id == "devices.odd_one"] == []
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "fix"),
+    [
+        ("not started", "NVML: not started on 8 of 8 GPUs", "sudo systemctl restart nvidia-fabricmanager"),
+        ("in progress", "NVML: in progress on 8 of 8 GPUs", "wait a minute"),
+    ],
+)
+def test_the_fabrics_state_is_evidence_for_802(state: str, words: str, fix: str) -> None:
+    driver = Driver(nvml_code=0, cuinit_code=802, cuinit_error="CUDA_ERROR_SYSTEM_NOT_READY")
+    cards = [card(n, fabric=Fabric(state), id=None, cuda_index=None) for n in range(8)]
+    (found,) = [
+        one for one in judge(replace(node(), driver=driver, devices=(*cards, CPU))) if one.id == "devices.libcuda"
+    ]
+    assert words in found.message and (found.fix or "").startswith(fix)
+    ready = [card(n, id=None, cuda_index=None) for n in range(8)]
+    (found,) = [
+        one for one in judge(replace(node(), driver=driver, devices=(*ready, CPU))) if one.id == "devices.libcuda"
+    ]
+    assert "NVML:" not in found.message
+
+
+@pytest.mark.parametrize(
+    ("mask", "shown", "found"),
+    [
+        ("0,9,1", 1, ["CUDA_VISIBLE_DEVICES=0,9,1: '9' shows nothing: 8 GPUs exist, counted from 0; CUDA shows 1"]),
+        (
+            "0,GPU-none",
+            1,
+            ["CUDA_VISIBLE_DEVICES=0,GPU-none: 'GPU-none' shows nothing: no GPU has this UUID; CUDA shows 1"],
+        ),
+        ("0,1", 2, []),
+        ("0,-1", 1, []),
+        ("0,", 1, []),
+    ],
+)
+def test_a_mask_that_names_a_gpu_that_does_not_exist(mask: str, shown: int, found: list[str]) -> None:
+    cards = [card(n) if n < shown else card(n, id=None, cuda_index=None, state="hidden") for n in range(8)]
+    facts = replace(node(), devices=(*cards, CPU), environment={"CUDA_VISIBLE_DEVICES": mask})
+    assert [one.message for one in judge(facts) if one.id == "mask.shows_fewer"] == found
+    none = replace(facts, environment={"CUDA_VISIBLE_DEVICES": "9"})
+    hidden = replace(none, devices=(*(replace(one, id=None, cuda_index=None, state="hidden") for one in cards), CPU))
+    (all_hidden,) = [one for one in judge(hidden) if one.id == "devices.hidden"]
+    assert all_hidden.message == "CUDA_VISIBLE_DEVICES=9: '9' shows nothing: 8 GPUs exist, counted from 0"

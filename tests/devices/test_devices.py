@@ -134,8 +134,10 @@ def test_uncorrected_errors_since_the_driver_was_loaded_fail(count: int, title: 
     assert (finding.id, finding.verdict, finding.title) == ("devices.ecc", "fail", title)
 
 
-def test_errors_of_the_past_and_corrected_ones_are_no_verdict() -> None:
-    assert not_passed(with_card(ecc=Ecc(True, 500, 0, 900, 9))) == []
+def test_errors_of_the_past_are_no_verdict_and_corrected_ones_a_remark() -> None:
+    assert not_passed(with_card(ecc=Ecc(True, 0, 0, 900, 9))) == []
+    (found,) = not_passed(with_card(ecc=Ecc(True, 500, 0, 900, 9)))
+    assert (found.verdict, found.title) == ("info", "500 corrected memory errors")
 
 
 def test_a_lost_card_fails_and_its_address_is_found_by_elimination() -> None:

@@ -139,7 +139,7 @@ def test_a_driver_that_hangs_is_a_failure_and_one_that_starts_slowly_is_not() ->
         report = reported(Evidence(facts, torch=WORKS))
         found = [one for one in report.findings if one.id == "devices.persistence"]
         assert [one.verdict for one in found] == expected and report.summary.exit == errors.OK
-        assert all(one.title == "NVML took 20 s to start" and "nvidia-smi -pm 1" in (one.fix or "") for one in found)
+        assert all(one.title == "NVML took 20.0 s to start" and "nvidia-smi -pm 1" in (one.fix or "") for one in found)
 
 
 def test_a_machine_without_a_gpu_is_no_failure_whatever_its_torch() -> None:

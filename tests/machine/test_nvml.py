@@ -718,6 +718,29 @@ def test_an_nvml_that_counts_no_devices_says_why(fake_driver: Fake) -> None:
     assert (reading.driver_version, reading.devices) == ("580.95.05", ())
 
 
+@pytest.mark.parametrize(
+    ("script", "pids"),
+    [
+        ("compute_mode=3\nprocesses=7:100\n", [7]),
+        ("compute_mode=3\nprocesses=\n", []),
+        ("utilization=100\nprocesses=\n", []),
+        # Who is at work is told only where it is asked for.
+        ("utilization=100\nprocesses=7:100\n", None),
+        ("utilization=99\nprocesses=\n", None),
+        ("compute_mode=0\nprocesses=7:100\n", None),
+    ],
+)
+def test_who_has_a_card_alone_and_that_nobody_is_on_a_busy_one_is_read(
+    fake_driver: Fake, script: str, pids: list[int] | None
+) -> None:
+    fake_driver(f"nvml.count=1\n{script}")
+    with NvmlDoor(30.0) as door:
+        door.ask()
+        (row,) = door.reading().devices
+    processes = row.device.processes
+    assert (None if processes is None else [one.pid for one in processes]) == pids
+
+
 def test_a_driver_has_time_to_bring_up_each_card(tmp_path: Path) -> None:
     assert door_timeout_s(tmp_path) == 5.0
     (tmp_path / "dev").mkdir()
@@ -744,7 +767,7 @@ def test_a_driver_that_starts_its_cards_first_is_waited_for_and_that_is_said(
         door.ask()
         reading = door.reading()
     assert (reading.code, reading.error, len(reading.devices)) == (0, None, 2) and (reading.start_s or 0) > 1.0
-    assert [text.partition(",")[0] for text in told] == ["NVML has not answered within 0.5 s; waiting up to 60 s"]
+    assert [text.rpartition(":")[0] for text in told] == ["NVML has not answered within 0.5 s; waiting up to 60 s"]
 
 
 def test_a_card_that_hangs_after_the_start_is_not_waited_for_as_a_start(

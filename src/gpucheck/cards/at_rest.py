@@ -22,7 +22,7 @@ from gpucheck.cards.card import (
     pointer,
 )
 from gpucheck.machine.driver_reads import NOT_ANSWERING
-from gpucheck.machine.inventory import NO_GPU, NOT_ASKED, unclaimed_bytes
+from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, NO_GPU, NOT_ASKED, unclaimed_bytes
 from gpucheck.machine.kernel_driver import RECOVERY
 from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
@@ -505,6 +505,26 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
     return Said("warn", title, message, fix, evidence)
 
 
+def busy_alone(device: Device, facts: Facts) -> Said | None:
+    """A card that is fully busy in two readings, with no process on it; a container does not see its host's."""
+    host, grown = facts.host or Host(), device.changes
+    if (device.utilization_percent or 0) < 100 or device.processes != () or host.container or host.system != "Linux":
+        return None
+    # With a hidden process, or the scrubbing of its memory at the driver's start, it looks the same for a moment.
+    if (
+        host.wsl
+        or grown is None
+        or (grown.utilization_before_percent or 0) < 100
+        or grown.span_s < BETWEEN_UNEXPLAINED_S
+    ):
+        return None
+    fix = f"sudo fuser -v /dev/nvidia*; if nobody uses the GPU, {DRAIN_AND_RESET}"
+    message = f"in two readings {units.duration(grown.span_s)} apart"
+    return Said(
+        "warn", "100 % busy without a process", message, fix, {"utilization_percent": device.utilization_percent}
+    )
+
+
 def _named(processes: Sequence[Process]) -> str:
     return few([f"{one.name or 'a process'} (PID {one.pid})" for one in processes], ", ")
 
@@ -518,4 +538,8 @@ def ecc(device: Device, facts: Facts) -> Said | None:
     if count:
         title = f"{count} uncorrected memory error{'s' * (count != 1)}"
         return Said("fail", title, "results since driver load may be wrong", FIX["ecc"], evidence)
+    if device.ecc is not None and (corrected := device.ecc.volatile_corrected):
+        evidence["volatile_corrected"] = corrected
+        title = f"{corrected} corrected memory error{'s' * (corrected != 1)}"
+        return Said("info", title, "since the driver was loaded; NVIDIA publishes no limit", None, evidence)
     return Said("pass", "no uncorrected memory error", evidence=evidence)

@@ -244,6 +244,33 @@ def _shares(device: Device) -> dict[str, float]:
     }
 
 
+# Fans of many cards stand still to about 60 °C. From 70 °C on it is worth a remark, and this close to the slowdown a
+# failure.
+WARM, CLOSE_TO_SLOWDOWN, FAN_SPAN_S = 70.0, 10.0, 5.0
+
+
+def fan(device: Device, facts: Facts) -> Said | None:
+    """A fan that is told to stand still on a hot card. The reading is the intended speed; passive cards have none."""
+    now, limit = device.temperature_celsius, device.slowdown_celsius or throttles_at(device)
+    if device.fan_percent != 0 or now is None:
+        return None
+    evidence = {**_live(device), "fan_percent": device.fan_percent}
+    by_heat = any(PROTECTS.get(name) == "heat" for name in _reasons(device))
+    if by_heat or (limit is not None and now >= limit - CLOSE_TO_SLOWDOWN):
+        message = "throttled by heat" if by_heat or limit is None else f"the GPU slows down at {limit:.0f} °C"
+        return Said("fail", f"fan at 0 %, {now:.0f} °C", message, FIX["heat"], evidence)
+    turning = [
+        one.fan_percent
+        for one in sisters(device, facts)
+        if one.fan_percent and one.temperature_celsius is not None and one.temperature_celsius <= now
+    ]
+    lasts = device.changes is not None and device.changes.span_s >= FAN_SPAN_S
+    if now < WARM or not (turning or lasts):
+        return None
+    message = f"a GPU of the same name that is no warmer has {max(turning):.0f} %" if turning else "for 5 s or more"
+    return Said("info", f"fan at 0 %, {now:.0f} °C", message, None, evidence)
+
+
 def hot(device: Device, facts: Facts) -> Said | None:
     """The GPU or its memory has reached one of the card's temperature limits."""
     return _hot_gpu(device) or _hot_memory(device)

@@ -26,11 +26,11 @@ from gpucheck.cards.card import (
     slow_start,
     unlisted,
 )
-from gpucheck.cards.checks import findings, is_usable
+from gpucheck.cards.checks import FABRIC_NOT_READY, IN_PROGRESS, WAIT, fabric_state, findings, is_usable
 from gpucheck.devices.options import DevicesOptions, StatusOptions
 from gpucheck.machine import choose, driver_reads, host, installed_torch, inventory
 from gpucheck.machine.child import Ahead
-from gpucheck.machine.inventory import Inventory, only
+from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, Inventory, is_unexplained, only
 from gpucheck.machine.mask import MASK, read_mask
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
@@ -60,7 +60,7 @@ def driver_findings(facts: Facts) -> list[Finding]:
     # An NVML that does not answer has its own finding.
     unread = silent(facts) if facts.driver is not None and facts.driver.nvml_error is None else None
     found = [nvml, libcuda, _all_hidden(facts), not_shown(facts), unlisted(facts), unread, _torch_for_the_cpu(facts)]
-    found.append(slow_start(facts))
+    found += [_shows_fewer(facts), slow_start(facts)]
     return [
         finding
         for finding in (*found, *at_rest.elsewhere(facts), *at_rest.switches(facts), at_rest.log_unread(facts))
@@ -181,6 +181,9 @@ def _libcuda(facts: Facts) -> Finding | None:
         return None
     evidence = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "path": driver.libcuda_path}
     meaning, fix = _causes(cuinit=driver.cuinit_code, divided=any(one.mig and one.mig.enabled for one in facts.devices))
+    if driver.cuinit_code == FABRIC_NOT_READY and (state := fabric_state(facts)) is not None:
+        meaning = f"the fabric between the GPUs is not ready (NVML: {state})"
+        fix = WAIT if state.startswith(IN_PROGRESS) else "sudo systemctl restart nvidia-fabricmanager"
     answer = driver.cuinit_error
     if driver.cuinit_code:
         answer = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error})"
@@ -220,8 +223,35 @@ def _is_masked(facts: Facts) -> bool:
     return mask is not None and not read_mask(mask, ()).shown
 
 
+def _named_in_vain(facts: Facts) -> str | None:
+    """What the first entry of the mask that names no GPU shows, in words; None where each names one."""
+    mask = facts.environment.get(MASK)
+    listed = sorted((one for one in facts.devices if one.nvml_index is not None), key=lambda one: one.nvml_index or 0)
+    if mask is None or not listed or any(one.mig is not None and one.mig.enabled for one in listed):
+        return None
+    entries = read_mask(mask, [one.uuid for one in listed]).entries
+    return next((one.told for one in entries if one.index is None and one.asks), None)
+
+
+def _shows_fewer(facts: Facts) -> Finding | None:
+    """A mask that names a GPU that does not exist: CUDA shows those before it."""
+    named, shown = _named_in_vain(facts), sum(one.cuda_index is not None for one in facts.devices)
+    if named is None or not shown or (facts.driver or Driver()).cuinit_code != 0:
+        return None
+    mask = facts.environment[MASK]
+    return Finding(
+        "mask.shows_fewer",
+        "warn",
+        f"{MASK} names more GPUs than CUDA shows",
+        f"{MASK}={mask}: {named}; CUDA shows {shown}",
+        {MASK: mask, "shown": shown},
+        "use only GPUs that exist; nvidia-smi -L lists them",
+    )
+
+
 def _all_hidden(facts: Facts) -> Finding | None:
     listed = cards(facts)
+    named = _named_in_vain(facts)
     honest = facts.driver is not None and facts.driver.cuinit_code in (0, NO_DEVICE)
     shown = any(device.cuda_index is not None for device in listed)
     if not honest or not listed or shown or not _is_masked(facts):
@@ -231,7 +261,7 @@ def _all_hidden(facts: Facts) -> Finding | None:
         "devices.hidden",
         "info",
         "every GPU is hidden from torch",
-        f"{MASK}={mask}",
+        f"{MASK}={mask}{f': {named}' if named else ''}",
         {MASK: mask},
         f"unset {MASK}",
     )
@@ -274,6 +304,9 @@ def command(
         while True:
             begun = time.monotonic()
             machine = inventory.read()
+            if is_unexplained(machine) and all(device.changes is None for device in machine.devices):
+                sleep(BETWEEN_UNEXPLAINED_S)
+                machine = inventory.read()
             facts = selected(options.device, machine)
             emit(Started(facts))
             for finding in judge(facts, machine):

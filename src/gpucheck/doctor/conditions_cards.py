@@ -235,7 +235,8 @@ CARDS: tuple[Condition, ...] = (
         id="devices.ecc",
         certainty="proof",
         title="uncorrected memory errors",
-        meaning="Counted since the driver was loaded. Results since then may be wrong.",
+        meaning="Counted since the driver was loaded. Results since then may be wrong. Corrected errors are a remark, "
+        "whatever their number.",
         fix=fix_of("ecc"),
         source="NVML, nvmlDeviceGetTotalEccErrors",
     ),
@@ -250,6 +251,44 @@ CARDS: tuple[Condition, ...] = (
         fix="run again; if it persists, sudo dmesg | grep -i xid",
         judge=_unread,
         source="NVML, nvmlReturn_t",
+    ),
+    _check(
+        id="devices.busy_alone",
+        verdict="warn",
+        title="a GPU is fully busy, but no process is on it",
+        meaning="Two readings 2 s apart show 100 %, and NVML lists no process. Either a process is hidden from this "
+        "user, or the GPU hangs. The driver's scrubbing of memory with ECC at its start looks the same, but ends soon.",
+        fix="sudo fuser -v /dev/nvidia*; if nobody uses the GPU, drain the node and reset the GPU",
+        source="NVML, nvmlDeviceGetUtilizationRates and nvmlDeviceGetComputeRunningProcesses",
+    ),
+    _check(
+        id="devices.fan",
+        verdict="fail",
+        title="the fan of a hot GPU stands still",
+        meaning="The reading is the intended speed; GPUs without fans have none. Many fans stand still up to about 60 "
+        "°C. It is a failure within 10 °C of the slowdown temperature, or if heat throttles the GPU. From 70 °C on it "
+        "is a remark if it lasts 5 s, or if the fan of a GPU of the same name turns that is no warmer.",
+        fix=FIX["heat"],
+        source="NVML, nvmlDeviceGetFanSpeed",
+    ),
+    _check(
+        id="devices.mig_pending",
+        verdict="warn",
+        certainty="proof",
+        title="a change of MIG mode waits for a reset",
+        meaning="MIG mode was switched, but the GPU could not be reset because programs or monitors use it.",
+        fix="stop its clients (sudo systemctl stop nvidia-dcgm), then sudo nvidia-smi --gpu-reset -i INDEX; in a "
+        "virtual machine with the GPU passed through, reboot it",
+        source="NVIDIA Multi-Instance GPU User Guide, nvmlDeviceGetMigMode",
+    ),
+    _check(
+        id="devices.odd_one",
+        verdict="warn",
+        certainty="proof",
+        title="a GPU differs from the others of its name",
+        meaning="It has less memory or BAR1 than most, or its persistence mode is off. Another VBIOS is a remark.",
+        fix="compare nvidia-smi -q -i INDEX with another GPU",
+        source="gpucheck's choice: seven of ten GPUs of the name agree",
     ),
     _check(
         id="devices.throttled",
@@ -406,7 +445,7 @@ CARDS: tuple[Condition, ...] = (
         certainty="proof",
         title="compute mode prohibited",
         meaning="No program may compute on the GPU. A program that tries gets the error that the device is busy or "
-        "unavailable.",
+        "unavailable. In exclusive mode it is a warning if another process than the MPS server has the GPU.",
         fix="sudo nvidia-smi --compute-mode=0",
         source="NVML, nvmlDeviceGetComputeMode",
     ),

@@ -61,6 +61,8 @@ TOLD_BY_CUDA = ("cuda_index", "multiprocessors", "memory_bus_width_bits", "integ
 TOLD_BY_BOTH = ("name", "uuid", "pci_address", "compute_capability", "numa_node")
 # NVML's own figures are renewed several times a second, and a job changes what it does within one.
 BETWEEN_READINGS_S = 1.0
+# The driver's start scrubs the memory of cards with ECC, which looks like work without a process.
+BETWEEN_UNEXPLAINED_S = 2.0
 NOT_ASKED = "not asked for"
 NO_GPU = "no NVIDIA GPU is here"
 # GPUs whose memory is the host's.
@@ -380,7 +382,8 @@ class Inventory:
             return facts
         busy = [one.read_at_s for one in facts.devices if (one.utilization_percent or 0) >= AT_WORK_PERCENT]
         with NvmlDoor(timeout_s) as door:
-            time.sleep(max([at_s + BETWEEN_READINGS_S - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
+            apart_s = BETWEEN_UNEXPLAINED_S if is_unexplained(facts) else BETWEEN_READINGS_S
+            time.sleep(max([at_s + apart_s - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
             door.ask(processes=self._with_processes, links=self._with_links)
             nvml_read, _ = added(of(facts.devices), door.reading(), now_text())
         named = _with_names(nvml_read, self._name, self._details)
@@ -473,6 +476,14 @@ def unclaimed_bytes(device: Device, facts: Facts) -> int:
     return used - known if unclaimed_counts(used - known, total) else 0
 
 
+def is_unexplained(facts: Facts) -> bool:
+    """Return whether a card is fully busy and NVML lists no process on it; a container does not see its host's."""
+    around = facts.host or Host()
+    return not (around.container or around.wsl) and any(
+        (one.utilization_percent or 0) >= 100 and one.processes == () for one in facts.devices
+    )
+
+
 def _with_holders(facts: Facts, root: Path) -> Facts:
     """The facts with who has the node of a card open whose memory nobody is seen to hold."""
     nodes = {
@@ -499,7 +510,8 @@ def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None)
     if facts.driver is None:
         return facts
     if lines is None:
-        return replace(facts, unknown={**facts.unknown, "/driver/xids": refused or "it cannot be read"})
+        unread = dict.fromkeys(("/driver/xids", "/driver/sxids", "/driver/not_started"), refused or "it cannot be read")
+        return replace(facts, unknown={**facts.unknown, **unread})
     seen = kernel_driver.events(lines, time.time() - time.monotonic())
     driver = replace(facts.driver, xids=seen.xids, sxids=seen.sxids, not_started=seen.not_started)
     return replace(facts, driver=driver)
@@ -621,6 +633,7 @@ def changes(before: Device, now: Device) -> Changes | None:
         lasting_clock_reasons=tuple(
             name for name in (now.clock_reasons.names if now.clock_reasons is not None else ()) if name in reasons
         ),
+        utilization_before_percent=before.utilization_percent,
     )
 
 

@@ -155,7 +155,7 @@ class Changes:
     """Changes between two readings of a device, `span_s` apart: the growth of its counters. A counter that is unknown
     in one reading, or ran backwards, is unknown here. `violations_s` are the seconds for which each limit lowered the
     clock, `nvlink_errors` the new errors of all NVLinks by NVML's names for them, and `lasting_clock_reasons` what both
-    readings name as the reason for a lower clock."""
+    readings name as the reason for a lower clock. `utilization_before_percent` is of the earlier reading."""
 
     span_s: float
     violations_s: dict[str, float | None] = field(default_factory=dict)
@@ -166,6 +166,7 @@ class Changes:
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
     lasting_clock_reasons: tuple[str, ...] = ()
+    utilization_before_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
