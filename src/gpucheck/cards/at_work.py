@@ -267,7 +267,7 @@ def fan(device: Device, facts: Facts) -> Said | None:
     lasts = device.changes is not None and device.changes.span_s >= FAN_SPAN_S
     if now < WARM or not (turning or lasts):
         return None
-    message = f"a GPU of the same name that is no warmer has {max(turning):.0f} %" if turning else "for 5 s or more"
+    message = f"beside a GPU of this name with {max(turning):.0f} % that is as cool" if turning else "for 5 s or more"
     return Said("info", f"fan at 0 %, {now:.0f} °C", message, None, evidence)
 
 

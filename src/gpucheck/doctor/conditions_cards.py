@@ -267,7 +267,7 @@ CARDS: tuple[Condition, ...] = (
         title="the fan of a hot GPU stands still",
         meaning="The reading is the intended speed; GPUs without fans have none. Many fans stand still up to about 60 "
         "°C. It is a failure within 10 °C of the slowdown temperature, or if heat throttles the GPU. From 70 °C on it "
-        "is a remark if it lasts 5 s, or if the fan of a GPU of the same name turns that is no warmer.",
+        "is a remark if it lasts 5 s, or if the fan of another GPU of its name turns at this temperature.",
         fix=FIX["heat"],
         source="NVML, nvmlDeviceGetFanSpeed",
     ),

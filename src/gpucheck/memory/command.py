@@ -168,7 +168,7 @@ def judge_overview(name: str, before: Device | None, info: tuple[int, int] | Non
 
 
 def judge_unclaimed(card: Device, facts: Facts, emit: Emit) -> None:
-    """What is in use and held by no process that NVML lists, as `devices` says it."""
+    """Report memory that no process listed by NVML holds, as `devices` does."""
     found = checks.finding_of("devices.unclaimed_memory", at_rest.unclaimed, card, facts)
     if found is not None:
         emit(Judged(found))
