@@ -461,7 +461,7 @@ def test_judges_import_no_torch() -> None:
         ),
         ("bench/matmul.py", "from gpucheck import render", "bench (floor 4) imports render (floor 7): upward"),
         ("bench/matmul.py", "import_module('gpucheck.cli.app')", "bench (floor 4) imports cli (floor 8): upward"),
-        ("bench/matmul.py", "from gpucheck.cards import checks", "bench imports cards, its neighbour on floor 4"),
+        ("bench/matmul.py", "from gpucheck.memory import steps", "bench imports memory, its neighbour on floor 4"),
         ("work/target.py", "from gpucheck.measure.timing import run", "work imports measure, its neighbour on floor 3"),
         ("bench/matmul.py", "import gpucheck.gadgets", "gpucheck.gadgets is in no room of the plan"),
         (
