@@ -36,7 +36,7 @@ FLOORS = {
     "batch_size": 4,
     "program": 4,
     "compare": 4,
-    "cards": 4,
+    "cards": 3,
     "memory": 4,
     "doctor": 5,
     "smoke": 5,
@@ -60,26 +60,26 @@ SIZES = {
     "batch_size": (13, 3168),
     # What there was no time for is named, and not verified.
     "bench": (36, 6101),
-    # Faults are in the order of what blocks work.
-    "cards": (5, 889),
+    # NVSwitches, GPUs that do not start, locks, fans, the odd GPU of several.
+    "cards": (5, 1052),
     # Wrong usage is answered with a line that the command takes, by tables of words, options and values.
     "cli": (15, 1733),
     # A figure is the speed, new over old, wherever it stands.
     "compare": (2, 267),
-    # A mask that names a GPU is not why CUDA does not start.
-    "devices": (3, 267),
-    # What several GPUs hold alike is one sentence.
-    "doctor": (12, 1942),
+    # A mask that names a GPU that does not exist, and a second reading of a GPU that is busy alone.
+    "devices": (3, 283),
+    # SXid errors, and a start judged GPU by GPU.
+    "doctor": (12, 1970),
     # A file is read; one that is missing is no text.
     "explain": (11, 847),
     # One of three or four nodes that is far below the others; counts that no cluster has.
     "fleet": (8, 1365),
-    # torch's private names are one table, looked up by feature; a program's children are looked at for torch.
-    "machine": (25, 4138),
+    # One reader for every NVIDIA line of the kernel's log.
+    "machine": (25, 4170),
     # No window is held for seconds.
     "measure": (4, 633),
-    # A second try at a device is told.
-    "memory": (5, 352),
+    # Memory that no visible process holds.
+    "memory": (5, 360),
     # torch is seen in whatever way it is loaded; a dry run goes on behind loops that it ends.
     "program": (32, 8705),
     # The page names the machine once and leaves out who sends it.
@@ -461,7 +461,7 @@ def test_judges_import_no_torch() -> None:
         ),
         ("bench/matmul.py", "from gpucheck import render", "bench (floor 4) imports render (floor 7): upward"),
         ("bench/matmul.py", "import_module('gpucheck.cli.app')", "bench (floor 4) imports cli (floor 8): upward"),
-        ("bench/matmul.py", "from gpucheck.cards import checks", "bench imports cards, its neighbour on floor 4"),
+        ("bench/matmul.py", "from gpucheck.memory import steps", "bench imports memory, its neighbour on floor 4"),
         ("work/target.py", "from gpucheck.measure.timing import run", "work imports measure, its neighbour on floor 3"),
         ("bench/matmul.py", "import gpucheck.gadgets", "gpucheck.gadgets is in no room of the plan"),
         (

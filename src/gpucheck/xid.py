@@ -345,3 +345,51 @@ def gravity(number: int, *, is_fatal: bool | None = None) -> Literal["fail", "wa
     # 45 tells that a program was ended.
     ends_a_program = known.action in ("IGNORE", "WORKFLOW_XID_45")
     return "info" if known.blame == "program" or ends_a_program else "warn"
+
+
+# -- SXid errors of NVSwitches -----------------------------------------------------------------------------------------
+
+SXID_SOURCE = "NVIDIA, Fabric Manager user guide, SXid errors"
+_RESET_FABRIC = (
+    "drain the node, then reboot it; or reset all GPUs and NVSwitches: sudo systemctl stop nvidia-fabricmanager && "
+    "sudo nvidia-smi --gpu-reset && sudo systemctl start nvidia-fabricmanager"
+)
+_RESTART_GUEST = f"in a virtual machine restart the guest; else {_RESET_FABRIC}"
+# These leave no part of the fabric working if the driver calls them fatal; other fatal ones end the work of one port.
+FATAL_TO_ALL = (10003, 12020, 19084, 22003, 22011, *range(23001, 23018))
+
+
+@dataclass(frozen=True, slots=True)
+class Sxid:
+    """The meaning of an SXid, beyond the words of its line: what it is, its verdict whatever the driver's word for it,
+    and the fix."""
+
+    what: str
+    verdict: Literal["fail", "warn", "info"] = "info"
+    fix: str | None = None
+
+
+_HANGS = "GPUs cannot access each other over NVLink, and jobs end with Xid 45"
+_CONNECTION = Sxid("broken connection, or a shutdown of one side", fix="check the NVLink connections of the GPU board")
+SXIDS = {
+    10003: Sxid("unhandled interrupt", "fail", _RESET_FABRIC),
+    10004: Sxid("the NVSwitch is too hot", "warn", FIX["heat"]),
+    11004: Sxid(_HANGS, "fail", _RESTART_GUEST),
+    12028: Sxid(_HANGS, "fail", _RESTART_GUEST),
+    19084: Sxid("no heartbeat of the NVSwitch", "fail", _RESET_FABRIC),
+    20012: _CONNECTION,
+    22012: _CONNECTION,
+}
+_OTHER = Sxid("")
+
+
+def sxid(number: int, is_fatal: bool | None) -> Sxid:
+    """Return the meaning of an SXid that its driver called fatal or not, or nothing (its first line is lost)."""
+    known = SXIDS.get(number, _OTHER)
+    # Without the word only what is never printed as anything else is sure.
+    if is_fatal or (is_fatal is None and number in FATAL_TO_ALL):
+        reach, fix = ("whole fabric", _RESET_FABRIC) if number in FATAL_TO_ALL else ("port", _RESTART_GUEST)
+        return Sxid(known.what or f"fatal to the {reach}", "fail", known.fix or fix)
+    if is_fatal is None and known.verdict == "info":
+        return Sxid(known.what or "severity unknown", "warn", known.fix or f"{SXID_SOURCE}, number {number}")
+    return known

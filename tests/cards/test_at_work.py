@@ -22,6 +22,7 @@ from gpucheck.report.facts import (
     Link,
     Mig,
     NvLink,
+    Process,
     RemapBanks,
     RemappedRows,
     SramEcc,
@@ -404,10 +405,71 @@ def test_a_setting_is_a_remark_with_what_it_costs(reason: str, words: str) -> No
         ({"sm_clock_hz": 1.2e9}, "clock 1200 of 1980 MHz"),
         ({"sm_clock_hz": 1.2e9, "utilization_percent": 70.0}, None),
         ({"sm_clock_hz": 1.9e9}, None),
+        ({"sm_clock_hz": 1.7e9}, None),
+        # The bit of application clocks explains nothing where those are as they came.
+        (
+            {
+                "sm_clock_hz": 1.2e9,
+                "application_sm_clock_hz": 1.98e9,
+                "default_application_sm_clock_hz": 1.98e9,
+                "clock_reasons": ClockReasons(2, ("applications_clocks_setting",)),
+            },
+            "clock 1200 of 1980 MHz",
+        ),
     ],
 )
 def test_a_low_clock_on_a_busy_card_without_a_reason(changes: dict[str, Any], found: str | None) -> None:
     assert said(card(3, **changes)) == ([] if found is None else [("devices.low_clock", "warn", found)])
+
+
+GPU_LOCK = f"sudo nvidia-smi -i {ADDRESS} --reset-gpu-clocks"
+MEMORY_LOCK = f"sudo nvidia-smi -i {ADDRESS} --reset-memory-clocks"
+LOOK = "nvidia-smi -q -d CLOCK,PERFORMANCE"
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "fix"),
+    [
+        # One card alone: below its default application clock, never below its highest boost.
+        ({"sm_clock_hz": 1e9, "default_application_sm_clock_hz": 1.59e9}, "clock 1000 of 1980 MHz", GPU_LOCK),
+        ({"sm_clock_hz": 1.28e9, "default_application_sm_clock_hz": 1.59e9}, None, None),
+        ({"sm_clock_hz": 585e6, "max_sm_clock_hz": 1.59e9, "default_application_sm_clock_hz": 585e6}, None, None),
+        ({"sm_clock_hz": 1.2e9}, None, None),
+        ({"sm_clock_hz": 345e6}, "clock 345 of 1980 MHz", GPU_LOCK),
+        ({"sm_clock_hz": 345e6, "compute_capability": "7.0"}, "clock 345 of 1980 MHz", GPU_LOCK),
+        ({"sm_clock_hz": 345e6, "compute_capability": "6.1"}, "clock 345 of 1980 MHz", LOOK),
+        ({"memory_clock_hz": 405e6, "max_memory_clock_hz": 1593e6}, "memory clock 405 of 1593 MHz", MEMORY_LOCK),
+        ({"memory_clock_hz": 405e6, "compute_capability": "7.5"}, "memory clock 405 of 2600 MHz", LOOK),
+        ({"memory_clock_hz": 405e6, "compute_capability": "12.1"}, "memory clock 405 of 2600 MHz", MEMORY_LOCK),
+        ({"memory_clock_hz": 405e6, "sm_clock_hz": 345e6}, "clock 345 of 1980 MHz", f"{GPU_LOCK}; {MEMORY_LOCK}"),
+        # Any other reason explains it.
+        ({"sm_clock_hz": 345e6, "clock_reasons": ClockReasons(4, ("sw_power_cap",))}, None, None),
+        # Held by application clocks: that is another setting.
+        (
+            {"sm_clock_hz": 1e9, "application_sm_clock_hz": 1e9, "default_application_sm_clock_hz": 1.98e9},
+            None,
+            None,
+        ),
+    ],
+)
+def test_a_clock_that_may_be_locked(changes: dict[str, Any], found: str | None, fix: str | None) -> None:
+    facts = replace(node(), devices=(card(0, nvlinks=None, fabric=None, **changes), CPU))
+    low = [one for one in judge(facts) if one.id == "devices.low_clock"]
+    assert [(one.verdict, one.title, one.fix) for one in low] == ([("warn", found, fix)] if found else [])
+    assert all(("may be locked" in one.message) == (fix != LOOK) for one in low)
+
+
+@pytest.mark.parametrize(
+    ("now", "verdict", "is_reset"), [(1.2e9, "warn", True), (1.98e9, "info", False), (1.5e9, "info", False)]
+)
+def test_application_clocks_are_reset_only_where_the_clock_stands_at_them(
+    now: float, verdict: str, is_reset: bool
+) -> None:
+    set_low = {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9}
+    (found,) = [
+        one for one in judge(node(card(3, sm_clock_hz=now, **set_low))) if one.id == "devices.application_clocks"
+    ]
+    assert (found.verdict, bool(found.fix)) == (verdict, is_reset)
 
 
 @pytest.mark.parametrize(
@@ -425,7 +487,7 @@ def test_a_low_clock_on_a_busy_card_without_a_reason(changes: dict[str, Any], fo
         ({"ecc": Ecc(False, enabled_after_reset=True)}, ("devices.ecc_mode", "info", "ECC will be on")),
         ({"ecc": Ecc(True, 0, 0, 0, 0, False)}, ("devices.ecc_mode", "info", "ECC will be off")),
         (
-            {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9},
+            {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9, "sm_clock_hz": 1.2e9},
             ("devices.application_clocks", "warn", "application clocks set low"),
         ),
         ({"application_sm_clock_hz": 1.98e9, "default_application_sm_clock_hz": 1.98e9}, None),
@@ -705,6 +767,63 @@ def test_a_containers_log_is_its_hosts() -> None:
     assert [one.verdict for one in judge(inside) if one.verdict != "pass"] == ["info"]
 
 
+SWITCH = "0000:c3:00.0"
+
+
+def switched(*errors: XidError, xids: tuple[XidError, ...] = (), **host: Any) -> list[tuple[str, str, str]]:
+    """What is said of a machine whose kernel log has these SXid errors: verdict, title, fix."""
+    facts = node()
+    facts = replace(
+        facts, driver=replace(facts.driver or Driver(), sxids=errors, xids=xids), host=Host("Linux", **host)
+    )
+    return [(one.verdict, one.title, one.fix or "") for one in judge(facts) if one.id == "log.sxid"]
+
+
+@pytest.mark.parametrize(
+    ("number", "is_fatal", "verdict", "fix"),
+    [
+        # The driver's own word decides.
+        (24007, True, "fail", "in a virtual machine restart the guest"),
+        (24007, False, "info", ""),
+        (24007, None, "warn", "NVIDIA, Fabric Manager"),
+        (20034, True, "fail", "in a virtual machine"),
+        (20012, True, "fail", "check the NVLink connections"),
+        (20012, False, "info", ""),
+        (99999, True, "fail", "in a virtual machine"),
+        # Fatal to the whole fabric.
+        (22003, True, "fail", "drain the node, then reboot it; or reset all GPUs and NVSwitches"),
+        (23017, True, "fail", "drain the node, then reboot it"),
+        (23001, None, "fail", "drain the node, then reboot it"),
+        (23001, False, "info", ""),
+        # Failures whatever word stands there.
+        (11004, False, "fail", "in a virtual machine restart the guest"),
+        (12028, False, "fail", "in a virtual machine restart the guest"),
+        (10003, False, "fail", "drain the node, then reboot it"),
+        (19084, False, "fail", "drain the node, then reboot it"),
+        # Cooling.
+        (10004, False, "warn", FIX["heat"]),
+        (10004, True, "fail", FIX["heat"]),
+    ],
+)
+def test_an_sxid_is_as_bad_as_the_driver_and_nvidia_say(
+    number: int, is_fatal: bool | None, verdict: str, fix: str
+) -> None:
+    ((found, title, mended),) = switched(XidError(number, SWITCH, is_fatal=is_fatal))
+    assert (found, title) == (verdict, f"SXid {number}")
+    assert mended.startswith(fix) and bool(mended) == bool(fix)
+
+
+def test_an_sxid_that_is_past_or_comes_of_a_lost_gpu_or_is_of_other_containers() -> None:
+    fatal = XidError(20034, SWITCH, is_fatal=True)
+    assert [one[0] for one in switched(replace(fatal, is_past=True))] == ["info"]
+    assert [one[0] for one in switched(fatal, xids=(XidError(79, ADDRESS),))] == ["info"]
+    assert [one[0] for one in switched(fatal, xids=(XidError(79, ADDRESS, is_past=True),))] == ["fail"]
+    assert [one[0] for one in switched(fatal, container="docker")] == ["warn"]
+    whole = XidError(22003, SWITCH, is_fatal=True)
+    assert [one[0] for one in switched(whole, container="docker")] == ["fail"]
+    assert [one[:2] for one in switched(XidError(20009, SWITCH, is_fatal=False), whole)] == [("fail", "SXid 22003")]
+
+
 def test_a_card_that_lost_its_name_is_the_one_that_the_log_names() -> None:
     lost = Device(kind="cuda", nvml_index=3, state="lost")
     facts = logged(XidError(79, "0000:ff:00.0", "2026-01-31T11:59:58Z"), beside=node(lost))
@@ -740,7 +859,7 @@ def told(*cards: Device) -> list[tuple[str, str, str]]:
     ("rest", "odd", "id", "title"),
     [
         (card, {"sm_clock_hz": 1.2e9}, "devices.low_clock", "clock 1200 of 1980 MHz"),
-        (card, {"sm_clock_hz": 1.7e9}, "devices.low_clock", "clock 1700 of 1980 MHz"),
+        (card, {"sm_clock_hz": 1.58e9}, "devices.low_clock", "clock 1580 of 1980 MHz"),
         (resting, {"pcie": Link(1, 8, 5, 16)}, "devices.link_width", "PCIe x8 of x16"),
         (card, {"nvlinks": None}, "links.inactive", "NVLinks unreadable"),
         (resting, {"nvlinks": tuple(NvLink(n) for n in range(18))}, "links.inactive", "NVLinks unreadable"),
@@ -762,7 +881,7 @@ def test_the_odd_one_of_sisters_is_told_in_one_line(
 @pytest.mark.parametrize(
     ("changes", "ids"),
     [
-        ({"sm_clock_hz": 1.2e9}, {"devices.low_clock"}),
+        ({"sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9}, {"devices.low_clock"}),
         ({"power_limit_w": 350.0, "power_w": 200.0}, {"devices.power_limit"}),
         (
             {
@@ -774,7 +893,7 @@ def test_the_odd_one_of_sisters_is_told_in_one_line(
             {"devices.power_limit"},
         ),
         (
-            {"application_sm_clock_hz": 1e9, "default_application_sm_clock_hz": 1.98e9},
+            {"application_sm_clock_hz": 1e9, "default_application_sm_clock_hz": 1.98e9, "sm_clock_hz": 1e9},
             {"devices.application_clocks"},
         ),
         (
@@ -892,3 +1011,174 @@ def test_mig_is_not_blamed_where_no_card_is_in_that_mode(mig: Mig | None) -> Non
         one for one in judge(replace(node(), driver=driver, devices=(*cards, CPU))) if one.id == "devices.libcuda"
     ]
     assert "MIG" not in found.message and "CUDA finds no device" in found.message
+
+
+# --- judged where it is read ------------------------------------------------------------------------------------------
+
+EXCLUSIVE = {"compute_mode": "exclusive_process"}
+HELD_BY = Process(4711, "compute", "python3")
+BUSY_ALONE: dict[str, Any] = {"processes": (), "changes": Changes(2.1, utilization_before_percent=100.0)}
+NO_RPM = {"fan_percent": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("id", "changes", "verdict", "title", "fix"),
+    [
+        # The fan: the reading is the intended speed.
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 83.0}, "fail", "fan at 0 %, 83 °C", FIX["heat"]),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 80.0}, "fail", "fan at 0 %, 80 °C", FIX["heat"]),
+        (
+            "devices.fan",
+            {**NO_RPM, "temperature_celsius": 60.0, "clock_reasons": ClockReasons(0, ("sw_thermal_slowdown",))},
+            "fail",
+            "fan at 0 %, 60 °C",
+            FIX["heat"],
+        ),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0}, None, "", ""),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0, "changes": Changes(5.0)}, "info", "fan at 0 %", ""),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0, "changes": Changes(2.0)}, None, "", ""),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 58.0, "changes": Changes(60.0)}, None, "", ""),
+        ("devices.fan", {"fan_percent": None, "temperature_celsius": 83.0}, None, "", ""),
+        ("devices.fan", {"fan_percent": 30.0, "temperature_celsius": 83.0}, None, "", ""),
+        # Exclusive mode.
+        (
+            "devices.compute_mode",
+            {**EXCLUSIVE, "processes": (HELD_BY,)},
+            "warn",
+            "in exclusive use",
+            "wait for PID 4711 to end",
+        ),
+        ("devices.compute_mode", {**EXCLUSIVE, "processes": ()}, None, "", ""),
+        ("devices.compute_mode", {**EXCLUSIVE, "processes": None}, None, "", ""),
+        (
+            "devices.compute_mode",
+            {**EXCLUSIVE, "processes": (HELD_BY, Process(12, "compute", "nvidia-cuda-mps-server"))},
+            None,
+            "",
+            "",
+        ),
+        ("devices.compute_mode", {"processes": (HELD_BY,)}, None, "", ""),
+        # MIG.
+        ("devices.mig_pending", {"mig": Mig(False, True)}, "warn", "MIG will be on", "end its programs and stop"),
+        ("devices.mig_pending", {"mig": Mig(True, False, ("MIG-1",))}, "warn", "MIG will be off", "end its programs"),
+        ("devices.mig_pending", {"mig": Mig(False, False)}, None, "", ""),
+        # Work without a process.
+        ("devices.busy_alone", BUSY_ALONE, "warn", "100 % busy without a process", "sudo fuser"),
+        ("devices.busy_alone", {**BUSY_ALONE, "processes": (HELD_BY,)}, None, "", ""),
+        ("devices.busy_alone", {**BUSY_ALONE, "processes": None}, None, "", ""),
+        ("devices.busy_alone", {**BUSY_ALONE, "changes": None}, None, "", ""),
+        ("devices.busy_alone", {**BUSY_ALONE, "changes": Changes(2.1, utilization_before_percent=40.0)}, None, "", ""),
+        ("devices.busy_alone", {**BUSY_ALONE, "changes": Changes(1.0, utilization_before_percent=100.0)}, None, "", ""),
+        # Corrected errors.
+        ("devices.ecc", {"ecc": Ecc(True, 200_000, 0, 0, 0)}, "info", "200000 corrected memory errors", ""),
+        ("devices.ecc", {"ecc": Ecc(True, 200_000, 1, 0, 0)}, "fail", "1 uncorrected memory error", ""),
+    ],
+)
+def test_what_is_judged_where_it_is_read(
+    id: str, changes: dict[str, Any], verdict: str | None, title: str, fix: str
+) -> None:
+    found = [one for one in judge(node(card(3, **changes))) if one.id == id and "cuda:3" in one.message]
+    found = [one for one in found if one.verdict != "pass"]
+    assert [one.verdict for one in found] == ([verdict] if verdict else [])
+    for one in found:
+        assert one.title.startswith(title) and (one.fix or "").startswith(fix)
+
+
+def test_a_fan_beside_one_that_turns_on_a_card_that_is_no_warmer() -> None:
+    def fans(others: float) -> list[str]:
+        still = card(3, fan_percent=0.0, temperature_celsius=72.0)
+        facts = node(still, *(card(n, fan_percent=60.0, temperature_celsius=others) for n in range(3)))
+        return [one.verdict for one in judge(facts) if one.id == "devices.fan"]
+
+    assert fans(70.0) == ["info"] and fans(79.0) == []
+
+
+def test_work_without_a_process_is_not_judged_in_a_container() -> None:
+    facts = replace(node(card(3, **BUSY_ALONE)), host=Host(system="Linux", container="docker"))
+    assert [one for one in judge(facts) if one.id == "devices.busy_alone"] == []
+
+
+GIB = 2**30
+ALIKE: dict[str, Any] = {
+    "memory_total_bytes": 80 * GIB,
+    "bar1_total_bytes": 128 * GIB,
+    "persistence_mode": True,
+    "vbios_version": "96.00.74.00.01",
+}
+
+
+@pytest.mark.parametrize(
+    ("odd", "verdict", "title", "fix"),
+    [
+        ({"memory_total_bytes": 70 * GIB}, "warn", "memory 70 GiB, 80 GiB on most", "drain the node"),
+        ({"bar1_total_bytes": GIB // 4}, "warn", "BAR1 256 MiB, 128 GiB on most", "switch on Above 4G"),
+        (
+            {"persistence_mode": False},
+            "warn",
+            "persistence mode off, on on most",
+            "sudo nvidia-smi -i 0000:41:00.0 -pm 1",
+        ),
+        ({"vbios_version": "96.00.99"}, "info", "VBIOS 96.00.99", ""),
+        ({"memory_total_bytes": 80 * GIB - 2**20}, None, "", ""),
+        ({"memory_total_bytes": 90 * GIB}, None, "", ""),
+        ({"memory_total_bytes": None}, None, "", ""),
+        # ECC takes some of the memory: its own check says so.
+        ({"memory_total_bytes": 70 * GIB, "ecc": Ecc(False)}, None, "", ""),
+        # Another product, or one divided.
+        ({"memory_total_bytes": 40 * GIB, "name": "NVIDIA A100"}, None, "", ""),
+        ({"bar1_total_bytes": GIB, "mig": Mig(True, True, ("MIG-1",))}, None, "", ""),
+    ],
+)
+def test_one_of_several_alike(odd: dict[str, Any], verdict: str | None, title: str, fix: str) -> None:
+    facts = node(*(card(n, **{**ALIKE, **(odd if n == 3 else {})}) for n in range(8)))
+    found = [one for one in judge(facts) if one.id == "devices.odd_one"]
+    assert [one.verdict for one in found] == ([verdict] if verdict else [])
+    assert all(one.title.startswith(title) and (one.fix or "").startswith(fix) for one in found)
+    # Of two nobody knows which is the odd one.
+    two = replace(facts, devices=(*facts.devices[2:4], CPU))
+    assert [one for one in judge(two) if one.id == "devices.odd_one"] == []
+
+
+@pytest.mark.parametrize(
+    ("state", "words", "fix"),
+    [
+        ("not started", "NVML: not started on 8 of 8 GPUs", "sudo systemctl restart nvidia-fabricmanager"),
+        ("in progress", "NVML: in progress on 8 of 8 GPUs", "wait a minute"),
+    ],
+)
+def test_the_fabrics_state_is_evidence_for_802(state: str, words: str, fix: str) -> None:
+    driver = Driver(nvml_code=0, cuinit_code=802, cuinit_error="CUDA_ERROR_SYSTEM_NOT_READY")
+    cards = [card(n, fabric=Fabric(state), id=None, cuda_index=None) for n in range(8)]
+    (found,) = [
+        one for one in judge(replace(node(), driver=driver, devices=(*cards, CPU))) if one.id == "devices.libcuda"
+    ]
+    assert words in found.message and (found.fix or "").startswith(fix)
+    ready = [card(n, id=None, cuda_index=None) for n in range(8)]
+    (found,) = [
+        one for one in judge(replace(node(), driver=driver, devices=(*ready, CPU))) if one.id == "devices.libcuda"
+    ]
+    assert "NVML:" not in found.message
+
+
+@pytest.mark.parametrize(
+    ("mask", "shown", "found"),
+    [
+        ("0,9,1", 1, ["CUDA_VISIBLE_DEVICES=0,9,1: '9' shows nothing: 8 GPUs exist, counted from 0; CUDA shows 1"]),
+        (
+            "0,GPU-none",
+            1,
+            ["CUDA_VISIBLE_DEVICES=0,GPU-none: 'GPU-none' shows nothing: no GPU has this UUID; CUDA shows 1"],
+        ),
+        ("0,1", 2, []),
+        ("0,-1", 1, []),
+        ("0,", 1, []),
+    ],
+)
+def test_a_mask_that_names_a_gpu_that_does_not_exist(mask: str, shown: int, found: list[str]) -> None:
+    cards = [card(n) if n < shown else card(n, id=None, cuda_index=None, state="hidden") for n in range(8)]
+    facts = replace(node(), devices=(*cards, CPU), environment={"CUDA_VISIBLE_DEVICES": mask})
+    assert [one.message for one in judge(facts) if one.id == "mask.shows_fewer"] == found
+    none = replace(facts, environment={"CUDA_VISIBLE_DEVICES": "9"})
+    hidden = replace(none, devices=(*(replace(one, id=None, cuda_index=None, state="hidden") for one in cards), CPU))
+    (all_hidden,) = [one for one in judge(hidden) if one.id == "devices.hidden"]
+    assert all_hidden.message == "CUDA_VISIBLE_DEVICES=9: '9' shows nothing: 8 GPUs exist, counted from 0"

@@ -20,7 +20,19 @@ from gpucheck.machine import inventory
 from gpucheck.machine.driver_reads import NvmlDoor
 from gpucheck.render import text
 from gpucheck.report.events import Judged, Notice, Progress, Recorder, Started
-from gpucheck.report.facts import Device, Driver, Ecc, Fabric, Facts, Host, Mig, Process, RemappedRows, TorchBuild
+from gpucheck.report.facts import (
+    Device,
+    Driver,
+    Ecc,
+    Fabric,
+    Facts,
+    Host,
+    Mig,
+    Process,
+    RemappedRows,
+    TorchBuild,
+    XidError,
+)
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Collector, exit_code
 
@@ -122,8 +134,10 @@ def test_uncorrected_errors_since_the_driver_was_loaded_fail(count: int, title: 
     assert (finding.id, finding.verdict, finding.title) == ("devices.ecc", "fail", title)
 
 
-def test_errors_of_the_past_and_corrected_ones_are_no_verdict() -> None:
-    assert not_passed(with_card(ecc=Ecc(True, 500, 0, 900, 9))) == []
+def test_errors_of_the_past_are_no_verdict_and_corrected_ones_a_remark() -> None:
+    assert not_passed(with_card(ecc=Ecc(True, 0, 0, 900, 9))) == []
+    (found,) = not_passed(with_card(ecc=Ecc(True, 500, 0, 900, 9)))
+    assert (found.verdict, found.title) == ("info", "500 corrected memory errors")
 
 
 def test_a_lost_card_fails_and_its_address_is_found_by_elimination() -> None:
@@ -463,6 +477,44 @@ def test_a_card_on_the_bus_that_the_driver_does_not_list_warns_outside_container
     assert finding.title == "1 NVIDIA device on the PCI bus missing from the driver"
     assert finding.evidence == {"pci_addresses": ["0000:81:00.0"]}
     assert not_passed(replace(HEALTHY, host=replace(host, container="docker"))) == []
+
+
+RM_INIT = "NVRM: GPU 0000:81:00.0: RmInitAdapter failed! (0x62:0x65:1792)"
+
+
+@pytest.mark.parametrize(
+    ("reason", "changes", "verdict", "fix"),
+    [
+        (RM_INIT, {}, "fail", "drain and power-cycle the node"),
+        ("NVRM: Cannot initialize GSP firmware RM", {}, "fail", "drain and power-cycle the node"),
+        ("NVRM: GPU does not have the necessary power cables connected.", {}, "fail", "shut down the node and connect"),
+        ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:", {}, "fail", "switch on Above 4G"),
+        ("NVRM: requires use of the NVIDIA open kernel modules", {}, "fail", "install the open kernel module"),
+        # A display's old GPU beside the one that computes is no fault of the node.
+        ("NVRM: installed in this system is not supported by the", {}, "warn", "install a driver that supports"),
+        # A job does not see the GPUs that others have.
+        (RM_INIT, {"environment": {"CUDA_VISIBLE_DEVICES": "0"}}, "inconclusive", "drain and power-cycle the node"),
+    ],
+)
+def test_one_gpu_of_several_that_does_not_start(reason: str, changes: dict[str, Any], verdict: str, fix: str) -> None:
+    host = replace(
+        HOST,
+        nvidia_pci_addresses=("0000:41:00.0", "0000:81:00.0"),
+        nvidia_pci_drivers={"0000:41:00.0": "nvidia", "0000:81:00.0": "nvidia"},
+    )
+    driver = replace(DRIVER, not_started={"0000:81:00.0": reason})
+    (found,) = not_passed(replace(HEALTHY, host=host, driver=driver, **changes))
+    assert (found.id, found.verdict, found.title) == ("devices.unlisted", verdict, "1 of 2 GPUs did not start")
+    assert found.message == f"0000:81:00.0: {reason}" and (found.fix or "").startswith(fix)
+    # One that was started since, or belongs to a virtual machine.
+    started = replace(driver, not_started={"0000:41:00.0": reason})
+    assert [one.verdict for one in not_passed(replace(HEALTHY, driver=started))] == []
+    guest = replace(host, nvidia_pci_drivers={"0000:81:00.0": "vfio-pci"})
+    assert not_passed(replace(HEALTHY, host=guest, driver=driver)) == []
+    # What its Xid 79 says already.
+    lost = replace(driver, xids=(XidError(79, "0000:81:00.0"),))
+    both = [(one.id, one.verdict) for one in not_passed(replace(HEALTHY, host=host, driver=lost))]
+    assert ("log.xid", "fail") in both and ("devices.unlisted", "fail") not in both
     # A driver that took the card failed on it, or its settings leave it out; that it lists none at all is no setting.
     taken = replace(host, nvidia_pci_drivers={"0000:81:00.0": "nvidia"})
     assert [one.verdict for one in not_passed(replace(HEALTHY, host=taken))] == ["inconclusive"]
@@ -687,24 +739,29 @@ def held(hidden: str | None = None, host: Host = HOST, **changes: object) -> lis
 @pytest.mark.parametrize(
     ("holders", "hidden", "message", "fix"),
     [
-        ((Process(4711, "node", "python3"),), None, "python3 (PID 4711) has /dev/nvidia3 open", "ps -o pid,user"),
+        (
+            (Process(4711, "node", "python3"),),
+            None,
+            "python3 (PID 4711) may hold it: it has /dev/nvidia3 open",
+            "ps -o pid,user",
+        ),
         (
             (Process(1, "node", "a"), Process(2, "node"), Process(3, "node", "c"), Process(4, "node", "d")),
             None,
-            "a (PID 1), a process (PID 2), and 2 more have /dev/nvidia3 open",
+            "a (PID 1), a process (PID 2), and 2 more may hold it: they have /dev/nvidia3 open",
             "ps -o pid,user,lstart,cmd -p 1,2,3,4; end it if it is yours: kill 1 2 3 4",
         ),
         (
             (),
             "9 processes of other users",
-            "9 processes of other users cannot be inspected",
+            "unknown: 9 processes of other users cannot be inspected",
             "sudo fuser -v /dev/nvidia3",
         ),
         (
             (Process(7, "zombie", "python3"),),
             None,
-            "python3 (PID 7) ended and is not yet gone (zombie)",
-            "ps -o ppid= -p 7",
+            "python3 (PID 7) may hold it: it ended, but threads of it are alive",
+            "ps -L -o pid,lwp,stat,wchan -p 7",
         ),
         ((), None, "no process here has its device node open", "docker ps, crictl ps"),
     ],
@@ -730,13 +787,22 @@ def test_memory_that_no_process_is_seen_to_hold(
         ({"memory_used_bytes": 4 * GIB}, HOST),
         ({"memory_source": "nvml v1"}, HOST),
         ({"integrated": True}, HOST),
-        ({}, replace(HOST, container="docker")),
+        # Its own processes, which NVML does not list to a container.
+        ({"node_holders": (Process(7, "node", "python3"),)}, replace(HOST, container="docker")),
         ({}, replace(HOST, wsl=True)),
         ({}, replace(HOST, system="Windows")),
     ],
 )
 def test_what_processes_hold_or_may_hold_unseen_is_no_orphan(changes: dict[str, Any], host: Host) -> None:
     assert held(host=host, **changes) == []
+
+
+def test_memory_that_other_containers_hold_and_memory_of_mps_or_the_driver() -> None:
+    (found,) = held(host=replace(HOST, container="docker"))
+    assert "another container or the host holds it" in found.message and (found.fix or "").startswith("on the host:")
+    (found,) = held()
+    fix = found.fix or ""
+    assert fix.index("docker ps") < fix.index("nvidia-cuda-mps-control") < fix.index("nvidia-smi --gpu-reset")
 
 
 def test_the_reading_asks_who_holds_much_memory_and_keeps_their_names_to_itself(
@@ -748,13 +814,21 @@ def test_the_reading_asks_who_holds_much_memory_and_keeps_their_names_to_itself(
     (tmp_path / "root/proc/7/fd/5").symlink_to("/dev/nvidia0")
     (tmp_path / "root/proc/7/comm").write_text("python3\n")
     (tmp_path / "root/proc/7/status").write_text("Name:\tpython3\nState:\tS (sleeping)\n")
-    (tmp_path / "root/proc/8").mkdir()
-    (tmp_path / "root/proc/8/status").write_text("Name:\tx\nState:\tZ (zombie)\n")
+    # One that ended, one of which a thread is alive, and one that watches.
+    for pid, thread in ((8, None), (9, 10)):
+        (tmp_path / f"root/proc/{pid}").mkdir()
+        (tmp_path / f"root/proc/{pid}/status").write_text("Name:\tx\nState:\tZ (zombie)\n")
+        if thread is not None:
+            (tmp_path / f"root/proc/{pid}/task/{thread}/fd").mkdir(parents=True)
+            (tmp_path / f"root/proc/{pid}/task/{thread}/fd/3").symlink_to("/dev/nvidia0")
+    (tmp_path / "root/proc/11/fd").mkdir(parents=True)
+    (tmp_path / "root/proc/11/fd/3").symlink_to("/dev/nvidia0")
+    (tmp_path / "root/proc/11/comm").write_text("nvidia-persiste\n")
     facts = inventory.read(root=tmp_path / "root")
     cards = facts.devices[:3]
     assert [one.memory_of_processes_bytes for one in cards] == [0, 59 * GIB, None]
     assert [one.processes for one in cards] == [None] * 3
-    assert cards[0].node_holders == (Process(7, "node", "python3"), Process(8, "zombie"))
+    assert cards[0].node_holders == (Process(7, "node", "python3"), Process(9, "zombie"))
     assert "/devices/0/node_holders" not in facts.unknown
     assert [one.node_holders for one in cards[1:]] == [None, None]
     assert [one.id for one in not_passed(facts) if one.verdict == "warn" and one.id != "devices.libcuda"] == [

@@ -128,11 +128,18 @@ def test_what_versions_suggest_is_no_failure_before_torch_has_answered() -> None
         )
 
 
-def test_a_driver_that_was_given_less_than_it_may_take_is_undecided() -> None:
-    driver = replace(FACTS.driver, nvml_code=None, nvml_error="NVML did not answer within 8 s")  # type: ignore[type-var]
+def test_a_driver_that_hangs_is_a_failure_and_one_that_starts_slowly_is_not() -> None:
+    driver = replace(FACTS.driver, nvml_code=None, nvml_error="NVML did not answer within 29 s")  # type: ignore[type-var]
     evidence = Evidence(machine(driver=driver, host=Host(system="Linux", nvidia_pci_addresses=("0000:01:00.0",))))
-    assert reported(evidence, is_early=True).summary.exit == errors.UNDECIDED
-    assert shown(reported(evidence, is_early=True), 80)[0].startswith("? the driver has not answered yet")
+    assert shown(reported(evidence), 80)[0] == "✗ torch cannot use the GPU: NVML does not answer"
+    slow = replace(FACTS.driver, nvml_start_s=20.0)  # type: ignore[type-var]
+    host = Host(system="Linux")
+    for off, expected in ((False, ["warn"]), (True, []), (None, [])):
+        facts = machine(*(idle(index, persistence_mode=off) for index in range(8)), driver=slow, host=host)
+        report = reported(Evidence(facts, torch=WORKS))
+        found = [one for one in report.findings if one.id == "devices.persistence"]
+        assert [one.verdict for one in found] == expected and report.summary.exit == errors.OK
+        assert all(one.title == "NVML took 20.0 s to start" and "nvidia-smi -pm 1" in (one.fix or "") for one in found)
 
 
 def test_a_machine_without_a_gpu_is_no_failure_whatever_its_torch() -> None:

@@ -34,6 +34,7 @@ from gpucheck.doctor.command import why_not
 from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.machine.stack import KernelRun
 from gpucheck.report.facts import (
+    Changes,
     ClockReasons,
     Ecc,
     Link,
@@ -389,6 +390,27 @@ CASES: list[tuple[str, Evidence, str]] = [
         "log.xid",
         with_stack(log=("4,1,2,-;NVRM: Xid (PCI:0000:3b:00): 48, pid=77, DBE", "NVRM: Xid (PCI:0000:3b:00): 13, x")),
         "0000:3b:00.0: Xid 48, ",
+    ),
+    (
+        "devices.busy_alone",
+        with_cards(busy(0, processes=(), changes=Changes(2.1, utilization_before_percent=100.0))),
+        "cuda:0: in two readings 2.1",
+    ),
+    (
+        "devices.fan",
+        with_cards(card(0, fan_percent=0.0, temperature_celsius=83.0, slowdown_celsius=90.0)),
+        "cuda:0: the GPU slows down at 90 °C",
+    ),
+    ("devices.mig_pending", with_cards(card(0, mig=Mig(False, True))), "cuda:0: the change waits for a reset"),
+    (
+        "devices.odd_one",
+        with_cards(card(0, memory_total_bytes=131 * GIB), *map(card, (1, 2, 3))),
+        "cuda:0: other GPUs of the same name",
+    ),
+    (
+        "log.sxid",
+        with_stack(log=("nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 22003, Fatal, Link 04 Minion Halt",)),
+        "SXid 22003, NVSwitch 0000:c3:00.0: Link 04 Minion Halt, fatal to the whole fabric",
     ),
     (
         "log.unreadable",

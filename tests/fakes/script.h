@@ -40,6 +40,10 @@ static int say(int device, const char *key, const char *fallback, char *into, si
     snprintf(own, sizeof own, "%d.%s", device, key);
     if (!(device >= 0 && look_up(own, into, room)) && !look_up(key, into, room)) snprintf(into, room, "%s", fallback);
     if (!strcmp(into, "hang")) for (;;) pause();
+    if (!strcmp(into, "slow")) {
+        sleep(2);
+        snprintf(into, room, "%s", fallback);
+    }
     if (!strcmp(into, "crash")) raise(SIGSEGV);
     return into[0] == '!' ? atoi(into + 1) : 0;
 }

@@ -133,7 +133,9 @@ def test_a_name_that_moves_the_cursor_is_written_out(tmp_path: Path) -> None:
         assert host.process_name(os.getpid()) == "a\\x1b[2Jb"
     finally:
         own.write_text(before)
-    write(tmp_path, {"proc/7/comm": "a\x1b[2Jb\n", "proc/7/status": "State:\tZ (zombie)\n"})
+    write(tmp_path, {"proc/7/comm": "a\x1b[2Jb\n", "proc/7/status": "State:\tS (sleeping)\n"})
+    (tmp_path / "proc/7/fd").mkdir()
+    (tmp_path / "proc/7/fd/3").symlink_to("/dev/nvidia0")
     found, _ = host.node_holders(["/dev/nvidia0"], tmp_path)
     assert [one.name for one in found["/dev/nvidia0"]] == ["a\\x1b[2Jb"]
 

@@ -718,12 +718,70 @@ def test_an_nvml_that_counts_no_devices_says_why(fake_driver: Fake) -> None:
     assert (reading.driver_version, reading.devices) == ("580.95.05", ())
 
 
+@pytest.mark.parametrize(
+    ("script", "pids"),
+    [
+        ("compute_mode=3\nprocesses=7:100\n", [7]),
+        ("compute_mode=3\nprocesses=\n", []),
+        ("utilization=100\nprocesses=\n", []),
+        # Who is at work is told only where it is asked for.
+        ("utilization=100\nprocesses=7:100\n", None),
+        ("utilization=99\nprocesses=\n", None),
+        ("compute_mode=0\nprocesses=7:100\n", None),
+    ],
+)
+def test_who_has_a_card_alone_and_that_nobody_is_on_a_busy_one_is_read(
+    fake_driver: Fake, script: str, pids: list[int] | None
+) -> None:
+    fake_driver(f"nvml.count=1\n{script}")
+    with NvmlDoor(30.0) as door:
+        door.ask()
+        (row,) = door.reading().devices
+    processes = row.device.processes
+    assert (None if processes is None else [one.pid for one in processes]) == pids
+
+
 def test_a_driver_has_time_to_bring_up_each_card(tmp_path: Path) -> None:
     assert door_timeout_s(tmp_path) == 5.0
     (tmp_path / "dev").mkdir()
     for name in ("nvidia0", "nvidia1", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia-modeset"):
         (tmp_path / "dev" / name).touch()
     assert door_timeout_s(tmp_path) == 14.0
+    # Nodes are made for some of those on the bus.
+    for index in range(8):
+        folder = tmp_path / f"sys/bus/pci/devices/0000:{index}1:00.0"
+        folder.mkdir(parents=True)
+        (folder / "vendor").write_text("0x10de\n")
+        (folder / "class").write_text("0x030200\n" if index else "0x068000\n")
+    assert door_timeout_s(tmp_path) == 5.0 + 7 * 3.0
+
+
+def test_a_driver_that_starts_its_cards_first_is_waited_for_and_that_is_said(
+    fake_driver: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_reads, "ANSWER_S", 0.5)
+    monkeypatch.setattr(driver_reads, "door_timeout_s", lambda: 60.0)
+    fake_driver("nvml.init=slow\nnvml.count=2\n")
+    told: list[str] = []
+    with NvmlDoor(waiting=told.append) as door:
+        door.ask()
+        reading = door.reading()
+    assert (reading.code, reading.error, len(reading.devices)) == (0, None, 2) and (reading.start_s or 0) > 1.0
+    assert [text.rpartition(":")[0] for text in told] == ["NVML has not answered within 0.5 s; waiting up to 60 s"]
+
+
+def test_a_card_that_hangs_after_the_start_is_not_waited_for_as_a_start(
+    fake_driver: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_reads, "ANSWER_S", 2.0)
+    monkeypatch.setattr(driver_reads, "START_OF_A_CARD_S", 0.0)
+    monkeypatch.setattr(driver_reads, "door_timeout_s", lambda: 600.0)
+    fake_driver("1.power=hang\n")
+    told: list[str] = []
+    with NvmlDoor(waiting=told.append) as door:
+        door.ask()
+        assert door.reading().error == "NVML did not answer within 2 s"
+    assert told == []
 
 
 def test_a_start_that_hangs_is_bounded(fake_driver: Fake) -> None:

@@ -490,6 +490,13 @@ def test_nvml_answers_for_a_gpu_that_torch_cannot_use(monkeypatch: pytest.Monkey
     )
 
 
+def test_memory_that_no_visible_process_holds_is_said_as_devices_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = answered(monkeypatch, "auto", by_nvml(0, processes=(), memory_of_processes_bytes=0, node_holders=()))
+    (found,) = [one for one in report.findings if one.id == "devices.unclaimed_memory"]
+    assert (found.verdict, found.title) == ("warn", "70 GiB held by no visible process")
+    assert any("70 GiB held by no visible process" in line for line in shown(text.blocks(report)))
+
+
 @pytest.mark.parametrize(
     ("why", "code"),
     [("CUDA error: an illegal memory access was encountered", 1), ("Torch not compiled with CUDA enabled", 0)],

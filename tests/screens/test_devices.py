@@ -518,9 +518,9 @@ def test_lines_of_many_cards_that_are_alike_fold_into_one() -> None:
     lost = (card(n, state="lost", state_since=None) for n in range(8))
     lines = [line for line in shown(text.blocks(eight(*lost))) if line.startswith("✗")]
     assert lines == ["✗ cuda:0 to cuda:7  lost: off the PCI bus or not answering"]
-    clocks = (card(n, sm_clock_hz=1.2e9) for n in range(8))
+    clocks = (card(n, sm_clock_hz=1.2e9, default_application_sm_clock_hz=1.98e9) for n in range(8))
     (line,) = [line for line in shown(text.blocks(eight(*clocks))) if line.startswith("!")]
-    assert line.startswith("! cuda:0 to cuda:7  clock 1200 of 1980 MHz: 100 % busy; ")
+    assert line.startswith("! cuda:0 to cuda:7  clock 1200 of 1980 MHz: its default is 1980 MHz; 100 % busy; ")
 
 
 def test_of_gpus_with_one_uuid_the_faulty_one_is_named(fake_driver: Fake) -> None:

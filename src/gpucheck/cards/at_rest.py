@@ -8,20 +8,33 @@ where NVML does not report the figure.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpucheck import units, xid
-from gpucheck.cards.card import NOT_READ, Said, address_of, addresses_not_listed, is_dead, is_nameless, pointer
+from gpucheck.cards.card import (
+    NOT_READ,
+    POWER_CABLES,
+    Said,
+    address_of,
+    addresses_not_listed,
+    is_dead,
+    is_nameless,
+    pointer,
+)
 from gpucheck.machine.driver_reads import NOT_ANSWERING
-from gpucheck.machine.inventory import NO_GPU, NOT_ASKED, unclaimed_bytes
+from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, NO_GPU, NOT_ASKED, unclaimed_bytes
 from gpucheck.machine.kernel_driver import RECOVERY
 from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.messages import FIX
 from gpucheck.naming import few
+from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, Host, Process, XidError
 from gpucheck.report.finding import Finding, Verdict
 
-XIDS = "log.xid"
+XIDS, SXIDS = "log.xid", "log.sxid"
+# An NVSwitch's link that lost its partner.
+LINK_DOWN = 20034
 # The driver's own words for what would bring a card back: title and fix of each; nvmlDeviceGpuRecoveryAction_t of
 # nvml.h.
 ACTIONS = {
@@ -38,7 +51,6 @@ ACTIONS = {
 }
 RESET, DRAIN_AND_RESET = ACTIONS["gpu_reset"][1], ACTIONS["drain_and_reset"][1]
 REPLACE = "drain the node and replace the GPU"
-POWER_CABLES = "shut down the node and connect all power cables of the GPU"
 _LINKED = "drain the node, then reset all GPUs that NVLink joins (nvidia-smi nvlink -e shows the link)"
 # The command for NVIDIA's action, and for numbers that need another.
 _FIXES = {
@@ -154,6 +166,42 @@ def elsewhere(facts: Facts) -> list[Finding]:
         fix = None if told.fix is None else told.fix.format(card=address)
         found.append(Finding(XIDS, verdict, told.title, message, told.evidence, fix))
     return found
+
+
+def switches(facts: Facts) -> list[Finding]:
+    """SXid errors of NVSwitches, a finding for each of them; no more than a remark where a lost GPU is the cause."""
+    lost = next((one.pci_address for one in facts.xids or () if one.number == 79 and not one.is_past), None)
+    errors = facts.driver.sxids or () if facts.driver is not None else ()
+    found = []
+    for address in dict.fromkeys(one.pci_address for one in errors):
+        rated = sorted(
+            ((_of_switch(one, facts, lost), one) for one in errors if one.pci_address == address),
+            key=lambda pair: _BY_GRAVITY.index(pair[0].verdict),
+        )
+        (meaning, worst), others = rated[0], [one for rate, one in rated[1:] if rate.verdict != "info"]
+        parts = (
+            ", ".join(part for part in (worst.text, meaning.what) if part),
+            f"last at {worst.at.replace('T', ' ').replace('Z', ' UTC')}" if worst.at else "",
+            f"{worst.count} times" if worst.count > 1 else "",
+            f"also SXid {', '.join(str(one.number) for one in others)}" if others else "",
+            "before the NVSwitch was set up again" if worst.is_past else "",
+        )
+        rows = [to_json(one) for _, one in rated]
+        message = f"NVSwitch {address}: {'; '.join(part for part in parts if part)}"
+        fix = None if meaning.verdict == "info" else meaning.fix
+        found.append(Finding(SXIDS, meaning.verdict, f"SXid {worst.number}", message, {"sxids": rows}, fix))
+    return found
+
+
+def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
+    """The meaning of one SXid here: past, brought about by a lost GPU, or of other GPUs than this container's."""
+    meaning = xid.sxid(error.number, error.is_fatal)
+    if error.number == LINK_DOWN and lost is not None:
+        return replace(meaning, what=f"because GPU {lost} fell off the bus (Xid 79)", verdict="info")
+    if error.is_past:
+        return replace(meaning, verdict="info")
+    of_others = (facts.host or Host()).container and error.number not in xid.FATAL_TO_ALL
+    return replace(meaning, verdict="warn") if of_others and meaning.verdict == "fail" else meaning
 
 
 def log_unread(facts: Facts) -> Finding | None:
@@ -420,31 +468,61 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
     if not left:
         return None
     node = f"/dev/nvidia{device.nvml_index if device.minor_number is None else device.minor_number}"
-    holders = [one for one in device.node_holders or () if one.kind == "node"]
-    zombies = [one for one in device.node_holders or () if one.kind == "zombie"]
+    holders = device.node_holders or ()
     hidden = facts.unknown.get(f"{pointer(device, facts)}node_holders") if device.node_holders is not None else None
     evidence = {
         "unclaimed_bytes": left,
         "used_bytes": device.memory_used_bytes,
         "of_processes_bytes": device.memory_of_processes_bytes,
         "holders": [one.pid for one in holders],
-        "zombies": [one.pid for one in zombies],
+        "zombies": [one.pid for one in holders if one.kind == "zombie"],
     }
     title = f"{units.capacity(left)} held by no visible process"
-    if holders:
+    within = (facts.host or Host()).container is not None
+    ending = [one for one in holders if one.kind == "zombie"]
+    if within and holders:
+        # NVML does not list this container's own processes to it.
+        return None
+    if ending:
+        message = f"{_named(ending)} may hold it: it ended, but threads of it are alive and have {node} open"
+        fix = f"ps -L -o pid,lwp,stat,wchan -p {ending[0].pid} shows what they wait for; if they stay, {RESET}"
+    elif holders:
         pids = " ".join(str(one.pid) for one in holders)
-        message = f"{_named(holders)} has {node} open" if len(holders) == 1 else f"{_named(holders)} have {node} open"
+        message = f"{_named(holders)} may hold it: {'it has' if len(holders) == 1 else 'they have'} {node} open"
         fix = f"ps -o pid,user,lstart,cmd -p {pids.replace(' ', ',')}; end it if it is yours: kill {pids}"
     elif hidden:
-        message = f"{hidden} cannot be inspected"
+        message = f"unknown: {hidden} cannot be inspected"
         fix = f"sudo fuser -v {node}"
-    elif zombies:
-        message = f"{_named(zombies)} ended and is not yet gone (zombie)"
-        fix = f"ps -o ppid= -p {zombies[0].pid} shows its parent: end the parent; else {RESET}"
+    elif within:
+        message = "no process in this container has its device node open: another container or the host holds it"
+        fix = "on the host: nvidia-smi, docker ps, crictl ps"
     else:
-        message = "no process here has its device node open: another container, or memory that the driver did not free"
-        fix = f"docker ps, crictl ps; if no container has the GPU, {DRAIN_AND_RESET}"
+        message = "no process here has its device node open: another container, MPS, or memory that was not freed"
+        fix = (
+            "docker ps, crictl ps; MPS: echo get_server_list | nvidia-cuda-mps-control; if neither uses the GPU, "
+            f"{DRAIN_AND_RESET}"
+        )
     return Said("warn", title, message, fix, evidence)
+
+
+def busy_alone(device: Device, facts: Facts) -> Said | None:
+    """A card that is fully busy in two readings, with no process on it; a container does not see its host's."""
+    host, grown = facts.host or Host(), device.changes
+    if (device.utilization_percent or 0) < 100 or device.processes != () or host.container or host.system != "Linux":
+        return None
+    # With a hidden process, or the scrubbing of its memory at the driver's start, it looks the same for a moment.
+    if (
+        host.wsl
+        or grown is None
+        or (grown.utilization_before_percent or 0) < 100
+        or grown.span_s < BETWEEN_UNEXPLAINED_S
+    ):
+        return None
+    fix = f"sudo fuser -v /dev/nvidia*; if nobody uses the GPU, {DRAIN_AND_RESET}"
+    message = f"in two readings {units.duration(grown.span_s)} apart"
+    return Said(
+        "warn", "100 % busy without a process", message, fix, {"utilization_percent": device.utilization_percent}
+    )
 
 
 def _named(processes: Sequence[Process]) -> str:
@@ -460,4 +538,8 @@ def ecc(device: Device, facts: Facts) -> Said | None:
     if count:
         title = f"{count} uncorrected memory error{'s' * (count != 1)}"
         return Said("fail", title, "results since driver load may be wrong", FIX["ecc"], evidence)
+    if device.ecc is not None and (corrected := device.ecc.volatile_corrected):
+        evidence["volatile_corrected"] = corrected
+        title = f"{corrected} corrected memory error{'s' * (corrected != 1)}"
+        return Said("info", title, "since the driver was loaded; NVIDIA publishes no limit", None, evidence)
     return Said("pass", "no uncorrected memory error", evidence=evidence)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gpucheck import links, units
 from gpucheck.cards.at_rest import is_not_read
-from gpucheck.cards.card import LEAST_SISTERS, OLD_S, Said, is_dead, low_clocks, pointer, sisters, usual
+from gpucheck.cards.card import LEAST_SISTERS, OLD_S, Said, is_dead, pointer, sisters, usual
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.messages import FIX
 from gpucheck.report.facts import Device, Facts, Link
@@ -57,8 +57,6 @@ COLD_MARGIN, COLD = 25.0, 50.0
 COSTLY = 0.2
 # A card that others keep busy for all of the time has no reason to run so far below its highest clock.
 WHOLLY_BUSY_PERCENT = 90.0
-# A choice: at one load the clocks of cards that no limit holds are within a few percent.
-SISTERS_SHARE = 0.9
 # A card that draws this little is not held by its power limit, whatever it says.
 FAR_BELOW_LIMIT = 0.5
 AT_LIMIT = 0.98
@@ -246,6 +244,33 @@ def _shares(device: Device) -> dict[str, float]:
     }
 
 
+# Fans of many cards stand still to about 60 °C. From 70 °C on it is worth a remark, and this close to the slowdown a
+# failure.
+WARM, CLOSE_TO_SLOWDOWN, FAN_SPAN_S = 70.0, 10.0, 5.0
+
+
+def fan(device: Device, facts: Facts) -> Said | None:
+    """A fan that is told to stand still on a hot card. The reading is the intended speed; passive cards have none."""
+    now, limit = device.temperature_celsius, device.slowdown_celsius or throttles_at(device)
+    if device.fan_percent != 0 or now is None:
+        return None
+    evidence = {**_live(device), "fan_percent": device.fan_percent}
+    by_heat = any(PROTECTS.get(name) == "heat" for name in _reasons(device))
+    if by_heat or (limit is not None and now >= limit - CLOSE_TO_SLOWDOWN):
+        message = "throttled by heat" if by_heat or limit is None else f"the GPU slows down at {limit:.0f} °C"
+        return Said("fail", f"fan at 0 %, {now:.0f} °C", message, FIX["heat"], evidence)
+    turning = [
+        one.fan_percent
+        for one in sisters(device, facts)
+        if one.fan_percent and one.temperature_celsius is not None and one.temperature_celsius <= now
+    ]
+    lasts = device.changes is not None and device.changes.span_s >= FAN_SPAN_S
+    if now < WARM or not (turning or lasts):
+        return None
+    message = f"beside a GPU of this name with {max(turning):.0f} % that is as cool" if turning else "for 5 s or more"
+    return Said("info", f"fan at 0 %, {now:.0f} °C", message, None, evidence)
+
+
 def hot(device: Device, facts: Facts) -> Said | None:
     """The GPU or its memory has reached one of the card's temperature limits."""
     return _hot_gpu(device) or _hot_memory(device)
@@ -315,14 +340,26 @@ def power_limited(device: Device, facts: Facts) -> Said | None:
     return Said("info", "clock limited by power", message, None, {**_live(device), "cost": cost(device)})
 
 
+def _is_at_applications(device: Device) -> bool:
+    """Return whether the clock stands at the application clock."""
+    now, set_to = device.sm_clock_hz, device.application_sm_clock_hz
+    return now is not None and set_to is not None and abs(now - set_to) <= (1 - AT_HIGHEST) * set_to
+
+
+def is_held_by_applications(device: Device) -> bool:
+    """Return whether application clocks below their default hold the clock."""
+    low = _share(device.application_sm_clock_hz, device.default_application_sm_clock_hz)
+    return low is not None and low < AT_HIGHEST and _is_at_applications(device)
+
+
 def clock_setting(device: Device, facts: Facts) -> Said | None:
     """A setting lowers a working card's clock."""
     found = [what for name, what in SETTINGS.items() if name in _reasons(device)]
-    if not found or work(device) != "busy":
+    if not found or work(device) != "busy" or low_clock(device, facts) is not None:
         return None
     slower = (_share(device.sm_clock_hz, device.max_sm_clock_hz) or 1) < AT_HIGHEST
-    by_applications = slower and "applications_clocks_setting" in _reasons(device)
-    fix = "sudo nvidia-smi -i {card} --reset-applications-clocks" if by_applications else None
+    by_applications = slower and is_held_by_applications(device)
+    fix = RESET_APPLICATIONS if by_applications else None
     set_to, default = device.application_sm_clock_hz, device.default_application_sm_clock_hz
     as_it_came = set_to is not None and default is not None and set_to >= AT_HIGHEST * default
     costly = cost(device) >= COSTLY and not as_it_came
@@ -331,44 +368,80 @@ def clock_setting(device: Device, facts: Facts) -> Said | None:
     return Said("warn" if costly else "info", "clock limited by a setting", message, fix, evidence)
 
 
+# What ends a lock, by the first architecture that can be locked; NVML does not tell whether it is. Application clocks
+# are deprecated, and gone with CUDA 14.
+RESET_APPLICATIONS = "sudo nvidia-smi -i {card} --reset-applications-clocks"
+_UNLOCKS = {
+    "clock": ("7.0", "sudo nvidia-smi -i {card} --reset-gpu-clocks"),
+    "memory clock": ("8.0", "sudo nvidia-smi -i {card} --reset-memory-clocks"),
+}
+
+
 def low_clock(device: Device, facts: Facts) -> Said | None:
-    """A working card far below its highest clocks, with no reason given."""
-    if work(device) != "busy" or set(_reasons(device)) - {"gpu_idle"} or _shares(device):
+    """A working card far below the clocks of its sisters or its default, with no reason given: it may be locked."""
+    # The bit of application clocks tells nothing of a lock, where those are as they came.
+    explained = set(_reasons(device)) - {"gpu_idle", "applications_clocks_setting"}
+    if work(device) != "busy" or explained or _shares(device) or _is_at_applications(device):
         return None
-    pairs = (
-        ("clock", device.sm_clock_hz, device.max_sm_clock_hz),
-        ("memory clock", device.memory_clock_hz, device.max_memory_clock_hz),
-    )
-    # At little work a card that is half busy may do with less.
-    wholly = (device.utilization_percent or 0.0) >= WHOLLY_BUSY_PERCENT
-    low = low_clocks(pairs, 1 - COSTLY if wholly else LOW_CLOCK)
-    beside = ""
-    if wholly and (others := _clock_of_sisters(device, facts)) is not None:
-        beside = f"most other GPUs of the same name run at {others / 1000000.0:.0f} MHz"
-        low = low or [_clock(device)]
+    if "applications_clocks_setting" in _reasons(device) and device.application_sm_clock_hz is None:
+        return None
+    low = []
+    for name, clock in (("clock", "sm_clock_hz"), ("memory clock", "memory_clock_hz")):
+        now, most = getattr(device, clock), getattr(device, f"max_{clock}")
+        reference = _reference(device, clock, facts)
+        if now is not None and reference is not None:
+            usual, beside = reference
+            low.append((name, f"{name} {now / 1e6:.0f} of {(most or usual) / 1e6:.0f} MHz", beside))
     if not low:
         return None
     why = "NVML gives no reason" if device.clock_reasons is not None else "NVML reports no reasons here"
     state = "" if device.performance_state is None else f"performance state P{device.performance_state}"
-    message = _joined(", ".join(low[1:]), beside, _busy(device), _power(device), state, why)
-    fix = "if the clock is locked: sudo nvidia-smi -i {card} --reset-gpu-clocks"
-    return Said("warn", low[0], message, fix, _live(device))
+    can = [name for name, _, _ in low if _is_from(_UNLOCKS[name][0], device)]
+    why += ": it may be locked, which NVML cannot read" if can else ""
+    titles, besides = [title for _, title, _ in low], dict.fromkeys(said for _, _, said in low)
+    message = _joined(", ".join(titles[1:]), *besides, _busy(device), _power(device), state, why)
+    fix = "; ".join(_UNLOCKS[name][1] for name in can) or "nvidia-smi -q -d CLOCK,PERFORMANCE"
+    return Said("warn", titles[0], message, fix, _live(device))
 
 
-def _clock_of_sisters(device: Device, facts: Facts) -> float | None:
-    """The clock of its sisters that work as hard, where it is well above this card's."""
+def _reference(device: Device, clock: str, facts: Facts) -> tuple[float, str] | None:
+    """The clock that this one should have and where that comes from, in words; None where it is not far below."""
+    now, most = getattr(device, clock), getattr(device, f"max_{clock}")
+    # Memory has no boost: its highest clock is its usual one.
+    default = getattr(device, f"default_application_{clock}") or (most if clock == "memory_clock_hz" else None)
+    # At little work a card that is half busy may do with less.
+    wholly = (device.utilization_percent or 0.0) >= WHOLLY_BUSY_PERCENT
+    others = _of_sisters(clock, device, facts) if wholly else None
+    if now is None:
+        return None
+    if others is not None and now <= (1 - COSTLY) * others:
+        return others, f"most other GPUs of the same name run at {others / 1e6:.0f} MHz"
+    if default is not None:
+        share = 1 - COSTLY if wholly else LOW_CLOCK
+        return (default, f"its default is {default / 1e6:.0f} MHz") if now <= share * default else None
+    # The highest clock is a boost that many never reach: half of it, where nothing else tells what is usual.
+    return (most, "") if most is not None and now < LOW_CLOCK * most else None
+
+
+def _is_from(capability: str, device: Device) -> bool:
+    """Return whether the card is of this architecture or newer; also where that is not known."""
+    own = device.compute_capability
+    return own is None or tuple(map(int, own.split("."))) >= tuple(map(int, capability.split(".")))
+
+
+def _of_sisters(clock: str, device: Device, facts: Facts) -> float | None:
+    """The clock of its sisters that work as hard; None where they are too few."""
     clocks = [
-        one.sm_clock_hz
+        getattr(one, clock)
         for one in sisters(device, facts)
-        if one.sm_clock_hz is not None and (one.utilization_percent or 0.0) >= WHOLLY_BUSY_PERCENT
+        if getattr(one, clock) is not None and (one.utilization_percent or 0.0) >= WHOLLY_BUSY_PERCENT
     ]
-    if len(clocks) < LEAST_SISTERS or device.sm_clock_hz is None:
+    if len(clocks) < LEAST_SISTERS:
         return None
     # Here and not above: importing it takes as long as reading a card, and an idle machine does without.
     from gpucheck import stats
 
-    middle = stats.median(clocks)
-    return middle if device.sm_clock_hz < SISTERS_SHARE * middle else None
+    return stats.median(clocks)
 
 
 def _share(part: float | None, whole: float | None) -> float | None:

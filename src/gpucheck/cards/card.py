@@ -8,7 +8,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from gpucheck.machine.driver_reads import NOT_ANSWERING
+from gpucheck import units
+from gpucheck.machine import kernel_driver
+from gpucheck.machine.driver_reads import ANSWER_S, NOT_ANSWERING
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
@@ -185,6 +187,9 @@ def unlisted(facts: Facts) -> Finding | None:
     taken = any(host.nvidia_pci_drivers.get(one) == "nvidia" for one in others)
     given = bool(listing) and MASK in facts.environment
     verdict: Verdict = "info" if given else "warn" if not taken else "inconclusive" if listing else "fail"
+    failed = _not_started(others, facts)
+    if failed:
+        return _did_not_start(failed, others, facts, given=given)
     bound = ", ".join(sorted({host.nvidia_pci_drivers[one] for one in others if one in host.nvidia_pci_drivers}))
     return Finding(
         "devices.unlisted",
@@ -193,6 +198,62 @@ def unlisted(facts: Facts) -> Finding | None:
         f"{', '.join(others)} (bound to {bound or 'no driver'}, unsupported, or failed)",
         {"pci_addresses": others},
         f"lspci -k -s {others[0]} shows its driver; sudo dmesg | grep -i nvrm shows why",
+    )
+
+
+def slow_start(facts: Facts) -> Finding | None:
+    """A driver that starts its GPUs for each program, and was seen to take long for it."""
+    took_s = facts.driver.nvml_start_s if facts.driver is not None else None
+    off = [name_of(card) for card in facts.devices if card.persistence_mode is False]
+    if took_s is None or took_s <= ANSWER_S or not off:
+        return None
+    return Finding(
+        "devices.persistence",
+        "warn",
+        f"NVML took {units.duration(took_s)} to start",
+        f"persistence mode is off on {', '.join(in_short(off))}: the driver starts each GPU for each program",
+        {"devices": off, "nvml_start_s": took_s},
+        "sudo nvidia-smi -pm 1; if it is off after a reboot, nvidia-persistenced runs with --no-persistence-mode: "
+        "systemctl cat nvidia-persistenced",
+    )
+
+
+POWER_CABLES = "shut down the node and connect all power cables of the GPU"
+# What to do about a GPU that does not start, by the log's reason; the first that matches.
+_START_FIXES = (
+    (kernel_driver.NO_POWER, POWER_CABLES),
+    (kernel_driver.UNSUPPORTED, "install a driver that supports the GPU; nvidia.com/drivers lists it"),
+    (kernel_driver.OPEN_NEEDED, "install the open kernel module of the same driver, then reboot"),
+    (kernel_driver.NO_ROOM, "switch on Above 4G Decoding (and Resizable BAR) in the firmware"),
+    ("", "drain and power-cycle the node; if it recurs, try the newest driver, then move the GPU to another slot"),
+)
+
+
+def _not_started(addresses: Sequence[str], facts: Facts) -> dict[str, str]:
+    """The log's reasons of those that did not start; one that fell off the bus has its Xid 79 instead."""
+    reasons = (facts.driver.not_started or {}) if facts.driver is not None else {}
+    lost = {one.pci_address for one in facts.xids or () if one.number == 79 and not one.is_past}
+    return {one: reasons[one] for one in addresses if one in reasons and one not in lost}
+
+
+def _did_not_start(failed: dict[str, str], others: Sequence[str], facts: Facts, *, given: bool) -> Finding:
+    """GPUs that the driver could not start: a failure, unless it only does not support them (a display's GPU)."""
+    supported = {one: why for one, why in failed.items() if not re.search(kernel_driver.UNSUPPORTED, why)}
+    # A job that was given other GPUs does not see whether they started since.
+    verdict: Verdict = "warn" if not supported else "inconclusive" if given else "fail"
+    count, reason = (
+        len(facts.host.nvidia_pci_addresses if facts.host else ()),
+        next(iter((supported or failed).values())),
+    )
+    rest = [one for one in others if one not in failed]
+    message = "; ".join(f"{address}: {why}" for address, why in failed.items())
+    return Finding(
+        "devices.unlisted",
+        verdict,
+        f"{len(failed)} of {count} GPUs did not start",
+        f"{message}; also missing: {', '.join(rest)}" if rest else message,
+        {"pci_addresses": list(others), "not_started": failed},
+        next(fix for pattern, fix in _START_FIXES if re.search(pattern, reason, re.IGNORECASE)),
     )
 
 

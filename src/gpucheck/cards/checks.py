@@ -9,9 +9,11 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
+from gpucheck import units
 from gpucheck.cards import at_rest, at_work
 from gpucheck.cards.card import Said, is_dead, low_clocks, name_of, pointer, sisters, usual
 from gpucheck.machine.nvml_fields import applies
+from gpucheck.naming import few
 from gpucheck.report.facts import Device, Fabric, Facts
 from gpucheck.report.finding import Finding, Verdict
 
@@ -78,12 +80,18 @@ def application_clocks(device: Device, facts: Facts) -> Said | None:
         "application_sm_clock_hz": device.application_sm_clock_hz,
         "default_application_sm_clock_hz": device.default_application_sm_clock_hz,
     }
-    fix = "sudo nvidia-smi -i {card} --reset-applications-clocks"
-    return Said("warn" if costly else "info", "application clocks set low", ", ".join(low), fix, evidence)
+    # A busy card whose clock stands elsewhere is not held by them.
+    holds = at_work.work(device) != "busy" or at_work.is_held_by_applications(device)
+    fix = at_work.RESET_APPLICATIONS if holds else None
+    verdict: Verdict = "warn" if costly and holds else "info"
+    return Said(verdict, "application clocks set low", ", ".join(low), fix, evidence)
 
 
 def compute_mode(device: Device, facts: Facts) -> Said | None:
-    """A card on which no program may compute: a failure where every other is set so too."""
+    """A card on which no program may compute: a failure where every other is set so too; or one that another has
+    alone."""
+    if (device.compute_mode or "").startswith("exclusive"):
+        return _held_alone(device)
     if device.compute_mode != "prohibited":
         return None
     left = any(card.nvml_index is not None and card.compute_mode != "prohibited" for card in facts.devices)
@@ -91,6 +99,73 @@ def compute_mode(device: Device, facts: Facts) -> Said | None:
     fix = "sudo nvidia-smi -i {card} --compute-mode=0"
     evidence = {"compute_mode": device.compute_mode}
     return Said("info" if left else "fail", "compute mode prohibited", message, fix, evidence)
+
+
+def _held_alone(device: Device) -> Said | None:
+    """A card in exclusive mode that a process has; the server of MPS has it for others."""
+    holders = [one for one in device.processes or () if "compute" in one.kind]
+    if not holders or any((one.name or "").startswith("nvidia-cuda-mps") for one in holders):
+        return None
+    names = few([f"{one.name or 'not visible here'} (PID {one.pid})" for one in holders], ", ")
+    evidence = {"compute_mode": device.compute_mode, "pids": [one.pid for one in holders]}
+    message = f"{names} has it in exclusive mode, and no other program can use it"
+    fix = f"wait for PID {holders[0].pid} to end, or sudo nvidia-smi -i {{card}} --compute-mode=0"
+    return Said("warn", "in exclusive use", message, fix, evidence)
+
+
+def mig_pending(device: Device, facts: Facts) -> Said | None:
+    """A change of MIG mode that waits for a reset."""
+    mig = device.mig
+    if mig is None or mig.enabled_after_reset == mig.enabled:
+        return None
+    state = "on" if mig.enabled_after_reset else "off"
+    fix = (
+        "end its programs and stop its monitors (sudo systemctl stop nvidia-dcgm), then sudo nvidia-smi --gpu-reset -i "
+        "{card}; in a virtual machine with the GPU passed through, reboot it"
+    )
+    evidence = {"enabled": mig.enabled, "enabled_after_reset": mig.enabled_after_reset}
+    return Said("warn", f"MIG will be {state}", "the change waits for a reset of the GPU", fix, evidence)
+
+
+# What cards of one name have in common, how it is called, and what to do about the odd one; VBIOS is a remark.
+_COMMON = (
+    ("memory_total_bytes", "memory", "drain the node, then reset the GPU; if it stays, have the GPU serviced"),
+    ("bar1_total_bytes", "BAR1", "switch on Above 4G Decoding and Resizable BAR in the firmware, or reseat the GPU"),
+    ("persistence_mode", "persistence mode", "sudo nvidia-smi -i {card} -pm 1"),
+    ("vbios_version", "VBIOS", None),
+)
+
+
+def odd_one(device: Device, facts: Facts) -> Said | None:
+    """One of several alike that has less memory or BAR1 than most, no persistence mode, or another VBIOS."""
+    others = [one for one in sisters(device, facts) if is_divided(one) == is_divided(device)]
+    said: list[str] = []
+    fixes: list[str] = []
+    evidence: dict[str, object] = {}
+    for name, words, fix in _COMMON:
+        own, theirs = getattr(device, name), usual([getattr(one, name) for one in others])
+        if own is None or theirs is None or own == theirs:
+            continue
+        # With ECC on, some cards have less memory: then ECC is what differs.
+        ecc = usual([one.ecc and one.ecc.enabled for one in others])
+        differs_by_ecc = name == "memory_total_bytes" and ecc != (device.ecc and device.ecc.enabled)
+        if not isinstance(own, str) and (own >= SAME * theirs or differs_by_ecc):
+            continue
+        shown = [
+            value
+            if isinstance(value, str)
+            else {True: "on", False: "off"}[value]
+            if isinstance(value, bool)
+            else units.capacity(value)
+            for value in (own, theirs)
+        ]
+        said.append(f"{words} {shown[0]}, {shown[1]} on most")
+        fixes += [fix] if fix else []
+        evidence[name] = own
+    if not said:
+        return None
+    message = "; ".join([*said[1:], "other GPUs of the same name"])
+    return Said("warn" if fixes else "info", said[0], message, "; ".join(fixes) or None, evidence)
 
 
 def mig_empty(device: Device, facts: Facts) -> Said | None:
@@ -229,6 +304,20 @@ def fabric(device: Device, facts: Facts) -> Said | None:
 
 # CUDA_ERROR_SYSTEM_NOT_READY.
 FABRIC_NOT_READY = 802
+IN_PROGRESS, WAIT = "in progress", "wait a minute, then gpucheck devices"
+
+
+def fabric_state(facts: Facts) -> str | None:
+    """The state of a fabric that is not ready, and on how many GPUs: NVML's evidence for CUDA's 802."""
+    states = [card.fabric.state for card in facts.devices if card.fabric is not None]
+    # What goes on may be the last step of the others as well.
+    waiting = [one for one in states if one != "completed"]
+    if not waiting:
+        return None
+    state = IN_PROGRESS if set(waiting) == {IN_PROGRESS} else next(one for one in waiting if one != IN_PROGRESS)
+    return f"{state} on {waiting.count(state)} of {len(states)} GPUs"
+
+
 # In a rack of these the switches are in trays of their own, and so is the fabric manager.
 IN_A_RACK = re.compile(r"\b(GB200|GB300)\b", re.IGNORECASE)
 
@@ -241,8 +330,8 @@ def _fabric_words(fabric: Fabric, name: str | None) -> tuple[str, str, str] | No
         else "sudo systemctl restart nvidia-fabricmanager (same version as the driver)"
     )
     waits = "NVSwitch fabric registration is not completed"
-    if fabric.state == "in progress":
-        fix = f"wait a minute, then gpucheck devices; if it persists, {manager}"
+    if fabric.state == IN_PROGRESS:
+        fix = f"{WAIT}; if it persists, {manager}"
         return "fabric registration in progress", waits, fix
     if fabric.state != "completed":
         return f"fabric {fabric.state}", waits, manager
@@ -295,10 +384,12 @@ CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.ecc", at_rest.ecc),
     ("devices.unread", at_rest.unread),
     ("devices.unclaimed_memory", at_rest.unclaimed),
+    ("devices.busy_alone", at_rest.busy_alone),
     ("devices.throttled", at_work.throttled),
     ("devices.slowed_down", at_work.slowed_down),
     ("devices.violations", at_work.violations),
     ("devices.hot", at_work.hot),
+    ("devices.fan", at_work.fan),
     ("devices.low_clock", at_work.low_clock),
     ("devices.power_limited", at_work.power_limited),
     ("devices.clock_setting", at_work.clock_setting),
@@ -312,6 +403,8 @@ CHECKS: tuple[tuple[str, Look], ...] = (
     ("devices.ecc_mode", ecc_mode),
     ("devices.power_limit", power_limit),
     ("devices.application_clocks", application_clocks),
+    ("devices.mig_pending", mig_pending),
+    ("devices.odd_one", odd_one),
     ("devices.compute_mode", compute_mode),
     ("devices.not_judged", at_work.not_judged),
 )
@@ -321,6 +414,7 @@ _ORDER = {check: place for place, (check, _) in enumerate(CHECKS)}
 # What the doctor asks beside the table: a GPU that the driver lost, and what its own load shows.
 _ORDER |= {
     "devices.unlisted": 0,
+    at_rest.SXIDS: 0,
     **dict.fromkeys(("load.hardware_slowdown", "load.thermal"), _ORDER["devices.throttled"]),
 }
 # A warning that is no fault of a GPU: how it is used, and how its environment is set.

@@ -61,7 +61,8 @@ COMMANDS: tuple[Command, ...] = (
         "status",
         """Show whether torch can use the GPUs, and each GPU in a line.
 
-        The same as `gpucheck` without a command. Reads what `devices` and `doctor --skip load` read, in at most 10 s.
+        The same as `gpucheck` without a command. Reads what `devices` and `doctor --skip load` read, in at most 10 s,
+        or longer while the driver starts its GPUs.
         """,
         "gpucheck.devices.command:status",
         "gpucheck.devices.options:StatusOptions",

@@ -23,13 +23,14 @@ from gpucheck.cards.card import (
     is_nvidia_here,
     not_shown,
     silent,
+    slow_start,
     unlisted,
 )
-from gpucheck.cards.checks import findings, is_usable
+from gpucheck.cards.checks import FABRIC_NOT_READY, IN_PROGRESS, WAIT, fabric_state, findings, is_usable
 from gpucheck.devices.options import DevicesOptions, StatusOptions
 from gpucheck.machine import choose, driver_reads, host, installed_torch, inventory
 from gpucheck.machine.child import Ahead
-from gpucheck.machine.inventory import Inventory, only
+from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, Inventory, is_unexplained, only
 from gpucheck.machine.mask import MASK, read_mask
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
@@ -59,8 +60,11 @@ def driver_findings(facts: Facts) -> list[Finding]:
     # An NVML that does not answer has its own finding.
     unread = silent(facts) if facts.driver is not None and facts.driver.nvml_error is None else None
     found = [nvml, libcuda, _all_hidden(facts), not_shown(facts), unlisted(facts), unread, _torch_for_the_cpu(facts)]
+    found += [_shows_fewer(facts), slow_start(facts)]
     return [
-        finding for finding in (*found, *at_rest.elsewhere(facts), at_rest.log_unread(facts)) if finding is not None
+        finding
+        for finding in (*found, *at_rest.elsewhere(facts), *at_rest.switches(facts), at_rest.log_unread(facts))
+        if finding is not None
     ]
 
 
@@ -177,6 +181,9 @@ def _libcuda(facts: Facts) -> Finding | None:
         return None
     evidence = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "path": driver.libcuda_path}
     meaning, fix = _causes(cuinit=driver.cuinit_code, divided=any(one.mig and one.mig.enabled for one in facts.devices))
+    if driver.cuinit_code == FABRIC_NOT_READY and (state := fabric_state(facts)) is not None:
+        meaning = f"the fabric between the GPUs is not ready (NVML: {state})"
+        fix = WAIT if state.startswith(IN_PROGRESS) else "sudo systemctl restart nvidia-fabricmanager"
     answer = driver.cuinit_error
     if driver.cuinit_code:
         answer = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error})"
@@ -216,8 +223,35 @@ def _is_masked(facts: Facts) -> bool:
     return mask is not None and not read_mask(mask, ()).shown
 
 
+def _named_in_vain(facts: Facts) -> str | None:
+    """What the first entry of the mask that names no GPU shows, in words; None where each names one."""
+    mask = facts.environment.get(MASK)
+    listed = sorted((one for one in facts.devices if one.nvml_index is not None), key=lambda one: one.nvml_index or 0)
+    if mask is None or not listed or any(one.mig is not None and one.mig.enabled for one in listed):
+        return None
+    entries = read_mask(mask, [one.uuid for one in listed]).entries
+    return next((one.told for one in entries if one.index is None and one.asks), None)
+
+
+def _shows_fewer(facts: Facts) -> Finding | None:
+    """A mask that names a GPU that does not exist: CUDA shows those before it."""
+    named, shown = _named_in_vain(facts), sum(one.cuda_index is not None for one in facts.devices)
+    if named is None or not shown or (facts.driver or Driver()).cuinit_code != 0:
+        return None
+    mask = facts.environment[MASK]
+    return Finding(
+        "mask.shows_fewer",
+        "warn",
+        f"{MASK} names more GPUs than CUDA shows",
+        f"{MASK}={mask}: {named}; CUDA shows {shown}",
+        {MASK: mask, "shown": shown},
+        "use only GPUs that exist; nvidia-smi -L lists them",
+    )
+
+
 def _all_hidden(facts: Facts) -> Finding | None:
     listed = cards(facts)
+    named = _named_in_vain(facts)
     honest = facts.driver is not None and facts.driver.cuinit_code in (0, NO_DEVICE)
     shown = any(device.cuda_index is not None for device in listed)
     if not honest or not listed or shown or not _is_masked(facts):
@@ -227,7 +261,7 @@ def _all_hidden(facts: Facts) -> Finding | None:
         "devices.hidden",
         "info",
         "every GPU is hidden from torch",
-        f"{MASK}={mask}",
+        f"{MASK}={mask}{f': {named}' if named else ''}",
         {MASK: mask},
         f"unset {MASK}",
     )
@@ -259,12 +293,20 @@ def command(
     Raises UsageError for a `device` that is no device's name and CannotLook for one that is not there.
     """
     with Inventory(
-        with_processes=options.processes, with_links=True, wake=False, details=host.detailed, ahead=ahead
+        with_processes=options.processes,
+        with_links=True,
+        wake=False,
+        details=host.detailed,
+        ahead=ahead,
+        waiting=lambda text: emit(Notice(text)),
     ) as inventory:
         restarts = 0
         while True:
             begun = time.monotonic()
             machine = inventory.read()
+            if is_unexplained(machine) and all(device.changes is None for device in machine.devices):
+                sleep(BETWEEN_UNEXPLAINED_S)
+                machine = inventory.read()
             facts = selected(options.device, machine)
             emit(Started(facts))
             for finding in judge(facts, machine):
@@ -319,45 +361,36 @@ def status(options: StatusOptions, emit: Emit) -> None:
     from gpucheck.doctor.options import DoctorOptions
 
     began_s = time.monotonic() if errors.began_s is None else errors.began_s
-    healthy_s = driver_reads.door_timeout_s(options.root)
-    limit_s = min(STATUS_LIMIT_S, healthy_s)
+    # torch, too, waits for a driver that starts its GPUs first.
     answer_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), 1.0)
-    asked = DoctorOptions(options.python, time_budget_s=answer_s, root=options.root)
-    machine = inventory.Inventory(with_processes=True, with_links=True, root=options.root, timeout_s=limit_s)
-    evidence = doctor.read(asked, emit, machine)
+    slow_s = driver_reads.door_timeout_s(options.root) - driver_reads.ANSWER_S
+    asked = DoctorOptions(options.python, time_budget_s=answer_s + slow_s, root=options.root)
+    machine = inventory.Inventory(
+        with_processes=True, with_links=True, root=options.root, waiting=lambda text: emit(Notice(text))
+    )
+    evidence = doctor.read(asked, emit, machine, late=(time.monotonic() + answer_s, _LATE))
     probe = evidence.probe
     if probe.timed_out:
         # Time is over, and torch had no card yet while these were read.
         evidence = replace(evidence, torch=replace(probe, timed_out=False, not_awaited=_LATE))
-    else:
+    elif probe.not_awaited != _LATE:
         # A second time, now that torch is no longer at work in a child of ours.
         left_s = max(began_s + STATUS_LIMIT_S - time.monotonic(), AGAIN_S)
-        evidence = replace(evidence, facts=machine.again(evidence.facts, min(left_s, limit_s)))
+        evidence = replace(evidence, facts=machine.again(evidence.facts, left_s))
     emit(Started(evidence.facts))
-    result, found = status_judge(evidence, is_early=limit_s < healthy_s, is_chosen=options.python is not None)
+    result, found = status_judge(evidence, is_chosen=options.python is not None)
     emit(Answered("doctor", result))
     for finding in found:
         emit(Judged(finding))
 
 
-def status_judge(
-    evidence: Evidence, *, is_early: bool = False, is_chosen: bool = False
-) -> tuple[DoctorResult, list[Finding]]:
-    """The diagnosis and the findings of both, each fault once.
-
-    `is_early` says that the driver got less time than a healthy one may take, `is_chosen` that the user named the
-    interpreter.
-    """
+def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[DoctorResult, list[Finding]]:
+    """The diagnosis and the findings of both, each fault once; `is_chosen` says that the user named the interpreter."""
     from gpucheck.doctor import command as doctor
     from gpucheck.doctor.ladder import select
 
     result, diagnosed = doctor.diagnosed(evidence, select((), ("load.",)), everything=True)
     facts, whose = evidence.facts, [] if is_chosen else _whose(evidence)
-    errors = (evidence.driver.nvml_error or "", evidence.driver.cuinit_error or "")
-    late = next((text for text in errors if "did not answer within" in text), "") if is_early else ""
-    if late:
-        unread = Finding("status.driver", "inconclusive", "the driver has not answered yet", late, fix=_WAITS)
-        return replace(result, first=None, broken=None), [unread, *whose]
     if not evidence.is_nvidia_here and all(device.kind == "cpu" for device in facts.devices):
         # Nothing to judge a torch by: what is wrong with it is said, and breaks nothing here.
         mild = [replace(one, verdict="warn") if one.verdict == "fail" else one for one in diagnosed]

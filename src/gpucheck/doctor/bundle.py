@@ -42,6 +42,7 @@ LISTED: dict[str, dict[str, str]] = {
     "driver": {"version": _VERSION, "cuda_version": _VERSION, "confidential_computing": _STATE,
                "kernel_module_version": _VERSION, "nvml_version": _VERSION, "libcuda_version": _VERSION},
     "driver/xids": {"pci_address": _PCI, "at": r"[\dT:.+Z-]+", "action": _STATE},
+    "driver/sxids": {"pci_address": _PCI, "at": r"[\dT:.+Z-]+"},
     "devices": {"kind": _STATE, "id": r"[a-z]+(:\d+)?", "name": r"[\w .()/@+-]{1,80}", "pci_address": _PCI,
                 "state": _STATE, "compute_capability": _NUMBERS, "vbios_version": _VERSION, "memory_source": _STATE,
                 "gsp_firmware_version": _VERSION, "recovery_action": _STATE, "compute_mode": _STATE},

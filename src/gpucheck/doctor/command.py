@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,11 +21,12 @@ from gpucheck.doctor.options import DoctorOptions
 from gpucheck.errors import UsageError
 from gpucheck.machine import child, child_protocol, choose, installed_torch, inventory, stack
 from gpucheck.machine.choose import Usable
+from gpucheck.machine.driver_reads import ANSWER_S
 from gpucheck.machine.host import held_bytes
 from gpucheck.machine.stack import Stack, TorchProbe, how_it_ended, said
 from gpucheck.measure.telemetry import Sample, Watch, summarise
 from gpucheck.naming import few
-from gpucheck.report.events import Answered, Emit, Judged, Progress, Started
+from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts, TorchBuild
 from gpucheck.report.finding import Finding, in_short
 from gpucheck.report.measurement import Run
@@ -40,7 +42,9 @@ OLDEST = (3, 8)
 def command(options: DoctorOptions, emit: Emit) -> Evidence:
     """Read, diagnose, and say the first broken rung before all else. Returns what was read. Raises UsageError."""
     conditions = select(options.only, options.skip)
-    machine = inventory.Inventory(with_processes=True, with_links=True, root=options.root)
+    machine = inventory.Inventory(
+        with_processes=True, with_links=True, root=options.root, waiting=lambda text: emit(Notice(text))
+    )
     evidence = read(options, emit, machine)
     # A second time, now that torch is no longer at work in a child of ours: what others do now, and what grew.
     evidence = replace(evidence, facts=machine.again(evidence.facts))
@@ -84,8 +88,13 @@ def usable(probe: TorchProbe) -> Usable:
     return Usable(None, 0)
 
 
-def read(options: DoctorOptions, emit: Emit, machine: inventory.Inventory) -> Evidence:
-    """Read everything, the slow parts side by side. Raises UsageError for a --python that cannot start."""
+def read(
+    options: DoctorOptions, emit: Emit, machine: inventory.Inventory, late: tuple[float, str] | None = None
+) -> Evidence:
+    """Read everything, the slow parts side by side. Raises UsageError for a --python that cannot start.
+
+    `late` is when torch is given up, on the monotonic clock, and the reason; later by the time that a slow NVML took.
+    """
     emit(Progress("reading driver and torch"))
     # The driver in this thread, which an interrupt reaches; torch is cut off by it.
     cut = child.Cut()
@@ -94,6 +103,10 @@ def read(options: DoctorOptions, emit: Emit, machine: inventory.Inventory) -> Ev
         asked = beside.submit(stack.probe, options.python, timeout_s=limit_s, cut=cut)
         try:
             facts, seen = _around(options.root, cut, machine)
+            if late is not None:
+                started_s = (facts.driver.nvml_start_s if facts.driver is not None else None) or 0.0
+                more_s = started_s if started_s > ANSWER_S else 0.0
+                cut.after(max(late[0] + more_s - time.monotonic(), 0.0), late[1])
             probe = _answer(asked, options.python)
         finally:
             cut.after(0.0, "interrupted")

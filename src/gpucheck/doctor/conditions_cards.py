@@ -12,12 +12,11 @@ from typing import Any
 
 from gpucheck import naming, units
 from gpucheck.cards import at_work, checks
-from gpucheck.cards.card import Said, is_dead, low_clocks, name_of, silent
+from gpucheck.cards.card import Said, is_dead, low_clocks, name_of, silent, slow_start
 from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.doctor.conditions_nvml import recovery
 from gpucheck.links import ACS_FIX, IOMMU_FIX
 from gpucheck.machine import numa
-from gpucheck.machine.inventory import unclaimed_bytes
 from gpucheck.machine.numa import Between
 from gpucheck.machine.nvml_fields import applies
 from gpucheck.measure.telemetry import HELD, HELD_BELOW, POWER_LIMITED
@@ -30,6 +29,10 @@ from gpucheck.report.results.short import CardUnderLoad, LoadResult
 # A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
 FOREIGN_BYTES = 2**30
 LOOKS = dict(checks.CHECKS)
+_UNLOCK = (
+    "nvidia-smi -q -d CLOCK,PERFORMANCE; to unlock: `sudo nvidia-smi -i INDEX --reset-gpu-clocks`, or "
+    "`--reset-memory-clocks` for the memory clock"
+)
 _HEAT_OR_POWER = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; heat: {FIX['heat']}; power: {FIX['power']}"
 
 
@@ -79,6 +82,8 @@ def _persistence(evidence: Evidence) -> Seen | None:
     off = [name_of(card) for card in evidence.cards if card.persistence_mode is False]
     if not off or evidence.host.wsl or evidence.host.system != "Linux":
         return None
+    if (slow := slow_start(evidence.facts)) is not None:
+        return Seen(slow.message, slow.evidence, slow.fix, verdict=slow.verdict, title=slow.title)
     return Seen(f"off on {', '.join(off)}", {"devices": off})
 
 
@@ -91,7 +96,7 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
         and card.memory_used_bytes > FOREIGN_BYTES
         and not card.integrated
         # What nobody is seen to hold has its own row.
-        and not (not card.processes and unclaimed_bytes(card, evidence.facts))
+        and not (not card.processes and LOOKS["devices.unclaimed_memory"](card, evidence.facts))
     ]
     if not taken:
         return None
@@ -147,7 +152,7 @@ CARDS: tuple[Condition, ...] = (
         certainty="proof",
         title="persistence mode is off: the driver restarts for each program",
         meaning="Without persistence mode, the driver releases the GPU when its last program ends. The next start "
-        "takes seconds, and settings are lost.",
+        "takes up to 3 s for each GPU, and settings are lost. It is a warning if NVML took more than 5 s to start.",
         fix="sudo systemctl enable --now nvidia-persistenced",
         judge=_persistence,
     ),
@@ -164,8 +169,9 @@ CARDS: tuple[Condition, ...] = (
         verdict="warn",
         title="GPU memory is in use, but no visible process holds it",
         meaning="More than 1 GiB and 5 % of the GPU's memory is in use, but none of the processes that NVML lists "
-        "holds it. The cause is a dead process that is not yet gone, a process in a container, or memory that the "
-        "driver did not free. Not checked in a container or on Windows, where processes are not visible.",
+        "holds it. A process that has the GPU's device node open may hold it. Without root, files of other users' "
+        "processes are unknown. Otherwise another container or MPS holds it, or it was not freed. Not checked "
+        "on Windows, where processes are not visible.",
         fix="sudo fuser -v /dev/nvidia*",
         source="NVML, nvmlDeviceGetMemoryInfo_v2 without what it reserves, less usedGpuMemory of all processes",
     ),
@@ -229,7 +235,8 @@ CARDS: tuple[Condition, ...] = (
         id="devices.ecc",
         certainty="proof",
         title="uncorrected memory errors",
-        meaning="Counted since the driver was loaded. Results since then may be wrong.",
+        meaning="Counted since the driver was loaded. Results since then may be wrong. Corrected errors are a remark, "
+        "whatever their number.",
         fix=fix_of("ecc"),
         source="NVML, nvmlDeviceGetTotalEccErrors",
     ),
@@ -244,6 +251,44 @@ CARDS: tuple[Condition, ...] = (
         fix="run again; if it persists, sudo dmesg | grep -i xid",
         judge=_unread,
         source="NVML, nvmlReturn_t",
+    ),
+    _check(
+        id="devices.busy_alone",
+        verdict="warn",
+        title="a GPU is fully busy, but no process is on it",
+        meaning="Two readings 2 s apart show 100 %, and NVML lists no process. Either a process is hidden from this "
+        "user, or the GPU hangs. The driver's scrubbing of memory with ECC at its start looks the same, but ends soon.",
+        fix="sudo fuser -v /dev/nvidia*; if nobody uses the GPU, drain the node and reset the GPU",
+        source="NVML, nvmlDeviceGetUtilizationRates and nvmlDeviceGetComputeRunningProcesses",
+    ),
+    _check(
+        id="devices.fan",
+        verdict="fail",
+        title="the fan of a hot GPU stands still",
+        meaning="The reading is the intended speed; GPUs without fans have none. Many fans stand still up to about 60 "
+        "°C. It is a failure within 10 °C of the slowdown temperature, or if heat throttles the GPU. From 70 °C on it "
+        "is a remark if it lasts 5 s, or if the fan of another GPU of its name turns at this temperature.",
+        fix=FIX["heat"],
+        source="NVML, nvmlDeviceGetFanSpeed",
+    ),
+    _check(
+        id="devices.mig_pending",
+        verdict="warn",
+        certainty="proof",
+        title="a change of MIG mode waits for a reset",
+        meaning="MIG mode was switched, but the GPU could not be reset because programs or monitors use it.",
+        fix="stop its clients (sudo systemctl stop nvidia-dcgm), then sudo nvidia-smi --gpu-reset -i INDEX; in a "
+        "virtual machine with the GPU passed through, reboot it",
+        source="NVIDIA Multi-Instance GPU User Guide, nvmlDeviceGetMigMode",
+    ),
+    _check(
+        id="devices.odd_one",
+        verdict="warn",
+        certainty="proof",
+        title="a GPU differs from the others of its name",
+        meaning="It has less memory or BAR1 than most, or its persistence mode is off. Another VBIOS is a remark.",
+        fix="compare nvidia-smi -q -i INDEX with another GPU",
+        source="gpucheck's choice: seven of ten GPUs of the name agree",
     ),
     _check(
         id="devices.throttled",
@@ -292,13 +337,14 @@ CARDS: tuple[Condition, ...] = (
         id="devices.low_clock",
         verdict="warn",
         certainty="hint",
-        title="a busy GPU stays far below its maximum clock for no reported reason",
-        meaning="The GPU is busy and NVML reports no limit, but the clock is at least a fifth below its maximum, or "
-        "below other equally busy GPUs of the same name. A locked clock has the same effect.",
+        title="a busy GPU's clock is far too low for no reported reason",
+        meaning="The GPU is busy and NVML reports no limit, but the clock is at least a fifth below other equally busy "
+        "GPUs of the same name, or below its default. It may be locked: NVML cannot read a lock. The maximum clock "
+        "is a boost that many GPUs never reach: without another reference, only less than half of it counts.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
-        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; to unlock the clock: `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
+        fix=_UNLOCK,
         source="gpucheck's choice: below half for a GPU that is busy for half of the time, and a fifth below for a "
-        "GPU that is busy for nine tenths. A Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains",
+        "GPU that is busy for nine tenths. GPU clocks can be locked from Volta on, memory clocks from Ampere on",
     ),
     _check(
         id="devices.power_limited",
@@ -399,7 +445,7 @@ CARDS: tuple[Condition, ...] = (
         certainty="proof",
         title="compute mode prohibited",
         meaning="No program may compute on the GPU. A program that tries gets the error that the device is busy or "
-        "unavailable.",
+        "unavailable. In exclusive mode it is a warning if another process than the MPS server has the GPU.",
         fix="sudo nvidia-smi --compute-mode=0",
         source="NVML, nvmlDeviceGetComputeMode",
     ),
@@ -851,10 +897,11 @@ LOAD: tuple[Condition, ...] = (
         id="load.low_clock",
         verdict="warn",
         certainty="hint",
-        title="the clock stays below half its maximum for no reported reason",
-        meaning="The GPU is busy and NVML reports no limit, but the clock does not rise.",
+        title="the clock is far too low for no reported reason",
+        meaning="The GPU is busy and NVML reports no limit, but the clock does not rise. It may be locked: NVML cannot "
+        "read a lock.",
         settle="`gpucheck bench matmul` shows the effect",
-        fix="nvidia-smi -q -d CLOCK,PERFORMANCE; to unlock the clock: `sudo nvidia-smi -i INDEX --reset-gpu-clocks`",
+        fix=_UNLOCK,
         judge=_under_load(at_work.low_clock, None, least=1),
         source="gpucheck's choice: a Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains. Below "
         "half without any reason is unusual",

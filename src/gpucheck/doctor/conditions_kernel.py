@@ -16,10 +16,19 @@ from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
 from gpucheck.machine import kernel_driver
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.inventory import HONEST
-from gpucheck.machine.kernel_driver import PciDevice
+from gpucheck.machine.kernel_driver import (
+    FALLEN,
+    NO_GSP,
+    NO_POWER,
+    NO_ROOM,
+    NOT_STARTED,
+    OPEN_NEEDED,
+    UNSUPPORTED,
+    PciDevice,
+)
 from gpucheck.machine.mask import MASK, Reading, read_mask
 from gpucheck.messages import FIX
-from gpucheck.report.facts import Device
+from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import VERDICTS
 
 # -- NVIDIA's module does not drive any card ---------------------------------------------------------------------------
@@ -97,12 +106,6 @@ def _on_the_bus(evidence: Evidence, more: str) -> Seen:
 
 # PCI device numbers rise with the architecture; the first of Blackwell's is GB100's, 2901.
 FIRST_BLACKWELL = 0x2900
-FALLEN = r"fallen off the bus"
-OPEN_NEEDED = r"requires use of the NVIDIA open kernel modules"
-UNSUPPORTED = r"installed in this system is not supported by the|supported through the NVIDIA .* Legacy drivers"
-NO_ROOM = r"This PCI I/O region assigned to your NVIDIA device is invalid"
-NOT_STARTED = r"RmInitAdapter failed|rm_init_adapter failed"
-NO_POWER = r"does not have the necessary power cables connected|Insufficient External Power"
 
 
 def _none_comes_up(evidence: Evidence) -> bool:
@@ -168,9 +171,15 @@ def _open_package(evidence: Evidence) -> str | None:
 
 
 def _not_started(evidence: Evidence) -> Seen | None:
-    """The module took the card and could not start it; only where no other line says why."""
+    """The module took the card and could not start it; only where no other line of this GPU says why."""
+    if not _none_comes_up(evidence) or _open_needed(evidence) is not None:
+        return None
+    reasons = kernel_driver.events(evidence.stack.log or ()).not_started
+    unexplained = [why for why in reasons.values() if re.search(f"{NOT_STARTED}|{NO_GSP}", why, re.IGNORECASE)]
+    if unexplained:
+        return Seen(unexplained[-1], {"log": unexplained})
     explained = (FALLEN, OPEN_NEEDED, UNSUPPORTED, NO_ROOM, NO_POWER)
-    if any(evidence.logged(pattern) for pattern in explained) or _open_needed(evidence) is not None:
+    if any(evidence.logged(pattern) for pattern in explained):
         return None
     return _logged(NOT_STARTED)(evidence)
 
@@ -337,12 +346,19 @@ KERNEL = on(
 # -- the kernel's log --------------------------------------------------------------------------------------------------
 
 
+def _with_log(evidence: Evidence) -> Facts:
+    """The facts with what the kernel's log says, also where NVML's reading did not take it in."""
+    facts, driver = evidence.facts, evidence.driver
+    if driver.xids is not None:
+        return facts
+    seen = kernel_driver.events(evidence.stack.log or ())
+    return replace(facts, driver=replace(driver, xids=seen.xids, sxids=seen.sxids, not_started=seen.not_started))
+
+
 def _xid(evidence: Evidence) -> Seen | None:
     """The errors of each GPU, the worst first, under the name that torch has for it."""
-    errors = evidence.facts.xids
-    if errors is None:
-        errors = kernel_driver.xids(evidence.stack.log or ())
-    facts = replace(evidence.facts, driver=replace(evidence.driver, xids=errors))
+    facts = _with_log(evidence)
+    errors = facts.xids or ()
     names = {address_of(card, facts): name_of(card) for card in evidence.cards}
     stories = [
         (address, known)
@@ -363,6 +379,16 @@ def _xid(evidence: Evidence) -> Seen | None:
     return Seen("; ".join(told), {"xids": rows}, fix, verdict=worst.verdict)
 
 
+def _sxid(evidence: Evidence) -> Seen | None:
+    """The errors of each NVSwitch, the worst first."""
+    found = sorted(at_rest.switches(_with_log(evidence)), key=lambda one: VERDICTS.index(one.verdict), reverse=True)
+    if not found:
+        return None
+    told = "; ".join(f"{one.title}, {one.message}" for one in found)
+    rows = [row for one in found for row in one.evidence["sxids"]]
+    return Seen(told, {"sxids": rows}, found[0].fix or "", verdict=found[0].verdict)
+
+
 def _unreadable(evidence: Evidence) -> Seen | None:
     if evidence.stack.log is not None or evidence.stack.log_error is None or not evidence.is_nvidia_here:
         return None
@@ -381,6 +407,18 @@ LOG: tuple[Condition, ...] = (
         judge=_xid,
         texts=(r"NVRM: Xid \(", r"\bXid \d+"),
         source=xid.SOURCE,
+    ),
+    Condition(
+        id="log.sxid",
+        title="NVSwitch errors (SXid) in the kernel log",
+        meaning="NVSwitches connect the GPUs of a machine, and the driver reports their errors as SXid numbers. The "
+        "driver's word in the line decides: `Fatal` is a failure, `Non-fatal` and `Correctable` are a remark. A few "
+        "numbers are failures with any word, because GPU access hangs. Errors before the NVSwitch was set up again are "
+        "a remark.",
+        settle="`sudo journalctl -u nvidia-fabricmanager` names the links and partitions",
+        fix="sudo dmesg -T | grep -i sxid",
+        judge=_sxid,
+        source=xid.SXID_SOURCE,
     ),
     Condition(
         id="log.unreadable",
@@ -499,9 +537,11 @@ def _cuda_shows_fewer(evidence: Evidence) -> Seen | None:
 
 
 def _not_listed(evidence: Evidence) -> Seen | None:
-    found = unlisted(evidence.facts)
+    found = unlisted(_with_log(evidence))
     if found is None or not _listed(evidence):
         return None
+    if "not_started" in found.evidence:
+        return Seen(found.message, found.evidence, found.fix, verdict=found.verdict, title=found.title)
     # One that the kernel's log calls fallen is lost, whatever the driver lists.
     lines = evidence.logged(FALLEN)
     addresses = found.evidence["pci_addresses"]
@@ -614,7 +654,7 @@ MASKS: tuple[Condition, ...] = (
         title="the driver does not list all NVIDIA devices on the PCI bus",
         meaning="The bus has more GPUs than the driver lists. The missing GPU is bound to another kernel driver, is "
         "not supported by this driver, or failed to start. It is a failure if the kernel log says that it fell off "
-        "the bus.",
+        "the bus or did not start.",
         fix="lspci -k -d 10de:; sudo dmesg | grep -i nvrm",
         judge=_not_listed,
     ),

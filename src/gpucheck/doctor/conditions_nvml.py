@@ -6,13 +6,15 @@ torch does without NVML: where CUDA works, what is wrong here is worth a warning
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from gpucheck.cards.at_rest import ACTIONS
-from gpucheck.cards.checks import smi_name
+from gpucheck.cards.checks import IN_PROGRESS, WAIT, fabric_state, smi_name
 from gpucheck.doctor import conditions_nodes, fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, by_answer, on
-from gpucheck.doctor.conditions_kernel import FALLEN, REFUSED, absent
+from gpucheck.doctor.conditions_kernel import REFUSED, absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
+from gpucheck.machine.kernel_driver import FALLEN
 from gpucheck.machine.mask import MASK, read_mask
 from gpucheck.messages import FIX
 from gpucheck.naming import MOST_NAMED, few
@@ -486,8 +488,14 @@ def _fabric(evidence: Evidence) -> Seen | None:
     """802 elsewhere; the manager's absence is proof only where the switches are this machine's own."""
     if _is_confidential(evidence):
         return None
-    stack = evidence.stack
+    stack, state = evidence.stack, fabric_state(evidence.facts)
     runs = None if evidence.in_container else stack.fabric_manager
+    if state is not None and state.startswith(IN_PROGRESS):
+        seen = answered(evidence, f"NVML reports the fabric {state}", fix=WAIT, fabric=state)
+        return replace(seen, verdict="inconclusive", title="the fabric between the GPUs is being set up")
+    if state is not None and (runs is None or not stack.switches):
+        fix = "on the host: sudo systemctl restart nvidia-fabricmanager" if evidence.in_container else None
+        return answered(evidence, f"NVML reports the fabric {state}", certainty="proof", fix=fix, fabric=state)
     if not stack.switches:
         return answered(
             evidence,
@@ -498,6 +506,7 @@ def _fabric(evidence: Evidence) -> Seen | None:
         )
     several = stack.switches != 1
     more = f"{stack.switches} NVSwitch{'es are' if several else ' is'} on the PCI bus"
+    more += f", NVML reports the fabric {state}" if state is not None else ""
     told = {
         True: "; nvidia-fabricmanager runs: check that its version matches the driver's",
         False: " and nvidia-fabricmanager does not run",
@@ -505,7 +514,7 @@ def _fabric(evidence: Evidence) -> Seen | None:
     return answered(
         evidence,
         more + (told[runs] if runs is not None else ""),
-        certainty="proof" if runs is False else None,
+        certainty="proof" if runs is False or state is not None else None,
         fix="on the host: sudo systemctl restart nvidia-fabricmanager" if evidence.in_container else None,
         switches=stack.switches,
         fabric_manager=runs,

@@ -218,21 +218,37 @@ class Talk:
                 raise rebuilt(line["raised"])
             return line
 
-    def answer(self, limit_s: float, *, per_line: bool = False, each_s: float | None = None) -> Iterator[Line]:
+    def answer(
+        self,
+        limit_s: float,
+        *,
+        per_line: bool = False,
+        each_s: float | None = None,
+        longer: Callable[[bool], float] | None = None,
+    ) -> Iterator[Line]:
         """The lines of the answer as they come, the one with `end` the last.
 
         The limit is the whole answer's, or with `per_line` that of the wait for each line. `each_s` also bounds the
-        wait for each line but the first.
+        wait for each line but the first. `longer` is asked once the limit is over, whether a line came, and returns the
+        limit that counts then.
         """
         until, limit = self._since + limit_s, limit_s
+        last_s: float | None = None
         while True:
             if per_line:
                 until = time.monotonic() + limit_s
             line = self.receive(until - time.monotonic())
+            if line is None and longer is not None:
+                limit_s, longer = longer(last_s is not None), None
+                until, limit = self._since + limit_s, limit_s
+                if last_s is not None and each_s is not None and last_s + each_s < until:
+                    until, limit = last_s + each_s, each_s
+                line = self.receive(until - time.monotonic())
             if line is None:
                 gone = self._child.kill()
                 raise Lost(Ending("late", None, limit, "", self._child.stderr(), is_abandoned=not gone))
             yield line
+            last_s = time.monotonic()
             if "end" in line:
                 return
             if each_s is not None and (sooner := time.monotonic() + each_s) < self._since + limit_s:

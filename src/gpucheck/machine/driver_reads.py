@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -30,9 +30,11 @@ NOT_READ = "not read: NVML stopped at another device"
 
 
 def door_timeout_s(root: Path = kernel_driver.ROOT) -> float:
-    """Return how long a healthy driver may take to answer, by the cards that it has nodes for."""
-    cards = [node for node in host.nvidia_device_nodes(root) if node[-1].isdigit()]
-    return ANSWER_S + START_OF_A_CARD_S * len(cards)
+    """Return how long a healthy driver may take to answer, by the GPUs on the PCI bus, or those that it has nodes
+    for."""
+    nodes = [node for node in host.nvidia_device_nodes(root) if node[-1].isdigit()]
+    gpus = [device for device in kernel_driver.pci_devices(root) or () if device.is_gpu]
+    return ANSWER_S + START_OF_A_CARD_S * max(len(nodes), len(gpus))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ class Door:
 
     def __init__(self, library: str, timeout_s: float | None, start: Start) -> None:
         self._library = library
-        self._timeout_s = door_timeout_s() if timeout_s is None else timeout_s
+        self._timeout_s = timeout_s
         self._start = start
         self._talk: Talk | None = None
         self._asked = 0.0
@@ -137,13 +139,15 @@ class Door:
         except Lost as lost:
             self._failed = self._why(lost.ending)
 
-    def _answer(self, limit_s: float, each_s: float | None = None) -> tuple[list[Line], str | None]:
-        """The lines of the answer, and why there are no more; None where it is whole. `each_s` as `Talk.answer`'s."""
+    def _answer(
+        self, limit_s: float, each_s: float | None = None, longer: Callable[[bool], float] | None = None
+    ) -> tuple[list[Line], str | None]:
+        """The lines of the answer, and why there are no more; None where it is whole. The rest as `Talk.answer`'s."""
         lines: list[Line] = []
         if self._failed is not None or self._talk is None:
             return lines, self._failed
         try:
-            for line in self._talk.answer(limit_s, each_s=each_s):
+            for line in self._talk.answer(limit_s, each_s=each_s, longer=longer):
                 lines.append(line)
         except Lost as lost:
             return lines, self._why(lost.ending)
@@ -182,20 +186,42 @@ def _how(ending: Ending) -> str:
 class NvmlDoor(Door):
     """A child that reads NVML as often as it is asked; a dead or wedged one is replaced at the next question."""
 
-    def __init__(self, timeout_s: float | None = None, *, start: Start | None = None) -> None:
+    def __init__(
+        self,
+        timeout_s: float | None = None,
+        *,
+        start: Start | None = None,
+        waiting: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        """`waiting` is told once that the start takes longer than that of a driver that keeps its GPUs ready."""
         super().__init__("NVML", timeout_s, start or (lambda: LineChild(python_argv(NVML_READER))))
         self.restarts = 0
+        self._waiting = waiting
 
     def ask(self, *, processes: bool = False, links: bool = False) -> None:
         """Put the question; a child is started where none is there."""
         self._ask({"processes": processes, "links": links})
 
     def reading(self) -> DriverReading:
-        lines, broken = self._answer(self._timeout_s, ANSWER_S + START_OF_A_CARD_S)
+        each_s = ANSWER_S + START_OF_A_CARD_S
+        if self._timeout_s is not None:
+            lines, broken = self._answer(self._timeout_s, each_s)
+        else:
+            lines, broken = self._answer(ANSWER_S, each_s, self._longer)
         if broken:
             self.close()
             self.restarts += 1
         return nvml_reading(lines, broken, by_nvml=self._how in ("late", "crashed"))
+
+    def _longer(self, is_up: bool) -> float:
+        """The limit of a driver that starts its GPUs first; said where it is that which takes the time."""
+        limit_s = door_timeout_s()
+        if not is_up and limit_s > ANSWER_S:
+            self._waiting(
+                f"NVML has not answered within {ANSWER_S:g} s; waiting up to {limit_s:g} s: without persistence "
+                "mode the driver starts each GPU first"
+            )
+        return limit_s
 
 
 class CudaDoor(Door):
@@ -210,7 +236,7 @@ class CudaDoor(Door):
 
     def reading(self, *, cards_are_up: bool = False) -> DriverReading:
         """The answer. `cards_are_up` is whether NVML has answered, and so holds the cards: none has to start now."""
-        limit_s = self._timeout_s
+        limit_s = door_timeout_s() if self._timeout_s is None else self._timeout_s
         if cards_are_up:
             limit_s = min(limit_s, math.ceil(time.monotonic() - self._asked + ANSWER_S))
         lines, broken = self._answer(limit_s)

@@ -61,6 +61,8 @@ TOLD_BY_CUDA = ("cuda_index", "multiprocessors", "memory_bus_width_bits", "integ
 TOLD_BY_BOTH = ("name", "uuid", "pci_address", "compute_capability", "numa_node")
 # NVML's own figures are renewed several times a second, and a job changes what it does within one.
 BETWEEN_READINGS_S = 1.0
+# The driver's start scrubs the memory of cards with ECC, which looks like work without a process.
+BETWEEN_UNEXPLAINED_S = 2.0
 NOT_ASKED = "not asked for"
 NO_GPU = "no NVIDIA GPU is here"
 # GPUs whose memory is the host's.
@@ -333,9 +335,10 @@ class Inventory:
         root: Path = kernel_driver.ROOT,
         ahead: Ahead | None = None,
         timeout_s: float | None = None,
+        waiting: Callable[[str], object] = lambda text: None,
     ) -> None:
         """`details` reads more of each process; `ahead` has the children that were started already; NVML and libcuda
-        are each waited for as long as a healthy driver may take, or `timeout_s`.
+        are each waited for as long as a healthy driver may take, or `timeout_s`; `waiting` is told where that is long.
 
         Without `wake`, GPUs that all sleep are left asleep, and nothing but that is told of them.
         """
@@ -346,7 +349,7 @@ class Inventory:
         self._ahead, self._timeout_s = ahead or Ahead(), timeout_s
         # There is no NVIDIA driver for macOS.
         start = partial(self._ahead.start, NVML_READER)
-        self._nvml = NvmlDoor(timeout_s, start=start) if sys.platform != "darwin" else None
+        self._nvml = NvmlDoor(timeout_s, start=start, waiting=waiting) if sys.platform != "darwin" else None
         self._cuda: DriverReading | None = None
         self._torch: TorchBuild | None = None
         self._torch_told: TorchDevices | None = None
@@ -379,7 +382,8 @@ class Inventory:
             return facts
         busy = [one.read_at_s for one in facts.devices if (one.utilization_percent or 0) >= AT_WORK_PERCENT]
         with NvmlDoor(timeout_s) as door:
-            time.sleep(max([at_s + BETWEEN_READINGS_S - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
+            apart_s = BETWEEN_UNEXPLAINED_S if is_unexplained(facts) else BETWEEN_READINGS_S
+            time.sleep(max([at_s + apart_s - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
             door.ask(processes=self._with_processes, links=self._with_links)
             nvml_read, _ = added(of(facts.devices), door.reading(), now_text())
         named = _with_names(nvml_read, self._name, self._details)
@@ -461,15 +465,23 @@ def _with_names(
 def unclaimed_bytes(device: Device, facts: Facts) -> int:
     """Memory of the card that no process is seen to hold; 0 where that is little, or nobody can tell.
 
-    A container does not see its host's processes, and Windows does not say what they hold.
+    Version 2 of NVML's call counts what the driver reserves apart. Windows does not say what processes hold.
     """
     used, total, known = device.memory_used_bytes, device.memory_total_bytes, device.memory_of_processes_bytes
     around = facts.host or Host()
-    if around.container or around.wsl or around.system == "Windows" or device.memory_source != "nvml v2":
+    if around.wsl or around.system == "Windows" or device.memory_source != "nvml v2":
         return 0
     if used is None or not total or known is None or device.integrated or device.parent_uuid is not None:
         return 0
     return used - known if unclaimed_counts(used - known, total) else 0
+
+
+def is_unexplained(facts: Facts) -> bool:
+    """Return whether a card is fully busy and NVML lists no process on it; a container does not see its host's."""
+    around = facts.host or Host()
+    return not (around.container or around.wsl) and any(
+        (one.utilization_percent or 0) >= 100 and one.processes == () for one in facts.devices
+    )
 
 
 def _with_holders(facts: Facts, root: Path) -> Facts:
@@ -494,13 +506,15 @@ def _with_holders(facts: Facts, root: Path) -> Facts:
 
 
 def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None) -> Facts:
-    """The facts with the Xid errors of the kernel's log, or why they are not known."""
+    """The facts with what the kernel's log says of GPUs and NVSwitches, or why that is not known."""
     if facts.driver is None:
         return facts
     if lines is None:
-        return replace(facts, unknown={**facts.unknown, "/driver/xids": refused or "it cannot be read"})
-    seen = kernel_driver.xids(lines, time.time() - time.monotonic())
-    return replace(facts, driver=replace(facts.driver, xids=seen))
+        unread = dict.fromkeys(("/driver/xids", "/driver/sxids", "/driver/not_started"), refused or "it cannot be read")
+        return replace(facts, unknown={**facts.unknown, **unread})
+    seen = kernel_driver.events(lines, time.time() - time.monotonic())
+    driver = replace(facts.driver, xids=seen.xids, sxids=seen.sxids, not_started=seen.not_started)
+    return replace(facts, driver=driver)
 
 
 def now_text() -> str:
@@ -619,6 +633,7 @@ def changes(before: Device, now: Device) -> Changes | None:
         lasting_clock_reasons=tuple(
             name for name in (now.clock_reasons.names if now.clock_reasons is not None else ()) if name in reasons
         ),
+        utilization_before_percent=before.utilization_percent,
     )
 
 

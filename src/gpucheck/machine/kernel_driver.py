@@ -8,8 +8,8 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpucheck.machine import child
@@ -93,10 +93,19 @@ def relevant(records: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-# -- Xid errors in it --------------------------------------------------------------------------------------------------
+# -- events in it: Xid errors of GPUs, SXid errors of NVSwitches, GPUs that did not start ------------------------------
 
 _STAMP = re.compile(r"^\[ *(\d+\.\d+)\]")
 XID = re.compile(r"NVRM: Xid \((?P<device>[^)]*)\): (?P<number>\d+)(?P<rest>.*)")
+SXID = re.compile(r"nvidia-nvswitch\d*: SXid \((?P<device>[^)]*)\): (?P<number>\d+),? *(?P<rest>.*)")
+# Lines that belong to the event before them; of an event that was overwritten they alone are left, and the driver's
+# number for fatal is 1.
+_DETAIL = re.compile(r"Severity (?P<severity>\d)|Data\b")
+# The driver's own word decides: some numbers are printed with each.
+_WORD = re.compile(r"(?P<word>Fatal|Non-fatal|Correctable)\b,? *", re.IGNORECASE)
+# The end of SXid 10004 (too hot), and what NVIDIA says to ignore.
+_COOLED = {10005: 10004}
+_IGNORED = (22013,)
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})", re.IGNORECASE)
 # Xid 154: `GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)`; the words differ by driver, and
 # where the number is missing they alone tell.
@@ -111,37 +120,115 @@ _IN_WORDS = {
 RECOVERY = 154
 # Written as the module is loaded: whatever was wrong with a card before, it was set up anew.
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
+# Written as an NVSwitch is set up, with its address or without.
+_PROBED = re.compile(r"nvidia-nvswitch\d*: Probing device(?P<device>.*)")
+# The lines of a GPU that does not start, the more telling first.
+FALLEN = r"fallen off the bus"
+NO_POWER = r"does not have the necessary power cables connected|Insufficient External Power"
+UNSUPPORTED = r"installed in this system is not supported by the|supported through the NVIDIA .* Legacy drivers"
+OPEN_NEEDED = r"requires use of the NVIDIA open kernel modules"
+NO_ROOM = r"This PCI I/O region assigned to your NVIDIA device is invalid"
+NO_GSP = r"Cannot initialize GSP firmware|_kgspBootGspRm|GSP\b.*\b(failed|timed? ?out|error)"
+NOT_STARTED = r"RmInitAdapter failed|rm_init_adapter failed"
+START = tuple(
+    re.compile(one, re.IGNORECASE) for one in (FALLEN, NO_POWER, UNSUPPORTED, OPEN_NEEDED, NO_ROOM, NO_GSP, NOT_STARTED)
+)
 
 
-def xids(lines: Iterable[str], booted_s: float | None = None) -> tuple[XidError, ...]:
-    """The Xid errors of these lines, each once for its GPU, in the order of the first of each.
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The log's events: Xid errors, each once for its GPU, SXid errors, each once for its NVSwitch, in the order of the
+    first of each; and why GPUs did not start, by PCI address."""
+
+    xids: tuple[XidError, ...] = ()
+    sxids: tuple[XidError, ...] = ()
+    not_started: dict[str, str] = field(default_factory=dict)
+
+
+_Seen = dict[tuple[int, str], XidError]
+
+
+def events(lines: Sequence[str], booted_s: float | None = None) -> Events:
+    """The events of these lines.
 
     `booted_s` is when the kernel's own clock began, in seconds since 1970; without it no error has a time.
     """
-    found: dict[tuple[int, str], XidError] = {}
-    for line in lines:
+    xids: _Seen = {}
+    sxids: _Seen = {}
+    reasons: dict[str, str] = {}
+    for place, line in enumerate(lines):
         if _LOADED.search(line):
-            found = {key: replace(one, is_past=True) for key, one in found.items()}
-        match = XID.search(line)
-        if match is None:
-            continue
-        number, address = int(match["number"]), _address(match["device"])
-        action = _ACTION.search(match["rest"]) if number == RECOVERY else None
-        asked = None if action is None else _asked(action)
-        if asked == "none":
-            mine = {key: replace(one, is_past=True) for key, one in found.items() if one.pci_address == address}
-            found |= mine
-            continue
-        before = found.get((number, address))
-        found[number, address] = XidError(
-            number,
-            address,
-            _time_of(line, booted_s),
-            1 if before is None else before.count + 1,
-            asked,
-            None if "atal" not in match["rest"] else "onfatal" not in match["rest"].lower().replace("-", ""),
-        )
-    return tuple(found.values())
+            xids, sxids, reasons = _past(xids), _past(sxids), {}
+        elif probed := _PROBED.search(line):
+            sxids = _past(sxids, _address(probed["device"]) if _ADDRESS.search(probed["device"]) else None)
+        elif match := XID.search(line):
+            xids = _with_xid(xids, match, _time_of(line, booted_s))
+        elif match := SXID.search(line):
+            sxids = _with_sxid(sxids, match, _time_of(line, booted_s))
+        elif (rank := _rank(line)) is not None:
+            # A message of several lines, of which another has the address.
+            near = [line, *reversed(lines[max(place - 2, 0) : place]), *lines[place + 1 : place + 2]]
+            near = [one for one in near if _stamp(one) == _stamp(line)]
+            address = next((_address(one) for one in near if "NVRM" in one and _ADDRESS.search(one)), None)
+            if address is not None and (address not in reasons or rank <= (_rank(reasons[address]) or 0)):
+                reasons[address] = line[line.index("NVRM") :].strip()
+            if address is not None and rank == 0:
+                xids.setdefault((79, address), XidError(79, address, _time_of(line, booted_s)))
+    return Events(tuple(xids.values()), tuple(sxids.values()), reasons)
+
+
+def xids(lines: Sequence[str], booted_s: float | None = None) -> tuple[XidError, ...]:
+    """The Xid errors of these lines."""
+    return events(lines, booted_s).xids
+
+
+def _stamp(line: str) -> str | None:
+    match = _STAMP.match(line)
+    return None if match is None else match[1]
+
+
+def _rank(line: str) -> int | None:
+    """The place of the line among those of GPUs that do not start; None for any other."""
+    return next((rank for rank, pattern in enumerate(START) if "NVRM" in line and pattern.search(line)), None)
+
+
+def _past(found: _Seen, address: str | None = None) -> _Seen:
+    """The errors with those of this device, or all of them, in the past."""
+    return {
+        key: replace(one, is_past=True) if address in (None, one.pci_address) else one for key, one in found.items()
+    }
+
+
+def _with_xid(found: _Seen, match: re.Match[str], at: str | None) -> _Seen:
+    number, address = int(match["number"]), _address(match["device"])
+    action = _ACTION.search(match["rest"]) if number == RECOVERY else None
+    asked = None if action is None else _asked(action)
+    if asked == "none":
+        return _past(found, address)
+    before = found.get((number, address))
+    count = 1 if before is None else before.count + 1
+    is_fatal = None if "atal" not in match["rest"] else "onfatal" not in match["rest"].lower().replace("-", "")
+    return found | {(number, address): XidError(number, address, at, count, asked, is_fatal)}
+
+
+def _with_sxid(found: _Seen, match: re.Match[str], at: str | None) -> _Seen:
+    number, address = int(match["number"]), _address(match["device"])
+    before = found.get((number, address))
+    detail, word = _DETAIL.match(match["rest"]), _WORD.match(match["rest"])
+    cooled = found.get((_COOLED.get(number, 0), address))
+    if cooled is not None:
+        return found | {(cooled.number, address): replace(cooled, is_past=True)}
+    if number in _IGNORED or number in _COOLED or (detail is not None and before is not None):
+        return found
+    if detail is not None:
+        is_fatal = None if detail["severity"] is None else detail["severity"] == "1"
+        return found | {(number, address): XidError(number, address, at, is_fatal=is_fatal)}
+    is_fatal = None if word is None else word["word"].lower() == "fatal"
+    if before is not None and not before.is_past and before.is_fatal:
+        is_fatal = True
+    text = (match["rest"] if word is None else match["rest"][word.end() :]).strip()
+    count = 1 if before is None else before.count + 1
+    return found | {(number, address): XidError(number, address, at, count, None, is_fatal, text=text or None)}
 
 
 def _asked(action: re.Match[str]) -> str | None:

@@ -504,10 +504,13 @@ def answer(
         if handle is None:
             continue
         read_details(pynvml, handle, row)
-        if with_processes or is_much(row):
+        # Who has it alone, and that nobody is at work on a busy card, is told of the card.
+        is_exclusive = str(row.device.get("compute_mode")).startswith("exclusive")
+        is_full = (row.device.get("utilization_percent") or 0) >= 100
+        if with_processes or is_exclusive or is_full or is_much(row):
             read_processes(pynvml, handle, row)
             sum_processes(row)
-            if not with_processes:
+            if not (with_processes or is_exclusive or (is_full and row.device.get("processes") == [])):
                 # Nobody asked who they are.
                 row.device.pop("processes", None)
                 row.unknown.pop("processes", None)

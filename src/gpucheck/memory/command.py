@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gpucheck.cards import at_rest, checks
 from gpucheck.errors import CannotLook, GpucheckError
 from gpucheck.machine import choose, faults, host, inventory, kept, pulse
 from gpucheck.memory import resident as memory_resident
@@ -97,6 +98,7 @@ def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool
         info = None if free is None or total is None else (free, total)
         told = judge_overview(card.name or "GPU", card, info, MemoryFigures())
         emit(Judged(replace(told, device=name)))
+        judge_unclaimed(card, facts, emit)
         reason = facts.unknown.get(f"/devices/{place}/processes", "the driver does not list them")
         emit(Judged(replace(judge_processes(card.processes, os.getpid(), reason), device=name)))
     if cards:
@@ -114,6 +116,8 @@ def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], 
     emit(Progress("reading the device's memory", 0, 2))
     told = judge_overview(accel.name, before, accel.memory_info(), accel.memory())
     emit(Judged(replace(told, device=accel.id)))
+    if before is not None:
+        judge_unclaimed(before, facts, emit)
     reason = facts.unknown.get(f"/devices/{index}/processes", "the driver does not list them")
     emit(Judged(judge_processes(before.processes if before else None, os.getpid(), reason)))
     allocator = accel.allocator()
@@ -161,6 +165,13 @@ def judge_overview(name: str, before: Device | None, info: tuple[int, int] | Non
     if outside is not None:
         message += f"; this process holds {capacity(outside)} outside torch's allocator"
     return Finding("memory.device", "info", "device memory", message, evidence)
+
+
+def judge_unclaimed(card: Device, facts: Facts, emit: Emit) -> None:
+    """Report memory that no process listed by NVML holds, as `devices` does."""
+    found = checks.finding_of("devices.unclaimed_memory", at_rest.unclaimed, card, facts)
+    if found is not None:
+        emit(Judged(found))
 
 
 def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason: str) -> Finding:

@@ -244,6 +244,7 @@ def _by_nvml(report: Report, overall: Sequence[Finding], accounting: Finding) ->
         held = f"; {listed.message}" if listed is not None and listed.evidence.get("others") else ""
         where = f"{finding.device} ({names.get(finding.device or '', 'GPU')})"
         lines.append(Line(f"{where}: {_room(finding) or finding.message}{held}"))
+    lines += [finding_line(one) for one in report.findings if one.id == "devices.unclaimed_memory"]
     first, *rest = lines
     assert isinstance(first, Line)
     why = f"torch's memory figures not checked: {accounting.message}"

@@ -155,7 +155,7 @@ class Changes:
     """Changes between two readings of a device, `span_s` apart: the growth of its counters. A counter that is unknown
     in one reading, or ran backwards, is unknown here. `violations_s` are the seconds for which each limit lowered the
     clock, `nvlink_errors` the new errors of all NVLinks by NVML's names for them, and `lasting_clock_reasons` what both
-    readings name as the reason for a lower clock."""
+    readings name as the reason for a lower clock. `utilization_before_percent` is of the earlier reading."""
 
     span_s: float
     violations_s: dict[str, float | None] = field(default_factory=dict)
@@ -166,6 +166,7 @@ class Changes:
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
     lasting_clock_reasons: tuple[str, ...] = ()
+    utilization_before_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,11 +356,12 @@ class TorchBuild:
 
 @dataclass(frozen=True, slots=True)
 class XidError:
-    """An Xid error of one GPU in the kernel's log since boot: NVIDIA's number, and the PCI address that the line names.
+    """An Xid error of one GPU, or an SXid error of one NVSwitch, in the kernel's log since boot: NVIDIA's number, and
+    the PCI address that the line names.
 
     `at` is when it came last (ISO 8601, UTC) and `count` how often. `action` is what Xid 154 says that the GPU needs;
-    `is_fatal` is what NVLink's errors say of themselves. `is_past` is whether the driver was loaded again since, or has
-    said that nothing is needed any more.
+    `is_fatal` is what errors of NVLink and of NVSwitches say of themselves, `text` an NVSwitch's own words. `is_past`
+    is whether the driver was loaded again since, or has said that nothing is needed any more.
     """
 
     number: int
@@ -369,6 +371,7 @@ class XidError:
     action: str | None = None
     is_fatal: bool | None = None
     is_past: bool = False
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +382,8 @@ class Driver:
     supports; `libcuda_version` is what the loaded libcuda says of itself. `nvml_code` and `cuinit_code` are the
     libraries' own answers to their start, 0 for success. `nvml_start_s` is loading NVML and nvmlInit, `cuinit_start_s`
     loading libcuda and cuInit. `confidential_computing` is off, ready or not ready: until then CUDA does not start.
-    `xids` are the Xid errors in the kernel log; None where it could not be read, or there is no NVIDIA GPU.
+    `xids` are the Xid errors in the kernel log, `sxids` those of NVSwitches; None where it could not be read, or there
+    is no NVIDIA GPU. `not_started` has the log's reason for each GPU that the driver could not start, by PCI address.
     """
 
     version: str | None = None
@@ -399,6 +403,8 @@ class Driver:
     cuinit_error: str | None = None
     cuinit_start_s: float | None = None
     xids: tuple[XidError, ...] | None = None
+    sxids: tuple[XidError, ...] | None = None
+    not_started: dict[str, str] | None = None
 
     @property
     def is_hung(self) -> bool:

@@ -358,11 +358,10 @@ def xids_since(before: Sequence[str] | None, after: Sequence[str] | None) -> Cou
     """
     if before is None or after is None:
         return None
-    return Counter(
-        error.pci_address
-        for line in (Counter(after) - Counter(before)).elements()
-        for error in kernel_driver.xids((line,))
-    )
+    counted: Counter[str] = Counter()
+    for error in kernel_driver.xids(tuple((Counter(after) - Counter(before)).elements())):
+        counted[error.pci_address] += error.count
+    return counted
 
 
 def _counted(device: Device) -> dict[str, int]:
