@@ -70,8 +70,8 @@ SIZES = {
     "devices": (3, 267),
     # An exclusive GPU beside one that works, masks that end in a comma, fixes for pods.
     "doctor": (12, 1937),
-    # Parts of texts are looked up, and stop within a word or between two.
-    "explain": (11, 840),
+    # A paste's facts (torch, GPUs, frames, launcher) are read once, for the advice of every text.
+    "explain": (12, 962),
     # A node's short and whole name are one node.
     "fleet": (8, 1325),
     # Why an interpreter cannot be `--python` of any command; gpucheck's package alone is on the path of another Python.

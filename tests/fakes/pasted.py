@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from gpucheck import xid
+from gpucheck.explain import command
+from gpucheck.report.events import Answered, Event
+from gpucheck.report.results.short import ExplainResult, TextMatch
 
 SAMPLES: dict[str, str] = {
     "vulkan.lost": "terminate called after throwing an instance of 'vk::DeviceLostError'",
@@ -903,3 +906,12 @@ NOT_OURS: tuple[str, ...] = (
     "No space left on device",
     "2024-01-01 thread exited unexpectedly",
 )
+
+
+def first(pasted: str) -> TextMatch:
+    """The first answer to a pasted text, as the command gives it."""
+    events: list[Event] = []
+    command.explain(pasted, events.append)
+    (answer,) = (event.value for event in events if isinstance(event, Answered))
+    assert isinstance(answer, ExplainResult) and answer.matches
+    return answer.matches[0]

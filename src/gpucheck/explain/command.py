@@ -215,7 +215,8 @@ def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
 def _told(match: Match) -> TextMatch:
     text = match.text
     read = figures.read(text.id, match.said, match.around)
-    then = read.then or text.then
+    specific = bool(read.then) or match.is_advised
+    then = text.then if match.is_advised else read.then or text.then
     if "bus" in read.numbers and not read.then:  # nvidia-smi -i takes the address too, and it cannot hit another GPU
         then = re.sub(r"-i INDEX(?![,\w])", f"-i {read.numbers['bus']}", then)
     library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
@@ -225,9 +226,9 @@ def _told(match: Match) -> TextMatch:
         title=text.title,
         meaning=text.meaning,
         certainty=match.certainty,
-        then=step(match.platforms, text.id, then, specific=bool(read.then)),
+        then=step(match.facts.platforms, text.id, then, specific=specific),
         says=read.says,
-        specific=bool(read.then),
+        specific=specific,
         numbers=read.numbers,
         conditions=match.conditions,
         source=text.source,

@@ -12,12 +12,14 @@ import functools
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 from urllib.parse import unquote
 
 from gpucheck.doctor.condition import CERTAINTIES, Certainty
-from gpucheck.explain.text import Platform, Text, marked
+from gpucheck.explain.facts import Facts, advise, proven
+from gpucheck.explain.facts import read as read_facts
+from gpucheck.explain.text import Text
 
 QUOTES = "'\"`´‘’“”"
 # How much of a line a `.*` may skip: without line ends it would reach through the whole text.
@@ -400,7 +402,8 @@ class Match:
     """A text that was found: on which line, which conditions it points to, and whether only a part of it was there.
 
     `said` are its line and those after it, `around` also those before, for who reads the numbers in them. `doubt` says
-    what in the paste speaks against it, where something does. `platforms` are those whose marks the paste has.
+    what in the paste speaks against it, where something does. `facts` are what the paste states, and `is_advised` says
+    that they gave the text's step.
     """
 
     text: Text
@@ -410,7 +413,8 @@ class Match:
     said: str = ""
     around: str = ""
     doubt: str = ""
-    platforms: frozenset[Platform] = frozenset()
+    facts: Facts = field(default_factory=Facts)
+    is_advised: bool = False
 
     @property
     def certainty(self) -> Certainty:
@@ -488,7 +492,9 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         for place in found
         if not any(place.within(other) or place.adds_nothing(other) for other in near.to(place))
     ]
-    where = marked(normal.spaced)
+    facts = read_facts(pasted, normal.spaced)
+    by_id = {one.id: one for one in texts}
+    found = [replace(place, text=by_id.get(proven(place.text.id, facts), place.text)) for place in found]
     first: dict[str, Line] = {}
     for place in found:
         if place.line.kind != "frame":
@@ -498,11 +504,10 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         beside = [one.text.id for one in theirs.to(place) if one.touches(place)]
         said, around = _excerpts(normal, place.line)
         points = (*place.text.conditions, *beside)
-        match = Match(place.text, place.line.number, points, place.cut, said, around, "", where)
-        earlier = matches.setdefault(place.text.id, match)
-        matches[place.text.id] = replace(
-            earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions)))
-        )
+        text, is_advised = advise(place.text, facts)
+        match = Match(text, place.line.number, points, place.cut, said, around, "", facts, is_advised)
+        earlier = matches.setdefault(text.id, match)
+        matches[text.id] = replace(earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions))))
     return _doubted(list(matches.values()), found, unknown, is_all=is_all)
 
 
