@@ -389,3 +389,46 @@ def test_what_says_little_is_a_hint_where_nothing_else_is_found_in_a_paste_that_
     assert (match.text.id, match.certainty) == ("a.weak", "hint")
     assert [one.text.id for one in find("torch: the engine broke\nno more fuel", [weak, whole])] == ["a.whole"]
     assert find("the engine broke", [weak, whole]) == []
+
+
+@pytest.mark.parametrize(
+    ("pasted", "name"),
+    [
+        (
+            "_pickle.UnpicklingError: Weights only load failed. Please file an issue with the following so that we can "
+            "make `weights_only=True` compatible: WeightsUnpickler error: CUDA error: out of memory",
+            "oom.cuda",
+        ),
+        (
+            "_pickle.UnpicklingError: Weights only load failed.\n\tWeightsUnpickler error: Unsupported global: GLOBAL "
+            "numpy.dtype was not an allowed global by default.",
+            "checkpoint.weights_only",
+        ),
+        (
+            "ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following error: "
+            "FlashAttention2 is not available on CPU. Please make sure torch can access a CUDA device.",
+            "torch.no_accelerator",
+        ),
+        (
+            "Error running sage attention: CUDA error: no kernel image is available for execution on the device, "
+            "using pytorch attention instead.",
+            "cuda.no_kernel",
+        ),
+        (
+            "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1, unhandled cuda error, NCCL "
+            "version 2.21.5\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 500 "
+            "'named symbol not found'",
+            "cuda.invalid_image",
+        ),
+    ],
+)
+def test_what_a_message_gives_as_its_reason_is_the_answer(pasted: str, name: str) -> None:
+    assert find(pasted, TEXTS, OF_CONDITIONS)[0].text.id == name
+
+
+def test_a_message_whose_reason_is_not_known_is_a_hint() -> None:
+    (match,) = find("Weights only load failed: the moon is full", TEXTS)
+    assert (match.text.id, match.certainty) == ("checkpoint.weights_only", "hint")
+    wrap, reason = text("a.wrap", "the ship broke"), text("a.reason", "no more fuel")
+    assert [one.text.id for one in find("the ship broke because no more fuel", [wrap, reason])] == ["a.reason"]
+    assert find("the ship broke. no more fuel", [wrap, reason])[0].text.id == "a.wrap"

@@ -249,7 +249,9 @@ def _page_of(one: Text | Condition | Id) -> IdPage:
     about = (one.id, _whose(one), one.title, one.meaning)
     if isinstance(one, Id):
         return IdPage(*about, then=one.then)
-    patterns, number = ((*one.patterns, *one.common), one.number) if isinstance(one, Text) else (one.texts, "")
+    patterns, number = (
+        ((*one.patterns, *one.wraps, *one.common), one.number) if isinstance(one, Text) else (one.texts, "")
+    )
     texts = tuple(dict.fromkeys(text for pattern in patterns for text in readable(pattern, number)))
     if isinstance(one, Text):
         return IdPage(*about, then=one.then, certainty=one.certainty, texts=texts, source=one.source)

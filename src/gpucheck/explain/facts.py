@@ -317,7 +317,7 @@ ADVICE: tuple[Advice, ...] = (
         ),
     ),
     Advice(
-        ("quant.placed",),
+        ("tensor.placed",),
         lambda facts: "dispatch" in facts.names,
         lambda _: (
             "pip install -U transformers accelerate bitsandbytes: from_pretrained itself calls .to(), so these "

@@ -475,6 +475,7 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     # A condition in the place of a text is pointed to; one that stands alone has to be ours as a text has.
     pointed = [place for place in _places(normal, conditions, ours=True) if place.line.kind != "quiet"]
     ours = _OURS.search(normal.spaced) is not None
+    told, pointed = _wrapping(told, normal), _wrapping(pointed, normal)
     # What is there whole explains what is there in part: only where nothing is, parts are looked for.
     if not told and not (pointed and ours):
         weak = [replace(one, patterns=(), common=one.weak, beside="", certainty="hint") for one in texts if one.weak]
@@ -511,7 +512,35 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     return _doubted(list(matches.values()), found, unknown, is_all=is_all)
 
 
+# What a message puts before its reason: in a sentence, and in front of another message on the same line.
+_BEFORE_REASON = re.compile(r"dueto|because|causedby|reason:|followingerror|error:")
+_REASON_WITHIN = 400
+
+
+def _wrapping(told: Sequence[_Place], normal: Normal) -> list[_Place]:
+    """The same, with a text whose reason is another as a symptom of that."""
+    near = _Near(told)
+    return [
+        replace(place, text=replace(place.text, symptom=True))
+        if any(_is_reason(one, place, normal) for one in near.to(place))
+        else place
+        for place in told
+    ]
+
+
+def _is_reason(one: _Place, place: _Place, normal: Normal) -> bool:
+    """Return whether a text is what a message gives as the reason of another text in it."""
+    if one.text.symptom or one.text.id == place.text.id or _KERNEL.search(place.line.text):
+        return False
+    if not 0 <= one.start - place.end <= _REASON_WITHIN:
+        return False
+    lines = _message(normal, place.line) if place.line.kind == "exception" else (place.line.number,)
+    return one.line.number in lines and _BEFORE_REASON.search(normal.solid, place.end, one.start) is not None
+
+
 def _told(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
+    wrapping = [replace(text, patterns=text.wraps, common=(), symptom=True) for text in texts if text.wraps]
+    texts = (*texts, *wrapping)
     return [place for place in _places(normal, texts) if place.line.kind != "quiet" or place.text.logged]
 
 
@@ -684,7 +713,7 @@ def _edges(texts: tuple[Text, ...]) -> tuple[list[tuple[str, str, str]], list[tu
     The letters have no spaces. The shape is the same with a large letter at the start of each word.
     """
     found: tuple[set[tuple[str, str, str]], ...] = (set(), set())
-    for text, pattern in ((one, pattern) for one in texts for pattern in one.patterns):
+    for text, pattern in ((one, pattern) for one in texts for pattern in (*one.patterns, *one.wraps)):
         for whole in _alternatives(iter(_PART.findall(pattern)), text.number or _NUMBER)[0]:
             parts = re.split(f"[…{_NUMBER}]", whole.translate(_WITHOUT_QUOTES))
             for edges, part in zip(found, (parts[0], parts[-1][::-1]), strict=True):

@@ -276,7 +276,8 @@ TEXTS: tuple[Text, ...] = (
             r"Device index value \d+ is out of index range",
             r"CUDA_ERROR_INVALID_DEVICE(?!_|\w)",
             r"(cuda|hip)ErrorInvalidDevice\b",
-            r"You requested gpu: .{0,40}But your machine only has",
+            r"You requested GPUs?: .{0,40}But your machine only has: ?\[\d",
+            r"Invalid CUDA 'device=.{0,300}is_available\(\): True",
             r"requested GPUs?.{0,60}but only .{0,20}(available|visible)",
             by_code(101, 10),
             r"The requested CUDA device could not be loaded",
@@ -314,6 +315,8 @@ TEXTS: tuple[Text, ...] = (
             r"Cannot re-initialize (CUDA|XPU|MTIA) in forked subprocess",
             r"Lightning can'?t create new processes if CUDA is already initialized",
             r"avoid running any instruction using .{0,4}torch\.cuda",
+            r"causing CUDA to be initialized",
+            r"CUDA has been initialized before the '?notebook_launcher",
         ),
         "CUDA had started in the parent (torch.cuda.is_available() is enough), and then the child was forked.",
         'multiprocessing.set_start_method("spawn") first of all, or touch CUDA only in the children; '

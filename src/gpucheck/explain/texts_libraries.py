@@ -491,6 +491,56 @@ TEXTS: tuple[Text, ...] = (
         "proof",
     ),
     Text(
+        "dist.model",
+        "the ranks built different models",
+        (r"DDP expects same model across all ranks", r"Params? .{0,60}(shapes?|sizes) .{0,60}appears not to match"),
+        "DistributedDataParallel compares the parameters' number and shapes before the first step: a rank has another "
+        "configuration, layers that depend on its data, or another checkpoint.",
+        "print(sum(p.requires_grad for p in model.parameters())) and the configuration on every rank; build the model "
+        "from the same arguments, and freeze parameters before DDP on all of them",
+        "proof",
+        source="torch/csrc/distributed/c10d/reducer.cpp",
+    ),
+    Text(
+        "dist.libuv",
+        "torch's store wants libuv, which this build does not have",
+        (r"use_libuv was requested but PyTorch was (built|build) with ?out libuv support",),
+        "torch 2.4 and newer start the TCPStore with libuv; the builds for Windows have none.",
+        "export USE_LIBUV=0 before the program starts (in the code: os.environ, before torch is imported)",
+        "proof",
+        source="pytorch issue 139990",
+    ),
+    Text(
+        "nccl.efa",
+        "NCCL's plugin finds no EFA device",
+        (
+            r"NET/OFI .{0,120}(No eligible providers|couldn'?t find|No EFA|failed|Unable to)",
+            r"No EFA devices? (were |was )?(found|available)",
+            r"aws-ofi-nccl initialization failed",
+        ),
+        "Elastic Fabric Adapter is AWS's network. The instance, its placement or the container has no EFA device, or "
+        "libfabric is missing.",
+        "fi_info -p efa where the program runs has to list the devices: docker --device=/dev/infiniband/uverbs0, in "
+        "Kubernetes vpc.amazonaws.com/efa; NCCL_NET_PLUGIN=none goes on over sockets",
+        source="aws/aws-ofi-nccl, README",
+    ),
+    Text(
+        "ray.resources",
+        "Ray has no node with the GPUs that were asked for",
+        (
+            r"No available node types can fulfill resource request",
+            r"resource request cannot be scheduled right now: ?\{.{0,60}GPU",
+            r"(create|reserve|schedule)\w* .{0,60}placement group.{0,200}(GPU|timed out|timeout|not ready)",
+            r"placement group .{0,120}(cannot|can't|could not|couldn't|is not) be? ?(created|scheduled|ready)",
+            r"Total available GPUs .{0,40}is less than total desired GPUs",
+        ),
+        "A task, an actor or a placement group waits for more GPUs than one node, or the cluster, has free.",
+        "ray status shows what is used and what waits; ask for fewer GPUs (tensor_parallel_size, num_gpus), end what "
+        "holds them, or add a node",
+        source="Ray, placement groups",
+        follows=("nvml.", "xid.", "cuinit."),
+    ),
+    Text(
         "dist.ready_twice",
         "a parameter's gradient was ready twice in one step",
         (r"Expected to mark a variable ready only once", r"has been marked as ready twice"),
@@ -576,6 +626,7 @@ TEXTS: tuple[Text, ...] = (
             r"Passed CPU tensor to MPS op",
             r"(query|q|key|value).{0,40}(must|to) (all )?be on the same device",
             r"module must have its parameters and buffers on device",
+            r"cannot be accessed from Triton \(cpu tensor\?\)",
             r"(tensors|model and input|parameters) .{0,30}on different devices",
         ),
         "One operand was not moved. The message names both devices. The one on `cpu` is usually a tensor created in "
@@ -701,6 +752,21 @@ TEXTS: tuple[Text, ...] = (
         "torch.set_default_device.",
         "torch.Generator(device=…) of the tensors' device; for a DataLoader the CPU's",
         "proof",
+    ),
+    Text(
+        "tensor.placed",
+        "a model was moved that is placed already",
+        (
+            r"\.?(to|cuda|half|float)\W{0,4} is not supported for .{0,4}(4|8)-bit",
+            r"You (can'?t|shouldn'?t) move a model (that has some modules offloaded|that is dispatched|when it is "
+            r"dispatched)",
+            r"It seems like you have activated (sequential )?(model |cpu )*offloading",
+            r"(Cannot|can'?t) (move|copy) .{0,40}(quantized|offloaded) (model|module)",
+        ),
+        "Weights in 4 or 8 bits, and a model with device_map or offloading, were placed while they were loaded.",
+        'take .to() and .cuda() of the model away; device_map={"": 0} in from_pretrained puts all of it on one GPU',
+        "proof",
+        source="transformers, modeling_utils.py; accelerate, big_modeling.py",
     ),
     Text(
         "tensor.pin",
@@ -832,21 +898,32 @@ TEXTS: tuple[Text, ...] = (
             r"could not determine CUDA architecture",
             r"(sage|flash)[-_ ]?att\w* (is )?not (a )?new enough",
             r"only supported (in|by|with|on) (FlashAttention|FA)[- ]?[34]",
-            r"SM\d+ kernel is not available",
-            r"Error running sage attention",
             r"Unsupported CUDA architecture: ?sm_?\d+",
             r"Flash ?Attention-?\d (is )?only supported on",
             r"\bFA ?[234] is only supported on",
             r"(Flash ?Attention|\bFA)-?[34] (is )?not supported (on|for) (this|your|the)",
             r"FlashAttention-?\d? only supports (Ampere|Hopper|Turing)",
-            r"Flash ?Attention-?\d? (only support|requires?|needs?) .{0,40}(Ampere|Hopper|capability|fp16|sm_?\d\d)",
+            r"Flash ?Attention-?\d? (only support|requires?|needs?) .{0,40}(Ampere|Hopper|capability|sm_?\d\d)",
             r"Expected is_sm\w+ ?(\|\| ?is_sm\w+ ?)*to be true",
             r"FlashAttention backward for head dim > \d+ requires",
-            r"Flash Attention only supports torch\.float16 and torch\.bfloat16",
         ),
         "It needs compute capability 8.0 and float16 or bfloat16.",
         'attn_implementation="sdpa"',
         "proof",
+        wraps=(r"Error running sage attention",),
+    ),
+    Text(
+        "attention.dtype",
+        "FlashAttention got another data type than float16 or bfloat16",
+        (
+            r"Flash ?Attention-?\d? only supports? (torch\.)?(float16|fp16) and (torch\.)?(bfloat16|bf16)",
+            r"Input tensors must be in dtype of torch\.float16 or torch\.bfloat16",
+        ),
+        "The query, key or value is float32: the model was loaded so, or a norm or an adapter casts it.",
+        'dtype=torch.bfloat16 (older releases: torch_dtype=) in from_pretrained, or torch.autocast("cuda", '
+        "dtype=torch.bfloat16) around the call",
+        "proof",
+        source="Dao-AILab/flash-attention, csrc/flash_attn/flash_api.cpp",
     ),
     Text(
         "dtensor.mixed",

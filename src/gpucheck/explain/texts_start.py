@@ -317,6 +317,9 @@ TEXTS: tuple[Text, ...] = (
             r"Cannot access accelerator device when none is available",
             r"\bfp16 mixed precision requires a GPU(?! \(not mps)",
             r"No supported gpu backend found",
+            r"You requested GPUs?: .{0,40}But your machine only has: ?\[\]",
+            r"Invalid CUDA 'device=.{0,300}is_available\(\): False",
+            r"Flash ?Attention ?\d? is not available on CPU",
             r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
             _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
             _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
