@@ -15,6 +15,14 @@ from typing import Literal
 CPU_ALLOCATOR = r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"
 HOST_ALLOCATION = r"std::bad_alloc|\[Errno 12\]|Cannot allocate memory"
 OUT_OF_MEMORY = r"\bout of memory\b"
+# What torch's caching allocator says, and what the runtime or a library says of memory that it asked for itself.
+ALLOCATOR = r"Tried to allocate|\b(CUDA|HIP|XPU|MPS|GPU) out of memory"
+OF_RUNTIME = r"\b(CUDA|HIP)( driver| runtime)? (error|failure)\b.{0,40}out of memory"
+# Page-locked memory of the host, whose allocation fails with the device's error.
+PINNED = (
+    r"pin memory thread|pin_memory\.py\b|\.pin_memory\(|cudaHost(Alloc|Register)|cudaMallocHost|"
+    r"hipHost(Malloc|Register)|CachingHostAllocator"
+)
 LEVEL_ZERO = r"OUT_OF_(DEVICE|HOST)_MEMORY"
 MPS_BUFFER = r"Invalid buffer size:"
 HPU = r"PT_DEVMEM.*Allocation failed"

@@ -97,6 +97,24 @@ def test_whether_torch_has_code_for_the_gpu(pasted: str, has_code: bool | None) 
             "vcvarsall.bat",
         ),
         (
+            "RuntimeError: Caught RuntimeError in pin memory thread for device 0.\nRuntimeError: CUDA error: out of "
+            "memory\nLinux box 5.15.167.4-microsoft-standard-WSL2",
+            "oom.host",
+            "DataLoader(pin_memory=False)",
+        ),
+        ("RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be", "oom.cuda", "pin less host memory"),
+        (
+            "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'",
+            "compile.ptxas",
+            "export TRITON_PTXAS_PATH=/usr/local/cuda-13.0/bin/ptxas",
+        ),
+        (
+            "PyTorch version: 2.3.0\nCUDA used to build PyTorch: None\nROCM used to build PyTorch: N/A\nPython "
+            "platform: Linux-5.10.192-tegra\nIs CUDA available: False",
+            "torch.cpu_only",
+            "NVIDIA's torch wheel for your JetPack",
+        ),
+        (
             "Found GPU0 NVIDIA GeForce RTX 5090 which is of compute capability (CC) 12.0.\n- 9.0 which supports "
             "hardware CC >=9.0,<10.0\nYour installed torch==2.13.0+cpu does not include kernels for this GPU.\n  For "
             "CUDA 12.9 use pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cu129\n",
@@ -109,3 +127,8 @@ def test_an_answer_by_the_facts(pasted: str, id: str, words: str) -> None:
     answer = first(pasted)
     assert answer.id == id
     assert words in answer.then
+
+
+def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -> None:
+    assert first("RuntimeError: CUDA error: out of memory").certainty == "strong"
+    assert first("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB").certainty == "proof"

@@ -432,3 +432,41 @@ def test_a_message_whose_reason_is_not_known_is_a_hint() -> None:
     wrap, reason = text("a.wrap", "the ship broke"), text("a.reason", "no more fuel")
     assert [one.text.id for one in find("the ship broke because no more fuel", [wrap, reason])] == ["a.reason"]
     assert find("the ship broke. no more fuel", [wrap, reason])[0].text.id == "a.wrap"
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Training is slow. No out of memory as far as I can see.",
+        "It ran for two days without any CUDA out of memory.",
+        "This is not a CUDA out of memory, I think",
+        "If you get a CUDA out of memory, reduce the batch size.",
+        "Gradient checkpointing helps to avoid CUDA out of memory.",
+        "A larger batch may lead to CUDA out of memory.",
+        "Could this be CUDA out of memory?",
+    ],
+)
+def test_an_error_that_a_sentence_only_names_is_no_evidence(sentence: str) -> None:
+    assert find(f"PyTorch version: 2.5.1+cu124\n{sentence}", TEXTS, OF_CONDITIONS) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I get CUDA out of memory, is this normal?",
+        "It does not work any more since the update: CUDA out of memory.",
+        "If I use two GPUs it says CUDA out of memory",
+        "RuntimeError: no luck. CUDA out of memory",
+    ],
+)
+def test_an_error_that_a_sentence_reports_is(said: str) -> None:
+    assert find(said, TEXTS, OF_CONDITIONS)[0].text.id == "oom.cuda"
+
+
+def test_the_lines_of_one_event_do_not_doubt_each_other() -> None:
+    line = "[ 1.112233] NVRM: Xid (PCI:0000:{}:00): {}, pid=2211, name=python, x\n"
+    one = "".join(line.format("9c", number) for number in (48, 63, 94, 154))
+    (first, *_) = find(one, TEXTS, OF_CONDITIONS)
+    assert (first.text.id, first.certainty) == ("xid.48", "proof")
+    (first, *_) = find(line.format("9c", 48) + line.format("1a", 79), TEXTS, OF_CONDITIONS)
+    assert first.doubt == "the paste has other causes too"

@@ -11,7 +11,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from gpucheck import messages
 from gpucheck.doctor import fixes
+from gpucheck.doctor.condition import Certainty
 from gpucheck.explain.text import Platform, Text, marked
 
 
@@ -124,10 +126,13 @@ _NAMED = {
     "colab": r"/content/|google\.colab|\bcolab\b",
     "cl": r"\bcl(?:\.exe)? is not found|cpp_builder\.py|\bcl\.exe\b",
     "dispatch": r"in dispatch_model\b",
-    "pinned": r"pin memory thread|pin_memory",
+    "pinned": messages.PINNED,
+    "allocator": messages.ALLOCATOR,
+    "runtime": r"(?:runtime|accelerator)error: cuda error: out of memory",
+    "ptxas": r"sm_1\d\d\w? is not defined for option",
     "code": r"no kernel image|invalid device function",
 }
-_NAMES = {name: re.compile(pattern) for name, pattern in _NAMED.items()}
+_NAMES = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _NAMED.items()}
 # Frames of these show no extension: torch has code of its own, the others run what they are given.
 _TORCHS = frozenset(
     (
@@ -197,7 +202,7 @@ def _package(path: str) -> str:
 class Advice:
     """What the facts make of a text: of which ids, when, and the answer in place of the text's own.
 
-    `becomes` is the id of the text that the facts prove instead. Steps of it are made from the facts.
+    `becomes` is the id of the text that the facts prove instead.
     """
 
     of: tuple[str, ...]
@@ -206,6 +211,7 @@ class Advice:
     title: str = ""
     meaning: str = ""
     becomes: str = ""
+    certainty: Certainty | None = None
 
 
 def _install(facts: Facts) -> str:
@@ -309,6 +315,32 @@ ADVICE: tuple[Advice, ...] = (
         title="torch.compile finds no C++ compiler (cl.exe)",
     ),
     Advice(
+        ("compile.ptxas",),
+        lambda facts: "ptxas" in facts.names,
+        lambda _: (
+            "export TRITON_PTXAS_PATH=/usr/local/cuda-13.0/bin/ptxas (Triton brings an older ptxas, which does not "
+            "know this GPU; that of CUDA 13 does), or use a newer torch"
+        ),
+    ),
+    Advice(
+        ("oom.cuda",),
+        lambda facts: "runtime" in facts.names and "allocator" not in facts.names,
+        lambda facts: (
+            (
+                "try DataLoader(pin_memory=False) first: Windows limits how much memory WSL may pin; then "
+                if "wsl" in facts.platforms
+                else ""
+            )
+            + "nvidia-smi shows whether the GPU is full: then use another one, or end what fills it; where memory is "
+            "free, pin less host memory (pin_memory=False; ulimit -l)"
+        ),
+        title="a CUDA call found no memory, outside torch's allocator",
+        meaning="torch's allocator says `CUDA out of memory. Tried to allocate`. This text is the runtime's: it needed "
+        "memory for a context on a full GPU, a module that is loaded late, a graph, a stream, IPC or pinned host "
+        "memory.",
+        certainty="strong",
+    ),
+    Advice(
         ("oom.host",),
         lambda facts: "wsl" in facts.platforms and "pinned" in facts.names,
         lambda _: (
@@ -333,7 +365,8 @@ def advise(text: Text, facts: Facts) -> tuple[Text, bool]:
         if not row.becomes and text.id.startswith(row.of) and row.when(facts):
             step = row.then(facts)
             title, meaning = row.title or text.title, row.meaning or text.meaning
-            return replace(text, title=title, meaning=meaning, then=step or text.then), bool(step)
+            sure = row.certainty or text.certainty
+            return replace(text, title=title, meaning=meaning, then=step or text.then, certainty=sure), bool(step)
     return text, False
 
 

@@ -391,7 +391,20 @@ _GOES_ON = re.compile(
     r"\b(retrying|will retry|skipping step)\b|hit config\.(recompile|cache_size)_limit",
     re.IGNORECASE,
 )
+# What stands before an error that a sentence only names: it is denied, warned of or asked for.
+_DENIED = re.compile(
+    r"\b(no|never|without|nor)( (a|an|any|such|more|single))?( \w+)?$|"
+    r"\b(is|was|are|were|do|does|did|have|has)( not|nt)( a| an| any| due to| caused by| related to| about| get| see|"
+    r" the)*( \w+)?$|"
+    r"\b(if|in case) (you|your|there|of)\b[^.:;]{0,50}$|\b(avoid|prevent)(ing|s)?( \w+){0,3}$|"
+    r"\b(may|might|could|can|would)( also)? (cause|lead to|result in|trigger|run into)( \w+){0,2}$"
+)
+_ASKED = re.compile(r"\b(could|can|might|may|is|was) (this|it|that|there)( \w+){0,4}$")
+_SAYS_ONLY = re.compile(
+    r"\b(no|never|without|nor|not|\w+nt|if|in case|avoid\w*|prevent\w*|may|might|could|can|would|is|was)\b"
+)
 # The kernel's log has one writer, so that its lines stand in the order of what happened.
+_ADDRESS = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\)")
 _KERNEL = re.compile(r"\bNVRM:|\bS?Xid \(|\bnvidia-nvswitch|\bamdgpu [0-9a-f]{4}:")
 # The lines before and after the one where a text stands that its numbers are read from, and no more letters than that.
 _LINES_BEFORE, _LINES_AFTER, _MOST_LETTERS = 3, 12, 4000
@@ -541,7 +554,19 @@ def _is_reason(one: _Place, place: _Place, normal: Normal) -> bool:
 def _told(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
     wrapping = [replace(text, patterns=text.wraps, common=(), symptom=True) for text in texts if text.wraps]
     texts = (*texts, *wrapping)
-    return [place for place in _places(normal, texts) if place.line.kind != "quiet" or place.text.logged]
+    places = (place for place in _places(normal, texts) if place.line.kind != "quiet" or place.text.logged)
+    return [place for place in places if not (place.line.kind == "plain" and _is_only_named(normal, place))]
+
+
+def _is_only_named(normal: Normal, place: _Place) -> bool:
+    """Return whether a sentence denies an error, asks for it or warns of it, and does not report it."""
+    words = " ".join(place.line.text.translate(_WITHOUT_QUOTES).lower().split())
+    letters = place.start - normal.starts[place.line.number - 1]
+    if not _SAYS_ONLY.search(words):  # most lines end here
+        return False
+    ends = [at for at, letter in enumerate(words) if letter != " "]
+    before = words[: ends[letters] if letters < len(ends) else len(words)].rstrip()
+    return _DENIED.search(before) is not None or (_ASKED.search(before) is not None and "?" in words[len(before) :])
 
 
 def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> tuple[list[Line], bool]:
@@ -576,6 +601,7 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
         and not one.text.id.startswith(first.text.follows)
         and not first.text.id.startswith(one.text.follows)
         and (one.line.kind == "exception" or place.line.kind != "exception")
+        and not _of_one_event(one.line, place.line)
         and (one.line.group == place.line.group or _of_two_ranks(one.line, place.line))
     }
     # The program went on after what stands in an earlier traceback.
@@ -588,6 +614,12 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
     goes_on = _GOES_ON.search(place.line.text) is not None and "deprecat" not in place.line.text.lower()
     doubt = doubt or ("the program says it goes on after it" if goes_on else "")
     return [replace(first, doubt=doubt), *matches[1:]]
+
+
+def _of_one_event(one: Line, other: Line) -> bool:
+    """Return whether the kernel's log has both lines of one GPU: an error and what the driver did about it."""
+    address, another = _ADDRESS.search(one.text), _ADDRESS.search(other.text)
+    return address is not None and another is not None and address[1] == another[1]
 
 
 def _of_two_ranks(one: Line, other: Line) -> bool:

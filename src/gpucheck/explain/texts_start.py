@@ -302,6 +302,10 @@ TEXTS: tuple[Text, ...] = (
         "selector on pytorch.org, in conda a CUDA build); gpucheck doctor on that machine names the command",
         "proof",
         source="torch/cuda/__init__.py; pytorch issue 30528",
+        weak=(
+            r"CUDA used to build PyTorch: None.{0,40}ROCM used to build PyTorch: N/A ?(?!.{0,40}macOS).{0,900}Is CUDA "
+            r"available: False",
+        ),
     ),
     Text(
         "torch.no_accelerator",
