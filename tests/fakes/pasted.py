@@ -35,6 +35,9 @@ SAMPLES: dict[str, str] = {
     "ray.resources": "(autoscaler +12s) Error: No available node types can fulfill resource request {'GPU': 8.0}.",
     "tensor.placed": "ValueError: `.to` is not supported for `4-bit` or `8-bit` bitsandbytes models. Please use the "
     "model as it is",
+    "nvml.call": "pynvml.NVMLError_InvalidArgument: Invalid Argument",
+    "nvml.hardware": "pynvml.NVMLError_CorruptedInforom: infoROM is corrupted",
+    "xpu.call": "RuntimeError: level_zero backend failed: ZE_RESULT_ERROR_INVALID_KERNEL_NAME",
     # memory
     "oom.cuda": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
     "79.15 GiB of which 1.12 GiB is free. Process 4711 has 78.02 GiB memory in use. Of the allocated memory 76.90 GiB "

@@ -12,6 +12,7 @@ from gpucheck.doctor.condition import Condition
 from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.errors import UsageError
 from gpucheck.explain import (
+    errors,
     figures,
     texts_cuda,
     texts_install,
@@ -113,13 +114,15 @@ def _ids() -> tuple[Id, ...]:
 
 
 PAGES: dict[str, Id] = {one.id: one for one in _ids()}
-TEXTS: tuple[Text, ...] = (
-    *texts_start.TEXTS,
-    *texts_memory.TEXTS,
-    *texts_cuda.TEXTS,
-    *texts_libraries.TEXTS,
-    *texts_packages.TEXTS,
-    *texts_install.TEXTS,
+TEXTS: tuple[Text, ...] = errors.named(
+    (
+        *texts_start.TEXTS,
+        *texts_memory.TEXTS,
+        *texts_cuda.TEXTS,
+        *texts_libraries.TEXTS,
+        *texts_packages.TEXTS,
+        *texts_install.TEXTS,
+    )
 )
 
 
@@ -250,7 +253,7 @@ def _page_of(one: Text | Condition | Id) -> IdPage:
     if isinstance(one, Id):
         return IdPage(*about, then=one.then)
     patterns, number = (
-        ((*one.patterns, *one.wraps, *one.common), one.number) if isinstance(one, Text) else (one.texts, "")
+        ((*one.patterns, *one.names, *one.wraps, *one.common), one.number) if isinstance(one, Text) else (one.texts, "")
     )
     texts = tuple(dict.fromkeys(text for pattern in patterns for text in readable(pattern, number)))
     if isinstance(one, Text):

@@ -491,7 +491,11 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     told, pointed = _wrapping(told, normal), _wrapping(pointed, normal)
     # What is there whole explains what is there in part: only where nothing is, parts are looked for.
     if not told and not (pointed and ours):
-        weak = [replace(one, patterns=(), common=one.weak, beside="", certainty="hint") for one in texts if one.weak]
+        weak = [
+            replace(one, patterns=(), names=(), common=one.weak, beside="", certainty="hint")
+            for one in texts
+            if one.weak
+        ]
         told = (
             _cut_places(normal, texts, ours=ours) or _cut_places(normal, conditions, ours=ours) or _told(normal, weak)
         )
@@ -552,7 +556,7 @@ def _is_reason(one: _Place, place: _Place, normal: Normal) -> bool:
 
 
 def _told(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
-    wrapping = [replace(text, patterns=text.wraps, common=(), symptom=True) for text in texts if text.wraps]
+    wrapping = [replace(text, patterns=text.wraps, common=(), names=(), symptom=True) for text in texts if text.wraps]
     texts = (*texts, *wrapping)
     places = (place for place in _places(normal, texts) if place.line.kind != "quiet" or place.text.logged)
     return [place for place in places if not (place.line.kind == "plain" and _is_only_named(normal, place))]
@@ -678,7 +682,7 @@ def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Ite
         if text.unless and _holds(normal, text.unless):
             continue
         known = _holds(normal, text.beside) if text.beside else ours
-        for source in (*text.patterns, *(text.common if known else ())):
+        for source in (*text.patterns, *text.names, *(text.common if known else ())):
             pattern = compiled(source)
             if pattern.needs not in (spaced if pattern.by_word else solid):
                 continue  # most of thousands end here

@@ -31,8 +31,8 @@ class Text:
     `unless` is what makes it somebody else's, wherever in the paste it stands. `weak` are patterns that say little (a
     library's name beside its failing, a launcher's frames): they are a hint, in a paste that is ours, where nothing
     else is found. `wraps` are patterns of a message that holds another's: it is named, as a symptom, where nothing that
-    stands in it is known. `logged` texts are numbers that training reports as information: they count on such a line
-    too.
+    stands in it is known. `names` are patterns of error names, which are whole or not there. `logged` texts
+    are numbers that training reports as information: they count on such a line too.
     """
 
     id: str
@@ -51,6 +51,7 @@ class Text:
     unless: str = ""
     weak: tuple[str, ...] = ()
     wraps: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     logged: bool = False
 
 

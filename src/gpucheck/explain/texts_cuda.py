@@ -734,6 +734,15 @@ TEXTS: tuple[Text, ...] = (
         "run it on a TPU machine, or choose the device: PJRT_DEVICE=CUDA, JAX_PLATFORMS=cuda; end what else holds it",
     ),
     Text(
+        "xpu.call",
+        "Intel's driver (Level Zero) refused a call",
+        (r"\bZE_RESULT_ERROR_INVALID_\w+",),
+        "A kernel could not be built for this GPU, or a library asked for what the driver or the GPU does not have.",
+        "update the compute runtime (intel-compute-runtime, level-zero) and use the torch that was released for it",
+        "hint",
+        follows=("oom.xpu", "xpu.none", "xpu.lost"),
+    ),
+    Text(
         "xpu.lost",
         "the Intel GPU stopped answering",
         (

@@ -495,6 +495,27 @@ TEXTS: tuple[Text, ...] = (
         common=(r"ERROR_RESET_REQUIRED",),
     ),
     Text(
+        "nvml.call",
+        "NVML refused a call",
+        (r"NVMLError_(Uninitialized|AlreadyInitialized|InvalidArgument|NotFound)",),
+        "The program that reads the GPU's counters called NVML before nvmlInit or after nvmlShutdown, with an index or "
+        "a field that does not exist, or while the GPU was busy. It is not a fault of the GPU.",
+        "look at the call that is named; nvidia-smi -q shows whether the value exists on this GPU",
+        source=_NVML,
+        follows=("xid.", "bus.", "nvml.mismatch", "nvml.not_loaded", "nvml.lost"),
+    ),
+    Text(
+        "nvml.hardware",
+        "NVML reports a fault of the GPU",
+        (r"NVMLError_(IrqIssue|CorruptedInforom|InsufficientPower|Timeout)",),
+        "The driver has a problem with the GPU's interrupts, its stored configuration (InfoROM), its power cables, or "
+        "had no answer in time.",
+        "sudo dmesg | grep -i nvrm names the GPU; then drain the node and power-cycle it: seat the card and its power "
+        "cables anew, and have a GPU with a corrupted InfoROM serviced",
+        source=_NVML,
+        follows=("xid.", "bus."),
+    ),
+    Text(
         "nvml.not_supported",
         "this GPU does not have what NVML was asked for",
         (
