@@ -281,6 +281,7 @@ TEXTS: tuple[Text, ...] = (
             r"requested GPUs?.{0,60}but only .{0,20}(available|visible)",
             by_code(101, 10),
             r"The requested CUDA device could not be loaded",
+            r"local_world_size \(\d+\) must be less than or equal to the number of visible devices",
         ),
         "The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers from 0; a "
         "launcher may also have started more processes than there are GPUs.",
@@ -497,6 +498,7 @@ TEXTS: tuple[Text, ...] = (
             r"operation would make the legacy stream depend on a capturing",
             r"(cuda|hip)ErrorStreamCapture",
             r"operation failed due to a previous error during capture",
+            r"Cannot call \S+ during CUDA graph capture",
             r"Cannot prepare for replay during capturing",
             r"Offset increment outside graph capture",
             r"capturing stream has unjoined work",
