@@ -71,7 +71,7 @@ SIZES = {
     # An exclusive GPU beside one that works, masks that end in a comma, fixes for pods.
     "doctor": (12, 1937),
     # A paste's facts (torch, GPUs, frames, launcher) are read once, for the advice of every text.
-    "explain": (12, 962),
+    "explain": (13, 1010),
     # A node's short and whole name are one node.
     "fleet": (8, 1325),
     # Why an interpreter cannot be `--python` of any command; gpucheck's package alone is on the path of another Python.

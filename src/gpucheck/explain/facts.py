@@ -58,7 +58,7 @@ class Facts:
 
     @property
     def extension(self) -> str:
-        """The package nearest to the error that has code of its own; empty where the frames show none."""
+        """The package nearest to the error that has its own kernels; empty where the frames show none."""
         return next((name for name in reversed(self.packages) if name not in _TORCHS), "")
 
     @property
@@ -133,7 +133,7 @@ _NAMED = {
     "code": r"no kernel image|invalid device function",
 }
 _NAMES = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _NAMED.items()}
-# Frames of these show no extension: torch has code of its own, the others run what they are given.
+# Frames of these show no extension: torch has its own code, the others run what they are given.
 _TORCHS = frozenset(
     (
         *("torch", "torchvision", "torchaudio", "functorch", "accelerate", "transformers", "diffusers", "deepspeed"),
@@ -285,8 +285,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: facts.has_code is True,
         _rebuild,
         title="a package has no code for this GPU's architecture",
-        meaning="torch itself has code for this GPU. A package that brings kernels of its own was built for other "
-        "architectures.",
+        meaning="torch itself has code for this GPU. A package with its own kernels was built for other architectures.",
     ),
     Advice(
         ("cuda.capability", "architecture."),
