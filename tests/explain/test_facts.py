@@ -36,6 +36,22 @@ def test_torch_and_its_build(pasted: str, version: str, build: str) -> None:
     assert (read.torch, read.build) == (version, build)
 
 
+@pytest.mark.parametrize(
+    ("name", "capabilities"),
+    [
+        ("NVIDIA GeForce RTX 5060 Ti", ("12.0",)),
+        ("Quadro RTX 5000", ()),
+        ("NVIDIA RTX PRO 6000 Blackwell", ("12.0",)),
+        ("NVIDIA GB10", ("12.1",)),
+        ("NVIDIA H100 80GB HBM3", ("9.0",)),
+        ("NVIDIA GeForce GTX 1080 Ti", ("6.1",)),
+        ("AMD Radeon RX 7900", ()),
+    ],
+)
+def test_a_gpu_by_its_name(name: str, capabilities: tuple[str, ...]) -> None:
+    assert facts(f"GPU 0: {name}").capabilities == capabilities
+
+
 def test_what_else_is_stated() -> None:
     read = facts(
         '[rank1]: File "D:\\proj\\gsplat\\gsplat\\strategy\\default.py", line 3, in f\n'

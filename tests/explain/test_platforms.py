@@ -95,7 +95,10 @@ def test_inside_wsl_the_driver_is_windowss() -> None:
 _LINUXS = ("kernel.", "bus.", "xid.", "container.", "kubernetes.", "slurm.", "jetson.", "nvswitch.", "mig.", "nccl.")
 _FOREIGN: dict[Platform, tuple[str, tuple[str, ...]]] = {
     "mac": (r"nvidia-smi|sudo|dmesg|gpu-reset|modprobe|CUDA build", ("cuda.", "hip.", "xpu.", "dist.", "nvml.")),
-    "windows": (r"dmesg|\bexport |free -h|rm -r|LD_LIBRARY", ("cublas.", "cudnn.", "hip.", "xpu.", "dist.", "import.")),
+    "windows": (
+        r"dmesg|\bexport |free -h|rm -r|LD_LIBRARY|apt-get|\bsudo\b",
+        ("cublas.", "cudnn.", "hip.", "xpu.", "dist.", "import."),
+    ),
     "wsl": (r"modprobe|dmesg|gpu-reset|dkms", ("hip.", "xpu.")),
     "rocm": (r"compute-sanitizer|\bxid\b|nvidia-smi", ("nvml.", "cuinit.", "cuda.ecc", "cuda.nvlink", "cudnn.")),
 }

@@ -88,19 +88,19 @@ _CAPABILITY = re.compile(
 # NVIDIA, CUDA GPUs by compute capability. Of names that begin alike the longer is first.
 _GPUS = (
     (r"gb10\b|dgx spark", "12.1"),
-    (r"rtx (?:pro )?50\d0|rtx pro [2-6]\d00 blackwell|rtx pro 6000", "12.0"),
+    (r"rtx 50[5-9]0|rtx pro [2-6]\d00 blackwell|rtx pro 6000", "12.0"),
     (r"\bjetson (?:agx )?thor", "11.0"),
     (r"\bg?b300\b", "10.3"),
     (r"\bg?b200\b", "10.0"),
     (r"\bg?h[12]00\b|\bh20\b|\bh800\b", "9.0"),
-    (r"rtx 40\d0|\bl40s?\b|\bl4\b|rtx 6000 ada", "8.9"),
+    (r"rtx 40[5-9]0|\bl40s?\b|\bl4\b|rtx 6000 ada", "8.9"),
     (r"\borin\b", "8.7"),
-    (r"rtx 30\d0|rtx a\d000|\ba10g?\b|\ba40\b", "8.6"),
+    (r"rtx 30[5-9]0|rtx a\d000|\ba10g?\b|\ba40\b", "8.6"),
     (r"\ba100\b|\ba800\b|\ba30\b", "8.0"),
-    (r"rtx 20\d0|gtx 16\d0|tesla t4|\bt4\b", "7.5"),
+    (r"rtx 20[5-9]0|gtx 16[3-6]0|tesla t4|\bt4\b", "7.5"),
     (r"\bxavier\b", "7.2"),
     (r"\bv100\b|titan v\b", "7.0"),
-    (r"gtx 10\d0|\btesla p4\b|\bp40\b", "6.1"),
+    (r"gtx 10[3-8]0|\btesla p4\b|\bp40\b", "6.1"),
     (r"\bp100\b", "6.0"),
 )
 _GPU_LINE = re.compile(r"nvidia|geforce|gpu|rtx|tesla|device")
@@ -123,7 +123,7 @@ _NAMED = {
     "slurm": r"\bsrun\b|\bslurmstepd\b|\bslurm_",
     "container": r"\bdocker\b|/\.dockerenv|\bkubectl\b|\bpodman\b|/workspace/",
     "jetson": r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b",
-    "colab": r"/content/|google\.colab|\bcolab\b",
+    "colab": r"(?<![\w./])/content/|google\.colab|\bcolab\b",
     "cl": r"\bcl(?:\.exe)? is not found|cpp_builder\.py|\bcl\.exe\b",
     "dispatch": r"in dispatch_model\b",
     "pinned": messages.PINNED,
@@ -290,7 +290,7 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("cuda.capability", "architecture."),
         lambda facts: facts.has_code is True and "code" not in facts.names,
-        lambda _: "nothing to install: the warning is harmless, and newer releases of torch do not print it",
+        lambda _: "nothing to install: the warning is harmless",
         title="a harmless warning: torch's code runs on this GPU",
         meaning="Code of the same major version runs on a GPU of a higher minor version, as that for 12.0 on 12.1.",
     ),
@@ -305,12 +305,8 @@ ADVICE: tuple[Advice, ...] = (
         _install,
     ),
     Advice(
-        ("compile.compiler", "compile.launcher"),
+        ("compile.compiler",),
         lambda facts: "windows" in facts.platforms and "cl" in facts.names,
-        lambda _: (
-            'install "Desktop development with C++" of Visual Studio\'s build tools, and start the program in the '
-            "`x64 Native Tools` prompt (or call vcvarsall.bat x64 first), so that cl.exe is on PATH"
-        ),
         title="torch.compile finds no C++ compiler (cl.exe)",
     ),
     Advice(

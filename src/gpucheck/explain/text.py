@@ -153,6 +153,12 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         "a Python from python.org's installer has the headers; into an embedded one copy the folders include and "
         "libs of the same version",
     ),
+    (
+        "windows",
+        ("compile.compiler", "nvcc.host_compiler"),
+        'install "Desktop development with C++" of Visual Studio\'s build tools, and start the program in the `x64 '
+        "Native Tools` prompt (or call vcvarsall.bat x64 first), so that cl.exe is on PATH",
+    ),
     ("windows", _AS_ON_LINUX, ""),
     (
         "windows",
@@ -177,6 +183,9 @@ _SWAPS: tuple[tuple[Platform, str, str], ...] = (
     ("windows", r"CUDA_LAUNCH_BLOCKING=1 python …", "set CUDA_LAUNCH_BLOCKING=1, then python …"),
     ("windows", r"free -h( and top)?", "Task Manager"),
     ("windows", r"rm -r (\S+)", r"delete \1"),
+    ("windows", r"\bsudo (?=nvidia-smi)", ""),
+    ("windows", r"apt-get install ffmpeg, ", ""),
+    ("windows", r"for AMD and Intel apt-get install \S+", "install the newest driver of the GPU's maker"),
     ("windows", r"echo \$LD_LIBRARY_PATH: unset it", "take other CUDA folders out of PATH"),
     ("mac", r"free -h( and top)?|nvidia-smi", "Activity Monitor"),
     ("windows", _DMESG, "Event Viewer (System, source nvlddmkm)"),
