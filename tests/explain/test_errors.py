@@ -178,6 +178,8 @@ def test_every_error_name_has_a_row(begin: str, printed: str, names: str) -> Non
         ("pynvml.NVMLError_Timeout: Timeout", "nvml.hardware"),
         ("RuntimeError: HIP error: hipErrorInvalidDevicePointer", "cuda.argument"),
         ("RuntimeError: HIP error: hipErrorOutOfMemory", "oom.hip"),
+        ("hipMemcpy failed with hipErrorInvalidDevicePointer at line 3", "cuda.argument"),
+        ("the call returned NVML_ERROR_NO_PERMISSION when it was asked", "nvml.permission"),
         ("ze error: ZE_RESULT_ERROR_DEVICE_LOST", "xpu.lost"),
         ("ze error: ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", "oom.xpu"),
     ],

@@ -50,5 +50,5 @@ def named(texts: tuple[Text, ...]) -> tuple[Text, ...]:
     for row, begin, *ends in map(str.split, _NAMES.strip().splitlines()):
         either = "|".join(end.replace("_", "_?") if begin == "NVML_ERROR_" else end for end in ends)
         begin = begin.replace("NVML_", "NVML_?")
-        names.setdefault(row, []).append(rf"(?<!\w){begin}({either})(?!\w)")
+        names.setdefault(row, []).append(rf"\b{begin}({either})\b")
     return tuple(replace(text, names=tuple(names.get(text.id, ()))) for text in texts)
