@@ -389,3 +389,84 @@ def test_what_says_little_is_a_hint_where_nothing_else_is_found_in_a_paste_that_
     assert (match.text.id, match.certainty) == ("a.weak", "hint")
     assert [one.text.id for one in find("torch: the engine broke\nno more fuel", [weak, whole])] == ["a.whole"]
     assert find("the engine broke", [weak, whole]) == []
+
+
+@pytest.mark.parametrize(
+    ("pasted", "name"),
+    [
+        (
+            "_pickle.UnpicklingError: Weights only load failed. Please file an issue with the following so that we can "
+            "make `weights_only=True` compatible: WeightsUnpickler error: CUDA error: out of memory",
+            "oom.cuda",
+        ),
+        (
+            "_pickle.UnpicklingError: Weights only load failed.\n\tWeightsUnpickler error: Unsupported global: GLOBAL "
+            "numpy.dtype was not an allowed global by default.",
+            "checkpoint.weights_only",
+        ),
+        (
+            "ImportError: FlashAttention2 has been toggled on, but it cannot be used due to the following error: "
+            "FlashAttention2 is not available on CPU. Please make sure torch can access a CUDA device.",
+            "torch.no_accelerator",
+        ),
+        (
+            "Error running sage attention: CUDA error: no kernel image is available for execution on the device, "
+            "using pytorch attention instead.",
+            "cuda.no_kernel",
+        ),
+        (
+            "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1, unhandled cuda error, NCCL "
+            "version 2.21.5\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 500 "
+            "'named symbol not found'",
+            "cuda.invalid_image",
+        ),
+    ],
+)
+def test_what_a_message_gives_as_its_reason_is_the_answer(pasted: str, name: str) -> None:
+    assert find(pasted, TEXTS, OF_CONDITIONS)[0].text.id == name
+
+
+def test_a_message_whose_reason_is_not_known_is_a_hint() -> None:
+    (match,) = find("Weights only load failed: the moon is full", TEXTS)
+    assert (match.text.id, match.certainty) == ("checkpoint.weights_only", "hint")
+    wrap, reason = text("a.wrap", "the ship broke"), text("a.reason", "no more fuel")
+    assert [one.text.id for one in find("the ship broke because no more fuel", [wrap, reason])] == ["a.reason"]
+    assert find("the ship broke. no more fuel", [wrap, reason])[0].text.id == "a.wrap"
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Training is slow. No out of memory as far as I can see.",
+        "It ran for two days without any CUDA out of memory.",
+        "This is not a CUDA out of memory, I think",
+        "If you get a CUDA out of memory, reduce the batch size.",
+        "Gradient checkpointing helps to avoid CUDA out of memory.",
+        "A larger batch may lead to CUDA out of memory.",
+        "Could this be CUDA out of memory?",
+    ],
+)
+def test_an_error_that_a_sentence_only_names_is_no_evidence(sentence: str) -> None:
+    assert find(f"PyTorch version: 2.5.1+cu124\n{sentence}", TEXTS, OF_CONDITIONS) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I get CUDA out of memory, is this normal?",
+        "It does not work any more since the update: CUDA out of memory.",
+        "If I use two GPUs it says CUDA out of memory",
+        "RuntimeError: no luck. CUDA out of memory",
+    ],
+)
+def test_an_error_that_a_sentence_reports_is(said: str) -> None:
+    assert find(said, TEXTS, OF_CONDITIONS)[0].text.id == "oom.cuda"
+
+
+def test_the_lines_of_one_event_do_not_doubt_each_other() -> None:
+    line = "[ 1.112233] NVRM: Xid (PCI:0000:{}:00): {}, pid=2211, name=python, x\n"
+    one = "".join(line.format("9c", number) for number in (48, 63, 94, 154))
+    (first, *_) = find(one, TEXTS, OF_CONDITIONS)
+    assert (first.text.id, first.certainty) == ("xid.48", "proof")
+    (first, *_) = find(line.format("9c", 48) + line.format("1a", 79), TEXTS, OF_CONDITIONS)
+    assert first.doubt == "the paste has other causes too"

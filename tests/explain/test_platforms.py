@@ -6,23 +6,11 @@ import re
 from typing import get_args
 
 import pytest
+from pasted import first
 
-from gpucheck.explain import command
 from gpucheck.explain.command import OF_CONDITIONS, TEXTS
 from gpucheck.explain.match import find
 from gpucheck.explain.text import Platform, marked, step
-from gpucheck.report.events import Answered, Event
-from gpucheck.report.results.short import ExplainResult, TextMatch
-
-
-def first(pasted: str) -> TextMatch:
-    """The first answer to a pasted text, as the command gives it."""
-    events: list[Event] = []
-    command.explain(pasted, events.append)
-    (answer,) = (event.value for event in events if isinstance(event, Answered))
-    assert isinstance(answer, ExplainResult) and answer.matches
-    return answer.matches[0]
-
 
 FRAME = 'Traceback (most recent call last):\n  File "{}", line 310, in _lazy_init\n'
 
@@ -107,7 +95,10 @@ def test_inside_wsl_the_driver_is_windowss() -> None:
 _LINUXS = ("kernel.", "bus.", "xid.", "container.", "kubernetes.", "slurm.", "jetson.", "nvswitch.", "mig.", "nccl.")
 _FOREIGN: dict[Platform, tuple[str, tuple[str, ...]]] = {
     "mac": (r"nvidia-smi|sudo|dmesg|gpu-reset|modprobe|CUDA build", ("cuda.", "hip.", "xpu.", "dist.", "nvml.")),
-    "windows": (r"dmesg|\bexport |free -h|rm -r|LD_LIBRARY", ("cublas.", "cudnn.", "hip.", "xpu.", "dist.", "import.")),
+    "windows": (
+        r"dmesg|\bexport |free -h|rm -r|LD_LIBRARY|apt-get|\bsudo\b",
+        ("cublas.", "cudnn.", "hip.", "xpu.", "dist.", "import."),
+    ),
     "wsl": (r"modprobe|dmesg|gpu-reset|dkms", ("hip.", "xpu.")),
     "rocm": (r"compute-sanitizer|\bxid\b|nvidia-smi", ("nvml.", "cuinit.", "cuda.ecc", "cuda.nvlink", "cudnn.")),
 }
@@ -129,4 +120,4 @@ def test_no_step_names_a_command_that_the_platform_does_not_have(platform: Platf
 def test_without_a_mark_every_step_is_the_texts_own() -> None:
     assert all(step((), text.id, text.then) == text.then for text in TEXTS)
     (match,) = find(CPU_BUILD, TEXTS, OF_CONDITIONS)
-    assert match.platforms == frozenset()
+    assert match.facts.platforms == frozenset()

@@ -280,7 +280,7 @@ def test_the_library_that_is_missing_is_searched_for_by_its_name() -> None:
 
 
 def test_a_torch_without_libuv_is_no_missing_rank() -> None:
-    assert find("DistStoreError: use_libuv was requested but PyTorch was built without libuv support", TEXTS) == []
+    assert answer("DistStoreError: use_libuv was requested but PyTorch was built without libuv support") == "dist.libuv"
 
 
 def test_another_package_that_bitsandbytes_needs_is_not_its_library() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from gpucheck import xid
+from gpucheck.explain import command
+from gpucheck.report.events import Answered, Event
+from gpucheck.report.results.short import ExplainResult, TextMatch
 
 SAMPLES: dict[str, str] = {
     "vulkan.lost": "terminate called after throwing an instance of 'vk::DeviceLostError'",
@@ -23,6 +26,18 @@ SAMPLES: dict[str, str] = {
     "create DCT share err.",
     "llamacpp.start": "Error: llama runner process has terminated: exit status 2",
     "kernel.dxg": "[   12.345678] misc dxg: dxgk: dxgkio_query_adapter_info: Ioctl failed: -22",
+    "attention.dtype": "RuntimeError: FlashAttention only support fp16 and bf16 data type",
+    "dist.model": "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 146 params, while rank 1 has "
+    "inconsistent 145 params.",
+    "dist.libuv": "torch.distributed.DistStoreError: use_libuv was requested but PyTorch was built without libuv "
+    "support, run with USE_LIBUV=0 to disable it.",
+    "nccl.efa": "n1:41:99 [0] nccl_net_ofi_init:1444 NCCL WARN NET/OFI aws-ofi-nccl initialization failed",
+    "ray.resources": "(autoscaler +12s) Error: No available node types can fulfill resource request {'GPU': 8.0}.",
+    "tensor.placed": "ValueError: `.to` is not supported for `4-bit` or `8-bit` bitsandbytes models. Please use the "
+    "model as it is",
+    "nvml.call": "pynvml.NVMLError_InvalidArgument: Invalid Argument",
+    "nvml.hardware": "pynvml.NVMLError_CorruptedInforom: infoROM is corrupted",
+    "xpu.call": "RuntimeError: level_zero backend failed: ZE_RESULT_ERROR_INVALID_KERNEL_NAME",
     # memory
     "oom.cuda": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
     "79.15 GiB of which 1.12 GiB is free. Process 4711 has 78.02 GiB memory in use. Of the allocated memory 76.90 GiB "
@@ -580,7 +595,7 @@ MORE: tuple[tuple[str, str], ...] = (
         'GPU plugin fails on GB10: nvmlDeviceGetMemoryInfo returns "Not Supported"',
     ),
     (
-        "attention.flash",
+        "attention.package",
         "Error running sage attention: SM89 kernel is not available. Make sure you GPUs with compute capability 8.9.",
     ),
     (
@@ -903,3 +918,12 @@ NOT_OURS: tuple[str, ...] = (
     "No space left on device",
     "2024-01-01 thread exited unexpectedly",
 )
+
+
+def first(pasted: str) -> TextMatch:
+    """The first answer to a pasted text, as the command gives it."""
+    events: list[Event] = []
+    command.explain(pasted, events.append)
+    (answer,) = (event.value for event in events if isinstance(event, Answered))
+    assert isinstance(answer, ExplainResult) and answer.matches
+    return answer.matches[0]

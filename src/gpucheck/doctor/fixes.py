@@ -229,7 +229,7 @@ def runs_on(architecture: str, capability: int) -> bool:
     if match[1] == "compute":
         return code <= capability
     if code in OWN_BOARDS or capability in OWN_BOARDS:
-        return code == capability
+        return code == capability or (code, capability) == (101, 110)  # one board, which CUDA 13 renumbered
     return code // 10 == capability // 10 and code <= capability
 
 

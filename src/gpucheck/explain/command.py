@@ -13,6 +13,7 @@ from gpucheck.doctor.condition import Condition
 from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.errors import UsageError
 from gpucheck.explain import (
+    errors,
     figures,
     texts_cuda,
     texts_install,
@@ -115,13 +116,15 @@ def _ids() -> tuple[Id, ...]:
 
 
 PAGES: dict[str, Id] = {one.id: one for one in _ids()}
-TEXTS: tuple[Text, ...] = (
-    *texts_start.TEXTS,
-    *texts_memory.TEXTS,
-    *texts_cuda.TEXTS,
-    *texts_libraries.TEXTS,
-    *texts_packages.TEXTS,
-    *texts_install.TEXTS,
+TEXTS: tuple[Text, ...] = errors.named(
+    (
+        *texts_start.TEXTS,
+        *texts_memory.TEXTS,
+        *texts_cuda.TEXTS,
+        *texts_libraries.TEXTS,
+        *texts_packages.TEXTS,
+        *texts_install.TEXTS,
+    )
 )
 
 
@@ -225,7 +228,8 @@ def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
 def _told(match: Match) -> TextMatch:
     text = match.text
     read = figures.read(text.id, match.said, match.around)
-    then = read.then or text.then
+    specific = bool(read.then) or match.is_advised
+    then = text.then if match.is_advised else read.then or text.then
     if "bus" in read.numbers and not read.then:  # nvidia-smi -i takes the address too, and it cannot hit another GPU
         then = re.sub(r"-i INDEX(?![,\w])", f"-i {read.numbers['bus']}", then)
     library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
@@ -235,9 +239,9 @@ def _told(match: Match) -> TextMatch:
         title=text.title,
         meaning=text.meaning,
         certainty=match.certainty,
-        then=step(match.platforms, text.id, then, specific=bool(read.then)),
+        then=step(match.facts.platforms, text.id, then, specific=specific),
         says=read.says,
-        specific=bool(read.then),
+        specific=specific,
         numbers=read.numbers,
         conditions=match.conditions,
         source=text.source,
@@ -258,7 +262,9 @@ def _page_of(one: Text | Condition | Id) -> IdPage:
     about = (one.id, _whose(one), one.title, one.meaning)
     if isinstance(one, Id):
         return IdPage(*about, then=one.then)
-    patterns, number = ((*one.patterns, *one.common), one.number) if isinstance(one, Text) else (one.texts, "")
+    patterns, number = (
+        ((*one.patterns, *one.names, *one.wraps, *one.common), one.number) if isinstance(one, Text) else (one.texts, "")
+    )
     texts = tuple(dict.fromkeys(text for pattern in patterns for text in readable(pattern, number)))
     if isinstance(one, Text):
         return IdPage(*about, then=one.then, certainty=one.certainty, texts=texts, source=one.source)

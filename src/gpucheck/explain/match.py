@@ -12,12 +12,14 @@ import functools
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 from urllib.parse import unquote
 
 from gpucheck.doctor.condition import CERTAINTIES, Certainty
-from gpucheck.explain.text import Platform, Text, marked
+from gpucheck.explain.facts import Facts, advise, proven
+from gpucheck.explain.facts import read as read_facts
+from gpucheck.explain.text import Text
 
 QUOTES = "'\"`´‘’“”"
 # How much of a line a `.*` may skip: without line ends it would reach through the whole text.
@@ -389,7 +391,20 @@ _GOES_ON = re.compile(
     r"\b(retrying|will retry|skipping step)\b|hit config\.(recompile|cache_size)_limit",
     re.IGNORECASE,
 )
+# What stands before an error that a sentence only names: it is denied, warned of or asked for.
+_DENIED = re.compile(
+    r"\b(no|never|without|nor)( (a|an|any|such|more|single))?( \w+)?$|"
+    r"\b(is|was|are|were|do|does|did|have|has)( not|nt)( a| an| any| due to| caused by| related to| about| get| see|"
+    r" the)*( \w+)?$|"
+    r"\b(if|in case) (you|your|there|of)\b[^.:;]{0,50}$|\b(avoid|prevent)(ing|s)?( \w+){0,3}$|"
+    r"\b(may|might|could|can|would)( also)? (cause|lead to|result in|trigger|run into)( \w+){0,2}$"
+)
+_ASKED = re.compile(r"\b(could|can|might|may|is|was) (this|it|that|there)( \w+){0,4}$")
+_SAYS_ONLY = re.compile(
+    r"\b(no|never|without|nor|not|\w+nt|if|in case|avoid\w*|prevent\w*|may|might|could|can|would|is|was)\b"
+)
 # The kernel's log has one writer, so that its lines stand in the order of what happened.
+_ADDRESS = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\)")
 _KERNEL = re.compile(r"\bNVRM:|\bS?Xid \(|\bnvidia-nvswitch|\bamdgpu [0-9a-f]{4}:")
 # The lines before and after the one where a text stands that its numbers are read from, and no more letters than that.
 _LINES_BEFORE, _LINES_AFTER, _MOST_LETTERS = 3, 12, 4000
@@ -400,7 +415,8 @@ class Match:
     """A text that was found: on which line, which conditions it points to, and whether only a part of it was there.
 
     `said` are its line and those after it, `around` also those before, for who reads the numbers in them. `doubt` says
-    what in the paste speaks against it, where something does. `platforms` are those whose marks the paste has.
+    what in the paste speaks against it, where something does. `facts` are what the paste states, and `is_advised` says
+    that they gave the text's step.
     """
 
     text: Text
@@ -410,7 +426,8 @@ class Match:
     said: str = ""
     around: str = ""
     doubt: str = ""
-    platforms: frozenset[Platform] = frozenset()
+    facts: Facts = field(default_factory=Facts)
+    is_advised: bool = False
 
     @property
     def certainty(self) -> Certainty:
@@ -471,9 +488,14 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
     # A condition in the place of a text is pointed to; one that stands alone has to be ours as a text has.
     pointed = [place for place in _places(normal, conditions, ours=True) if place.line.kind != "quiet"]
     ours = _OURS.search(normal.spaced) is not None
+    told, pointed = _wrapping(told, normal), _wrapping(pointed, normal)
     # What is there whole explains what is there in part: only where nothing is, parts are looked for.
     if not told and not (pointed and ours):
-        weak = [replace(one, patterns=(), common=one.weak, beside="", certainty="hint") for one in texts if one.weak]
+        weak = [
+            replace(one, patterns=(), names=(), common=one.weak, beside="", certainty="hint")
+            for one in texts
+            if one.weak
+        ]
         told = (
             _cut_places(normal, texts, ours=ours) or _cut_places(normal, conditions, ours=ours) or _told(normal, weak)
         )
@@ -488,7 +510,9 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         for place in found
         if not any(place.within(other) or place.adds_nothing(other) for other in near.to(place))
     ]
-    where = marked(normal.spaced)
+    facts = read_facts(pasted, normal.spaced)
+    by_id = {one.id: one for one in texts}
+    found = [replace(place, text=by_id.get(proven(place.text.id, facts), place.text)) for place in found]
     first: dict[str, Line] = {}
     for place in found:
         if place.line.kind != "frame":
@@ -498,16 +522,55 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         beside = [one.text.id for one in theirs.to(place) if one.touches(place)]
         said, around = _excerpts(normal, place.line)
         points = (*place.text.conditions, *beside)
-        match = Match(place.text, place.line.number, points, place.cut, said, around, "", where)
-        earlier = matches.setdefault(place.text.id, match)
-        matches[place.text.id] = replace(
-            earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions)))
-        )
+        text, is_advised = advise(place.text, facts)
+        match = Match(text, place.line.number, points, place.cut, said, around, "", facts, is_advised)
+        earlier = matches.setdefault(text.id, match)
+        matches[text.id] = replace(earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions))))
     return _doubted(list(matches.values()), found, unknown, is_all=is_all)
 
 
+# What a message puts before its reason: in a sentence, and in front of another message on the same line.
+_BEFORE_REASON = re.compile(r"dueto|because|causedby|reason:|followingerror|error:")
+_REASON_WITHIN = 400
+
+
+def _wrapping(told: Sequence[_Place], normal: Normal) -> list[_Place]:
+    """The same, with a text whose reason is another as a symptom of that."""
+    near = _Near(told)
+    return [
+        replace(place, text=replace(place.text, symptom=True))
+        if any(_is_reason(one, place, normal) for one in near.to(place))
+        else place
+        for place in told
+    ]
+
+
+def _is_reason(one: _Place, place: _Place, normal: Normal) -> bool:
+    """Return whether a text is what a message gives as the reason of another text in it."""
+    if one.text.symptom or one.text.id == place.text.id or _KERNEL.search(place.line.text):
+        return False
+    if not 0 <= one.start - place.end <= _REASON_WITHIN:
+        return False
+    lines = _message(normal, place.line) if place.line.kind == "exception" else (place.line.number,)
+    return one.line.number in lines and _BEFORE_REASON.search(normal.solid, place.end, one.start) is not None
+
+
 def _told(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
-    return [place for place in _places(normal, texts) if place.line.kind != "quiet" or place.text.logged]
+    wrapping = [replace(text, patterns=text.wraps, common=(), names=(), symptom=True) for text in texts if text.wraps]
+    texts = (*texts, *wrapping)
+    places = (place for place in _places(normal, texts) if place.line.kind != "quiet" or place.text.logged)
+    return [place for place in places if not (place.line.kind == "plain" and _is_only_named(normal, place))]
+
+
+def _is_only_named(normal: Normal, place: _Place) -> bool:
+    """Return whether a sentence denies an error, asks for it or warns of it, and does not report it."""
+    words = " ".join(place.line.text.translate(_WITHOUT_QUOTES).lower().split())
+    letters = place.start - normal.starts[place.line.number - 1]
+    if not _SAYS_ONLY.search(words):  # most lines end here
+        return False
+    ends = [at for at, letter in enumerate(words) if letter != " "]
+    before = words[: ends[letters] if letters < len(ends) else len(words)].rstrip()
+    return _DENIED.search(before) is not None or (_ASKED.search(before) is not None and "?" in words[len(before) :])
 
 
 def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> tuple[list[Line], bool]:
@@ -542,6 +605,7 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
         and not one.text.id.startswith(first.text.follows)
         and not first.text.id.startswith(one.text.follows)
         and (one.line.kind == "exception" or place.line.kind != "exception")
+        and not _of_one_event(one.line, place.line)
         and (one.line.group == place.line.group or _of_two_ranks(one.line, place.line))
     }
     # The program went on after what stands in an earlier traceback.
@@ -554,6 +618,12 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
     goes_on = _GOES_ON.search(place.line.text) is not None and "deprecat" not in place.line.text.lower()
     doubt = doubt or ("the program says it goes on after it" if goes_on else "")
     return [replace(first, doubt=doubt), *matches[1:]]
+
+
+def _of_one_event(one: Line, other: Line) -> bool:
+    """Return whether the kernel's log has both lines of one GPU: an error and what the driver did about it."""
+    address, another = _ADDRESS.search(one.text), _ADDRESS.search(other.text)
+    return address is not None and another is not None and address[1] == another[1]
 
 
 def _of_two_ranks(one: Line, other: Line) -> bool:
@@ -612,7 +682,7 @@ def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Ite
         if text.unless and _holds(normal, text.unless):
             continue
         known = _holds(normal, text.beside) if text.beside else ours
-        for source in (*text.patterns, *(text.common if known else ())):
+        for source in (*text.patterns, *text.names, *(text.common if known else ())):
             pattern = compiled(source)
             if pattern.needs not in (spaced if pattern.by_word else solid):
                 continue  # most of thousands end here
@@ -679,7 +749,7 @@ def _edges(texts: tuple[Text, ...]) -> tuple[list[tuple[str, str, str]], list[tu
     The letters have no spaces. The shape is the same with a large letter at the start of each word.
     """
     found: tuple[set[tuple[str, str, str]], ...] = (set(), set())
-    for text, pattern in ((one, pattern) for one in texts for pattern in one.patterns):
+    for text, pattern in ((one, pattern) for one in texts for pattern in (*one.patterns, *one.wraps)):
         for whole in _alternatives(iter(_PART.findall(pattern)), text.number or _NUMBER)[0]:
             parts = re.split(f"[…{_NUMBER}]", whole.translate(_WITHOUT_QUOTES))
             for edges, part in zip(found, (parts[0], parts[-1][::-1]), strict=True):

@@ -30,7 +30,9 @@ class Text:
     ids, or their beginnings, of what brings this about: where one of them is in the paste too, it is told first.
     `unless` is what makes it somebody else's, wherever in the paste it stands. `weak` are patterns that say little (a
     library's name beside its failing, a launcher's frames): they are a hint, in a paste that is ours, where nothing
-    else is found. `logged` texts are numbers that training reports as information: they count on such a line too.
+    else is found. `wraps` are patterns of a message that holds another's: it is named, as a symptom, where nothing that
+    stands in it is known. `names` are patterns of error names, which are whole or not there. `logged` texts
+    are numbers that training reports as information: they count on such a line too.
     """
 
     id: str
@@ -48,6 +50,8 @@ class Text:
     beside: str = ""
     unless: str = ""
     weak: tuple[str, ...] = ()
+    wraps: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     logged: bool = False
 
 
@@ -55,7 +59,9 @@ class Text:
 # before 1.0, caffe, and those that name the call that failed.
 CUDA_SAYS = (
     r"(CUDA (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA error [^\s:]{1,200}:\d+|"
-    r"(CUDA|(Batch|Single|Merge)\w{1,80}) failed with error ?:?|CUDA failure \d+:|Triton Error \[CUDA\]:|"
+    r"(CUDA|(Batch|Single|Merge)\w{1,80}) failed with error ?:?|CUDA failure \d+:|"
+    # NCCL's, whose own row has memory.
+    r"CUDA failure( \d+)?(?! ?out of memory)|Triton Error \[CUDA\]:|"
     r"CUDA_?Runtime_?Error ?:?|cudaSuccess ?\(\d+ vs\. 0\)|THCudaCheck FAIL .{1,200}error=\d+ ?:|Runtime API error "
     r"\d+:|\] CUDA:|\[CUDA\]|cuda(Malloc|Memcpy|Memset|Free|Launch|Stream|Event|Device|Set|Get)\w{0,30}( failed| "
     r"returned error)( with error)?:?) ?"
@@ -147,6 +153,12 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         "a Python from python.org's installer has the headers; into an embedded one copy the folders include and "
         "libs of the same version",
     ),
+    (
+        "windows",
+        ("compile.compiler", "nvcc.host_compiler"),
+        'install "Desktop development with C++" of Visual Studio\'s build tools, and start the program in the `x64 '
+        "Native Tools` prompt (or call vcvarsall.bat x64 first), so that cl.exe is on PATH",
+    ),
     ("windows", _AS_ON_LINUX, ""),
     (
         "windows",
@@ -171,6 +183,9 @@ _SWAPS: tuple[tuple[Platform, str, str], ...] = (
     ("windows", r"CUDA_LAUNCH_BLOCKING=1 python …", "set CUDA_LAUNCH_BLOCKING=1, then python …"),
     ("windows", r"free -h( and top)?", "Task Manager"),
     ("windows", r"rm -r (\S+)", r"delete \1"),
+    ("windows", r"\bsudo (?=nvidia-smi)", ""),
+    ("windows", r"apt-get install ffmpeg, ", ""),
+    ("windows", r"for AMD and Intel apt-get install \S+", "install the newest driver of the GPU's maker"),
     ("windows", r"echo \$LD_LIBRARY_PATH: unset it", "take other CUDA folders out of PATH"),
     ("mac", r"free -h( and top)?|nvidia-smi", "Activity Monitor"),
     ("windows", _DMESG, "Event Viewer (System, source nvlddmkm)"),

@@ -146,6 +146,7 @@ TEXTS: tuple[Text, ...] = (
             r"cudaHostAlloc.{0,60}out of memory",
             r"(" + messages.PINNED + r").{0,600}" + messages.OF_RUNTIME,
             messages.OF_RUNTIME + r".{0,600}cudaHost(Alloc|Register)",
+            r"pin_memory=True\)?.{0,40}" + messages.OF_RUNTIME,
             r"\A.{0,70}std::bad_alloc.{0,30}\Z",
             r"\A\W*MemoryError\W*\Z",
         ),

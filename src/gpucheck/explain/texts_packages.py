@@ -240,12 +240,13 @@ TEXTS: tuple[Text, ...] = (
             r"(install|build|compil)\w* (of )?(flash|sage)[-_ ]?att\w* .{0,20}(fail|error|stuck|hang)",
             r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol|cannot open)",
             r"DLL load failed while importing flash_attn\w*",
-            r"FlashAttention\d? has been toggled on, but it cannot be used",
+            r"you need flash_?attn package version",
+            r"SM\d+ kernel is not available",
             r"\bNo module named '?(flash|sage)_?att\w*",
             r"cannot import name '?\w+'? from '?(flash_?attn|sage_?att)",
             r"(Failed building wheel for|Failed to build|ERROR: Could not build wheels for) flash[-_]attn",
-            r"flash[-_ ]?attn\w* .{0,20}(is not installed|not installed)",
-            r"flash[-_]?attention.{0,40}(is not installed|not installed|not available)",
+            r"flash[-_ ]?attn\w* .{0,20}(is not installed|not installed|not be installed)",
+            r"flash[-_]?attention.{0,40}(is not installed|not installed|not available(?! on CPU))",
             r"Please install flash[-_ ]attn",
             r"flash_attn.{0,300}(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
             r"undefined symbol: \w*flash\w*",
@@ -256,7 +257,8 @@ TEXTS: tuple[Text, ...] = (
         "CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
         "--no-build-isolation with the CUDA toolkit of torch's CUDA",
         source="Dao-AILab/flash-attention, README and issues 246, 1920",
-        follows=("build.", "nvcc.", "cuinit.", "torch.cpu_only"),
+        follows=("build.", "nvcc.", "cuinit.", "torch.cpu_only", "torch.no_accelerator"),
+        wraps=(r"Flash ?Attention ?\d? has been toggled on, but it cannot be used",),
         # Or it has no code for this GPU.
         weak=(
             r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (work|run)\w*",
@@ -294,7 +296,7 @@ TEXTS: tuple[Text, ...] = (
             r"Configured \w+ binary not found",
             r"CUDA Setup failed despite (GPU|CUDA) being available",
             r"bitsandbytes was compiled without GPU support",
-            r"CUDA SETUP: (Required library version|CUDA detection failed|Something unexpected|WARNING! CUDA)",
+            r"CUDA[ _]SETUP: (Required library version|CUDA detection failed|Something unexpected|WARNING!)",
             r"Required library version not found: libs?bitsandbytes\w*",
             r"Could not (find|load) (the )?bitsandbytes (CUDA binary|native library)",
             r"libbitsandbytes\w*\.(so|dll)[.\d]*: (cannot open|undefined symbol)",
@@ -304,7 +306,7 @@ TEXTS: tuple[Text, ...] = (
             r"requires? (the latest version of )?bitsandbytes",
             r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
             r"bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)",
-            r"libbitsandbytes_cpu\.so",
+            r"libbitsandbytes_cpu\.(so|dll)",
             r"did not contain .{0,4}libcudart\.so.{0,60} as expected",
             r"Error named symbol not found at line \d+ in file",
         ),
@@ -376,6 +378,7 @@ TEXTS: tuple[Text, ...] = (
             r"Min(imum)? capability: \d+\..{0,4}Current capability: \d+",
             r"Quantization scheme is not supported|quantization (is )?not support\w* .{0,4}(the current GPU|sm_?\d)",
             r"type fp8e\w+ not supported in this architecture",
+            r"fp8e4nv data type is not supported on CUDA arch",
             r"The supported fp8 dtypes are",
             r"\bfp8\b.{0,40}(only supported on|requires?|needs?).{0,40}(capability|8\.9|9\.0|H100|4090|Hopper|Ada\b)",
             r"_scaled_mm.{0,40}only supported (on|for)",
@@ -707,12 +710,17 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "checkpoint.weights_only",
         "torch.load refuses a file that holds more than tensors",
-        (r"Weights only load failed", r"WeightsUnpickler error"),
+        (
+            r"WeightsUnpickler error: (Unsupported|Can only|Trying to|Expected|Not allowed)",
+            r"\(?weights_only.{0,80}Unsupported (global|class|operand)",
+            r"GLOBAL \S+ was not an allowed global",
+        ),
         "Since torch 2.6, torch.load reads only tensors and plain containers, because a pickle can run any code. The "
         "message names the rejected class.",
         "torch.serialization.add_safe_globals([…]) with the class that is named; weights_only=False only for a file "
         "whose author you trust",
         "proof",
         source="torch/serialization.py",
+        wraps=(r"Weights only load failed", r"WeightsUnpickler error"),
     ),
 )

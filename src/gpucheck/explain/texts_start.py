@@ -303,6 +303,10 @@ TEXTS: tuple[Text, ...] = (
         "selector on pytorch.org, in conda a CUDA build); gpucheck doctor on that machine names the command",
         "proof",
         source="torch/cuda/__init__.py; pytorch issue 30528",
+        weak=(
+            r"CUDA used to build PyTorch: None.{0,40}ROCM used to build PyTorch: N/A ?(?!.{0,40}macOS).{0,900}Is CUDA "
+            r"available: False",
+        ),
     ),
     Text(
         "torch.no_accelerator",
@@ -318,6 +322,9 @@ TEXTS: tuple[Text, ...] = (
             r"Cannot access accelerator device when none is available",
             r"\bfp16 mixed precision requires a GPU(?! \(not mps)",
             r"No supported gpu backend found",
+            r"You requested GPUs?: .{0,40}But your machine only has: ?\[\]",
+            r"Invalid CUDA 'device=.{0,300}is_available\(\): False",
+            r"Flash ?Attention ?\d? is not available on CPU",
             r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
             _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
             _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
@@ -486,6 +493,27 @@ TEXTS: tuple[Text, ...] = (
         source=_NVML,
         follows=("xid.",),
         common=(r"ERROR_RESET_REQUIRED",),
+    ),
+    Text(
+        "nvml.call",
+        "NVML refused a call",
+        (r"NVMLError_(Uninitialized|AlreadyInitialized|InvalidArgument|NotFound)",),
+        "The program that reads the GPU's counters called NVML before nvmlInit or after nvmlShutdown, with an index or "
+        "a field that does not exist, or while the GPU was busy. It is not a fault of the GPU.",
+        "look at the call that is named; nvidia-smi -q shows whether the value exists on this GPU",
+        source=_NVML,
+        follows=("xid.", "bus.", "nvml.mismatch", "nvml.not_loaded", "nvml.lost"),
+    ),
+    Text(
+        "nvml.hardware",
+        "NVML reports a fault of the GPU",
+        (r"NVMLError_(IrqIssue|CorruptedInforom|InsufficientPower|Timeout)",),
+        "The driver has a problem with the GPU's interrupts, its stored configuration (InfoROM), its power cables, or "
+        "had no answer in time.",
+        "sudo dmesg | grep -i nvrm names the GPU; then drain the node and power-cycle it: reseat the card and its "
+        "power cables, and have a GPU with a corrupted InfoROM serviced",
+        source=_NVML,
+        follows=("xid.", "bus."),
     ),
     Text(
         "nvml.not_supported",
