@@ -55,7 +55,7 @@ FLOORS = {
 # it (the log has those before), and lower it where it shrank.
 SIZES = {
     # What each command refuses is refused by the api too; whose memory ran out is decided in one place.
-    ".": (13, 1182),
+    ".": (13, 1202),
     # A confirmation on a device is a plain loop: its end, its margin and what a process holds are measured.
     "batch_size": (13, 3168),
     # What there was no time for is named, and not verified.
@@ -69,13 +69,13 @@ SIZES = {
     # A mask that names a GPU that does not exist, and a second reading of a GPU that is busy alone.
     "devices": (3, 283),
     # SXid errors, and a start judged GPU by GPU.
-    "doctor": (12, 1970),
+    "doctor": (12, 1972),
     # A paste's facts (torch, GPUs, frames, launcher) are read once, for the advice of every text.
-    "explain": (13, 1010),
+    "explain": (13, 1017),
     # One of three or four nodes that is far below the others; counts that no cluster has.
     "fleet": (8, 1365),
     # One reader for every NVIDIA line of the kernel's log.
-    "machine": (25, 4170),
+    "machine": (25, 4226),
     # No window is held for seconds.
     "measure": (4, 633),
     # Memory that no visible process holds.
@@ -83,13 +83,13 @@ SIZES = {
     # torch is seen in whatever way it is loaded; a dry run goes on behind loops that it ends.
     "program": (32, 8705),
     # The page names the machine once and leaves out who sends it.
-    "render": (24, 3910),
+    "render": (24, 3911),
     # What a rank raised, its own work, work of every n-th step.
-    "report": (16, 1827),
+    "report": (16, 1831),
     # A failed check says what to do.
     "smoke": (6, 923),
     # A counter that rose has its own fix.
-    "stress": (6, 1210),
+    "stress": (6, 1213),
     # A file without a name in it is read for its modules; inputs are proposed.
     "work": (7, 1048),
 }
