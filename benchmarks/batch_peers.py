@@ -199,7 +199,7 @@ def opened(workload: str, budget_bytes: int) -> Trials:
     from gpucheck.machine.accel import open_device
 
     accel = open_device("cpu")
-    gauge = open_cpu_gauge(accel, guard_bytes(budget_bytes) if sys.platform == "linux" else None)
+    gauge = open_cpu_gauge(accel, guard_bytes(budget_bytes) if sys.platform == "linux" else 0)
     usual = FindBatchSizeOptions(target=workload)
     setup = Setup(workload, usual.inputs, usual.mode, usual.optimizer, usual.dtype, "cpu")
     return Trials(Session(accel, gauge, load_for(setup, accel.device)), budget_bytes)

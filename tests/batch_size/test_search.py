@@ -11,8 +11,8 @@ import pytest
 from tried import tried
 
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.batch_size.search import DEVICE_PEAK_NOISE, LARGEST_JUMP, Attempt, Search
-from gpucheck.report.results.find_batch_size import Outcome
+from gpucheck.batch_size.search import DEFAULT_TOLERANCE, DEVICE_PEAK_NOISE, LARGEST_JUMP, Attempt, Search
+from gpucheck.report.results.find_batch_size import Outcome, TrialEntry
 from gpucheck.units import MIB
 
 BUDGET = 1000
@@ -384,15 +384,15 @@ def test_where_failing_is_dangerous_memory_that_might_be_given_back_is_not_asked
 
 
 def test_a_bracket_within_the_tolerance_is_narrow_enough_once_the_best_is_confirmed() -> None:
-    search = Search(budget_bytes=None, trials=[tried(1000, "fits"), tried(1015, "out-of-memory")])
-    assert not search.within_tolerance
-    search.trials.append(replace(tried(1000, "fits"), purpose="confirm"))
-    assert search.within_tolerance
-    search.trials[1] = tried(1030, "out-of-memory")
-    assert not search.within_tolerance
-    search.tolerance = 0.0
-    search.trials[1] = tried(1002, "out-of-memory")
-    assert not search.within_tolerance
+    def is_narrow(failed: int, *more: TrialEntry, tolerance: float = DEFAULT_TOLERANCE) -> bool:
+        trials = [tried(1000, "fits"), tried(failed, "out-of-memory"), *more]
+        return Search(budget_bytes=None, trials=trials, tolerance=tolerance).within_tolerance
+
+    confirmed = replace(tried(1000, "fits"), purpose="confirm")
+    assert not is_narrow(1015)
+    assert is_narrow(1015, confirmed)
+    assert not is_narrow(1030, confirmed)
+    assert not is_narrow(1002, confirmed, tolerance=0.0)
 
 
 def test_of_few_sizes_none_is_tried_that_only_room_between_pieces_would_let_fit() -> None:

@@ -13,6 +13,11 @@ from gpucheck.cli import app, commands, tips
 
 # What was typed, and the tip; where it is empty, the usage alone says what to type.
 LINES = [
+    ("bench collective --nproc 4", "gpucheck bench collective --ranks 4"),
+    ("run --nproc-per-node 2 train.py", ""),
+    ("doctor --bundle", "gpucheck doctor --bundle report.zip"),
+    ("--list", "gpucheck devices"),
+    ("-L", "gpucheck devices"),
     ("compare a.json b.json c.json", ""),
     ("devices page.html", "gpucheck devices --output page.html"),
     ("smoke training", "gpucheck smoke --only training"),

@@ -73,6 +73,8 @@ OF_BENCH: dict[str, str] = {
     **dict.fromkeys(("list", "ls", "show"), "--help"),
     **dict.fromkeys(("cpu",), "all --device cpu"),
 }
+# torchrun's and mpirun's own options, which no program takes.
+LAUNCHERS = ("--nproc", "--nproc-per-node", "--nproc_per_node", "--np", "--world-size")
 # Options of other tools; `{}` is the value that was given. The first that the command takes is proposed.
 OPTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("--gpu", "--gpus", "--id", "-i", "-g", "--index", "--gpu-id", "--device-id"), ("--device {}",)),
@@ -97,13 +99,14 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("--bf16",), ("--dtype bfloat16", "--amp bfloat16")),
     **dict.fromkeys(("--precision", "--type"), ("--dtype {}", "--amp {}")),
     **dict.fromkeys(("--bs", "--batch"), ("--max-batch-size {}", "--batch-size {}")),
+    **dict.fromkeys(LAUNCHERS, ("--ranks {}",)),
     **dict.fromkeys(("--query-gpu", "--query"), ("--json",)),
     **dict.fromkeys(("--memory", "--vram", "--max-memory", "--mem"), ("--memory-limit {}", "--fill {}")),
     **dict.fromkeys(("--shape", "--input-size", "--input-shape"), ("--input x:{}:float32",)),
     **dict.fromkeys(("--tests", "--checks", "--filter", "-k"), ("--only {}",)),
     **dict.fromkeys(("--exclude", "--ignore"), ("--skip {}",)),
     **dict.fromkeys(("--interpreter", "--venv"), ("--python {}",)),
-    **dict.fromkeys(("--fail-on-warning", "--warnings-as-errors", "--error"), ("--strict",)),
+    **dict.fromkeys(("--fail-on-warning", "--warnings-as-errors"), ("--strict",)),
 }
 # Left out: the line says or does without it what it asks for.
 FLAGS = ("--fix", "--no-color", "--color", "--yes", "-y", "--force", "--run", "--start")
@@ -392,8 +395,10 @@ def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]
             yield [*before, meant, one, *after[len(follows) :]]
     if word in ("-V", "--version"):
         yield ["--version"]
-    if command == "run":  # the program may know it
+    if command == "run" and word not in LAUNCHERS:  # the program may know it
         yield [*before, *after[len(follows) :], line[place], *follows]
+    if command in ("status", "devices") and word in ("-L", "--list", "--list-gpus"):
+        yield ["devices"]
     if command in ("status", "devices"):  # of which people expect what others have
         for other in ("devices", "doctor", "smoke", "stress", "memory"):
             if any(word in (one.name, one.short) for one in parameters(other)):
@@ -421,7 +426,7 @@ def _for_nothing(command: str, name: str, given: Sequence[str]) -> Iterator[Line
     """Lines in place of one that ends in an option without its value."""
     for one in parameters(command or "status"):
         if name in (one.name, one.short) and (value := (*one.choices, _VALUES.get(one.metavar, ""))[0]):
-            yield [*given, value]
+            yield [*given, "report.zip" if name == "--bundle" else value]
 
 
 def _example(command: str, name: str, given: Sequence[str]) -> Iterator[Line]:

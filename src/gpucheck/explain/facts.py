@@ -19,7 +19,7 @@ from gpucheck.explain.text import Platform, Text, marked
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a paste states.
+    """The facts that a paste states.
 
     `torch` is the version without its build, `build` is `cpu`, `cu128` or `rocm6.4`, `available` what
     torch.cuda.is_available() gave. `capabilities` are the GPUs' (`12.0`), by their names where none is written;
@@ -63,7 +63,7 @@ class Facts:
 
     @property
     def arch_list(self) -> str:
-        """What TORCH_CUDA_ARCH_LIST has to name."""
+        """Return the value that TORCH_CUDA_ARCH_LIST needs."""
         return ";".join(self.capabilities)
 
 
@@ -200,7 +200,7 @@ def _package(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What the facts make of a text: of which ids, when, and the answer in place of the text's own.
+    """The advice for a text: of which ids, when, and the answer in place of the text's own.
 
     `becomes` is the id of the text that the facts prove instead.
     """
@@ -326,7 +326,7 @@ ADVICE: tuple[Advice, ...] = (
                 if "wsl" in facts.platforms
                 else ""
             )
-            + "nvidia-smi shows whether the GPU is full: then use another one, or end what fills it; where memory is "
+            + "nvidia-smi shows whether the GPU is full: then use another one, or end what fills it. If memory is "
             "free, pin less host memory (pin_memory=False; ulimit -l)"
         ),
         title="a CUDA call found no memory, outside torch's allocator",

@@ -510,7 +510,7 @@ TEXTS: tuple[Text, ...] = (
         (r"NVMLError_(IrqIssue|CorruptedInforom|InsufficientPower|Timeout)",),
         "The driver has a problem with the GPU's interrupts, its stored configuration (InfoROM), its power cables, or "
         "had no answer in time.",
-        "sudo dmesg | grep -i nvrm names the GPU; then drain the node and power-cycle it: reseat the card and its "
+        "sudo dmesg | grep -i nvrm names the GPU; then drain the node and power-cycle it: reseat the GPU and its "
         "power cables, and have a GPU with a corrupted InfoROM serviced",
         source=_NVML,
         follows=("xid.", "bus."),
