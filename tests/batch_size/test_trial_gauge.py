@@ -247,7 +247,7 @@ def test_a_confirmation_ends_where_the_allocator_empties_its_cache_late(retries:
     [
         ("abcdeeff", 6),  # the same after steps 5 and 6
         ("aaaaaaaa", 4),  # steps before the third say nothing: the optimizer's state comes
-        ("abababab", 8),
+        ("ab" * 10, 20),  # blocks that move may leave no room in the twelfth step
         ("", 8),  # it does not tell
     ],
 )

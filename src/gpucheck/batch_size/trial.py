@@ -537,14 +537,19 @@ class Session:
                 len(times) == steps and times[-1] < CHEAP_STEP_S and not watching
             ):
                 one_more()
-            # More where blocks still come, or tensors stay: a cache fills. A confirmation of fewer steps than it has to
-            # take confirms nothing: its caller ends it where there is no time.
+            # More where blocks still come, or tensors stay: a cache fills. Blocks that still move may leave no room in
+            # a later step, though no more is held. A confirmation of fewer steps than it has to take confirms nothing:
+            # its caller ends it where there is no time.
             while (
                 on_device
                 and steps >= STEPS_CONFIRMED
                 and not is_same
                 and not any(retried[STEPS_OF_RETRIES:])
-                and (_rises(levels[-2:]) or reserved[-1] > reserved[-3] or (watching and len(times) < MOST_STEPS))
+                and (
+                    _rises(levels[-2:])
+                    or reserved[-1] > reserved[-3]
+                    or (watching and (len(times) < MOST_STEPS or layout is not None))
+                )
                 and (_has_time(times, until, MOST_GROWING) or (watching and len(times) < MOST_STEPS))
             ):
                 one_more()
