@@ -11,6 +11,7 @@ from tried import tried
 
 from gpucheck.batch_size.outcome import Setup, TrialResult
 from gpucheck.batch_size.predict import (
+    WORKSPACES,
     Bisection,
     Distrusted,
     Foresight,
@@ -175,8 +176,12 @@ def test_a_trial_calibrates() -> None:
     assert calibrated(known, 10, 110, None) == Calibration(10, 1.1)
     # On a device, what lies outside its allocator does not grow with the batch; what the allocator keeps does, though
     # it says nothing of the prediction.
-    assert calibrated(known, 20, 700, 650, allocated=220) == Calibration(20, 1.1, 480)
-    assert calibrated(known, 20, 700, 650, allocated=220, reserved=320) == Calibration(20, 1.6, 380)
+    large = points((10, 100 * GIB), (20, 200 * GIB))
+    held = calibrated(large, 20, 700 * GIB, 650 * GIB, allocated=220 * GIB, reserved=320 * GIB)
+    assert held.factor == pytest.approx(1.6, abs=1e-3) and held.constant_bytes == 380 * GIB + WORKSPACES
+    # Nor do the workspaces of libraries in it.
+    assert calibrated(known, 20, 700, 650, allocated=220) == Calibration(20, 1.0, 500)
+    assert calibrated(known, 20, 700, 650, allocated=220, reserved=320) == Calibration(20, 1.5, 400)
     # Nor, on a CPU, what is there between steps too.
     assert calibrated(known, 10, 999, 65, kept=10) == Calibration(10, 1.1, 10)
     assert calibrated(known, 10, 120, None, kept=10) == Calibration(10, 1.1, 10)
@@ -436,3 +441,14 @@ def test_a_child_that_is_too_slow_is_not_waited_for(scenario: Scenario) -> None:
     with pytest.raises(Distrusted, match=r"^fake tensors took longer than 300 µs$"):
         predictor.result(GIB)
     predictor.close()
+
+
+def test_the_size_above_a_cliff_that_tensors_foretell_is_tried_once() -> None:
+    known = points((500, 286), (2000, 342), (2025, 544), (4096, 636))
+    guide = Guide()
+    guide.foresight = Foresight(known, 2000, 2000, "cuda", 0.0, Calibration(500, 1.0))
+    guide._jumped = True
+    search = Search(budget_bytes=400, noise=DEVICE_PEAK_NOISE)
+    search.trials += [tried(500, "fits", 286), tried(1990, "fits", 342)]
+    assert guide.steer(Attempt(2800), search, []) == Attempt(1990 + search.step(1990))
+    assert guide.steer(Attempt(2800), search, []) == Attempt(2800)

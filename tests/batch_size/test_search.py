@@ -11,7 +11,7 @@ import pytest
 from tried import tried
 
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.batch_size.search import DEFAULT_TOLERANCE, DEVICE_PEAK_NOISE, LARGEST_JUMP, Attempt, Search
+from gpucheck.batch_size.search import DEFAULT_TOLERANCE, DEVICE_PEAK_NOISE, LARGEST_JUMP, PEAK_NOISE, Attempt, Search
 from gpucheck.report.results.find_batch_size import Outcome, TrialEntry
 from gpucheck.units import MIB
 
@@ -353,7 +353,7 @@ def on_an_allocator(search: Search, keeps: Callable[[int], int], gives_back: flo
     return sizes
 
 
-@pytest.mark.parametrize(("share", "trials"), [(0.0, 5), (0.05, 6), (0.08, 5), (0.14, 5), (0.3, 5)])
+@pytest.mark.parametrize(("share", "trials"), [(0.0, 5), (0.05, 6), (0.08, 5), (0.14, 6), (0.3, 6)])
 def test_memory_that_an_allocator_keeps_in_no_tensor_does_not_end_a_search(share: float, trials: int) -> None:
     search = Search(budget_bytes=1_024_000, start=100, noise=DEVICE_PEAK_NOISE)
     sizes = on_an_allocator(search, lambda size: round(share * 2_500 * size), 1.0)
@@ -366,7 +366,7 @@ def test_reserved_memory_that_falls_as_sizes_grow_is_followed_to_the_largest() -
     search = Search(budget_bytes=1_024_000, start=100, noise=DEVICE_PEAK_NOISE)
     sizes = on_an_allocator(search, lambda size: 160_000 if size < 350 else 40_000, 1.0)
     assert search.best is not None and 0.95 * 405 <= search.best.batch_size <= 405
-    assert search.confirmed and len(sizes) <= 5
+    assert search.confirmed and len(sizes) <= 7
 
 
 def test_memory_that_an_allocator_cannot_give_back_costs_few_trials() -> None:
@@ -417,7 +417,7 @@ def test_what_an_allocator_could_not_give_back_is_not_hoped_for_again() -> None:
         passed = TrialResult(batch_size=size, outcome="fits", purpose="search", peak_bytes=reserved * MIB)
         search.trials.append(replace(passed, memory=memory))
     hoped = search.next()
-    assert hoped is not None and hoped.size > 200
+    assert hoped is not None and 174 < hoped.size < 200  # a third of what packing all of it would gain
     asked, reached = 1659 * MIB, 7172 * MIB
     search.trials.append(replace(tried(207, "out-of-memory"), asked_bytes=asked, reached_bytes=reached))
     following = search.next()
@@ -446,3 +446,31 @@ def test_what_a_failure_leaves_is_no_prediction() -> None:
     failed = TrialResult(batch_size=25292, outcome="over-budget", purpose="search", peak_bytes=81694228480)
     search.trials.append(failed)
     assert search.likely_largest is None
+
+
+def test_a_search_is_not_closed_by_reserved_memory_a_fifth_of_which_lies_in_no_tensor() -> None:
+    """3720 of 300 MiB were the answer by the sum of what is reserved; 4062 ran in a plain process."""
+    search = Search(budget_bytes=300 * MIB, start=2079, noise=DEVICE_PEAK_NOISE)
+    for size, reserved, tensors in ((2079, 202, 150), (3720, 298, 230)):
+        memory = {"max_memory_allocated_bytes": tensors * MIB, "max_memory_reserved_bytes": reserved * MIB}
+        passed = TrialResult(batch_size=size, outcome="fits", purpose="search", peak_bytes=reserved * MIB)
+        search.trials.append(replace(passed, memory=memory))
+    search.trials.append(replace(tried(4215, "out-of-memory"), asked_bytes=66 * MIB, reached_bytes=260 * MIB))
+    assert search.next() == Attempt(3967)  # the middle of the bracket
+    search.trials[1] = tried(3720, "fits", 298 * MIB)  # nothing is known of its tensors
+    assert search.next() == Attempt(3720, "confirm")
+
+
+def test_two_failures_in_a_row_halve_the_bracket() -> None:
+    search = Search(budget_bytes=400 * MIB, noise=DEVICE_PEAK_NOISE)
+    search.trials += [tried(502, "fits", 286 * MIB), tried(1998, "fits", 342 * MIB)]
+    search.trials += [tried(2820, "out-of-memory"), tried(2798, "out-of-memory")]
+    assert search.next() == Attempt(2398)
+
+
+def test_a_failure_within_the_tolerance_closes_a_search_on_a_device() -> None:
+    for noise, purpose in ((DEVICE_PEAK_NOISE, "confirm"), (PEAK_NOISE, "search")):
+        search = Search(budget_bytes=None, noise=noise)
+        search.trials += [tried(1000, "fits"), tried(1019, "out-of-memory")]
+        following = search.next()
+        assert following is not None and following.purpose == purpose

@@ -247,7 +247,7 @@ def test_a_confirmation_ends_where_the_allocator_empties_its_cache_late(retries:
     [
         ("abcdeeff", 6),  # the same after steps 5 and 6
         ("aaaaaaaa", 4),  # steps before the third say nothing: the optimizer's state comes
-        ("abababab", 8),
+        ("ab" * 10, 20),  # blocks that move may leave no room in the twelfth step
         ("", 8),  # it does not tell
     ],
 )
@@ -270,9 +270,9 @@ def test_the_margin_is_what_the_allocator_still_took() -> None:
     assert (settled["unsettled_bytes"], len(settled["steps_s"])) == (0, 5)
 
 
-def test_steps_beyond_those_asked_for_end_with_their_time() -> None:
+def test_a_confirmation_on_a_device_takes_its_steps_though_time_is_short() -> None:
     device = Device()
-    assert len(session_on(device, retrying(device, [0] * 8)).trial(1, 3, spare_s=0.0, watching=True)["retried"]) == 3
+    assert len(session_on(device, retrying(device, [0] * 8)).trial(1, 3, spare_s=0.0, watching=True)["retried"]) == 8
 
 
 def test_a_batch_and_an_output_live_until_the_next_are_there() -> None:

@@ -30,6 +30,7 @@ from gpucheck.batch_size.history import (
     Tried,
 )
 from gpucheck.batch_size.outcome import (
+    MOST_STEPS,
     NEEDS_SMALLER_PASS,
     STEEPEST,
     STEPS_CONFIRMED,
@@ -653,6 +654,11 @@ class Schedule:
         """Steps of a trial that is no confirmation."""
         return STEPS if self.runner.setup.is_cpu else STEPS_CONFIRMED
 
+    @property
+    def steps_confirmed(self) -> int:
+        """Steps of a confirmation: on a device it takes at least so many, but where its blocks stay as they are."""
+        return STEPS_CONFIRMED if self.runner.setup.is_cpu else MOST_STEPS
+
     def within(self, attempt: Attempt) -> Attempt | None:
         """Return what there is time for of what the search asks for; None for nothing."""
         best = self.search.best
@@ -672,7 +678,7 @@ class Schedule:
 
     def _above(self, attempt: Attempt, best: TrialEntry) -> Attempt | None:
         """The same for a size above the best; where there is no time, the best once more, if it was not confirmed."""
-        trial, again = Need(1, self.steps, 1 if self.runner.needs_start else 0), Need(1, STEPS_CONFIRMED, 1)
+        trial, again = Need(1, self.steps, 1 if self.runner.needs_start else 0), Need(1, self.steps_confirmed, 1)
         if attempt.purpose == "confirm":
             trial = again
         best_again_s = self.forecast.takes(best.batch_size, self.runner.next_start_s, again)
@@ -695,6 +701,9 @@ class Schedule:
                 return Attempt(hoped)
             if alone > WORTHWHILE * best.batch_size:
                 return self._at_once(alone)
+        twice = Need(2, 2 * again.steps, 2)  # the best too, where this one fails
+        if attempt.purpose == "confirm" and self._most(twice, attempt.size) == attempt.size:
+            return attempt
         if may_confirm:
             return Attempt(best.batch_size, "confirm")
         if attempt.purpose == "confirm" and self._most(again, attempt.size) == attempt.size:
@@ -740,7 +749,7 @@ class Schedule:
 
         What a budget that was over before the search began lacked is what has passed since it ended.
         """
-        need, more = Need(2, self.steps + STEPS_CONFIRMED, 1), 0.0
+        need, more = Need(2, self.steps + self.steps_confirmed, 1), 0.0
         if at_most is not None:
             more = 2 * self.forecast.takes(at_most, self.runner.start_s, need)
         times = min(max(LEAST_MORE, 1 + more / max(self.seconds, LEAST_S)), MOST_MORE)

@@ -133,6 +133,9 @@ NEEDS_SMALLER_PASS: frozenset[Outcome] = frozenset(("suspected", "size-limit"))
 
 # A confirmation takes a third step, since caches settle on some devices; later ones repeat it.
 STEPS_CONFIRMED = 3
+# So many steps show whether memory grows from step to step; a confirmation on a device takes no fewer, but where the
+# allocator's blocks stay as they are.
+MOST_STEPS = 8
 # The optimizer's state is made at the end of the first step, so that the second may have to empty the allocator's
 # cache. A size that has to do so later does not fit: it goes on.
 STEPS_OF_RETRIES = 2

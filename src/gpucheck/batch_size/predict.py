@@ -20,7 +20,7 @@ from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Line, Lost, Talk
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.results.find_batch_size import Calibration, Outcome, PredictedPeak, PredictionResult
-from gpucheck.units import duration
+from gpucheck.units import MIB, duration
 
 # The prediction's own bracket; a real trial moves it by more.
 TOLERANCE = 0.04
@@ -224,6 +224,8 @@ def at(points: Iterable[Point], size: int) -> Point | None:
 
 # Measured over predicted: outside, something else than the tensors counted rules the memory.
 LEAST_FACTOR, LARGEST_FACTOR = 0.9, 1.5
+# Libraries keep workspaces in the allocator, at most about so much whatever the size: cuBLAS's are no tensor predicted.
+WORKSPACES = 16 * MIB
 # The jump aims so far below the budget where what stays between steps is known: what is calibrated then comes within
 # 0.4 % of what is measured, repeats within 0.1 % in most models, and 2 % close the search.
 AIM = 0.993
@@ -341,7 +343,9 @@ def calibrate(points: Sequence[Point], trial: TrialResult, axis: str | None = No
     allocated, compute = trial.memory.get("max_memory_allocated_bytes"), trial.compute_peak_bytes
     if allocated is not None:
         reserved = trial.memory.get("max_memory_reserved_bytes") or allocated
-        off, factor, constant = allocated / peak, reserved / peak, max(0, measured - reserved)
+        libraries = min(WORKSPACES, max(0, allocated - peak))
+        off, factor = (allocated - libraries) / peak, (reserved - libraries) / peak
+        constant = max(0, measured - reserved) + libraries
     else:
         taken, foreseen = (measured, peak) if compute is None else (compute, computing)
         constant = min(trial.kept_bytes or 0, max(0, taken - foreseen))
@@ -446,7 +450,7 @@ class Guide:
     def __init__(self) -> None:
         self.foresight = Foresight()
         self._predictor: Predictor | None = None
-        self._jumped = False
+        self._jumped = self._climbed = False
         self._axis: str | None = None
 
     def begin(
@@ -484,6 +488,8 @@ class Guide:
         """The attempt, or once, after the first trial, the size at which the calibrated prediction meets the budget."""
         first = next((r for r in results if r.outcome not in SILENT), None)
         points = self.foresight.points
+        if self._jumped and points and attempt.purpose == "search" and not self._climbed:
+            return self._at_cliff(attempt, search)
         if self._jumped or not points or first is None or attempt.purpose != "search":
             return attempt
         self._jumped = True
@@ -503,6 +509,19 @@ class Guide:
         best, failing = search.best, search.first_failing
         inside = best is not None and size > best.batch_size and (failing is None or size < failing.batch_size)
         return Attempt(size) if inside else attempt
+
+    def _at_cliff(self, attempt: Attempt, search: Search) -> Attempt:
+        """The attempt, or once the size right above the best where tensors alone are predicted to exceed the budget."""
+        best, budget = search.best, search.budget_bytes
+        if best is None or budget is None or not search.seek_failure or self.foresight.calibration is None:
+            return attempt
+        above = best.batch_size + search.step(best.batch_size)
+        predicted = at(self.foresight.points, above)
+        is_cliff = predicted is not None and predicted.peak_bytes is not None and predicted.peak_bytes > budget
+        if not is_cliff or above >= attempt.size or not search.may_try(above):
+            return attempt
+        self._climbed = True
+        return Attempt(above)
 
     def _aim(self, search: Search, budget: int, *, rough: bool) -> int:
         """The size to jump to; 0 for none. Where sizes are few, one step nearer to the budget than otherwise."""

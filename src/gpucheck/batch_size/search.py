@@ -43,6 +43,9 @@ APART = 0.5
 # An allocator gives back what it keeps in no tensor before memory runs out. Where that is more than so many tolerances
 # of the budget, and than there is left to grow, reserved memory does not say which size is the largest.
 SPARE = 1.0
+# Where it is more than so many, it holds room for more than a tolerance of the answer: no sum of reserved memory closes
+# the search then. Of what packing all of it would gain, an allocator gains about this share.
+SPARE_OPEN, PACKED_GAIN = 5.0, 1 / 3
 # Sizes closer together than this tell more of noise than of growth.
 NEAR = 0.75
 # Where running out of memory is dangerous (WSL, Windows, unified memory), sizes are chosen to stay below this share,
@@ -199,8 +202,9 @@ class Search:
             # Where a separate process has failed above, one that goes on as before may hold less and say nothing.
             failing = self.first_failing
             alone = failing is not None and failing.purpose == "confirm"
-            if failing is not None and failing.batch_size - candidate == self.multiple_of:
-                alone = alone or self._is_coarse(candidate)  # it is the answer if it passes
+            if failing is not None and failing.batch_size - candidate <= self._near(candidate):
+                # It is the answer if it passes.
+                alone = alone or self.noise <= DEVICE_PEAK_NOISE or self._is_coarse(candidate)
             return Attempt(candidate, "confirm" if alone else "search")
         return None if self.confirmed else Attempt(best.batch_size, "confirm")
 
@@ -259,13 +263,18 @@ class Search:
         if (failing := self.first_failing) is None:
             return self._closed_by_fit(best)
         # Pieces of memory fit or do not, whatever the sum says: only what failed bounds it, and a tolerance is enough.
-        near = self.step(best.batch_size) if self._packed else self._apart(best.batch_size)
-        return failing.batch_size - best.batch_size <= near or self._closed_by_fit(best)
+        return failing.batch_size - best.batch_size <= self._near(best.batch_size) or self._closed_by_fit(best)
+
+    def _near(self, size: int) -> int:
+        """Return how far above `size` a failure ends the search. A device's allocator fails by no noise."""
+        return self.step(size) if self._packed or self.noise <= DEVICE_PEAK_NOISE else self._apart(size)
 
     def _closed_by_fit(self, best: TrialEntry) -> bool:
         """Return whether one tolerance more is predicted to exceed the budget; never for an exact search."""
         points = dict(self._measured())
         if not self.tolerance or not self.seek_failure or len(points) < FITTED_SIZES:
+            return False
+        if not self._packed and self._has_room(best):
             return False
         fitted, step = self._fit(1.0), self.step(best.batch_size)
         if fitted is None or fitted.peak(best.batch_size + step, -SURE) <= 1.0:
@@ -282,15 +291,30 @@ class Search:
         if any(r.allocation_retries for r in self.trials if r.outcome == FITS):
             return True
         failing = self.first_failing
-        if failing is not None and failing.batch_size - best.batch_size <= 2 * self.multiple_of:
-            return False  # memory ran out in pieces that do not fit together, and at most a size is left
-        spare = ((best.fitted_bytes or 0) - best.packed_bytes) / self.budget_bytes
+        if self._is_last(best):
+            return False  # memory ran out in pieces that do not fit together
+        spare = self._spare(best)
         if not self.seek_failure or spare <= SPARE * self.tolerance or (fitted := self._fit(1.0, packed=False)) is None:
             return False
         held = (1 - self.tolerance) * self.budget_bytes
         if failing is not None and (failing.least_bytes or 0) >= held * fitted.peak(failing.batch_size):
             return False  # it ran out with all that it keeps: nothing of that could be given back
         return fitted.peak(best.batch_size * (1 + spare), -SURE) > 1.0
+
+    def _spare(self, best: TrialEntry) -> float:
+        """What the allocator keeps in no tensor, as a share of the budget; 0 where that is unknown."""
+        if best.packed_bytes is None or self.budget_bytes is None:
+            return 0.0
+        return ((best.fitted_bytes or 0) - best.packed_bytes) / self.budget_bytes
+
+    def _is_last(self, best: TrialEntry) -> bool:
+        """Return whether at most a size is left between the best and the first failure."""
+        failing = self.first_failing
+        return failing is not None and failing.batch_size - best.batch_size <= 2 * self.multiple_of
+
+    def _has_room(self, best: TrialEntry) -> bool:
+        """Return whether what the allocator keeps in no tensor may be room for more than a tolerance of the answer."""
+        return self._spare(best) > SPARE_OPEN * self.tolerance and not self._is_last(best)
 
     def _flattest(self, points: dict[int, int], size: int, step: int) -> float:
         """The peak of `step` more than `size` by the least slope from a smaller one, as a share of the budget."""
@@ -335,7 +359,16 @@ class Search:
             return self._between(best, failing, fitted)
         if fitted is None:
             return min(2 * best.batch_size, high)
-        return min(max(self._aim(best, fitted, high), best.batch_size + self._apart(best.batch_size)), high)
+        aim = self._aim(best, fitted, high)
+        if self._has_room(best):
+            # Reserved memory says too little, tensors too much.
+            packed = self._fit(1.0, packed=True) or fitted
+            likely = packed.largest(best.batch_size, high, CAUTION)
+            gives = any(r.allocation_retries for r in self.trials if r.outcome == FITS)
+            share = 1.0 if gives else PACKED_GAIN
+            hoped = self.rounded(best.batch_size + share * (likely - best.batch_size))
+            aim = hoped if self._packed else max(aim, hoped)
+        return min(max(aim, best.batch_size + self._apart(best.batch_size)), high)
 
     def _aim(self, best: TrialEntry, fitted: Fit, high: int) -> int:
         """The largest size that is as good as certain to fit, a part of a tolerance below the most likely maximum.
@@ -357,7 +390,10 @@ class Search:
         if fitted is not None and fitted.peak(failing.batch_size) <= 1.0 and failing.least_bytes is not None:
             # Memory in pieces: it ran out although the fit has room for it. What it had and asked for is known.
             fitted = self._fit(1.0, (failing.batch_size, failing.least_bytes))
-        in_pieces = self._packed and self._is_coarse(best.batch_size)  # there no sum says which size is the last
+        # There no sum says which size is the last.
+        in_pieces = self._packed
+        if not in_pieces and fitted is not None and self._has_room(best):
+            in_pieces = fitted.peak(best.batch_size + self.step(best.batch_size)) > 1.0
         if fitted is None or in_pieces or fitted.peak(failing.batch_size) <= 1.0 or self._stalled(width):
             return self._middle(best.batch_size, failing.batch_size)
         aim = self._aim(best, fitted, failing.batch_size - self.multiple_of)
@@ -375,7 +411,9 @@ class Search:
         return [(size, peak) for size, peak in peaks if peak is not None]
 
     def _stalled(self, width: int) -> bool:
-        """Return whether the last two trials inside the bracket have not halved it."""
+        """Return whether the last two trials inside the bracket have not halved it, or both failed."""
+        if len(self.trials) >= 3 and all(r.outcome in BOUNDING for r in self.trials[-2:]):
+            return True
         low, high = 0, 0
         widths: list[int] = []
         for r in self.trials:

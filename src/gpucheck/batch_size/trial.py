@@ -29,7 +29,14 @@ import psutil
 import torch
 from torch import nn
 
-from gpucheck.batch_size.outcome import LEAST_GROWTH_BYTES, STEPS_CONFIRMED, STEPS_OF_RETRIES, Setup, on_device
+from gpucheck.batch_size.outcome import (
+    LEAST_GROWTH_BYTES,
+    MOST_STEPS,
+    STEPS_CONFIRMED,
+    STEPS_OF_RETRIES,
+    Setup,
+    on_device,
+)
 from gpucheck.errors import GpucheckError, TargetError
 from gpucheck.machine import child_stdio, host, kept
 from gpucheck.machine.accel import Accel, open_device, reset_resident_peak
@@ -298,9 +305,8 @@ Gauge = DeviceGauge | CpuGauge
 # --- Trials -----------------------------------------------------------------------------------------------------------
 
 Json = dict[str, Any]
-# So many steps show whether the allocator settles, and whether memory grows from step to step. A confirmation on a
-# device goes on while it grows: caches of some entries fill.
-MOST_STEPS, MOST_GROWING = 8, 20
+# A trial on a device goes on while memory grows, up to so many steps: caches of some entries fill.
+MOST_GROWING = 20
 # Memory at the end of fewer steps than this says nothing of growth: the first makes the optimizer's state.
 LEAST_LEVELS = 4
 # A third step where the second took less than this: free, and closer to the steady state.
@@ -531,14 +537,20 @@ class Session:
                 len(times) == steps and times[-1] < CHEAP_STEP_S and not watching
             ):
                 one_more()
-            # More where blocks still come, or tensors stay: a cache fills.
+            # More where blocks still come, or tensors stay: a cache fills. Blocks that still move may leave no room in
+            # a later step, though no more is held. A confirmation of fewer steps than it has to take confirms nothing:
+            # its caller ends it where there is no time.
             while (
                 on_device
                 and steps >= STEPS_CONFIRMED
                 and not is_same
                 and not any(retried[STEPS_OF_RETRIES:])
-                and (_rises(levels[-2:]) or reserved[-1] > reserved[-3] or (watching and len(times) < MOST_STEPS))
-                and _has_time(times, until, MOST_GROWING)
+                and (
+                    _rises(levels[-2:])
+                    or reserved[-1] > reserved[-3]
+                    or (watching and (len(times) < MOST_STEPS or layout is not None))
+                )
+                and (_has_time(times, until, MOST_GROWING) or (watching and len(times) < MOST_STEPS))
             ):
                 one_more()
             peaks, settled = self.gauge.peaks(), len(levels)
