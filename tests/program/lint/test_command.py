@@ -185,7 +185,7 @@ def test_a_remark_does_not_fail(here: Path, capsys: pytest.CaptureFixture[str]) 
     [
         (["none.py"], "'none.py' does not exist"),
         (["--list", "."], "--list takes no path"),
-        ([".", "--only", "lint.kept_grahp"], "did you mean lint.kept_graph?"),
+        ([".", "--only", "lint.kept_grahp"], "gpucheck lint . --only lint.kept_graph"),
         ([".", "--output", "a.txt"], "--output 'a.txt' has an unknown format"),
     ],
 )

@@ -50,7 +50,9 @@ def forked(request: pytest.FixtureRequest) -> Callable[..., End]:
 
 
 def ended(argv: Sequence[str], stdin: bytes = b"", **more: str) -> End:
-    done = subprocess.run(argv, input=stdin, capture_output=True, timeout=120, env=environ(**more), cwd=PROGRAMS)
+    # gpucheck keeps from a program how it was started itself.
+    env = {name: value for name, value in environ(**more).items() if name != "GPUCHECK_PROGRAM"}
+    done = subprocess.run(argv, input=stdin, capture_output=True, timeout=120, env=env, cwd=PROGRAMS)
     return done.returncode, ADDRESS.sub(b"0x", done.stdout), ADDRESS.sub(b"0x", done.stderr)
 
 
