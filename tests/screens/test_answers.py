@@ -179,7 +179,7 @@ FIRST: dict[str, list[str]] = {
         "→ gpucheck doctor on the machine where it happened",
     ],
     "compare_slower": [
-        "✗ 2 of 14 rows are slower: transfer host to device 1 MiB 1.32× (1.28 to 1.36)",
+        "✗ 2 of 14 rows are slower: transfer host to device 1 MiB ×0.76 (0.74 to 0.78)",
         "bench transfer on cuda:0, host to device, 7 runs each, limit 5 %",
         "",
     ],
