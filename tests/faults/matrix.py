@@ -273,7 +273,7 @@ CHILDREN: dict[str, tuple[tuple[str, int], ...]] = {
     ),
     SEARCH: (
         ("gpucheck.batch_size.trial;", 0),
-        ("gpucheck.batch_size.trial;", 1),
+        ("gpucheck.batch_size.trial;", 2),
         ("gpucheck.batch_size.trial_fake;", 0),
         ("gpucheck.batch_size.trial_fake;", 1),
     ),
