@@ -281,7 +281,11 @@ def test_the_watchdog_ends_a_child_that_grows_beyond_the_guard(scenario: Scenari
 def test_growth_counts_from_what_the_child_had_before_it_built_the_model(scenario: Scenario, baseline: int) -> None:
     """A build of torch with CUDA may map more by itself than a budget on the CPU allows for."""
     resident = [baseline * MIB] * 3 + [(baseline + 190) * MIB] * 3 + [(baseline + 250) * MIB]
-    with mock.patch("psutil.Process.memory_info", side_effect=[SimpleNamespace(rss=rss) for rss in resident]):
+    rows = [SimpleNamespace(rss=rss) for rss in resident]
+    with (
+        mock.patch("psutil.Process.memory_info", side_effect=rows),
+        mock.patch("psutil.Process.children", return_value=[]),  # the test run's own helpers
+    ):
         watch = Watch(os.getpid(), 200 * MIB)
         assert not any(watch.look() for _ in range(3))
         watch.baseline = baseline * MIB

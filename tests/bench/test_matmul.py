@@ -19,7 +19,7 @@ from gpucheck.bench.matmul import MatmulOptions, product, work
 from gpucheck.bench.matmul.judge import JUDGE
 from gpucheck.bench.matmul.product import Case
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import accel, choose, host, inventory
+from gpucheck.machine import accel, choose, host, inventory, torch_private
 from gpucheck.measure.telemetry import Watch
 from gpucheck.options import read
 from gpucheck.peaks import Unknown, lookup
@@ -223,7 +223,9 @@ def test_whole_numbers_have_operations_and_float8_says_how_it_is_added_up(monkey
     fast, whole = product.KINDS["float8_e4m3fn_fast"], product.KINDS["float8_e4m3fn"]
     assert (fast.settings["use_fast_accum"], whole.settings["use_fast_accum"]) == (True, False)
     given: list[bool] = []
-    monkeypatch.setattr(torch, "_scaled_mm", lambda *_, use_fast_accum, **__: given.append(use_fast_accum))
+    monkeypatch.setattr(
+        torch_private, "_of", lambda path: lambda *_, use_fast_accum, **__: given.append(use_fast_accum)
+    )
     for kind in (fast, whole):
         kind.bind(torch.empty(1), torch.empty(1), torch.empty(1))()
     assert given == [True, False]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import accel, choose, faults, host, pulse
+from gpucheck.machine import accel, choose, faults, host, pulse, torch_private
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.host import HostMemory
 
@@ -218,12 +218,13 @@ def test_the_allocator_is_default_only_without_settings(monkeypatch: pytest.Monk
     assert not device(FakeModule(get_allocator_backend=lambda: "cudaMallocAsync")).allocator().is_default
 
 
-def test_a_hold_counts_cycles_at_the_highest_clock() -> None:
+def test_a_hold_counts_cycles_at_the_highest_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     cycles: list[int] = []
-    module = FakeModule(_sleep=cycles.append)
-    assert device(module).hold(0.001)
-    assert Accel(torch.device("cuda:0"), module, "x", max_clock_hz=1.98e9).hold(0.001)
+    monkeypatch.setattr(torch_private, "_of", {"torch.cuda._sleep": cycles.append}.get)
+    assert device(FakeModule()).hold(0.001)
+    assert Accel(torch.device("cuda:0"), FakeModule(), "x", max_clock_hz=1.98e9).hold(0.001)
     assert cycles == [3_000_000, 1_980_000]
+    monkeypatch.setattr(torch_private, "_of", lambda path: torch_private._GONE)
     assert not device(FakeModule()).hold(0.001)
 
 
@@ -258,7 +259,7 @@ class FakeGraphs:
             monkeypatch.setattr(torch.cuda, name, getattr(self, name))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda *told: self.ended.append(told), raising=False)
+        monkeypatch.setattr(torch_private, "_of", lambda path: lambda *told: self.ended.append(told))
 
     def CUDAGraph(self) -> types.SimpleNamespace:
         return types.SimpleNamespace(replay=lambda: self.captured.append("replayed"))

@@ -141,7 +141,7 @@ def test_a_script_without_a_fault() -> None:
 def test_a_tensor_on_the_wrong_device() -> None:
     assert screen(replace(CLEAN, mismatches=(MISMATCH,), ended_after_steps=False))[:3] == [
         "✗ cuda:0 (simulated GPU): 1 tensor on the wrong device",
-        "✗ train.py:30: F.cross_entropy needs cuda:0, but its argument target is on the CPU: created at",
+        "✗ train.py:30: F.cross_entropy needs cuda:0, but an operand (target) is on the CPU: created at",
         "train.py:8 by torch.randint",
     ]
 
@@ -155,7 +155,7 @@ def test_what_the_program_caught_is_in_the_first_line() -> None:
     assert screen(twice, 170)[:2] == [
         "! cuda:0 (simulated GPU): 2 tensors on the wrong device, caught by the program (33 times) · "
         "ended after 2 steps",
-        "! train.py:30: F.cross_entropy needs cuda:0, but its argument target is on the CPU: created at train.py:8 "
+        "! train.py:30: F.cross_entropy needs cuda:0, but an operand (target) is on the CPU: created at train.py:8 "
         "by torch.randint; the program caught the error 32 times",
     ]
     mixed = replace(CLEAN, mixed=(CaughtError(text="got Half and Float", place="train.py:9", times=2),))
