@@ -47,7 +47,7 @@ def test_heat_is_named_with_clock_and_temperature() -> None:
         found.message
         == "hw thermal slowdown, held for 1.50 s by thermal, clock 1200 of 1980 MHz, 87 °C, in 1 of 2 rows"
     )
-    assert found.fix is not None and "airflow" in found.fix
+    assert found.fix is not None and "air flow" in found.fix
     assert found.evidence["violations_s"] == {"thermal": 1.5}
 
 
@@ -58,7 +58,7 @@ def test_what_is_not_known_is_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "word"),
-    [("hw_power_brake_slowdown", "cables, load, the power cap"), ("hw_slowdown", "nvidia-smi -q -d PERFORMANCE")],
+    [("hw_power_brake_slowdown", "cables and the rack's power limit"), ("hw_slowdown", "nvidia-smi -q -d PERFORMANCE")],
 )
 def test_the_advice_is_of_the_cause(reason: str, word: str) -> None:
     assert word in (judged(row("throttled", reasons=(reason,))).fix or "")
