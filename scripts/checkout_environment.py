@@ -173,7 +173,7 @@ def stamp_of(folder):
 
 def is_ready(folder, tests):
     # type: (str, bool) -> bool
-    """Whether the environment is complete and torch is where it was. Looks at a few files, so it takes no time.
+    """Return whether the environment is complete and torch is where it was. It looks at a few files only.
 
     A torch that the starting Python got since makes it incomplete: from then on that one is the one to use."""
     stamp = stamp_of(folder)
@@ -255,7 +255,7 @@ def make_venv(folder, seen):
 
 def probe(python):
     # type: (str) -> Dict[str, Any]
-    """What the starting Python has, found without importing torch. Writes nothing there, not even bytecode."""
+    """Return what the starting Python has, without importing torch or writing anything there, not even bytecode."""
     try:
         ended = subprocess.run([python, "-B", "-c", PROBE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -223,17 +223,17 @@ def test_a_current_folder_that_was_deleted_is_no_traceback(tmp_path: Path) -> No
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def devices_with(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run `gpucheck devices` with a folder in front of the modules."""
+    path = os.pathsep.join([str(folder), os.environ["PYTHONPATH"]])
+    argv = [sys.executable, "-m", "gpucheck", "devices"]
+    return subprocess.run(argv, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60)
+
+
 @pytest.mark.parametrize("name", ["psutil", "rich", "typer"])
 def test_a_missing_dependency_is_no_bug_and_no_failed_check(name: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{name!r}] = None\n")
-    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
-    ended = subprocess.run(
-        [sys.executable, "-m", "gpucheck", "devices"],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ended = devices_with(tmp_path)
     assert (ended.returncode, ended.stdout) == (3, "")
     assert ended.stderr.splitlines() == [
         f"error: {name}, which gpucheck needs, is not installed",
@@ -247,14 +247,7 @@ def test_a_dependency_that_cannot_be_loaded_is_told_like_a_missing_one(name: str
     (tmp_path / name).mkdir()
     text = f"lib{name}.so: failed to map segment from shared object"
     (tmp_path / name / "__init__.py").write_text(f"raise ImportError({text!r}, name='{name}._native', path='x.so')\n")
-    path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
-    ended = subprocess.run(
-        [sys.executable, "-m", "gpucheck", "devices"],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ended = devices_with(tmp_path)
     assert ended.returncode == 3
     assert ended.stderr.splitlines()[-3:] == [
         f"error: {name}, which gpucheck needs, cannot be imported",
