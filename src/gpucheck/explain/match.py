@@ -398,7 +398,8 @@ _DENIED = re.compile(
     r"(you|your|there|of)\b[^.:;]{0,50}$|\b(avoid|prevent)(ing|s)?( \w+){0,3}$|\b(may|might|could|can|would)( also)? "
     r"(cause|lead to|result in|trigger|run into)( \w+){0,2}$|\b(not|isnt|wasnt|never) (an?|the|about the)? "
     r"?(issue|problem|question|matter|case)( with| of| about)?( an?| the)?( "
-    r"\w+)?$|\b(docs?|documentation|readme|manual|page|comment|source|code) (says?|states?|mentions?|claims?)( that)?( \w+)?$"
+    r"\w+)?$|\b(docs?|documentation|readme|manual|page|comment|source|code) (says?|states?|mentions?|claims?)( "
+    r"that)?( \w+)?$"
 )
 _DENIED_AFTER = re.compile(
     r"^( errors?| problems?)? ((never|no longer|(do|does|did)( not|nt)) (happen|occur|appear|show|come)|"
@@ -412,7 +413,8 @@ _PROSE = re.compile(
 )
 _ASKED = re.compile(r"\b(could|can|might|may|is|was) (this|it|that|there)( \w+){0,4}$")
 _SAYS_ONLY = re.compile(
-    r"\b(no|never|without|nor|not|\w+nt|if|in case|avoid\w*|prevent\w*|may|might|could|can|would|is|was)\b"
+    r"\b(no|never|without|nor|not|\w+nt|if|in "
+    r"case|avoid\w*|prevent\w*|may|might|could|can|would|is|was|says?|states?|mentions?|claims?)\b"
 )
 # The kernel's log has one writer, so that its lines stand in the order of what happened.
 _ADDRESS = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\)")
