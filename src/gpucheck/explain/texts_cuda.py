@@ -285,7 +285,9 @@ TEXTS: tuple[Text, ...] = (
             by_code(101, 10),
             r"The requested CUDA device could not be loaded",
             r"requested to find \S{1,9} devices but this machine only has",
-            r"World size \(\d+\) is larger than the number of available GPUs",
+            r"(World|tensor[_-]?parallel) size \S{1,9}( is| cannot be)? (larger|greater) than (the number of "
+            r")?available GPUs",
+            r"only \d+ devices? available, \d+ requested",
             r"(local_rank|device_?id|device ordinal|device|device index) \S{1,9} (is |exceeds )(out of range|out of "
             r"bounds|available GPUs|not visible)",
             r"Only \d+ device\(s\) available",

@@ -607,6 +607,7 @@ TEXTS: tuple[Text, ...] = (
             r"(create|reserve|schedule)\w* .{0,60}placement group.{0,200}(GPU|timed out|timeout|not ready)",
             r"placement group .{0,120}(cannot|can't|could not|couldn't|is not) be? ?(created|scheduled|ready)",
             r"Total available GPUs .{0,40}is less than total desired GPUs",
+            r"required GPUs exceeds the total number of available GPUs",
             r"Ray does not allocate any GPUs on the driver node",
         ),
         "A task, an actor or a placement group waits for more GPUs than one node, or the cluster, has free.",
@@ -710,7 +711,7 @@ TEXTS: tuple[Text, ...] = (
             r"only supports? CUDA tensors|Tensors must be CUDA and dense",
             r"expected '?\w+'? to be CUDA,? but got CPU",
             r"expects (all inputs to be on GPUs|destination to be on the same GPU)",
-            r"torch\.Tensor must be on the default device|memory requires CUDA tensors",
+            r"torch\.Tensor must be on the default device|requires CUDA tensors",
             r"`?input_ids`? being on a device type different than your model'?s device",
             r"model and the optimizer parameters are not on the same device",
             r"loss must be on the original device",
@@ -838,7 +839,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "tensor.generator",
         "the random generator is on another device",
-        (r"Expected a '?\w+'? device type for generator but found '?\w+'?",),
+        (r"Expected a '?[\w:]+'? (device type for generator|generator device) but found '?\w+'?",),
         "torch.randperm, a sampler or a DataLoader got a generator of another device, often after "
         "torch.set_default_device.",
         "torch.Generator(device=…) of the tensors' device; for a DataLoader the CPU's",

@@ -370,6 +370,7 @@ TEXTS: tuple[Text, ...] = (
             r"Invalid CUDA '--device .{1,20}' requested|CUDA unavailable, invalid device",
             r"Flash ?Attention ?[\d.]* is not available on CPU",
             r"Type fp16 is not supported on your device",
+            r"Expected a (cuda|non cpu) device, but got: cpu",
             r"FSDP is only available (on|with) GPU",
             r"nvidia-smi has failed because|Can'?t initialize NVML",
         ),
