@@ -732,7 +732,7 @@ TEXTS: tuple[Text, ...] = (
             r"Rowwise scaling is not currently supported on your device",
             r"requires? (an? )?(NVIDIA )?(Ampere|Hopper|Blackwell|SM ?\d\d\+) .{0,12}(or|GPU|\(|and)",
             r"num_ctas > 1 requires",
-            r"requires? an SM\d+[- ]class GPU",
+            r"requires? an SM\d+[- ]?class GPU",
             r"\bkernel \w+ is for sm\d+.{0,20}but was built for sm\d+",
             r"GPU does not have enough shared-memory",
             r"Cooperative launch requested but not supported",

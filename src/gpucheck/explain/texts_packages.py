@@ -298,7 +298,7 @@ TEXTS: tuple[Text, ...] = (
             r"Configured \w+ binary not found",
             r"CUDA Setup failed despite (GPU|CUDA) being available",
             r"bitsandbytes was compiled without GPU support",
-            r"CUDA[ _]SETUP: (Required library version|CUDA detection failed|Something unexpected|WARNING!)",
+            r"CUDA[ _]?SETUP: (Required library version|CUDA detection failed|Something unexpected|WARNING!)",
             r"Required library version not found: libs?bitsandbytes\w*",
             r"Could not (find|load) (the )?bitsandbytes (CUDA binary|native library)",
             r"libbitsandbytes\w*\.(so|dll)[.\d]*: (cannot open|undefined symbol)",

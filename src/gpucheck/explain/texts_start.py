@@ -618,7 +618,7 @@ TEXTS: tuple[Text, ...] = (
             r"/run/nvidia/\w+\W{1,3}is mounted on .{1,12}but it is not a shared mount",
             r"If this is a GPU node, did you (set|configure)",
             r"Incompatible (platform|strategy|device discovery).{0,40}detected",
-            r"(nvidia-)?device[- ]plugin.{0,200}(error starting|failed to|Failed to|no devices found|could not)",
+            r"(nvidia-)?device[- ]?plugin.{0,200}(error starting|failed to|Failed to|no devices found|could not)",
             r"Allocate failed due to .{0,200}(nvidia|gpu)",
             r"Detected non-NVML platform",
         ),
