@@ -129,29 +129,52 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One row of the catalogue.
+    """A fault that is known: what it is, how it shows, and what to do about it.
 
-    `rung` is the one that it breaks; None for what stands on its own, beside the ladder. `title` is the diagnosis in
-    one sentence, `meaning` what it is about, for its page; `settle` is what would make sure of it, where that takes
-    more than what is read; `fix` is what to type or do. `judge` reads the evidence and says whether it holds; it never
-    raises for evidence that is missing, which is unknown and says nothing. `cuinit` and `nvml` are the answers of
-    cuInit and nvmlInit of which it is a cause. `texts` are errors that point to it, as regular expressions, for
-    `gpucheck explain`; `source` is where its threshold or its claim comes from.
+    `title` is the diagnosis in one sentence, `meaning` what happened, `fix` what to type or do, `certainty` how sure
+    the signs make it. `source` is where its threshold or its claim comes from.
+
+    **What doctor reads.** `judge` reads the evidence and says whether it holds; it never raises for evidence that is
+    missing, which is unknown and says nothing. None for what only a text shows. `rung` is the stage that it breaks;
+    None for what stands on its own. `settle` is what would make sure of it, where that takes more than what is read.
+    `cuinit` and `nvml` are the answers of cuInit and nvmlInit of which it is a cause.
+
+    **What explain looks for.** `patterns` are regular expressions, read without regard to case, spaces and quotes; one
+    with `\\b` in it is read by words. `common` are patterns that programs of every kind print ("Killed"): they count
+    where the rest of the paste speaks of GPUs, torch or training; where `beside` is given, where it holds that instead.
+    `weak` ones say little (a launcher's frames): they are a hint where nothing else is found. `wraps` are of a message
+    that holds another's: it is named where nothing that stands in it is known. `names` are error names, which are whole
+    or not there. Rows that differ by a number alone share their patterns: `number` is what the group of that name must
+    hold. A `symptom` says that something failed and not what: it yields to every text that says more. `follows` are
+    ids, or their beginnings, of what brings this about: where one of them is in the paste too, it comes first.
+    `unless` makes it somebody else's, wherever in the paste it stands. `logged` texts are numbers that training reports
+    as information: they count on such a line too. `conditions` are those that doctor looks at for it.
     """
 
     id: str
     title: str
     meaning: str
     fix: str
-    judge: Callable[[Evidence], Seen | None]
+    patterns: tuple[str, ...] = ()
+    certainty: Certainty = "strong"
+    source: str = ""
+    judge: Callable[[Evidence], Seen | None] | None = None
     rung: Rung | None = None
     verdict: Verdict = "fail"
-    certainty: Certainty = "strong"
     settle: str = ""
     cuinit: tuple[int, ...] = ()
     nvml: tuple[int, ...] = ()
-    texts: tuple[str, ...] = ()
-    source: str = ""
+    common: tuple[str, ...] = ()
+    beside: str = ""
+    weak: tuple[str, ...] = ()
+    wraps: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    number: str = ""
+    symptom: bool = False
+    follows: tuple[str, ...] = ()
+    unless: str = ""
+    logged: bool = False
+    conditions: tuple[str, ...] = ()
 
 
 def on(rung: Rung, *rows: Condition) -> tuple[Condition, ...]:
@@ -175,7 +198,7 @@ def told_apart(by: Callable[[Evidence], tuple[str, Seen] | None], id: str) -> Ca
 def by_answer(row: Condition) -> Condition:
     """The row, asked only where cuInit gave one of its answers; one that has none is always asked."""
     codes, judge = row.cuinit, row.judge
-    if not codes:
+    if not codes or judge is None:
         return row
     return replace(row, judge=lambda evidence: judge(evidence) if evidence.driver.cuinit_code in codes else None)
 

@@ -195,7 +195,7 @@ KERNEL = on(
         fix="printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/nouveau.conf && "
         "sudo update-initramfs -u (Fedora, RHEL: sudo dracut --force); install NVIDIA's driver, and reboot",
         judge=told_apart(absent, "driver.nouveau"),
-        texts=(r"NVIDIA probe routine was not called for \d+ device", r"nouveau, rivafb, nvidiafb or rivatv"),
+        patterns=(r"NVIDIA probe routine was not called for \d+ device", r"nouveau, rivafb, nvidiafb or rivatv"),
     ),
     Condition(
         id="driver.passed_through",
@@ -214,7 +214,7 @@ KERNEL = on(
         meaning="A GPU is on the PCI bus, but this system has no driver for it.",
         fix="sudo ubuntu-drivers install --gpgpu (Ubuntu; elsewhere NVIDIA's package of the distribution), and reboot",
         judge=told_apart(absent, "driver.not_installed"),
-        texts=(
+        patterns=(
             r"Found no NVIDIA driver on your system",
             r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
         ),
@@ -227,7 +227,7 @@ KERNEL = on(
         settle="`dkms status` lists the kernels for which it was built",
         fix="install the headers of the running kernel, sudo dkms autoinstall, then sudo modprobe nvidia",
         judge=told_apart(absent, "driver.other_kernel"),
-        texts=(r"modprobe: FATAL: Module nvidia not found in directory",),
+        patterns=(r"modprobe: FATAL: Module nvidia not found in directory",),
     ),
     Condition(
         id="driver.signature_rejected",
@@ -238,7 +238,7 @@ KERNEL = on(
         fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der (Debian and others: /var/lib/dkms/mok.pub), "
         "reboot, and enrol the key at the blue screen; or switch Secure Boot off in the firmware",
         judge=told_apart(absent, "driver.signature_rejected"),
-        texts=(r"insert '?nvidia\w*'?: Key was rejected by service", r"nvidia.{0,60}module.{0,40}key is rejected"),
+        patterns=(r"insert '?nvidia\w*'?: Key was rejected by service", r"nvidia.{0,60}module.{0,40}key is rejected"),
     ),
     Condition(
         id="driver.secure_boot",
@@ -260,7 +260,7 @@ KERNEL = on(
         fix="sudo modprobe nvidia; if that fails, sudo dmesg | grep -i nvidia",
         judge=told_apart(absent, "driver.not_loaded"),
         nvml=(9,),
-        texts=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
+        patterns=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
     ),
     Condition(
         id="container.host_driver",
@@ -282,7 +282,7 @@ KERNEL = on(
         "part is faulty",
         fix=FIX["lost"],
         judge=_fallen,
-        texts=(FALLEN, r"\bXid\b.{0,80}:\s*79\b", r"Unable to determine the device handle for (?:gpu|GPU)"),
+        patterns=(FALLEN, r"\bXid\b.{0,80}:\s*79\b", r"Unable to determine the device handle for (?:gpu|GPU)"),
         source="NVIDIA Xid 79; NVIDIA/open-gpu-kernel-modules: osinit.c for the lines without an Xid",
     ),
     Condition(
@@ -293,7 +293,7 @@ KERNEL = on(
         meaning="The GPU needs auxiliary power and will not start without it.",
         fix="shut down and connect all power cables of the GPU; in a server it may also need the riser's cable",
         judge=_logged(NO_POWER),
-        texts=(r"does not have the necessary power cables connected", r"Insufficient External Power"),
+        patterns=(r"does not have the necessary power cables connected", r"Insufficient External Power"),
     ),
     Condition(
         id="gpu.no_address_space",
@@ -305,7 +305,7 @@ KERNEL = on(
         fix="switch on Above 4G Decoding (and Resizable BAR) in the firmware; in a virtual machine, widen its 64-bit "
         "memory window",
         judge=_logged(NO_ROOM),
-        texts=(NO_ROOM, r"BAR\d is 0M @ 0x0"),
+        patterns=(NO_ROOM, r"BAR\d is 0M @ 0x0"),
         source="NVIDIA/gpu-operator issue 492; system76/firmware-open issue 66",
     ),
     Condition(
@@ -315,7 +315,10 @@ KERNEL = on(
         meaning="The GPU is newer than the driver, or so old that only a legacy driver supports it.",
         fix="install the newest driver; for a GPU before Turing, the last branch that lists it at nvidia.com/drivers",
         judge=_logged(UNSUPPORTED),
-        texts=(r"installed in this system is not supported by the", r"supported through the NVIDIA .* Legacy drivers"),
+        patterns=(
+            r"installed in this system is not supported by the",
+            r"supported through the NVIDIA .* Legacy drivers",
+        ),
     ),
     Condition(
         id="driver.open_module_needed",
@@ -325,7 +328,7 @@ KERNEL = on(
         settle="the kernel's log has `requires use of the NVIDIA open kernel modules`",
         fix="sudo apt install nvidia-open (the package of the distribution whose name has `-open`), and reboot",
         judge=_open_needed,
-        texts=(OPEN_NEEDED,),
+        patterns=(OPEN_NEEDED,),
         source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
     ),
     Condition(
@@ -337,7 +340,7 @@ KERNEL = on(
         settle="if a power cycle helps, the cause was the GPU's state; if another version helps, the driver",
         fix="power-cycle the machine, then try the newest driver, then try the GPU in another machine",
         judge=_not_started,
-        texts=(r"RmInitAdapter failed", r"rm_init_adapter failed"),
+        patterns=(r"RmInitAdapter failed", r"rm_init_adapter failed"),
         source="NVIDIA/open-gpu-kernel-modules issues 326 and 789",
     ),
 )
@@ -405,7 +408,7 @@ LOG: tuple[Condition, ...] = (
         settle="NVIDIA's Xid catalogue has the meaning and the immediate action for each error",
         fix="sudo dmesg -T | grep -i xid",
         judge=_xid,
-        texts=(r"NVRM: Xid \(", r"\bXid \d+"),
+        patterns=(r"NVRM: Xid \(", r"\bXid \d+"),
         source=xid.SOURCE,
     ),
     Condition(
@@ -588,7 +591,7 @@ MASKS: tuple[Condition, ...] = (
         "that matches no GPU hides all of them. torch then finds no GPU and gives no reason.",
         fix="unset CUDA_VISIBLE_DEVICES",
         judge=told_apart(_masked, "mask.hides_all"),
-        texts=(r"No CUDA GPUs are available",),
+        patterns=(r"No CUDA GPUs are available",),
         source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
     ),
     Condition(
@@ -678,7 +681,7 @@ MASKS: tuple[Condition, ...] = (
         "CUDA's, torch reports a device that does not exist.",
         fix="export CUDA_VISIBLE_DEVICES with numbers, or with one MIG instance's UUID",
         judge=_count_disagrees,
-        texts=(r"device >= 0 && device < num_gpus.{0,40}INTERNAL ASSERT",),
+        patterns=(r"device >= 0 && device < num_gpus.{0,40}INTERNAL ASSERT",),
         source="pytorch issues 110000 and 130181",
     ),
 )
@@ -754,6 +757,6 @@ ENVIRONMENT: tuple[Condition, ...] = (
         meaning="A DataLoader's workers pass their batches through /dev/shm. If it is full, they die with a bus error.",
         fix="start the container with --shm-size=8g or --ipc=host",
         judge=_small_shm,
-        texts=(r"DataLoader worker \(pid.*\) is killed by signal: Bus error", r"insufficient shared memory \(shm\)"),
+        patterns=(r"DataLoader worker \(pid.*\) is killed by signal: Bus error", r"insufficient shared memory \(shm\)"),
     ),
 )

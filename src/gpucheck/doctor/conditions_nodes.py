@@ -203,7 +203,7 @@ NODES = on(
         settle="the same image started with --gpus all finds it",
         fix=fixes.START_WITH_GPUS,
         judge=told_apart(_without_nodes, "container.no_gpu"),
-        texts=(
+        patterns=(
             r"WARNING: The NVIDIA Driver was not detected",
             r"CUDA driver version is insufficient for CUDA runtime version",
         ),
@@ -237,7 +237,7 @@ NODES = on(
         "create-dev-char-symlinks`",
         judge=_refused,
         nvml=(999,),
-        texts=(r"Failed to initialize NVML: Unknown Error",),
+        patterns=(r"Failed to initialize NVML: Unknown Error",),
         source="NVIDIA/nvidia-container-toolkit issue 48",
     ),
     Condition(
@@ -250,7 +250,7 @@ NODES = on(
         "then log in again",
         judge=_denied,
         nvml=(4,),
-        texts=(r"NVML_ERROR_NO_PERMISSION|NVML: Insufficient Permissions",),
+        patterns=(r"NVML_ERROR_NO_PERMISSION|NVML: Insufficient Permissions",),
     ),
     Condition(
         id="driver.nodes_stale",
@@ -543,7 +543,7 @@ LIBRARY = on(
         "empty files with these names.",
         fix="ls -l the named file; remove it, or reinstall the driver's libraries, then sudo ldconfig",
         judge=told_apart(_unloaded, "library.broken"),
-        texts=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
+        patterns=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
     ),
     Condition(
         id="library.cuda_unlinked",
@@ -572,7 +572,7 @@ LIBRARY = on(
         settle="`ldconfig -p | grep libcuda.so.1` shows nothing",
         fix="install the driver's compute package",
         judge=told_apart(_unloaded, "library.cuda_missing"),
-        texts=(r"libcuda\.so\.1: cannot open shared object file",),
+        patterns=(r"libcuda\.so\.1: cannot open shared object file",),
     ),
     Condition(
         id="library.stub",
@@ -583,7 +583,7 @@ LIBRARY = on(
         fix="remove the stubs folder from LD_LIBRARY_PATH",
         judge=_stub,
         cuinit=(34,),
-        texts=(r"Error 34: CUDA driver is a stub library", r"CUDA_ERROR_STUB_LIBRARY"),
+        patterns=(r"Error 34: CUDA driver is a stub library", r"CUDA_ERROR_STUB_LIBRARY"),
         source="NVIDIA/warp issue 219",
     ),
     Condition(
@@ -607,7 +607,7 @@ LIBRARY = on(
         "then too old for torch, update the driver",
         judge=_compat_card,
         cuinit=(804,),
-        texts=(
+        patterns=(
             r"Error 804: forward compatibility was attempted on non supported HW",
             r"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
         ),
@@ -635,7 +635,7 @@ LIBRARY = on(
         judge=_mismatch,
         cuinit=(803,),
         nvml=(VERSION_MISMATCH,),
-        texts=(
+        patterns=(
             r"Driver/library version mismatch",
             r"RM has detected an NVML/RM version mismatch",
             r"Error 803: system has unsupported display driver / cuda driver combination",
@@ -652,6 +652,6 @@ LIBRARY = on(
         fix="install the driver's package with nvidia-smi (Ubuntu: nvidia-utils-*), then sudo ldconfig",
         judge=_no_nvml,
         nvml=(12,),
-        texts=(r"NVML Shared Library Not Found",),
+        patterns=(r"NVML Shared Library Not Found",),
     ),
 )

@@ -71,7 +71,7 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
             found.title or one.title,
         )
         for one in conditions
-        if (found := one.judge(evidence)) is not None
+        if one.judge is not None and (found := one.judge(evidence)) is not None
     ]
     breaking = sorted((sighting for sighting in seen if sighting.breaks), key=_order)
     if evidence.torch_works:
