@@ -646,7 +646,7 @@ TEXTS: tuple[Condition, ...] = (
             r"exits with return code = -?\d+",
             r"SignalException: Process \d+ got signal",
         ),
-        meaning="torchrun only passes it on. The cause is the first error above, of the rank that is called root cause.",
+        meaning="torchrun only passes it on. The cause is the first error above, of the rank called root cause.",
         fix="explain that rank's own traceback; @record of torch.distributed.elastic.multiprocessing.errors brings it "
         "into the summary",
         certainty="proof",
@@ -865,7 +865,7 @@ TEXTS: tuple[Condition, ...] = (
             r"loaded with `?accelerate`? and therefore cannot be moved to a specific device",
             r"cannot cast a bitsandbytes model in a new `?dtype",
         ),
-        meaning="Weights in 4 or 8 bits, and a model with device_map or offloading, were placed while they were loaded.",
+        meaning="Weights in 4 or 8 bits, and a model with device_map or offloading, are placed while they load.",
         fix='take .to() and .cuda() of the model away; device_map={"": 0} in from_pretrained puts all of it on one GPU',
         certainty="proof",
         source="transformers, modeling_utils.py; accelerate, big_modeling.py",

@@ -873,7 +873,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Could not unload NVIDIA driver kernel modules",
             r"\b(driver|toolkit|cuda|plugin)-?validation\b.{0,20}(failed|waiting|error)",
         ),
-        meaning="Its driver container could not build, load or replace the kernel module, and every pod after it waits.",
+        meaning="Its driver container could not build, load or replace the kernel module, and all other pods wait.",
         fix="kubectl logs -n gpu-operator -l app=nvidia-driver-daemonset --all-containers names the step; a driver "
         "that is installed on the node wants driver.enabled=false",
         source="NVIDIA/gpu-operator",
