@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from gpucheck import units
-from gpucheck.cards import card
-from gpucheck.machine.stack import Stack, TorchProbe
+from gpucheck.cards import at_rest, card
+from gpucheck.cards.card import Said
+from gpucheck.machine import kernel_driver
+from gpucheck.machine.kernel_driver import PciDevice
+from gpucheck.machine.stack import Library, Stack, TorchProbe, version_of
+from gpucheck.machine.torch_probe_child import version_key
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
-from gpucheck.report.finding import Verdict
+from gpucheck.report.finding import VERDICTS, Finding, Verdict
 from gpucheck.report.results.short import LoadResult
 
 
@@ -22,6 +26,13 @@ class Evidence:
     `torch` is None where torch was not asked (no torch, or no time), `load` where none was wanted or possible.
     `variables` are the names of all variables that are set, without their values; values stand in `facts.environment`
     for those on its list alone.
+
+    The rest follows from these and is derived once, for all conditions. `cards` are the NVIDIA devices that NVML or
+    libcuda lists, `gpus` those on the PCI bus; `is_nvidia_here` says whether PCI, nodes, WSL's driver or a library
+    shows one. `xids` are the kernel log's errors by PCI address, the worst first, `sxids` those of NVSwitches,
+    `not_started` its reasons why a GPU did not start, `names` torch's names by PCI address. `unlisted` and `not_shown`
+    are the findings about GPUs that the driver or CUDA leaves out. `loadable` are the files that the loader takes, by
+    the library's name, `releases` what is equal for two spellings of a version of torch.
     """
 
     facts: Facts = field(default_factory=Facts)
@@ -29,6 +40,47 @@ class Evidence:
     torch: TorchProbe | None = None
     variables: frozenset[str] = frozenset()
     load: LoadResult | None = None
+    cards: tuple[Device, ...] = field(init=False, repr=False, compare=False)
+    gpus: tuple[PciDevice, ...] = field(init=False, repr=False, compare=False)
+    is_nvidia_here: bool = field(init=False, repr=False, compare=False)
+    xids: tuple[tuple[str | None, Said], ...] = field(init=False, repr=False, compare=False)
+    sxids: tuple[Finding, ...] = field(init=False, repr=False, compare=False)
+    not_started: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    names: Mapping[str | None, str] = field(init=False, repr=False, compare=False)
+    unlisted: Finding | None = field(init=False, repr=False, compare=False)
+    not_shown: Finding | None = field(init=False, repr=False, compare=False)
+    loadable: Mapping[str, Library] = field(init=False, repr=False, compare=False)
+    libcuda_version: str | None = field(init=False, repr=False, compare=False)
+    releases: Mapping[str, object] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        facts, stack, driver, probe = self.facts, self.stack, self.driver, self.probe
+        events = kernel_driver.events(stack.log or ())
+        # The log counts also where NVML's reading did not take it in.
+        if driver.xids is None:
+            logged = replace(driver, xids=events.xids, sxids=events.sxids, not_started=events.not_started)
+            facts = replace(facts, driver=logged)
+        errors = facts.xids or ()
+        stories = ((one, at_rest.story(one, errors)) for one in dict.fromkeys(error.pci_address for error in errors))
+        told = [(address, said) for address, said in stories if said is not None]
+        cards = tuple(card.cards(facts))
+        torches = (*(probe.versions or {}).get("torch", ()), *filter(None, (probe.version,)))
+        derived = {
+            "cards": cards,
+            "gpus": stack.gpus,
+            "is_nvidia_here": card.is_nvidia_here(self.facts) or bool(stack.jetson or stack.wsl_driver),
+            "xids": tuple(sorted(told, key=lambda pair: VERDICTS.index(pair[1].verdict), reverse=True)),
+            "sxids": tuple(at_rest.switches(facts)),
+            "not_started": events.not_started,
+            "names": {card.address_of(one, facts): card.name_of(one) for one in cards},
+            "unlisted": card.unlisted(facts),
+            "not_shown": card.not_shown(facts),
+            "loadable": {one.name: one for one in reversed((*stack.path_libraries, *stack.libraries))},
+            "libcuda_version": version_of(driver.libcuda_path),
+            "releases": {version: version_key(version)[0] for version in torches},
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     @property
     def host(self) -> Host:
@@ -44,17 +96,6 @@ class Evidence:
     def build(self) -> TorchBuild:
         """The torch that is diagnosed, read without importing it."""
         return self.facts.torch or TorchBuild()
-
-    @property
-    def cards(self) -> tuple[Device, ...]:
-        """NVIDIA devices that NVML or libcuda lists."""
-        return tuple(card.cards(self.facts))
-
-    @property
-    def is_nvidia_here(self) -> bool:
-        """Return whether an NVIDIA device is in this machine, as PCI, its nodes, WSL's driver or the libraries show
-        it."""
-        return card.is_nvidia_here(self.facts) or bool(self.stack.jetson or self.stack.wsl_driver)
 
     @property
     def cuda_works(self) -> bool:

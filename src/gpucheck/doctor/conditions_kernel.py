@@ -9,11 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpucheck import units, xid
-from gpucheck.cards import at_rest
-from gpucheck.cards.card import WHY_NOT_SHOWN, address_of, name_of, not_shown, unlisted
+from gpucheck.cards.card import WHY_NOT_SHOWN
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
-from gpucheck.machine import kernel_driver
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.inventory import HONEST
 from gpucheck.machine.kernel_driver import (
@@ -28,7 +26,7 @@ from gpucheck.machine.kernel_driver import (
 )
 from gpucheck.machine.mask import MASK, Reading, read_mask
 from gpucheck.messages import FIX
-from gpucheck.report.facts import Device, Facts
+from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS
 
 # -- NVIDIA's module does not drive any card ---------------------------------------------------------------------------
@@ -42,17 +40,17 @@ def absent(evidence: Evidence) -> tuple[str, Seen] | None:
 
     One answer, so that one fault is never told twice.
     """
-    loaded, stack = evidence.driver.kernel_module_loaded, evidence.stack
+    loaded, stack, gpus = evidence.driver.kernel_module_loaded, evidence.stack, evidence.gpus
     if loaded is None and evidence.driver.nvml_code == 9:
         loaded = False
     # A sandbox may pass on the driver's calls and hide its module.
-    if evidence.cuda_works or evidence.driver.nvml_code == 0 or not stack.gpus:
+    if evidence.cuda_works or evidence.driver.nvml_code == 0 or not gpus:
         return None
-    holders = {gpu.driver for gpu in stack.gpus}
+    holders = {gpu.driver for gpu in gpus}
     if holders == {"nouveau"} or (holders <= {"nouveau", None} and "nouveau" in holders and not loaded):
-        return "driver.nouveau", _held(stack.gpus)
+        return "driver.nouveau", _held(gpus)
     if holders <= set(FOR_GUESTS):
-        return "driver.passed_through", _held(stack.gpus)
+        return "driver.passed_through", _held(gpus)
     if loaded is not False:
         return None
     if evidence.in_container:
@@ -97,7 +95,7 @@ def _held(gpus: tuple[PciDevice, ...]) -> Seen:
 
 
 def _on_the_bus(evidence: Evidence, more: str) -> Seen:
-    gpus, driver = evidence.stack.gpus, evidence.driver
+    gpus, driver = evidence.gpus, evidence.driver
     told = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
     return Seen(f"{addresses(gpus)} on the PCI bus; {more}", {"pci_addresses": [gpu.address for gpu in gpus], **told})
 
@@ -112,7 +110,7 @@ def _none_comes_up(evidence: Evidence) -> bool:
     """Return whether the module is loaded and no card of it is usable: NVML lists none or does not start, nor does
     CUDA."""
     loaded = evidence.driver.kernel_module_loaded
-    if evidence.cuda_works or not loaded or not evidence.stack.gpus or absent(evidence) is not None:
+    if evidence.cuda_works or not loaded or not evidence.gpus or absent(evidence) is not None:
         return False
     lists = any(card.nvml_index is not None and card.state != "lost" for card in evidence.cards)
     answered = evidence.driver.nvml_code is not None or evidence.driver.cuinit_code is not None
@@ -132,8 +130,7 @@ def _logged(pattern: str) -> Callable[[Evidence], Seen | None]:
 def _fallen(evidence: Evidence) -> Seen | None:
     """The kernel's log says so, and a card is missing now: a line alone may be of before a reset."""
     found = evidence.logged(FALLEN)
-    unseen = unlisted(evidence.facts)
-    gone = [] if unseen is None else list(unseen.evidence["pci_addresses"])
+    gone = [] if evidence.unlisted is None else list(evidence.unlisted.evidence["pci_addresses"])
     lost = [card for card in evidence.cards if card.state == "lost"] or evidence.driver.nvml_code == 15
     if not found or not (gone or lost or _none_comes_up(evidence)):
         return None
@@ -149,7 +146,7 @@ def _open_needed(evidence: Evidence) -> Seen | None:
     found = evidence.logged(OPEN_NEEDED)
     if found:
         return Seen(found[-1], {"log": found}, fix=_open_package(evidence), certainty="proof")
-    known = [gpu for gpu in evidence.stack.gpus if re.fullmatch(r"(0x)?[0-9a-fA-F]+", gpu.device or "")]
+    known = [gpu for gpu in evidence.gpus if re.fullmatch(r"(0x)?[0-9a-fA-F]+", gpu.device or "")]
     new = [gpu for gpu in known if int(gpu.device or "0", 16) >= FIRST_BLACKWELL]
     if not new or evidence.driver.kernel_module_open is not False or evidence.logged(FALLEN):
         return None
@@ -174,8 +171,9 @@ def _not_started(evidence: Evidence) -> Seen | None:
     """The module took the card and could not start it; only where no other line of this GPU says why."""
     if not _none_comes_up(evidence) or _open_needed(evidence) is not None:
         return None
-    reasons = kernel_driver.events(evidence.stack.log or ()).not_started
-    unexplained = [why for why in reasons.values() if re.search(f"{NOT_STARTED}|{NO_GSP}", why, re.IGNORECASE)]
+    unexplained = [
+        why for why in evidence.not_started.values() if re.search(f"{NOT_STARTED}|{NO_GSP}", why, re.IGNORECASE)
+    ]
     if unexplained:
         return Seen(unexplained[-1], {"log": unexplained})
     explained = (FALLEN, OPEN_NEEDED, UNSUPPORTED, NO_ROOM, NO_POWER)
@@ -349,42 +347,24 @@ KERNEL = on(
 # -- the kernel's log --------------------------------------------------------------------------------------------------
 
 
-def _with_log(evidence: Evidence) -> Facts:
-    """The facts with what the kernel's log says, also where NVML's reading did not take it in."""
-    facts, driver = evidence.facts, evidence.driver
-    if driver.xids is not None:
-        return facts
-    seen = kernel_driver.events(evidence.stack.log or ())
-    return replace(facts, driver=replace(driver, xids=seen.xids, sxids=seen.sxids, not_started=seen.not_started))
-
-
 def _xid(evidence: Evidence) -> Seen | None:
     """The errors of each GPU, the worst first, under the name that torch has for it."""
-    facts = _with_log(evidence)
-    errors = facts.xids or ()
-    names = {address_of(card, facts): name_of(card) for card in evidence.cards}
-    stories = [
-        (address, known)
-        for address in dict.fromkeys(one.pci_address for one in errors)
-        if (known := at_rest.story(address, errors)) is not None
-    ]
-    if not stories:
+    if not evidence.xids:
         return None
-    stories.sort(key=lambda pair: VERDICTS.index(pair[1].verdict), reverse=True)
-    address, worst = stories[0]
-    called = {place: f"{name} ({place})" for place, name in names.items()}
+    address, worst = evidence.xids[0]
+    called = {place: f"{name} ({place})" for place, name in evidence.names.items()}
     told = [
         f"{called.get(place, place)}: {', '.join(part for part in (one.title, one.message) if part)}"
-        for place, one in stories
+        for place, one in evidence.xids
     ]
-    rows = [row for _, one in stories for row in one.evidence["xids"]]
+    rows = [row for _, one in evidence.xids for row in one.evidence["xids"]]
     fix = worst.fix.format(card=address) if worst.fix else ""
     return Seen("; ".join(told), {"xids": rows}, fix, verdict=worst.verdict)
 
 
 def _sxid(evidence: Evidence) -> Seen | None:
     """The errors of each NVSwitch, the worst first."""
-    found = sorted(at_rest.switches(_with_log(evidence)), key=lambda one: VERDICTS.index(one.verdict), reverse=True)
+    found = sorted(evidence.sxids, key=lambda one: VERDICTS.index(one.verdict), reverse=True)
     if not found:
         return None
     told = "; ".join(f"{one.title}, {one.message}" for one in found)
@@ -535,12 +515,12 @@ def _one_instance(evidence: Evidence) -> Seen | None:
 
 
 def _cuda_shows_fewer(evidence: Evidence) -> Seen | None:
-    found = not_shown(evidence.facts)
+    found = evidence.not_shown
     return None if found is None else Seen(found.message, found.evidence, verdict=found.verdict)
 
 
 def _not_listed(evidence: Evidence) -> Seen | None:
-    found = unlisted(_with_log(evidence))
+    found = evidence.unlisted
     if found is None or not _listed(evidence):
         return None
     if "not_started" in found.evidence:

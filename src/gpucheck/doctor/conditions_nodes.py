@@ -35,7 +35,7 @@ def lacks_nodes(evidence: Evidence) -> bool:
         return False
     if absent(evidence) is not None or evidence.stack.devices is None:
         return False
-    no_card = bool(evidence.stack.gpus) and not _card_nodes(evidence) and evidence.in_container
+    no_card = bool(evidence.gpus) and not _card_nodes(evidence) and evidence.in_container
     return evidence.stack.node(CONTROL) is None or no_card
 
 
@@ -55,7 +55,7 @@ def _without_nodes(evidence: Evidence) -> tuple[str, Seen] | None:
         seen = {"container": evidence.host.container, "nodes": nodes, VISIBLE: value}
         return "container.no_gpu", Seen(said, seen, fix=fixes.start_with_gpus(evidence.host))
     said = f"the module is loaded, but {CONTROL} does not exist"
-    return ("driver.nodes_missing", Seen(said, {"kernel_module_loaded": True})) if evidence.stack.gpus else None
+    return ("driver.nodes_missing", Seen(said, {"kernel_module_loaded": True})) if evidence.gpus else None
 
 
 def _denied(evidence: Evidence) -> Seen | None:
@@ -146,12 +146,12 @@ def cuda_not_loaded(evidence: Evidence) -> bool:
 def has_nvml(evidence: Evidence) -> bool:
     """Return whether NVML's library is there, whatever it answers."""
     code = evidence.driver.nvml_code
-    return code not in (None, 12) or evidence.stack.found("libnvidia-ml.so.1") is not None
+    return code not in (None, 12) or NVML in evidence.loadable
 
 
 def without_compute(evidence: Evidence) -> bool:
     """Return whether a container was given NVML and not libcuda."""
-    given = evidence.in_container and evidence.stack.found("libcuda.so.1") is None and not evidence.stack.unlinked
+    given = evidence.in_container and LIBCUDA not in evidence.loadable and not evidence.stack.unlinked
     return given and has_nvml(evidence) and cuda_not_loaded(evidence) and evidence.is_nvidia_here
 
 
@@ -354,7 +354,7 @@ def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
 def _on_disk(evidence: Evidence) -> Library | None:
     """A usable libcuda that is there and was not loaded."""
     stack = evidence.stack
-    found = [stack.found(LIBCUDA), *(one for one in stack.stray_libraries if one.name == LIBCUDA)]
+    found = [evidence.loadable.get(LIBCUDA), *(one for one in stack.stray_libraries if one.name == LIBCUDA)]
     return next((one for one in found if one is not None and one.is_usable), None)
 
 
@@ -369,7 +369,7 @@ def _broken(evidence: Evidence) -> Seen:
 
 def _not_searched(evidence: Evidence, library: Library) -> Seen:
     folder = library.path.rpartition("/")[0]
-    searched = evidence.stack.found(LIBCUDA) is not None
+    searched = LIBCUDA in evidence.loadable
     fix = "sudo ldconfig"
     if NIXOS in folder:
         fix = f"export LD_LIBRARY_PATH={folder}"
@@ -443,7 +443,7 @@ def _folder(library: Library) -> str:
 def other_version(evidence: Evidence) -> tuple[str, str] | None:
     """The versions of the libcuda that was loaded and of the kernel module, where both are known and differ."""
     path, module = evidence.driver.libcuda_path, evidence.driver.kernel_module_version
-    library = version_of(path)
+    library = evidence.libcuda_version
     if path is None or module is None or library is None or library == module or is_compat(path) or is_stub(path):
         return None
     return library, module
@@ -493,8 +493,8 @@ def _mismatch(evidence: Evidence) -> Seen | None:
     by_cuda = driver.cuinit_code == 803 and _compat(evidence) is None and _other_version(evidence) is None
     if driver.nvml_code != VERSION_MISMATCH and not by_cuda:
         return None
-    on_disk = evidence.stack.found(NVML) or evidence.stack.found(LIBCUDA)
-    loaded = version_of(driver.nvml_path) or version_of(driver.libcuda_path)
+    on_disk = evidence.loadable.get(NVML) or evidence.loadable.get(LIBCUDA)
+    loaded = version_of(driver.nvml_path) or evidence.libcuda_version
     library = loaded or (on_disk.version if on_disk is not None else None)
     module = driver.kernel_module_version
     differ = library is not None and module is not None and library != module

@@ -100,13 +100,13 @@ def recovery(evidence: Evidence) -> Seen | None:
 def _lists_none(evidence: Evidence) -> Seen | None:
     """NVML starts and lists nothing, and neither the kernel's rung nor the nodes' says why."""
     driver = evidence.driver
-    if driver.nvml_code != 0 or driver.nvml_error is not None or evidence.cuda_works or not evidence.stack.gpus:
+    if driver.nvml_code != 0 or driver.nvml_error is not None or evidence.cuda_works or not evidence.gpus:
         return None
     if any(card.nvml_index is not None for card in evidence.cards):
         return None
     if absent(evidence) is not None or lacks_nodes(evidence):
         return None
-    addresses = [gpu.address for gpu in evidence.stack.gpus]
+    addresses = [gpu.address for gpu in evidence.gpus]
     return Seen(f"{', '.join(addresses)} on the PCI bus, but none in NVML's list", {"pci_addresses": addresses})
 
 

@@ -12,7 +12,6 @@ from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
 from gpucheck.doctor.conditions_nvml import refusing
 from gpucheck.machine.stack import KernelRun, TorchProbe
-from gpucheck.machine.torch_probe_child import version_key
 
 # The probe says a crash as the signal's name.
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
@@ -325,12 +324,12 @@ def _two_versions(evidence: Evidence) -> Seen | None:
         fix = fixes.out_of_pythonpath(*probe.pythonpath_torch)
     if probe.conda_torch is not None:
         return _condas(probe, told, how)
-    if any(not _is_same_version(told[0], other) for other in told[1:]):
+    if any(not _is_same_version(evidence, told[0], other) for other in told[1:]):
         where = f", in {' and '.join(probe.torch_folders)}" if len(probe.torch_folders) > 1 else ""
         told_versions = {"versions": list(told), "folders": list(probe.torch_folders)}
         return Seen(f"torch is installed as {' and '.join(sorted(set(told)))}{where}", told_versions, fix)
     loaded = probe.version
-    if loaded is None or _is_same_version(loaded, told[0]):
+    if loaded is None or _is_same_version(evidence, loaded, told[0]):
         return None
     return Seen(f"installed as {told[0]}, but its files say {loaded}", {"versions": list(told), "loaded": loaded}, fix)
 
@@ -346,12 +345,11 @@ def _condas(probe: TorchProbe, told: Sequence[str], how: fixes.Installer) -> See
     )
 
 
-def _is_same_version(one: str, other: str) -> bool:
+def _is_same_version(evidence: Evidence, one: str, other: str) -> bool:
     """The same release, and not built for two different things. Vendors' own suffixes are written in several ways."""
     local, other_local = one.partition("+")[2], other.partition("+")[2]
-    release, other_release = version_key(one)[0], version_key(other)[0]
     kinds = [part for part in (local, other_local) if _BUILT_FOR.fullmatch(part)]
-    return release == other_release and len(set(kinds)) < 2
+    return evidence.releases[one] == evidence.releases[other] and len(set(kinds)) < 2
 
 
 def _mixed(evidence: Evidence) -> Seen | None:
