@@ -121,7 +121,7 @@ TEXTS: tuple[Text, ...] = (
         "nvidia-smi on the host: where it works, start the container with --gpus all (podman: --device "
         "nvidia.com/gpu=all); where it does not, install NVIDIA's driver. " + _DOCTOR,
         source="torch/cuda/__init__.py, torch/csrc/cuda",
-        follows=_DRIVER_DOWN,
+        follows=(*_DRIVER_DOWN, "import.libcuda"),
     ),
     Text(
         "cuinit.too_old",
