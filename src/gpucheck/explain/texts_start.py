@@ -123,7 +123,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="nvidia-smi on the host: where it works, start the container with --gpus all (podman: --device "
         "nvidia.com/gpu=all); where it does not, install NVIDIA's driver. " + _DOCTOR,
         source="torch/cuda/__init__.py, torch/csrc/cuda",
-        follows=_DRIVER_DOWN,
+        follows=(*_DRIVER_DOWN, "import.libcuda"),
     ),
     Condition(
         id="cuinit.too_old",
