@@ -142,7 +142,7 @@ def test_a_search_that_was_cut_off_before_its_final_shows_the_best_so_far() -> N
     assert lines[7].startswith("float32: 7 shapes tried in 2.50 s")
 
 
-def test_a_long_run_shows_burst_sustained_its_curve_and_the_device() -> None:
+def test_a_long_run_shows_burst_sustained_and_the_device() -> None:
     lengths = (0.1,) * 10 + (0.125,) * 80
     starts = tuple(0.1 * place for place in range(10)) + tuple(1 + 0.125 * place for place in range(80))
     flop = 2.0 * 8192**3
@@ -167,8 +167,6 @@ def test_a_long_run_shows_burst_sustained_its_curve_and_the_device() -> None:
         "power limit",
         "clock 1980 → 1700 MHz, power 700 → 700 W, 40 → 71 °C",
     ]
-    assert any(line.startswith("TFLOP/s") for line in lines)
-    assert not any("┤" in line for line in shown((row("bfloat16", 8, 1e12),), verbose=True))
 
 
 def test_the_best_of_a_search_so_far_is_shown_as_it_goes_on() -> None:

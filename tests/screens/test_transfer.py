@@ -13,7 +13,7 @@ import pytest
 from gpucheck.bench.judging import Seen
 from gpucheck.bench.transfer import judge
 from gpucheck.render import terminal, text, transfer
-from gpucheck.render.blocks import Drawing, Line
+from gpucheck.render.blocks import Line
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
 from gpucheck.report.report import Report, Summary
@@ -121,17 +121,6 @@ def test_what_lies_off_the_line_is_told() -> None:
     assert line.text.endswith("half that rate at 107 KiB, up to 33 % off")
 
 
-def test_six_sizes_make_a_curve_and_five_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    (drawn,) = transfer.drawing(copies())
-    assert isinstance(drawn, Drawing)
-    assert drawn.lines[0] == "GB/s   ● to device pinned   ○ to device pageable"
-    # Of six sizes the smallest has no rate.
-    assert sum(line.count("○") for line in drawn.lines[1:]) == 5
-    assert drawn.lines[-2].split("  ")[2] == "1 MiB"
-    assert max(map(len, drawn.lines)) <= 76
-    assert transfer.drawing(copies(SIZES[:5])) == []
-
-
 def test_lines_of_code_beside_the_raw_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(report(IDIOMS), monkeypatch, verbose=True)
     # Without -v those that a user chooses between.
@@ -154,7 +143,6 @@ def test_nothing_is_wider_than_the_screen(columns: int, monkeypatch: pytest.Monk
     made = report([*copies(ways=("host_to_device", "device_to_host")), *IDIOMS])
     lines = shown(made, monkeypatch, columns, verbose=True)
     assert max(map(len, lines)) <= columns
-    assert ("┤" in "".join(lines)) == (columns == 80)  # the curve
     assert any("x.pin_memory()" in line for line in lines)
 
 

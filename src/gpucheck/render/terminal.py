@@ -326,6 +326,7 @@ def _records(out: Console, table: Table) -> Iterator[Text]:
 
 # -- a screen that refreshes in place ----------------------------------------------------------------------------------
 
+
 class Screen:
     """Shows blocks in place on a terminal, and one after another, a blank line between, elsewhere.
 
