@@ -469,9 +469,9 @@ def _recommended(history: History) -> RecommendedSize:
 
 
 def measurement(history: History, started: str) -> Measurement | None:
-    """The answer's speed: the steps of its last run after the first, which warms up. None where that ran earlier."""
+    """The answer's speed: the steps of its last run after the first, which warms up. None where there is none."""
     final, axis, setup = history.final, history.axis, history.setup
-    if final is None or final.resumed or len(final.steps_s) < 2:
+    if final is None or len(final.steps_s) < 2:
         return None
     steps, starts = final.steps_s[1:], final.started_monotonic_s[1:]
     median = statistics.median(steps)
@@ -507,12 +507,6 @@ def findings(history: History) -> list[Finding]:
     said += [_failed(check, history.axis) for check in history.checks if check.outcome not in ("fits", "inconclusive")]
     said += _of_the_last_run(history)
     return said
-
-
-def incomplete_log(path: str, why: str) -> Finding:
-    """The log of trials could not be written to its end."""
-    title, why = f"the log of trials {path} is incomplete", f"{why}: later trials are missing"
-    return Finding("batch_size.log", "warn", title, why, {"file": path}, fix="free disk space before you use --resume")
 
 
 def _undecided(result: TrialResult, axis: str | None) -> Finding:

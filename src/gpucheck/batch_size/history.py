@@ -48,7 +48,6 @@ def plan(options: FindBatchSizeOptions) -> Plan:
         )
     cap = DEFAULT_CAP if options.max_batch_size is None else options.max_batch_size
     of_trials = {
-        "--resume": options.resume is not None,
         "--multiple-of": options.multiple_of != 1,
         "--effective-batch": options.effective_batch is not None,
         "--headroom": options.headroom != HEADROOM,
@@ -317,10 +316,7 @@ class History:
 
     def _learn(self, result: TrialResult, unproven: bool) -> None:
         """Learn from a trial about its size; some trials show nothing, and some end the search."""
-        if result.resumed:
-            self.search.taken_over += 1
-            self._record(result)
-        elif result.cut:
+        if result.cut:
             if self.search.best is None:
                 self._record(result)  # so that the next one is smaller
         elif result.outcome == "inconclusive" and not self._disturbed:

@@ -31,7 +31,6 @@ from gpucheck.batch_size.history import (
 )
 from gpucheck.batch_size.outcome import (
     MOST_STEPS,
-    NEEDS_SMALLER_PASS,
     STEEPEST,
     STEPS_CONFIRMED,
     TRIAL_TIMEOUT_LEAST_S,
@@ -48,7 +47,6 @@ from gpucheck.batch_size.outcome import (
 from gpucheck.batch_size.predict import Guide
 from gpucheck.batch_size.runner import WHERE, Runner, failed_device
 from gpucheck.batch_size.search import Attempt, Search
-from gpucheck.batch_size.trial_log import TrialLog
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError, TargetError
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Emit, Failed, Judged, Measured, Notice, Progress, Trial
@@ -75,10 +73,9 @@ class Loop:
         runner: Runner,
         budget: Budget,
         deadline: float,
-        log: TrialLog | None = None,
         whole_s: float | None = None,
     ) -> None:
-        self.plan, self.emit, self.facts, self.runner, self.log = plan, emit, facts, runner, log
+        self.plan, self.emit, self.facts, self.runner = plan, emit, facts, runner
         self.history = History(plan, runner.setup, budget)
         self.search, self.axis = self.history.search, self.history.axis
         self.forecast = Forecast(self.history.results, compiled=plan.recipe.compile)
@@ -91,7 +88,6 @@ class Loop:
         """Search, and say what came out."""
         try:
             self._prepare()
-            self._take_over()
             self._search()
             self._follow()
         except Refused as error:
@@ -113,8 +109,6 @@ class Loop:
             raise
         except BaseException:  # Ctrl-C, SIGTERM: what is known so far is the answer
             self.history.take(Ended("interrupted"))
-            if self.log is not None:
-                self.emit(Notice(f"resume with --resume {self.log.path}"))
             self._answer()
             raise
         finally:
@@ -166,21 +160,6 @@ class Loop:
         if self.guide.foresight != self.history.foresight:
             self.history.take(self.guide.foresight)
 
-    def _take_over(self) -> None:
-        """Take over what an earlier run of this search found out."""
-        logged = self.log.known(self._device, self.history.budget.bytes) if self.log is not None else []
-        # One says something about the sizes of today, unless what it says needs a smaller size that passes.
-        known = [
-            one
-            for one in logged
-            if self.search.may_try(one.batch_size)
-            and not (one.outcome in NEEDS_SMALLER_PASS and one.batch_size <= self.search.lowest)
-        ]
-        if known:
-            self.emit(Notice(f"--resume: {len(known)} trial{'' if len(known) == 1 else 's'} reused"))
-        for result in known:
-            self._take_trial(Tried(result))
-
     # Searching
 
     def _search(self) -> None:
@@ -231,8 +210,6 @@ class Loop:
         if result.cut:
             self.time.cut(result)
         self._take_trial(Tried(result, unproven=attempt.size == self.time.unproven))
-        if self.log is not None:
-            self.log.write(self._device, self.history.budget.bytes, result)
 
     def _take_trial(self, tried: Tried) -> None:
         self.history.take(tried)
@@ -293,11 +270,6 @@ class Loop:
 
     # Telling
 
-    @property
-    def _device(self) -> str:
-        """The device as the log names it: by its name too, since another card may be `cuda:0` tomorrow."""
-        return f"{self.runner.setup.device} {self.runner.setup.device_name or ''}".rstrip()
-
     def _answer(self) -> None:
         self.emit(Answered("find_batch_size", answer.result_of(self.history)))
 
@@ -314,12 +286,10 @@ class Loop:
         if measured is not None:
             self.emit(Measured(measured))
         final, opened = self.history.final, self.history.opened
-        if final is not None and final.loss is not None and not final.resumed and opened is not None:
+        if final is not None and final.loss is not None and opened is not None:
             self.emit(Notice(f"loss: {final.loss}; optimizer: {opened.optimizer}"))
         self._answer()
         self._judge()
-        if self.log is not None and self.log.error is not None:
-            self.emit(Judged(answer.incomplete_log(self.log.path, self.log.error)))
 
 
 def expected_budget(setup: Setup, facts: Facts) -> int | None:

@@ -179,8 +179,6 @@ def _trials(found: FoundBatchSize, trials: Sequence[TrialEntry]) -> Block:
     scale, unit = _scale(max(trial.peak_bytes or 0 for trial in trials))
     # Along an axis a size is a length, and the rate is of lengths.
     size, rate = (found.axis_name, f"{found.axis_name}/s") if found.axis_name else ("batch", "samples/s")
-    # One that was taken over from a log says so.
-    purposes = [f"{trial.purpose} (earlier)" if trial.resumed else trial.purpose for trial in trials]
     columns: list[tuple[Column, Sequence[Cell | str]]] = [
         (Column(size), [str(trial.batch_size) for trial in trials]),
         (
@@ -189,7 +187,7 @@ def _trials(found: FoundBatchSize, trials: Sequence[TrialEntry]) -> Block:
         ),
         (Column(f"peak, {unit}", keep=7), column_of_numbers([trial.peak_bytes for trial in trials], scale)),
         (Column(rate, keep=6), column_of_numbers([trial.samples_per_s for trial in trials])),
-        (Column("run", "left", keep=2), [Cell(purpose, "dim") for purpose in purposes]),
+        (Column("run", "left", keep=2), [Cell(trial.purpose, "dim") for trial in trials]),
     ]
     if any(trial.reason for trial in trials):
         reasons = [Cell(trial.reason or "", "dim") for trial in trials]

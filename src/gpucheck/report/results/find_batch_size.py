@@ -36,7 +36,7 @@ class TrialEntry:
     """One trial: its size, how it ended and why, and what it took.
 
     `samples_per_s` is by the median of the steps after the first. Where an allocation failed, `asked_bytes` is its size
-    and `reached_bytes` what was in use. `resumed` trials ran in an earlier run of the search.
+    and `reached_bytes` what was in use.
     """
 
     batch_size: int
@@ -52,7 +52,6 @@ class TrialEntry:
     allocation_retries: int = 0
     asked_bytes: int | None = None
     reached_bytes: int | None = None
-    resumed: bool = False
 
     @property
     def fitted_bytes(self) -> int | None:
