@@ -39,7 +39,6 @@ from gpucheck.batch_size.outcome import (
     Setup,
     TrialResult,
     in_words,
-    judged_by_time,
     kind_of_size,
     on_device,
     power_of_time,
@@ -81,7 +80,6 @@ class Loop:
         self.forecast = Forecast(self.history.results, compiled=plan.recipe.compile)
         self.time = Schedule(self.search, runner, self.forecast, deadline, whole_s)
         self.guide = Guide()
-        self.spills = False
         self._told = 0
 
     def run(self) -> None:
@@ -122,7 +120,6 @@ class Loop:
         ready = self.runner.start()
         kind, integrated = ready["kind"], ready["integrated"]
         lowest, cap = self.plan.sizes
-        self.spills = self.axis is None and can_spill(self.facts, kind, integrated=integrated)
         opened = Opened(
             budget=Budget(**ready["budget"]) if "budget" in ready else self.history.budget,
             device=DeviceRef(**ready["device"]) if "device" in ready else self.history.device,
@@ -203,10 +200,6 @@ class Loop:
             limit_s=self.plan.options.trial_timeout_s or self.forecast.patience(attempt.size, self.time.left),
             deadline=self.time.until(attempt),
         )
-        if self.spills and result.outcome == "fits":
-            result = judged_by_time(result, self.history.results, self.history.budget.bytes)
-            if result.outcome != "fits":
-                self.runner.close()
         if result.cut:
             self.time.cut(result)
         self._take_trial(Tried(result, unproven=attempt.size == self.time.unproven))
@@ -305,14 +298,6 @@ def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
     machine = facts.host
     risky = machine is not None and (machine.wsl or machine.system in ("Windows", "Darwin"))
     return risky or integrated or kind == "mps"
-
-
-def can_spill(facts: Facts, kind: str, *, integrated: bool) -> bool:
-    """Return whether a full device goes slow rather than out of memory: its driver, or the system, takes the host's.
-
-    On a CPU that is swap, which is measured; NVIDIA's driver for Linux raises.
-    """
-    return kind != "cpu" and is_dangerous(facts, kind, integrated=integrated)
 
 
 # --- What follows a confirmed answer ----------------------------------------------------------------------------------
