@@ -162,17 +162,15 @@ def test_its_speed_leaves_the_first_step_out() -> None:
 # What it means for use
 
 CARD = replace(OPENED, device=DeviceRef("cuda:0", "GPU-1", "a GPU"))
-MEMORY = {"max_memory_reserved_bytes": GIB, "max_memory_allocated_bytes": GIB // 2}
 
 
-def ended(*checks: TrialResult, memory: dict[str, Any] | None = None, **options: Any) -> History:
+def ended(*checks: TrialResult, **options: Any) -> History:
     last = TrialResult(
         batch_size=8,
         purpose="confirm",
         fresh_process=True,
         outcome="fits",
         peak_bytes=GIB,
-        memory=memory or {},
         steps_s=(0.9, 0.4, 0.4),
     )
     return history(CARD, Tried(last), Ended("over-budget"), *map(Followed, checks), device="cuda:0", **options)
@@ -192,16 +190,6 @@ def test_the_size_to_use_is_a_size_that_was_timed_too() -> None:
 def besides(search: History) -> list[Finding]:
     """The findings but for the answer's own."""
     return [finding for finding in findings(search) if finding.id != "batch_size.fits"]
-
-
-def test_memory_in_pieces_has_a_remedy_only_where_the_gap_is_large() -> None:
-    (finding,) = besides(ended(memory=MEMORY))
-    assert (finding.id, finding.verdict) == ("batch_size.fragmentation", "info")
-    assert finding.title == "512 MiB reserved by the allocator, in no tensor"
-    assert finding.fix == ("run with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
-    small = ended(memory={**MEMORY, "max_memory_allocated_bytes": GIB - 1})
-    gap = result_of(small).fragmentation
-    assert besides(small) == [] and gap is not None and gap.gap_bytes == 1
 
 
 def test_without_a_size_to_recommend_the_largest_is_what_is_accumulated() -> None:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.batch_size.answer import confidence, fragmentation, limiting_factor, residual
+from gpucheck.batch_size.answer import confidence, limiting_factor, residual
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.report.results.find_batch_size import Confidence, Fragmentation
+from gpucheck.report.results.find_batch_size import Confidence
 
 ONE = TrialResult(batch_size=1, purpose="search", fresh_process=True, outcome="fits", peak_bytes=200)
 HALF = replace(ONE, batch_size=5, peak_bytes=600)
@@ -86,12 +86,3 @@ def test_every_way_to_run_out_of_memory_is_memory() -> None:
     assert limiting_factor("size-limit") == "kernel-limit"
     assert limiting_factor("max-batch-size") == "max-batch-size"
     assert limiting_factor(None) is None
-
-
-def test_a_gap_of_a_tenth_is_large() -> None:
-    def told(allocated: int) -> Fragmentation | None:
-        return fragmentation({"max_memory_reserved_bytes": 1000, "max_memory_allocated_bytes": allocated})
-
-    assert told(900) == Fragmentation(1000, 900, 100, True)
-    assert told(901) == Fragmentation(1000, 901, 99, False)
-    assert fragmentation({"max_resident_bytes": 5}) is None

@@ -9,10 +9,9 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
-from gpucheck import messages
 from gpucheck.batch_size.history import CAP, OPEN, History
 from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, TrialResult, in_words, in_words_of_retries, kind_of_size
 from gpucheck.report.codec import to_json
@@ -24,7 +23,6 @@ from gpucheck.report.results.find_batch_size import (
     ConfidenceLevel,
     EpochCheck,
     FoundBatchSize,
-    Fragmentation,
     Knee,
     MemorySplit,
     RecommendedSize,
@@ -257,8 +255,6 @@ def _is_curved(peaks: Mapping[int, float], *, exact: bool = False) -> bool:
 STRAIGHT = 0.05
 # So many doubts at once leave little of the answer.
 MANY = 3
-# Of what is reserved; a gap as large as the usual headroom is worth a setting, a smaller one is rounding.
-LARGE_GAP = 0.10
 
 _FACTORS = {
     **dict.fromkeys(("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "spill"), "memory"),
@@ -345,15 +341,6 @@ def residual(peaks: Mapping[int, int]) -> float | None:
     return _farthest(peaks, lambda size: slope * size + intercept)
 
 
-def fragmentation(memory: Mapping[str, Any]) -> Fragmentation | None:
-    """By the figures of the answer's last run; None where the device's allocator does not tell both."""
-    reserved, allocated = memory.get("max_memory_reserved_bytes"), memory.get("max_memory_allocated_bytes")
-    if not reserved or allocated is None:
-        return None
-    gap = max(0, reserved - allocated)
-    return Fragmentation(reserved, allocated, gap, gap >= LARGE_GAP * reserved)
-
-
 # The step of a confirmation is timed a few times only, beside its purpose.
 FEW_SAMPLES = 6
 # A cap to go on with, in times of the size that passed at the default one.
@@ -434,7 +421,6 @@ def result_of(history: History) -> FoundBatchSize:
         speeds=measured,
         knee=knee(measured),
         memory_split=memory_split(results, history.parameter_bytes, history.foresight.computing_peaks()),
-        fragmentation=fragmentation(final.memory) if final else None,
         accumulation=accumulate(wanted, in_use.batch_size) if wanted and in_use else None,
         prediction=history.foresight.result(),
     )
@@ -671,14 +657,4 @@ def _of_the_last_run(history: History) -> Iterator[Finding]:
             f"the smallest that ran held {least} numbers, the largest {most}; a larger one needs more memory",
             {**evidence, "least_elements": least, "most_elements": most},
             fix="let make_batch return the largest batch of the training data",
-        )
-    gap = fragmentation(final.memory)
-    if gap is not None and gap.large and history.device.id.startswith("cuda"):  # there a setting helps
-        yield Finding(
-            "batch_size.fragmentation",
-            "info",
-            f"{capacity(gap.gap_bytes)} reserved by the allocator, in no tensor",
-            f"{gap.gap_bytes / gap.reserved_bytes * 100:.0f} % of its reserved memory at the peak",
-            asdict(gap),
-            fix=f"run with {messages.EXPANDABLE_SEGMENTS}",
         )

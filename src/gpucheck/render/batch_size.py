@@ -279,7 +279,6 @@ def use_lines(found: FoundBatchSize) -> list[str]:
         "" if _doubts(found) else _confidence(found.confidence),  # else it stands under the answer
         f"best value: undetermined ({undetermined})" if undetermined else "",
         _checks(found.checks),
-        _fragmentation(found),
     )
     return [text for text in told if text]
 
@@ -349,14 +348,6 @@ def _checks(checks: Sequence[EpochCheck]) -> str:
     parts = [f"partial last batches ({', '.join(sizes)})"] if sizes else []
     parts += ["an evaluation step"] if any(check.kind == "evaluation" for check in passed) else []
     return f"also passed: {', '.join(parts)}" if parts else ""
-
-
-def _fragmentation(found: FoundBatchSize) -> str:
-    gap = found.fragmentation
-    if gap is None or (gap.large and found.device.id.startswith("cuda")):  # a large one there is a finding
-        return ""
-    share = gap.gap_bytes / gap.reserved_bytes * 100
-    return f"fragmentation: {units.capacity(gap.gap_bytes)} reserved and not allocated ({share:.0f} %)"
 
 
 def prediction_line(found: FoundBatchSize) -> str:

@@ -187,19 +187,6 @@ class MemorySplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Fragmentation:
-    """Bytes that the allocator had reserved, and of them those in tensors, each at its peak; the gap is free in pieces.
-
-    `large` where the gap is a tenth of what is reserved.
-    """
-
-    reserved_bytes: int
-    allocated_bytes: int
-    gap_bytes: int
-    large: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Accumulation:
     """`steps` micro-batches make `effective_batch`: all of `micro_batch` samples, or `smaller` of them one fewer.
 
@@ -304,7 +291,6 @@ class FoundBatchSize:
     speeds: tuple[SizeSpeed, ...] = ()
     knee: Knee | None = None
     memory_split: MemorySplit | None = None
-    fragmentation: Fragmentation | None = None
     accumulation: Accumulation | None = None
     prediction: PredictionResult | None = None
 
