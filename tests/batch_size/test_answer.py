@@ -86,18 +86,6 @@ def test_the_result_holds_the_answer_and_how_it_came_about() -> None:
     assert from_json(FoundBatchSize, to_json(answer)) == answer
 
 
-def test_the_default_malloc_is_told_and_not_judged() -> None:
-    above = replace(PASSED, purpose="default malloc", outcome="over-budget", reason="r", peak_bytes=1124 * MIB)
-    ended = closed(Ended("over-budget"), Followed(above))
-    assert result_of(ended).default_malloc_peak_bytes == 1124 * MIB
-    finding = findings(ended)[-1]
-    assert (finding.id, finding.verdict) == ("batch_size.default_malloc", "info")
-    assert finding.title == "peak under the default malloc: 1.1 GiB"
-    assert finding.message == "100 MiB above the budget, because freed memory is kept"
-    within = findings(closed(Ended("over-budget"), Followed(replace(above, peak_bytes=MIB))))[-1]
-    assert within.message == "within the budget too"
-
-
 def test_the_first_finding_is_the_answer() -> None:
     (finding,) = findings(closed())
     assert (finding.id, finding.verdict, finding.title) == ("batch_size.fits", "pass", "a batch of 8 fits")
@@ -182,9 +170,6 @@ def test_the_size_to_use_is_a_size_that_was_timed_too() -> None:
     found = result_of(ended(chosen))
     assert [speed.batch_size for speed in found.speeds] == [4, 8]
     assert found.knee is not None and found.knee.batch_size == 4
-    # On a CPU it ran with another malloc.
-    on_cpu = history(OPENED, Tried(CONFIRMED), Followed(chosen))
-    assert [speed.batch_size for speed in result_of(on_cpu).speeds] == [8]
 
 
 def besides(search: History) -> list[Finding]:

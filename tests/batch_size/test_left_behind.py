@@ -159,7 +159,7 @@ MOMENTS: dict[str, Moment] = {
     "while the first child starts": lambda s: s.child(TRIALS),
     "in a trial": lambda s: s.says("best so far"),  # the second: the first has passed
     # What follows takes no longer than the search did: on a loaded machine not all of it is run.
-    "after the confirmation": lambda s: any(map(s.says, ("evaluation", "partial batch", "default malloc"))),
+    "after the confirmation": lambda s: any(map(s.says, ("evaluation", "partial batch"))),
 }
 
 

@@ -256,10 +256,7 @@ class Loop:
         elif best.batch_size < least:
             follow_up.leave_out(best.batch_size, "the search ended below half of what may fit")
         else:
-            found = follow_up.run(best.batch_size)
-            if found.result is not None and found.result.batch_size < least:
-                found = Recommended(reason="the size with headroom is below half of what may fit")
-            history.take(found)
+            follow_up.run(best.batch_size, least)
 
     # Telling
 
@@ -307,10 +304,10 @@ PATIENCE_FACTOR = 4.0
 
 
 class FollowUp:
-    """The other work of an epoch; the answer with the system's own malloc (CPU); and the size to use.
+    """What follows a confirmed answer: the size to recommend, then the other steps of an epoch.
 
-    `seconds` forecasts how long so many steps of a size take; `deadline` is on the monotonic clock. What ran is in the
-    `history`, but for the size to use, which is returned.
+    `seconds` forecasts how long so many steps of a size take; `deadline` is on the monotonic clock. The `history` gets
+    what ran.
     """
 
     def __init__(
@@ -319,70 +316,40 @@ class FollowUp:
         self.runner, self.history, self.emit = runner, history, emit
         self.seconds, self.deadline = seconds, deadline
         self.axis = history.axis
-        self._default: Runner | None = None
 
     def leave_out(self, largest: int, why: str) -> None:
-        """Run nothing of it but a batch of 1 where the model may not train with that, and say why."""
+        """Recommend nothing, and say why; only a batch of 1 is run, where the model may not train with it."""
         self.history.take(Recommended(reason=why))
         if self.runner.ready.get("smallest_batch", 1) > 1 and largest > 1 and self.axis is None:
-            self._check_each([("partial batch", 1)])
+            self._check("partial batch", 1)
 
-    def run(self, largest: int) -> Recommended:
-        """Run what follows the confirmation of `largest`; a size to use leaves the headroom that was asked for.
-
-        The size to use comes first where there is not time for all, then the largest with the default malloc.
-        """
-        is_cpu = self.runner.setup.is_cpu
-        once, thrice = self.seconds(largest, 1), self.seconds(largest, STEPS_CONFIRMED)
-        # With the default malloc two processes load at the same time.
-        left = self.deadline - time.monotonic() - (self.runner.start_s if is_cpu else 0.0) - thrice
-        self._check(largest, small_alone=left < 2 * once + (thrice if is_cpu else 0.0))
-        try:
-            if is_cpu and left >= thrice:
-                result = self._with_default_malloc(largest)
-                if result is not None and result.peak_bytes is not None:
-                    self._taken(replace(result, purpose="default malloc"))
-            return self._recommend(largest)
-        finally:
-            if self._default is not None:
-                self._default.close()
-
-    def _check(self, largest: int, *, small_alone: bool) -> None:
-        """An evaluation step, and what an epoch's last batch may be: one less, and a single sample.
-
-        With `small_alone` only the last, which takes no time.
-        """
-        evaluates = self.runner.setup.mode == "train" and not small_alone
-        wanted: list[tuple[str, int]] = [("evaluation", largest)] if evaluates else []
+    def run(self, largest: int, least: float = 1.0) -> None:
+        """Recommend a size of at least `least`; then an evaluation, and an epoch's last batch: one less, and of 1."""
+        recommended = self._recommend(largest)
+        if recommended.result is not None and recommended.result.batch_size < least:
+            recommended = Recommended(reason="the size with headroom is below half of what may fit")
+        self.history.take(recommended)
+        if self.runner.setup.mode == "train":
+            self._check("evaluation", largest)
         if self.axis is None:  # along an axis the batch is fixed
-            sizes = dict.fromkeys((1,) if small_alone else (largest - 1, 1))
-            wanted += [("partial batch", size) for size in sizes if 1 <= size < largest]
-        known = {(check.purpose, check.batch_size) for check in self.history.checks}
-        self._check_each([check for check in wanted if check not in known])
+            for size in sorted({1, largest - 1} - {0, largest}, reverse=True):
+                self._check("partial batch", size)
 
-    def _check_each(self, wanted: Sequence[tuple[str, int]]) -> None:
-        """One step of each purpose and size, as far as there is time."""
-        for purpose, size in wanted:
-            needed = self._needed(size, steps=1)
-            if needed is None:
-                continue
-            self._progress(f"{size}, {purpose}")
-            result = self._trial(self.runner, Attempt(size), needed, steps=1, evaluate=purpose == "evaluation")
-            if result is None:
-                return
-            if not result.cut:
-                self.history.take(Followed(replace(result, purpose=purpose)))
+    def _check(self, purpose: str, size: int) -> None:
+        """One step, if there is time for it and none has shown it before."""
+        needed = self._needed(size, steps=1)
+        if needed is None or any((check.purpose, check.batch_size) == (purpose, size) for check in self.history.checks):
+            return
+        self._progress(f"{size}, {purpose}")
+        result = self._trial(size, needed, steps=1, evaluate=purpose == "evaluation")
+        if result is not None and not result.cut:
+            self.history.take(Followed(replace(result, purpose=purpose)))
 
     def _recommend(self, largest: int) -> Recommended:
-        """The size whose peak leaves the headroom, run; on a CPU as the user's own process will, with its malloc."""
+        """The size whose peak leaves the headroom, run."""
         aim = self.history.budget.bytes * (1 - self.history.plan.options.headroom)
-        default_malloc = self.history.default_malloc
-        # What was run with other settings of malloc may take less than it will.
-        like = [] if self.runner.setup.is_cpu else self.history.results
-        if default_malloc is not None:  # where that was above the budget, the largest was run all the same, and timed
-            like = [replace(default_malloc, outcome="fits")]
-        known = {r.batch_size: r for r in like if r.outcome == "fits"}
-        peaks = answer.peaks(self.history.results, largest, default_malloc)
+        known = {r.batch_size: r for r in self.history.results if r.outcome == "fits"}
+        peaks = answer.peaks(self.history.results, largest)
         for _ in range(answer.TRIES):
             size = answer.choose(peaks, aim, largest, self.history.search.multiple_of)
             if size is None:
@@ -390,12 +357,12 @@ class FollowUp:
                 return Recommended(reason=f"even the {least} leaves less than the headroom")
             result = known.get(size) or self._run(size)
             if result is None:
-                # The largest may leave the headroom as it is; then the rounding alone had no time.
+                # The largest may leave the headroom as it is; then only the rounding had no time.
                 result, size = known.get(largest), largest
                 if result is None or not answer.meets(result, aim):
                     return Recommended(reason="no time left to run it")
             if answer.meets(result, aim):
-                speeds = answer.speeds([*like, *self.history.recommended_trials])
+                speeds = answer.speeds([*self.history.results, *self.history.recommended_trials])
                 return Recommended(result, speed=answer.against(speeds, size, largest))
             if result.peak_bytes is None:
                 return Recommended(reason=f"{in_words(size, self.axis)} fails: {result.reason}")
@@ -404,46 +371,31 @@ class FollowUp:
 
     def _run(self, size: int) -> TrialResult | None:
         """One trial of the size to recommend; None where there is no time, or no child could be set up."""
-        result = None
-        if self.runner.setup.is_cpu:
-            result = self._with_default_malloc(size)
-        elif (needed := self._needed(size)) is not None:
-            self._progress(f"{size}, recommended")
-            result = self._trial(self.runner, Attempt(size), needed)
-        return None if result is None or result.cut else self._taken(replace(result, purpose="recommended"))
-
-    def _with_default_malloc(self, size: int) -> TrialResult | None:
-        """One trial in a separate process with the system's malloc settings; None as above."""
-        needed = self._needed(size, start_s=self._default.next_start_s if self._default is not None else None)
-        if needed is None:
+        if (needed := self._needed(size)) is None:
             return None
-        self.runner.close()
-        self._progress(f"{size} with the default malloc")
-        if self._default is None:
-            # Its peak is wanted, not a verdict: the system's limit stays away.
-            self._default = Runner(replace(self.runner.setup, guard_bytes=None), malloc="default")
-            self._default.load_ahead()  # the size to use takes a second process
-        return self._trial(self._default, Attempt(size, "confirm"), needed)
+        self._progress(f"{size}, recommended")
+        result = self._trial(size, needed)
+        if result is None or result.cut:
+            return None
+        result = replace(result, purpose="recommended")
+        self.history.take(Followed(result))
+        self.emit(Trial(self.history.trial_count, to_json(result.entry), self.axis))
+        return result
 
     def _trial(
-        self, runner: Runner, attempt: Attempt, needed: float, *, steps: int = STEPS_CONFIRMED, evaluate: bool = False
+        self, size: int, needed: float, *, steps: int = STEPS_CONFIRMED, evaluate: bool = False
     ) -> TrialResult | None:
         """One trial, for as long as it needs and more; None where no child could be set up."""
         limit = TRIAL_TIMEOUT_LEAST_S + PATIENCE_FACTOR * needed
         try:
-            return runner.run(attempt, steps=steps, limit_s=limit, deadline=self.deadline, evaluate=evaluate)
+            return self.runner.run(Attempt(size), steps=steps, limit_s=limit, deadline=self.deadline, evaluate=evaluate)
         except (Refused, GpucheckError):
             return None
 
-    def _needed(self, size: int, steps: int = STEPS_CONFIRMED, *, start_s: float | None = None) -> float | None:
+    def _needed(self, size: int, steps: int = STEPS_CONFIRMED) -> float | None:
         """Seconds that a trial takes, a new child included; None where that is more than is left."""
-        needed = (self.runner.start_s if start_s is None else start_s) + self.seconds(size, steps)
+        needed = self.runner.start_s + self.seconds(size, steps)
         return None if time.monotonic() + needed > self.deadline else needed
-
-    def _taken(self, result: TrialResult) -> TrialResult:
-        self.history.take(Followed(result))
-        self.emit(Trial(self.history.trial_count, to_json(result.entry), self.axis))
-        return result
 
     def _progress(self, step: str) -> None:
         self.emit(Progress(f"{self.axis or 'batch'} {step}", done=self.history.trial_count))

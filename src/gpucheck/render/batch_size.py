@@ -70,8 +70,6 @@ _MOST_TRIALS = 12
 # With fewer sizes than this a table says as much as a curve.
 FEWEST_SIZES = 3
 CURVE_HEIGHT = 10
-# After these, memory is that of another malloc, or of another kind of step.
-_MALLOC = "default malloc"
 # What ended otherwise was cut off below its peak.
 _WHOLE = ("fits", "over-budget")
 
@@ -504,11 +502,10 @@ def series_of(found: FoundBatchSize) -> tuple[tuple[list[Series], str], Series]:
 
 
 def _peaks(trials: Sequence[TrialEntry]) -> dict[int, float]:
-    """The highest peak of each size, under the settings of the search."""
-    other = {_MALLOC, "recommended"} if any(trial.purpose == _MALLOC for trial in trials) else set()
+    """The highest peak of each size."""
     found: dict[int, float] = {}
     for trial in trials:
-        if trial.outcome in _WHOLE and trial.peak_bytes is not None and trial.purpose not in other:
+        if trial.outcome in _WHOLE and trial.peak_bytes is not None:
             found[trial.batch_size] = max(found.get(trial.batch_size, 0), trial.peak_bytes)
     return found
 
@@ -608,7 +605,4 @@ UNDECIDED = ("timeout", "inconclusive", "suspected", "killed", "out-of-time")
 
 
 def _verdict_of(trial: TrialEntry) -> Verdict:
-    if trial.purpose == _MALLOC:
-        # Its peak is told for comparison; the answer does not depend on it.
-        return "info"
     return "pass" if trial.outcome == "fits" else "inconclusive" if trial.outcome in UNDECIDED else "fail"

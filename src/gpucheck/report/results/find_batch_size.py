@@ -262,7 +262,6 @@ class FoundBatchSize:
     predicted_above: int | None = None
     limited_by: str | None = None
     peak_bytes: int | None
-    default_malloc_peak_bytes: int | None = None
     budget_bytes: int
     margin_bytes: int
     budget_reason: str
