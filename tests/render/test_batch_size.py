@@ -223,7 +223,6 @@ def test_how_to_reach_an_effective_batch() -> None:
 
 
 def test_what_limits_it_and_how_sure_it_is() -> None:
-    gap = {"reserved_bytes": 100 * MIB, "allocated_bytes": 98 * MIB, "gap_bytes": 2 * MIB, "large": False}
     told = {
         "limiting_factor": "memory",
         "first_failing": 118,
@@ -234,13 +233,11 @@ def test_what_limits_it_and_how_sure_it_is() -> None:
             {"kind": "partial batch", "batch_size": 115, "outcome": "fits"},
             {"kind": "partial batch", "batch_size": 1, "outcome": "fits"},
         ],
-        "fragmentation": gap,
     }
     assert below(told) == [
         "limited by memory; first that fails: 118 (out of memory)",
         "confidence: high (confirmed in a fresh process)",
         "also passed: partial last batches (115, 1), an evaluation step",
-        "fragmentation: 2 MiB reserved and not allocated (2 %)",
     ]
     foreseen = {**told, "predicted_above": 117}
     assert below(foreseen)[0] == "limited by memory; 117 is predicted to exceed the budget"
@@ -251,8 +248,6 @@ def test_what_limits_it_and_how_sure_it_is() -> None:
     # What the page says above, or as a finding, is not said again.
     closed = {"max_batch_size": 116, "at_least": None, "limiting_factor": None, "confirmed": True}
     assert below({**closed, "confidence": doubted}) == []
-    cuda = {"id": "cuda:0", "uuid": None, "name": "a GPU"}
-    assert below({"fragmentation": {**gap, "large": True}, "device": cuda}) == []
     failed = {"checks": [{"kind": "partial batch", "batch_size": 1, "outcome": "user-error"}]}
     assert below(failed) == []
 

@@ -66,8 +66,6 @@ _ENDED = {
 }
 # A screen of 24 lines has room for so many trials beside the rest; the last ones surround the answer.
 _MOST_TRIALS = 12
-# After these, memory is that of another malloc, or of another kind of step.
-_MALLOC = "default malloc"
 # What ended otherwise was cut off below its peak.
 _WHOLE = ("fits", "over-budget")
 
@@ -175,8 +173,6 @@ def _trials(found: FoundBatchSize, trials: Sequence[TrialEntry]) -> Block:
     scale, unit = _scale(max(trial.peak_bytes or 0 for trial in trials))
     # Along an axis a size is a length, and the rate is of lengths.
     size, rate = (found.axis_name, f"{found.axis_name}/s") if found.axis_name else ("batch", "samples/s")
-    # One that was taken over from a log says so.
-    purposes = [f"{trial.purpose} (earlier)" if trial.resumed else trial.purpose for trial in trials]
     columns: list[tuple[Column, Sequence[Cell | str]]] = [
         (Column(size), [str(trial.batch_size) for trial in trials]),
         (
@@ -185,7 +181,7 @@ def _trials(found: FoundBatchSize, trials: Sequence[TrialEntry]) -> Block:
         ),
         (Column(f"peak, {unit}", keep=7), column_of_numbers([trial.peak_bytes for trial in trials], scale)),
         (Column(rate, keep=6), column_of_numbers([trial.samples_per_s for trial in trials])),
-        (Column("run", "left", keep=2), [Cell(purpose, "dim") for purpose in purposes]),
+        (Column("run", "left", keep=2), [Cell(trial.purpose, "dim") for trial in trials]),
     ]
     if any(trial.reason for trial in trials):
         reasons = [Cell(trial.reason or "", "dim") for trial in trials]
@@ -277,7 +273,6 @@ def use_lines(found: FoundBatchSize) -> list[str]:
         "" if _doubts(found) else _confidence(found.confidence),  # else it stands under the answer
         f"best value: undetermined ({undetermined})" if undetermined else "",
         _checks(found.checks),
-        _fragmentation(found),
     )
     return [text for text in told if text]
 
@@ -347,14 +342,6 @@ def _checks(checks: Sequence[EpochCheck]) -> str:
     parts = [f"partial last batches ({', '.join(sizes)})"] if sizes else []
     parts += ["an evaluation step"] if any(check.kind == "evaluation" for check in passed) else []
     return f"also passed: {', '.join(parts)}" if parts else ""
-
-
-def _fragmentation(found: FoundBatchSize) -> str:
-    gap = found.fragmentation
-    if gap is None or (gap.large and found.device.id.startswith("cuda")):  # a large one there is a finding
-        return ""
-    share = gap.gap_bytes / gap.reserved_bytes * 100
-    return f"fragmentation: {units.capacity(gap.gap_bytes)} reserved and not allocated ({share:.0f} %)"
 
 
 def prediction_line(found: FoundBatchSize) -> str:
@@ -562,7 +549,4 @@ UNDECIDED = ("timeout", "inconclusive", "suspected", "killed", "out-of-time")
 
 
 def _verdict_of(trial: TrialEntry) -> Verdict:
-    if trial.purpose == _MALLOC:
-        # Its peak is told for comparison; the answer does not depend on it.
-        return "info"
     return "pass" if trial.outcome == "fits" else "inconclusive" if trial.outcome in UNDECIDED else "fail"
