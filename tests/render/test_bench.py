@@ -19,7 +19,7 @@ from gpucheck.bench.crossover import judge as crossover_judge
 from gpucheck.bench.overlap import judge as overlap_judge
 from gpucheck.bench.transfer import judge as transfer_judge
 from gpucheck.render import csv, html, live, measured, text, transfer
-from gpucheck.render.blocks import Cell, Drawing
+from gpucheck.render.blocks import Cell
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Progress
 from gpucheck.report.facts import Facts
@@ -158,12 +158,6 @@ def test_what_lies_off_the_fit_is_told() -> None:
     assert "half that rate at 108 KiB, up to 33 % off" in line.text
 
 
-def test_six_sizes_make_a_curve_and_five_none() -> None:
-    (drawn,) = transfer.drawing(scenes.copies())
-    assert isinstance(drawn, Drawing) and max(map(len, drawn.lines)) <= 76
-    assert transfer.drawing(scenes.copies(sizes=SIZES[:5])) == []
-
-
 @pytest.mark.parametrize(
     ("link", "told"),
     [
@@ -188,14 +182,6 @@ def test_a_direction_that_was_broken_off_after_its_first_row(columns: int) -> No
     for kept in (rows[:3] + rows[5:], rows[5:]):
         lines = "\n".join(screen(scenes.document("bench transfer", kept), columns))
         assert "64 KiB" in lines and ("pageable" not in lines or len(kept) > 1)
-
-
-def test_lines_of_code_fit_a_narrow_screen() -> None:
-    made = scenes.document("bench transfer", [*scenes.copies(), *scenes.idioms()])
-    for columns in (80, 60, 40):
-        lines = screen(made, columns, verbose=True)
-        assert ("┤" in "".join(lines)) == (columns == 80)  # the curve
-        assert any("x.pin_memory()" in line for line in lines)
 
 
 def pairs(count: int, path: str | None = "peer", kind: str = "cuda") -> list[Measurement]:
