@@ -140,6 +140,16 @@ def several(*answers: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 SMALL = found(104, *TRIALS[:2], device=L4, budget_bytes=22 * GIB, recommended={**RECOMMENDED, "batch_size": 96})
+SPLIT_UP = {
+    "shares": [
+        {"device": "cuda:0", "batch_size": 448, "seconds": 1.9},
+        {"device": "cuda:1", "batch_size": 96, "seconds": 1.9},
+    ],
+    "batch_size": 544,
+    "samples_per_s": 286.3,
+    "equal_samples_per_s": 101.2,
+}
+SEQ: dict[str, Any] = {"axis": {"name": "seq", "batch_size": 8}, "limiting_factor": "max-batch-size"}
 TAKES_NONE = {**NOTHING, "device": L4, "budget_bytes": 22 * GIB}
 ESTIMATE = {
     "max_batch_size": 765,
@@ -162,6 +172,9 @@ ESTIMATE = {
     "fake_device": "cpu",
     "seconds": 2.14,
 }
+
+ON_HOST = {**dict.fromkeys(("margin_bytes", "context_bytes", "workspace_bytes", "gradient_bytes"), 0), "device": "cpu"}
+ON_HOST |= {"optimizer_bytes": 0, "mode": "infer", "recipe": {}}
 
 
 def estimated(verdict: Verdict, *findings: Finding, **more: Any) -> Report:
@@ -210,6 +223,18 @@ BATCH_SIZE = {
         Finding("batch_size.all_devices", "pass", "a batch of 104 fits every device", "least on cuda:1"),
         results=from_json(Results, several(HEALTHY, SMALL)),
     ),
+    "search_devices_unlike": report(
+        "find-batch-size",
+        "pass",
+        Finding("batch_size.all_devices", "pass", "a batch of 104 fits every device", "least on cuda:1"),
+        results=from_json(Results, several(HEALTHY, {**SMALL, "limiting_factor": "time"}, split=SPLIT_UP)),
+    ),
+    "search_devices_open": report(
+        "find-batch-size", "inconclusive", results=from_json(Results, several(HEALTHY, {**OPEN, "device": L4}))
+    ),
+    "search_devices_along_an_axis": report(
+        "find-batch-size", "pass", results=from_json(Results, several(*({**one, **SEQ} for one in (HEALTHY, SMALL))))
+    ),
     "search_one_device_bad": report(
         "find-batch-size",
         "fail",
@@ -230,6 +255,8 @@ BATCH_SIZE = {
         error=None,
         error_reason="estimates for CUDA were never compared with a search",
     ),
+    "estimate_on_a_cpu": estimated("info", **ON_HOST),
+    "estimate_along_an_axis": estimated("info", recipe={"axis": "seq", "batch_size": 4}),
     "estimate_nothing": estimated(
         "fail",
         Finding("batch_size.estimate", "fail", "estimate: not even a batch of 1 fits 80 GiB", "tensors take 92 GiB"),

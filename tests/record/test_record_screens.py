@@ -52,14 +52,23 @@ AT_80 = (
     *("one healthy and idle", "a reset needed", "a mask", "no GPU", "a cache that stays", "on the CPU"),
     *("one of two links is slow", "one slow pair of four", "pairs of three devices", "two devices at once"),
     *("cut off by ctrl-c", "a search of shapes", "a card that pays", "all and a lost card"),
-    *("search_devices", "search_time", "estimate", "smoke_failing", "doctor_throttled", "doctor_no_gpu", "explain_xid"),
+    *(
+        "search_devices_unlike",
+        "search_devices_along_an_axis",
+        "search_time",
+        "estimate_on_a_cpu",
+        "smoke_failing",
+        "doctor_throttled",
+        "doctor_no_gpu",
+        "explain_xid",
+    ),
     *("compare_slower", "a part of the memory", "wrong, falling and hung", "run waits for data"),
     *("run with memory by line", "run of a job that hangs", "dry run without a fault", "model without a batch"),
 )
 AT_120 = ("processes", "wrong, falling and hung")
 VERBOSE = (
     *("exact", "copies that reach the link", "sound memory", "sound products", "a search of shapes", "a long run"),
-    *("launches that block", "a card that pays", "search_healthy", "smoke_dead_card", "doctor_follows"),
+    *("launches that block", "a card that pays", "search_healthy", "estimate", "smoke_dead_card", "doctor_follows"),
     *("compare_devices", "six points of memory", "two devices at once"),
 )
 

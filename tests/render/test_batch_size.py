@@ -8,7 +8,7 @@ import pytest
 
 from gpucheck.batch_size.answer import accumulate
 from gpucheck.render import batch_size
-from gpucheck.render.batch_size import accumulation_lines, use_lines
+from gpucheck.render.batch_size import accumulation_lines, prediction_line, use_lines
 from gpucheck.render.blocks import Block, Line, Page, Table
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
@@ -264,3 +264,46 @@ def test_a_cap_is_no_answer_in_the_first_line() -> None:
     recommended = {"batch_size": 8, "headroom": 0.9, "speed": "same", "reason": None}
     capped = said("max-batch-size", recommended=recommended)
     assert capped == "at least 8 (stopped at --max-batch-size)   recommended: 8 (90 % headroom, same speed)"
+
+
+CALIBRATION = {"size": 158, "factor": 1.018, "constant_bytes": 0}
+PREDICTION = {
+    "max_batch_size": 634,
+    "uncalibrated_max_batch_size": 650,
+    "calibration": CALIBRATION,
+    "device": "cpu",
+    "reason": None,
+}
+NOTHING = {"max_batch_size": None, "calibration": None}
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({}, "predicted from fake tensors: 634, calibrated at 158: ×1.02"),
+        (
+            {"calibration": {**CALIBRATION, "constant_bytes": 512 * MIB}},
+            "predicted from fake tensors: 634, calibrated at 158: ×1.02 plus 512 MiB",
+        ),
+        ({"calibration": None}, "predicted from fake tensors: 634, not calibrated"),
+        (
+            {"calibration": None, "reason": "a batch of 158 took 1.93 times the prediction"},
+            "predicted from fake tensors: 634; not used: a batch of 158 took 1.93 times the prediction",
+        ),
+        (
+            {**NOTHING, "device": None, "reason": "at most 9 sizes are searched"},
+            "no prediction: at most 9 sizes are searched",
+        ),
+        (
+            {**NOTHING, "reason": None},
+            "predicted from fake tensors: not even the smallest batch fits, not calibrated",
+        ),
+        ({**NOTHING, "device": None}, ""),
+    ],
+)
+def test_what_was_predicted_in_a_line(parts: dict[str, Any], said: str) -> None:
+    assert prediction_line(document(prediction={**PREDICTION, **parts})) == said
+
+
+def test_documents_from_before_predicted_nothing() -> None:
+    assert prediction_line(document()) == prediction_line(document(prediction=None)) == ""

@@ -184,13 +184,6 @@ def test_a_direction_that_was_broken_off_after_its_first_row(columns: int) -> No
         assert "64 KiB" in lines and ("pageable" not in lines or len(kept) > 1)
 
 
-def test_lines_of_code_fit_a_narrow_screen() -> None:
-    made = scenes.document("bench transfer", [*scenes.copies(), *scenes.idioms()])
-    for columns in (80, 60, 40):
-        lines = screen(made, columns, verbose=True)
-        assert any("x.pin_memory()" in line for line in lines)
-
-
 def pairs(count: int, path: str | None = "peer", kind: str = "cuda") -> list[Measurement]:
     devices = [DeviceRef(f"{kind}:{place}") for place in range(count)]
     cases = [
