@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 import torch
 
 from gpucheck import stats, units
-from gpucheck.bench import devices, judging
+from gpucheck.bench import devices
 from gpucheck.bench.buffers import why_full
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import MatmulOptions, product, search
-from gpucheck.bench.matmul.judge import burst_and_sustained
+from gpucheck.bench.matmul.judge import burst_and_sustained, fastest_products
 from gpucheck.bench.matmul.product import Case, Repeats, cases, check_first, fitting
 from gpucheck.errors import CannotLook, Terminated, UsageError
 from gpucheck.machine import host, pulse
@@ -430,7 +430,7 @@ class _Rows:
             yield from self._each(todo, until, watch)
 
     def _sustain(self, there: Sequence[Case], seconds: float, watch: Watch) -> Iterator[Measurement]:
-        fastest = judging.fastest_products(self.measured)
+        fastest = fastest_products(self.measured)
         for dtype, any_shape in {case.dtype: case for case in there}.items():
             if dtype not in fastest:
                 self.emit(Notice(f"{dtype}: no product to sustain", "warning"))
