@@ -239,6 +239,42 @@ def headline(name: str, case: str, one: Measurement, ceiling: Ceiling | None = N
     )
 
 
+# -- doubtful figures --------------------------------------------------------------------------------------------------
+
+# The flags that make a figure doubtful, the weightiest first.
+DOUBTS = (
+    "cpu-busy",
+    SHARED,
+    "throttled",
+    "never-together",
+    "noisy",
+    "few-samples",
+    "drift",
+    "unbalanced",
+    "below-resolution",
+    "short-window",
+    "link-below-max",
+)
+# A finding says these of the whole machine already.
+OF_THE_MACHINE = ("cpu-busy", SHARED, "throttled", "link-below-max")
+
+
+def doubts_of(flags: Collection[str]) -> list[str]:
+    """The flags that make a figure doubtful, the weightiest first. A rate that drifts at the power limit does what it
+    does on any card there, and its spread is told."""
+    return [flag for flag in DOUBTS if flag in flags and not (flag == "drift" and "power-limited" in flags)]
+
+
+def own_doubts(flags: Collection[str]) -> list[str]:
+    """Those of them that no finding says of the machine."""
+    return [flag for flag in doubts_of(flags) if flag not in OF_THE_MACHINE]
+
+
+def with_doubt(verdict: Verdict, is_doubtful: bool) -> Verdict:
+    """The verdict on a figure: a doubtful one is no plain pass."""
+    return "warn" if verdict == "pass" and is_doubtful else verdict
+
+
 # -- findings that all benchmarks share --------------------------------------------------------------------------------
 
 
