@@ -126,7 +126,6 @@ TORCH_AT_ONCE = (
 JUDGES = (
     "bench/judge.py",
     "bench/*/judge.py",
-    "bench/*/*_judge.py",
     "cards/*",
     "compare/*",
     "devices/command.py",

@@ -185,10 +185,9 @@ def collective_page(report: Report) -> Page:
     rows = [one for one in report.measurements if one.name == "collective"]
     if not rows:
         return measured.bench_page(report, (), ())
-    from gpucheck.bench import judging
-    from gpucheck.bench.collective.judge import label
+    from gpucheck.bench.collective.judge import label, largest_collectives
 
-    largest = judging.largest_collectives(rows)
+    largest = largest_collectives(rows)
     one = largest.get("all-reduce") or next(iter(largest.values()))
     case = one.case
     # No device's figure, but that of all of them.

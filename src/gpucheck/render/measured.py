@@ -270,7 +270,7 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     if ranked and several:
         above += [said_by("skip", f"{one.title}: {one.message}") for one in silent.values()]
         findings = [one for one in findings if one not in silent.values()]
-    advice = [one.fix for name in ids.in_role("advises") for one in findings if one.id == name and one.fix]
+    advice = [one.fix for name in ids.OF_ROLE["advises"] for one in findings if one.id == name and one.fix]
     # What to do where nothing is wrong, in a sentence that needs no other.
     then = advice[0] if advice and not any(one.verdict in ASKING for one in findings) else None
     if then is not None:
@@ -415,8 +415,8 @@ def rests_on(report: Report) -> str:
     if spreads:
         widest = max(spreads)
         told += f", spread up to {units.percent(widest) if widest < _FAR else ratio_text(widest, 2)}"
-    checks = [one.verdict for one in report.findings if one.id in ids.in_role("verifies")]
-    beside = {one.verdict for one in report.findings if one.id in ids.in_role("finds_wrong")}
+    checks = [one.verdict for one in report.findings if one.id in ids.OF_ROLE["verifies"]]
+    beside = {one.verdict for one in report.findings if one.id in ids.OF_ROLE["finds_wrong"]}
     sound = checks and set(checks) == {"pass"} and not beside & {"fail", "inconclusive"}
     verified = "all results verified" if sound else ""
     return "; ".join(part for part in (told, verified) if part)

@@ -67,7 +67,7 @@ def _answer(
     report: Report, device: DeviceRef, rows: Sequence[Measurement], result: TransferResult
 ) -> list[measured.Answer]:
     """The share of the link that pinned copies reach, in the slower direction; else the rate of the largest copy."""
-    link = [*judging.fastest_links(rows).values()]
+    link = [*judge.fastest_links(rows).values()]
     rated = [row for row in rows if row.rate is not None]
     if link:
         slowest = min(link, key=judging.rate)

@@ -7,16 +7,18 @@ product wrong, however many others were right.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from gpucheck import stats, units
+from gpucheck import peaks, stats, units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import Ceilings, Judge, Seen, headline
+from gpucheck.bench.judging import Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline, rate
 from gpucheck.bench.matmul import Shape
 from gpucheck.measure import runs
 from gpucheck.measure.telemetry import ROW_TOO_SHORT
 from gpucheck.messages import FIX
+from gpucheck.peaks import Part, Peak, Unknown
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, Run
@@ -233,6 +235,18 @@ _CAUSES = {
 }
 
 
+def fastest_products(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """The fastest product of each dtype that was computed in the precision asked for, and not emulated."""
+    right = [
+        one
+        for one in measurements
+        if one.rate is not None
+        and one.method.precision_observed == one.method.precision_requested
+        and one.case.get("support") != "emulated"
+    ]
+    return judging.best(right, "matmul", "dtype", rate)
+
+
 def findings(seen: Seen) -> list[Finding]:
     """Return what one device's rows say, of one run or of several, and its searches and long runs."""
     usual = [one for one in seen.rows if one.name == NAME]
@@ -245,7 +259,7 @@ def findings(seen: Seen) -> list[Finding]:
             first_results(usual),
             *later_results(usual),
             *_fastest(usual),
-            *judging.share_of_products(usual, seen.part),
+            *share_of_products(usual, seen.part),
             *judging.clock("matmul.clock", usual),
             *judging.cpu_busy("matmul.cpu_busy", usual, seen.facts),
         ]
@@ -254,20 +268,17 @@ def findings(seen: Seen) -> list[Finding]:
 
 def ceilings(seen: Seen) -> Ceilings:
     """The dense peak of each dtype that was multiplied in."""
-    return judging.product_ceilings(judging.fastest_products(seen.rows), seen.part)
+    return product_ceilings(fastest_products(seen.rows), seen.part)
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The fastest product of each dtype, as a share of its peak: `8192×8192` for square matrices, else M×N×K."""
     found = []
-    for dtype, one in judging.fastest_products(seen.rows).items():
+    for dtype, one in fastest_products(seen.rows).items():
         sides = [str(one.case[side]) for side in "mnk"]
         text = "×".join(sides[:2] if len(set(sides)) == 1 else sides)
         found.append(headline(NAME, f"{dtype}, {text}", one, known.get(dtype), "the peak"))
     return found
-
-
-JUDGE = Judge(findings, headlines, ceilings)
 
 
 # -- what all rows say -------------------------------------------------------------------------------------------------
@@ -579,3 +590,139 @@ def _sustained_told(name: str, rows: Sequence[Measurement], seen: Mapping[str, A
     if "cpu-busy" in flags:
         text += ", machine busy"
     return text
+
+
+# -- shares of the dense peak ------------------------------------------------------------------------------------------
+
+# What lies between a part and a share of its peak, and is not the part's doing. torch's int8_gemm takes cuBLASLt's
+# first choice without a workspace: on GB300 that was 6 to 13 times slower than TF32 (pytorch issue 187094).
+REMARKS = {"int8": "torch._int_mm may choose a slow kernel (pytorch issue 187094): not a fault of the GPU"}
+# On screen below this share: what the issue reports is far less, and above it the remark explains nothing.
+FAR_BELOW = 0.5
+
+
+def product_ceilings(best: Iterable[str], part: Part | Unknown | None) -> dict[str, Ceiling]:
+    """Return what shares of these dtypes are shares of: each that has a peak by its name, else `products`, with the
+    reason."""
+    names = list(best)
+    if part is None or not names:
+        return {}
+    if isinstance(part, Unknown):
+        return {"products": Ceiling(None, part.reason)}
+    known = {dtype: peak for dtype in names if (peak := part.peak(dtype)) is not None}
+    if not known:
+        return {"products": Ceiling(None, _without(part, names))}
+    return {dtype: Ceiling(peak.flop_per_s, judging.doubt_of(part)) for dtype, peak in known.items()}
+
+
+def _without(part: Part, dtypes: Sequence[str]) -> str:
+    if part.missing:
+        return part.missing
+    if all(part.peak(f"{dtype}{peaks.FAST}") for dtype in dtypes):
+        return "data sheets give float8 only with fast accumulation"
+    return f"{part.source} gives none for {', '.join(dtypes)}"
+
+
+def share_of_products(measurements: Sequence[Measurement], part: Part | Unknown | None) -> list[Finding]:
+    """The fastest product of each dtype as a share of the dense peak. Nothing for a CPU or without a rate."""
+    best = fastest_products(measurements)
+    if not (ceilings := product_ceilings(best, part)):
+        return []
+    if not isinstance(part, Part) or "products" in ceilings:
+        return [judging.unknown_peak("matmul.share_of_peak", ceilings["products"].doubt)]
+    known = {dtype: peak for dtype in best if (peak := part.peak(dtype)) is not None}
+    shares = {dtype: rate(best[dtype]) / peak.flop_per_s for dtype, peak in known.items()}
+    clocks = {dtype: _clock_seen(best[dtype]) for dtype in known}
+    # At another clock the part can do as much more or less.
+    at_clock = {
+        dtype: None if not (clock := clocks[dtype]) or not peak.clock_hz else shares[dtype] * peak.clock_hz / clock
+        for dtype, peak in known.items()
+    }
+    without = [dtype for dtype in best if dtype not in known]
+    told = ", ".join(_told_share(best[dtype], peak, shares[dtype], clocks[dtype]) for dtype, peak in known.items())
+    evidence = {
+        "share": shares,
+        "share_at_clock_seen": at_clock,
+        "clock_seen_hz": clocks,
+        "peaks": {
+            dtype: {
+                "flop_per_s": peak.flop_per_s,
+                "accumulator": peak.accumulator,
+                "clock_hz": peak.clock_hz,
+                "flop_per_clock_per_sm": peak.per_clock_per_sm,
+            }
+            for dtype, peak in known.items()
+        },
+        "without_peak": without,
+        "without_peak_because": _without(part, without) if without else None,
+        "remarks": {dtype: REMARKS[dtype] for dtype in known if dtype in REMARKS},
+        **judging.provenance(part),
+    }
+    message = f"{told} ({_accumulators(known)}; {part.label})"
+    if without and part.missing:
+        message += f"; peak of {', '.join(without)} unknown: {part.missing}"
+    slow = [dtype for dtype in known if dtype in REMARKS and shares[dtype] < FAR_BELOW]
+    message += "".join(f"; {dtype}: {REMARKS[dtype]}" for dtype in slow)
+    return [
+        judging.share_of(
+            "matmul.share_of_peak",
+            f"share of the {judging.kind_of(part)} dense peak",
+            message,
+            evidence,
+            part,
+            or_else=", or cuBLAS emulates the dtype (env | grep CUBLAS_EMULATE)",
+        )
+    ]
+
+
+def _clock_seen(one: Measurement) -> float | None:
+    """The median SM clock inside the row's windows, over its runs; None where none of them read it."""
+    seen = [(run["telemetry"] or {}).get("sm_clock_hz") for run in runs.each(one)]
+    medians = [clock["median"] for clock in seen if clock]
+    return statistics.median(medians) if medians else None
+
+
+def _told_share(one: Measurement, peak: Peak, share: float, clock_hz: float | None) -> str:
+    unit = one.rate.unit if one.rate else "FLOP/s"
+    text = f"{peak.dtype} {units.percent(share)} of {units.flop_rate(peak.flop_per_s, unit)}"
+    if not clock_hz or not peak.clock_hz:
+        return text
+    seen, of_peak = f"{clock_hz / 1e6:.0f}", f"{peak.clock_hz / 1e6:.0f}"
+    return f"{text} and {units.percent(share * peak.clock_hz / clock_hz)} at the observed {seen} of {of_peak} MHz"
+
+
+def _accumulators(known: Mapping[str, Peak]) -> str:
+    """In what the products are added up: one for all, or each by its dtypes."""
+    dtypes = judging.by(lambda dtype: known[dtype].accumulator, known)
+    if len(dtypes) == 1:
+        return f"{next(iter(dtypes))} accumulator"
+    return "; ".join(f"{accumulator} accumulator for {', '.join(names)}" for accumulator, names in dtypes.items())
+
+
+# -- thresholds --------------------------------------------------------------------------------------------------------
+
+
+def _fastest_figure(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
+    best = fastest_products(measurements)
+    # Operations on whole numbers are no FLOP.
+    rates = [
+        judging.figure(dtype, one, peak=known.get(dtype))
+        for dtype, one in best.items()
+        if one.rate is None or one.rate.unit != "OP/s"
+    ]
+    return sorted(rates, key=lambda figure: figure.value or 0.0)[-1:]
+
+
+def _products_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
+    best = fastest_products(measurements)
+    figures = [judging.figure(dtype, one, known[dtype]) for dtype, one in best.items() if dtype in known]
+    if figures or not best:
+        return figures
+    return [Figure("products", why=known["products"].doubt if "products" in known else "the GPU's peak is unknown")]
+
+
+THRESHOLDS = {
+    "matmul.min_tflops": Threshold("products", "", _fastest_figure),
+    "matmul.min_percent_of_peak": Threshold("products", " of the dense peak", _products_of_peak),
+}
+JUDGE = Judge(findings, headlines, ceilings, thresholds=THRESHOLDS)
