@@ -35,7 +35,7 @@ SAMPLED = 8
 # The files that take longest, 17 to 5 s of a processor each or as long of waiting, in the order in which they begin.
 LONGEST = (
     *("tests/doctor/test_command.py", "tests/batch_size/test_end_to_end.py", "tests/test_docs_python.py"),
-    *("tests/record/test_record_bench.py", "tests/batch_size/test_left_behind.py", "tests/screens/test_devices.py"),
+    *("tests/record/test_record_bench.py", "tests/batch_size/test_left_behind.py", "tests/render/test_devices.py"),
     *("tests/test_conftest.py", "tests/fleet/test_check.py", "tests/explain/test_texts.py", "tests/test_startup.py"),
     *("tests/test_examples.py", "tests/explain/test_wrapped.py", "tests/program/run/test_exact.py"),
     *("tests/render/test_html.py", "tests/faults/test_lost_context.py", "tests/fleet/test_torchrun.py"),

@@ -342,17 +342,51 @@ XID = condition(
 LOST = condition(
     "devices.answers", None, "a GPU does not answer its driver", "cuda:1: GPU is lost", "power-cycle the node"
 )
+CPU_BUILD = condition(
+    "torch.cpu_build",
+    "torch",
+    "this torch is a CPU-only build and cannot use the GPU",
+    "torch 2.13.0+cpu contains no CUDA",
+    "python -m pip install --force-reinstall torch",
+)
+ABSENT = [{"rung": name, "state": "absent", "shown_by": "the driver is in Windows"} for name in ("kernel", "nodes")]
+
+
+def doubted(certainty: str) -> Finding:
+    """A condition that is not proven."""
+    evidence = {"certainty": certainty, "settle": "the log tells"}
+    return condition("x.y", "run", "a title", "a message", "a fix", evidence=evidence)
+
+
+def telemetry(clock_hz: float | None, **more: Any) -> dict[str, Any]:
+    unread = {"max_sm_clock_hz": None, "temperature_celsius": None, "pcie": {"generation": None, "width": None}}
+    return {**unread, "sm_clock_hz": {"median": clock_hz} if clock_hz else None, **more}
+
+
+UNDER_LOAD: dict[str, Any] = {
+    "outcome": "ran",
+    "reason": None,
+    "left_out": {},
+    "load_s": 1.0,
+    "cards": [
+        {"device": f"cuda:{place}", "telemetry": seen, "reason": None, "held_by": {}}
+        for place, seen in enumerate(
+            (
+                telemetry(
+                    1.755e9, max_sm_clock_hz=1.98e9, temperature_celsius=41.0, pcie={"generation": 5, "width": 16}
+                ),
+                None,
+                telemetry(None),
+                telemetry(345e6),
+            )
+        )
+    ],
+}
 DOCTOR = {
     "doctor_healthy": diagnosed("pass", WORKS),
     "doctor_cpu_build": diagnosed(
         "fail",
-        condition(
-            "torch.cpu_build",
-            "torch",
-            "this torch is a CPU-only build and cannot use the GPU",
-            "torch 2.13.0+cpu contains no CUDA",
-            "python -m pip install --force-reinstall torch",
-        ),
+        CPU_BUILD,
         first="torch.cpu_build",
     ),
     "doctor_mask": diagnosed(
@@ -393,6 +427,7 @@ DOCTOR = {
     "doctor_no_gpu": diagnosed("info", NO_GPU, doctor={"rungs": NO_GPU_RUNGS}, facts=ON_CPU),
     "doctor_unknown": diagnosed(
         "inconclusive",
+        XID,
         Finding(
             "doctor.unknown",
             "inconclusive",
@@ -401,6 +436,18 @@ DOCTOR = {
             fix="gpucheck smoke --device cuda",
         ),
     ),
+    "doctor_follows": diagnosed(
+        "fail",
+        CPU_BUILD,
+        Finding("run.x", "info", "a kernel fails", "x", {"certainty": "proof", "because_of": "torch.cpu_build"}),
+        Finding("log.unreadable", "skip", "not known", "cannot be read", {"certainty": "proof"}),
+        XID,
+        LOST,
+        first="torch.cpu_build",
+        doctor={"rungs": [*ABSENT, *standing("torch")], "load": UNDER_LOAD},
+    ),
+    "doctor_nearly_certain": diagnosed("fail", doubted("strong"), first="x.y"),
+    "doctor_likely": diagnosed("fail", doubted("hint"), first="x.y"),
     "doctor_cut": report("doctor", "skip", complete=False, facts=Facts()),
 }
 
@@ -504,6 +551,10 @@ COMPARE = {
         CHANGES,
         Finding("compare.machine", "warn", "the machines differ", "cuda:0 is NVIDIA H200 → NVIDIA L4"),
     ),
+    "compare_devices": compared(
+        "warn", (row("slower", 1.1, flags=("noisy",)), row("slower", 1.1, new_device="cuda:1"), FEW), CHANGES
+    ),
+    "compare_once": compared("inconclusive", (row("cannot tell", 1.1, old_runs=1, new_runs=1),), CHANGES),
     "compare_nothing": compared(
         "inconclusive",
         (),

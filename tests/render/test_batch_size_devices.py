@@ -150,36 +150,3 @@ def test_at_40_columns_each_device_is_a_few_lines(monkeypatch: pytest.MonkeyPatc
         "split: 96",
         "limited by: time",
     ]
-
-
-# Trials of an earlier run
-
-RESUMED = answer(
-    *BIG,
-    456,
-    238.0,
-    trials=[trial(114, 40.0, resumed=True), trial(456, 135.0), trial(456, 135.1, purpose="confirm")],
-)
-
-
-def alone(found: dict[str, Any]) -> Report:
-    results = from_json(Results, {"find_batch_size": found})
-    return Report("", "", "find-batch-size", (), "", 1.0, Facts(), (), (), results, (), Summary("pass", 0, True))
-
-
-def test_a_trial_taken_over_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = shown(monkeypatch, alone(RESUMED))
-    assert lines[3:8] == [
-        " batch   result   peak, GiB   samples/s   run",
-        "───────────────────────────────────────────────────────────",
-        "   114   ✓ fits        40.0         228   search (earlier)",
-        "   456   ✓ fits       135.0         912   search",
-        "   456   ✓ fits       135.1         912   confirm",
-    ]
-
-
-@pytest.mark.parametrize(("columns", "text"), [(80, "search (earlier)"), (40, "run: search (earlier)")])
-def test_a_narrow_terminal_says_so_too(monkeypatch: pytest.MonkeyPatch, columns: int, text: str) -> None:
-    lines = shown(monkeypatch, alone(RESUMED), columns)
-    assert max(map(len, lines)) <= columns
-    assert sum(text in line for line in lines) == 1

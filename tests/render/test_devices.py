@@ -1,20 +1,18 @@
-"""The screens of `devices`: the answer in three lines, every width, and a watch that a small screen cuts."""
+"""The screen of `devices` beside its record: several faults at once, a watch that a small screen cuts, colours."""
 
 from __future__ import annotations
 
 import datetime
 import io
-import os
 import random
 import re
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from device_scenes import DEVICES, LOST, card, devices, eight, idle, with_processes
-from shown import above, hold, shown
+from shown import shown
 
 from gpucheck.devices.command import command
 from gpucheck.devices.options import DevicesOptions
@@ -38,113 +36,6 @@ from gpucheck.report.report import Collector, Report
 Fake = Callable[..., Path]
 
 WHEN = datetime.datetime(2026, 1, 31, 12, 0, 4, tzinfo=datetime.timezone.utc)
-# The first three lines of each scene on a screen of 80 columns, less what stands below a gap.
-ANSWERS = {
-    "healthy": ("✓ no fault on 8 GPUs: 8 busy, hottest cuda:0 at 64 °C",),
-    "one healthy and idle": ("✓ no fault on cuda:0 (H200): idle, 31 °C",),
-    "some idle": ("✓ no fault on 8 GPUs: 5 busy, 3 idle, hottest cuda:0 at 64 °C",),
-    "a lost card": (
-        "✗ cuda:3  lost since 12:00:02: off the PCI bus or not answering (0000:31:00.0,",
-        "serial 165492200433)",
-        "→ sudo dmesg | grep Xid; then drain and power-cycle the node; if it recurs,",
-    ),
-    "lost, with its cause in the log": (
-        "✗ cuda:3  lost since 12:00:02: off the PCI bus or not answering (0000:31:00.0,",
-        "serial 165492200433); Xid 79: the GPU has fallen off the bus, last at 2026-01-31",
-        "11:59:58 UTC; Xid 154 asks for: node reboot",
-    ),
-    "an Xid": (
-        "✗ cuda:2  Xid 95: uncontained memory error: results of every program on the GPU",
-        "are in doubt, last at 2026-01-31 11:59:58 UTC, 2 times; also Xid 94",
-        "→ end its processes, then sudo nvidia-smi --gpu-reset -i 0000:21:00.0",
-    ),
-    "an Xid whose action the driver names": (
-        "✗ cuda:2  Xid 119: the GPU's system processor did not answer (GSP RPC timeout),",
-        "last at 2026-01-31 11:59:58 UTC; Xid 154 asks for: node reboot",
-        "→ drain the node, then sudo reboot",
-    ),
-    "an Xid of a GPU that is gone": (
-        "✗ Xid 79: GPU 0000:99:00.0, which the driver does not list: the GPU has fallen",
-        "off the bus, last at 2026-01-31 11:59:58 UTC",
-        "→ drain and power-cycle the node; if it recurs, reseat the GPU and its power",
-    ),
-    "a program's Xid, and one before a reset": ("✓ no fault on 8 GPUs: 8 busy, hottest cuda:0 at 64 °C",),
-    "a log that cannot be read": ("✓ no fault on 8 GPUs: 8 busy, hottest cuda:0 at 64 °C, Xid unread",),
-    "throttled": (
-        "✗ cuda:2  throttled by heat: clock 1200 of 1980 MHz (39 % lower); 86 °C;",
-        "hw_thermal_slowdown, hw_slowdown in two readings",
-        "→ check fans, air flow and room temperature",
-    ),
-    "held by power as all are at full load": (
-        "✓ 8 GPUs: 8 busy, hottest cuda:0 at 64 °C, clock limited by power on cuda:1 (up",
-        "to 30 % lower)",
-    ),
-    "all eight capped": (
-        "! cuda:0 to cuda:7  power limit 350 of 700 W: lowers the clock under load; the",
-        "default is 700 W",
-        "→ sudo nvidia-smi -i 0000:01:00.0 --power-limit=700 (and 7 more, each by its own",
-    ),
-    "hot": (
-        "! cuda:0  91 °C, limit 87 °C: the driver lowers the clock",
-        "→ check fans, air flow and room temperature",
-    ),
-    "lost and hot": (
-        "✗ cuda:3  lost since 12:00:02: off the PCI bus or not answering (0000:31:00.0,",
-        "serial 165492200433)",
-        "→ sudo dmesg | grep Xid; then drain and power-cycle the node; if it recurs,",
-    ),
-    "a reset needed": (
-        "✗ cuda:1  reset needed: NVML's recovery action is gpu_reset",
-        "→ end its processes, then sudo nvidia-smi --gpu-reset -i 0000:11:00.0",
-    ),
-    "three resets needed": (
-        "✗ cuda:1 to cuda:3  reset needed: NVML's recovery action is gpu_reset",
-        "→ end its processes, then sudo nvidia-smi --gpu-reset -i 0000:11:00.0 (and 2",
-        "more, each by its own address)",
-    ),
-    "memory errors": (
-        "✗ cuda:5  3 uncorrected memory errors: results since driver load may be wrong",
-        "→ drain the node, then sudo nvidia-smi --gpu-reset -i 0000:51:00.0; if errors",
-        "return, replace the GPU",
-    ),
-    "all links of one down": (
-        "✗ cuda:7  all 18 NVLinks down: 7 GPUs of the same name have 18 up",
-        "→ sudo dmesg | grep Xid (74, 136, 144 to 150); drain the node, reset all GPUs",
-    ),
-    "a narrow link": (
-        "! cuda:4  PCIe x8 of x16: a GPU of the same name has x16; 100 % busy",
-        "→ reseat the GPU or remove its riser; measure: gpucheck bench transfer",
-    ),
-    "not answering": (
-        "✗ cuda:0  not answering: NVML did not answer within 5 s (0000:01:00.0, serial",
-        "165492200430)",
-        "→ sudo dmesg | grep Xid; then drain the node and reboot",
-    ),
-    "a mask": ("✓ no fault on 8 GPUs: 8 idle, 2 hidden from torch, hottest cuda:0 at 31 °C",),
-    "all hidden": (
-        "! every GPU is hidden from torch: CUDA_VISIBLE_DEVICES=-1 (1 GPU, no fault)",
-        "→ unset CUDA_VISIBLE_DEVICES",
-    ),
-    "a CPU build of torch": (
-        "! torch cannot use the GPU: torch 2.11.0+cpu is a CPU build (1 GPU, no fault)",
-        "→ gpucheck doctor",
-    ),
-    "no driver": (
-        "✗ NVML does not start: NVML cannot be loaded (x): NVIDIA's driver is not",
-        "installed, or not on the loader's path",
-        "→ install NVIDIA's driver",
-    ),
-    "a driver of two versions": (
-        "✗ driver version mismatch: libraries 580.95.05, loaded kernel module 575.51.03",
-        "→ sudo reboot; or end all programs that use the GPU, then sudo rmmod nvidia_drm",
-        "nvidia_modeset nvidia_uvm nvidia && sudo modprobe nvidia",
-    ),
-    "no GPU": (
-        "· no GPU found: no NVIDIA device on the PCI bus, no NVIDIA driver, torch",
-        "2.11.0+cpu is a CPU build",
-        "→ gpucheck doctor, if this machine should have a GPU",
-    ),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -152,15 +43,10 @@ def in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "_clock_time", lambda moment: moment.strftime("%H:%M:%S"))
 
 
-@pytest.mark.parametrize("scene", DEVICES)
-def test_the_first_three_lines_are_the_answer(scene: str) -> None:
-    assert above(text.blocks(DEVICES[scene]())) == ANSWERS[scene]
-
-
 def test_the_health_of_a_gpu_that_nvml_does_not_list_is_unknown_and_no_pass() -> None:
     for cards in ((card(0), card(1, nvml_index=None)), (card(1, nvml_index=None),)):
         report = devices(*cards)
-        assert above(text.blocks(report))[0] == "? GPU health unknown: NVML does not list cuda:1"
+        assert shown(text.blocks(report), 80)[0] == "? GPU health unknown: NVML does not list cuda:1"
         assert report.summary.exit == UNDECIDED
 
 
@@ -168,18 +54,6 @@ def test_of_a_jetson_nvml_need_not_know_as_for_the_doctor() -> None:
     for name in ("NVIDIA Tegra X1", "Xavier", "Orin", "NVIDIA Thor"):
         report = devices(card(0, nvml_index=None, name=name, integrated=True))
         assert (report.findings, report.summary.exit) == ((), 0)
-
-
-def test_every_screen_in_every_width(request: pytest.FixtureRequest) -> None:
-    scenes = ("healthy", "one healthy and idle", "lost and hot", "a reset needed", "a mask", "no GPU")
-    screens = {scene: text.blocks(DEVICES[scene]()) for scene in scenes}
-    screens |= {"processes": text.blocks(with_processes()), "watch": layout.watched(eight(LOST), WHEN, 2.0)}
-    hold("devices", screens, write=request.config.getoption("--write-record", False))
-
-
-@pytest.mark.parametrize("scene", ["healthy", "one healthy and idle", "a mask"])
-def test_a_healthy_machine_fits_a_screen(scene: str) -> None:
-    assert len(shown(text.blocks(DEVICES[scene]()), 80)) <= 24
 
 
 def test_verbose_adds_what_asks_for_nothing() -> None:
@@ -192,25 +66,6 @@ def test_a_mask_is_told_once_below_the_table() -> None:
         lines = shown(text.blocks(DEVICES["a mask"]()), columns)
         assert "".join(lines).count("CUDA_VISIBLE_DEVICES") == 1
         assert sum(line.rstrip().endswith("hidden") and " 0 %" in line for line in lines if columns) in (0, 2)
-
-
-@pytest.mark.parametrize("columns", [60, 80, 100, 120])
-def test_utilisation_power_and_the_verdict_stay(columns: int) -> None:
-    lines = shown(text.blocks(DEVICES["hot"]()), columns)
-    (row,) = [line for line in lines if line.startswith(" cuda:0 ")]
-    assert all(part in row for part in ("72 / 80", "100 %", "690 / 700", "! 91 °C"))
-    (cpu,) = [line for line in lines if line.startswith(" cpu ")]
-    assert "21 / 128" in cpu and cpu.rstrip().endswith("load 0.40")
-
-
-def test_at_forty_columns_a_device_keeps_one_line() -> None:
-    lines = shown(text.blocks(DEVICES["hot"]()), 40)
-    head = next(number for number, line in enumerate(lines) if line.startswith(" GPU "))
-    assert lines[head + 2 : head + 11] == [
-        " 0    90 %  100 %  690  91  ! 91 °C, l…",
-        *(f" {index}    90 %  100 %  690  64  ✓ busy" for index in range(1, 8)),
-        " cpu  16 %                  load 0.40",
-    ]
 
 
 def test_the_name_of_a_card_is_as_short_as_it_may_be() -> None:
@@ -269,25 +124,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_watch_says_first_when_it_was_read_and_what_is_wrong() -> None:
-    lines = shown(layout.watched(DEVICES["lost and hot"](), WHEN, 2.0), 40)
-    assert lines[:3] == [
-        "12:00:04, next 12:00:06 (every 2 s)",
-        "✗ cuda:3  lost since 12:00:02",
-        "! cuda:0  91 °C, limit 87 °C",
-    ]
-    assert next(line for line in lines if line.startswith(" 3 ")).split() == ["3", "–", "–", "–", "–", "✗", "lost"]
-    healthy = shown(layout.watched(eight(), WHEN, 0.5), 80)
-    assert healthy[:2] == [
-        "12:00:04, next 12:00:04 (every 0.5 s)",
-        "✓ no fault on 8 GPUs: 8 busy, hottest cuda:0 at 64 °C",
-    ]
-
-
-def frames(written: str) -> list[list[str]]:
-    """The lines of every frame, without colours."""
-    found = re.findall(r"\x1b\[\?2026h\x1b\[H(.*?)\x1b\[J\x1b\[\?2026l", written, re.DOTALL)
-    return [re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", frame).split("\n") for frame in found]
+def last_frame(written: str) -> list[str]:
+    """The lines of the last frame on the alternate screen, without colours."""
+    frame = written.partition("\x1b[?1049l")[0].split("\x1b[H")[-1]
+    return [line.rstrip() for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", frame).strip().split("\n")]
 
 
 @pytest.mark.parametrize("height", [6, 12, 60])
@@ -299,30 +139,18 @@ def test_a_small_terminal_cuts_the_table_and_no_fault(height: int, monkeypatch: 
     with terminal.Screen(stream) as screen:
         screen.show(layout.watched(made, WHEN, 2.0))
         screen.show(layout.watched(made, WHEN, 2.0))
-    seen = frames(stream.getvalue())
-    assert len(seen) == 2 and seen[0] == seen[1] and len(seen[0]) <= height
-    assert seen[0][1:4] == [
+    seen = last_frame(stream.getvalue())
+    assert len(seen) <= height
+    assert seen[1:4] == [
         "✗ cuda:3  lost since 12:00:02",
         "✗ cuda:1  reset needed",
         "! cuda:0  91 °C, limit 87 °C",
     ]
-    cut = re.fullmatch(r"… (\d+) more lines: enlarge the window", seen[0][-1])
+    cut = re.fullmatch(r"… (\d+) more lines: enlarge the window", seen[-1])
     assert (cut is not None) == (height < 60)
     # The terminal is as it was before, and the last reading stays in sight, whole.
     after = stream.getvalue().partition("\x1b[?1049l")[2]
     assert "lost since 12:00:02" in after and "load 0.40" in after
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGWINCH"), reason="no signal tells a change of the window here")
-def test_a_change_of_the_window_draws_the_last_reading_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"TERM": "xterm", "COLUMNS": "80", "LINES": "30"}.items():
-        monkeypatch.setenv(name, value)
-    before, stream = signal.getsignal(signal.SIGWINCH), Terminal()
-    with terminal.Screen(stream) as screen:
-        screen.show([Line("a reading")])
-        os.kill(os.getpid(), signal.SIGWINCH)
-        assert frames(stream.getvalue()) == [["a reading"]] * 2
-    assert signal.getsignal(signal.SIGWINCH) is before
 
 
 def test_a_pipe_gets_one_reading_after_another() -> None:
@@ -333,28 +161,10 @@ def test_a_pipe_gets_one_reading_after_another() -> None:
     assert stream.getvalue() == "one\n\ntwo\n\n"
 
 
-# -- processes ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_process_has_its_user_age_and_command_and_what_is_unknown_a_dash() -> None:
-    lines = shown(text.blocks(with_processes()))
-    start = next(number for number, line in enumerate(lines) if "PID" in line)
-    assert [re.split(r"\s{2,}", line.strip()) for line in lines[start + 2 : start + 4]] == [
-        ["cuda:0", "4711", "alice", "71 GiB", "98 %", "2 h 5 min", "python3 train.py --lr 3e-4"],
-        ["cuda:0", "99", "–", "–", "–", "–", "– (another container?)"],
-    ]
-    assert lines[start + 4].endswith("--option --option")
-    # What all of them do needs no column.
+def test_what_all_processes_do_has_no_column() -> None:
     drawing = devices(card(0, processes=(Process(7, "graphics", "Xorg"),)))
     assert any("  graphics  Xorg" in line for line in shown(text.blocks(drawing)))
-
-
-def test_two_indexes_stand_side_by_side_where_they_differ_alone() -> None:
-    def heads(lines: list[str]) -> list[str]:
-        return next(line for line in lines if line.startswith(" GPU ")).split()
-
-    assert "NVML" in heads(shown(text.blocks(DEVICES["a reset needed"]()), 80))
-    assert "NVML" not in heads(shown(text.blocks(devices(idle(0), idle(1))), 80))
+    assert not any("  compute  " in line for line in shown(text.blocks(with_processes())))
 
 
 # -- several faults at once --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The screens of `gpucheck run --dry`, and what its findings say, from answers built by hand."""
+"""The findings of a dry run, and the devices that it simulates, from answers built by hand."""
 
 from __future__ import annotations
 
@@ -6,164 +6,26 @@ from dataclasses import replace
 
 import pytest
 import torch
-from shown import shown
+from program_scenes import CAUGHT, CLEAN, COUNTED, MEMORY, MISMATCH, PEAK, UNDONE
 
 from gpucheck.errors import UsageError
 from gpucheck.program import engine, rules
 from gpucheck.program.options import Device, parse_device
-from gpucheck.program.run import command, counters, judge
+from gpucheck.program.run import counters, judge
 from gpucheck.program.simulated_devices import Place
-from gpucheck.render import text
-from gpucheck.report.events import Answered, Judged
-from gpucheck.report.report import Collector, Report
-from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor
-from gpucheck.report.results.run import (
-    AssumedValue,
-    CaughtError,
-    DryLine,
-    DryMemory,
-    DryMismatch,
-    DryResult,
-    DryStop,
-    HeldBytes,
-    MemoryMoment,
-    Remark,
-)
+from gpucheck.report.finding import Finding
+from gpucheck.report.results.run import AssumedValue, CaughtError, DryMemory, DryResult, DryStop, Remark
+from gpucheck.units import MIB
 from gpucheck.work.storages import Memory
-
-MIB = 2**20
-PEAK = MemoryMoment(
-    place="train.py:31",
-    phase="backward",
-    step=1,
-    asked_bytes=64 * MIB,
-    allocated_bytes=900 * MIB,
-    held=(HeldBytes(place="train.py:20", phase="forward", bytes=700 * MIB),),
-)
-MEMORY = DryMemory(
-    total_bytes=1024 * MIB,
-    total_of="simulated GPU",
-    peak=PEAK,
-    peak_by_phase={"backward": 900 * MIB},
-    parameters_bytes=100 * MIB,
-    gradients_bytes=100 * MIB,
-    optimizer_bytes=200 * MIB,
-    exceeded=None,
-    not_counted=("the CUDA context",),
-)
-LINE = DryLine(
-    kind="item",
-    file="train.py",
-    line=33,
-    function="main",
-    users=True,
-    count=2,
-    bytes=0,
-    steps=2,
-    pinned=0,
-    pageable=0,
-    unpinned_async=0,
-    source="total += loss.item()",
-)
-CLEAN = DryResult(
-    program=("train.py",),
-    device="cuda:0 (simulated GPU)",
-    exit=0,
-    torch="2.13.0",
-    has_values=True,
-    steps=2,
-    ended_after_steps=True,
-    mismatches=(),
-    stopped=None,
-    lines=(LINE,),
-    memory=MEMORY,
-    assumed=(),
-    assumed_count=0,
-    unjudged=(),
-    remarks=(),
-    written=None,
-)
-WRONG = MismatchedTensor(
-    name="target",
-    device="cpu",
-    shape=(4,),
-    is_wrong=True,
-    origin="made",
-    origin_name="torch.randint",
-    origin_place="train.py:8",
-)
-MISMATCH = DryMismatch(
-    mismatch=DeviceMismatchEntry(
-        operation="F.cross_entropy",
-        module=None,
-        place="train.py:30",
-        phase="step",
-        expected="cuda:0",
-        operands=(WRONG,),
-        peer=None,
-    ),
-    ended=True,
-    assumed=0,
-)
-COUNTED = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("train.py",), 0, 0, 10**9, None, None))
-
-
-def screen(result: DryResult, width: int = 100) -> list[str]:
-    collector = Collector()
-    collector(Answered("run_dry", result))
-    for finding in judge.dry_findings(result, COUNTED, "/job"):
-        collector(Judged(finding))
-    report: Report = collector.report(version="0", command="run", argv=(), started="", elapsed_s=2.0)
-    return shown(text.blocks(report), width)
 
 
 def told(result: DryResult) -> list[tuple[str, str]]:
     return [(one.id, one.verdict) for one in judge.dry_findings(result, COUNTED, "/job")]
 
 
-def test_a_script_without_a_fault() -> None:
-    assert screen(CLEAN) == [
-        "✓ cuda:0 (simulated GPU): no tensor was on the wrong device · ended after 2 steps",
-        "",
-        " line          what      times   source",
-        "──────────────────────────────────────────────────────",
-        " train.py:33   .item()       2   total += loss.item()",
-        "",
-        "tensors on the device: peak 900 MiB of 1 GiB in backward, step 2, train.py:31",
-        "parameters 100 MiB, gradients 100 MiB, optimizer states 200 MiB",
-        " held at the peak by   made in   MiB",
-        "─────────────────────────────────────",
-        " train.py:20           forward   700",
-        "not counted: workspaces, the context, fragmentation: gpucheck explain run.dry.memory",
-    ]
-
-
-def test_a_tensor_on_the_wrong_device() -> None:
-    assert screen(replace(CLEAN, mismatches=(MISMATCH,), ended_after_steps=False))[:3] == [
-        "✗ cuda:0 (simulated GPU): 1 tensor on the wrong device",
-        "✗ train.py:30: F.cross_entropy needs cuda:0, but an operand (target) is on the CPU: created at",
-        "train.py:8 by torch.randint",
-    ]
-
-
-CAUGHT = replace(MISMATCH, ended=False, times=32)
-
-
-def test_what_the_program_caught_is_in_the_first_line() -> None:
-    other = replace(MISMATCH.mismatch, place="train.py:40")
-    twice = replace(CLEAN, mismatches=(CAUGHT, replace(CAUGHT, mismatch=other, times=1)))
-    assert screen(twice, 170)[:2] == [
-        "! cuda:0 (simulated GPU): 2 tensors on the wrong device, caught by the program (33 times) · "
-        "ended after 2 steps",
-        "! train.py:30: F.cross_entropy needs cuda:0, but an operand (target) is on the CPU: created at train.py:8 "
-        "by torch.randint; the program caught the error 32 times",
-    ]
-    mixed = replace(CLEAN, mixed=(CaughtError(text="got Half and Float", place="train.py:9", times=2),))
-    assert screen(mixed, 150)[:2] == [
-        "! cuda:0 (simulated GPU): 1 operation with wrong dtypes, caught by the program (2 times) · "
-        "ended after 2 steps",
-        "! train.py:9: operands of different dtypes: got Half and Float; the program caught the error 2 times",
-    ]
+def of_memory(memory: DryMemory) -> list[Finding]:
+    findings = judge.dry_findings(replace(CLEAN, memory=memory), COUNTED, "/job")
+    return [finding for finding in findings if finding.id == "run.dry.memory"]
 
 
 def test_a_program_that_caught_a_mistake_and_ended_with_a_status_failed() -> None:
@@ -171,11 +33,7 @@ def test_a_program_that_caught_a_mistake_and_ended_with_a_status_failed() -> Non
 
 
 def test_a_program_that_did_nothing_has_shown_nothing() -> None:
-    undone = replace(CLEAN, steps=0, ended_after_steps=False, trains=True)
-    assert screen(undone)[:2] == [
-        "? cuda:0 (simulated GPU): no step was judged · whole program, 0 steps",
-        "? no step was judged: the program created an optimizer and ended before its first step",
-    ]
+    assert told(UNDONE)[0] == ("run.dry.followed", "inconclusive")
     empty = replace(PEAK, allocated_bytes=0)
     unused = replace(CLEAN, steps=0, memory=replace(MEMORY, peak=empty, total_bytes=None))
     assert told(unused) == [("run.dry.followed", "inconclusive")]
@@ -183,16 +41,11 @@ def test_a_program_that_did_nothing_has_shown_nothing() -> None:
     assert told(replace(CLEAN, steps=0, ended_after_steps=False))[-1] == ("run.dry.placement", "pass")
 
 
-def test_memory_that_does_not_suffice_names_who_asked_and_who_held() -> None:
-    held = (replace(PEAK.held[0], place="a.py:2"),)
-    first = replace(PEAK, place="a.py:9", allocated_bytes=1100 * MIB, asked_bytes=200 * MIB, held=held)
-    lines = screen(replace(CLEAN, memory=replace(MEMORY, peak=first, exceeded=first)), 120)
-    assert lines[:2] == [
-        "✗ cuda:0 (simulated GPU): out of memory · ended after 2 steps",
-        "✗ out of memory: 200 MiB requested at a.py:9 in backward, step 2; peak 1.07 GiB of 1 GiB; most held by "
-        "a.py:2 700 MiB",
-    ]
-    assert lines[2] == "→ a batch smaller by about 11 %, or checkpointing of the 500 MiB of activations"
+def test_memory_that_does_not_suffice_fails_with_what_to_change() -> None:
+    first = replace(PEAK, allocated_bytes=1100 * MIB, asked_bytes=200 * MIB)
+    (found,) = of_memory(replace(MEMORY, peak=first, exceeded=first))
+    assert found.verdict == "fail"
+    assert found.fix == "a batch smaller by about 11 %, or checkpointing of the 500 MiB of activations"
 
 
 def test_memory_close_to_full_is_a_warning_and_without_a_size_none_is_judged() -> None:
@@ -205,10 +58,7 @@ def test_advice_is_from_what_was_held_at_the_peak() -> None:
     """In the first forward pass there are neither gradients nor states, though there are after the last step."""
     first = replace(PEAK, allocated_bytes=1100 * MIB, asked_bytes=100 * MIB, made_in={"forward": 1100 * MIB})
     early = replace(first, allocated_bytes=1030 * MIB, asked_bytes=10 * MIB)
-    memory = replace(MEMORY, peak=first, exceeded=early)
-    (found,) = [
-        one for one in judge.dry_findings(replace(CLEAN, memory=memory), COUNTED, "/job") if one.id == "run.dry.memory"
-    ]
+    (found,) = of_memory(replace(MEMORY, peak=first, exceeded=early))
     # 76 of the 1000 MiB beside parameters are too many.
     assert found.fix == "a batch smaller by about 7.6 %, or checkpointing of the 900 MiB of activations"
 
@@ -224,8 +74,7 @@ def test_advice_is_from_what_was_held_at_the_peak() -> None:
 def test_what_is_not_counted_leaves_a_doubt_near_the_total(total: int, verdict: str, message: str) -> None:
     peak = replace(PEAK, allocated_bytes=512 * MIB)
     memory = replace(MEMORY, peak=peak, total_bytes=total * MIB, exceeded=peak if total < 512 else None)
-    findings = judge.dry_findings(replace(CLEAN, memory=memory), COUNTED, "/job")
-    (found,) = [one for one in findings if one.id == "run.dry.memory"]
+    (found,) = of_memory(memory)
     assert found.verdict == verdict and message in found.message
 
 
