@@ -28,13 +28,10 @@ ANSWERS = {
         "– cuda:0 (H200): 139 GiB of 140 GiB free; torch's memory figures not checked:",
         "torch has no figures without its caching allocator",
     ),
-    "on the CPU": ("✓ cpu: 22 GiB of 24 GiB free; resident memory follows allocations",),
-    "on a CPU whose memory does not follow": (
-        "✗ cpu: resident is 255852544 B after allocate, expected at least 299892736 (and",
-        "1 more)",
-        "→ gpucheck memory --device cpu, on an idle machine",
+    "on the CPU": (
+        "– cpu: 22 GiB of 24 GiB free; torch's memory figures not checked: torch has none",
+        "on the CPU",
     ),
-    "on a CPU with another malloc": ("✓ cpu: 22 GiB of 24 GiB free; resident memory follows allocations",),
     "a full device": (
         "✗ cuda:0 failed in memory: CUDA out of memory. Tried to allocate 64.00 MiB:",
         "OutOfMemoryError",
@@ -70,8 +67,3 @@ def test_a_figure_shows_what_is_expected_where_it_differs() -> None:
     (row,) = [line for line in lines if line.startswith(" empty_cache")]
     assert row.split() == ["empty_cache", "0", "100.001", "118", "(expected", "0)", "118", "✗", "fail"]
     assert not any("expected" in line for line in shown(text.blocks(MEMORY["exact"]())))
-
-
-def test_the_reason_of_a_skipped_step_is_not_cut_at_80_columns() -> None:
-    (row,) = [line for line in shown(text.blocks(MEMORY["on the CPU"]()), 80) if line.startswith(" empty_cache")]
-    assert row.endswith("– no cache on the CPU")
