@@ -29,10 +29,11 @@ class Evidence:
 
     The rest follows from these and is derived once, for all conditions. `cards` are the NVIDIA devices that NVML or
     libcuda lists, `gpus` those on the PCI bus; `is_nvidia_here` says whether PCI, nodes, WSL's driver or a library
-    shows one. `xids` are the kernel log's errors by PCI address, the worst first, `sxids` those of NVSwitches,
-    `not_started` its reasons why a GPU did not start, `names` torch's names by PCI address. `unlisted` and `not_shown`
-    are the findings about GPUs that the driver or CUDA leaves out. `loadable` are the files that the loader takes, by
-    the library's name, `releases` what is equal for two spellings of a version of torch.
+    shows one, `is_cuda_hung` whether libcuda did not answer. `xids` are the kernel log's errors by PCI address, the
+    worst first, `sxids` those of NVSwitches, `nvlink` that of the links, `not_started` its reasons why a GPU did not
+    start, `names` torch's names by PCI address. `unlisted` and `not_shown` are the findings about GPUs that the
+    driver or CUDA leaves out. `loadable` are the files that the loader takes, by the library's name, `releases` what
+    is equal for two spellings of a version of torch.
     """
 
     facts: Facts = field(default_factory=Facts)
@@ -43,10 +44,13 @@ class Evidence:
     cards: tuple[Device, ...] = field(init=False, repr=False, compare=False)
     gpus: tuple[PciDevice, ...] = field(init=False, repr=False, compare=False)
     is_nvidia_here: bool = field(init=False, repr=False, compare=False)
+    is_cuda_hung: bool = field(init=False, repr=False, compare=False)
     xids: tuple[tuple[str | None, Said], ...] = field(init=False, repr=False, compare=False)
     sxids: tuple[Finding, ...] = field(init=False, repr=False, compare=False)
+    nvlink: Finding | None = field(init=False, repr=False, compare=False)
     not_started: Mapping[str, str] = field(init=False, repr=False, compare=False)
     names: Mapping[str | None, str] = field(init=False, repr=False, compare=False)
+    addresses_not_listed: list[str] = field(init=False, repr=False, compare=False)
     unlisted: Finding | None = field(init=False, repr=False, compare=False)
     not_shown: Finding | None = field(init=False, repr=False, compare=False)
     loadable: Mapping[str, Library] = field(init=False, repr=False, compare=False)
@@ -55,10 +59,9 @@ class Evidence:
 
     def __post_init__(self) -> None:
         facts, stack, driver, probe = self.facts, self.stack, self.driver, self.probe
-        events = kernel_driver.events(stack.log or ())
+        logged = kernel_driver.events(stack.log or (), None, driver)
         # The log counts also where NVML's reading did not take it in.
         if driver.xids is None:
-            logged = replace(driver, xids=events.xids, sxids=events.sxids, not_started=events.not_started)
             facts = replace(facts, driver=logged)
         errors = facts.xids or ()
         stories = ((one, at_rest.story(one, errors)) for one in dict.fromkeys(error.pci_address for error in errors))
@@ -69,10 +72,13 @@ class Evidence:
             "cards": cards,
             "gpus": stack.gpus,
             "is_nvidia_here": card.is_nvidia_here(self.facts) or bool(stack.jetson or stack.wsl_driver),
+            "is_cuda_hung": driver.is_hung,
             "xids": tuple(sorted(told, key=lambda pair: VERDICTS.index(pair[1].verdict), reverse=True)),
             "sxids": tuple(at_rest.switches(facts)),
-            "not_started": events.not_started,
+            "nvlink": at_rest.nvlink(facts),
+            "not_started": logged.not_started or {},
             "names": {card.address_of(one, facts): card.name_of(one) for one in cards},
+            "addresses_not_listed": card.addresses_not_listed(self.facts),
             "unlisted": card.unlisted(facts),
             "not_shown": card.not_shown(facts),
             "loadable": {one.name: one for one in reversed((*stack.path_libraries, *stack.libraries))},

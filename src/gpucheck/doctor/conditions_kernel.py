@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpucheck import units, xid
+from gpucheck.cards import at_rest
 from gpucheck.cards.card import WHY_NOT_SHOWN
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
@@ -130,7 +131,7 @@ def _logged(pattern: str) -> Callable[[Evidence], Seen | None]:
 def _fallen(evidence: Evidence) -> Seen | None:
     """The kernel's log says so, and a card is missing now: a line alone may be of before a reset."""
     found = evidence.logged(FALLEN)
-    gone = [] if evidence.unlisted is None else list(evidence.unlisted.evidence["pci_addresses"])
+    gone = [] if evidence.in_container else list(evidence.addresses_not_listed)
     lost = [card for card in evidence.cards if card.state == "lost"] or evidence.driver.nvml_code == 15
     if not found or not (gone or lost or _none_comes_up(evidence)):
         return None
@@ -367,9 +368,14 @@ def _sxid(evidence: Evidence) -> Seen | None:
     found = sorted(evidence.sxids, key=lambda one: VERDICTS.index(one.verdict), reverse=True)
     if not found:
         return None
-    told = "; ".join(f"{one.title}, {one.message}" for one in found)
-    rows = [row for one in found for row in one.evidence["sxids"]]
-    return Seen(told, {"sxids": rows}, found[0].fix or "", verdict=found[0].verdict)
+    rows = {"sxids": [row for one in found for row in one.evidence["sxids"]]}
+    message = "; ".join(f"{one.title}, {one.message}" for one in found)
+    return Seen(message, rows, found[0].fix or "", verdict=found[0].verdict)
+
+
+def _nvlink(evidence: Evidence) -> Seen | None:
+    found = evidence.nvlink
+    return None if found is None else Seen(found.message, found.evidence, found.fix or "", verdict=found.verdict)
 
 
 def _unreadable(evidence: Evidence) -> Seen | None:
@@ -402,6 +408,17 @@ LOG: tuple[Condition, ...] = (
         fix="sudo dmesg -T | grep -i sxid",
         judge=_sxid,
         source=xid.SXID_SOURCE,
+    ),
+    Condition(
+        id=at_rest.NVLINK,
+        title="NVLink setup failed",
+        meaning="The driver could not find out which NVLinks of the GPUs are connected. Copies between GPUs fall back "
+        "to PCI Express or hang, and so may nvidia-smi.",
+        settle="`nvidia-smi nvlink --status` lists the links; it is past if the driver was reloaded since",
+        fix=at_rest.REBOOT,
+        judge=_nvlink,
+        patterns=(r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ff]ailed",),
+        source="NVIDIA/open-gpu-kernel-modules: kernel_nvlink_gh100.c; leptonai/gpud pull request 1271",
     ),
     Condition(
         id="log.unreadable",

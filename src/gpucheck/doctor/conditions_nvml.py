@@ -333,7 +333,7 @@ def _after_start(driver: Driver) -> str:
 
 def _hung_cuinit(evidence: Evidence) -> Seen | None:
     driver = evidence.driver
-    if not driver.is_hung:
+    if not evidence.is_cuda_hung:
         return None
     told = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error}
     if evidence.probe.not_awaited is not None:
