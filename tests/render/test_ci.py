@@ -40,7 +40,7 @@ def made(
         elapsed_s=3.2,
         complete=complete,
         strict=strict,
-        **({} if code is None else {"code": code}),
+        code=code,
     )
 
 
