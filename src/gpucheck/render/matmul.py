@@ -60,7 +60,7 @@ def _answer(
         burst, lasts = (best.method.details[part]["flop_per_s"] for part in ("burst", "sustained"))
         text = f"{best.case['dtype']} sustains {_of_peak(best, lasts, peaks)}, {units.percent(lasts / burst)} of burst"
         return [measured.Answer(device, text)]
-    fastest = judging.fastest_products(rows)
+    fastest = judge.fastest_products(rows)
     if fastest:
         best = max(fastest.values(), key=judging.rate)
         text = f"{best.case['dtype']} reaches {_of_peak(best, judging.rate(best), peaks)}"

@@ -58,7 +58,7 @@ def _answer(
     report: Report, device: DeviceRef, rows: Sequence[Measurement], result: TransferResult
 ) -> list[measured.Answer]:
     """The share of the link that pinned copies reach, in the slower direction; else the rate of the largest copy."""
-    link = [*judging.fastest_links(rows).values()]
+    link = [*judge.fastest_links(rows).values()]
     rated = [row for row in rows if row.rate is not None]
     if link:
         slowest = min(link, key=judging.rate)
@@ -148,7 +148,7 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
                 narrow[way] = (Column(f"{SHORT_WAYS[way]}\n{memory}, GB/s"), rates)
         columns.append((Column("\ntime", keep=6), list(map(measured.time_text, fastest))))
     rows_of = [[row for row in measurements if row.case["size_bytes"] == size] for size in sizes]
-    told_of = [measured.note_cell([flag for row in rows for flag in measured.doubts_of(row.flags)]) for rows in rows_of]
+    told_of = [measured.note_cell([flag for row in rows for flag in judging.doubts_of(row.flags)]) for rows in rows_of]
     if any(cell.text for cell in told_of):
         columns.append((Column("notes", "left", keep=7, wraps=True, cropped=14), told_of))
     return replace(by_column(columns), narrow=by_column([*narrow.values()]))

@@ -544,7 +544,7 @@ OF_A_SCAN = 1 / 21.5
 LEAST_S = 1.0
 # Of the search's time: first looks, second looks at the best of them, third looks; the rest is the final's.
 FIRST, SECOND, THIRD = 0.6, 0.14, 0.08
-MOST_SECOND, MOST_THIRD, FEWEST_AGAIN = 96, 16, 6
+MOST_SECOND, MOST_THIRD = 96, 16
 # Windows of first looks: an event resolves 0.5 µs, and a clock's wobble is as large in ten milliseconds as in two.
 SHORTEST_S, LONGEST_S = 1e-3, 10e-3
 # The same shape again and again shows how the clock moves. One of this many tries costs 6 %.
@@ -793,15 +793,11 @@ class Search:
         shapes, left_s = [], time_s
         for shape in self._ranked(self._scores)[:most]:
             left_s -= SHORTEST_S + 2 * operations(shape) / self._rate(shape)
-            if left_s < 0:
-                break
-            shapes.append(shape)
-        if len(shapes) >= FEWEST_AGAIN:
+            if left_s >= 0:
+                shapes.append(shape)
+        if shapes:
             window_s = self._window_s(shapes, time_s / len(shapes))
-            yield from self._looks(shapes[:FEWEST_AGAIN], window_s, math.inf, again=True)
-            # What the windows took beyond what was asked is taken from the last of them.
-            until_s = self.spent_s + time_s * (1 - FEWEST_AGAIN / len(shapes))
-            yield from self._looks(shapes[FEWEST_AGAIN:], window_s, until_s, again=True)
+            yield from self._looks(shapes, window_s, math.inf, again=True)
 
     def _final(self) -> Steps:
         """Measure the best in turns, so that the clock does to all of them what it does to one."""

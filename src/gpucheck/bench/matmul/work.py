@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import torch
 
 from gpucheck import stats, units
-from gpucheck.bench import devices, judging
+from gpucheck.bench import devices
 from gpucheck.bench.buffers import why_full
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.dtypes import Dtype
 from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, product
-from gpucheck.bench.matmul.judge import TOO_FAST, burst_and_sustained
+from gpucheck.bench.matmul.judge import TOO_FAST, burst_and_sustained, fastest_products
 from gpucheck.bench.matmul.product import (
     MOST_MULTIPLE,
     Ask,
@@ -657,7 +657,7 @@ class _Rows:
             yield from self._each(todo, until, watch)
 
     def _sustain(self, there: Sequence[Case], seconds: float, watch: Watch) -> Iterator[Measurement]:
-        fastest = judging.fastest_products(self.measured)
+        fastest = fastest_products(self.measured)
         for dtype, any_shape in {case.dtype: case for case in there}.items():
             if dtype not in fastest:
                 self.emit(Notice(f"{dtype}: no product to sustain", "warning"))
