@@ -72,8 +72,8 @@ def calls(device: Engines, streams: int = 2, products: dict[int, float] = PRODUC
 
 def seen(device: Engines, streams: int = 2, budget_s: float = 1.0) -> OverlapResult:
     """What the measuring code, unmodified, says of a device."""
-    both = calls(device, streams)
-    groups = work.in_turn(*both, work.balanced(*both))
+    copies_of, products_of = calls(device, streams)
+    groups = work.in_turn(copies_of, products_of, work.balanced(copies_of, products_of))
     timed = rounds.take(groups, device.host_s + budget_s)
     (found,) = judge.answer([replace(row(what, (1.0,)), runs=(one.run,)) for what, one in timed.items()])
     return found
