@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import gpucheck
+from gpucheck import messages
 from gpucheck.bench import ids as bench
 from gpucheck.config import THRESHOLDS
+from gpucheck.explain import command
 from gpucheck.explain.command import PAGES
 from gpucheck.fleet import ids as fleet
 from gpucheck.program import judge as program
@@ -84,3 +86,7 @@ def test_every_threshold_has_its_page() -> None:
 def test_a_page_is_whole() -> None:
     for name, page in PAGES.items():
         assert page.id == name and page.title and page.meaning.endswith("."), name
+
+
+def test_every_cause_of_a_devices_error_has_its_page() -> None:
+    assert [name for name in messages.BY_ID if name not in command.entries()] == []
