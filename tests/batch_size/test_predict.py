@@ -246,7 +246,7 @@ def steered(
     guide.foresight = foresee(bisection.points, GIB, "cpu", 0.0)
     guide.finish(GIB)
     noise = DEVICE_PEAK_NOISE if kept is None else PEAK_NOISE
-    search = Search(cap=cap, budget_bytes=GIB, reserve=1, start=guide.foresight.first_size, noise=noise)
+    search = Search(cap=cap, budget_bytes=GIB, start=guide.foresight.first_size, noise=noise)
     results: list[TrialResult] = []
     while (attempt := search.next()) is not None:
         attempt = guide.steer(attempt, search, results)
@@ -262,7 +262,7 @@ def steered(
         )
         results.append(replace(result, kept_bytes=kept))
         search.static_bytes = int(real(0))
-        search.trials.append(tried(attempt.size, outcome, peak, compute_peak_bytes=peak, purpose=attempt.purpose))
+        search.trials.append(results[-1])
     return search, guide, [r.batch_size for r in results]
 
 
@@ -441,14 +441,3 @@ def test_a_child_that_is_too_slow_is_not_waited_for(scenario: Scenario) -> None:
     with pytest.raises(Distrusted, match=r"^fake tensors took longer than 300 µs$"):
         predictor.result(GIB)
     predictor.close()
-
-
-def test_the_size_above_a_cliff_that_tensors_foretell_is_tried_once() -> None:
-    known = points((500, 286), (2000, 342), (2025, 544), (4096, 636))
-    guide = Guide()
-    guide.foresight = Foresight(known, 2000, 2000, "cuda", 0.0, Calibration(500, 1.0))
-    guide._jumped = True
-    search = Search(budget_bytes=400, noise=DEVICE_PEAK_NOISE)
-    search.trials += [tried(500, "fits", 286), tried(1990, "fits", 342)]
-    assert guide.steer(Attempt(2800), search, []) == Attempt(1990 + search.step(1990))
-    assert guide.steer(Attempt(2800), search, []) == Attempt(2800)

@@ -30,7 +30,6 @@ from gpucheck.report.results.find_batch_size import (
     SearchMethod,
     SizeSpeed,
     SpeedChange,
-    TrialEntry,
 )
 from gpucheck.units import capacity
 
@@ -404,7 +403,7 @@ def _answer(history: History) -> list[Finding]:
     return said
 
 
-def _why(history: History, best: TrialEntry) -> str:
+def _why(history: History, best: TrialResult) -> str:
     """Return what closed the search."""
     search, axis, limited_by = history.search, history.axis, history.limited_by or ""
     failing = search.first_failing
@@ -422,7 +421,7 @@ def _why(history: History, best: TrialEntry) -> str:
     return failed
 
 
-def _at_least(history: History, best: TrialEntry) -> Finding:
+def _at_least(history: History, best: TrialResult) -> Finding:
     """A size that fits, where it is not known how much more does."""
     axis, predicted, confirmed = history.axis, history.predicted, history.search.confirmed
     limited_by, failing = history.limited_by, history.search.first_failing
@@ -512,7 +511,7 @@ def _of_the_last_run(history: History) -> Iterator[Finding]:
             "batch_size.growth",
             "inconclusive",
             f"memory grew in all {len(final.increments)} steps seen, by {capacity(each)} each",
-            f"{'a leak' if final.leaks else 'a cache that fills, or a leak'}; about {left} more steps of {size} fit",
+            f"a cache that fills, or a leak; about {left} more steps of {size} fit",
             {**evidence, "growth_bytes": each, "steps_left": left, "steps": len(final.levels_bytes)},
             fix="look for tensors that are kept from step to step: losses in a list without .item() or .detach()",
         )

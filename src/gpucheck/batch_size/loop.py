@@ -52,7 +52,6 @@ from gpucheck.report.events import Answered, Emit, Failed, Judged, Measured, Not
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.measurement import DeviceRef
-from gpucheck.report.results.find_batch_size import TrialEntry
 from gpucheck.units import capacity
 
 # Trials beyond the bound, each time that there is time for them.
@@ -583,7 +582,7 @@ class Schedule:
         """Return whether there is time for a trial; as long as nothing passed, the smallest size always has."""
         return self.left > 0 or (self.search.best is None and attempt.size <= self.search.lowest)
 
-    def _above(self, attempt: Attempt, best: TrialEntry) -> Attempt | None:
+    def _above(self, attempt: Attempt, best: TrialResult) -> Attempt | None:
         """The same for a size above the best; where there is no time, the best once more, if it was not confirmed."""
         trial, again = Need(1, self.steps, 1 if self.runner.needs_start else 0), Need(1, self.steps_confirmed, 1)
         if attempt.purpose == "confirm":

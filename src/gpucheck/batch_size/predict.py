@@ -445,7 +445,7 @@ class Guide:
     def __init__(self) -> None:
         self.foresight = Foresight()
         self._predictor: Predictor | None = None
-        self._jumped = self._climbed = False
+        self._jumped = False
         self._axis: str | None = None
 
     def begin(
@@ -483,8 +483,6 @@ class Guide:
         """The attempt, or once, after the first trial, the size at which the calibrated prediction meets the budget."""
         first = next((r for r in results if r.outcome not in SILENT), None)
         points = self.foresight.points
-        if self._jumped and points and attempt.purpose == "search" and not self._climbed:
-            return self._at_cliff(attempt, search)
         if self._jumped or not points or first is None or attempt.purpose != "search":
             return attempt
         self._jumped = True
@@ -500,23 +498,9 @@ class Guide:
         self.foresight = replace(self.foresight, calibration=calibration)
         self.foresight = replace(self.foresight, max_batch_size=self.foresight.within(budget))
         size = self._aim(search, budget, rough=first.kept_bytes is None)
-        # Trials of an earlier run may know more than the prediction does.
         best, failing = search.best, search.first_failing
         inside = best is not None and size > best.batch_size and (failing is None or size < failing.batch_size)
         return Attempt(size) if inside else attempt
-
-    def _at_cliff(self, attempt: Attempt, search: Search) -> Attempt:
-        """The attempt, or once the size right above the best where tensors alone are predicted to exceed the budget."""
-        best, budget = search.best, search.budget_bytes
-        if best is None or budget is None or not search.seek_failure or self.foresight.calibration is None:
-            return attempt
-        above = best.batch_size + search.step(best.batch_size)
-        predicted = at(self.foresight.points, above)
-        is_cliff = predicted is not None and predicted.peak_bytes is not None and predicted.peak_bytes > budget
-        if not is_cliff or above >= attempt.size or not search.may_try(above):
-            return attempt
-        self._climbed = True
-        return Attempt(above)
 
     def _aim(self, search: Search, budget: int, *, rough: bool) -> int:
         """The size to jump to; 0 for none. Where sizes are few, one step nearer to the budget than otherwise."""
