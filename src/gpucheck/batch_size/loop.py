@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from gpucheck import messages
 from gpucheck.batch_size import answer
-from gpucheck.batch_size.history import (
+from gpucheck.batch_size.answer import (
     OPEN,
     Ended,
     Extended,
