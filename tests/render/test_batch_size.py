@@ -8,8 +8,8 @@ import pytest
 
 from gpucheck.batch_size.answer import accumulate
 from gpucheck.render import batch_size
-from gpucheck.render.batch_size import accumulation_lines, curves, use_lines
-from gpucheck.render.blocks import Block, Drawing, Line, Page, Table
+from gpucheck.render.batch_size import accumulation_lines, series_of, use_lines
+from gpucheck.render.blocks import Block, Line, Page, Table
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -248,58 +248,23 @@ def test_what_limits_it_and_how_sure_it_is() -> None:
     assert below(failed) == []
 
 
-def drawn(**parts: Any) -> list[Block]:
-    return curves(document(**parts))
+def trial(size: int, peak: float, outcome: str = "fits") -> dict[str, Any]:
+    return {"batch_size": size, "peak_bytes": int(peak * GIB), "purpose": "search", "outcome": outcome}
 
 
-def speed(size: int, rate: float) -> dict[str, Any]:
-    return {"batch_size": size, "samples_per_s": rate, "spread": None, "steps": 1}
-
-
-def trial(size: int, peak: float, purpose: str = "search") -> dict[str, Any]:
-    return {"batch_size": size, "peak_bytes": int(peak * GIB), "purpose": purpose, "outcome": "fits"}
-
-
-def test_along_an_axis_the_curves_are_over_lengths() -> None:
-    trials = [trial(length, length) for length in (1, 2, 4)]
-    speeds = [speed(length, 10.0 * length) for length in (1, 2, 4)]
-    axis = {"name": "seq", "batch_size": 8}
-    blocks = drawn(trials=trials, speeds=speeds, budget_bytes=10 * GIB, axis=axis)
-    text = "\n".join(str(block) for block in blocks)
-    assert "seq/s" in text and "batch size" not in text and "samples/s" not in text
-
-
-def test_memory_and_speed_as_curves() -> None:
-    speeds = [speed(size, rate) for size, rate in ((1, 20.0), (10, 90.0), (100, 100.0))]
-    trials = [
-        trial(1, 1),
-        trial(10, 2),
-        trial(100, 9.5),
-        trial(100, 9, "recommended"),
-        {**trial(200, 1), "outcome": "timeout"},
+def test_the_series_of_the_page_are_the_peaks_the_budget_and_what_was_predicted() -> None:
+    points = [{"batch_size": size, "peak_bytes": peak * GIB} for size, peak in ((1, 1), (30, 4), (4096, 400))]
+    predicted = {"max_batch_size": 100, "calibration": None, "device": "cpu", "reason": None, "points": points}
+    speeds = [{"batch_size": 10, "samples_per_s": 90.0, "spread": None, "steps": 1}]
+    trials = [trial(1, 1), trial(100, 9.5), trial(200, 1, "timeout")]
+    told = document(trials=trials, speeds=speeds, budget_bytes=10 * GIB, prediction=predicted)
+    (memory, name), rates = series_of(told)
+    assert (name, rates.points) == ("memory, GiB", ((10, 90.0),))
+    assert [(series.name, series.points) for series in memory] == [
+        ("peak", ((1, 1.0), (100, 9.5))),
+        ("budget", ((1, 10.0), (100, 10.0))),
+        ("predicted", ((1, 1.0), (30, 4.0))),
     ]
-    memory, gap, rate, last = drawn(trials=trials, speeds=speeds, budget_bytes=10 * GIB)
-    assert gap == last == Line()
-    assert isinstance(memory, Drawing) and isinstance(rate, Drawing)
-    assert memory.lines[0] == "memory, GiB   ● peak   ○ budget   * several"
-    assert memory.lines[1].startswith(" 10┤○")
-    assert memory.lines[-2].split() == ["1", "10", "100"]
-    assert rate.lines[0].startswith("samples/s")
-
-
-def test_a_prediction_makes_a_curve_of_two_trials() -> None:
-    points = [{"batch_size": size, "peak_bytes": peak * GIB} for size, peak in ((1, 1), (30, 4), (100, 9), (4096, 400))]
-    told = {"trials": [trial(25, 3), trial(100, 9)], "budget_bytes": 10 * GIB}
-    by_tensors = {"max_batch_size": 100, "calibration": None, "device": "cpu", "reason": None}
-    memory, _ = drawn(**told, prediction={**by_tensors, "points": points})
-    assert isinstance(memory, Drawing)
-    assert memory.lines[0] == "memory, GiB   ● peak   ○ budget   ◆ predicted   * several"
-    assert memory.lines[-2].split() == ["1", "25", "100"]
-    assert drawn(**told, prediction=by_tensors) == drawn(**told, prediction=None) == []
-
-
-def test_two_sizes_are_no_curve() -> None:
-    assert drawn(trials=[trial(1, 1), trial(2, 2)], speeds=[speed(1, 1.0)], budget_bytes=GIB) == []
 
 
 def test_a_cap_is_no_answer_in_the_first_line() -> None:

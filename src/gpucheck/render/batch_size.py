@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpucheck import units
 from gpucheck.render.blocks import (
@@ -20,7 +20,7 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
-from gpucheck.render.curve import Series, curve
+from gpucheck.render.curve import Series
 from gpucheck.render.devices import short_name
 from gpucheck.report.finding import Verdict
 from gpucheck.report.report import Report
@@ -67,9 +67,6 @@ _ENDED = {
 }
 # A screen of 24 lines has room for so many trials beside the rest; the last ones surround the answer.
 _MOST_TRIALS = 12
-# With fewer sizes than this a table says as much as a curve.
-FEWEST_SIZES = 3
-CURVE_HEIGHT = 10
 # What ended otherwise was cut off below its peak.
 _WHOLE = ("fits", "over-budget")
 
@@ -132,13 +129,13 @@ def _doubts(found: FoundBatchSize) -> list[Line]:
 
 
 def _details(found: FoundBatchSize) -> list[Block]:
-    """Return what needs no action: every trial, how the answer is known, and curves."""
+    """Return what needs no action: every trial, and how the answer is known."""
     laid_out: list[Block] = []
     if len(found.trials) > _MOST_TRIALS:
         laid_out += [*_trials_of(found, found.trials), Line()]
     if found.largest is not None:
         laid_out += [*(Line(text) for text in _peak_lines(found)), Line()]
-    return laid_out + curves(found)
+    return laid_out
 
 
 def _subject(found: FoundBatchSize) -> str:
@@ -470,15 +467,7 @@ def _whole(size: int | None) -> str:
     return UNKNOWN if size is None else str(size)
 
 
-# --- Curves -----------------------------------------------------------------------------------------------------------
-
-
-def curves(found: FoundBatchSize) -> list[Block]:
-    """The peak of each size under the budget, and the samples per second; what has too few points is left out."""
-    (memory, name), speeds = series_of(found)
-    axis = found.axis_name
-    size, rate = (axis, f"{axis}/s") if axis else ("batch size", "samples/s")
-    return [*_drawn(memory, size, name), *_drawn([speeds], size, rate)]
+# --- Curves of the HTML page -------------------------------------------------------------------------------------------
 
 
 def series_of(found: FoundBatchSize) -> tuple[tuple[list[Series], str], Series]:
@@ -512,14 +501,6 @@ def _peaks(trials: Sequence[TrialEntry]) -> dict[int, float]:
 
 def _series(name: str, points: Mapping[int, float], scale: float = 1.0) -> Series:
     return Series(name, tuple((size, value / scale) for size, value in sorted(points.items())))
-
-
-def _drawn(series: list[Series], size: str, name: str) -> list[Block]:
-    if len({x for one in series for x, _ in one.points}) < FEWEST_SIZES:
-        return []
-    whole: Callable[[float], str] = "{:.0f}".format
-    drawn = curve(series, x_name=size, y_name=name, x_text=whole, height=CURVE_HEIGHT)
-    return [] if drawn is None else [drawn, Line()]
 
 
 # --- A device that is not here ----------------------------------------------------------------------------------------
