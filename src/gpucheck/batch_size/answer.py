@@ -439,7 +439,7 @@ def meets(result: TrialResult, aim: float) -> bool:
 
 def against(found: Sequence[SizeSpeed], size: int, largest: int) -> SpeedChange | None:
     """Return how the speed of `size` compares with that of the largest, from runs under the same settings."""
-    by_size = {one.batch_size: one for one in found}
+    by_size = {speed.batch_size: speed for speed in found}
     if size == largest:
         return "same"
     return compared(by_size[size], by_size[largest]) if {size, largest} <= by_size.keys() else None
@@ -468,12 +468,12 @@ def speeds(results: Iterable[TrialResult]) -> tuple[SizeSpeed, ...]:
 
 def noise(found: Iterable[SizeSpeed]) -> float | None:
     """The typical spread of a size's steps; None where no size was timed twice."""
-    known = [one.spread for one in found if one.spread is not None]
+    known = [speed.spread for speed in found if speed.spread is not None]
     return statistics.median(known) if known else None
 
 
 def knee(found: Sequence[SizeSpeed]) -> Knee:
-    """The knee, told only where the differences that decide it are larger than the noise."""
+    """The knee, if the differences that decide it are larger than the noise."""
     if len(found) < 2:
         return Knee(None, reason="fewer than two sizes were timed")
     spread = noise(found)
@@ -481,18 +481,18 @@ def knee(found: Sequence[SizeSpeed]) -> Knee:
         return Knee(None, reason="no size was timed twice: noise unknown")
     if spread > NEARLY:
         return Knee(None, noise=spread, reason="steps of one size differ by more than 5 %")
-    enough = max(one.samples_per_s for one in found) * (1 - NEARLY)
-    best = next(one for one in found if one.samples_per_s >= enough)
-    slower = [one for one in found if one.batch_size < best.batch_size]
-    if any(one.samples_per_s * (1 + spread) >= enough for one in slower):
+    enough = max(speed.samples_per_s for speed in found) * (1 - NEARLY)
+    best = next(speed for speed in found if speed.samples_per_s >= enough)
+    slower = [speed for speed in found if speed.batch_size < best.batch_size]
+    if any(speed.samples_per_s * (1 + spread) >= enough for speed in slower):
         return Knee(None, noise=spread, reason="a smaller size is slower only by the noise")
     return Knee(best.batch_size, best.samples_per_s, spread)
 
 
-def compared(one: SizeSpeed, other: SizeSpeed) -> SpeedChange | None:
-    """Return how `one` compares with `other`: same (within 5 %), slower or faster; None where the noise hides it."""
-    spread = noise((one, other))
-    ratio = one.samples_per_s / other.samples_per_s
+def compared(speed: SizeSpeed, other: SizeSpeed) -> SpeedChange | None:
+    """Return how `speed` compares with `other`: same (within 5 %), slower or faster; None where the noise hides it."""
+    spread = noise((speed, other))
+    ratio = speed.samples_per_s / other.samples_per_s
     if spread is None or spread > NEARLY:
         return None
     apart = abs(ratio - 1)
@@ -606,8 +606,8 @@ def result_of(history: History) -> FoundBatchSize:
     partial = [check for check in history.checks if check.purpose == "partial batch"]
     measured = speeds([*results, *partial, *history.recommended_trials])
     # Where no size is recommended, the largest is what there is, but not one of which it is not known.
-    wanted, told = history.plan.options.effective_batch, history.recommended
-    in_use = (told.result if told else None) or (final if history.is_closed else None)
+    wanted, recommended = history.plan.options.effective_batch, history.recommended
+    in_use = (recommended.result if recommended else None) or (final if history.is_closed else None)
     plan, setup, budget, opened = history.plan, history.setup, history.budget, history.opened
     trials = [*results, *history.recommended_trials]
     return FoundBatchSize(
@@ -675,14 +675,22 @@ def _method(history: History) -> SearchMethod:
 
 def _recommended(history: History) -> RecommendedSize:
     """`headroom_wanted` was asked for; the headroom is what the measured peak leaves."""
-    wanted, told = history.plan.options.headroom, history.recommended
-    result = told.result if told else None
-    if told is None or result is None:
-        reason = told.reason if told else "it was not run" if history.search.confirmed else "no size was confirmed"
+    wanted, recommended = history.plan.options.headroom, history.recommended
+    result = recommended.result if recommended else None
+    if recommended is None or result is None:
+        reason = (
+            recommended.reason
+            if recommended
+            else "it was not run"
+            if history.search.confirmed
+            else "no size was confirmed"
+        )
         return RecommendedSize(None, None, wanted, reason=reason)
     peak = result.peak_bytes
     headroom = None if peak is None else 1 - peak / history.budget.bytes
-    return RecommendedSize(result.batch_size, headroom, wanted, peak, result.samples_per_s, told.speed, told.reason)
+    return RecommendedSize(
+        result.batch_size, headroom, wanted, peak, result.samples_per_s, recommended.speed, recommended.reason
+    )
 
 
 def measurement(history: History, started: str) -> Measurement | None:

@@ -1,4 +1,4 @@
-"""A trial: what its child is told, what came out of it, and what its end means.
+"""A trial: the settings of its child, its result, and what its end means.
 
 Ends are judged by names and texts, never by an exception: one table of messages, one function. Memory is recognised by
 class and by message, along the chain of causes; what could be memory or something else is `suspected` and counts only
@@ -130,10 +130,10 @@ MEMORY: frozenset[Outcome] = frozenset(("out-of-memory", "host-out-of-memory"))
 NEEDS_SMALLER_PASS: frozenset[Outcome] = frozenset(("suspected", "size-limit"))
 
 
-# A confirmation takes a third step, since caches settle on some devices; later ones repeat it.
+# A confirmation takes a third step, since caches settle on some devices; later steps repeat it.
 STEPS_CONFIRMED = 3
-# So many steps show whether memory grows from step to step; a confirmation on a device takes no fewer, but where the
-# allocator's blocks stay as they are.
+# Eight steps show whether memory grows. A confirmation on a device takes no fewer, unless the allocator's blocks stay
+# the same.
 MOST_STEPS = 8
 # Memory grows if this many increments after the third step are equal. More steps than the confirmation takes would be
 # needed to tell a leak from a cache that fills.
@@ -210,7 +210,7 @@ class TrialResult(TrialEntry):
     batch_elements: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        # The first step warms up, and says something only where it is the only one.
+        # The first step warms up; its time counts only if there is no other.
         steps = self.later_s or self.steps_s
         if steps and (middle := statistics.median(steps)) > 0:
             object.__setattr__(self, "samples_per_s", self.batch_size / middle)

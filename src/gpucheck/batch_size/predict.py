@@ -310,13 +310,13 @@ class Predictor:
         self._began = time.monotonic()
         self._axis: str | None = setup.recipe.axis
         self._talk: Talk | None = None
-        told = {**to_json(setup), "known_bytes": budget_bytes, "on_host": on_host}
-        told |= {"lowest": lowest, "highest": highest}
+        request = {**to_json(setup), "known_bytes": budget_bytes, "on_host": on_host}
+        request |= {"lowest": lowest, "highest": highest}
         argv, environment = python_argv("gpucheck.batch_size.trial_fake"), {**os.environ, IN_TRIAL: "1"}
         self._lost: Lost | None = None
         try:
             self._talk = Talk(lambda: LineChild(argv, env=environment))
-            self._talk.send(told)
+            self._talk.send(request)
         except Lost as lost:  # said when it is asked
             self._lost = lost
         except BaseException:  # a signal, before anybody could close this
@@ -353,8 +353,8 @@ class Predictor:
         except Lost as lost:
             ending = lost.ending
             how = f"by {ending.signal}" if ending.signal else f"with exit status {ending.status}"
-            told = f"cannot be started ({ending.reason})" if ending.how == "unstarted" else f"ended {how}"
-            raise Distrusted(f"the fake-tensor process {told}") from None
+            ended = f"cannot be started ({ending.reason})" if ending.how == "unstarted" else f"ended {how}"
+            raise Distrusted(f"the fake-tensor process {ended}") from None
         if answer is None:
             raise Distrusted(f"fake tensors took longer than {duration(self._limit)}")
         return answer

@@ -385,7 +385,7 @@ def _prepared(setup: Setup, free_expected: int | None, say: Callable[[Json], Non
         workload = load_for(setup, accel.device, factory)
         accel.synchronize()  # what fails while it is built fails here
     except GpucheckError as error:
-        return {"ok": False, "stage": stage, "error": _told(error)}, None
+        return {"ok": False, "stage": stage, "error": _as_data(error)}, None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's factory may raise anything
         return {"ok": False, "stage": stage, **_failure(error)}, None
     ready = {
@@ -546,7 +546,7 @@ class Session:
                     layouts.append(self.accel.memory_layout() if watching else None)
                     reserved.append(gauge.reserved)
         except GpucheckError as error:
-            return {"ok": False, "stage": "step", "error": _told(error)}
+            return {"ok": False, "stage": "step", "error": _as_data(error)}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
             reached = None
             with contextlib.suppress(RuntimeError):  # a device that an error broke answers nothing
@@ -675,7 +675,7 @@ def _rises(levels: list[int]) -> bool:
 
 def _failure(error: BaseException) -> Json:
     """Return what was raised as plain data; the frames that hold the trial's tensors are let go."""
-    told = {
+    failure = {
         "chain": [asdict(link) for link in chain_of(error)],
         "traceback": "".join(traceback.format_exception(error)),
     }
@@ -683,10 +683,10 @@ def _failure(error: BaseException) -> Json:
     if not kept.saw(error):
         with contextlib.suppress(RuntimeError):  # a frame that is still running cannot be cleared
             traceback.clear_frames(error.__traceback__)
-    return told
+    return failure
 
 
-def _told(error: GpucheckError) -> Any:
+def _as_data(error: GpucheckError) -> Any:
     """An error of ours as plain data, with the traceback of the user's code where there is one."""
     own = error.trace if isinstance(error, TargetError) else ""
     return child_stdio.raised(error, own or traceback.format_exc())["raised"]

@@ -90,16 +90,16 @@ def main() -> int:
     budget, lowest = _budget(setup, request["known_bytes"], fake.device), min(first["size"], highest)
     points: list[Point] = []
     while len(points) < MOST_SIZES and (size := next_size(points, budget, lowest, highest)) is not None:
-        told = first
+        answer = first
         if size != first["size"]:
             try:
-                told = _run(fake, size)
+                answer = _run(fake, size)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything here
-                told = {"ok": False, "size": size, "why": _said(error)}
-        channel.send(told)
-        if not told["ok"] and not points:
+                answer = {"ok": False, "size": size, "why": _said(error)}
+        channel.send(answer)
+        if not answer["ok"] and not points:
             return 0
-        points.append(from_json(Point, told))
+        points.append(from_json(Point, answer))
     channel.send({"ok": True, "done": True})
     return 0
 
@@ -132,7 +132,7 @@ def _prepared(setup: Setup, lowest: int | None, *, on_host: bool) -> tuple[Json,
 
 
 def _budget(setup: Setup, known_bytes: int | None, device: torch.device) -> int:
-    """Return what a trial may take: as it was told, else as the device tells it here."""
+    """Return what a trial may take: as the parent knows it, else as the device tells it here."""
     if known_bytes is not None:
         return known_bytes
     return on_device(setup.limit, *torch.cuda.mem_get_info(device), shared=setup.shared).bytes

@@ -467,7 +467,7 @@ def _whole(size: int | None) -> str:
     return UNKNOWN if size is None else str(size)
 
 
-# --- Curves of the HTML page -------------------------------------------------------------------------------------------
+# --- Curves of the HTML page ------------------------------------------------------------------------------------------
 
 
 def series_of(found: FoundBatchSize) -> tuple[tuple[list[Series], str], Series]:
