@@ -410,7 +410,8 @@ class Guide:
         """The attempt, or once, after the first trial, the size at which the calibrated prediction meets the budget."""
         first = next((r for r in results if r.outcome not in SILENT), None)
         points = self.foresight.points
-        if self._jumped or not points or first is None or attempt.purpose != "search":
+        best, failing = search.best, search.first_failing
+        if self._jumped or not points or first is None or (best is not None and attempt.size <= best.batch_size):
             return attempt
         self._jumped = True
         budget = search.budget_bytes
@@ -425,7 +426,6 @@ class Guide:
         self.foresight = replace(self.foresight, calibration=calibration)
         self.foresight = replace(self.foresight, max_batch_size=self.foresight.within(budget))
         size = self._aim(search, budget, rough=first.kept_bytes is None)
-        best, failing = search.best, search.first_failing
         inside = best is not None and size > best.batch_size and (failing is None or size < failing.batch_size)
         return Attempt(size) if inside else attempt
 
