@@ -65,7 +65,8 @@ def test_the_size_that_must_not_fit(oracle: ModuleType, size: int, more: int) ->
 
 def test_a_run_in_one_line(oracle: ModuleType) -> None:
     assert made(oracle).line == (
-        "holds  mlp          1GiB; 100 takes 1000 MiB, 106 1060 MiB; 3 trials (2 search, 1 confirm, 1 recommended), 0 out of memory; limited by memory, fake tensors, 12 s"
+        "holds  mlp          1GiB; 100 takes 1000 MiB, 106 1060 MiB; 3 trials (2 search, 1 confirm, 1 recommended), "
+        "0 out of memory; limited by memory, fake tensors, 12 s"
     )
     assert made(oracle, answer=None, beyond=None, trials=()).line == (
         "MISS   mlp          1GiB; no answer; 0 trials (), 0 out of memory; limited by memory, fake tensors, 12 s"

@@ -8,7 +8,7 @@ import pytest
 
 from gpucheck.batch_size.answer import accumulate
 from gpucheck.render import batch_size
-from gpucheck.render.batch_size import accumulation_lines, series_of, use_lines
+from gpucheck.render.batch_size import accumulation_lines, prediction_line, use_lines
 from gpucheck.render.blocks import Block, Line, Page, Table
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
@@ -148,6 +148,10 @@ def test_what_ended_a_search_without_an_answer_is_the_answer() -> None:
     assert told.cause is wrong
 
 
+def trial(size: int, peak: float, purpose: str = "search") -> dict[str, Any]:
+    return {"batch_size": size, "peak_bytes": int(peak * GIB), "purpose": purpose, "outcome": "fits"}
+
+
 def test_of_many_trials_the_last_ones_are_shown() -> None:
     trials = [trial(size, 1.0) for size in range(1, 31)]
     told = page(document(max_batch_size=30, trials=trials))
@@ -248,25 +252,6 @@ def test_what_limits_it_and_how_sure_it_is() -> None:
     assert below(failed) == []
 
 
-def trial(size: int, peak: float, outcome: str = "fits") -> dict[str, Any]:
-    return {"batch_size": size, "peak_bytes": int(peak * GIB), "purpose": "search", "outcome": outcome}
-
-
-def test_the_series_of_the_page_are_the_peaks_the_budget_and_what_was_predicted() -> None:
-    points = [{"batch_size": size, "peak_bytes": peak * GIB} for size, peak in ((1, 1), (30, 4), (4096, 400))]
-    predicted = {"max_batch_size": 100, "calibration": None, "device": "cpu", "reason": None, "points": points}
-    speeds = [{"batch_size": 10, "samples_per_s": 90.0, "spread": None, "steps": 1}]
-    trials = [trial(1, 1), trial(100, 9.5), trial(200, 1, "timeout")]
-    told = document(trials=trials, speeds=speeds, budget_bytes=10 * GIB, prediction=predicted)
-    (memory, name), rates = series_of(told)
-    assert (name, rates.points) == ("memory, GiB", ((10, 90.0),))
-    assert [(series.name, series.points) for series in memory] == [
-        ("peak", ((1, 1.0), (100, 9.5))),
-        ("budget", ((1, 10.0), (100, 10.0))),
-        ("predicted", ((1, 1.0), (30, 4.0))),
-    ]
-
-
 def test_a_cap_is_no_answer_in_the_first_line() -> None:
     def said(factor: str, **parts: Any) -> str:
         told = {"at_least": 8, "recommended": None, "limiting_factor": factor, **parts}
@@ -279,3 +264,46 @@ def test_a_cap_is_no_answer_in_the_first_line() -> None:
     recommended = {"batch_size": 8, "headroom": 0.9, "speed": "same", "reason": None}
     capped = said("max-batch-size", recommended=recommended)
     assert capped == "at least 8 (stopped at --max-batch-size)   recommended: 8 (90 % headroom, same speed)"
+
+
+CALIBRATION = {"size": 158, "factor": 1.018, "constant_bytes": 0}
+PREDICTION = {
+    "max_batch_size": 634,
+    "uncalibrated_max_batch_size": 650,
+    "calibration": CALIBRATION,
+    "device": "cpu",
+    "reason": None,
+}
+NOTHING = {"max_batch_size": None, "calibration": None}
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({}, "predicted from fake tensors: 634, calibrated at 158: ×1.02"),
+        (
+            {"calibration": {**CALIBRATION, "constant_bytes": 512 * MIB}},
+            "predicted from fake tensors: 634, calibrated at 158: ×1.02 plus 512 MiB",
+        ),
+        ({"calibration": None}, "predicted from fake tensors: 634, not calibrated"),
+        (
+            {"calibration": None, "reason": "a batch of 158 took 1.93 times the prediction"},
+            "predicted from fake tensors: 634; not used: a batch of 158 took 1.93 times the prediction",
+        ),
+        (
+            {**NOTHING, "device": None, "reason": "at most 9 sizes are searched"},
+            "no prediction: at most 9 sizes are searched",
+        ),
+        (
+            {**NOTHING, "reason": None},
+            "predicted from fake tensors: not even the smallest batch fits, not calibrated",
+        ),
+        ({**NOTHING, "device": None}, ""),
+    ],
+)
+def test_what_was_predicted_in_a_line(parts: dict[str, Any], said: str) -> None:
+    assert prediction_line(document(prediction={**PREDICTION, **parts})) == said
+
+
+def test_documents_from_before_predicted_nothing() -> None:
+    assert prediction_line(document()) == prediction_line(document(prediction=None)) == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from gpucheck import units
 from gpucheck.render.blocks import (
@@ -20,7 +20,6 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
-from gpucheck.render.curve import Series
 from gpucheck.render.devices import short_name
 from gpucheck.report.finding import Verdict
 from gpucheck.report.report import Report
@@ -67,8 +66,6 @@ _ENDED = {
 }
 # A screen of 24 lines has room for so many trials beside the rest; the last ones surround the answer.
 _MOST_TRIALS = 12
-# What ended otherwise was cut off below its peak.
-_WHOLE = ("fits", "over-budget")
 
 
 def page(report: Report) -> Page:
@@ -465,42 +462,6 @@ def _devices(several: FoundBatchSizes) -> list[Block]:
 
 def _whole(size: int | None) -> str:
     return UNKNOWN if size is None else str(size)
-
-
-# --- Curves of the HTML page ------------------------------------------------------------------------------------------
-
-
-def series_of(found: FoundBatchSize) -> tuple[tuple[list[Series], str], Series]:
-    """The peak of each size with the budget above it, and their unit; and the samples per second.
-
-    Beside the peaks that were measured stand those that the calibrated prediction gave.
-    """
-    peaks = _peaks(found.trials)
-    speeds = {speed.batch_size: speed.samples_per_s for speed in found.speeds}
-    budget = found.budget_bytes
-    # What is predicted above the budget would press the rest together.
-    points = found.prediction.points if found.prediction else ()
-    predicted: dict[int, float] = {p.batch_size: p.peak_bytes for p in points if p.peak_bytes <= budget}
-    sizes = peaks | predicted
-    # The budget is a line above the peaks, as long as they are.
-    ends = dict.fromkeys((min(sizes, default=0), max(sizes, default=0)), budget)
-    scale, unit = _scale(budget)
-    memory = [_series("peak", peaks, scale), _series("budget", ends, scale)]
-    memory += [_series("predicted", predicted, scale)] if predicted else []
-    return (memory, f"memory, {unit}"), _series("", speeds)
-
-
-def _peaks(trials: Sequence[TrialEntry]) -> dict[int, float]:
-    """The highest peak of each size."""
-    found: dict[int, float] = {}
-    for trial in trials:
-        if trial.outcome in _WHOLE and trial.peak_bytes is not None:
-            found[trial.batch_size] = max(found.get(trial.batch_size, 0), trial.peak_bytes)
-    return found
-
-
-def _series(name: str, points: Mapping[int, float], scale: float = 1.0) -> Series:
-    return Series(name, tuple((size, value / scale) for size, value in sorted(points.items())))
 
 
 # --- A device that is not here ----------------------------------------------------------------------------------------
