@@ -185,7 +185,7 @@ def is_true(found: SlowDevice, centres: Sequence[float], truth: Sequence[Sequenc
     """Whether what is named is low without noise, in the figure that is named."""
     figure = int(found.figure.split()[2])
     middle = statistics.median(one[figure] for one in truth)
-    return found.device != judge.WHOLE or math.exp(centres[figure] - middle) <= 1 - TRULY_LOW
+    return found.device != siblings.WHOLE or math.exp(centres[figure] - middle) <= 1 - TRULY_LOW
 
 
 def is_unsure(row: FleetNode) -> bool:
