@@ -155,8 +155,7 @@ class DeviceMismatch(Exception):
 
 # The mismatch as an error of a class of Python's, by which a program catches it and a traceback names it.
 _RAISED: dict[type[Exception], Any] = {
-    kind: type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"})
-    for kind in (RuntimeError, TypeError, BufferError, AssertionError)
+    kind: type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"}) for kind in (RuntimeError, TypeError)
 }
 
 
@@ -193,7 +192,6 @@ class World:
     `unmet` is the last request for memory that raised as out of memory: the program may go on with less.
     `count` is how many GPUs there are, None for as many as anybody asks for.
     `casts` are the weights that autocast has cast, by weight, until its region ends.
-    `home_of_classes` is where torch's default type of tensors is, which the default device does not change.
     `used_by` is the process that used a device first. `in_fork` gets the line and text of each error that is raised in
     a forked process, whose own notes nobody reads.
     """
@@ -218,7 +216,6 @@ class World:
     in_fork: Callable[[Place | None, str], None] = lambda place, text: None
     here: PerThread = field(default_factory=PerThread)
     casts: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
-    home_of_classes: str = "cpu"
 
     @contextlib.contextmanager
     def calling(self, name: str, device: torch.device | None) -> Iterator[None]:
@@ -405,9 +402,8 @@ _is_wrapper = torch_private.find("torch.utils._python_dispatch.is_traceable_wrap
 _OF_DATA = torch.ops.aten.lift_fresh.default
 # How the allocator of a CPU says that it has no memory.
 _REFUSED_BYTES = re.compile(r"you tried to allocate (\d+) bytes")
-_COPY = torch.ops.aten._to_copy.default
-# `torch.Tensor(3)`.
-_OLD_CLASS = re.compile(r"\bTensor\(")
+# `torch.Tensor(3)`, `torch.FloatTensor(3)`.
+_OLD_CLASS = re.compile(r"Tensor\(")
 
 
 def _is_by_class() -> bool:
@@ -465,8 +461,7 @@ def _check_kernel(func: Any, given: Sequence[tuple[str, bool, Tensor]]) -> None:
     if not kernel or given[0][2].layout != torch.strided:
         return
     dtype = functools.reduce(torch.promote_types, (tensor.dtype for _, _, tensor in given[:2]))
-    is_run = kernel in rules.RUN_FOR_NONE or all(tensor.numel() for _, _, tensor in given)
-    if is_run and str(dtype).removeprefix("torch.") in refused:
+    if all(tensor.numel() for _, _, tensor in given) and str(dtype).removeprefix("torch.") in refused:
         kind = torch.empty(0, dtype=dtype, device=CPU).type().rpartition(".")[2].removesuffix("Tensor")
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{kind}'")
 
@@ -517,8 +512,6 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             # What `torch.tensor` makes of data in torch's own code lies where the call that is running has its own.
             args = _numbers(func, args)
             is_data = func is _OF_DATA and self.world.here.handling > 0
-            if self.world.home_of_classes != "cpu" and func in (_OF_DATA, _COPY) and not self.world.here.calls:
-                is_data |= _is_by_class()  # which moves it to where its type has its tensors
             given = [] if is_data else list(_operands(func, args, kwargs))
             for one in args if self.world.has_values else ():
                 if isinstance(one, torch.UntypedStorage):  # which `Tensor.set_` takes of the tensor's device alone
@@ -541,7 +534,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
                 try:
                     out = func(*args, **kwargs)
                 except RuntimeError as error:
-                    self._out_of_memory(error, verdict.device, func, args, kwargs)
+                    self._out_of_memory(error, verdict.device)
                     raise
         else:
             out = func(*args, **kwargs)
@@ -554,19 +547,13 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
                     self.world.lend(COUNTED, _lent(func._schema.name, args, out, self.world.card))
         return out
 
-    def _out_of_memory(self, error: RuntimeError, device: str | None, func: Any, args: Any, kwargs: Any) -> None:
+    def _out_of_memory(self, error: RuntimeError, device: str | None) -> None:
         """Raise CUDA's error where the host refused memory for a result that the device has no room for either."""
         memory, asked = self.world.claims.memory, _REFUSED_BYTES.search(str(error))
         if asked is None or memory is None or memory.total_bytes is None or device is None or device[:4] != "cuda":
             return
         size = int(asked[1])
-        on_meta = {name: _as_meta(one) for name, one in kwargs.items() if name != "generator"}
-        on_meta |= {"device": "meta"} if "device" in kwargs else {}
-        try:  # what a CPU's kernel takes for itself is none of the device's
-            made = sum(one.nbytes for one in tensors_in(func(*_as_meta(args), **on_meta)))
-        except NotImplementedError:
-            return
-        if made >= size and memory.allocated + size > memory.total_bytes:
+        if memory.allocated + size > memory.total_bytes:
             free = memory.total_bytes - memory.allocated
             self.world.unmet = memory.unmet(size)
             raise torch.cuda.OutOfMemoryError(
@@ -607,13 +594,12 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         """Where a tensor lies that torch makes of nothing: where the call that is running has its own.
 
         Without such a call it was code in C++, whose device is not known unless it asks for none, as TorchScript's
-        `torch.ones(3)`; or a class of old that makes tensors of the default type and that the function mode does not
-        see: the line says so.
+        `torch.ones(3)`; or `torch.Tensor(3)`, which the function mode does not see: the line says so.
         """
         if self.world.here.calls:
             return _text(self.world.here.calls[-1][1])
         asks_for_none = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
-        return self.world.home_of_classes if _is_by_class() else "cpu" if asks_for_none else None
+        return "cpu" if asks_for_none or _is_by_class() else None
 
     def _note(self, out: Any, verdict: rules.Verdict, operands: Any, storages: list[Any]) -> None:
         claims = self.world.claims

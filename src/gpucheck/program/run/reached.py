@@ -52,7 +52,8 @@ def not_reached(trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int
     functions = [one for file, tree in trees.items() for one in _functions(file, tree)]
     known: dict[str, list[_Function]] = {}
     for one in functions:
-        known.setdefault(one.node.name, []).append(one)
+        if one.node.name not in one.variables:  # which may be a lambda in another branch
+            known.setdefault(one.node.name, []).append(one)
     begins = {(one.file, one.line): one.node for one in functions}
     names: dict[str, None] = {}
     for at in left:
@@ -68,8 +69,7 @@ def not_reached(trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int
 
 
 def _functions(file: str, tree: ast.Module) -> Iterator[_Function]:
-    targets = (node for one in tree.body if isinstance(one, ast.Assign) for node in one.targets)
-    variables = frozenset(node.id for one in targets for node in ast.walk(one) if isinstance(node, ast.Name))
+    variables = frozenset(_assigned(tree.body))
 
     def below(node: ast.AST, prefix: str) -> Iterator[_Function]:
         for child in ast.iter_child_nodes(node):
@@ -82,6 +82,17 @@ def _functions(file: str, tree: ast.Module) -> Iterator[_Function]:
                 yield from below(child, prefix)
 
     yield from below(tree, "")
+
+
+def _assigned(body: list[ast.stmt]) -> Iterator[str]:
+    """The names that the statements of a module give values."""
+    for statement in body:
+        if isinstance(statement, ast.Assign):
+            nodes = (node for target in statement.targets for node in ast.walk(target))
+            yield from (node.id for node in nodes if isinstance(node, ast.Name))
+        elif not isinstance(statement, _SCOPES):
+            for block in _blocks(statement):
+                yield from _assigned(block)
 
 
 def _ahead(body: list[ast.stmt], at: Left) -> list[ast.stmt]:
