@@ -24,7 +24,7 @@ from torch import nn
 from gpucheck.program import placement, rules
 from gpucheck.program.engine import DeviceMismatch, World
 from gpucheck.program.run import hooks
-from gpucheck.program.simulated_cuda import Surface, claimed
+from gpucheck.program.simulated_cuda import Surface, simulated
 from gpucheck.program.simulated_devices import Claims
 from gpucheck.work.storages import Storages
 
@@ -33,7 +33,7 @@ GPU = torch.device("cuda:0")
 
 @pytest.fixture
 def surface() -> object:
-    with claimed(World()) as made:
+    with simulated(World()) as made:
         yield made
 
 
@@ -336,7 +336,7 @@ def test_a_pickle_and_a_module_come_back_to_their_device(surface: Surface) -> No
 
 @pytest.mark.parametrize(("location", "kind"), [(None, "cuda"), ("cuda:0", "cuda"), ("cpu", "cpu")])
 def test_a_file_of_tensors_without_values(location: str | None, kind: str) -> None:
-    with claimed(World(has_values=False)):
+    with simulated(World(has_values=False)):
         file = io.BytesIO()
         torch.save({"a": torch.ones(2, device="cuda")}, file)
         file.seek(0)
@@ -345,7 +345,7 @@ def test_a_file_of_tensors_without_values(location: str | None, kind: str) -> No
 
 def test_a_number_of_the_cpu_is_taken_without_values() -> None:
     """torch's kernels without data ask that all lies in one place."""
-    with claimed(World(has_values=False)):
+    with simulated(World(has_values=False)):
         x, number = torch.ones(2, 2, device="cuda"), torch.tensor(1.0)
         assert x.masked_fill(x > 0, number).device.type == "cuda"
         assert x.index_fill(0, torch.tensor([0], device="cuda"), number).device.type == "cuda"
@@ -382,7 +382,7 @@ def test_only_the_hosts_memory_is_pinned(surface: Surface) -> None:
 )
 def test_a_fork_of_a_process_that_used_cuda_cannot_use_it(used: bool, call: Any, raised: str) -> None:
     read, write = os.pipe()
-    with claimed(World()):
+    with simulated(World()):
         x = torch.ones(2).to("cuda" if used else "cpu")
         pid = os.fork()
         if not pid:
@@ -556,7 +556,7 @@ def test_an_error_that_was_caught_keeps_no_operand(surface: Surface) -> None:
 def test_torch_is_as_before() -> None:
     before = dict(vars(torch.cuda))
     generator, setter = torch.Generator, nn.Module.__setattr__
-    with claimed(World()):
+    with simulated(World()):
         assert torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
         torch.cuda.synchronize()
         with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.device(0):

@@ -12,7 +12,7 @@ from torch import nn
 
 from gpucheck.program.engine import DeviceMismatch, World
 from gpucheck.program.rules import MIXED_DTYPES, RULES, Operand, Verdict, judge
-from gpucheck.program.simulated_cuda import claimed
+from gpucheck.program.simulated_cuda import simulated
 
 GPU, OTHER, CPU = "cuda:0", "cuda:1", "cpu"
 
@@ -240,7 +240,7 @@ LEGAL: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", LEGAL)
 def test_what_may_lie_on_the_cpu(name: str) -> None:
-    with claimed(World()):
+    with simulated(World()):
         assert LEGAL[name]().device == torch.device("cuda:0")
 
 
@@ -258,7 +258,7 @@ ON_HOST: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", ON_HOST)
 def test_what_lies_on_a_gpu_and_is_read(name: str) -> None:
-    with claimed(World()):
+    with simulated(World()):
         assert ON_HOST[name]().device == torch.device("cpu")
 
 
@@ -317,7 +317,7 @@ ILLEGAL: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", ILLEGAL)
 def test_what_cuda_refuses(name: str) -> None:
-    with claimed(World()), pytest.raises(DeviceMismatch):
+    with simulated(World()), pytest.raises(DeviceMismatch):
         ILLEGAL[name]()
 
 
@@ -347,7 +347,7 @@ EMPTY: dict[str, Callable[[Callable[..., torch.Tensor]], object]] = {
 def test_cuda_multiplies_and_pools_no_integers(kernel: str) -> None:
     """A CPU does: the dry run passed, and the program ended on the GPU."""
     call = INTEGERS[kernel]
-    with claimed(World()):
+    with simulated(World()):
         call(torch.ones(2, 2, dtype=torch.long))
         call(gpu(2, 2))
         with pytest.raises(NotImplementedError, match=f"\"{kernel}\" not implemented for 'Long'"):
@@ -357,7 +357,7 @@ def test_cuda_multiplies_and_pools_no_integers(kernel: str) -> None:
 @pytest.mark.parametrize("kernel", INTEGERS)
 def test_cuda_runs_no_kernel_for_no_integers(kernel: str) -> None:
     """Such as a batch that a filter left empty."""
-    with claimed(World()):
+    with simulated(World()):
         EMPTY[kernel](lambda *shape: gpu(*shape, dtype=torch.long))
 
 
@@ -375,7 +375,7 @@ HALVES: dict[str, tuple[torch.dtype, Callable[[torch.Tensor], object]]] = {
 @pytest.mark.parametrize("kernel", HALVES)
 def test_cuda_has_no_kernel_for_each_dtype_of_a_cpu(kernel: str) -> None:
     dtype, call = HALVES[kernel]
-    with claimed(World()):
+    with simulated(World()):
         call(torch.ones(2, 2).to(dtype))
         call(gpu(2, 2))
         torch.igamma(gpu(2).half(), gpu(2))  # which is one of float32

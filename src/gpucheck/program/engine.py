@@ -67,7 +67,7 @@ _SORTED = 56
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 
 
-def _lent(name: str, args: Sequence[Any], out: Any, card: Device) -> int:
+def _lent(name: str, args: Sequence[Any], out: Any, gpu: Device) -> int:
     """Return the bytes that torch's own kernel for CUDA takes and gives back before it ends, beside its results.
 
     As torch 2.9 and 2.11 were seen to do. What cuDNN and cuBLAS take is not among them.
@@ -76,13 +76,13 @@ def _lent(name: str, args: Sequence[Any], out: Any, card: Device) -> int:
         is_whole = isinstance(out, Tensor) and out.numel() == args[0].numel() and "loss" in name
         return 0 if is_whole else _WHOLE[name] * int(args[0].nbytes)
     if name in _REDUCE and isinstance(out, Tensor) and len(args) > _REDUCE[name] and args[_REDUCE[name]]:
-        return _lent_to_reduce(args[0], args[_REDUCE[name]], out, card)
+        return _lent_to_reduce(args[0], args[_REDUCE[name]], out, gpu)
     if name == "aten::embedding_dense_backward" and args[1].numel() > 3072:  # fewer are added one by one
         return _lent_to_embed(args[1].numel(), out)
     if name == "aten::_embedding_bag_backward":
         return _lent_to_embed(args[1].numel(), out)
     if name in ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_") and len(args) > 3 and args[3]:
-        return _SORTED * max((one.numel() for one in args[1] if one is not None), default=0)
+        return _SORTED * max((index.numel() for index in args[1] if index is not None), default=0)
     return 0
 
 
@@ -93,7 +93,7 @@ def _lent_to_embed(indices: int, out: Tensor) -> int:
     return sums + _SORTED * indices
 
 
-def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, card: Device) -> int:
+def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, gpu: Device) -> int:
     """Partial results of blocks that share the rows of a matrix, as of a bias's gradient: setReduceConfig of torch's
     Reduce.cuh. Where the innermost dimension is reduced they are few."""
     if given.is_nested or given.layout != torch.strided or not given.numel():
@@ -103,7 +103,7 @@ def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, card: Devic
     if not wide or (inner := min(wide, key=given.stride)) in {dim % given.dim() for dim in dims}:
         return 0
     rows = given.numel() // outputs
-    vector = next(one for one in (4, 2, 1) if given.shape[inner] % one == 0) if given.stride(inner) == 1 else 1
+    vector = next(count for count in (4, 2, 1) if given.shape[inner] % count == 0) if given.stride(inner) == 1 else 1
     threads = 512 // vector
     across, down = (min(threads, 1 << (size.bit_length() - 1)) for size in (outputs // vector, rows))
     width = min(across, 32)
@@ -112,7 +112,7 @@ def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, card: Devic
     if rows < min(height * 16, 256):
         return 0
     each, grid = -(-rows // height), -(-(outputs // vector) // width)
-    blocks = card.multiprocessors * (_THREADS.get(card.capability, 2048) // (width * height))
+    blocks = gpu.multiprocessors * (_THREADS.get(gpu.capability, 2048) // (width * height))
     if each < 256 or grid > blocks:
         return 0
     shares = max(min(-(-blocks // grid), -(-each // 16)), -(-each // 256))
@@ -143,12 +143,12 @@ class DeviceMismatch(Exception):
     """Raised where CUDA would raise: the program may catch it, as it would there. `text` is torch's own, if known."""
 
     def __init__(self, mismatch: Mismatch, text: str | None = None) -> None:
-        told = mismatch.entry
-        places = sorted({operand.device for operand in told.operands})
+        entry = mismatch.entry
+        places = sorted({operand.device for operand in entry.operands})
         devices = " and ".join(places)
-        wrong = ", ".join(operand.name for operand in told.operands if operand.is_wrong)
-        apart = f"{rules.APART}, but found at least two devices, {devices}! ({told.operation})"
-        alone = f"{told.operation} needs {wrong} on {told.expected}{rules.MISPLACED} {devices}"
+        wrong = ", ".join(operand.name for operand in entry.operands if operand.is_wrong)
+        apart = f"{rules.APART}, but found at least two devices, {devices}! ({entry.operation})"
+        alone = f"{entry.operation} needs {wrong} on {entry.expected}{rules.MISPLACED} {devices}"
         super().__init__(text or (apart if len(places) > 1 else alone))
         self.mismatch = mismatch
 
@@ -202,7 +202,7 @@ class World:
     last: Mismatch | None = None
     refused: dict[Site, Mismatch] = field(default_factory=dict)
     mixed: Counter[tuple[Place | None, str]] = field(default_factory=Counter)
-    card: Device = field(default_factory=Device)
+    gpu: Device = field(default_factory=Device)
     has_values: bool = True
     assumed: list[AssumedValue] = field(default_factory=list)
     asked_at: Counter[Place | None] = field(default_factory=Counter)
@@ -261,20 +261,20 @@ class World:
         if site not in self.refused:
             behind = stale(frame, expected, self.claims) if frame is not None and expected != "cpu" else None
             expected, cached = behind or (expected, None)
-            told = DeviceMismatchEntry(
+            entry = DeviceMismatchEntry(
                 operation=operation,
                 module=self._module(sys._getframe(1)),
                 place=text_of(place),
                 phase=self.phase,
                 expected=expected,
                 operands=tuple(
-                    self._operand(one, tensor, frame, expected, cached, is_wrong=one in verdict.wrong)
-                    for one, tensor in dict(operands).items()
+                    self._operand(operand, tensor, frame, expected, cached, is_wrong=operand in verdict.wrong)
+                    for operand, tensor in dict(operands).items()
                 ),
                 peer=self._peer(frame, expected) if frame is not None else None,
                 own_device=own_device(frame, expected) if frame is not None else None,
             )
-            self.refused[site] = Mismatch(site, told, len(self.assumed))
+            self.refused[site] = Mismatch(site, entry, len(self.assumed))
         self.last = self.refused[site]
         self.last.times += 1
         if self.is_forked():
@@ -387,11 +387,11 @@ class World:
     def _peer(self, frame: FrameType, expected: str) -> str | None:
         """A local variable that holds a tensor where it should be, and did before the user's line."""
         tensors = {
-            name: one
-            for name, one in frame.f_locals.items()
-            if isinstance(one, Tensor) and name.isidentifier() and is_set(frame.f_code, name, frame.f_lineno)
+            name: value
+            for name, value in frame.f_locals.items()
+            if isinstance(value, Tensor) and name.isidentifier() and is_set(frame.f_code, name, frame.f_lineno)
         }
-        return next((name for name, one in tensors.items() if str(self.claims.device(one)) == expected), None)
+        return next((name for name, value in tensors.items() if str(self.claims.device(value)) == expected), None)
 
 
 UNSEEN = torch_private.need("torch._C.DisableTorchFunction")
@@ -416,7 +416,10 @@ def _is_by_class() -> bool:
 @cache
 def _arguments(func: Any) -> tuple[tuple[str, bool], ...]:
     """The names of an operation's arguments, and whether it writes to each."""
-    return tuple((one.name, bool(one.alias_info and one.alias_info.is_write)) for one in func._schema.arguments)
+    return tuple(
+        (argument.name, bool(argument.alias_info and argument.alias_info.is_write))
+        for argument in func._schema.arguments
+    )
 
 
 def _operands(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, bool, Tensor]]:
@@ -437,16 +440,16 @@ def _numbers(func: Any, args: Any) -> Any:
 
     torch does not do that itself if all arguments are numbers, as with TorchScript's constants.
     """
-    if not args or not isinstance(args[0], (int, float, complex)) or any(isinstance(one, Tensor) for one in args):
+    if not args or not isinstance(args[0], (int, float, complex)) or any(isinstance(value, Tensor) for value in args):
         return args
-    kinds = [str(one.type) for one in func._schema.arguments]
+    kinds = [str(argument.type) for argument in func._schema.arguments]
     return tuple(
-        torch.tensor(one, device=CPU) if kind == "Tensor" else one for one, kind in zip(args, kinds, strict=False)
+        torch.tensor(value, device=CPU) if kind == "Tensor" else value for value, kind in zip(args, kinds, strict=False)
     )
 
 
-def _is_on_cuda(one: rules.Verdict | rules.Operand) -> bool:
-    return one.device is not None and one.device.startswith("cuda")
+def _is_on_cuda(item: rules.Verdict | rules.Operand) -> bool:
+    return item.device is not None and item.device.startswith("cuda")
 
 
 def _base(func: Any) -> str:
@@ -471,7 +474,7 @@ def _check_dtypes(func: Any, given: Sequence[tuple[str, bool, Tensor]]) -> None:
     name = _base(func)
     if name in rules.ONE_DTYPE and all(argument != "out_dtype" for argument, _ in _arguments(func)):
         dtypes = [tensor.dtype for argument, _, tensor in given if not argument.startswith("ind")]
-        other = next((one for one in dtypes if one != dtypes[0]), None)
+        other = next((dtype for dtype in dtypes if dtype != dtypes[0]), None)
         if other is not None:
             raise RuntimeError(rules.OTHER_DTYPE.format(name, dtypes[0], other))
 
@@ -513,9 +516,9 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             args = _numbers(func, args)
             is_data = func is _OF_DATA and self.world.here.handling > 0
             given = [] if is_data else list(_operands(func, args, kwargs))
-            for one in args if self.world.has_values else ():
-                if isinstance(one, torch.UntypedStorage):  # which `Tensor.set_` takes of the tensor's device alone
-                    given.append(("source", False, torch.empty(0, dtype=torch.uint8, device=CPU).set_(one)))
+            for argument in args if self.world.has_values else ():
+                if isinstance(argument, torch.UntypedStorage):  # which `Tensor.set_` takes of the tensor's device alone
+                    given.append(("source", False, torch.empty(0, dtype=torch.uint8, device=CPU).set_(argument)))
             if any(_is_wrapper(tensor) for _, _, tensor in given):
                 return NotImplemented  # what it wraps comes by here itself
             verdict, operands = self._judged(func, given, kwargs)
@@ -544,7 +547,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             with UNSEEN():
                 self._note(out, verdict, operands, storages)
                 if verdict.device == str(COUNTED):
-                    self.world.lend(COUNTED, _lent(func._schema.name, args, out, self.world.card))
+                    self.world.lend(COUNTED, _lent(func._schema.name, args, out, self.world.gpu))
         return out
 
     def _out_of_memory(self, error: RuntimeError, device: str | None) -> None:
@@ -576,7 +579,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             return rules.Verdict(self._made_where(func, kwargs)), operands
         if world.met is not None:
             world.met.update(world.claims.of(tensor).origin for _, tensor in operands)
-        if world.is_forked() and any(_is_on_cuda(one) for one, _ in operands):
+        if world.is_forked() and any(_is_on_cuda(operand) for operand, _ in operands):
             world.use(by_kernel=True)
         if world.here.calls and world.here.calls[-1][0] == rules.SET_ITEM:
             name = rules.OF_SET_ITEM.get(name, name)
@@ -612,7 +615,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         origin = None
         if device == CPU:
             origins = (claims.of(tensor).origin for _, tensor in operands)
-            origin = next((one for one in origins if one is not None), None)
+            origin = next((each for each in origins if each is not None), None)
         known = {id(storage) for storage in storages if storage is not None}
         results = out if isinstance(out, (list, tuple)) else (out,)
         for position, result in enumerate(results):
@@ -652,7 +655,7 @@ def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
     rule = rules.rule_of(name)
     host = rule.host if rule is not None else ()
     names = [argument for argument, _ in _arguments(func)]
-    sent = [one if names[place] in host else _as_meta(one) for place, one in enumerate(args)]
+    sent = [value if names[place] in host else _as_meta(value) for place, value in enumerate(args)]
     out = func(*sent, **_as_meta(kwargs))
     if name in _LOSSES and out.numel() < sent[0].numel():
         return sent[0].new_empty(sent[0].numel()).as_strided(out.shape, out.stride())

@@ -306,56 +306,56 @@ def judge(operation: str, operands: Sequence[Operand]) -> Verdict:
 
 
 def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
-    known = [one for one in operands if one.device is not None]
-    misplaced = tuple(one for one in known if one.argument in rule.host and one.device != CPU)
+    known = [operand for operand in operands if operand.device is not None]
+    misplaced = tuple(operand for operand in known if operand.argument in rule.host and operand.device != CPU)
     core = [
-        one
-        for one in known
-        if one.argument not in rule.host
-        and not (one.argument in rule.anywhere or "*" in rule.anywhere)
-        and not (one.argument in rule.free and one.device == CPU)
-        and not (one.argument in rule.read and one.dim == 0)
+        operand
+        for operand in known
+        if operand.argument not in rule.host
+        and not (operand.argument in rule.anywhere or "*" in rule.anywhere)
+        and not (operand.argument in rule.free and operand.device == CPU)
+        and not (operand.argument in rule.read and operand.dim == 0)
     ]
-    small = [one for one in core if one.device == CPU and one.dim == 0 and not one.written]
+    small = [operand for operand in core if operand.device == CPU and operand.dim == 0 and not operand.written]
     every = "*" in rule.numbers
     numbers = [
-        one
-        for one in small
-        if one.argument in rule.numbers or (every and not (rule.by_position and one.name == one.argument))
+        operand
+        for operand in small
+        if operand.argument in rule.numbers or (every and not (rule.by_position and operand.name == operand.argument))
     ]
-    others = [one for one in core if one not in numbers]
-    if not all(one.argument == "out" for one in others):  # of numbers alone no kernel of a GPU makes its result
+    others = [operand for operand in core if operand not in numbers]
+    if not all(operand.argument == "out" for operand in others):  # of numbers alone no kernel of a GPU makes its result
         core = others
     device = _common(core or known)
     if rule.follows is not None:
-        device = next((one.device for one in operands if one.argument == rule.follows), device)
+        device = next((operand.device for operand in operands if operand.argument == rule.follows), device)
     if misplaced:
         return Verdict(device, misplaced, CPU, rule.on_host)
-    devices = {one.device for one in core}
+    devices = {operand.device for operand in core}
     if len(devices) < 2:
         return Verdict(device, (), None, rule.on_host)
     # Where most of them lie that are not on the CPU; of equals the first.
-    away = [str(one.device) for one in core if one.device != CPU]
+    away = [str(operand.device) for operand in core if operand.device != CPU]
     expected = max(away, key=away.count)
-    return Verdict(expected, tuple(one for one in core if one.device != expected), expected, rule.on_host)
+    return Verdict(expected, tuple(operand for operand in core if operand.device != expected), expected, rule.on_host)
 
 
 def _by_position(rule: Rule, operands: Sequence[Operand]) -> Verdict:
     """Lists entry by entry: an optimizer's counters lie on the CPU beside parameters that do not."""
-    alone = [one for one in operands if "[" not in one.name]
+    alone = [operand for operand in operands if "[" not in operand.name]
     places: dict[str, list[Operand]] = {}
-    for one in operands:
-        if "[" in one.name:
-            places.setdefault(one.name.partition("[")[2], []).append(one)
+    for operand in operands:
+        if "[" in operand.name:
+            places.setdefault(operand.name.partition("[")[2], []).append(operand)
     verdicts = [_judged(rule, [*entries, *alone]) for entries in places.values()] or [_judged(rule, alone)]
-    wrong = next((one for one in verdicts if one.wrong), None)
-    devices = {one.device for one in verdicts}
+    wrong = next((verdict for verdict in verdicts if verdict.wrong), None)
+    devices = {verdict.device for verdict in verdicts}
     return wrong or Verdict(devices.pop() if len(devices) == 1 else None)
 
 
 def _common(operands: Sequence[Operand]) -> str | None:
     """The one device that is not the CPU; the CPU where all lie there; None where several are possible."""
-    devices = {one.device for one in operands if one.device is not None}
+    devices = {operand.device for operand in operands if operand.device is not None}
     others = devices - {CPU}
     if len(others) == 1:
         return others.pop()

@@ -146,7 +146,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         """The arguments of a call on several devices. Autograd moves the gradients of numbers, and of what is copied,
         back to where they lie, as it does in C++."""
         with UNSEEN_BY_CLASS():  # a lazy parameter refuses to be asked
-            devices = {self.world.claims.device(one) for one in tensors_in([*args, *kwargs.values()])} - {None}
+            devices = {self.world.claims.device(tensor) for tensor in tensors_in([*args, *kwargs.values()])} - {None}
             if len(devices) < 2 or not torch.is_grad_enabled():
                 return args, kwargs
             target = self.world.claims.device(args[0]) if kind.copies and args else device
@@ -159,7 +159,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
                 return value
 
             first = args[:1] if kind.copies else tuple(map(followed, args[:1]))  # a copy writes to it
-            return (*first, *map(followed, args[1:])), {name: followed(one) for name, one in kwargs.items()}
+            return (*first, *map(followed, args[1:])), {name: followed(value) for name, value in kwargs.items()}
 
     # -- factories -----------------------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         device, kind = device_of(kwargs.get("device")), KINDS.get(func, _OTHER)
         at = kind.sparse_at  # indices go to where the values are
         data = [*args[:2], *kwargs.values()] if at is None else [kwargs.get("values"), *args[at : at + 1]]
-        source = next((one for one in data if isinstance(one, Tensor)), None)
+        source = next((value for value in data if isinstance(value, Tensor)), None)
         if device is None and func in self._constructors:
             device = device_of(_default_device())
             if device is None and source is not None and kind.of_data:
@@ -420,7 +420,7 @@ def _unpacked(surface: Surface, *args: Any, **kwargs: Any) -> Any:
 def _set_grad(surface: Surface, tensor: Tensor, gradient: Any) -> None:
     """`tensor.grad = …`, which torch takes on the tensor's own device alone."""
     device = surface.device_of(tensor)
-    types = (getattr(surface.device_of(one), "type", None) for one in (gradient, tensor))
+    types = (getattr(surface.device_of(value), "type", None) for value in (gradient, tensor))
     text = rules.OTHER_GRAD.format(*types)
     surface.world.apart("gradient", gradient, device, "Tensor.grad", text)
     tensor.grad = gradient
@@ -638,14 +638,14 @@ def _set_device(world: World, device: Any) -> None:
 
 
 def _cuda_functions(world: World) -> dict[str, Any]:
-    card = world.card
-    major, minor = card.capability
+    gpu = world.gpu
+    major, minor = gpu.capability
     properties = types.SimpleNamespace(
-        name=card.name,
+        name=gpu.name,
         major=major,
         minor=minor,
-        multi_processor_count=card.multiprocessors,
-        total_memory=card.readable_bytes,
+        multi_processor_count=gpu.multiprocessors,
+        total_memory=gpu.readable_bytes,
         uuid=None,
         warp_size=32,
     )
@@ -659,15 +659,15 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         **dict.fromkeys(silent, _constant(None)),
         **dict.fromkeys(("utilization", "get_sync_debug_mode", "initial_seed"), _constant(0)),
         **dict.fromkeys(("is_available", "is_bf16_supported"), _constant(True)),
-        **_memory_functions(world.claims.memory, card.readable_bytes),
+        **_memory_functions(world.claims.memory, gpu.readable_bytes),
         "is_initialized": lambda: world.used_by is not None,
         "is_current_stream_capturing": _constant(False),
         "device_count": _constant(world.count or 1),
         "current_device": lambda: CURRENT.index,
         "set_device": functools.partial(_set_device, world),
         **dict.fromkeys(("device", "device_of"), type("device", (_OnDevice,), {"world": world})),
-        "get_device_name": _constant(card.name),
-        "get_device_capability": _constant(card.capability),
+        "get_device_name": _constant(gpu.name),
+        "get_device_capability": _constant(gpu.capability),
         "get_device_properties": _constant(properties),
         "get_arch_list": _constant([f"sm_{major}{minor}"]),
         "get_rng_state": lambda *args: _state_of_cuda(torch.get_rng_state()),
@@ -689,7 +689,7 @@ _STARTS = (
 
 def _starting(world: World, answer: Callable[..., Any]) -> Callable[..., Any]:
     def started(*args: Any, **kwargs: Any) -> Any:
-        named = [one for one in (*args, *kwargs.values()) if isinstance(one, (int, str, torch.device))]
+        named = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, (int, str, torch.device))]
         world.use(device_of(named[0]) if named else None)
         return answer(*args, **kwargs)
 
@@ -778,7 +778,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (
             torch.nn.parallel.comm,
             "broadcast_coalesced",
-            lambda tensors, gpus, *_: [_broadcast([one], *tensors) for one in gpus],
+            lambda tensors, gpus, *_: [_broadcast([gpu], *tensors) for gpu in gpus],
         ),
         # Its argument is read before the mode is asked, and ours is no stream of C++'s.
         (torch.Tensor, "record_stream", _constant(None)),
@@ -816,7 +816,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         """Return what sets the state of a generator, which is read on the host."""
 
         def restored(*args: Any, **kwargs: Any) -> Any:
-            surface.check_host(set_state, [("new_state", one) for one in tensors_in([*args, *kwargs.values()])])
+            surface.check_host(set_state, [("new_state", state) for state in tensors_in([*args, *kwargs.values()])])
             return original(*args, **kwargs)
 
         return restored
@@ -828,7 +828,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         """Restore the state of an optimizer, and give what lies on the host its origin."""
         load(optimizer, *args, **kwargs)
         origin = Origin("state", f"a restored state of {type(optimizer).__name__}", here())
-        for tensor in (one for state in optimizer.state.values() for one in tensors_in([*state.values()])):
+        for tensor in (value for state in optimizer.state.values() for value in tensors_in([*state.values()])):
             if surface.device_of(tensor) == CPU:
                 surface.world.claims.put(tensor, CPU, origin)
 
@@ -851,11 +851,11 @@ def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
     numbers to the device of a group."""
 
     def grouped(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
-        devices = [surface.device_of(one) for one in lists[0]]
+        devices = [surface.device_of(tensor) for tensor in lists[0]]
         groups = {}
         for device in dict.fromkeys(devices):
-            places = [place for place, one in enumerate(devices) if one == device]
-            part = [[one[place] for place in places] if one else one for one in lists]
+            places = [place for place, other in enumerate(devices) if other == device]
+            part = [[column[place] for place in places] if column else column for column in lists]
             for (real, dtype), (tensors, at) in original(part, with_indices).items():
                 groups[device or real, dtype] = (tensors, [places[place] for place in at])
         return groups
@@ -864,16 +864,16 @@ def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
 
 
 def _scattered(gpus: Any, sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor, ...]:
-    return tuple(one.to(device_of(gpu)) for gpu, one in zip(gpus, tensor.chunk(len(gpus), dim), strict=False))
+    return tuple(chunk.to(device_of(gpu)) for gpu, chunk in zip(gpus, tensor.chunk(len(gpus), dim), strict=False))
 
 
 def _broadcast(gpus: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(one.to(device_of(gpu)) for gpu in gpus for one in tensors)
+    return tuple(tensor.to(device_of(gpu)) for gpu in gpus for tensor in tensors)
 
 
 def _gathered(target: Any, dim: int, *tensors: Tensor) -> Tensor:
     home = CPU if target in (-1, "cpu") else device_of(target)
-    return torch.cat([one.to(home) if one.dim() else one.to(home).unsqueeze(0) for one in tensors], dim)
+    return torch.cat([tensor.to(home) if tensor.dim() else tensor.to(home).unsqueeze(0) for tensor in tensors], dim)
 
 
 def _set_default_type(original: Any, kind: Any) -> None:
@@ -898,7 +898,7 @@ def _asking(original: Any) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def claimed(world: World) -> Iterator[Surface]:
+def simulated(world: World) -> Iterator[Surface]:
     """While this lasts tensors claim their devices in `world`, and torch says that a GPU is here."""
     # The compiler refuses functions that were replaced before it was loaded.
     import_compiler()
