@@ -1,4 +1,4 @@
-"""The engine of claimed devices: plain CPU tensors with true values that say that they are on a GPU.
+"""The engine of simulated devices: plain CPU tensors with true values that say that they are on a GPU.
 
 Two modes of torch work together. The function mode (`surface`) sees what the program asks of torch: moves, factories,
 `.device`. The dispatch mode here sees every operation below that, in the backward pass too: it judges where the
@@ -61,7 +61,7 @@ _WHOLE = {
 }
 # Operations that reduce, with the place of the dimensions among their arguments.
 _REDUCE = {"aten::sum": 1, "aten::mean": 1, "aten::amax": 1, "aten::amin": 1, "aten::linalg_vector_norm": 2}
-# Of a row of indices that are sorted, with their places: keys and values twice, and CUB's own.
+# Bytes for each index that is sorted with its position: keys and values twice, and CUB's own.
 _SORTED = 56
 # Threads that a multiprocessor runs at once, by capability (CUDA's programming guide); 2048 for others.
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
@@ -172,16 +172,16 @@ class PerThread(threading.local):
         self.inside = False
 
 
-# What CUDA's own errors are, from torch 2.8 on.
+# The class of CUDA's own errors, from torch 2.8 on.
 _ACCELERATOR_ERROR: Any = getattr(torch, "AcceleratorError", RuntimeError)
 
-# Of one line. Two updates of a policy ask for some thousand; a loop that waits for a value would ask for ever.
+# Values that one line may read. Two updates of a policy read some thousand; a loop that waits for a value never ends.
 MOST_ASSUMED = 5000
 
 
 @dataclass(slots=True)
 class World:
-    """One program's claims, and what was seen of it. `tolerated` are sites that were found before: they raise no more.
+    """One program's claims, and its errors. `tolerated` are sites that were found before: they raise no more.
 
     `phase` is what of a model runs, `last` the mismatch that was raised last. `refused` and `mixed` are what was
     raised, once for each site: mismatches, and operands whose dtypes differ, by line and text. `asked_at` counts the
@@ -220,7 +220,7 @@ class World:
     @contextlib.contextmanager
     def calling(self, name: str, device: torch.device | None) -> Iterator[None]:
         """Yield what is made without a device of its own until this ends lies on `device`."""
-        # A region of the CPU's casts what lies there, which to C++ is a claimed tensor too.
+        # A region of the CPU's casts what lies there, which to C++ is a tensor of a simulated GPU too.
         is_apart = device != CPU and torch.is_autocast_enabled("cpu")
         self.here.calls.append((name, device))
         try:
@@ -280,8 +280,8 @@ class World:
         if self.is_forked():
             # A worker sends what it raises to its parent, by the class's name.
             self._raise_in_fork(place, str(DeviceMismatch(self.last, text)), kind)
-        # In no variable: its traceback holds this frame, and as a circle they would keep the operands, whose memory is
-        # counted, after the program has caught it.
+        # The error is kept in no variable: its traceback holds this frame, and that circle would keep the operands, whose
+        # memory is counted, after the program has caught it.
         raise _RAISED[kind](self.last, text)
 
     def apart(
@@ -332,7 +332,7 @@ class World:
                 self.in_fork(place, text)
 
     def stands_in(self, tensor: Tensor) -> bool:
-        """Return whether a meta tensor stands for one on a claimed device, which has no values here."""
+        """Return whether a meta tensor stands for one on a simulated device, which has no values here."""
         return not self.has_values and tensor.is_meta and str(self.claims.device(tensor)) != "meta"
 
     def assume(self, what: str, value: Any) -> Any:
@@ -400,7 +400,7 @@ _OPERATION: Any = torch_private.need("torch._ops.OpOverload")
 torch_private.need("torch.ops.aten.lift_fresh.default._schema")
 _is_wrapper = torch_private.find("torch.utils._python_dispatch.is_traceable_wrapper_subclass", lambda tensor: False)
 _OF_DATA = torch.ops.aten.lift_fresh.default
-# How the allocator of a CPU says that it has no memory.
+# The CPU allocator's error when memory runs out.
 _REFUSED_BYTES = re.compile(r"you tried to allocate (\d+) bytes")
 # `torch.Tensor(3)`, `torch.FloatTensor(3)`.
 _OLD_CLASS = re.compile(r"Tensor\(")
@@ -512,7 +512,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         if not isinstance(func, _OPERATION):
             return func(*args, **kwargs)
         with UNSEEN():
-            # What `torch.tensor` makes of data in torch's own code lies where the call that is running has its own.
+            # Results of `torch.tensor` in torch's own code lie where the running call has its own.
             args = _numbers(func, args)
             is_data = func is _OF_DATA and self.world.here.handling > 0
             given = [] if is_data else list(_operands(func, args, kwargs))
@@ -608,7 +608,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         claims = self.world.claims
         device = torch.device(verdict.device) if verdict.device is not None else None
         if device is not None:
-            # What was not known lies where the operation had it: unless that was a number that may lie anywhere.
+            # Operands of unknown place lie where the operation ran, except numbers, which may lie anywhere.
             for operand, tensor in operands:
                 if operand.device is None and tensor.dim() > 0 and tensor.device == CPU:
                     claims.put(tensor, device)
@@ -629,14 +629,14 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
 
 # -- without values ----------------------------------------------------------------------------------------------------
 
-# Their sum or mean stands in the memory of the loss of each element, which stays as long; not on the meta device.
+# Losses whose sum or mean stands in the memory of each element's loss, which stays as long; not on the meta device.
 _LOSSES = ("aten::mse_loss", "aten::smooth_l1_loss", "aten::binary_cross_entropy", "aten::soft_margin_loss")
-# What works in place on what its arguments are given, and returns nothing that is new.
+# Operations in place that return nothing new.
 _IN_PLACE = re.compile(r"aten::(_amp_\w+_|_fused_\w+_)$")
 
 
 def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
-    """An operation on tensors that stand for claimed ones: shapes and dtypes are true, values are assumed."""
+    """An operation on stand-ins for tensors on a simulated device: shapes and dtypes are true, values are assumed."""
     name = func._schema.name
     if name == "aten::_local_scalar_dense":
         return world.assume("item", torch.zeros((), dtype=args[0].dtype).item())

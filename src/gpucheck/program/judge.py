@@ -21,7 +21,7 @@ from gpucheck.report.results.model import (
 
 _NOTHING: Mapping[str, LeftBehind] = {}
 _WORDS = {"forward": "the forward pass", "step": "the training step"}
-# How a person calls what holds a tensor.
+# Words for what holds a tensor.
 _HOLDERS = {
     "attribute": "a plain attribute",
     "container": "a plain list or dictionary",
@@ -108,7 +108,7 @@ def _left(part: LeftBehind, ran: bool) -> Finding:
     identifier = {"module": "model.unregistered", "optimizer-state": "model.optimizer_state"}.get(
         part.kind, "model.replaced_move" if part.kind == "parameter" or part.replaced else "model.left_behind"
     )
-    # What nothing reads there is no reason to change a line.
+    # A part that nothing reads there needs no change.
     fix = None if part.use == "unread" else _fix(part)
     return Finding(
         identifier,
@@ -213,7 +213,7 @@ _OPERANDS = {
 
 
 def _called(operand: MismatchedTensor, operation: str) -> str:
-    """How a message calls an operand: by its name in the program, else by its part in the operation."""
+    """Name an operand: by its name in the program, else by its part in the operation."""
     has_name = operand.origin in ("attribute", "parameter", "buffer", "input", "state", "container", "module")
     known = (operand.origin_name if has_name else None) or operand.variable
     part = _OPERANDS.get(operation.rpartition(".")[2], {}).get(operand.name)

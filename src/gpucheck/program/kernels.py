@@ -1,6 +1,6 @@
 """CUDA's kernels where a CPU's do otherwise: the casts of autocast, and what is kept for the backward pass.
 
-They replace torch's own functions while a program runs on claimed devices.
+They replace torch's own functions while a program runs on simulated devices.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gpucheck.program.simulated_devices import is_transformed
 
 # -- what CUDA's kernels keep ------------------------------------------------------------------------------------------
 
-# For the backward pass, where a CPU's keep something else. A fused attention keeps no scores, but the logsumexp of each
-# row and, for dropout, a seed. A dropout keeps a mask of one byte an element. An RNN of cuDNN keeps its output and a
-# reserve.
+# Kernels keep tensors for the backward pass, a CPU's others than CUDA's. A fused attention keeps no scores, but the
+# logsumexp of each row and, for dropout, a seed. A dropout keeps a mask of one byte an element. An RNN of cuDNN keeps
+# its output and a reserve.
 
 # kAlignLSE of torch's memory-efficient attention: rows of the logsumexp, in float32.
 _LSE_ROWS = 32
@@ -147,8 +147,8 @@ def _device(world: World, tensors: Sequence[Any]) -> torch.device | None:
 
 # -- autocast ----------------------------------------------------------------------------------------------------------
 
-# Whether it is on, and in which dtype, stays torch's affair. But torch's kernels cast what C++ takes for a tensor on
-# CUDA, which a claimed one is not: others take their place.
+# Torch decides whether autocast is on, and in which dtype. But its kernels cast what C++ takes for a tensor on
+# CUDA, which one of a simulated GPU is not: others take their place.
 
 _AUTOCAST = (
     *(
@@ -160,7 +160,7 @@ _AUTOCAST = (
     *("torch._C._ExcludeDispatchKeyGuard", "torch._C.DispatchKeySet"),
 )
 _CAN_CAST = all(map(torch_private.has, _AUTOCAST))
-# From this version on the cast of a weight that is kept has a gradient even where it was made under no_grad.
+# Casts of weights that are kept have a gradient from this version on, even if made under no_grad.
 _KEEPS_GRADIENTS = torch.__version__ >= "2.11"
 
 
@@ -353,7 +353,7 @@ def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: boo
     half, backend = query.dtype in _HALF, torch.backends.cuda
     if half and mask is None and len(depths) == 1 and max(depths) <= 256 and backend.flash_sdp_enabled():
         return True
-    # It loads 16 bytes at once.
+    # The kernel loads 16 bytes at once.
     whole = all(depth * query.element_size() % 16 == 0 for depth in depths)
     return whole and not grouped and (half or query.dtype == torch.float32) and backend.mem_efficient_sdp_enabled()
 

@@ -15,7 +15,7 @@ from gpucheck.options import option
 from gpucheck.work.spec import FLOATING, parse_inputs, parse_target
 
 AMP = ("bfloat16", "float16")
-# Two, because batch normalisation refuses to train on one sample.
+# Batch normalisation refuses to train on one sample.
 BATCH_SIZE = 2
 DEPTH = 3
 
@@ -64,7 +64,7 @@ class ModelOptions:
             raise UsageError(f"--amp {self.amp} and --dtype {self.dtype} exclude each other", "", "give one of them")
 
 
-# Two: the first makes what training keeps, the second meets it.
+# Steps: the first makes what training keeps, the second meets it.
 STEPS = 2
 # GB of parts whose names do not say it, by NVIDIA's and AMD's data sheets. Taken as GiB: what torch can use of them is
 # up to 6 % less, so that what exceeds this does not fit in any case.

@@ -1,4 +1,4 @@
-"""A model on a device that its tensors claim: what its move leaves behind, and where a step meets that.
+"""A model on a simulated device: what its move leaves behind, and where a step meets that.
 
 What a model holds beside its parameters and buffers: tensors and modules in attributes, lists, closures and hooks. The
 exact arithmetic of its weights: the tree of modules with their bytes, the totals, and what training adds.
@@ -94,7 +94,7 @@ _HOOKS = (
 )
 # A module's own books, which `.to()` takes care of.
 _BOOKS = frozenset(vars(nn.Module())) - {*_HOOKS}
-# What holds nothing.
+# Types that hold nothing.
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
 
 
@@ -166,7 +166,7 @@ class _Walk:
         self.assignments = assignments
         self.found: list[Held] = []
         own = [*model.parameters(), *model.buffers(), *model.modules()]
-        # What is registered, and what was met; kept alive, so that no id comes twice.
+        # Registered parts, and parts that were met; kept alive, so that no id comes twice.
         self._met: dict[int, Any] = {id(part): part for part in own}
         for name, module in list(model.named_modules()):
             self._module(name, module)
@@ -206,7 +206,7 @@ class _Walk:
         if isinstance(value, (Tensor, nn.Module)):
             name = f"{owner}.{path}" if owner else path
             tensors = [value]
-            if isinstance(value, nn.Module):  # its own things are told with it
+            if isinstance(value, nn.Module):  # its own parts belong to it
                 tensors = [*value.parameters(), *value.buffers()]
                 self._met |= {id(part): part for part in (*value.modules(), *tensors)}
             what: LeftKind = "module" if isinstance(value, nn.Module) else "tensor"
@@ -283,7 +283,7 @@ def source_of(kind: type) -> tuple[ast.AST | None, int, str]:
 
 # -- what a class does with an attribute, where nothing runs -----------------------------------------------------------
 
-# What a method of a tensor takes to another device, and what is read of it on the host.
+# Methods that move a tensor, and attributes that are read on the host.
 _MOVES = ("to", "cuda", "type_as", "cpu", "pin_memory")
 _READS = (
     *("shape", "dtype", "device", "size", "dim", "ndim", "numel"),
@@ -336,7 +336,7 @@ class _Node:
 
     @property
     def shape(self) -> object:
-        """Return what two modules have alike that are told as one."""
+        """Return what two modules have in common that are one row."""
         return (replace(self.row, name=""), [(child.row.name.rpartition(".")[2], child.shape) for child in self.below])
 
 
@@ -438,9 +438,9 @@ def _stepped(parameter: nn.Parameter, make: MakeOptimizer, device: str) -> int:
     return sum(size_of(state) for state in states if state.dim() > 0 or parameter.dim() == 0)
 
 
-# How a mismatch calls what was left behind.
+# Origins of parts that were left behind.
 _ORIGINS: dict[LeftKind, OriginKind] = {"optimizer-state": "state", "parameter": "parameter"}
-# After so many a person has enough to repair.
+# Mismatches that are searched for: a person has enough to repair.
 MOST_MISMATCHES = 20
 # Characters of an error that a document keeps.
 MOST_SAID = 300
@@ -455,7 +455,7 @@ DEVICE = "cuda:0"
 
 
 def examine(asked: ModelOptions) -> ModelResult:
-    """Build the target, move it and run it, all on claimed devices. Raises TargetError and UsageError."""
+    """Build the target, move it and run it, all on simulated devices. Raises TargetError and UsageError."""
     world, assignments = World(), Assignments()
     with assignments.recorded(), simulated(world) as surface:
         target = parse_target(asked.target)
@@ -471,7 +471,7 @@ class _Examination:
     surface: Surface
     assignments: Assignments
     built: Built
-    # Where the model is to be, unless the target itself put it elsewhere.
+    # The model's device, unless the target itself put it elsewhere.
     device: str = DEVICE
     was_moved: bool = False
 
@@ -534,7 +534,7 @@ class _Examination:
         return self.assignments.of(self.built.model.get_submodule(owner), attribute)
 
     def _move(self) -> None:
-        # As most programs write it: a `.to` of the user's own may take nothing else.
+        # Positional arguments, as most programs write it: a `.to` of the user's own may take nothing else.
         wanted = (self.device,) if self.asked.dtype is None else (self.device, getattr(torch, self.asked.dtype))
         try:
             moved = self.built.model.to(*wanted)
@@ -565,7 +565,7 @@ class _Examination:
         return [*found, *self._optimizer_states()]
 
     def _cached(self) -> list[LeftBehind]:
-        """What forward made once and keeps in a plain attribute: it stays where it is when the model moves again."""
+        """Tensors that forward made once and keeps in a plain attribute: they stay when the model moves again."""
         kept = [part for part in _Walk(self.built.model, self.assignments).found if part.holder == "attribute"]
         return [
             replace(self._row_of(part, None), device=self.device, use="cached")
@@ -627,7 +627,7 @@ class _Examination:
         ran = run is not None and run.stopped is None
         if ran and not {*origins}.isdisjoint(self.world.met or ()):
             return "unread"
-        # What the run did not reach may be used in the next: a head, a branch of the other mode.
+        # A part that this run did not reach may be used in the next: a head, a branch of the other mode.
         if part.kind == "tensor" and part.holder in ("attribute", "class", "container", "object"):
             use = read_use(self.built.model, part.attribute)
             if part.holder in ("attribute", "class"):
@@ -723,7 +723,7 @@ class _Examination:
             step(workload, self._batch(workload))
             workload.model.eval()  # which reads what no step does, such as the means of all that was seen
         self.world.phase = "forward"
-        # Not inference mode: a forward that takes gradients of its own runs under no_grad alone.
+        # no_grad and not inference mode: a forward may take gradients of its own.
         with torch.no_grad(), autocast(self.asked.amp, workload.device):
             forward(workload, self._batch(workload))
 
@@ -740,7 +740,7 @@ class _Examination:
     def _stop(self, error: Exception, found: Sequence[Mismatch]) -> tuple[str, Place | None]:
         """Why the run cannot be followed further. Raises TargetError for an error of the program's own."""
         if isinstance(error, GpucheckError):
-            # The same words serve a search, whose option is another.
+            # A search has the same error, with another option.
             error.fix = error.fix.replace("add --mode infer", "leave --train out")
             raise error
         text = _said(error)
@@ -803,7 +803,7 @@ def mismatch_in(world: World, error: BaseException) -> Mismatch | None:
 
 
 def on_device(asked: ModelOptions) -> DeviceRun | None:
-    """The same step on the GPU that is here, with nothing in between; None where this torch can use none.
+    """Run the same step on this machine's GPU without a simulation; None if this torch can use none.
 
     Raises TargetError and UsageError.
     """

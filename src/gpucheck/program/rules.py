@@ -13,22 +13,22 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 CPU = "cpu"
-# What torch and its own compiler define; an operation of anybody else's is not judged.
+# Namespaces of torch and its compiler; operations of others are not judged.
 JUDGED = ("aten", "prims")
-# What CUDA says in a process that was forked after it was used: as it begins, and at a kernel or copy.
+# CUDA's errors in a process that was forked after CUDA was used: at its start, and at a kernel or copy.
 FORKED = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start "
     "method"
 )
 FORKED_KERNEL = "CUDA error: initialization error"
-# What CUDA says to a GPU that is not there, with how many the program needs and how many there are.
+# CUDA's error for a GPU that is not there, with how many the program needs and how many there are.
 NO_SUCH_GPU = "CUDA error: invalid device ordinal: the program needs {0} GPUs, simulate them with --devices {0}"
 HIDDEN_GPU = "CUDA error: invalid device ordinal: no cuda:{}, CUDA_VISIBLE_DEVICES={} leaves {}, numbered from 0"
-# What a build of torch for the CPU says to `torch.device(0)`, which no Python can stand in for.
+# The error of a CPU build for `torch.device(0)`, which Python cannot replace.
 NO_ACCELERATOR = "Cannot access accelerator device when none is available"
-# How torch says that operands lie apart.
+# Torch's error for operands on several devices.
 APART = "Expected all tensors to be on the same device"
-# How CUDA's torch refuses what lies elsewhere in Python and C++ above its operations, with the devices or types.
+# Torch's errors above its operations, in Python and C++, with the devices or types.
 NO_NUMPY = "can't convert {} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
 NO_STATE = "RNG state must be a torch.ByteTensor"
 OTHER_GENERATOR = "Expected a '{}' device type for generator but found '{}'"
@@ -38,13 +38,13 @@ OTHER_GRAD = (
 )
 OTHER_GRID = "meshgrid expects all tensors to have the same device"
 NO_BACKEND = "No backend type associated with device type {}"
-# By which each of them is known in the text of a forked process.
+# Parts of these errors by which they are known in the text of a forked process.
 ELSEWHERE = (
     *("device type tensor to numpy", "device type for generator but found"),
     *("attempting to assign a gradient with device type", "No backend type associated with device type"),
     OTHER_GRID,
 )
-# How gpucheck says in a simulated run that a lone operand lies where its operation does not take it.
+# gpucheck's error for a lone operand on a device that its operation does not take.
 MISPLACED = ", but it is on"
 # Dtypes that a CPU's kernel takes, and CUDA's of this name does not, by operation. Source: the dtypes of torch's tests
 # (2.9, 2.13), and for floats of one byte its CUDA code.
@@ -70,7 +70,7 @@ NO_KERNELS = {
     ),
 }
 NO_KERNEL = f'"({"|".join(sorted({kernel for kernel, _ in NO_KERNELS.values()}))})" not implemented for'
-# How torch says that operands differ in dtype, on CUDA and on a CPU alike, or have one that CUDA does not take.
+# Torch's errors for operands of different dtypes, or of one that CUDA does not take.
 MIXED_DTYPES = re.compile(
     r"expected scalar type \w+ but found|must have the same dtype|expect(ed|s) .* to have the same dtype"
     r"|Input type \(.*\) and (bias|weight) type \(.*\) should be the same|expects? .*dtype .* but got"
@@ -78,14 +78,14 @@ MIXED_DTYPES = re.compile(
     r"|requires the source and destination dtypes match|must have the same scalar type|expected to have the same dtype"
     r"|Found dtype \w+ but expected \w+|Expected self.dtype to be equal to src.dtype"
 )
-# What takes operands of one dtype alone on CUDA, its indices aside. A CPU's norms take two, and without values all do.
+# Operations that take one dtype on CUDA, indices aside. A CPU's norms take two, and without values all do.
 ONE_DTYPE = (
     *("mm", "mv", "bmm", "dot", "addmm", "addbmm", "baddbmm", "convolution", "native_layer_norm"),
     *("native_group_norm", "index_put", "_index_put_impl", "index_add", "index_copy"),
 )
 OTHER_DTYPE = "{}: operands must have the same dtype, but got {} and {}"
 
-# What torch's autocast does with operations on CUDA (aten/src/ATen/autocast_mode.h, torch 2.6 to 2.13). LOWERED run in
+# Autocast's treatment of operations on CUDA (aten/src/ATen/autocast_mode.h, torch 2.6 to 2.13). LOWERED run in
 # the dtype of the region, PROMOTED in the widest of their operands'. SUMMED return float32 unless the program asks for
 # another dtype, which NORMED does not let it ask. BANNED is refused. All others that autocast knows run in float32.
 LOWERED = (
@@ -101,12 +101,12 @@ PROMOTED = (
 )
 SUMMED = ("prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum")
 NORMED, BANNED = "norm", "binary_cross_entropy"
-# What consists of such operations and is none. In inference mode torch takes it apart below the place where it casts.
+# Operations that consist of such. In inference mode torch takes them apart below the place where it casts.
 COMPOSED = (
     *("cross_entropy_loss", "nll_loss_nd", "inner", "linalg_norm", "linalg_matmul", "pairwise_distance"),
     *("_convolution_mode", "ldexp", "cumulative_trapezoid", "sum_to_size", "lstm", "gru", "rnn_tanh", "rnn_relu"),
 )
-# How torch refuses BANNED, and what names it.
+# Torch's error for BANNED, and its first sentence.
 UNSAFE = "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast."
 UNSAFE_TO_AUTOCAST = f"""{UNSAFE}
 Many models use a sigmoid layer right before the binary cross entropy layer.
@@ -260,10 +260,10 @@ RULES: tuple[Rule, ...] = (
 )
 _BY_NAME = {name: rule for rule in RULES for name in rule.operations}
 _DEFAULT = Rule((), "all operands must be on one device")
-# What `x[index] = 0.5` becomes since torch 2.15 if both lie on one device, as all does here: else torch copies first.
+# `x[index] = 0.5` becomes these since torch 2.15 if both are on one device, as all are here: else torch copies first.
 SET_ITEM = "x[…] = …"
 OF_SET_ITEM = {"aten::index_fill_": "aten::index_put_", "aten::masked_fill_": "aten::index_put_"}
-# What processes the elements of lists, where its name is another than the list's.
+# Operations on elements whose name is not that of the operation on lists.
 _ELEMENTS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
 
@@ -334,7 +334,7 @@ def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
     devices = {operand.device for operand in core}
     if len(devices) < 2:
         return Verdict(device, (), None, rule.on_host)
-    # Where most of them lie that are not on the CPU; of equals the first.
+    # The device of most operands that are not on the CPU; the first among equals.
     away = [str(operand.device) for operand in core if operand.device != CPU]
     expected = max(away, key=away.count)
     return Verdict(expected, tuple(operand for operand in core if operand.device != expected), expected, rule.on_host)

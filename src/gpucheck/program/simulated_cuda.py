@@ -52,7 +52,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self, world: World) -> None:
         super().__init__()
         self.world = world
-        # What is called by a name and was copied to a device, by its origin.
+        # Origins of named tensors that were copied to a device.
         self.copied: set[Origin] = set()
         # Functions of torch by what was put in their place: torch names the latter.
         self.originals: dict[Any, Any] = {}
@@ -113,12 +113,11 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         return None if None in devices else CPU
 
     def _check_generator(self, func: Any, generator: Any, device: torch.device) -> None:
-        claimed = getattr(generator, "claimed", CPU)
-        if claimed.type != device.type:
+        if generator.device.type != device.type:
             stand_in = torch.empty(0, device=CPU)  # a default device would ask for a GPU here
             origin = Origin("made", "torch.Generator", getattr(generator, "made_at", None))
-            self.world.claims.put(stand_in, claimed, origin)
-            text = rules.OTHER_GENERATOR.format(device.type, claimed.type)
+            self.world.claims.put(stand_in, generator.device, origin)
+            text = rules.OTHER_GENERATOR.format(device.type, generator.device.type)
             self.world.apart("generator", stand_in, device, name_of(func), text)
 
     def check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
@@ -277,7 +276,7 @@ class _Move(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _default_device() -> Any:
-    """What `torch.set_default_device` has set; None where that is not known."""
+    """The device that `torch.set_default_device` has set; None if it is not known."""
     return getattr(sys.modules["torch.utils._device"], "CURRENT_DEVICE", None)
 
 
@@ -484,7 +483,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.__deepcopy__: _deepcopy,
     _T.__dlpack__: functools.partial(_dlpack, _T.__dlpack__),
     _UNPACKED: _unpacked,
-    # It prints the device that the tensor says.
+    # Printing shows the simulated device.
     _printed and _T.__repr__: lambda surface, tensor, **kwargs: surface.again(_printed)(tensor, **kwargs),
     # `Module.to` reads its arguments with it: its `device` makes nothing.
     _parsed: lambda surface, *args, **kwargs: _parsed(
@@ -520,26 +519,26 @@ KINDS: dict[Any, Kind] = {
 class _Generator(torch.Generator):  # type: ignore[misc]
     """A generator on the CPU that claims another device."""
 
-    claimed = CPU
+    place = CPU
     made_at: Place | None = None
 
     def __new__(cls, device: Any = "cpu") -> _Generator:
         made: _Generator = _ORIGINAL_GENERATOR.__new__(cls)
-        made.claimed, made.made_at = device_of(device) or CPU, here()
+        made.place, made.made_at = device_of(device) or CPU, here()
         return made
 
     @property
     def device(self) -> torch.device:
-        return self.claimed
+        return self.place
 
     def get_state(self) -> Tensor:
         """The state, which another kind of device's generator does not take."""
         state = super().get_state()
-        return state if self.claimed == CPU else _state_of_cuda(state)
+        return state if self.place == CPU else _state_of_cuda(state)
 
     def set_state(self, new_state: Tensor) -> Any:
         """Take a state of the same kind of device. Raises RuntimeError as torch does."""
-        return super().set_state(new_state if self.claimed == CPU else _state_of_host(new_state))
+        return super().set_state(new_state if self.place == CPU else _state_of_host(new_state))
 
 
 class _AnyGenerator(type):
@@ -618,7 +617,7 @@ class _OnDevice(contextlib.ContextDecorator):
     world: World
 
     def __init__(self, device: Any) -> None:
-        # Of a tensor on the CPU `get_device` is -1, which names none.
+        # -1 is `get_device` of a tensor on the CPU and names no device.
         given = device.device if isinstance(device, Tensor) else device_of(None if device == -1 else device)
         self.given = given if given is not None and given.type == "cuda" else None
 
@@ -679,7 +678,7 @@ def _cuda_functions(world: World) -> dict[str, Any]:
     return {**answers, **{name: _starting(world, answers[name]) for name in _STARTS}}
 
 
-# What starts CUDA in the real `torch.cuda`.
+# Functions that start CUDA in the real `torch.cuda`.
 _STARTS = (
     *("init", "_lazy_init", "synchronize", "ipc_collect", "current_device", "current_stream", "default_stream"),
     *("get_device_name", "get_device_capability", "get_device_properties", "mem_get_info"),
@@ -780,7 +779,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
             "broadcast_coalesced",
             lambda tensors, gpus, *_: [_broadcast([gpu], *tensors) for gpu in gpus],
         ),
-        # Its argument is read before the mode is asked, and ours is no stream of C++'s.
+        # `record_stream` reads its argument before it asks the mode, and a simulated stream is none of C++'s.
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
@@ -882,7 +881,7 @@ def _set_default_type(original: Any, kind: Any) -> None:
     original(kind)
 
 
-# What makes a tensor and asks no mode.
+# Factories that ask no mode.
 _UNASKED = ((torch.nested, "nested_tensor"), (torch, "range"))
 
 

@@ -28,14 +28,14 @@ from gpucheck.program.run.memory_peaks import Lines, parts
 from gpucheck.report.results.model import OriginKind
 from gpucheck.work.storages import Memory, Storages
 
-# Whether a transform of torch.func has wrapped a tensor.
+# torch.func's transforms wrap tensors.
 _unwrapped = torch_private.find("torch._C._functorch.get_unwrapped")
 is_transformed = torch_private.find("torch._C._functorch.is_functorch_wrapped_tensor")
 if is_transformed is None or _unwrapped is None:
     is_transformed = lambda tensor: False  # noqa: E731
 UNSEEN_BY_CLASS = torch_private.need("torch._C.DisableTorchFunctionSubclass")
 _OURS = os.path.dirname(os.path.abspath(gpucheck.__file__)) + os.sep
-# Whose line it is. A dry run puts the rule of its program here, which knows the program's own package.
+# Ranks of files. A dry run sets its program's own, which know the program's package.
 lines = Lines("", None)
 # Devices that tensors claim; any other is torch's own affair.
 CLAIMED = ("cuda", "xpu", "mps")
@@ -77,12 +77,12 @@ class Place:
     line: int
 
     def __str__(self) -> str:
-        """As a person names it: from the current folder where it lies below it."""
+        """The place as file:line, relative to the current folder if it is below."""
         return f"{self.file.removeprefix(os.getcwd() + os.sep)}:{self.line}"
 
 
 def rank(file: str) -> int:
-    """Whose file: 0 the user's, 1 an installed package's, 2 no place for a finding to name (torch, Python, ours)."""
+    """The owner of a file: 0 the user, 1 an installed package, 2 torch, Python or gpucheck, which no finding names."""
     return lines.rank(file)
 
 
@@ -185,7 +185,7 @@ class Claims:
             self.put_storage(storage, device, origin)
 
     def put_storage(self, storage: torch.UntypedStorage, device: torch.device | None, origin: Origin | None) -> None:
-        """The same for a storage without a tensor, as loading a file has it."""
+        """Claim a device for a storage without a tensor, as loading a file has it."""
         if device != CPU or origin is not None:
             self.storages.row(storage).claim = Claim(device, origin)
         elif (row := self.storages.of(storage)) is not None:
@@ -375,7 +375,7 @@ def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None, claims: 
     return None
 
 
-# What every module has: the registered parts and the hooks.
+# Attributes of every module: the registered parts and the hooks.
 _BOOKS = frozenset(vars(nn.Module()))
 
 

@@ -1,4 +1,4 @@
-"""In the program's own process: let it run on a claimed device, and write down what that device would have met.
+"""Run the program, in its own process, on a simulated device, and write down what that device would have met.
 
 The engine of `gpucheck model` claims; the counting of `gpucheck run` counts copies and waits by line. Nothing here is
 timed: a CPU does the work.
@@ -43,15 +43,15 @@ from gpucheck.work.target import import_compiler
 # Lines that are named of what is held; the JSON has them too.
 _MOST_LINES = 12
 _MOST_TOLD, _MOST_TEXT = 50, 500
-# How torch begins an error that a worker of a DataLoader sent, and how Python writes a frame.
+# The first line of an error that a worker of a DataLoader sent, and a frame as Python writes it.
 _OF_A_WORKER = "Original Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in ', re.MULTILINE)
 
 _world: engine.World
-_claimed = contextlib.ExitStack()
+_simulated = contextlib.ExitStack()
 _steps = 0
 _trains = False
-# The modules that keep what they read of torch as they load: before it is claimed.
+# The modules that keep what they read of torch as they load: before it is simulated.
 _EARLY = (
     "torch.distributions",
     "torch.distributed",
@@ -90,10 +90,10 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         torch.distributions.Distribution.set_default_validate_args(False)
     cells = counters.cells_of(shared)
     _world.in_fork = lambda place, text: counters.write_of_fork(shared, cells, str(place or "an unknown line"), text)
-    made = _claimed.enter_context(simulated_cuda.simulated(_world))
+    made = _simulated.enter_context(simulated_cuda.simulated(_world))
     if threading.current_thread() is not threading.main_thread():
         _enter_in_main(made)
-    _claimed.enter_context(simulated_files.replaced(_substitutes()))
+    _simulated.enter_context(simulated_files.replaced(_substitutes()))
     hooks.begin(shared, folder, use="simulation")
     simulated_devices.lines = hooks.lines
     atexit.unregister(hooks._end)
@@ -134,7 +134,7 @@ def _enter_in_main(surface: simulated_cuda.Surface) -> None:
     ctypes.pythonapi.Py_AddPendingCall(_kept[0], None)
 
 
-# What would end with the last that knows of it.
+# Objects that must stay alive.
 _kept: list[Any] = []
 
 
@@ -240,7 +240,7 @@ def _remark_nccl() -> None:
     _remark("NCCL is replaced by gloo")
 
 
-# What sends tensors: `torch.distributed` calls them, each operation one. Not `barrier`, which makes its own tensor.
+# Methods that send tensors: each operation of `torch.distributed` calls one. Not `barrier`, which makes its own tensor.
 _COLLECTIVES = [
     name
     for name in (
@@ -307,7 +307,7 @@ def _end_here() -> None:
     raise StepsDone(0)
 
 
-# Of each iterator of a loader: its rounds, the steps and the time in backward passes when it began, and its length.
+# Iterators of loaders: the rounds, the steps and the time in backward passes when each began, and its length.
 _rounds: weakref.WeakKeyDictionary[Any, tuple[int, int, int, int | None]] = weakref.WeakKeyDictionary()
 # The batches that loops over loaders got, and that no step has used. Such loops end by themselves; what trains on other
 # data is ended at its step.
@@ -351,7 +351,7 @@ def _beginning(original: Any) -> Any:
     def beginning(self: Any) -> Any:
         made = original(self)
         try:
-            # Of data that is only gone through, torch warns where it has been asked for its length.
+            # An IterableDataset that was asked for its length makes torch warn.
             length = None if isinstance(self.dataset, IterableDataset) else len(self)
         except TypeError:  # a sampler without a length
             length = None
@@ -375,7 +375,7 @@ def _is_by_hand(frame: FrameType) -> bool:
 def _end_loop(frame: FrameType) -> None:
     """A loop over a loader is ended early: from now on, no file that was there before the program is written over."""
     if not _sunk:
-        _claimed.enter_context(simulated_files.sinking(_began_ns, _remark))
+        _simulated.enter_context(simulated_files.sinking(_began_ns, _remark))
         _sunk.append(True)
     at = _user_frames(frame)
     inner = next(at, None)
@@ -516,7 +516,7 @@ def _end() -> None:
         if exceeded is not None:
             _say("exceeded", peak=_row_of(exceeded))
     hooks.cells[counters.END_NS] = hooks.now()
-    _claimed.close()
+    _simulated.close()
 
 
 def _say(say: str, **row: Any) -> None:
