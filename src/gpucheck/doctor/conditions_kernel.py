@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gpucheck import units, xid
 from gpucheck.cards import at_rest
-from gpucheck.cards.card import WHY_NOT_SHOWN, address_of, name_of, not_shown, unlisted
+from gpucheck.cards.card import WHY_NOT_SHOWN, address_of, addresses_not_listed, name_of, not_shown, unlisted
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
 from gpucheck.machine import kernel_driver
@@ -132,8 +132,7 @@ def _logged(pattern: str) -> Callable[[Evidence], Seen | None]:
 def _fallen(evidence: Evidence) -> Seen | None:
     """The kernel's log says so, and a card is missing now: a line alone may be of before a reset."""
     found = evidence.logged(FALLEN)
-    unseen = unlisted(evidence.facts)
-    gone = [] if unseen is None else list(unseen.evidence["pci_addresses"])
+    gone = [] if evidence.in_container else addresses_not_listed(evidence.facts)
     lost = [card for card in evidence.cards if card.state == "lost"] or evidence.driver.nvml_code == 15
     if not found or not (gone or lost or _none_comes_up(evidence)):
         return None
@@ -174,7 +173,7 @@ def _not_started(evidence: Evidence) -> Seen | None:
     """The module took the card and could not start it; only where no other line of this GPU says why."""
     if not _none_comes_up(evidence) or _open_needed(evidence) is not None:
         return None
-    reasons = kernel_driver.events(evidence.stack.log or ()).not_started
+    reasons = kernel_driver.events(evidence.stack.log or ()).not_started or {}
     unexplained = [why for why in reasons.values() if re.search(f"{NOT_STARTED}|{NO_GSP}", why, re.IGNORECASE)]
     if unexplained:
         return Seen(unexplained[-1], {"log": unexplained})
@@ -349,10 +348,8 @@ KERNEL = on(
 def _with_log(evidence: Evidence) -> Facts:
     """The facts with what the kernel's log says, also where NVML's reading did not take it in."""
     facts, driver = evidence.facts, evidence.driver
-    if driver.xids is not None:
-        return facts
-    seen = kernel_driver.events(evidence.stack.log or ())
-    return replace(facts, driver=replace(driver, xids=seen.xids, sxids=seen.sxids, not_started=seen.not_started))
+    read = driver if driver.xids is not None else kernel_driver.events(evidence.stack.log or (), None, driver)
+    return replace(facts, driver=read)
 
 
 def _xid(evidence: Evidence) -> Seen | None:
@@ -384,9 +381,14 @@ def _sxid(evidence: Evidence) -> Seen | None:
     found = sorted(at_rest.switches(_with_log(evidence)), key=lambda one: VERDICTS.index(one.verdict), reverse=True)
     if not found:
         return None
-    told = "; ".join(f"{one.title}, {one.message}" for one in found)
-    rows = [row for one in found for row in one.evidence["sxids"]]
-    return Seen(told, {"sxids": rows}, found[0].fix or "", verdict=found[0].verdict)
+    rows = {"sxids": [row for one in found for row in one.evidence["sxids"]]}
+    message = "; ".join(f"{one.title}, {one.message}" for one in found)
+    return Seen(message, rows, found[0].fix or "", verdict=found[0].verdict)
+
+
+def _nvlink(evidence: Evidence) -> Seen | None:
+    found = at_rest.nvlink(_with_log(evidence))
+    return None if found is None else Seen(found.message, found.evidence, found.fix or "", verdict=found.verdict)
 
 
 def _unreadable(evidence: Evidence) -> Seen | None:
@@ -419,6 +421,17 @@ LOG: tuple[Condition, ...] = (
         fix="sudo dmesg -T | grep -i sxid",
         judge=_sxid,
         source=xid.SXID_SOURCE,
+    ),
+    Condition(
+        id=at_rest.NVLINK,
+        title="NVLink setup failed",
+        meaning="The driver could not find out which NVLinks of the GPUs are connected. Copies between GPUs fall back "
+        "to PCI Express or hang, and so may nvidia-smi.",
+        settle="`nvidia-smi nvlink --status` lists the links; it is past if the driver was reloaded since",
+        fix=at_rest.REBOOT,
+        judge=_nvlink,
+        texts=(r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ff]ailed",),
+        source="NVIDIA/open-gpu-kernel-modules: kernel_nvlink_gh100.c; leptonai/gpud pull request 1271",
     ),
     Condition(
         id="log.unreadable",

@@ -280,8 +280,8 @@ class World:
         if self.is_forked():
             # A worker sends what it raises to its parent, by the class's name.
             self._raise_in_fork(place, str(DeviceMismatch(self.last, text)), kind)
-        # The error is kept in no variable: its traceback holds this frame, and that circle would keep the operands, whose
-        # memory is counted, after the program has caught it.
+        # The error is kept in no variable: its traceback holds this frame, and that circle would keep the operands.
+        # Their memory is counted, after the program has caught it.
         raise _RAISED[kind](self.last, text)
 
     def apart(
