@@ -550,8 +550,8 @@ SPREAD, FEWEST_SPREAD, CROSSED, FEWEST_CROSSED = 0.25, 8, 1 / 30, 6
 SPREAD_BETWEEN = 2
 # Dimensions of up to this many values are tried value by value, longer ones coarse to fine from a few values.
 TRIED_WHOLE, COARSE_VALUES = 16, 6
-# Of each side its best scores count, and of each dimension its best sides are crossed: 16³ are a few milliseconds.
-BEST_OF_SIDE, MOST_CROSSED = 3, 16
+# Of each side its best scores count, and of each dimension its best sides are crossed: 24³ take some 10 ms.
+BEST_OF_SIDE, MOST_CROSSED = 3, 24
 # Where this many shapes in a row have no kernel and none had one, the dtype has none here.
 MOST_REFUSED = 16
 # Eight differ by more than noise seldom; three are enough where a call is long.
