@@ -207,7 +207,7 @@ def call_of(kind: Kind, flat: Matrices, shape: Shape) -> Callable[[], object]:
 
 
 def in_rotation(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    """One call for those of several sets in turn, so that none finds its own in the cache; the only one as it is."""
+    """One call for those of several sets in turn, so that none finds its set in the cache; a single one as it is."""
     turns = itertools.cycle(calls)
     return calls[0] if len(calls) == 1 else lambda: next(turns)()
 
@@ -227,7 +227,7 @@ def why_no_kernel(error: BaseException, kind: Kind, accel: Accel) -> str | None:
 
 
 def try_once(call: Callable[[], _T], dtype: Dtype, accel: Accel) -> _T:
-    """The first product of a dtype. What torch's private functions refuse is told as a product that is not implemented.
+    """The first product of a dtype. A refusal of torch's private functions is a product that is not implemented.
 
     Returns what the call returns. Raises RuntimeError, and what torch raises for memory that runs out, a device that
     breaks or a shape that alone has no kernel.
@@ -255,7 +255,7 @@ DEFAULT_ON_CPU = frozenset({"float32", "float16", "bfloat16"})
 FAST_FLOAT64 = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
 # With --cold the sets together are more than this many last-level caches (CUTLASS's guide to measuring products).
 COLD_FACTOR = 2
-# Where the size of the cache is not told: no smaller than any cache in front of a device's memory (256 MiB, MI300X).
+# A cache of unknown size is no larger than any in front of a device's memory (256 MiB, MI300X).
 ASSUMED_CACHE_BYTES = 256 * units.MIB
 # Small products would need more sets than it is worth to make; with fewer they are not called cold.
 MOST_SETS = 1024
