@@ -16,7 +16,7 @@ from judged import run
 
 from gpucheck.bench import buffers, concurrent
 from gpucheck.bench.buffers import Buffers, Copies, Room
-from gpucheck.bench.concurrent import Lane, alone, ran_beside
+from gpucheck.bench.concurrent import Lane, ran_beside, why_alone
 from gpucheck.bench.transfer import TransferOptions, judge, work
 from gpucheck.bench.transfer.work import Setting
 from gpucheck.errors import CannotLook
@@ -158,7 +158,7 @@ def test_both_are_prepared_before_each_window_with_patterns_of_their_own() -> No
     ],
 )
 def test_a_window_counts_only_inside_the_time_of_all_others(window: Any, others: Any, why: str | None) -> None:
-    assert alone(window, others) == why
+    assert why_alone(window, others) == why
 
 
 @pytest.mark.parametrize(
