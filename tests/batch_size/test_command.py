@@ -72,12 +72,12 @@ def test_from_start_to_answer(scenario: Scenario) -> None:
     assert 924 < found["predicted_above"] <= 1.02 * found["max_batch_size"]
     assert found["limited_by"] == "over-budget"
     assert (found["budget_bytes"], found["budget_reason"]) == (GIB, "--memory-limit 1GiB")
-    assert found["peak_bytes"] == found["default_malloc_peak_bytes"] == (100 + found["max_batch_size"]) * MIB
+    assert found["peak_bytes"] == (100 + found["max_batch_size"]) * MIB
     assert found["loss"] == "mean square of the output"
     trials = [event.result for event in recorder.events if isinstance(event, Trial)]
     assert trials == found["trials"]
-    assert [trial["purpose"] for trial in trials[-3:]] == ["confirm", "default malloc", "recommended"]
-    assert trials[-3]["fresh_process"]
+    assert [trial["purpose"] for trial in trials[-2:]] == ["confirm", "recommended"]
+    assert trials[-2]["fresh_process"]
     assert found["recommended"] == {
         "batch_size": 816,  # 821 take 90 % of the budget; a multiple of 8
         "headroom": 1 - 916 / 1024,
@@ -87,11 +87,9 @@ def test_from_start_to_answer(scenario: Scenario) -> None:
         "speed": "slower" if found["max_batch_size"] * 0.95 > 816 else "same",
         "reason": None,
     }
-    assert [finding.verdict for finding in findings(recorder)] == ["pass", "info"]
+    assert [finding.verdict for finding in findings(recorder)] == ["pass"]
     assert findings(recorder)[0].title == f"a batch of {found['max_batch_size']} fits"
-    # Search, and the confirmation after the failure; the answer and the size to use with the default malloc.
-    assert log.read_text().count("start 1") == 2
-    assert log.read_text().count("start default") == 2
+    assert log.read_text().count("start 1") == 2  # the search, and the confirmation
 
 
 def test_memory_that_grows_from_step_to_step_is_told_and_undecided(scenario: Scenario) -> None:
@@ -158,8 +156,8 @@ def test_what_else_an_epoch_holds_is_run_at_the_answer(scenario: Scenario) -> No
         ("partial batch", 28, "fits"),
         ("partial batch", 1, "fits"),
     ]
-    assert "evaluate 29\ntrial 28\ntrial 1\n" in log.read_text()
-    assert {trial["purpose"] for trial in found["trials"]} == {"search", "confirm", "default malloc", "recommended"}
+    assert log.read_text().endswith("evaluate 29\ntrial 28\ntrial 1\n")
+    assert {trial["purpose"] for trial in found["trials"]} == {"search", "confirm", "recommended"}
     assert (found["limiting_factor"], found["confidence"]["level"]) == ("memory", "high")
 
 
@@ -358,7 +356,7 @@ def test_batches_of_one_size_that_differ_are_told(scenario: Scenario) -> None:
 def test_quick_leaves_out_what_follows(scenario: Scenario) -> None:
     log = scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
     found = answer(find(quick=True))
-    assert (found["max_batch_size"], found["checks"], found["default_malloc_peak_bytes"]) == (29, [], None)
+    assert (found["max_batch_size"], found["checks"]) == (29, [])
     assert found["recommended"]["reason"] == "skipped by --quick"
     assert "evaluate" not in log.read_text()
 
@@ -547,7 +545,7 @@ def test_on_a_device_the_child_knows_the_budget(scenario: Scenario, monkeypatch:
     recorder = find(device="cuda")
     found = answer(recorder)
     assert 440 <= found["max_batch_size"] <= 448
-    assert (found["budget_bytes"], found["margin_bytes"], found["default_malloc_peak_bytes"]) == (8 * GIB, GIB, None)
+    assert (found["budget_bytes"], found["margin_bytes"]) == (8 * GIB, GIB)
     # Of 7.2 GiB, 1 is static, so 396 fit; run in the child of the confirmation.
     assert (found["recommended"]["batch_size"], found["trials"][-1]["purpose"]) == (392, "recommended")
     assert found["trials"][-1]["fresh_process"] is False

@@ -150,16 +150,6 @@ def test_a_confirmation_ends_a_search_that_keeps_away_from_failure() -> None:
     assert search.next() is None and search.limited_by == "safety"
 
 
-def test_a_confirmation_of_an_earlier_run_does_not_end_it() -> None:
-    search = Search(budget_bytes=BUDGET, static_bytes=100, seek_failure=False)
-    search.trials.append(tried(50, "fits", 325))
-    search.trials.append(tried(50, "fits", 325, purpose="confirm"))
-    search.taken_over = 2
-    further = search.next()
-    assert further is not None and further.size > 90
-    assert search.limited_by is None
-
-
 def test_a_failure_that_was_run_says_more_than_a_prediction_beyond_it() -> None:
     search = Search(budget_bytes=BUDGET, static_bytes=100)
     for size, outcome, peak in ((100, "fits", 505), (203, "timeout", None), (200, "fits", 985)):
@@ -237,7 +227,6 @@ def test_however_it_is_asked_it_ends_with_a_confirmed_size_and_why(simulation: M
             start=rng.choice([None, rng.randint(1, cap)]),
         )
         limit = rng.choice([math.inf, math.inf, true_max * rng.random()])  # of a kernel, whatever the memory
-        taken_over = rng.choice([0, 0, rng.randint(1, 8)])
         asked = set()
         while (attempt := search.next()) is not None:
             assert search.may_try(attempt.size) and attempt not in asked, (seed, attempt)
@@ -249,8 +238,6 @@ def test_however_it_is_asked_it_ends_with_a_confirmed_size_and_why(simulation: M
                 tried(attempt.size, outcome, peak if outcome == fits else None, purpose=attempt.purpose)
             )
             search.static_bytes = int(shape(0)[1])
-            if len(search.trials) == taken_over:
-                search.taken_over = taken_over
         assert search.limited_by is not None, seed
         if search.best is not None:
             assert search.confirmed, seed

@@ -14,8 +14,8 @@ from fake_device import FakeDevice
 
 from gpucheck.bench import buffers
 from gpucheck.bench.buffers import Buffer, Buffers, Room, allocate
-from gpucheck.bench.transfer import Setting, TransferOptions, idioms, judge
-from gpucheck.bench.transfer.idioms import IDIOMS, Idiom, Stage, of_device
+from gpucheck.bench.transfer import TransferOptions, judge, work
+from gpucheck.bench.transfer.work import IDIOMS, Idiom, Setting, Stage, of_device
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
@@ -50,7 +50,7 @@ def pinning(monkeypatch: pytest.MonkeyPatch) -> None:
         return self.clone()
 
     monkeypatch.setattr(buffers, "allocate", plain)
-    monkeypatch.setattr(idioms, "pinned_like", torch.empty_like)
+    monkeypatch.setattr(work, "pinned_like", torch.empty_like)
     for name in ("pin_memory", "to", "cuda", "cpu"):
         monkeypatch.setattr(torch.Tensor, name, copied)
 
@@ -99,11 +99,11 @@ def test_only_the_memory_asked_for_is_used() -> None:
 
 def test_where_no_line_can_be_written_it_is_said() -> None:
     with pytest.raises(CannotLook, match="no common idiom copies pinned memory on cpu; only copies to a CUDA"):
-        list(idioms.rows(setting(CPU, memories=("pinned",))))
+        list(work.idioms(setting(CPU, memories=("pinned",))))
 
 
 def test_the_lines_of_a_cpu_for_real() -> None:
-    rows = list(idioms.rows(setting(CPU)))
+    rows = list(work.idioms(setting(CPU)))
     assert [one.method.details["call"] for one in rows] == [
         "y.copy_(x)",
         'x.to("cpu", copy=True)',
@@ -123,7 +123,7 @@ def test_the_lines_of_a_cpu_for_real() -> None:
 @pytest.mark.usefixtures("pinning")
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
 def test_every_line_of_a_cuda_device_is_verified() -> None:
-    rows = list(idioms.rows(setting(Fake())))
+    rows = list(work.idioms(setting(Fake())))
     assert len(rows) == len(of_device(Fake(), ("pageable", "pinned")))  # type: ignore[arg-type]
     assert {one.method.details["wrong_bytes"] for one in rows} == {0}
 
@@ -131,14 +131,14 @@ def test_every_line_of_a_cuda_device_is_verified() -> None:
 @pytest.mark.usefixtures("pinning")
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
 def test_one_direction_alone() -> None:
-    back = list(idioms.rows(setting(Fake(), directions=("device_to_host",))))
+    back = list(work.idioms(setting(Fake(), directions=("device_to_host",))))
     assert names(back) == [
         ("raw", "device_to_host", "pageable"),
         ("raw", "device_to_host", "pinned"),
         ("cpu", "device_to_host", "pageable"),
         ("to_cpu_non_blocking", "device_to_host", "pageable"),
     ]
-    there = list(idioms.rows(setting(Fake(), directions=("host_to_device",))))
+    there = list(work.idioms(setting(Fake(), directions=("host_to_device",))))
     assert {one.case["direction"] for one in there} == {"host_to_device", "host_to_host"}
 
 
@@ -150,7 +150,7 @@ def test_refused_pinned_memory_costs_its_lines_alone(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(buffers, "allocate", refuse)
     recorder = Recorder()
-    rows = list(idioms.rows(setting(Fake(kind="xpu"), recorder)))
+    rows = list(work.idioms(setting(Fake(kind="xpu"), recorder)))
     assert "pinned" not in {one.case["host_memory"] for one in rows} and len(rows) == 5
     (notice,) = [event.text for event in recorder.events if isinstance(event, Notice)]
     assert notice == "idioms with pinned memory skipped: CUDA error: out of memory"
@@ -161,7 +161,7 @@ def test_memory_that_runs_out_in_a_line_is_one_sentence(monkeypatch: pytest.Monk
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 65536 bytes")
 
     monkeypatch.setattr(torch.Tensor, "clone", full)
-    rows = idioms.rows(setting(CPU))
+    rows = work.idioms(setting(CPU))
     assert [next(rows).case["idiom"] for _ in range(2)] == ["raw", "to_copy"]
     with pytest.raises(CannotLook, match=r"memory ran out at `x\.clone\(\)`") as raised:
         next(rows)
@@ -169,81 +169,101 @@ def test_memory_that_runs_out_in_a_line_is_one_sentence(monkeypatch: pytest.Monk
     assert (raised.value.why, raised.value.fix) == ("its tensors use 64 KiB each", "use a smaller --size")
 
 
-def stage(count: int = 2) -> Stage:
-    made = Stage(
-        CPU, Buffers(allocate(count * 4 * KIB, HOST), {"pageable": allocate(count * 4 * KIB, HOST)}), 4 * KIB, count
-    )
-    made.fill()
-    return made
+def stage(count: int = 2, device: Any = CPU) -> Stage:
+    size = count * 4 * KIB
+    return Stage(device, Buffers(allocate(size, HOST), {"pageable": allocate(size, HOST)}), 4 * KIB, count)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "bytes_wrong"),
-    [
-        (lambda stage, device: lambda x: stage.host["pageable"][0].clone(), 0),
-        (lambda stage, device: lambda x: stage.host["pageable"][0][:1].clone(), 2 * 4 * KIB),
-        (lambda stage, device: lambda x: stage.host["pageable"][0].bitwise_xor(256), 2 * 512),
-    ],
+    ("code", "bytes_wrong"), [("x.clone()", 0), ("x[:1].clone()", 2 * 4 * KIB), ("x.bitwise_xor(256)", 2 * 512)]
 )
-def test_a_line_that_leaves_something_else_is_found(wrong: Any, bytes_wrong: int) -> None:
-    idiom = Idiom("x", "x", "host_to_host", "cpu", wrong)
-    one = idioms.measure(idiom, stage(1), ROOM, 0.0, UNWATCHED)
-    assert one.method.details["wrong_bytes"] == bytes_wrong
+def test_a_line_that_leaves_something_else_is_found(code: str, bytes_wrong: int) -> None:
+    one = work.measure_line(Idiom("x", code, "host_to_host", "cpu"), stage(1), ROOM, 0.0, UNWATCHED)
+    assert (one.method.details["call"], one.method.details["wrong_bytes"]) == (code, bytes_wrong)
 
 
-def test_a_line_that_copies_nothing_is_found_although_its_memory_holds_the_right_bytes() -> None:
-    def make(stage: Stage, device: torch.device) -> idioms.Call:
-        kept = itertools.cycle([slice_.clone() for slice_ in stage.host["pageable"]])
-        return lambda x: next(kept)
-
-    idiom = Idiom("x", "x", "host_to_host", "cpu", make)
-    one = idioms.measure(idiom, stage(), ROOM, 0.0, UNWATCHED)
+def test_a_line_that_copies_nothing_is_found_although_its_memory_holds_the_right_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = stage()
+    stale = itertools.cycle([words.clone() for words in made.host["pageable"]])
+    monkeypatch.setattr(torch.Tensor, "clone", lambda self: next(stale))
+    one = work.measure_line(Idiom("x", "x.clone()", "host_to_host", "cpu"), made, ROOM, 0.0, UNWATCHED)
     assert one.method.details["wrong_bytes"] == 4 * KIB
 
 
-def test_the_first_call_finds_nothing_that_lines_before_it_left_in_torchs_caches() -> None:
+def test_the_first_call_finds_nothing_that_lines_before_it_left_in_torchs_caches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     done: list[str] = []
+    real = torch.Tensor.clone
 
     class Emptied(Fake):
         def empty_cache(self) -> None:
             done.append("emptied")
 
-    def make(stage: Stage, device: torch.device) -> idioms.Call:
-        def call(x: torch.Tensor) -> torch.Tensor:
-            done.append("called")
-            return x.clone()
+    def clone(self: torch.Tensor) -> torch.Tensor:
+        done.append("called")
+        return real(self)
 
-        return call
-
-    memory = Buffers(allocate(4 * KIB, HOST), {"pageable": allocate(4 * KIB, HOST)})
-    made = Stage(Emptied(can_pin=False), memory, 4 * KIB, 1)  # type: ignore[arg-type]
-    made.fill()
-    idioms.measure(Idiom("x", "x", "host_to_host", "cpu", make), made, ROOM, 0.0, UNWATCHED)
+    made = stage(1, Emptied(can_pin=False))
+    monkeypatch.setattr(torch.Tensor, "clone", clone)
+    work.measure_line(Idiom("x", "x.clone()", "host_to_host", "cpu"), made, ROOM, 0.0, UNWATCHED)
     assert (done[:2], done.count("emptied")) == (["emptied", "called"], 1)
+
+
+@pytest.mark.usefixtures("pinning")
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
+def test_pinned_memory_is_let_go_only_once_the_device_was_waited_for() -> None:
+    """Its release on a lost device ends the process, and a lost device raises where it is waited for."""
+    lost = RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    @dataclass
+    class Lost(Fake):
+        broken: bool = False
+
+        def synchronize(self) -> None:
+            if self.broken:
+                raise lost
+
+    device = Lost()
+    memory = Buffers(allocate(8 * KIB, HOST), {"pageable": allocate(8 * KIB, HOST), "pinned": allocate(8 * KIB, HOST)})
+    made = Stage(device, memory, 4 * KIB, 2)  # type: ignore[arg-type]
+    for idiom in (one for one in IDIOMS if one.pins):
+        line = work.Line(idiom, made)
+        device.broken = False
+        line.call()
+        made_by_call = [id(tensor) for tensor in line.made]
+        # The batch or the pinned copy of the tensor, and the result.
+        assert len(made_by_call) >= 2
+        device.broken = True
+        with pytest.raises(RuntimeError, match="illegal memory access"):
+            line.call()
+        assert [id(tensor) for tensor in line.made] == made_by_call
 
 
 def test_the_sources_are_as_they_were_after_a_row() -> None:
     made = stage()
-    idioms.measure(IDIOMS[-2], made, ROOM, 0.0, UNWATCHED)
+    work.measure_line(IDIOMS[-2], made, ROOM, 0.0, UNWATCHED)
     assert made.wrong_bytes(made.host["pageable"][1], 1, flipped=False) == 0
     assert made.wrong_bytes(made.host["pageable"][0], 1, flipped=False) > 0
 
 
 def test_one_size_and_as_many_slices_as_make_it_cold() -> None:
     roomy = Room(host=16 * GIB, device=16 * GIB, cache=100 * MIB, cache_known=True)
-    assert idioms.size_of((), roomy, 2) == 64 * MIB
-    assert idioms.size_of((MIB, 4 * MIB + 8), roomy, 2) == 4 * MIB  # whole samples of whole words
-    assert idioms.size_of((64,), roomy, 2) == 512
-    assert idioms.size_of((GIB,), roomy, 2) == 64 * MIB
-    assert idioms.slices(64 * MIB, roomy, 2) == 4
-    assert idioms.slices(MIB, roomy, 2) == 200
+    assert work.idiom_size((), roomy, 2) == 64 * MIB
+    assert work.idiom_size((MIB, 4 * MIB + 8), roomy, 2) == 4 * MIB  # whole samples of whole words
+    assert work.idiom_size((64,), roomy, 2) == 512
+    assert work.idiom_size((GIB,), roomy, 2) == 64 * MIB
+    assert work.slices_for(64 * MIB, roomy, 2) == 4
+    assert work.slices_for(MIB, roomy, 2) == 200
     # No more than 512 MiB, and no more than there is room for.
-    assert idioms.slices(64 * MIB, Room(16 * GIB, 16 * GIB, GIB, True), 2) == 8
-    assert idioms.slices(64 * MIB, Room(GIB, 300 * MIB, GIB, True), 2) == 2
+    assert work.slices_for(64 * MIB, Room(16 * GIB, 16 * GIB, GIB, True), 2) == 8
+    assert work.slices_for(64 * MIB, Room(GIB, 300 * MIB, GIB, True), 2) == 2
     tight = Room(host=8 * MIB, device=None, cache=MIB, cache_known=True)
-    assert idioms.size_of((), tight, 1) == MIB
+    assert work.idiom_size((), tight, 1) == MIB
     with pytest.raises(CannotLook, match="not enough memory for the common idioms"):
-        idioms.size_of((), Room(8 * KIB, None, MIB, True), 1)
+        work.idiom_size((), Room(8 * KIB, None, MIB, True), 1)
 
 
 # judging

@@ -10,10 +10,13 @@ import pytest
 from judged import Document, run
 
 from gpucheck import config
-from gpucheck.bench import devices, judge, judging
+from gpucheck.bench import devices, judge
+from gpucheck.bench.bandwidth.judge import memory_ceiling
+from gpucheck.bench.benchmarks import ALL, BENCHMARKS
 from gpucheck.bench.devices import Shared
 from gpucheck.bench.judging import Ceiling, Ceilings
-from gpucheck.bench.transfer import copies_judge as of_link
+from gpucheck.bench.matmul.judge import fastest_products, product_ceilings
+from gpucheck.bench.transfer import judge as of_link
 from gpucheck.config import BY_ID, THRESHOLDS, Limit
 from gpucheck.links import WAYS
 from gpucheck.machine import choose, inventory
@@ -207,7 +210,7 @@ def test_the_fastest_window_counts_where_there_is_no_interval() -> None:
 
 def test_an_estimated_peak_may_be_wrong_by_so_much_and_no_more() -> None:
     part = lookup("a GPU", (9, 0), 10, 1024, clock_hz=1e9, memory_clock_hz=2e9)
-    known = judging.product_ceilings(["bfloat16"], part)
+    known = product_ceilings(["bfloat16"], part)
     for rate, verdict in ((10e12, "inconclusive"), (0.1e12, "fail")):
         finding = judged([product("bfloat16", rate)], set_to("matmul.min_percent_of_peak", 0.5), known=known)[
             "matmul.min_percent_of_peak"
@@ -330,7 +333,7 @@ def test_every_operation_of_memory_is_judged_on_its_largest_cold_array() -> None
     warm = judged([*rows, moved("triad", 9e12, cache="warm")], set_to("bandwidth.min_gbps", 2.5e12))
     assert warm["bandwidth.min_gbps"].message.startswith("triad: the array fits in the cache")
     least, part = set_to("bandwidth.min_percent_of_peak", 0.8), lookup("NVIDIA H200", (9, 0), 132, 6144)
-    finding = judged(rows[:1], least, known=judging.memory_ceiling(part))[least.id]
+    finding = judged(rows[:1], least, known=memory_ceiling(part))[least.id]
     assert (finding.verdict, finding.message.partition(" (")[0]) == ("pass", "read 83.3 %")
     assert judged(rows[:1], least)[least.id].verdict == "inconclusive"
 
@@ -352,7 +355,7 @@ def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
     wrong = replace(rows[0], method=replace(rows[0].method, precision_observed="float16"))
     assert judged([wrong], tflops)[tflops.id].verdict == "inconclusive"
     part = lookup("NVIDIA H200", (9, 0), 132, 6144)
-    finding = judged(rows, tflops, peak, known=judging.product_ceilings(judging.fastest_products(rows), part))[peak.id]
+    finding = judged(rows, tflops, peak, known=product_ceilings(fastest_products(rows), part))[peak.id]
     assert (finding.verdict, [one["label"] for one in finding.evidence["figures"]]) == ("fail", ["bfloat16", "float32"])
     for other, words in (
         (
@@ -362,14 +365,17 @@ def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
         (Unknown("no clocks"), "products: no clocks"),
         (None, "products: the GPU's peak is unknown"),
     ):
-        known = judging.product_ceilings(judging.fastest_products(rows), other)
+        known = product_ceilings(fastest_products(rows), other)
         finding = judged(rows, peak, known=known)[peak.id]
         assert (finding.verdict, finding.fix) == ("inconclusive", None) and words in finding.message
 
 
 def test_every_threshold_of_a_benchmark_has_its_figures() -> None:
-    assert set(judging.TABLE) == {one.id for one in THRESHOLDS if one.command.startswith("bench ")}
-    assert all(BY_ID[name].direction == "at least" for name in judging.TABLE)
+    rules = {one.id: judge.rule_of(one.id).thresholds for one in BENCHMARKS if one.id != ALL}
+    assert all(name.startswith(f"{benchmark}.") for benchmark, table in rules.items() for name in table)
+    every = {name for table in rules.values() for name in table}
+    assert every == {one.id for one in THRESHOLDS if one.command.startswith("bench ")}
+    assert all(BY_ID[name].direction == "at least" for name in every)
 
 
 # several processes, and the loop over devices

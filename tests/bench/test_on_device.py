@@ -11,7 +11,8 @@ import torch
 from fake_device import FakeDevice
 
 from gpucheck.bench.buffers import Buffer, Copies, Room
-from gpucheck.bench.transfer import Setting, TransferOptions, judge, work
+from gpucheck.bench.transfer import TransferOptions, judge, work
+from gpucheck.bench.transfer.work import Setting
 from gpucheck.errors import CannotLook
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Recorder
@@ -50,7 +51,7 @@ def measured(rate: float | None = 4e12, cache: str = "cold", **details: Any) -> 
 
 
 def test_every_byte_counts_twice_and_the_copy_is_compared() -> None:
-    (row,) = work.rows_on_device(setting())
+    (row,) = work.on_device(setting())
     details = row.method.details
     assert (row.name, row.case, row.work) == ("transfer.on_device", {"size_bytes": MIB}, {"bytes": 2.0 * MIB})
     assert (row.method.clock, row.method.launch, row.method.cache) == ("device events", "held", "cold")
@@ -59,14 +60,14 @@ def test_every_byte_counts_twice_and_the_copy_is_compared() -> None:
 
 
 def test_small_copies_rotate_over_twice_the_cache_where_there_is_room() -> None:
-    (row,) = work.rows_on_device(setting(sizes=(64 * KIB,)))
+    (row,) = work.on_device(setting(sizes=(64 * KIB,)))
     assert (row.method.details["rotation_bytes"], row.method.cache) == (512 * KIB, "cold")
-    (row,) = work.rows_on_device(setting(Fake(l2_cache_bytes=64 * MIB), sizes=(64 * KIB,)))
+    (row,) = work.on_device(setting(Fake(l2_cache_bytes=64 * MIB), sizes=(64 * KIB,)))
     assert (row.method.details["rotation_bytes"], row.method.cache) == (4 * MIB, "warm")
 
 
 def test_a_device_without_a_clock_is_timed_by_the_hosts() -> None:
-    (row,) = work.rows_on_device(setting(Fake(has_events=False)))
+    (row,) = work.on_device(setting(Fake(has_events=False)))
     assert (row.method.clock, row.method.launch) == ("host", "host")
 
 
@@ -78,7 +79,7 @@ def test_a_copy_that_goes_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
         self.destination.words[5] += 1
 
     monkeypatch.setattr(Copies, "call", wrong)
-    (row,) = work.rows_on_device(setting())
+    (row,) = work.on_device(setting())
     assert row.method.details["wrong_bytes"] > 0
     (found,) = judge.on_device([row], Facts())
     assert (found.id, found.verdict) == ("transfer.on_device", "fail")
@@ -91,13 +92,13 @@ def test_the_usual_size_and_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
         # Where host and device share their memory the two buffers come out of it.
         (None, (), 2 * MIB),
     ):
-        (row,) = work.rows_on_device(setting(device_bytes=device_bytes, sizes=sizes))
+        (row,) = work.on_device(setting(device_bytes=device_bytes, sizes=sizes))
         assert row.case == {"size_bytes": size}
-    monkeypatch.setattr(work, "USUAL_BYTES", 512 * KIB)
-    (row,) = work.rows_on_device(setting(sizes=()))
+    monkeypatch.setattr(work, "ON_DEVICE_BYTES", 512 * KIB)
+    (row,) = work.on_device(setting(sizes=()))
     assert row.case == {"size_bytes": 512 * KIB}
     with pytest.raises(CannotLook, match="not enough memory to copy; each of two buffers may use 2 KiB"):
-        list(work.rows_on_device(setting(device_bytes=4 * KIB)))
+        list(work.on_device(setting(device_bytes=4 * KIB)))
 
 
 def test_a_device_that_is_full_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +109,7 @@ def test_a_device_that_is_full_is_one_sentence(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(
         CannotLook, match=r"not enough memory for two buffers of 1\.5 MiB on cuda:0; CUDA out of memory"
     ):
-        list(work.rows_on_device(setting()))
+        list(work.on_device(setting()))
 
 
 def test_the_rate_is_told_in_both_ways_of_counting() -> None:

@@ -18,7 +18,6 @@ from gpucheck.bench import buffers, devices, rounds
 from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.buffers import Buffer, Room, allocate
 from gpucheck.bench.overlap import OverlapOptions, judge, work
-from gpucheck.bench.overlap.work import Balance, Pair
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure import runs as merging
@@ -64,15 +63,17 @@ def rows(overlap: float, **case: Any) -> list[Measurement]:
     return [row(what, (s,) * 8, **case) for what, s in (("copy", 1.0), ("compute", 1.0), ("both", 2.0 - overlap))]
 
 
-def pair(device: Engines, streams: int = 2) -> Pair:
-    products = {side: device.product(seconds) for side, seconds in PRODUCTS.items()}
-    return Pair(device.copy, products, device.side if streams == 2 else contextlib.nullcontext)
+def calls(device: Engines, streams: int = 2, products: dict[int, float] = PRODUCTS) -> Any:
+    """Copies and products of a device, each to be repeated."""
+    current = device.side if streams == 2 else contextlib.nullcontext
+    of_side = {side: work.repeated(device, device.product(seconds)) for side, seconds in products.items()}
+    return work.repeated(device, device.copy, current), of_side
 
 
 def seen(device: Engines, streams: int = 2, budget_s: float = 1.0) -> OverlapResult:
     """What the measuring code, unmodified, says of a device."""
-    both = pair(device, streams)
-    groups = work.in_turn(device, both, work.balanced(device, both))
+    both = calls(device, streams)
+    groups = work.in_turn(*both, work.balanced(*both))
     timed = rounds.take(groups, device.host_s + budget_s)
     (found,) = judge.answer([replace(row(what, (1.0,)), runs=(one.run,)) for what, one in timed.items()])
     return found
@@ -83,7 +84,7 @@ def seen(device: Engines, streams: int = 2, budget_s: float = 1.0) -> OverlapRes
 
 def test_compute_is_made_as_long_as_the_copy() -> None:
     device = Engines(copy_s=4e-3)
-    found = work.balanced(device, pair(device))
+    found = work.balanced(*calls(device))
     # 4096 would be a tenth of the copy: the next smaller product leaves a choice.
     assert (found.copies, found.side) == (1, 2048)
     assert found.compute_s == pytest.approx(found.copy_s, rel=0.03)
@@ -92,22 +93,23 @@ def test_compute_is_made_as_long_as_the_copy() -> None:
 
 def test_short_copies_make_a_group_of_two_milliseconds() -> None:
     device = Engines(copy_s=0.3e-3)
-    found = work.balanced(device, pair(device))
+    found = work.balanced(*calls(device))
     assert found.copies == 7 and found.copy_s == pytest.approx(7 * 0.3e-3, rel=0.02)
     assert found.compute_s == pytest.approx(found.copy_s, rel=0.03)
 
 
 def test_a_device_too_slow_for_the_smallest_product_is_balanced_as_far_as_can_be() -> None:
     device = Engines(copy_s=4e-3)
-    found = work.balanced(device, Pair(device.copy, {512: device.product(7e-3), 1024: device.product(50e-3)}))
+    found = work.balanced(*calls(device, products={512: 7e-3, 1024: 50e-3}))
     assert (found.side, found.products) == (512, 1)
     assert judge.unbalanced(found.copy_s, found.compute_s)
 
 
 def test_every_copy_is_prepared_for_before_its_window() -> None:
     device, prepared = Engines(copy_s=4e-3), list[int]()
-    one = replace(pair(device), prepare=lambda number, calls: prepared.append(calls))
-    groups = work.in_turn(device, one, Balance(3, 2048, 66, 0.0, 0.0))
+    _, products_of = calls(device)
+    copies_of = work.repeated(device, device.copy, prepare=lambda number, count: prepared.append(count))
+    groups = work.in_turn(copies_of, products_of, work.Balance(3, 2048, 66, 0.0, 0.0))
     for group in groups.values():
         group.window(1)
     assert prepared == [3, 3] and device.copies == 6

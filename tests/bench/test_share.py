@@ -12,7 +12,7 @@ import torch
 from judged import Document
 
 from gpucheck.bench import devices, judging
-from gpucheck.bench.matmul.judge import efficiency
+from gpucheck.bench.matmul.judge import REMARKS, efficiency, share_of_products
 from gpucheck.config import Limit
 from gpucheck.machine.accel import Accel
 from gpucheck.peaks import Part, Unknown, lookup
@@ -111,13 +111,13 @@ def test_a_comparison_whose_count_is_unknown_verifies_nothing() -> None:
 
 def test_a_share_of_an_estimate_shows_nothing_of_the_times() -> None:
     guessed = replace(H200, kind="estimate") if isinstance(H200, Part) else None
-    assert only(judging.share_of_products([row("bfloat16", 5e15)], guessed)).verdict == "info"
-    assert only(judging.share_of_products([row("bfloat16", 5e15)], H200)).verdict == "inconclusive"
+    assert only(share_of_products([row("bfloat16", 5e15)], guessed)).verdict == "info"
+    assert only(share_of_products([row("bfloat16", 5e15)], H200)).verdict == "inconclusive"
 
 
 def test_the_share_is_told_at_the_data_sheets_clock_and_at_the_one_that_was_seen() -> None:
     rows = [row("bfloat16", 791.52e12, telemetry(1.5e9)), row("bfloat16", 1e12, telemetry(0.3e9))]
-    finding = only(judging.share_of_products(rows, H200))
+    finding = only(share_of_products(rows, H200))
     # 989.4 TFLOP/s at 1.83 GHz are 811 at 1.5.
     assert (
         finding.message
@@ -129,20 +129,20 @@ def test_the_share_is_told_at_the_data_sheets_clock_and_at_the_one_that_was_seen
 
 
 def test_more_than_the_peak_is_told_as_it_is() -> None:
-    finding = only(judging.share_of_products([row("float32", 73.7e12, telemetry(1.65e9))], H200))
+    finding = only(share_of_products([row("float32", 73.7e12, telemetry(1.65e9))], H200))
     assert finding.message.startswith("float32 110 % of 67.0 TFLOP/s and 132 % at the observed 1650 of 1980 MHz (")
 
 
 def test_a_clock_that_was_not_read_is_no_clock() -> None:
     for seen in (None, telemetry()):
-        finding = only(judging.share_of_products([row("bfloat16", 494.7e12, seen)], H200))
+        finding = only(share_of_products([row("bfloat16", 494.7e12, seen)], H200))
         assert finding.message == f"bfloat16 50 % of 989 TFLOP/s (float32 accumulator; {SHEET})"
         assert finding.evidence["share_at_clock_seen"] == {"bfloat16": None}
 
 
 def test_of_several_runs_the_median_clock_counts() -> None:
     one = of_several(row("bfloat16", 494.7e12), telemetry(1.2e9), None, telemetry(1.83e9), telemetry(1.5e9))
-    assert only(judging.share_of_products([one], H200)).evidence["clock_seen_hz"] == {"bfloat16": 1.5e9}
+    assert only(share_of_products([one], H200)).evidence["clock_seen_hz"] == {"bfloat16": 1.5e9}
 
 
 def test_each_accumulator_is_named_and_whole_numbers_are_no_flop() -> None:
@@ -152,7 +152,7 @@ def test_each_accumulator_is_named_and_whole_numbers_are_no_flop() -> None:
         row("float8_e4m3fn_fast", 989.5e12),
         row("int8", 1583.2e12),
     ]
-    assert only(judging.share_of_products(rows, H200)).message == (
+    assert only(share_of_products(rows, H200)).message == (
         "float64 50 % of 67.0 TFLOP/s, bfloat16 10 % of 989 TFLOP/s, float8_e4m3fn_fast 50 % of 1.98 PFLOP/s, "
         "int8 80 % of 1.98 POP/s (float64 accumulator for float64; "
         f"float32 accumulator for bfloat16, float8_e4m3fn_fast; int32 accumulator for int8; {SHEET})"
@@ -161,11 +161,11 @@ def test_each_accumulator_is_named_and_whole_numbers_are_no_flop() -> None:
 
 def test_float8_without_fast_accumulation_has_no_share_on_a_part_with_two_modes() -> None:
     rows = [row("bfloat16", 494.7e12), row("float8_e4m3fn", 900e12), row("float8_e4m3fn_fast", 1500e12)]
-    finding = only(judging.share_of_products(rows, H200))
+    finding = only(share_of_products(rows, H200))
     assert set(finding.evidence["share"]) == {"bfloat16", "float8_e4m3fn_fast"}
     assert finding.evidence["without_peak"] == ["float8_e4m3fn"]
     assert finding.evidence["without_peak_because"] == "data sheets give float8 only with fast accumulation"
-    alone = only(judging.share_of_products(rows[1:2], H200))
+    alone = only(share_of_products(rows[1:2], H200))
     assert alone.evidence["share"] is None and alone.message == "data sheets give float8 only with fast accumulation"
 
 
@@ -227,20 +227,20 @@ def test_an_open_device_is_the_same_part_as_in_its_document() -> None:
 
 
 def test_a_slow_int8_product_may_be_torchs_own_choice() -> None:
-    slow, fast = (only(judging.share_of_products([row("int8", rate)], H200)) for rate in (150e12, 1583.2e12))
-    assert slow.message.endswith("; int8: " + judging.REMARKS["int8"]) and "issue 187094" in slow.message
+    slow, fast = (only(share_of_products([row("int8", rate)], H200)) for rate in (150e12, 1583.2e12))
+    assert slow.message.endswith("; int8: " + REMARKS["int8"]) and "issue 187094" in slow.message
     # Fast enough it is no news on the screen; the document has it either way.
     assert "187094" not in fast.message
-    assert slow.evidence["remarks"] == fast.evidence["remarks"] == {"int8": judging.REMARKS["int8"]}
-    assert only(judging.share_of_products([row("bfloat16", 98.94e12)], H200)).evidence["remarks"] == {}
+    assert slow.evidence["remarks"] == fast.evidence["remarks"] == {"int8": REMARKS["int8"]}
+    assert only(share_of_products([row("bfloat16", 98.94e12)], H200)).evidence["remarks"] == {}
 
 
 def test_what_is_not_estimated_says_why() -> None:
     l20 = lookup("NVIDIA L20", (8, 9), 92, 384, clock_hz=2.5e9)
     assert isinstance(l20, Part)
-    unknown = only(judging.share_of_products([row("bfloat16", 100e12)], l20))
+    unknown = only(share_of_products([row("bfloat16", 100e12)], l20))
     assert (unknown.title, unknown.message) == ("the GPU's peak is unknown", l20.missing)
-    both = only(judging.share_of_products([row("bfloat16", 100e12), row("float32", 30e12)], l20))
+    both = only(share_of_products([row("bfloat16", 100e12), row("float32", 30e12)], l20))
     assert both.title == "share of the estimated dense peak" and both.message.startswith("float32 51 % of 58.9 TFLOP/s")
     assert both.message.endswith(f"; peak of bfloat16 unknown: {l20.missing}")
     assert both.evidence["without_peak_because"] == l20.missing
@@ -249,7 +249,7 @@ def test_what_is_not_estimated_says_why() -> None:
 def test_a_peak_without_a_clock_has_a_share_at_none() -> None:
     h20 = lookup("NVIDIA H20", (9, 0), 78, 6144)
     seen = telemetry(1.8e9)
-    finding = only(judging.share_of_products([row("float64", 0.5e12, seen)], h20))
+    finding = only(share_of_products([row("float64", 0.5e12, seen)], h20))
     assert finding.message.startswith("float64 50 % of 1.00 TFLOP/s (float64 accumulator; NVIDIA H20 data sheet")
     assert finding.evidence["share_at_clock_seen"] == {"float64": None}
 

@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 from judged import seen
 
-from gpucheck.bench.transfer.copies_judge import as_read, fits, judge, latencies, speedups
-from gpucheck.bench.transfer.judge import JUDGE
+from gpucheck.bench.transfer.judge import JUDGE, copies, fits, latencies, speedups
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
-from gpucheck.report.results.bench import LinkUnderLoad
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-X16 = as_read(5, 16, 16)
+X16 = {"generation": 5, "width": 16, "max_width": 16}
 
 
 def row(
@@ -47,12 +45,13 @@ def called(seconds: float, memory: str, size: int = GIB, direction: str = "host_
     return row(seconds, size, direction, memory, "as_called")
 
 
-def by_id(measurements: list[Measurement], link: LinkUnderLoad = X16) -> dict[str, Finding]:
-    return {finding.id: finding for finding in judge(measurements, link, Facts())}
+def by_id(measurements: list[Measurement], link: dict[str, int] | None = X16) -> dict[str, Finding]:
+    rows = [replace(one, telemetry={"pcie": link}) if link is not None else one for one in measurements]
+    return {finding.id: finding for finding in copies(rows, Facts())}
 
 
 def test_nothing_copied_is_a_skip() -> None:
-    assert [(f.id, f.verdict) for f in judge([], X16, Facts())] == [("transfer.copies", "skip")]
+    assert [(f.id, f.verdict) for f in copies([], Facts())] == [("transfer.copies", "skip")]
 
 
 def test_a_row_of_which_nothing_was_compared_is_no_pass() -> None:
@@ -86,13 +85,13 @@ def test_faster_than_the_link_means_another_link() -> None:
 
 
 def test_an_unknown_link_is_no_judgement() -> None:
-    found = by_id([row(GIB / 10e9)], as_read(reason="NVML is not there"))["transfer.link"]
+    found = by_id([row(GIB / 10e9, no_telemetry_because="NVML is not there")], None)["transfer.link"]
     assert (found.verdict, found.message) == ("info", "link unknown: NVML is not there")
 
 
 @pytest.mark.parametrize(("lanes", "rate", "verdict"), [(8, 27e9, "info"), (4, 13e9, "info"), (2, 6.5e9, "warn")])
 def test_missing_lanes_are_told_and_warned_of_where_no_slot_has_so_few(lanes: int, rate: float, verdict: str) -> None:
-    found = by_id([row(GIB / rate)], as_read(5, lanes, 16))
+    found = by_id([row(GIB / rate)], {**X16, "width": lanes})
     assert found["transfer.link"].verdict == "pass"
     width = found["transfer.link_width"]
     assert (width.title, width.verdict) == (f"link with {lanes} of 16 lanes under load", verdict)
@@ -168,7 +167,7 @@ def test_copies_on_the_host_are_told_as_such() -> None:
         row(1e-3, 16 * MIB, "host_to_host", "pageable", "as_called"),
         row(5e-6, 64 * KIB, "host_to_host", "pageable", "as_called", bound=True),
     ]
-    found = by_id(rows, as_read(reason="a CPU has none"))
+    found = by_id(rows, None)
     assert set(found) == {"transfer.corrupt", "transfer.host_to_host"}
     assert found["transfer.host_to_host"].title == "copies in host memory reach 16.8 GB/s"
 

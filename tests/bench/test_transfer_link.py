@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from judged import findings
 
-from gpucheck.bench.transfer.copies_judge import as_read, flags, link_under_load, of_telemetry, share_of_link
-from gpucheck.bench.transfer.judge import JUDGE
+from gpucheck.bench.transfer.judge import (
+    JUDGE,
+    as_read,
+    flagged,
+    link_under_load,
+    of_telemetry,
+    share_of_link,
+)
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
@@ -19,15 +26,17 @@ MIB, GIB = 2**20, 2**30
 C2C = as_read(5, 1, 16, c2c_bytes_per_s=447.12e9)
 
 
-def row(bytes_per_s: float, telemetry: dict[str, Any] | None = None, size: int = GIB, **details: Any) -> Measurement:
+def row(
+    bytes_per_s: float | None, telemetry: dict[str, Any] | None = None, size: int = GIB, **details: Any
+) -> Measurement:
     return Measurement(
         name="transfer",
         device=DeviceRef("cuda:0"),
         case={"direction": "host_to_device", "host_memory": "pinned", "size_bytes": size, "timed": "link"},
         runs=(),
-        time_s=TimeStats(size / bytes_per_s, 30, ci_high=1.1 * size / bytes_per_s),
+        time_s=TimeStats(size / bytes_per_s, 30, ci_high=1.1 * size / bytes_per_s) if bytes_per_s else None,
         work={"bytes": float(size)},
-        rate=Rate(bytes_per_s, "B/s"),
+        rate=Rate(bytes_per_s, "B/s") if bytes_per_s else None,
         memory=MemoryFigures(),
         method=Method("device events", "held", "cold", details=details),
         telemetry=telemetry,
@@ -115,7 +124,7 @@ def test_a_slot_with_fewer_lanes_than_the_card_is_a_remark() -> None:
     """NVML says 8 of 8: its maximum is that of card and slot together."""
     found = judged(27e9, as_read(5, 8, 8, device_max_width=16))["transfer.link_width"]
     assert (found.verdict, found.title) == ("info", "the slot offers 8 of the GPU's 16 lanes")
-    assert flags(seen(5, 8, max_width=8, device_max_width=16), GIB, 27e9) == ()
+    assert flagged(row(27e9, seen(5, 8, max_width=8, device_max_width=16))).flags == ()
 
 
 def test_a_virtual_port_says_nothing() -> None:
@@ -139,7 +148,9 @@ def test_a_virtual_port_says_nothing() -> None:
 def test_a_row_is_flagged_where_its_link_could_be_faster(
     telemetry: dict[str, Any] | None, size: int, bytes_per_s: float | None, expected: tuple[str, ...]
 ) -> None:
-    assert flags(telemetry, size, bytes_per_s) == expected
+    one = row(bytes_per_s, telemetry, size)
+    assert flagged(one).flags == expected
+    assert flagged(replace(one, case={**one.case, "host_memory": "pageable"})).flags == ()
 
 
 def test_the_slow_end_of_the_interval_is_told_with_a_warning() -> None:

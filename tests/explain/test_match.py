@@ -444,6 +444,10 @@ def test_a_message_whose_reason_is_not_known_is_a_hint() -> None:
         "Gradient checkpointing helps to avoid CUDA out of memory.",
         "A larger batch may lead to CUDA out of memory.",
         "Could this be CUDA out of memory?",
+        "I have checked that it's not an issue with CUDA out of memory.",
+        "CUDA out of memory never happens, but it is slow.",
+        "CUDA out of memory is not the problem here.",
+        'The docs say "CUDA out of memory" has its own page.',
     ],
 )
 def test_an_error_that_a_sentence_only_names_is_no_evidence(sentence: str) -> None:
@@ -461,6 +465,17 @@ def test_an_error_that_a_sentence_only_names_is_no_evidence(sentence: str) -> No
 )
 def test_an_error_that_a_sentence_reports_is(said: str) -> None:
     assert find(said, TEXTS, OF_CONDITIONS)[0].text.id == "oom.cuda"
+
+
+def test_a_sentence_of_somebodys_is_a_hint_and_comes_after_what_a_program_printed() -> None:
+    told = find("I get CUDA out of memory on my GPU", TEXTS, OF_CONDITIONS)
+    assert [(match.text.id, match.certainty) for match in told] == [("oom.cuda", "hint")]
+    told = find(
+        "My other run had CUDA out of memory\nRuntimeError: operator torchvision::nms does not exist",
+        TEXTS,
+        OF_CONDITIONS,
+    )
+    assert told[0].text.id == "import.nms"
 
 
 def test_the_lines_of_one_event_do_not_doubt_each_other() -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 import gpucheck
+from gpucheck import messages
 from gpucheck.bench import ids as bench
 from gpucheck.config import THRESHOLDS
+from gpucheck.explain import command
 from gpucheck.explain.command import PAGES
 from gpucheck.fleet import ids as fleet
 from gpucheck.program import judge as program
@@ -73,8 +75,8 @@ def test_an_id_that_is_declared_is_that_of_a_finding(room: str, ids: tuple[Id, .
 
 
 def test_every_id_in_a_role_is_a_verification_or_an_advice() -> None:
-    assert {"transfer.corrupt", "matmul.result", "bandwidth.result"} <= set(bench.in_role("verifies"))
-    assert bench.in_role("advises")[:2] == ("transfer.pinned_speedup", "transfer.idioms")
+    assert {"transfer.corrupt", "matmul.result", "bandwidth.result"} <= set(bench.OF_ROLE["verifies"])
+    assert bench.OF_ROLE["advises"][:2] == ("transfer.pinned_speedup", "transfer.idioms")
 
 
 def test_every_threshold_has_its_page() -> None:
@@ -84,3 +86,7 @@ def test_every_threshold_has_its_page() -> None:
 def test_a_page_is_whole() -> None:
     for name, page in PAGES.items():
         assert page.id == name and page.title and page.meaning.endswith("."), name
+
+
+def test_every_cause_of_a_devices_error_has_its_page() -> None:
+    assert [name for name in messages.BY_ID if name not in command.entries()] == []

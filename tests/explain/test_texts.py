@@ -71,9 +71,6 @@ def test_an_ordinary_line_means_nothing(pasted: str) -> None:
         "torch can't find cuda toolkit",
         "no cuda 12 wheels found",
         "ValueError: fp16 mixed precision requires a GPU (not 'mps').",
-        # Its own advice is device_map; .to() is refused there.
-        "ValueError: You can't train a model that has been loaded in 8-bit or 4-bit precision on a different device "
-        "than the one you're training on.",
     ],
 )
 def test_a_gpu_that_is_there_is_not_said_to_be_missing_or_elsewhere(pasted: str) -> None:

@@ -8,6 +8,22 @@ from gpucheck.report.events import Answered, Event
 from gpucheck.report.results.short import ExplainResult, TextMatch
 
 SAMPLES: dict[str, str] = {
+    "accelerate.offload": "ValueError: At least one of the model submodule will be offloaded to disk, please pass "
+    "along an `offload_folder`.",
+    "accelerate.device_map": "ValueError: You can't train a model that has been loaded with `device_map='auto'` in any "
+    "distributed mode.",
+    "deepspeed.offload": "AssertionError: CPUAdam param is on cuda:0 and must be 'cpu', make sure you enabled "
+    "'offload_optimizer': 'cpu' in your ZeRO config.",
+    "deepspeed.zero3": "RuntimeError: tracing error at step 42: module id: 4, expected the next 2 parameters",
+    "dist.set_device": "ValueError: Inconsistent compute device and `device_id` on rank 3: cuda:0 vs cuda:3",
+    "dist.world_size": "AssertionError: Check batch related parameters. train_batch_size is not equal to "
+    "micro_batch_per_gpu * gradient_acc_step * world_size 64 != 4 * 2 * 4",
+    "cuda.ipc": "[W CudaIPCTypes.cpp:15] Producer process has been terminated before all shared CUDA tensors released.",
+    "cuda.feature": "RuntimeError: _mixed_dtypes_linear: Supported only on GPUs with compute capability 8.x",
+    "hip.mask": "RuntimeError: HIP_VISIBLE_DEVICES contains more devices than ROCR_VISIBLE_DEVICES",
+    "torch.internal": 'RuntimeError: captures_underway.empty() INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/'
+    'CUDACachingAllocator.cpp":3475, please report a bug to PyTorch.',
+    "mig.in_use": "Unable to destroy compute instance ID  0 from GPU  0 GPU instance ID  3: In use by another client",
     "vulkan.lost": "terminate called after throwing an instance of 'vk::DeviceLostError'",
     "vulkan.none": "ggml_vulkan: No devices found.",
     "llamacpp.cpu": 'time=2025-10-01T10:11:12Z level=INFO source=types.go:60 msg="inference compute" id=cpu '

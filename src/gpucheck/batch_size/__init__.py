@@ -5,5 +5,4 @@
 - `search`, `predict`: the next size to try, and peaks without memory
 - `runner`, `outcome`: a trial seen from this process; `trial`, `trial_fake`: the children, which load torch
 - `answer`: the result of the history
-- `trial_log`: `--resume`
 """

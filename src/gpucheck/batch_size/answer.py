@@ -8,11 +8,10 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from gpucheck import messages
 from gpucheck.batch_size.history import CAP, OPEN, History
 from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, TrialResult, in_words, in_words_of_retries, kind_of_size
 from gpucheck.report.codec import to_json
@@ -24,7 +23,6 @@ from gpucheck.report.results.find_batch_size import (
     ConfidenceLevel,
     EpochCheck,
     FoundBatchSize,
-    Fragmentation,
     Knee,
     MemorySplit,
     RecommendedSize,
@@ -50,19 +48,13 @@ MULTIPLE = 8
 TRIES = 2
 
 
-def peaks(results: Iterable[TrialResult], largest: int, default_malloc: TrialResult | None) -> dict[int, int]:
-    """The highest peak of each size that passed, up to `largest`, scaled to the default malloc where that was run.
-
-    What malloc keeps grows with what was freed, so its share at the largest size stands for the others.
-    """
+def peaks(results: Iterable[TrialResult], largest: int) -> dict[int, int]:
+    """The highest peak of each size that passed, up to `largest`."""
     found: dict[int, int] = {}
     for result in results:
         if result.outcome == "fits" and result.batch_size <= largest and result.peak_bytes is not None:
             found[result.batch_size] = max(found.get(result.batch_size, 0), result.peak_bytes)
-    if default_malloc is None or not default_malloc.peak_bytes or not found.get(default_malloc.batch_size):
-        return found
-    share = default_malloc.peak_bytes / found[default_malloc.batch_size]
-    return {size: int(peak * share) for size, peak in found.items()}
+    return found
 
 
 def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int = 1) -> int | None:
@@ -108,7 +100,7 @@ NEARLY = 0.05
 
 
 def speeds(results: Iterable[TrialResult]) -> tuple[SizeSpeed, ...]:
-    """The speed of each size that passed, smallest first. Give results of one setting of malloc only."""
+    """The speed of each size that passed, smallest first."""
     steps: dict[int, list[float]] = {}
     for result in results:
         if result.outcome == "fits":
@@ -178,87 +170,38 @@ def accumulate(effective: int, limit: int) -> Accumulation:
 
 # --- Where the memory goes --------------------------------------------------------------------------------------------
 
-# The slope near the largest size, as far from it as the trials allow: from a size of at most this share of it.
+# The slope is that of two sizes: the largest, and the next one that is at most this share of it.
 SLOPE_APART = 0.75
-# Of the growth; a loss over all pairs is a quarter off, what an allocator rounds stays below.
-CURVED = 0.10
-# Of the growth: tensors' bytes are rounded to blocks, which is less.
-ROUNDED = 0.03
-# The factor below the largest size from which other allocations set the peak.
-FAR_BELOW = 16
-# Two sizes always lie on a line.
-LEAST_SIZES = 3
 # Below 10 % growth between two sizes the slope is lost in what does not depend on the batch.
 TRUSTED_GROWTH = 0.10
 
 
-def memory_split(
-    results: Iterable[TrialResult], parameter_bytes: int | None, foreseen: Mapping[int, float] | None = None
-) -> MemorySplit:
-    """The split by the trials of the search that passed.
-
-    A sample has a cost only where memory grows in a straight line: by the peaks measured, and by those `foreseen`.
-    """
+def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) -> MemorySplit:
+    """The split by two trials of the search that passed: what a sample costs, and what is held whatever the size."""
     passed = [r for r in results if r.outcome == "fits"]
     if not passed:
         return MemorySplit(parameter_bytes, None, None, reason="no trial passed")
     largest = max(passed, key=lambda r: r.batch_size)
     held = MemorySplit(parameter_bytes, largest.gradient_bytes, largest.optimizer_bytes)
-    apart = all(r.compute_peak_bytes is not None for r in passed)
-    # For the others the allocator had to make room: their peaks are the budget, whatever their size.
+    # Where the allocator had to make room, the peak is the budget, whatever the size.
     free = [r for r in passed if not r.allocation_retries]
-    peaks: dict[int, int] = {}
-    for result in free:
-        peak = result.compute_peak_bytes if apart else result.peak_bytes
-        if peak is not None:
-            peaks[result.batch_size] = max(peaks.get(result.batch_size, 0), peak)
-    smaller = [size for size in peaks if size <= SLOPE_APART * max(peaks)]
+    measured = {r.batch_size: r.fitted_bytes for r in free if r.fitted_bytes is not None}
+    smaller = [size for size in measured if size <= SLOPE_APART * max(measured)]
     if not smaller:
         why = "memory was full at the other sizes" if len(free) < len(passed) else "no two sizes were far enough apart"
         return replace(held, reason=why)
-    low, high = max(smaller), max(peaks)
-    if peaks[high] - peaks[low] < TRUSTED_GROWTH * peaks[low]:
+    low, high = max(smaller), max(measured)
+    grown = measured[high] - measured[low]
+    if grown < TRUSTED_GROWTH * measured[low]:
         return replace(held, reason="the peak hardly grows with the size")
-    # Bytes in tensors are free of what an allocator rounds; they say something where each size has them.
-    in_tensors = {r.batch_size: int(r.memory.get("max_memory_allocated_bytes") or 0) for r in free}
-    curved = _is_curved(in_tensors, exact=True) if all(in_tensors.values()) else _is_curved(peaks)
-    if curved or _is_curved(foreseen or {}):
-        return replace(held, reason="memory does not grow in proportion to the size")
-    if len(peaks) < LEAST_SIZES and not foreseen:
-        return replace(held, reason="two sizes do not show how memory grows")
-    slope = (peaks[high] - peaks[low]) / (high - low)
+    slope = grown / (high - low)
     known = sum(part or 0 for part in (held.parameter_bytes, held.gradient_bytes, held.optimizer_bytes))
     # Gradients come while activations go, so that the peak may hold less than all of both.
-    fixed = max(0, int(peaks[high] - slope * high) - known)
+    fixed = max(0, int(measured[high] - slope * high) - known)
     return replace(held, activation_bytes_per_sample=int(slope), fixed_bytes=fixed)
 
 
-def _is_curved(peaks: Mapping[int, float], *, exact: bool = False) -> bool:
-    """Return whether a size lies off the line through the largest and the next one far enough below it.
-
-    Off is more than a tenth of the growth between the two; of `exact` figures less near either, as far as a parabola is
-    off there. Sizes far below say little of the largest.
-    """
-    high = max(peaks, default=0)
-    low = max((size for size in peaks if size <= SLOPE_APART * high), default=0)
-    growth = peaks.get(high, 0) - peaks.get(low, 0)
-    shares = {size: (size - low) / (high - low) for size in peaks if size >= high / FAR_BELOW}
-    return low > 0 and any(
-        abs(peaks[size] - peaks[low] - growth * share)
-        > (max(ROUNDED, CURVED * 4 * share * (1 - share)) if exact and share > 0 else CURVED) * abs(growth)
-        for size, share in shares.items()
-    )
-
-
 # --- How far the answer can be relied on, and what holds it where it is -----------------------------------------------
-
-# Peaks further from a line, or from a prediction, than this do not follow it (a workspace came or went, another
-# algorithm was chosen).
-STRAIGHT = 0.05
-# So many doubts at once leave little of the answer.
-MANY = 3
-# Of what is reserved; a gap as large as the usual headroom is worth a setting, a smaller one is rounding.
-LARGE_GAP = 0.10
 
 _FACTORS = {
     **dict.fromkeys(("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "spill"), "memory"),
@@ -275,83 +218,18 @@ def limiting_factor(limited_by: str | None) -> str | None:
     return None if limited_by is None else _FACTORS.get(limited_by, limited_by)
 
 
-def confidence(
-    results: Sequence[TrialResult],
-    answer: int,
-    confirmed: bool,
-    budget: int,
-    default_malloc: TrialResult | None,
-    foreseen: Mapping[int, float] | None = None,
-    *,
-    closed: bool = True,
-) -> Confidence:
-    """High without a doubt; low where the answer was not run again, with three doubts, or where more may fit.
-
-    `foreseen` are the peaks in bytes that a calibrated prediction gives the sizes that were run; without it memory is
-    held to a straight line.
-    """
-    support: list[str] = ["confirmed in a fresh process"] if confirmed else []
-    doubts: list[str] = [] if confirmed else ["not run again in a fresh process"]
-    if not closed:
-        doubts.append("the search did not end")
-    repeats = [r.peak_bytes for r in results if r.batch_size == answer and r.outcome == "fits" and r.peak_bytes]
-    if len(repeats) > 1:
-        apart = max(repeats) - min(repeats)
-        said = f"peaks differ by {apart / budget * 100:.1f} % of the budget"
-        (support if apart <= PEAK_SPREAD * budget else doubts).append(said)
-    peaks = {r.batch_size: r.peak_bytes for r in results if r.outcome == "fits" and r.peak_bytes is not None}
-    off, course = strays(peaks, foreseen), "as fake tensors predict"
-    if off is None:
-        off, course = residual(peaks), "in a straight line"
-    if off is not None:
-        if off <= STRAIGHT:
-            support.append(f"memory grows {course}")
-        else:
-            doubts.append(f"memory does not grow {course}: up to {off * 100:.0f} % off")
-    if any(r.outcome == "inconclusive" for r in results):
-        doubts.append("a trial was disturbed")
-    if any(r.unlike for r in results):
-        doubts.append("batches of one size differ")
-    if any(r.outcome == "suspected" for r in results):
-        doubts.append("the failure may not be memory")
-    if default_malloc is not None and (default_malloc.peak_bytes or 0) > budget:
-        doubts.append("the peak exceeds the budget under the default malloc")
-    level: ConfidenceLevel = (
-        "low" if not (confirmed and closed) or len(doubts) >= MANY else "medium" if doubts else "high"
-    )
-    return Confidence(level, tuple(support), tuple(doubts))
-
-
-def _farthest(peaks: Mapping[int, int], expected: Callable[[int], float]) -> float:
-    """The largest distance of a peak from the one expected of its size, as a share of the highest peak."""
-    return max(abs(peak - expected(size)) for size, peak in peaks.items()) / max(peaks.values())
-
-
-def strays(peaks: Mapping[int, int], foreseen: Mapping[int, float] | None) -> float | None:
-    """Return how far peaks lie from those foreseen.
-
-    None for fewer than two sizes, of which one calibrated the prediction, and where one of them was not foreseen.
-    """
-    if not foreseen or len(peaks) < 2 or not any(peaks.values()) or not peaks.keys() <= foreseen.keys():
-        return None
-    return _farthest(peaks, foreseen.__getitem__)
-
-
-def residual(peaks: Mapping[int, int]) -> float | None:
-    """Return how far peaks lie from the line of least squares; None below three sizes: two always lie on one."""
-    if len(peaks) < 3 or not any(peaks.values()):
-        return None
-    slope, intercept = statistics.linear_regression(list(peaks), list(peaks.values()))
-    return _farthest(peaks, lambda size: slope * size + intercept)
-
-
-def fragmentation(memory: Mapping[str, Any]) -> Fragmentation | None:
-    """By the figures of the answer's last run; None where the device's allocator does not tell both."""
-    reserved, allocated = memory.get("max_memory_reserved_bytes"), memory.get("max_memory_allocated_bytes")
-    if not reserved or allocated is None:
-        return None
-    gap = max(0, reserved - allocated)
-    return Fragmentation(reserved, allocated, gap, gap >= LARGE_GAP * reserved)
+def confidence(results: Sequence[TrialResult], confirmed: bool, *, closed: bool) -> Confidence:
+    """High where the answer passed again in a fresh process; low without that, or where more may fit; else medium."""
+    facts = {
+        "not run again in a fresh process": not confirmed,
+        "the search did not end": not closed,
+        "a trial was disturbed": any(r.outcome == "inconclusive" for r in results),
+        "batches of one size differ": any(r.unlike for r in results),
+        "the failure may not be memory": any(r.outcome == "suspected" for r in results),
+    }
+    doubts = tuple(doubt for doubt, holds in facts.items() if holds)
+    level: ConfidenceLevel = "low" if not (confirmed and closed) else "medium" if doubts else "high"
+    return Confidence(level, ("confirmed in a fresh process",) if confirmed else (), doubts)
 
 
 # The step of a confirmation is timed a few times only, beside its purpose.
@@ -365,7 +243,7 @@ _AGAIN = "run the same command again"
 
 def result_of(history: History) -> FoundBatchSize:
     """The answer by what happened so far."""
-    search, results, default_malloc = history.search, history.results, history.default_malloc
+    search, results = history.search, history.results
     best, failing, final = search.best, search.first_failing, history.final
     known = history.is_closed and history.limited_by != CAP
     failed = next(
@@ -374,13 +252,12 @@ def result_of(history: History) -> FoundBatchSize:
     passed = [r.peak_bytes for r in results if best and r.batch_size == best.batch_size and r.outcome == "fits"]
     # A partial batch is a whole step in the child that ran last: its second step, if it took one, is timed too.
     partial = [check for check in history.checks if check.purpose == "partial batch"]
-    # On a CPU the size to use ran with another malloc.
-    measured = speeds([*results, *partial, *([] if history.setup.is_cpu else history.recommended_trials)])
+    measured = speeds([*results, *partial, *history.recommended_trials])
     # Where no size is recommended, the largest is what there is, but not one of which it is not known.
     wanted, told = history.plan.options.effective_batch, history.recommended
     in_use = (told.result if told else None) or (final if history.is_closed else None)
     plan, setup, budget, opened = history.plan, history.setup, history.budget, history.opened
-    trials = [*results, *([default_malloc] if default_malloc else []), *history.recommended_trials]
+    trials = [*results, *history.recommended_trials]
     return FoundBatchSize(
         max_batch_size=best.batch_size if best and known else None,
         at_least=best.batch_size if best and not known else None,
@@ -393,7 +270,6 @@ def result_of(history: History) -> FoundBatchSize:
         predicted_above=search.predicted_above,
         limited_by=history.limited_by,
         peak_bytes=max((peak for peak in passed if peak is not None), default=None),
-        default_malloc_peak_bytes=default_malloc.peak_bytes if default_malloc else None,
         budget_bytes=budget.bytes,
         margin_bytes=budget.margin_bytes,
         budget_reason=budget.reason,
@@ -416,25 +292,14 @@ def result_of(history: History) -> FoundBatchSize:
         trial_count=history.trial_count,
         trials=tuple(result.entry for result in trials),
         limiting_factor=limiting_factor(history.limited_by),
-        confidence=confidence(
-            results,
-            best.batch_size,
-            search.confirmed,
-            budget.bytes,
-            default_malloc,
-            history.foresight.peaks(result.batch_size for result in results),
-            closed=history.is_closed,
-        )
-        if best
-        else None,
+        confidence=confidence(results, search.confirmed, closed=history.is_closed) if best else None,
         checks=tuple(
             EpochCheck(c.purpose, c.batch_size, c.outcome, c.reason or None, c.peak_bytes) for c in history.checks
         ),
         recommended=_recommended(history),
         speeds=measured,
         knee=knee(measured),
-        memory_split=memory_split(results, history.parameter_bytes, history.foresight.computing_peaks()),
-        fragmentation=fragmentation(final.memory) if final else None,
+        memory_split=memory_split(results, history.parameter_bytes),
         accumulation=accumulate(wanted, in_use.batch_size) if wanted and in_use else None,
         prediction=history.foresight.result(),
     )
@@ -469,9 +334,9 @@ def _recommended(history: History) -> RecommendedSize:
 
 
 def measurement(history: History, started: str) -> Measurement | None:
-    """The answer's speed: the steps of its last run after the first, which warms up. None where that ran earlier."""
+    """The answer's speed: the steps of its last run after the first, which warms up. None where there is none."""
     final, axis, setup = history.final, history.axis, history.setup
-    if final is None or final.resumed or len(final.steps_s) < 2:
+    if final is None or len(final.steps_s) < 2:
         return None
     steps, starts = final.steps_s[1:], final.started_monotonic_s[1:]
     median = statistics.median(steps)
@@ -509,12 +374,6 @@ def findings(history: History) -> list[Finding]:
     return said
 
 
-def incomplete_log(path: str, why: str) -> Finding:
-    """The log of trials could not be written to its end."""
-    title, why = f"the log of trials {path} is incomplete", f"{why}: later trials are missing"
-    return Finding("batch_size.log", "warn", title, why, {"file": path}, fix="free disk space before you use --resume")
-
-
 def _undecided(result: TrialResult, axis: str | None) -> Finding:
     """A device that a trial broke, or other processes that disturbed the trials."""
     evidence = {"batch_size": result.batch_size}
@@ -542,14 +401,6 @@ def _answer(history: History) -> list[Finding]:
             why = f"no process could be started to run it again: {refused}"
         title, size = f"{in_words(best.batch_size, axis)} passed once", {"batch_size": best.batch_size}
         said.append(Finding("batch_size.confirmed", "warn", title, why, size, fix=fix))
-    if history.default_malloc is not None:
-        peak = history.default_malloc.peak_bytes or 0
-        above = f"{capacity(peak - budget.bytes)} above the budget, because freed memory is kept"
-        title, why = f"peak under the default malloc: {capacity(peak)}", "within the budget too"
-        evidence = {"peak_bytes": peak, "budget_bytes": budget.bytes}
-        said.append(
-            Finding("batch_size.default_malloc", "info", title, above if peak > budget.bytes else why, evidence)
-        )
     return said
 
 
@@ -677,14 +528,4 @@ def _of_the_last_run(history: History) -> Iterator[Finding]:
             f"the smallest that ran held {least} numbers, the largest {most}; a larger one needs more memory",
             {**evidence, "least_elements": least, "most_elements": most},
             fix="let make_batch return the largest batch of the training data",
-        )
-    gap = fragmentation(final.memory)
-    if gap is not None and gap.large and history.device.id.startswith("cuda"):  # there a setting helps
-        yield Finding(
-            "batch_size.fragmentation",
-            "info",
-            f"{capacity(gap.gap_bytes)} reserved by the allocator, in no tensor",
-            f"{gap.gap_bytes / gap.reserved_bytes * 100:.0f} % of its reserved memory at the peak",
-            asdict(gap),
-            fix=f"run with {messages.EXPANDABLE_SEGMENTS}",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -26,7 +25,6 @@ from gpucheck.batch_size.outcome import (
 )
 from gpucheck.batch_size.predict import Distrusted, Point, Predictor
 from gpucheck.batch_size.runner import WHERE, Runner
-from gpucheck.batch_size.trial_log import TrialLog, identity_of
 from gpucheck.errors import CannotLook, DeviceFailed, UsageError
 from gpucheck.machine import choose, faults, host, inventory
 from gpucheck.machine.host import held_bytes
@@ -79,24 +77,19 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     whole_s = options.time_budget_s or default
     deadline = began + whole_s
 
-    with contextlib.ExitStack() as stack:
-        log = None
-        if options.resume is not None:
-            log = stack.enter_context(contextlib.closing(TrialLog(options.resume, identity_of(made, facts))))
+    def search(device_id: str, devices_left: int, emit: Emit) -> None:
+        seconds = (deadline - time.monotonic()) / devices_left
+        setup, budget = prepare(made, device_id, facts, emit)
+        with Runner(setup, start_timeout_s=max(seconds, TRIAL_TIMEOUT_LEAST_S)) as runner:
+            Loop(made, emit, facts, runner, budget, time.monotonic() + seconds, whole_s).run()
 
-        def search(device_id: str, devices_left: int, emit: Emit) -> None:
-            seconds = (deadline - time.monotonic()) / devices_left
-            setup, budget = prepare(made, device_id, facts, emit)
-            with Runner(setup, start_timeout_s=max(seconds, TRIAL_TIMEOUT_LEAST_S)) as runner:
-                Loop(made, emit, facts, runner, budget, time.monotonic() + seconds, log, whole_s).run()
-
-        if len(chosen.ids) == 1:
-            try:
-                search(chosen.ids[0], 1, emit)
-            except DeviceFailed as error:
-                emit(Failed(faults.of(error, WHERE, chosen.ids[0])))
-        else:
-            each_device(chosen.ids, search, emit)
+    if len(chosen.ids) == 1:
+        try:
+            search(chosen.ids[0], 1, emit)
+        except DeviceFailed as error:
+            emit(Failed(faults.of(error, WHERE, chosen.ids[0])))
+    else:
+        each_device(chosen.ids, search, emit)
 
 
 def using(options: FindBatchSizeOptions, plan: Plan) -> str | None:

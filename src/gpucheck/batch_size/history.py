@@ -48,7 +48,6 @@ def plan(options: FindBatchSizeOptions) -> Plan:
         )
     cap = DEFAULT_CAP if options.max_batch_size is None else options.max_batch_size
     of_trials = {
-        "--resume": options.resume is not None,
         "--multiple-of": options.multiple_of != 1,
         "--effective-batch": options.effective_batch is not None,
         "--headroom": options.headroom != HEADROOM,
@@ -181,7 +180,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A trial after the search: of the default malloc, of a size to recommend, or of what else an epoch holds."""
+    """A trial after the search: of a size to recommend, or of what else an epoch holds."""
 
     result: TrialResult
 
@@ -222,7 +221,6 @@ class History:
     parameter_bytes: int | None = None
     limited_by: str | None = None
     more_time_s: float = 60.0
-    default_malloc: TrialResult | None = None
     recommended: Recommended | None = None
     recommended_trials: list[TrialResult] = field(default_factory=list)
     checks: list[TrialResult] = field(default_factory=list)
@@ -279,7 +277,7 @@ class History:
     @property
     def trial_count(self) -> int:
         """All trials, but for the checks of an epoch's other steps."""
-        return len(self.results) + (self.default_malloc is not None) + len(self.recommended_trials)
+        return len(self.results) + len(self.recommended_trials)
 
     def take(self, entry: Entry) -> None:
         self.entries.append(entry)
@@ -287,8 +285,6 @@ class History:
             case Opened():
                 self.opened, self.parameter_bytes = entry, entry.parameter_bytes
                 self.search.budget_bytes, self.search.minimum = entry.budget.bytes, entry.smallest
-                # One more trial follows on a CPU: with the system's default malloc.
-                self.search.reserve = 1 if self.setup.is_cpu else 0
                 if entry.dangerous:
                     self.search.seek_failure = False
             case Foresight():
@@ -308,8 +304,6 @@ class History:
             case Ended(limited_by, more_time_s):
                 self._end(limited_by)
                 self.more_time_s = more_time_s
-            case Followed(result) if result.purpose == "default malloc":
-                self.default_malloc = result
             case Followed(result):
                 (self.recommended_trials if result.purpose == "recommended" else self.checks).append(result)
             case Recommended():
@@ -317,10 +311,7 @@ class History:
 
     def _learn(self, result: TrialResult, unproven: bool) -> None:
         """Learn from a trial about its size; some trials show nothing, and some end the search."""
-        if result.resumed:
-            self.search.taken_over += 1
-            self._record(result)
-        elif result.cut:
+        if result.cut:
             if self.search.best is None:
                 self._record(result)  # so that the next one is smaller
         elif result.outcome == "inconclusive" and not self._disturbed:

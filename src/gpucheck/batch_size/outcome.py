@@ -2,8 +2,7 @@
 
 Ends are judged by names and texts, never by an exception: one table of messages, one function. Memory is recognised by
 class and by message, along the chain of causes; what could be memory or something else is `suspected` and counts only
-once a smaller batch has passed in a fresh process; everything else is the user's error. Memory that overflows without
-an error (Windows' and WSL's drivers, memory shared with the host) goes slow: there the time of a step tells. Pure.
+once a smaller batch has passed in a fresh process; everything else is the user's error. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import re
 import signal
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from gpucheck import messages
@@ -441,17 +440,6 @@ def asked_bytes(message: str) -> int | None:
     return int(float(found[1].rstrip(".")) * _UNITS[unit if unit == "bytes" else unit[0]])
 
 
-# --- Memory that spills -----------------------------------------------------------------------------------------------
-
-# Users report steps 50 times as slow once a driver falls back to the host's memory, some twice. Throttling and
-# clocks that change stay below a factor of two.
-SPILL_SLOWDOWN = 3.0
-# A device far from full does not spill: what is slow there has another cause.
-NEAR_BUDGET = 0.5
-# Steps after the first, which warms up: what disturbs one of them is noise, spilling slows all.
-LEAST_STEPS = 2
-# A step that fills a memory takes tens of milliseconds at any card's rate. What is quicker is scheduling.
-LEAST_EXCESS_S = 0.02
 # A loss over all pairs of a batch grows with its square, as attention does along a sequence; nothing that is trained
 # grows faster.
 STEEPEST = 2.0
@@ -469,42 +457,3 @@ def power_of_time(timed: Sequence[tuple[int, float]]) -> float | None:
     if before is None or seconds <= 0:
         return None
     return math.log(seconds / before[1]) / math.log(size / before[0])
-
-
-def judged_by_time(result: TrialResult, before: Sequence[TrialResult], budget_bytes: int) -> TrialResult:
-    """A trial that raised nothing, as `spill` where its steps say so against those of the trials `before`.
-
-    Only for devices whose memory can spill, and sizes of a batch: along an axis time grows faster by itself.
-    """
-    passed = [(other.batch_size, other.steps_s) for other in before if other.outcome == FITS]
-    times = slowdown(result.batch_size, result.steps_s, passed, (result.peak_bytes or 0) / budget_bytes)
-    if times is None:
-        return result
-    why = f"its steps took {times:.1f} times as long as expected from smaller sizes: memory spilled to the host"
-    return replace(result, outcome="spill", reason=why)
-
-
-def slowdown(
-    size: int, steps_s: Sequence[float], passed: Sequence[tuple[int, Sequence[float]]], filled: float
-) -> float | None:
-    """Return how many times longer a trial's steps took than smaller sizes that passed suggest; None short of a cliff.
-
-    `passed` are sizes and the steps of each, `filled` is the trial's peak as a share of the budget. Time is taken to
-    grow with the size, or faster where `passed` show it; after a single one, as fast as any workload's does.
-    """
-    took = _fastest_s(steps_s)
-    smaller = sorted((s, fastest) for s, steps in passed if s < size and (fastest := _fastest_s(steps)) is not None)
-    if took is None or not smaller or filled < NEAR_BUDGET:
-        return None
-    seen = power_of_time(smaller)
-    power = STEEPEST if seen is None else min(STEEPEST, max(1.0, seen))
-    nearest, seconds = smaller[-1]
-    expected = float(seconds * (size / nearest) ** power)
-    if took - expected < LEAST_EXCESS_S or took < SPILL_SLOWDOWN * expected:
-        return None
-    return took / expected
-
-
-def _fastest_s(steps_s: Sequence[float]) -> float | None:
-    """The fastest step after the first; None where there are too few."""
-    return min(steps_s[1:]) if len(steps_s) > LEAST_STEPS else None

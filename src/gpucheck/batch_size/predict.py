@@ -283,11 +283,6 @@ class Foresight:
         found = (at(self.points, size) for size in sizes)
         return {point.size: self.calibration.peak(point.peak_bytes or 0) for point in found if point is not None}
 
-    def computing_peaks(self) -> dict[int, float]:
-        """Return what computing takes at each size predicted, in bytes; nothing where the prediction is not used."""
-        points = self.points if self.calibration is not None else ()
-        return {point.size: float(point.phases[0]) for point in points if point.peak_bytes is not None}
-
     def result(self) -> PredictionResult:
         """`prediction` of the answer, with the calibrated peak of each size that was predicted, smallest first."""
         at_max = self.at_max or Point(0)

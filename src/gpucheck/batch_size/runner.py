@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 
@@ -115,7 +115,6 @@ SPARE_ROOM_BYTES = 2**30
 # SIGKILL and SIGTERM come from somebody else, the kernel's out-of-memory killer included.
 FROM_OUTSIDE = (KILLED, 15)
 
-Malloc = Literal["tuned", "default"]
 # The command, as a fault names it.
 WHERE = "find-batch-size"
 
@@ -123,8 +122,8 @@ WHERE = "find-batch-size"
 class Runner:
     """Runs trials in children; close it (it is a context manager) and no child is left."""
 
-    def __init__(self, setup: Setup, *, malloc: Malloc = "tuned", start_timeout_s: float = START_TIMEOUT_S) -> None:
-        self.setup, self.malloc, self.start_timeout_s = setup, malloc, start_timeout_s
+    def __init__(self, setup: Setup, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
+        self.setup, self.start_timeout_s = setup, start_timeout_s
         self.ready: dict[str, Any] = {}
         # The smallest size, with which a new process is warmed up; None until it is known.
         self.lowest: int | None = None
@@ -211,7 +210,7 @@ class Runner:
     def _new_process(self) -> Talk:
         """A process that loads torch and waits for its setup. Raises CannotLook where none can be started."""
         argv = python_argv("gpucheck.batch_size.trial")
-        tuned = TUNED_MALLOC if self.malloc == "tuned" and self.setup.is_cpu else {}
+        tuned = TUNED_MALLOC if self.setup.is_cpu else {}
         environment = {**os.environ, **tuned, IN_TRIAL: "1"}
         try:
             return Talk(lambda: LineChild(argv, env=environment))

@@ -8,7 +8,7 @@ the fit says that one tolerance more is above the budget, the size that passed i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -74,12 +74,11 @@ class Search:
 
     `budget_bytes` None means that peaks are not judged by the caller (the search then only bisects). With
     `seek_failure` False only sizes predicted below 85 % of the budget are tried. `reserve` is the number of trials
-    that the caller makes after the search; they count towards the bound of 2·log2(answer) + 4 trials, and the first
-    `taken_over` trials, those of an earlier run, do not. `static_bytes`, once known, is what the workload holds
-    whatever the batch: weights, gradients and the optimizer's state. Only multiples of `multiple_of` are tried, the
-    first at `start` if given. `noise` is the standard deviation of a peak as a share of itself. `tolerance` 0 makes the
-    search exact: only a failure right above the answer ends it. `extra_trials` raise the bound, for a caller who has
-    the time for them.
+    that the caller makes after the search; they count towards the bound of 2·log2(answer) + 4 trials. `static_bytes`,
+    once known, is what the workload holds whatever the batch: weights, gradients and the optimizer's state. Only
+    multiples of `multiple_of` are tried, the first at `start` if given. `noise` is the standard deviation of a peak as
+    a share of itself. `tolerance` 0 makes the search exact: only a failure right above the answer ends it.
+    `extra_trials` raise the bound, for a caller who has the time for them.
     """
 
     minimum: int = 1
@@ -88,7 +87,6 @@ class Search:
     budget_bytes: int | None = None
     seek_failure: bool = True
     reserve: int = 0
-    taken_over: int = 0
     static_bytes: int | None = None
     multiple_of: int = 1
     start: int | None = None
@@ -113,7 +111,9 @@ class Search:
     @property
     def confirmed(self) -> bool:
         """Return whether the best size has passed in a separate process."""
-        return self._has_confirmed(self.trials)
+        best = self.best
+        confirmed = {r.batch_size for r in self.trials if r.purpose == "confirm" and r.outcome == FITS}
+        return best is not None and best.batch_size in confirmed
 
     @property
     def limited_by(self) -> str | None:
@@ -130,7 +130,7 @@ class Search:
             return "max-batch-size"
         if self._closed(best):
             return failing.outcome if failing and self.predicted_above is None else "over-budget"
-        if not self.seek_failure and (self._has_confirmed(self._own) or self._candidate(best) is None):
+        if not self.seek_failure and (self.confirmed or self._candidate(best) is None):
             return failing.outcome if failing else "safety"
         return "trials" if self._exhausted(best) else None
 
@@ -226,17 +226,6 @@ class Search:
     def _highest(self) -> int:
         return self.rounded(self.cap)
 
-    @property
-    def _own(self) -> list[TrialEntry]:
-        """Trials of this run."""
-        return self.trials[self.taken_over :]
-
-    def _has_confirmed(self, trials: Sequence[TrialEntry]) -> bool:
-        """Return whether the best size has passed in a separate process among these."""
-        best = self.best
-        confirmed = {r.batch_size for r in trials if r.purpose == "confirm" and r.outcome == FITS}
-        return best is not None and best.batch_size in confirmed
-
     def step(self, size: int) -> int:
         """Return how far above `size` the next is worth a trial: where sizes are few, by more than the tolerance."""
         within = self.rounded(size * self.tolerance)
@@ -253,11 +242,11 @@ class Search:
     def _ended(self, best: TrialEntry) -> bool:
         """Return whether no larger size is to be tried. What a confirmation measures may say that one is.
 
-        Not where failing is dangerous: one confirmation ends that search, but one of an earlier run.
+        Not where failing is dangerous: one confirmation ends that search.
         """
         if best.batch_size >= self._highest or self._closed(best) or self._exhausted(best):
             return True
-        return not self.seek_failure and self._has_confirmed(self._own)
+        return not self.seek_failure and self.confirmed
 
     def _closed(self, best: TrialEntry) -> bool:
         if (failing := self.first_failing) is None:
@@ -332,7 +321,7 @@ class Search:
         """
         failing = self.first_failing
         hoped = failing.batch_size - 1 if failing else best.batch_size
-        return len(self._own) + 1 + 1 + self.reserve > _bound(max(best.batch_size, hoped)) + self.extra_trials
+        return len(self.trials) + 1 + 1 + self.reserve > _bound(max(best.batch_size, hoped)) + self.extra_trials
 
     def _retreat(self, best: TrialEntry) -> int | None:
         """After a confirmation failed, the size just below it that is run next, straight in a separate process."""
@@ -340,7 +329,7 @@ class Search:
         if not failed:
             return None
         size = failed[-1].batch_size - self._apart(failed[-1].batch_size) * (1 << (len(failed) - 1))
-        if size <= best.batch_size or len(self._own) + 1 + self.reserve > _bound(size):
+        if size <= best.batch_size or len(self.trials) + 1 + self.reserve > _bound(size):
             return None
         return size
 

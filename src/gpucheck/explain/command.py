@@ -25,7 +25,7 @@ from gpucheck.explain import (
 from gpucheck.explain.match import Match, find, readable
 from gpucheck.explain.text import Text, step
 from gpucheck.fleet import ids as fleet
-from gpucheck.messages import FIX
+from gpucheck.messages import CAUSES, FIX
 from gpucheck.program import judge as program
 from gpucheck.program.lint.options import RULES
 from gpucheck.report.events import Answered, Emit, Judged, Notice
@@ -115,7 +115,6 @@ def _ids() -> tuple[Id, ...]:
     )
 
 
-PAGES: dict[str, Id] = {one.id: one for one in _ids()}
 TEXTS: tuple[Text, ...] = errors.named(
     (
         *texts_start.TEXTS,
@@ -126,6 +125,25 @@ TEXTS: tuple[Text, ...] = errors.named(
         *texts_install.TEXTS,
     )
 )
+
+# Causes of a device's error that no text of its own answers; a finding gives their ids.
+PAGES: dict[str, Id] = {
+    one.id: one
+    for one in (
+        *(
+            Id(
+                row.id,
+                f"a device's error: {row.title}",
+                "A call on the device failed, and the exception's message and frames name this cause.",
+                row.fix or 'gpucheck explain "MESSAGE" names what is behind it',
+                command="bench, run, memory, smoke and find-batch-size",
+            )
+            for row in CAUSES
+            if row.id not in {text.id for text in TEXTS}
+        ),
+        *_ids(),
+    )
+}
 
 
 def of_condition(condition: Condition) -> Text:

@@ -393,15 +393,28 @@ _GOES_ON = re.compile(
 )
 # What stands before an error that a sentence only names: it is denied, warned of or asked for.
 _DENIED = re.compile(
-    r"\b(no|never|without|nor)( (a|an|any|such|more|single))?( \w+)?$|"
-    r"\b(is|was|are|were|do|does|did|have|has)( not|nt)( a| an| any| due to| caused by| related to| about| get| see|"
-    r" the)*( \w+)?$|"
-    r"\b(if|in case) (you|your|there|of)\b[^.:;]{0,50}$|\b(avoid|prevent)(ing|s)?( \w+){0,3}$|"
-    r"\b(may|might|could|can|would)( also)? (cause|lead to|result in|trigger|run into)( \w+){0,2}$"
+    r"\b(no|never|without|nor)( (a|an|any|such|more|single))?( \w+)?$|\b(is|was|are|were|do|does|did|have|has)( "
+    r"not|nt)( a| an| any| due to| caused by| related to| about| get| see| the)*( \w+)?$|\b(if|in case) "
+    r"(you|your|there|of)\b[^.:;]{0,50}$|\b(avoid|prevent)(ing|s)?( \w+){0,3}$|\b(may|might|could|can|would)( also)? "
+    r"(cause|lead to|result in|trigger|run into)( \w+){0,2}$|\b(not|isnt|wasnt|never) (an?|the|about the)? "
+    r"?(issue|problem|question|matter|case)( with| of| about)?( an?| the)?( "
+    r"\w+)?$|\b(docs?|documentation|readme|manual|page|comment|source|code) (says?|states?|mentions?|claims?)( "
+    r"that)?( \w+)?$"
+)
+_DENIED_AFTER = re.compile(
+    r"^( errors?| problems?)? ((never|no longer|(do|does|did)( not|nt)) (happen|occur|appear|show|come)|"
+    r"(is|was|are) (gone|fixed|solved|not the (issue|problem|cause|case|reason)))"
+)
+# The words of somebody who tells of an error; programs do not print them.
+_PROSE = re.compile(
+    r"(^|\s)i (?=[a-z])|\b(im|ive|my|me|anyone|someone|somebody|thanks|hello|wondering|feature request|how "
+    r"(do|can|to)|why (do|does|is))\b",
+    re.IGNORECASE,
 )
 _ASKED = re.compile(r"\b(could|can|might|may|is|was) (this|it|that|there)( \w+){0,4}$")
 _SAYS_ONLY = re.compile(
-    r"\b(no|never|without|nor|not|\w+nt|if|in case|avoid\w*|prevent\w*|may|might|could|can|would|is|was)\b"
+    r"\b(no|never|without|nor|not|\w+nt|if|in "
+    r"case|avoid\w*|prevent\w*|may|might|could|can|would|is|was|says?|states?|mentions?|claims?)\b"
 )
 # The kernel's log has one writer, so that its lines stand in the order of what happened.
 _ADDRESS = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\)")
@@ -510,6 +523,9 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         for place in found
         if not any(place.within(other) or place.adds_nothing(other) for other in near.to(place))
     ]
+    found = [
+        replace(place, text=replace(place.text, certainty="hint")) if _is_prose(place) else place for place in found
+    ]
     facts = read_facts(pasted, normal.spaced)
     by_id = {one.id: one for one in texts}
     found = [replace(place, text=by_id.get(proven(place.text.id, facts), place.text)) for place in found]
@@ -566,11 +582,20 @@ def _is_only_named(normal: Normal, place: _Place) -> bool:
     """Return whether a sentence denies an error, asks for it or warns of it, and does not report it."""
     words = " ".join(place.line.text.translate(_WITHOUT_QUOTES).lower().split())
     letters = place.start - normal.starts[place.line.number - 1]
-    if not _SAYS_ONLY.search(words):  # most lines end here
+    if not (_SAYS_ONLY.search(words) or _PROSE.search(words)):  # most lines end here
         return False
     ends = [at for at, letter in enumerate(words) if letter != " "]
     before = words[: ends[letters] if letters < len(ends) else len(words)].rstrip()
-    return _DENIED.search(before) is not None or (_ASKED.search(before) is not None and "?" in words[len(before) :])
+    last = letters + place.end - place.start
+    after = words[ends[last - 1] + 1 :] if 0 < last <= len(ends) else ""
+    denied = _DENIED.search(before) is not None or _DENIED_AFTER.search(after) is not None
+    return denied or (_ASKED.search(before) is not None and "?" in words[len(before) :])
+
+
+def _is_prose(place: _Place) -> bool:
+    """Return whether somebody tells of an error in a sentence of their own: it is no proof."""
+    line = place.line
+    return line.kind == "plain" and not line.prefix and _PROSE.search(line.text.translate(_WITHOUT_QUOTES)) is not None
 
 
 def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> tuple[list[Line], bool]:

@@ -58,7 +58,7 @@ class Text:
 # How programs begin a message of CUDA's: torch, vLLM and DeepEP, FlashInfer, Triton, CTranslate2, ONNX Runtime, torch
 # before 1.0, caffe, and those that name the call that failed.
 CUDA_SAYS = (
-    r"(CUDA (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA error [^\s:]{1,200}:\d+|"
+    r"(CUDA (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA error [^\s:]{1,200}:\d+(\):)?|"
     r"(CUDA|(Batch|Single|Merge)\w{1,80}) failed with error ?:?|CUDA failure \d+:|"
     # NCCL's, whose own row has memory.
     r"CUDA failure( \d+)?(?! ?out of memory)|Triton Error \[CUDA\]:|"

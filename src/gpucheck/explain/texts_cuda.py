@@ -221,6 +221,8 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorLaunchOutOfResources",
             r"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
             r"too many blocks in cooperative launch",
+            r"Requested shared memory .{1,30}exceeds device limit",
+            r"Too much shared memory required",
             r"(cudaError|CUDA_ERROR_)Cooperative_?Launch_?Too_?Large",
             r"hipErrorLaunchOutOfResources",
             by_code(701, 7, 720),
@@ -261,6 +263,7 @@ TEXTS: tuple[Text, ...] = (
             r"with CUDA capability sm_\d+",
             r"Minimum and Maximum cuda capability supported by this version of PyTorch",
             r"(compute|cuda) capability .{0,40}(too low|too old|not supported|no longer supported)",
+            r"is not compatible with devices with SM <",
         ),
         "The GPU is newer or older than every architecture that the wheel was built for. torch.cuda.is_available() "
         "is nevertheless True.",
@@ -281,6 +284,19 @@ TEXTS: tuple[Text, ...] = (
             r"requested GPUs?.{0,60}but only .{0,20}(available|visible)",
             by_code(101, 10),
             r"The requested CUDA device could not be loaded",
+            r"requested to find \S{1,9} devices but this machine only has",
+            r"(World|tensor[_-]?parallel) size \S{1,9}( is| cannot be)? (larger|greater) than (the number of "
+            r")?available GPUs",
+            r"only \d+ devices? available, \d+ requested",
+            r"(local_rank|device_?id|device ordinal|device|device index) \S{1,9} (is |exceeds )(out of range|out of "
+            r"bounds|available GPUs|not visible)",
+            r"Only \d+ device\(s\) available",
+            r"AssertionError: Invalid device id",
+            r"(logical device \d+ )?is not visible \(?(in )?(CUDA|HIP)_VISIBLE_DEVICES",
+            r"\bDevice index (value )?\S* ?is out of( index)? range|Device index out of range",
+            r"do you have enough GPUs\?",
+            r"Less than two GPU ids were configured",
+            r"Insufficient device count",
             r"local_world_size \(\d+\) must be less than or equal to the number of visible devices",
         ),
         "The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers from 0; a "
@@ -318,6 +334,7 @@ TEXTS: tuple[Text, ...] = (
             r"avoid running any instruction using .{0,4}torch\.cuda",
             r"causing CUDA to be initialized",
             r"CUDA has been initialized before the '?notebook_launcher",
+            r"`?Accelerator`? should only be initialized inside your training function",
         ),
         "CUDA had started in the parent (torch.cuda.is_available() is enough), and then the child was forked.",
         'multiprocessing.set_start_method("spawn") first of all, or touch CUDA only in the children; '
@@ -504,6 +521,13 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA_ERROR_STREAM_CAPTURE_\w+",
             r"dependency created on uncaptured work in another stream",
             r"attempt to terminate a thread-local capture sequence",
+            r"CUDA graphs must be captured on a non-default stream",
+            r"Capture must end on the same stream it began on",
+            r"graph capture of step\(\)|param_groups'? capturable is False",
+            r"cannot be graph captured",
+            r"CUDA graph captur\w+ detected at an inappropriate time",
+            r"CUDAGraph::\w+\S* without a preceding successful capture",
+            r"The CUDA Graph is empty",
             by_code(900, 901, 902, 903, 904, 905, 906, 907, 908),
         ),
         "Synchronising, .item(), .cpu(), an allocation outside the graph's pool or the first call of cuBLAS happened "
@@ -676,6 +700,78 @@ TEXTS: tuple[Text, ...] = (
         "look at the first error above it; end worker threads and destroy_process_group() before the main thread ends",
         symptom=True,
         source=_RUNTIME,
+    ),
+    Text(
+        id="cuda.ipc",
+        title="a CUDA tensor cannot be shared between these processes",
+        patterns=(
+            r"Producer process has been terminated before all shared CUDA tensors released",
+            r"send CUDA tensor received from another process",
+            r"expandable_segments:True cannot be shared between processes",
+            r"does not support the pidfd_\w+ syscall",
+            r"CUDA IPC .{0,60}only supports tensors on the same (GPU|node)",
+            r"IPC handle not found for GPU UUID",
+            r"Error reconstructing CUDA IPC tensor",
+        ),
+        meaning="A process gets a handle to the other's memory: the process that made the tensor has to live as "
+        "long, both have to see the same GPU, and segments that can grow need a newer kernel. The line about the "
+        "producer process alone is a warning of how the program ended.",
+        then="pass CPU tensors (x.cpu()) between the processes; else keep the producer alive until they are "
+        "received, and leave expandable_segments out of PYTORCH_CUDA_ALLOC_CONF",
+        certainty="strong",
+        source="torch/csrc/CudaIPCTypes.cpp; c10/cuda/CUDACachingAllocator.cpp",
+        follows=("oom.", "xid.", "cuda.", "process."),
+    ),
+    Text(
+        id="cuda.feature",
+        title="this GPU's generation does not have what an operation needs",
+        patterns=(
+            r"(supported|available) (only )?(on|for) GPUs with compute capability",
+            r"requires? (a )?(GPU with )?(CUDA )?(compute )?capability (of )?(>=|at least|\d)",
+            r"Unsupported compute capability\b",
+            r"Rowwise scaling is not currently supported on your device",
+            r"requires? (an? )?(NVIDIA )?(Ampere|Hopper|Blackwell|SM ?\d\d\+) .{0,12}(or|GPU|\(|and)",
+            r"num_ctas > 1 requires",
+            r"requires? an SM\d+[- ]?class GPU",
+            r"\bkernel \w+ is for sm\d+.{0,20}but was built for sm\d+",
+            r"GPU does not have enough shared-memory",
+            r"Cooperative launch requested but not supported",
+        ),
+        meaning="The operation uses instructions or memory that newer GPUs have: 8.0 is Ampere, 8.9 Ada, 9.0 "
+        "Hopper, 10.0 and 12.0 Blackwell. The GPU itself works.",
+        then="turn that feature or kernel off in the program (it usually has a slower way: another data type, "
+        "backend or attention), or use a GPU of the capability that is named; nvidia-smi --query-gpu=name,compute_cap "
+        "--format=csv shows this one's",
+        certainty="strong",
+        source="aten/src/ATen/native/cuda; Triton, backends/nvidia/compiler.py",
+        follows=("cuda.capability", "amp.", "attention.", "quant.", "cutlass.", "xformers.", "compile."),
+    ),
+    Text(
+        id="hip.mask",
+        title="variables that choose AMD GPUs contradict each other",
+        patterns=(
+            r"Inconsistent GPU visibility env vars",
+            r"HIP_VISIBLE_DEVICES contains more devices than ROCR_VISIBLE_DEVICES",
+            r"Please use \S+ instead of ROCR_VISIBLE_DEVICES",
+        ),
+        meaning="ROCR_VISIBLE_DEVICES hides GPUs first, HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES number what is "
+        "left.",
+        then="set HIP_VISIBLE_DEVICES alone, and unset the others",
+        certainty="proof",
+        source="torch/cuda/__init__.py; vLLM, platforms/rocm.py; Ray, _private/accelerators/amd_gpu.py",
+    ),
+    Text(
+        id="torch.internal",
+        title="a check inside torch failed",
+        patterns=(r"INTERNAL ASSERT FAILED at",),
+        meaning="torch met a state that its authors excluded: a bug, or libraries that do not belong together.",
+        then="look for the condition before INTERNAL ASSERT in torch's issues; "
+        + _BLOCKING
+        + "; a newer torch, in a fresh environment",
+        certainty="hint",
+        symptom=True,
+        source="c10/util/Exception.h",
+        follows=("cuda.", "oom.", "cuinit.", "nvml.", "import."),
     ),
     Text(
         "cuda.registered",

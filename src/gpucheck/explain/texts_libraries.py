@@ -142,6 +142,7 @@ TEXTS: tuple[Text, ...] = (
             r"Found cuDNN version \d+, but \w+ was built against",
             r"Outdated cuDNN installation found",
             r"cuDNN version .{0,40}(mismatch|does not match|incompatible)",
+            r"(incompatible version of|conflicting) cuDNN( in LD_LIBRARY_PATH)?",
         ),
         "cuDNN comes in parts that have to be of one version. One from the system, conda or LD_LIBRARY_PATH is mixed "
         "with the one that torch brings, or torch's own parts are not found.",
@@ -348,6 +349,7 @@ TEXTS: tuple[Text, ...] = (
         "another rank is gone",
         (
             r"ncclRemoteError",
+            r"NCCL group has been destroyed",
             r"remote process exited or there was a network error",
             r"socketProgress: Connection closed by remote peer",
             r"NCCL WARN .{0,60}(Connection closed by remote peer|Connection reset by peer|Broken pipe)",
@@ -417,6 +419,9 @@ TEXTS: tuple[Text, ...] = (
             r"ProcessGroupNCCL is only supported with GPUs, no GPUs found",
             r"No backend type associated with device type cuda",
             r"cannot import name 'ProcessGroupNCCL'",
+            r"not compiled with NCCL support|NCCL support is not compiled",
+            r"Requires distributed package to be available",
+            r"torch\.distributed is not available",
         ),
         "A CPU wheel, Windows or macOS has none; or no GPU is visible.",
         "init_process_group('gloo') where there is no GPU; else a torch built for CUDA (python -c 'import torch; "
@@ -434,6 +439,7 @@ TEXTS: tuple[Text, ...] = (
             r"errno: 98 - Address already in use",
             r"RuntimeError: Address already in use",
             r"DistNetworkError.{0,120}EADDRINUSE",
+            r"launch distributed communication on port `?\d+`?, but another process is utilizing it",
         ),
         "An earlier run has not ended, or two jobs use the same MASTER_PORT.",
         "torchrun --standalone, or another --master-port; ss -ltnp | grep PORT shows which process has it",
@@ -454,6 +460,7 @@ TEXTS: tuple[Text, ...] = (
             r"wait timeout after \d+ms, keys:",
             r"store->get\('?[\w:/]+'?\) got error: (wait timeout|Socket Timeout)",
             r"RuntimeError: Socket Timeout",
+            r"Unable to meet other processes at the rendezvous store",
         ),
         "MASTER_ADDR or MASTER_PORT is wrong or blocked, WORLD_SIZE is not the number of processes, or a rank died "
         "before.",
@@ -469,13 +476,80 @@ TEXTS: tuple[Text, ...] = (
         (
             r"No backend type associated with device type",
             r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
-            r"Default process group has not been initialized",
+            r"Default process group (has not been|is not) initialized",
             r"KeyError: '?(LOCAL_RANK|WORLD_SIZE|MASTER_ADDR)'?",
+            r"requires? the LOCAL_RANK environment variable|\bLOCAL_RANK is not in the environment",
+            r"`?(MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE)`? (env(ironment)?( variable)? )?(was not set|is not set|is "
+            r"missing)",
+            r"initialize the accelerate state by calling",
+            r"(PartialState|Accelerator)`? must be initialized before",
+            r"launch new distributed processes with `?local_rank > 0",
+            r"Cannot determine (world size|global rank|local rank)\. Environment variable",
+            r"(mismatch in local rank setting|LOCAL_RANK \(\d+\) !=)",
+            r"(rank|world size) parameter missing",
+            r"Unable to detect suitable master address",
             r"torch\.distributed (is|was) not (yet )?initialized",
         ),
         "The program was started with python and not by torchrun, or it uses a collective before init_process_group.",
         "torchrun --standalone --nproc-per-node=N program.py, and init_process_group() before the first collective",
         "proof",
+    ),
+    Text(
+        id="dist.set_device",
+        title="a rank's GPU is not set, or is not the one that its tensors are on",
+        patterns=(
+            r"inconsistent compute device and `?'?device_id",
+            r"FSDP got the argument `?device_id`? .{0,60}which does not have an explicit index",
+            r"FSDP-managed module .{0,60}(unexpectedly )?has parameters on",
+            r"FSDP (only supports single device modules|does not support modules with different device types)",
+            r"support a module with both CPU and GPU params, please pass in device_id",
+            r"module has CPU parameters or buffers when `?sync_module_states",
+            r"did not set/select the default device for the current process",
+            r"collective on tensor not on device passed to init_process_group",
+            r"Failed to infer a GPU device id to perform barrier",
+            r"Guessing device ID based on global rank",
+            r"GPU \d+ (to perform barrier as|as) ?devices? used by this process (is|are) currently unknown",
+            r"NCCL Communicator since the GPU devices are not known",
+            r"nccl communicator is created to work on",
+            r"selected device indices .{0,80}don'?t match the local rank",
+            r"DistributedDataParallel'?s? (device_ids and output_device arguments only work|input module must be on "
+            r"the same)",
+            r"DeviceMesh only support homogeneous hardware",
+            r"participants have overlapping devices",
+        ),
+        meaning="NCCL, FSDP and DDP use the current device of each process, and that is cuda:0 in all of them until "
+        "the program sets it. What is moved with .cuda() before that, or loaded to cuda:0 by a checkpoint, is on GPU "
+        "0.",
+        then='local_rank = int(os.environ["LOCAL_RANK"]), torch.cuda.set_device(local_rank) before the model is made, '
+        'init_process_group(device_id=torch.device("cuda", local_rank)), and FSDP(device_id=local_rank)',
+        certainty="strong",
+        source="torch/distributed/fsdp/_init_utils.py; ProcessGroupNCCL.cpp",
+        follows=("oom.", "nccl.duplicate"),
+    ),
+    Text(
+        id="dist.world_size",
+        title="the number of processes does not fit the configuration",
+        patterns=(
+            r"train_batch_size is not equal to micro_batch_per_gpu",
+            r"\bworld[_ ]?size\b.{0,40}(is not|must be|should be|does not|doesn'?t) "
+            r"(divisible|divide|evenly|equal|match|valid)",
+            r"(divisible|divide|divided|equal|match)\w*( evenly)?( by| to)?( the)?( \w+){0,2} world[_ ]?size",
+            r"(divisible|divide\w*) by (the )?(\w+ )?(tensor|model|pipeline)[- ]?parallel[\w ]{0,12}size",
+            r"Mesh should not be bigger than (the )?default world size",
+            r"(DP world size|world size) of \d+ but the current world size is",
+            r"World size \(\d+\) is not valid with the current list of valid GPU counts",
+            r"number of tasks per node configured in SLURM .{0,60}does not match",
+            r"product .{0,30}does not match the world size",
+            r"group'?s (world )?size should be less or equal to the world",
+            r"tensor parallel size .{0,60}(cannot|must|should|is not).{0,30}(divi|number of attention heads)",
+        ),
+        meaning="A batch size, the number of attention heads, a mesh, or a checkpoint's parts are for another "
+        "number of processes than were started.",
+        then="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the numbers in the message: for "
+        "DeepSpeed train_batch_size = micro batch × accumulation steps × processes, for tensor parallelism a divisor "
+        "of the number of attention heads",
+        certainty="strong",
+        source="DeepSpeed, runtime/config.py; vLLM, config/model.py; torch/distributed/device_mesh.py",
     ),
     Text(
         "dist.mismatch",
@@ -533,6 +607,7 @@ TEXTS: tuple[Text, ...] = (
             r"(create|reserve|schedule)\w* .{0,60}placement group.{0,200}(GPU|timed out|timeout|not ready)",
             r"placement group .{0,120}(cannot|can't|could not|couldn't|is not) be? ?(created|scheduled|ready)",
             r"Total available GPUs .{0,40}is less than total desired GPUs",
+            r"required GPUs exceeds the total number of available GPUs",
             r"Ray does not allocate any GPUs on the driver node",
         ),
         "A task, an actor or a placement group waits for more GPUs than one node, or the cluster, has free.",
@@ -629,6 +704,21 @@ TEXTS: tuple[Text, ...] = (
             r"module must have its parameters and buffers on device",
             r"cannot be accessed from Triton \(cpu tensor\?\)",
             r"(tensors|model and input|parameters) .{0,30}on different devices",
+            r"(?<!but )(must|should|need|needs|expected)( all)?( \w+){0,3} (to )?(be|live) (all )?(on|of type) (a |the "
+            r")?(CUDA|GPU)( device)?s?(?!\w)(?! is)",
+            r"(must|should|need|needs|expected .{1,40}to|expect\w*) (be )?(an? )?(all )?CUDA tensors?\b",
+            r"tensor was not on GPU|inputs? tensors? need to be on the same (GPU|device)",
+            r"only supports? CUDA tensors|Tensors must be CUDA and dense",
+            r"expected '?\w+'? to be CUDA,? but got CPU",
+            r"expects (all inputs to be on GPUs|destination to be on the same GPU)",
+            r"torch\.Tensor must be on the default device|requires CUDA tensors",
+            r"`?input_ids`? being on a device type different than your model'?s device",
+            r"model and the optimizer parameters are not on the same device",
+            r"loss must be on the original device",
+            r"tensors passed to .{1,40}were not on the .{1,12}while the `?Accelerator",
+            r"don'?t match the device of the|Expected out tensor to have device|Cannot compare two tensors on "
+            r"different devices",
+            r"Expected \w+\.device == \S+, got",
         ),
         "One operand was not moved. The message names both devices. The one on `cpu` is usually a tensor created in "
         "forward(), or a tensor attribute that was never registered as a buffer.",
@@ -702,6 +792,7 @@ TEXTS: tuple[Text, ...] = (
             r"Cannot copy out of meta tensor; no data",
             r"Tensor\.item\(\) cannot be called on meta tensors",
             r"is on the meta device, we need a `?value`?",
+            r"`?from_pretrained`? with a meta device context manager",
             r"(weight|bias|parameter|tensor)s? .{0,40}(is|are) on (the )?meta device",
         ),
         "The module was made on the meta device (init_empty_weights, low_cpu_mem_usage, device_map) and a part never "
@@ -748,7 +839,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "tensor.generator",
         "the random generator is on another device",
-        (r"Expected a '?\w+'? device type for generator but found '?\w+'?",),
+        (r"Expected a '?[\w:]+'? (device type for generator|generator device) but found '?\w+'?",),
         "torch.randperm, a sampler or a DataLoader got a generator of another device, often after "
         "torch.set_default_device.",
         "torch.Generator(device=…) of the tensors' device; for a DataLoader the CPU's",
@@ -763,6 +854,8 @@ TEXTS: tuple[Text, ...] = (
             r"dispatched)",
             r"It seems like you have activated (sequential )?(model |cpu )*offloading",
             r"(Cannot|can'?t) (move|copy) .{0,40}(quantized|offloaded) (model|module)",
+            r"loaded with `?accelerate`? and therefore cannot be moved to a specific device",
+            r"cannot cast a bitsandbytes model in a new `?dtype",
         ),
         "Weights in 4 or 8 bits, and a model with device_map or offloading, were placed while they were loaded.",
         'take .to() and .cuda() of the model away; device_map={"": 0} in from_pretrained puts all of it on one GPU',
@@ -772,7 +865,7 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "tensor.pin",
         "a tensor outside host memory cannot be pinned",
-        (r"cannot pin '?.{1,40}'? only dense CPU tensors can be pinned",),
+        (r"only (dense )?CPU (tensors|memory) can be pinned", r"Pin memory is only supported for CPU tensors"),
         "The dataset returns tensors on the GPU, and the DataLoader has pin_memory=True.",
         "leave the dataset's tensors on the CPU, or pin_memory=False",
         "proof",
@@ -874,7 +967,8 @@ TEXTS: tuple[Text, ...] = (
         "no attention kernel fits these inputs",
         (
             r"FlashAttention.{0,20}with FP8 KV cache (is )?not (yet )?supported",
-            r"attention backends? (are|is) not valid for",
+            r"(attention )?backends? (\S+ )?(are|is) not valid for",
+            r"Invalid attention backend for (cuda|rocm|xpu)",
             r"No valid attention backend",
             r"No valid attention backend found.{0,800}compute capability not supported",
             r"attention sinks? (is|are) only supported on",
@@ -908,6 +1002,8 @@ TEXTS: tuple[Text, ...] = (
             r"Flash ?Attention-?\d? (only support|requires?|needs?) .{0,40}(Ampere|Hopper|capability|sm_?\d\d)",
             r"Expected is_sm\w+ ?(\|\| ?is_sm\w+ ?)*to be true",
             r"FlashAttention backward for head dim > \d+ requires",
+            r"Flash ?Attention ?[\d.]* requires compute capability",
+            r"(Flash|Mem Efficient) attention only supports gpu architectures in the range",
         ),
         "It needs compute capability 8.0 and float16 or bfloat16.",
         'attn_implementation="sdpa"',
@@ -918,7 +1014,7 @@ TEXTS: tuple[Text, ...] = (
         "attention.dtype",
         "FlashAttention got another data type than float16 or bfloat16",
         (
-            r"Flash ?Attention-?\d? only supports? (torch\.)?(float16|fp16) and (torch\.)?(bfloat16|bf16)",
+            r"Flash ?Attention[- ]?[\d.]* only supports? (torch\.)?(float16|fp16) and (torch\.)?(bfloat16|bf16)",
             r"Input tensors must be in dtype of torch\.float16 or torch\.bfloat16",
         ),
         "The query, key or value is float32: the model was loaded so, or a norm or an adapter casts it.",

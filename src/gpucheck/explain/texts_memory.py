@@ -328,6 +328,8 @@ TEXTS: tuple[Text, ...] = (
             r"max_total_tokens=\d+ is larger than the profiled value",
             r"Error in memory profiling\. .{0,40}Initial free memory",
             r"\b(alloc_\w+|Prefill|Decode) (runs |ran )?out of memory\b",
+            r"exceeds available Mamba cache blocks",
+            r"Insufficient memory to allocate KV-caches",
         ),
         "vLLM sets aside the share gpu_memory_utilization of all memory (SGLang: mem_fraction_static), for the weights "
         "first and the cache of keys and values after. Others hold memory, or the weights leave no room.",

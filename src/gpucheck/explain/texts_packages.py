@@ -250,6 +250,8 @@ TEXTS: tuple[Text, ...] = (
             r"Please install flash[-_ ]attn",
             r"flash_attn.{0,300}(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
             r"undefined symbol: \w*flash\w*",
+            r"FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
+            r"GPU_ARCHS not set and",
         ),
         "flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI. Without a "
         "matching wheel pip compiles it for an hour with nvcc.",
@@ -296,7 +298,7 @@ TEXTS: tuple[Text, ...] = (
             r"Configured \w+ binary not found",
             r"CUDA Setup failed despite (GPU|CUDA) being available",
             r"bitsandbytes was compiled without GPU support",
-            r"CUDA[ _]SETUP: (Required library version|CUDA detection failed|Something unexpected|WARNING!)",
+            r"CUDA[ _]?SETUP: (Required library version|CUDA detection failed|Something unexpected|WARNING!)",
             r"Required library version not found: libs?bitsandbytes\w*",
             r"Could not (find|load) (the )?bitsandbytes (CUDA binary|native library)",
             r"libbitsandbytes\w*\.(so|dll)[.\d]*: (cannot open|undefined symbol)",
@@ -307,6 +309,16 @@ TEXTS: tuple[Text, ...] = (
             r"\bNo module named '?(bitsandbytes|triton\.ops)\b",
             r"bitsandbytes.{0,60}(no (gpu|cuda) (found|detected)|CUDA (is )?not available)",
             r"libbitsandbytes_cpu\.(so|dll)",
+            r"CUDA SETUP: Loading binary .{0,200}libbitsandbytes\w*\.(so|dll).{0,40}argument of type .{0,3}WindowsPath",
+            r"argument of type '?WindowsPath'? is not iterable",
+            r"not available in CPU-only version of bitsandbytes",
+            r"No compatible (CUDA|ROCm|HIP|XPU|nccl|\w+) binary found at",
+            r"version of `?bitsandbytes`? that is not compatible",
+            r"need to install `?pip install bitsandbytes",
+            r"None of the available devices .{0,80}supported by the bitsandbytes",
+            r"No supported devices found for bitsandbytes",
+            r"Could not detect ROCm GPU architecture",
+            r"bitsandbytes: failed to load backend",
             r"did not contain .{0,4}libcudart\.so.{0,60} as expected",
             r"Error named symbol not found at line \d+ in file",
         ),
@@ -316,6 +328,76 @@ TEXTS: tuple[Text, ...] = (
         "print(torch.version.cuda, torch.cuda.is_available())' must print a CUDA version and True",
         source="bitsandbytes-foundation/bitsandbytes issues 82, 427 and 1559",
         follows=("cuinit.1", "cuinit.8", "cuinit.9", "cuinit.too_old", "torch.cpu_only", "import.libcuda"),
+    ),
+    Text(
+        id="accelerate.offload",
+        title="the model does not fit on the GPUs: parts of it would be on the CPU or the disk",
+        patterns=(
+            r"We need an `?offload_dir`? to dispatch this model",
+            r"(pass along|provide|specify) (an|a) `?offload_folder",
+            r"(will be|had weights|were) offloaded to (the )?disk",
+            r"modules are dispatched on the CPU or the disk",
+            r"device_map that contains an? (CPU|disk)",
+            r"does not support CPU or disk (offload|in the device_map)",
+            r"You are attempting to perform (cpu|disk)[\w/]* offload",
+            r"Disk offload is not supported",
+            r"loaded in 8-bit or 4-bit precision with CPU or disk offload",
+            r"parameters are on the meta device because they were offloaded",
+            r"Offloaded module must fit in CPU memory",
+            r"offloaded layers, which seems does not fit any GPU'?s remaining memory",
+        ),
+        meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk. It counts the memory "
+        "that is free now, so that another program on the GPU has the same effect. Few quantised formats run from the "
+        "CPU.",
+        then="nvidia-smi shows what else holds memory; then a smaller or quantised model, or more GPUs. To run slowly "
+        'from the disk: offload_folder="offload" in from_pretrained (bitsandbytes in 8 bits: '
+        "llm_int8_enable_fp32_cpu_offload=True)",
+        source="accelerate, big_modeling.py and utils/modeling.py; transformers, quantizers",
+    ),
+    Text(
+        id="accelerate.device_map",
+        title="a model that device_map spreads over the GPUs is trained in several processes",
+        patterns=(
+            r"You can'?t train a model that has been loaded (with `?device_map|in 8-bit or 4-bit precision on)",
+            r"(incompatible|not compatible) with (DDP\. Maybe you loaded your model with|passing a) "
+            r"`?(`?low_cpu_mem_usage=True`? or with passing a `?)?device_map",
+            r"`?(device_map|tp_plan|Tensor parallelism)`? and `?(device_map|tp_plan)`? are mutually exclusive",
+        ),
+        meaning="Data-parallel training and ZeRO-3 place a whole model, or their own part of it, in each process. "
+        "device_map places layers itself.",
+        then='device_map={"": int(os.environ["LOCAL_RANK"])} puts the model on each process\'s own GPU (with ZeRO-3 no '
+        'device_map at all); or start one process without torchrun and accelerate launch, and keep device_map="auto"',
+        certainty="proof",
+        source="accelerate, accelerator.py; transformers, integrations/accelerate.py",
+    ),
+    Text(
+        id="deepspeed.offload",
+        title="an optimizer for the CPU got parameters that are on the GPU",
+        patterns=(r"CPU(Adam|Adagrad|Lion) param is on",),
+        meaning="DeepSpeedCPUAdam and its kin update states that ZeRO keeps in host memory.",
+        then='"offload_optimizer": {"device": "cpu"} under zero_optimization of the configuration; without offloading '
+        "use FusedAdam or torch.optim.AdamW",
+        certainty="proof",
+        source="DeepSpeed, ops/adam/cpu_adam.py",
+    ),
+    Text(
+        id="deepspeed.zero3",
+        title="ZeRO-3 lost track of which parameters a step uses",
+        patterns=(
+            r"tracing error at step \d+",
+            r"assert not param\.ds_active_sub_modules",
+            r"still have inflight params",
+            r"ZeRO parameter intra parallel group is already initialized",
+            r"'?ds_numel'?: ?\d+.{0,300}'?ds_shape|'?status'?: ?'?(AVAILABLE|NOT_AVAILABLE|INFLIGHT)",
+            r"backward pass is invalid for module in evaluation mode",
+        ),
+        meaning="ZeRO-3 gathers each parameter when its module runs, and expects the same order in every step and "
+        "on every rank. Experts that are chosen by data, checkpointing with reentrant backward, generate() between "
+        "steps, or a second engine in the process change that order.",
+        then="for experts deepspeed.utils.set_z3_leaf_modules(model, [MoE class]); else a newer DeepSpeed, "
+        'use_reentrant=False, and as a test "stage": 2, which gathers no parameters',
+        certainty="strong",
+        source="DeepSpeed, runtime/zero/partitioned_param_coordinator.py",
     ),
     Text(
         "vllm.start",
@@ -385,8 +467,11 @@ TEXTS: tuple[Text, ...] = (
             r"\b(AWQ|GPTQ|Marlin|fp8|NVFP4|MXFP4)\w* .{0,40}requires? .{0,30}(capability|sm_?\d\d|Hopper|Blackwell)",
             r"\b(AWQ|GPTQ|Marlin|fp8|NVFP4|MXFP4) .{0,30}not supported (on|for|by) (this|your|the) .{0,9}(GPU|arch)",
             r"capability .{0,30}(required|needed) for (fp8|AWQ|GPTQ|Marlin|NVFP4|MXFP4)",
-            r"MXFP4 quantization requires",
+            r"MXFP4 quantization (requires model|is only supported on GPUs)",
             r"Current GPU .{0,40}does not support (fp8|FP8|bfloat16 quant|int4)",
+            r"quantization is currently not supported in (cuda|rocm|cpu|tpu|xpu|hpu)",
+            r"FP8 is not available on this machine",
+            r"compute capability .{0,40}insufficient for FP8",
         ),
         "Float8 products need compute capability 8.9 (Ada) or 9.0, NVFP4 and MXFP4 10.0 or a fallback, AWQ's and "
         "GPTQ's fast kernels 7.5 or 8.0. An older GPU has no instruction for them.",

@@ -72,6 +72,7 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorDevicesUnavailable",
             r"CUDA_ERROR_DEVICE_UNAVAILABLE",
             r"exclusive-thread device already in use",
+            r"devices .{1,40}are occupied by other processes and can'?t be used",
             r"device doesn'?t have valid Grid license",
             r"(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
         ),
@@ -324,7 +325,6 @@ TEXTS: tuple[Text, ...] = (
             r"No supported gpu backend found",
             r"You requested GPUs?: .{0,40}But your machine only has: ?\[\]",
             r"Invalid CUDA 'device=.{0,300}is_available\(\): False",
-            r"Flash ?Attention ?\d? is not available on CPU",
             r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
             _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
             _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
@@ -349,6 +349,30 @@ TEXTS: tuple[Text, ...] = (
             r"can not run on your system since the accelerator is not available",
             r"Device type CUDA is not supported for torch\.Generator",
             r"(Error|Exception): .{0,40}torch\.cuda\.is_available\(\) (returned|is|==) False",
+            r"No (GPU|CUDA device|accelerator)s?( or (Intel )?XPU)? (was |were )?(found|available|detected)\.? ?A GPU",
+            r"(requires?|needs?) (the model on )?(an? |at least one )?(CUDA |NVIDIA |Apple Silicon )?(GPU|CUDA "
+            r"device)s?( or (Intel )?XPU)?(?= ?[.,;]| ?$|,? but| to run)",
+            r"\bGPU is required\b|\bCUDA is required\b|\bMegatron requires CUDA",
+            r"(is )?only (supported|available) (on|with) (CUDA |NVIDIA )?GPUs?\b(?! "
+            r"with)(?!.{0,40}(capability|sm_?\d|H100|Ampere))",
+            r"with no GPU available|no available (GPU )?devices? (were |was )?found|There are currently no available "
+            r"devices found",
+            r"GPUs? requested but none are available|there are no visible CUDA devices",
+            r"no accelerator device is detected|No available accelerator found|supported on CUDA and ROCm GPUs, none "
+            r"are",
+            r"pin_memory=True requires a CUDA|Pinned memory requires CUDA",
+            r"is not available, you should use device=",
+            r"CUDA requested but CUDAExecutionProvider not available",
+            r"but CUDA is not available\.? ?(disabling|$)|CUDA is not available or torch_xla is imported",
+            r"Invalid cuda 'device=\S*' requested\. Backend is not available",
+            r"NVIDIA Container Runtime is present, but no GPUs found",
+            r"running on CPU but must be on GPU, i\.e",
+            r"Invalid CUDA '--device .{1,20}' requested|CUDA unavailable, invalid device",
+            r"Flash ?Attention ?[\d.]* is not available on CPU",
+            r"Type fp16 is not supported on your device",
+            r"Expected a (cuda|non cpu) device, but got: cpu",
+            r"FSDP is only available (on|with) GPU",
+            r"nvidia-smi has failed because|Can'?t initialize NVML",
         ),
         "The program requested the accelerator (pinned memory, mixed precision, a trainer's GPU), but torch sees "
         "none: a torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
@@ -410,6 +434,7 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to initialize NVML: Driver Not Loaded",
             r"NVMLError_DriverNotLoaded",
             r"kernel driver does not appear to be running on this host",
+            r"cuda driver can'?t be loaded, is cuda enabled",
             r"Failed to initialize the NVIDIA kernel module",
             r"nvidia-persistenced failed to initialize",
         ),
@@ -593,7 +618,7 @@ TEXTS: tuple[Text, ...] = (
             r"/run/nvidia/\w+\W{1,3}is mounted on .{1,12}but it is not a shared mount",
             r"If this is a GPU node, did you (set|configure)",
             r"Incompatible (platform|strategy|device discovery).{0,40}detected",
-            r"(nvidia-)?device[- ]plugin.{0,200}(error starting|failed to|Failed to|no devices found|could not)",
+            r"(nvidia-)?device[- ]?plugin.{0,200}(error starting|failed to|Failed to|no devices found|could not)",
             r"Allocate failed due to .{0,200}(nvidia|gpu)",
             r"Detected non-NVML platform",
         ),
@@ -664,6 +689,21 @@ TEXTS: tuple[Text, ...] = (
         source="NVIDIA Multi-Instance GPU user guide",
     ),
     Text(
+        id="mig.in_use",
+        title="a MIG instance cannot be destroyed while something uses it",
+        patterns=(
+            r"(unable|failed) to (destroy|enable|disable|change)[\w ]{0,30}(instance|MIG)[^\n]{0,120}in use by "
+            r"another client",
+            r"MIG mode is in pending (enable|disable) state",
+        ),
+        meaning="A program, a monitor (DCGM, a device plugin), a display server or the persistence daemon has the "
+        "instance or the GPU open.",
+        then="sudo lsof /dev/nvidia* shows who; stop it (sudo systemctl stop nvidia-dcgm dcgm-exporter, the device "
+        "plugin's pod), then repeat the command; in a passthrough virtual machine reboot",
+        certainty="proof",
+        source="NVIDIA Multi-Instance GPU user guide",
+    ),
+    Text(
         "nvml.wsl",
         "Windows does not let WSL use the GPU",
         (r"GPU access blocked by the operating system",),
@@ -704,6 +744,7 @@ TEXTS: tuple[Text, ...] = (
         "the CDI description of the GPU is missing or outdated",
         (
             r"failed to construct nvml ?lib",
+            r"failed to (generate|save) CDI spec\w*: .{0,120}NVML",
             r"(unresolvable|could not resolve) CDI device",
             r"failed to inject CDI devices",
             r"failed to discover GPU vendor from CDI",

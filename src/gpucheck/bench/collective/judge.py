@@ -10,7 +10,7 @@ from typing import Any
 from gpucheck import messages, naming, units
 from gpucheck.bench import judging
 from gpucheck.bench.collective import PEER_COPY
-from gpucheck.bench.judging import Ceilings, Judge, Seen, headline
+from gpucheck.bench.judging import Ceilings, Figure, Judge, Seen, Threshold, headline, size
 from gpucheck.machine import launcher
 from gpucheck.machine.child_protocol import Line
 from gpucheck.measure import runs
@@ -185,7 +185,7 @@ def together(seen: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[F
     rows = [row for one in seen for row in one.rows]
     if not rows:
         return []
-    largest = judging.largest_collectives(rows)
+    largest = largest_collectives(rows)
     is_whole = all(one.parts.get("collective") == "" for one in seen)
     return [_result(rows, is_whole=is_whole), *_speed(largest), *_expected(largest)]
 
@@ -195,12 +195,32 @@ def findings(seen: Seen) -> list[Finding]:
     return [] if seen.rows else [Finding("collective.speed", "skip", "nothing was timed", "no row finished")]
 
 
+def largest_collectives(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """The largest array of each collective."""
+    return judging.best(measurements, "collective", "collective", size)
+
+
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The largest array of each collective."""
-    return [headline("collective", label(one), one) for one in judging.largest_collectives(seen.rows).values()]
+    return [headline("collective", label(one), one) for one in largest_collectives(seen.rows).values()]
 
 
-JUDGE = Judge(findings, headlines, together=together)
+def _collectives(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
+    """All-reduce where it was measured, else every collective; nothing that says little of the links."""
+    found = largest_collectives(measurements)
+    mine = {name: one for name, one in found.items() if name == "all-reduce"} or found
+    return [
+        Figure(name, why="it ran through the host, not between GPUs")
+        if one.case["backend"] == "gloo"
+        else Figure(name, why="the largest array is under 1 GiB")
+        if size(one) < LEAST_BYTES
+        else judging.figure(name, one)
+        for name, one in mine.items()
+    ]
+
+
+THRESHOLDS = {"collective.min_busbw": Threshold("collectives", " of bus bandwidth", _collectives)}
+JUDGE = Judge(findings, headlines, together=together, thresholds=THRESHOLDS)
 
 
 def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
@@ -268,7 +288,7 @@ def _expected(largest: Mapping[str, Measurement]) -> Iterator[Finding]:
     large = {
         name: one
         for name, one in largest.items()
-        if one.rate is not None and judging.size(one) >= LEAST_BYTES and one.case["backend"] == "nccl"
+        if one.rate is not None and size(one) >= LEAST_BYTES and one.case["backend"] == "nccl"
     }
     copies = large.pop(PEER_COPY, None)
     for name, one in large.items():

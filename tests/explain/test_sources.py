@@ -1,0 +1,34 @@
+"""The messages that libraries raise about devices, as their sources have them, get the answer of their condition."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from gpucheck.explain.command import OF_CONDITIONS, TEXTS
+from gpucheck.explain.match import find
+
+LIST = Path(__file__).parents[2] / "benchmarks" / "corpus" / "explain-sources.tsv"
+# The id of a message that is not worth a row: it explains itself, or names no fault.
+NONE = "-"
+
+
+def rows() -> list[dict[str, str]]:
+    """The list: repository, file, id, the condition under which the source raises it, and the message, filled in."""
+    with LIST.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def test_the_list_is_whole() -> None:
+    known = {text.id for text in (*TEXTS, *OF_CONDITIONS)} | {NONE}
+    assert len(rows()) >= 300
+    assert len({row["message"] for row in rows()}) == len(rows())
+    assert [row for row in rows() if not all(row.values()) or row["id"] not in known] == []
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row['repository']}-{row['message'][:40]}")
+def test_a_message_of_a_source_gets_its_id(row: dict[str, str]) -> None:
+    found = find(row["message"], TEXTS, OF_CONDITIONS)
+    assert (found[0].text.id if found else NONE) == row["id"], row["condition"]
