@@ -58,7 +58,7 @@ SIZES = {
     ".": (13, 1204),
     # A confirmation on a device is a plain loop: its end, its margin and what a process holds are measured.
     # A confirmation goes on while blocks move, and room between blocks keeps a search open.
-    "batch_size": (12, 2893),
+    "batch_size": (11, 2786),
     # What there was no time for is named, and not verified.
     "bench": (31, 5663),
     # NVSwitches, GPUs that do not start, locks, fans, the odd GPU of several.
@@ -74,7 +74,7 @@ SIZES = {
     # A paste's facts (torch, GPUs, frames, launcher) are read once, for the advice of every text.
     "explain": (13, 1026),
     # One of three or four nodes that is far below the others; counts that no cluster has.
-    "fleet": (8, 1365),
+    "fleet": (8, 1358),
     # One reader for every NVIDIA line of the kernel's log.
     "machine": (25, 4224),
     # No window is held for seconds.
@@ -82,15 +82,15 @@ SIZES = {
     # Memory that no visible process holds.
     "memory": (4, 262),
     # torch is seen in whatever way it is loaded; a dry run goes on behind loops that it ends.
-    "program": (32, 8705),
+    "program": (32, 8539),
     # The page names the machine once and leaves out who sends it.
-    "render": (23, 3613),
+    "render": (23, 3607),
     # What a rank raised, its own work, work of every n-th step.
-    "report": (16, 1819),
+    "report": (16, 1813),
     # A failed check says what to do.
     "smoke": (6, 908),
     # A counter that rose has its own fix.
-    "stress": (6, 1213),
+    "stress": (6, 1183),
     # A file without a name in it is read for its modules; inputs are proposed.
     "work": (7, 1048),
 }

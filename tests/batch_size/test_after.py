@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from gpucheck.batch_size.history import History, Opened, Recommended, Tried, plan
+from gpucheck.batch_size.answer import History, Opened, Recommended, Tried, plan
 from gpucheck.batch_size.loop import FollowUp
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Budget, Refused, Setup, TrialResult

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size.answer import findings, measurement, result_of
-from gpucheck.batch_size.history import (
+from gpucheck.batch_size.answer import (
     Ended,
     Entry,
     Followed,
@@ -15,7 +14,10 @@ from gpucheck.batch_size.history import (
     Opened,
     Recommended,
     Tried,
+    findings,
+    measurement,
     plan,
+    result_of,
 )
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Budget, Setup, TrialResult

@@ -11,7 +11,7 @@ import pytest
 from tried import tried
 
 from gpucheck.batch_size import loop, predict
-from gpucheck.batch_size.history import Tried, plan
+from gpucheck.batch_size.answer import Tried, plan
 from gpucheck.batch_size.loop import Forecast, Loop, Need
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import MOST_STEPS, Budget, Setup, TrialResult

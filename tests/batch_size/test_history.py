@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size.answer import findings, result_of
-from gpucheck.batch_size.history import Ended, Entry, Followed, History, NoProcess, Tried
+from gpucheck.batch_size.answer import Ended, Entry, Followed, History, NoProcess, Tried, findings, result_of
 from gpucheck.batch_size.loop import Loop
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.report import Collector

@@ -1,9 +1,8 @@
-"""The loop of one search: runs trials until the search closes or time is short, records what happens, and tells it.
+"""The loop of one search: runs trials until the search closes or time is short, and records and reports them.
 
-What there is time for: a trial's first step warms up (a library loads, threads start, a machine is busy for a moment),
-and a small size spends its time on other things than its samples: neither says what a large size takes. So times are
-those of later steps, at the sizes nearest to the one asked for. The answer is worth most where the bracket closes, then
-where a large size passed, then where what passed has passed again in a separate process.
+Time is forecast from later steps of the nearest sizes. A trial's first step warms up (a library loads, threads start),
+and a small size has a fixed overhead: neither shows how long a large size takes. The time goes first to closing the
+bracket, then to a large size that passes, then to its confirmation in a separate process.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from gpucheck import messages
 from gpucheck.batch_size import answer
-from gpucheck.batch_size.history import (
+from gpucheck.batch_size.answer import (
     OPEN,
     Ended,
     Extended,
@@ -52,7 +51,6 @@ from gpucheck.report.events import Answered, Emit, Failed, Judged, Measured, Not
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.measurement import DeviceRef
-from gpucheck.report.results.find_batch_size import TrialEntry
 from gpucheck.units import capacity
 
 # Trials beyond the bound, each time that there is time for them.
@@ -83,7 +81,7 @@ class Loop:
         self._told = 0
 
     def run(self) -> None:
-        """Search, and say what came out."""
+        """Search, and report the answer."""
         try:
             self._prepare()
             self._search()
@@ -102,7 +100,7 @@ class Loop:
                 self._answer()
             raise
         except Exception:
-            if self.history.results:  # what was run is told, whatever ended it
+            if self.history.results:  # the trials that ran are reported, whatever ended the search
                 self._answer()
             raise
         except BaseException:  # Ctrl-C, SIGTERM: what is known so far is the answer
@@ -209,7 +207,7 @@ class Loop:
         self.emit(Trial(len(self.history.results), to_json(tried.result.entry), self.axis))
 
     def _stop(self, result: TrialResult) -> None:
-        """A trial that says nothing about its size: tell whose the failure is. Raises what is not the search's."""
+        """Report whose failure it is that a trial shows nothing about its size. Raises what is not the search's."""
         if result.outcome not in OPEN:
             best, is_users = self.search.best, result.outcome == "user-error"
             passed = best.batch_size if best and is_users else None
@@ -224,9 +222,9 @@ class Loop:
         self._judge(1)
 
     def _error(self, result: TrialResult, passed: int | None) -> TargetError | DeviceFailed:
-        """The user's own error, with the size at which it came; `passed` is the largest size that did before.
+        """The target's error, with the size at which it was raised; `passed` is the largest size that passed before.
 
-        Where the workload is ours it is the device's.
+        A built-in workload has no errors of its own: there it is the device's.
         """
         if (failed := failed_device(self.runner.setup, result.reason)) is not None:
             return failed
@@ -245,7 +243,6 @@ class Loop:
             history.take(Followed(replace(history.single, purpose="partial batch")))
         if best is None or not self.search.confirmed:
             return
-        # It takes no longer than the search did, loading included.
         now = time.monotonic()
         deadline = min(self.time.deadline, now + max(FOLLOW_LEAST_S, now - self.time.began))
         follow_up = FollowUp(self.runner, history, self.emit, self.forecast.seconds, deadline)
@@ -264,7 +261,7 @@ class Loop:
         self.emit(Answered("find_batch_size", answer.result_of(self.history)))
 
     def _judge(self, most: int | None = None) -> None:
-        """Tell the findings that were not told yet; with `most`, of the first so many alone."""
+        """Emit the findings that were not emitted yet; with `most`, only the first so many."""
         found = answer.findings(self.history)[:most]
         for finding in found[self._told :]:
             self.emit(Judged(finding))
@@ -563,7 +560,7 @@ class Schedule:
 
     @property
     def steps_confirmed(self) -> int:
-        """Steps of a confirmation: on a device it takes at least so many, but where its blocks stay as they are."""
+        """Steps that a confirmation is expected to take: on a device eight, though it may end early or go on."""
         return STEPS_CONFIRMED if self.runner.setup.is_cpu else MOST_STEPS
 
     def within(self, attempt: Attempt) -> Attempt | None:
@@ -583,7 +580,7 @@ class Schedule:
         """Return whether there is time for a trial; as long as nothing passed, the smallest size always has."""
         return self.left > 0 or (self.search.best is None and attempt.size <= self.search.lowest)
 
-    def _above(self, attempt: Attempt, best: TrialEntry) -> Attempt | None:
+    def _above(self, attempt: Attempt, best: TrialResult) -> Attempt | None:
         """The same for a size above the best; where there is no time, the best once more, if it was not confirmed."""
         trial, again = Need(1, self.steps, 1 if self.runner.needs_start else 0), Need(1, self.steps_confirmed, 1)
         if attempt.purpose == "confirm":

@@ -1,4 +1,4 @@
-"""A trial: what its child is told, what came out of it, and what its end means.
+"""A trial: the settings of its child, its result, and what its end means.
 
 Ends are judged by names and texts, never by an exception: one table of messages, one function. Memory is recognised by
 class and by message, along the chain of causes; what could be memory or something else is `suspected` and counts only
@@ -130,19 +130,14 @@ MEMORY: frozenset[Outcome] = frozenset(("out-of-memory", "host-out-of-memory"))
 NEEDS_SMALLER_PASS: frozenset[Outcome] = frozenset(("suspected", "size-limit"))
 
 
-# A confirmation takes a third step, since caches settle on some devices; later ones repeat it.
+# A confirmation takes a third step, since caches settle on some devices; later steps repeat it.
 STEPS_CONFIRMED = 3
-# So many steps show whether memory grows from step to step; a confirmation on a device takes no fewer, but where the
-# allocator's blocks stay as they are.
+# Eight steps show whether memory grows. A confirmation on a device takes no fewer, unless the allocator's blocks stay
+# the same.
 MOST_STEPS = 8
-# The optimizer's state is made at the end of the first step, so that the second may have to empty the allocator's
-# cache. A size that has to do so later does not fit: it goes on.
-STEPS_OF_RETRIES = 2
-# What an allocator that empties its cache still holds in pieces, of what lies in tensors: 1 to 2 % at 1 GiB.
-IN_PIECES = 0.02
-# Memory that grows is told after so many equal increments, after the third step. It is called a leak only after more
-# of them than a common cache has entries, and at least twice as many.
-EQUAL_INCREMENTS, LEAK_INCREMENTS = 4, 17
+# Memory grows if this many increments after the third step are equal. More steps than the confirmation takes would be
+# needed to tell a leak from a cache that fills.
+EQUAL_INCREMENTS = 4
 # Increments are equal within this share of the middle one: a CPU's resident memory moves by pages.
 ALIKE = 0.05
 # A step's level moves by less without a cause: threads' stacks, a counter kept on the device.
@@ -200,13 +195,10 @@ class TrialResult(TrialEntry):
     started_monotonic_s: tuple[float, ...] = ()
     # How often each step had to empty the allocator's cache.
     retried: tuple[int, ...] = ()
-    # What was held at each step's end. The peak is that of the first `settled_steps`; `filled` where one more of the
-    # rest would have passed the budget by what grows.
+    # What was held at each step's end.
     levels_bytes: tuple[int, ...] = ()
-    settled_steps: int = 0
     # How much more the allocator took in the last two steps, where its blocks were not the same after both.
     unsettled_bytes: int = 0
-    filled: bool = False
     state_bytes: int | None = None
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
@@ -218,7 +210,7 @@ class TrialResult(TrialEntry):
     batch_elements: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        # The first step warms up, and says something only where it is the only one.
+        # The first step warms up; its time counts only if there is no other.
         steps = self.later_s or self.steps_s
         if steps and (middle := statistics.median(steps)) > 0:
             object.__setattr__(self, "samples_per_s", self.batch_size / middle)
@@ -231,29 +223,21 @@ class TrialResult(TrialEntry):
 
     @property
     def fitted_bytes(self) -> int | None:
-        """The peak that grows with the batch; an allocator that made room holds all it may, so its tensors count."""
-        packed = self.packed_bytes if self.allocation_retries else None
-        return super(TrialResult, self).fitted_bytes if packed is None else packed
+        """The peak that grows with the batch: that of forward and backward where it was measured apart."""
+        return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
 
     @property
-    def packed_bytes(self) -> int | None:
-        """The peak of an allocator that gives back all it can: its tensors, and some memory lost between them."""
-        in_tensors, reserved = (self.memory.get(f"max_memory_{one}_bytes") for one in ("allocated", "reserved"))
-        peak = super(TrialResult, self).fitted_bytes
-        if in_tensors is None or reserved is None or peak is None:
+    def tensor_bytes(self) -> int | None:
+        """The peak without what the allocator kept in no tensor; None where that is unknown."""
+        in_tensors, reserved = (self.memory.get(f"max_memory_{part}_bytes") for part in ("allocated", "reserved"))
+        if in_tensors is None or reserved is None or self.peak_bytes is None or self.outcome != FITS:
             return None
-        return int((peak - reserved + in_tensors) * (1 + IN_PIECES))
+        return int(self.peak_bytes - reserved + in_tensors)
 
     @property
     def unlike(self) -> bool:
         """Return whether its batches were not all as large, though of one size."""
         return len(set(self.batch_elements)) > 1
-
-    @property
-    def retried_late(self) -> int | None:
-        """The first step after the second that had to empty the allocator's cache; None where none had to."""
-        late = (number for number, times in enumerate(self.retried, 1) if times and number > STEPS_OF_RETRIES)
-        return next(late, None)
 
     @property
     def retry_cost(self) -> float | None:
@@ -264,31 +248,24 @@ class TrialResult(TrialEntry):
 
     @property
     def increments(self) -> tuple[int, ...]:
-        """By how much what is held grew from step to step, once the peak was known; from the second where it filled."""
-        levels = self.levels_bytes[1 if self.filled else STEPS_CONFIRMED - 1 :]
+        """By how much what is held grew in each step after the third."""
+        levels = self.levels_bytes[STEPS_CONFIRMED - 1 :]
         return tuple(after - before for before, after in itertools.pairwise(levels))
 
     @property
     def growth_bytes(self) -> int | None:
-        """Return what a step adds to the memory held, for good; None where it does not grow by equal increments."""
-        last = self.increments
-        if len(last) < (2 if self.filled else EQUAL_INCREMENTS):
+        """Return what a step adds to the memory held; None where it does not grow in all steps seen, by as much."""
+        grown = self.increments
+        if len(grown) < EQUAL_INCREMENTS:
             return None
-        middle = int(statistics.median(last))
-        equal = max(last) - min(last) <= ALIKE * middle
-        return middle if equal and min(last) >= LEAST_GROWTH_BYTES else None
-
-    @property
-    def leaks(self) -> bool:
-        """Return whether memory grew for longer than a cache fills."""
-        return self.growth_bytes is not None and len(self.increments) >= LEAK_INCREMENTS
+        middle = int(statistics.median(grown))
+        return middle if min(grown) >= LEAST_GROWTH_BYTES and max(grown) - min(grown) <= ALIKE * middle else None
 
     def steps_left(self, budget_bytes: int) -> int | None:
         """Return how many more steps fit into the budget; None where memory does not grow, or that is far away."""
         if self.growth_bytes is None or self.peak_bytes is None:
             return None
-        fit = (budget_bytes - self.peak_bytes) // self.growth_bytes
-        more = max(0, fit - (len(self.levels_bytes) - self.settled_steps))
+        more = max(0, (budget_bytes - self.peak_bytes) // self.growth_bytes)
         return more if more < FAR_AWAY_STEPS else None
 
     @property

@@ -19,7 +19,6 @@ from gpucheck.batch_size.outcome import (
     IN_TRIAL,
     KILLED,
     MEMORY,
-    STEPS_OF_RETRIES,
     End,
     Refused,
     Setup,
@@ -318,9 +317,6 @@ class Runner:
         if peak > budget:
             why = f"peak exceeds the budget by {capacity(peak - budget)}"
             return replace(result, outcome="over-budget", reason=why)
-        if (late := result.retried_late) is not None:
-            why = f"the allocator emptied its cache in step {late}; after step {STEPS_OF_RETRIES} it must not have to"
-            return replace(result, outcome="over-budget", reason=why)
         if peak + result.unsettled_bytes > budget:
             why = f"the allocator still took {capacity(result.unsettled_bytes)} more in its last two steps"
             return replace(result, outcome="over-budget", reason=f"{why}, and {capacity(budget - peak)} are left")
@@ -438,14 +434,14 @@ def _in_words(end: End, limit_s: float) -> str:
         said = first.message.strip().splitlines()
         return f"{first.classes[0].removeprefix('builtins.')}" + (f": {said[0]}" if said else "")
     last = end.stderr_tail.strip().splitlines()
-    told = f" ({last[-1]})" if last else ""
+    words = f" ({last[-1]})" if last else ""
     if end.killed_by == KILLED:
         if end.kernel_says_memory:
             return "killed by the kernel: the machine's memory ran out"
         return "killed by SIGKILL, but not by the kernel's out-of-memory killer"
     if end.killed_by is not None:
-        return f"killed by {Ending('killed', -end.killed_by).signal}{told}"
-    return f"exit status {end.exit_status}{told or ('' if end.exit_status else ' and no answer')}"
+        return f"killed by {Ending('killed', -end.killed_by).signal}{words}"
+    return f"exit status {end.exit_status}{words or ('' if end.exit_status else ' and no answer')}"
 
 
 def failed_device(setup: Setup, reason: str, *, opening: bool = False) -> DeviceFailed | None:

@@ -66,8 +66,6 @@ _ENDED = {
 }
 # A screen of 24 lines has room for so many trials beside the rest; the last ones surround the answer.
 _MOST_TRIALS = 12
-# What ended otherwise was cut off below its peak.
-_WHOLE = ("fits", "over-budget")
 
 
 def page(report: Report) -> Page:

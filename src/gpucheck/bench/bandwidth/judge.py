@@ -26,7 +26,7 @@ def findings(seen: Seen) -> list[Finding]:
     return [
         _result(measurements),
         *_speed(fastest),
-        *_share_of_memory(fastest, seen.part),
+        *share_of_memory(fastest, seen.part),
         *judging.cpu_busy("bandwidth.cpu_busy", measurements, seen.facts),
         *judging.clock("bandwidth.clock", measurements),
     ]
@@ -115,7 +115,7 @@ def memory_ceiling(part: Part | Unknown | None) -> dict[str, Ceiling]:
     return {"memory": Ceiling(peak, judging.doubt_of(part) if peak else NO_MEMORY_PEAK)}
 
 
-def _share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Finding]:
+def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Finding]:
     """Bytes per second of each operation as a share of the memory's peak. Nothing for a CPU or without a rate."""
     ceiling = memory_ceiling(part).get("memory")
     if ceiling is None or not rates:

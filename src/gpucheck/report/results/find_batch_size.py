@@ -53,21 +53,6 @@ class TrialEntry:
     asked_bytes: int | None = None
     reached_bytes: int | None = None
 
-    @property
-    def fitted_bytes(self) -> int | None:
-        """The peak that grows with the batch: that of forward and backward where it was measured apart."""
-        return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
-
-    @property
-    def packed_bytes(self) -> int | None:
-        """The peak if the allocator kept nothing that is in no tensor; None where that is unknown."""
-        return None
-
-    @property
-    def least_bytes(self) -> int | None:
-        """The minimum memory of a size that ran out of memory: the reserved bytes plus the failed request."""
-        return None if self.asked_bytes is None or self.reached_bytes is None else self.asked_bytes + self.reached_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class EpochCheck:
