@@ -182,7 +182,12 @@ _MEMORY = (
     r"other allocations: (?P<other_bytes>SIZE)",
     r"max allowed: (?P<allowed_bytes>SIZE)",
     r"(?P<total_bytes>SIZE) total capacity",
-    r"(?P<free_bytes>SIZE) free",
+    r"(?P<free_bytes>SIZE) free(?! \(according)",
+    # torch 2.5's and newer block for an allocator of the driver's, as ComfyUI shows it
+    r"Currently allocated *: (?P<allocated_bytes>SIZE)",
+    r"Requested *: (?P<requested_bytes>SIZE)",
+    r"Device limit *: (?P<total_bytes>SIZE)",
+    r"Free \(according to CUDA\) *: (?P<free_bytes>SIZE)",
     r"(?P<allocated_bytes>SIZE) already allocated",
     r"(?P<reserved_bytes>SIZE) reserved in total by PyTorch",
     r"(?P<cached_bytes>SIZE) cached",  # before torch 1.4; it does not contain what is allocated

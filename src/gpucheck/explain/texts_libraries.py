@@ -31,6 +31,7 @@ _BEFORE_LIBRARIES = (
     "oom.",
     "xid.",
     "cudnn.version",
+    "import.lib",
 )
 # Whatever stands beside a launcher's summary is its cause.
 _ANYTHING = (
@@ -296,6 +297,8 @@ TEXTS: tuple[Text, ...] = (
             r"no (socket|NCCL_SOCKET_IFNAME) interface found",
             r"NCCL WARN Error: network .{0,40}not found",
             r"NET/Socket ?: (no|0) (interface|socket).{0,20}found",
+            r"Using the loopback address as fallback",
+            r"gloo.{0,200}(connect|SO_ERROR|timed out)\b(?!.{0,12}closed).{0,80}\[?127\.0\.\d\.1\b",
             r"ifa != nullptr\. Unable to find (address|interface) for",
             r"connecting to address .{0,60}with family \d+ is neither AF_INET",
             r"makeDeviceFor(Interface|Hostname)\(\): unsupported gloo device",
@@ -304,7 +307,8 @@ TEXTS: tuple[Text, ...] = (
         "The name in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME is not an interface of this machine, the machine has "
         "only the loopback interface, or its host name has no address.",
         "ip -brief address shows the names; unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME, or set both to one that joins "
-        "the machines (on one machine: lo)",
+        "the machines (on one machine: lo); gloo takes the address of the host's own name, so that /etc/hosts must not "
+        "give it 127.0.1.1",
         "proof",
         source="NVIDIA/nccl issues 210 and 1837; NVIDIA/Megatron-LM issue 436",
         common=(r"Unable to find address for: ?\w+",),
@@ -815,6 +819,15 @@ TEXTS: tuple[Text, ...] = (
         follows=("xformers.setup", "import.nms"),
     ),
     Text(
+        "tensor.magma",
+        "this torch has no MAGMA, which an operation of linear algebra needs on the GPU",
+        (r"requires compiling PyTorch with MAGMA|PyTorch (was )?compiled without MAGMA|built with MAGMA support",),
+        "PyTorch's wheels for CUDA on x86-64 have it; builds for other processors, and one's own, often do not.",
+        'x.cpu() for that call; or torch.backends.cuda.preferred_linalg_library("cusolver"), where cuSOLVER has it',
+        "proof",
+        source="aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp",
+    ),
+    Text(
         "tensor.load",
         "a checkpoint was saved on a device that is not here",
         (
@@ -872,9 +885,14 @@ TEXTS: tuple[Text, ...] = (
     Text(
         "tensor.device_string",
         "the name of a device is not understood",
-        (r"Invalid device string", r"Expected one of cpu, cuda, ipu, xpu", r"Device string must not be empty"),
-        "Devices are cpu, cuda, cuda:1, mps, xpu, meta.",
-        "write cuda, cuda:0, cpu, mps or xpu; gpucheck devices shows what torch calls each",
+        (
+            r"Invalid CUDA '?(--)?device ?=?'?cuda'? requested",
+            r"Invalid device string",
+            r"Expected one of cpu, cuda, ipu, xpu",
+            r"Device string must not be empty",
+        ),
+        "Devices are cpu, cuda, cuda:1, mps, xpu, meta; YOLOv5 and its kin want the GPU's number alone.",
+        "write cuda, cuda:0, cpu, mps or xpu (YOLOv5: --device 0); gpucheck devices shows what torch calls each",
         "proof",
     ),
     Text(
@@ -902,7 +920,8 @@ TEXTS: tuple[Text, ...] = (
             r"The operator 'aten::\w+.{0,40}MPS",
         ),
         "torch has no Metal code for it.",
-        "PYTORCH_ENABLE_MPS_FALLBACK=1 computes it on the CPU",
+        "PYTORCH_ENABLE_MPS_FALLBACK=1 computes it on the CPU; else a newer torch or macOS, or the operation's tensors "
+        'moved by .to("cpu") in the code',
         "proof",
     ),
     Text(

@@ -236,9 +236,9 @@ TEXTS: tuple[Text, ...] = (
             r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (install|build|"
             r"compile)\w*",
             r"(flash|sage)[-_ ]?att\w*(\(\))?( got)? an unexpected keyword",
-            r"FAILED: \S*(flash|sage)[-_]?attn?\S*\.(o|so|obj)\b",
+            r"FAILED: \S*(flash-|sage)attention\S*\.(o|so|obj)\b",
             r"(install|build|compil)\w* (of )?(flash|sage)[-_ ]?att\w* .{0,20}(fail|error|stuck|hang)",
-            r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol|cannot open)",
+            r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol(?!: cu[mtligde])|cannot open)",
             r"DLL load failed while importing flash_attn\w*",
             r"you need flash_?attn package version",
             r"SM\d+ kernel is not available",
@@ -248,7 +248,8 @@ TEXTS: tuple[Text, ...] = (
             r"flash[-_ ]?attn\w* .{0,20}(is not installed|not installed|not be installed)",
             r"flash[-_]?attention.{0,40}(is not installed|not installed|not available(?! on CPU))",
             r"Please install flash[-_ ]attn",
-            r"flash_attn.{0,300}(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
+            r"(?<![\w/.])flash_attn(?![\w/.]).{0,300}"
+            r"(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
             r"undefined symbol: \w*flash\w*",
             r"FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
             r"GPU_ARCHS not set and",
@@ -554,6 +555,22 @@ TEXTS: tuple[Text, ...] = (
             r"ninja: build stopped: subcommand failed",
             r"Error building extension",
         ),
+    ),
+    Text(
+        "build.windows",
+        "an extension does not compile on Windows, or was never meant to",
+        (
+            r"(cl|nvcc)(\.exe)?\W{1,3} ?failed with exit (code|status):? \d",
+            r"\berror C[12]\d{3}:",
+            r"\berror LNK\d{4}:",
+            r"(extension|kernels?|compil\w+|build\w*|package)\b.{0,60}not (supported|available) (on|for) Windows\b",
+            r"not (supported|available) (on|for) Windows\b.{0,60}(extension|kernel|compil|build|triton|nccl)",
+        ),
+        "Many CUDA extensions are written for gcc and Linux alone; others want another Visual Studio than this one.",
+        "a wheel for Windows of this torch and Python (the project's releases, or a fork that its issues name), or the "
+        "program inside WSL; to build it, the `x64 Native Tools` prompt of a Visual Studio that the CUDA release lists",
+        source="torch/utils/cpp_extension.py",
+        follows=("nvcc.", "compile.cuda_h", "compile.compiler"),
     ),
     Text(
         "pip.torch",
