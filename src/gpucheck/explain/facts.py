@@ -144,7 +144,6 @@ _NAMED = {
     "inductor": r"_inductor|_dynamo|torch\.compile|inductorerror",
     "ipv6": r"errno: 97\b",
     "tcp": r"broken pipe|connection (?:reset|closed|refused|timed)|got 0 bytes|recvvalue|sendbytes",
-    "torch": r"(?<![\w-])torch(?!vision|audio)",
     "colab": r"(?<![\w./])/content/|google\.colab|\bcolab\b",
     "cl": r"\bcl(?:\.exe)? is not found|cpp_builder\.py|\bcl\.exe\b",
     "dispatch": r"in dispatch_model\b",

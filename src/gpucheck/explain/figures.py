@@ -466,7 +466,7 @@ _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
         _NEAR + r"(No such file or directory|\(2\))",
         "the segment does not exist: the process that made it has ended, or has another /dev/shm",
         "give ranks of one machine one /dev/shm (one container, or --ipc=host), or set NCCL_SHM_DISABLE=1; where a "
-        "rank ended first, its log names the cause",
+        "rank ended first, its log names the cause; else another NCCL release (pip install -U nvidia-nccl-cu12)",
         "look for the process that ended first; a process that sends a tensor has to live until it is received "
         "(torch.multiprocessing.set_sharing_strategy('file_descriptor') keeps it)",
     ),

@@ -170,8 +170,9 @@ TEXTS: tuple[Text, ...] = (
         "The line names the file and the condition that did not hold. CUDA's errors beside it follow from it.",
         "look for that file and condition in the library's issues; usually a shape, a version or a GPU that it does "
         "not expect: its newest release, in the versions of torch and CUDA that it names",
+        "hint",
         source="assert(3)",
-        follows=("oom.",),
+        follows=("oom.", "compile.", "cutlass.", "quant."),
     ),
     Text(
         "cuda.launch_timeout",
@@ -379,8 +380,8 @@ TEXTS: tuple[Text, ...] = (
         ),
         "Direct copies between these GPUs are not possible here, or too many are mapped (at most eight).",
         "NCCL_P2P_DISABLE=1, and --disable-custom-all-reduce for vLLM and SGLang; `gpucheck bench transfer --device "
-        "all` shows which pairs can. Where that alone cures a freeze: switch IOMMU and ACS off in the firmware (sudo "
-        "gpucheck doctor looks at both)",
+        "all` shows which pairs can. Where that alone cures a freeze: switch IOMMU and ACS off in the firmware "
+        "(gpucheck doctor looks at both)",
         conditions=("peers.iommu", "peers.acs"),
     ),
     Text(
@@ -768,7 +769,7 @@ TEXTS: tuple[Text, ...] = (
         "--format=csv shows this one's",
         certainty="strong",
         source="aten/src/ATen/native/cuda; Triton, backends/nvidia/compiler.py",
-        follows=("cuda.capability", "attention.", "quant.", "xformers."),
+        follows=("cuda.capability", "amp.", "attention.", "quant.", "cutlass.", "xformers.", "compile."),
     ),
     Text(
         id="hip.mask",

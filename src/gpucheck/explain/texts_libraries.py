@@ -973,7 +973,7 @@ TEXTS: tuple[Text, ...] = (
             r"Your setup doesn'?t support bf16/gpu",
             r"Current CUDA Device does not support bfloat16",
             r"(bf16|bfloat16) .{0,30}(is )?(only )?(not )?supported (on|by|with) (this|your|the|Ampere|CUDA|GPU)",
-            r"(bf16|bfloat16) .{0,20}requires? .{0,20}(Ampere|compute capability|sm_?80)",
+            r"(bf16|bfloat16) .{0,20}requires?(?!s?.target) .{0,20}(Ampere|compute capability|sm_?80)",
             r"Your device does not support bf16",
         ),
         "A GPU has bfloat16 from compute capability 8.0 on; a torch for the CPU sees no GPU at all.",

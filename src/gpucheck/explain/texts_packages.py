@@ -248,7 +248,7 @@ TEXTS: tuple[Text, ...] = (
             r"flash[-_ ]?attn\w* .{0,20}(is not installed|not installed|not be installed)",
             r"flash[-_]?attention.{0,40}(is not installed|not installed|not available(?! on CPU))",
             r"Please install flash[-_ ]attn",
-            r"(?<![\w/.])flash_attn(?![\w/.]).{0,300}"
+            r"(?<![/_])flash_attn(?!/).{0,300}"
             r"(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
             r"undefined symbol: \w*flash\w*",
             r"FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
@@ -560,16 +560,17 @@ TEXTS: tuple[Text, ...] = (
         "build.windows",
         "an extension does not compile on Windows, or was never meant to",
         (
-            r"(cl|nvcc)(\.exe)?\W{1,3} ?failed with exit (code|status):? \d",
-            r"\berror C[12]\d{3}:",
-            r"\berror LNK\d{4}:",
-            r"(extension|kernels?|compil\w+|build\w*|package)\b.{0,60}not (supported|available) (on|for) Windows\b",
+            r"(extension|kernels?|compiling|building|package)\b.{0,60}not (supported|available) (on|for) Windows\b",
             r"not (supported|available) (on|for) Windows\b.{0,60}(extension|kernel|compil|build|triton|nccl)",
         ),
         "Many CUDA extensions are written for gcc and Linux alone; others want another Visual Studio than this one.",
         "a wheel for Windows of this torch and Python (the project's releases, or a fork that its issues name), or the "
         "program inside WSL; to build it, the `x64 Native Tools` prompt of a Visual Studio that the CUDA release lists",
         source="torch/utils/cpp_extension.py",
+        common=(
+            r"(cl|nvcc)(\.exe)?\W{1,3} ?failed with exit (code|status):? \d",
+            r"\berror (C|LNK)\d+:",
+        ),
         follows=("nvcc.", "compile.cuda_h", "compile.compiler"),
     ),
     Text(
@@ -662,7 +663,7 @@ TEXTS: tuple[Text, ...] = (
             r"expected sm_?\d+a?( or sm_?\d+a?)+",
             r"(NotImplementedError|AssertionError|RuntimeError): .{0,60}\b(only )?(supports?|requires?|expects?|"
             r"expected) .{0,20}\b(Hopper|Blackwell|sm_?\d{2,3}a?)\b",
-            r"(Only|requires?|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
+            r"(Only|requires?(?!s? ?.target)|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
             r"12)\d[a-z]?\b.{0,40}(supported|and above|or (newer|above|higher)|but got|required)",
             r"expects arch to be one of",
             r"(Runner|Kernel|fmha|gemm|moe|cutlass|flashinfer|deep_?gemm|trtllm)\w*.{0,120}Unsupported architectur",
