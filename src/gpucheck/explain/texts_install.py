@@ -420,7 +420,7 @@ TEXTS: tuple[Text, ...] = (
             r"'sm_\w+' is not a recognized processor",
             r"XLA requires ptxas version",
             r"(NVRTC_ERROR|NVJITLINK_ERROR)_(?!BUILTIN)\w+",
-            r"\.ptx, line .{1,8}; fatal .{1,4}Unsupported \.version",
+            r"\.ptx, line .{1,8}; fatal .{1,4}Unsupported ?\.version",
             r"PTX ?\.?version [\d.]+ does not support ?\.?target",
         ),
         "Triton's ptxas or torch's NVRTC is older than the GPU.",
