@@ -60,7 +60,7 @@ def test_what_else_is_stated() -> None:
     )
     assert read.capabilities == ("8.9",)
     assert (read.packages, read.extension) == (("gsplat", "torch"), "gsplat")
-    assert (read.ranks, read.driver_cuda, read.names) == ((1,), "12.4", {"ray", "kernels"})
+    assert (read.ranks, read.driver_cuda, read.names) == ((1,), "12.4", {"ray", "kernels", "nvidia"})
     assert read.exceptions == ("valueerror", "runtimeerror")
 
 

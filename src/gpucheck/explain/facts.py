@@ -26,9 +26,9 @@ class Facts:
     torch.cuda.is_available() gave. `capabilities` are the GPUs' (`12.0`), by their names where none is written;
     `architectures` the code that torch has. `packages` are those of the frames, `names` what any line mentions of
     `_NAMED`, and `offers` the lines by which torch itself says what to install. `on_gpu` has each rank that ran out of
-    memory with the GPU that it was on. `exceptions` is in the order of the paste. `vendor` made all the GPUs that are
-    named, `checkout` is the package whose sources lie in the working folder, `operators` why xFormers leaves its
-    operators out, and `tried` what was done already: variables that were set, a reboot, a redistributable.
+    memory with the GPU that it was on. `exceptions` is in the order of the paste. `checkout` is the package whose
+    sources lie in the working folder, `operators` why xFormers leaves its operators out, `tried` the variables that
+    were set already.
     """
 
     platforms: frozenset[Platform] = frozenset()
@@ -46,10 +46,15 @@ class Facts:
     ranks: tuple[int, ...] = ()
     on_gpu: tuple[tuple[int, int], ...] = ()
     exceptions: tuple[str, ...] = ()
-    vendor: str = ""
     checkout: str = ""
     operators: str = ""
     tried: frozenset[str] = frozenset()
+
+    @property
+    def vendor(self) -> str:
+        """Who made all GPUs that are named; empty for several or none."""
+        named = self.names & {"nvidia", "amd", "intel"}
+        return next(iter(named)) if len(named) == 1 else ""
 
     @property
     def has_code(self) -> bool | None:
@@ -132,16 +137,23 @@ _NAMED = {
     "jetson": r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b|\borin\b",
     "conda": r"\bconda\b|mini(?:conda|forge)|anaconda|mambaforge",
     "desktop": r"\bdocker desktop\b|docker_engine|dockerdesktop",
+    "nvidia": r"\b(?:geforce|quadro|rtx ?(?:pro )?\d{4}|gtx ?\d{3,4}|tesla [a-z]\d|[ahb][12]00|l40s?)\b",
+    "amd": r"\bradeon\b|\bamd instinct\b|\bmi[123]\d\dx?\b|\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b",
+    "intel": r"\bintel\b.{0,8}\b(?:arc|iris xe|data center gpu)\b|\barc\W{1,2}(?:tm\W{1,2})?[ab]\d{3}\b",
+    "reboot": r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|system|server))\b",
+    "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
     "started": r"winerror 1114|dll.{0,20}initiali[sz]ation routine|dll.{0,8}(?:初始化|初期化|초기화)|"
     r"dll-?initialisierung|(?:inicializaci[oó]n|initialisation|инициализац).{0,40}dll",
     "fbgemm": r"fbgemm\.dll",
-    "no_shm": r"num_workers ?[=:] ?0\b|\b(?:0|no|zero) (?:dataloader )?workers|--shm-size|ipc[=: ]host|"
-    r"\b(?:not|no|without) (?:in |using |inside )?(?:an? )?(?:docker|container)|/dev/shm\b[^\n]{0,30}\b\d{2,} ?gi?b?\b",
-    "server": r"\bvllm\b|\bsglang\b|text[-_]generation[-_]|tritonserver|\blmdeploy\b",
-    "resume": r"skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum(?:e|es|ed|ing)\b|fast[- ]?forward",
+    "no_shm": r"\b(?:0|no|zero) (?:dataloader )?workers|num_workers ?[=:] ?0\b(?! it| works)|--shm-size[= ]?\d+ ?g|"
+    r"ipc[=: ]host|\b(?:not|no|without) (?:in |using )?(?:an? )?(?:docker|container)|/dev/shm\b.{0,30} \d{2,} ?gi?b?\b",
+    "server": r"\bvllm serve|enginecore|vllm[./\\](?:v1|worker|engine|entrypoints|executor)|sglang[./\\](?:srt|launch)|"
+    r"text[-_]generation[-_](?:launcher|server)|tritonserver|\blmdeploy\b",
+    "resume": r"skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
     "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*)[/\\]",
     "guesses": r"potential root causes",
-    "inductor": r"_inductor|_dynamo|torch\.compile|inductorerror",
+    "inductor": r"_inductor|_dynamo|torch\.compile|inductorerror|backendcompiler|loweringexc|cppcompile",
+    "triton": r"passmanager|mlir pass|triton[./\\](?:compiler|runtime)|triton error",
     "ipv6": r"errno: 97\b",
     "tcp": r"broken pipe|connection (?:reset|closed|refused|timed)|got 0 bytes|recvvalue|sendbytes",
     "colab": r"(?<![\w./])/content/|google\.colab|\bcolab\b",
@@ -154,51 +166,31 @@ _NAMED = {
     "code": r"no kernel image|invalid device function",
 }
 _NAMES = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _NAMED.items()}
-# Who made a GPU, by how GPUs are called.
-_VENDORS = {
-    "nvidia": re.compile(r"\b(?:geforce|quadro|rtx ?(?:pro )?\d{4}|gtx ?\d{3,4}|tesla [a-z]\d|[ahb][12]00|l40s?)\b"),
-    "amd": re.compile(r"\bradeon\b|\bamd instinct\b|\bmi[123]\d\dx?\b|\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b"),
-    "intel": re.compile(r"\bintel\b.{0,8}\b(?:arc|iris xe|data center gpu)\b|\barc\W{1,2}(?:tm\W{1,2})?[ab]\d{3}\b"),
-}
-# Why xFormers leaves out every operator, the reason that decides first; and what mends it.
+# Why xFormers leaves out every operator, the reason that decides first: the title, its pattern, and what mends it.
 _OPERATORS = {
-    "setup": (r"wasnt buil[dt]", "xformers was built without its CUDA code", ""),
-    "cpu": (
+    "xformers was built without its CUDA code": (r"wasnt buil[dt]", ""),
+    "xformers has no operator for the CPU, where the tensors are": (
         "device=cpu",
-        "xformers has no operator for the CPU, where the tensors are",
-        'model.to("cuda") and the inputs too; where torch sees no GPU (torch.cuda.is_available() is False), that comes '
-        "first. On the CPU run without xformers",
+        'model.to("cuda") and the inputs too, where torch.cuda.is_available() is True; on the CPU run without xformers',
     ),
-    "bias": (
-        r"hint: to use an attn_bias|attn_bias\.stride|attn_bias.{0,40}aligned",
-        "xformers rejects how the attention bias (mask) lies in memory",
+    "xformers rejects how the attention bias (mask) lies in memory": (
+        r"attn_bias\.stride|attn_bias.{0,40}aligned|hint: to use an attn_bias",
         "make the bias longer, to a multiple of 8, and slice it: torch.zeros(…, ceil(n / 8) * 8)[…, :n]; or torch's "
         "scaled_dot_product_attention, which takes any mask",
     ),
-    "dim": (
-        r"max\(query\.shape",
-        "xformers has no operator for heads of this size",
-        "torch's scaled_dot_product_attention, or more heads of a smaller size: use the program without xformers",
-    ),
-    "dtype": (
-        r"dtype=torch",
-        "xformers has no operator for this data type",
-        "x.half() or bfloat16, or the call under torch.autocast",
+    "xformers has no operator for this data type or size of heads": (
+        r"max\(query\.shape|dtype=torch",
+        "x.half() or bfloat16 where the list names the type; else run the program without xformers (torch's attention "
+        "takes heads of any size)",
     ),
 }
-# What a paste says was done: variables in a command or in a sentence about it, and two things that help most errors.
+# What a paste says was set: in a command, or in a sentence about it.
 _SET = re.compile(
     r"(?:export |\bset |setx |env |-e |\$env:|with |tried |using |added |adding |already |\$ |&& )([a-z]\w+_\w+) ?= ?\S"
     r"|^([a-z]\w+_\w+)=\S+ +(?:python|torchrun|accelerate|\./|\w+=)",
     re.MULTILINE,
 )
-_DONE = {
-    "reboot": re.compile(r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|server|system))\b"),
-    "redistributable": re.compile(
-        r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|are|re) ?installed"
-    ),
-}
-# The step that what was done is, in the advice.
+# The steps that were done where a paste says so; a variable's is each that sets it.
 _STEPS = {"reboot": r"(?:else |or )?reboot\b", "redistributable": r".*redistributable"}
 # Frames of these show no extension: torch has its own code, the others run what they are given.
 _TORCHS = frozenset(
@@ -215,7 +207,6 @@ def read(pasted: str, spaced: str) -> Facts:
     version, build = _torch(text)
     paths = [match[1] or match[2] for match in _FRAME.finditer(text)]
     frames = [_package(path) for path in paths]
-    vendors = [name for name, pattern in _VENDORS.items() if pattern.search(text)]
     one = {name: match[1] for name, pattern in _ONE.items() if (match := pattern.search(text))}
     return Facts(
         platforms=marked(spaced),
@@ -229,13 +220,9 @@ def read(pasted: str, spaced: str) -> Facts:
         ranks=tuple(sorted({int(rank) for rank in _RANK.findall(text)})),
         on_gpu=tuple((int(rank), int(gpu)) for rank, gpu in _FULL.findall(text)),
         exceptions=tuple(_EXCEPTION.findall(text)),
-        vendor=vendors[0] if len(vendors) == 1 else "",
         checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
         operators=_operators(text),
-        tried=frozenset(
-            [name for pair in _SET.findall(text) for name in pair if name]
-            + [name for name, pattern in _DONE.items() if pattern.search(text)]
-        ),
+        tried=frozenset(name for pair in _SET.findall(text) for name in pair if name),
         **one,
     )
 
@@ -251,16 +238,12 @@ def _torch(text: str) -> tuple[str, str]:
 
 
 def _operators(text: str) -> str:
-    """Why xFormers leaves out all its operators; a hint that it adds to one of them counts for all."""
+    """Why xFormers leaves out all its operators; what it says of a mask in one of them counts for all."""
     listed = text.split("is not supported because:")[1:]
-    return next(
-        (
-            name
-            for name, (pattern, _, _) in _OPERATORS.items()
-            if listed and (all if name != "bias" else any)(re.search(pattern, block) for block in listed)
-        ),
-        "",
-    )
+    for title, (pattern, _) in _OPERATORS.items():
+        if listed and (any if "mask" in title else all)(re.search(pattern, block) for block in listed):
+            return title
+    return ""
 
 
 def _capabilities(text: str) -> tuple[str, ...]:
@@ -295,7 +278,7 @@ class Advice:
     """
 
     of: tuple[str, ...]
-    when: Callable[[Facts], bool] | str
+    when: Callable[[Facts], bool | None] | str
     then: Callable[[Facts], str] | str = ""
     title: str = ""
     meaning: str = ""
@@ -305,7 +288,7 @@ class Advice:
     def holds(self, name: str, facts: Facts) -> bool:
         """Return whether it is for the text with this id and these facts."""
         when = self.when
-        return name.startswith(self.of) and (when in facts.names if isinstance(when, str) else when(facts))
+        return name.startswith(self.of) and (when in facts.names if isinstance(when, str) else bool(when(facts)))
 
 
 def _install(facts: Facts) -> str:
@@ -348,18 +331,15 @@ def _for_amd(facts: Facts) -> str:
     )
 
 
-def _toolkit(facts: Facts) -> str:
-    cuda = f"{facts.build[2:-1]}.{facts.build[-1]}" if facts.build.startswith("cu") else "X.Y, torch.version.cuda"
-    home = "set CUDA_HOME=%CONDA_PREFIX%\\Library" if "windows" in facts.platforms else "export CUDA_HOME=$CONDA_PREFIX"
-    return f"conda install -c nvidia cuda-toolkit={cuda}, then {home} in the same environment, and build again"
-
-
 def untried(then: str, facts: Facts) -> str:
     """The advice without the steps that the paste says were tried; empty where no other is left."""
     kept = [
         part
         for part in re.split(r"(?<=;) |(?<=\.) (?=[A-Z])", then)
-        if not any(re.match(_STEPS.get(name, rf".*\b{name}="), part, re.IGNORECASE) for name in facts.tried)
+        if not any(
+            re.match(_STEPS.get(name, rf".*\b{name}="), part, re.IGNORECASE)
+            for name in facts.tried | facts.names & set(_STEPS)
+        )
     ]
     whole = " ".join(kept).rstrip("; ")
     return whole if len(whole) == len(then) else re.sub(r"^(?:then|else|or) ", "", whole)
@@ -369,7 +349,6 @@ _CUDAS = (
     *("import.library", "import.libcuda", "import.nv", "nvcc.missing", "cuinit.", "torch.cpu_only", "nvml.no"),
     *("torch.no_accelerator", "torch.sees_none", "driver.", "library.", "compile.libcuda"),
 )
-_NO_CODE = "a package has no code for this GPU's architecture"
 _OFFLINE = (
     "torch.no_accelerator",
     "torch.sees_none",
@@ -398,7 +377,6 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: facts.vendor == "intel",
         f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, Intel's newest graphics driver, and "
         'device "xpu" in place of "cuda" (in the code, or the program\'s option for its device)',
-        meaning="Intel's GPUs have a build of torch of their own (XPU); builds for CUDA and the CPU do not use them.",
     ),
     Advice(
         ("import.nms", "import.symbol", "import.library", "pip.torch", "cuinit.too_old", "cuda.no_kernel", "torch.cpu"),
@@ -414,12 +392,12 @@ ADVICE: tuple[Advice, ...] = (
     *(
         Advice(
             ("attention.kernel", "xformers.setup"),
-            functools.partial(lambda facts, name: facts.operators == name, name=name),
+            functools.partial(lambda facts, title: facts.operators == title, title=title),
             then,
             title=title,
             meaning="xFormers lists below each operator why it does not take these inputs; all of them name this.",
         )
-        for name, (_, title, then) in _OPERATORS.items()
+        for title, (_, then) in _OPERATORS.items()
     ),
     Advice(
         ("import.dll", "attention.package"),
@@ -439,7 +417,7 @@ ADVICE: tuple[Advice, ...] = (
         meaning="The wheel of torch 2.4.0 lacks that DLL, and Microsoft's redistributable does not have it either.",
     ),
     Advice(
-        ("crash.bus", "shm.bus"),
+        ("crash.bus",),
         "no_shm",
         "df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk, or one that was "
         "shortened); sudo dmesg | tail shows a failing disk or RAM; python -X faulthandler … names the line",
@@ -450,7 +428,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("compile.cuda_h", "nvcc.missing", "nvcc.mismatch"),
         "conda",
-        _toolkit,
+        "conda install -c nvidia cuda-toolkit=X.Y (torch.version.cuda), then export CUDA_HOME=$CONDA_PREFIX (Windows: "
+        "%CONDA_PREFIX%\\Library) in the same environment, and build again",
     ),
     Advice(
         ("bitsandbytes.setup", "import.symbol", "quant.extension", "vllm.start", "attention.package", "xformers.setup"),
@@ -490,7 +469,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("compile.backend",),
-        lambda facts: "inductor" not in facts.names,
+        lambda facts: "triton" in facts.names and "inductor" not in facts.names,
         "look at the first error: line above, and which package's kernel the traceback names; update that package and "
         "triton together, rm -r ~/.triton/cache; on a GPU before Ampere (8.0) turn the kernel off",
         title="Triton could not compile a package's kernel",
@@ -523,17 +502,10 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.no_kernel",),
-        lambda facts: facts.has_code is True,
+        lambda facts: facts.has_code or (facts.has_code is None and "kernels" in facts.names),
         _rebuild,
-        title=_NO_CODE,
-        meaning="torch itself has code for this GPU. A package with its own kernels was built for other architectures.",
-    ),
-    Advice(
-        ("cuda.no_kernel",),
-        lambda facts: facts.has_code is None and "kernels" in facts.names,
-        _rebuild,
-        title=_NO_CODE,
-        meaning="The traceback is in a package with its own kernels; torch's own are probably not to blame.",
+        title="a package has no code for this GPU's architecture",
+        meaning="A package with its own kernels was built for other architectures; torch's own code did not fail.",
     ),
     Advice(
         ("cuda.capability", "architecture."),
