@@ -54,7 +54,7 @@ MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0", "MAL
 # A wrong answer may be any number: beyond so many budgets an allocation fails instead of filling the machine.
 GUARD = 2
 # What leads to the answer, as benchmarks/batch_size.py counts it: the rest is about its use.
-COUNTED = ("search", "confirm", "default malloc")
+COUNTED = ("search", "confirm")
 OUT_OF_MEMORY = ("out-of-memory", "host-out-of-memory")
 # Outcomes by which a search calls a size too large.
 REFUSED = (*OUT_OF_MEMORY, "over-budget", "suspected")
@@ -129,7 +129,7 @@ class Run:
 
     @property
     def counted(self) -> int:
-        """Trials up to the answer, its confirmation and the run with the user's own malloc included."""
+        """Trials up to the answer, its confirmation included."""
         return sum(purpose in COUNTED for purpose, _ in self.trials)
 
     @property

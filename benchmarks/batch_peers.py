@@ -15,7 +15,7 @@ limit above its own of 8192, yet 2.6 falls back to 8192 after each failure: wher
 that of a search that does not close.
 
 Wall time is from the start of a side's process until its answer is there: for gpucheck until it is confirmed in a fresh
-process, which neither peer does. What gpucheck runs after that (an evaluation, the default malloc, the size to
+process, which neither peer does. What gpucheck runs after that (an evaluation, the size to
 recommend) is told beside it. A peer may take four times what gpucheck took and is ended then.
 """
 

@@ -1,13 +1,13 @@
 """Trials that `find-batch-size` needs, on simulated memory shapes, and its time beside its peers', on this CPU.
 
-    PYTHONPATH=src python benchmarks/batch_size.py [--sizes 2000] [--noise 0.02] [--reserve 1]
+    PYTHONPATH=src python benchmarks/batch_size.py [--sizes 2000] [--noise 0.02]
     PYTHONPATH=src python benchmarks/batch_size.py --peers [--workload mlp] [--memory-limit 1GiB]... [--rounds 3]
 
 The simulation needs no torch and no device. With `--peers` (from the extra `dev`) real searches follow, gpucheck's,
 Lightning's and accelerate's in turn over the same trials; `benchmarks/batch_peers.py` says how. `--sizes 0` leaves the
 simulation out.
 
-Prints, for each shape, trials (confirmation and the caller's own trial included), failures and the answer's share of
+Prints, for each shape, trials (confirmation included), failures and the answer's share of
 the true maximum, then whether all of them reach what is wanted. Exits 1 where the bound of 2·log2(answer) + 4 trials is
 broken, or a peer is faster than wanted or not there; another figure that is missed is told.
 
@@ -35,8 +35,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from batch_cases import WORKLOADS
 from batch_peers import PEERS, Against, compare, installed
 
+from gpucheck.batch_size.outcome import TrialResult
 from gpucheck.batch_size.search import Search
-from gpucheck.report.results.find_batch_size import Outcome, TrialEntry
+from gpucheck.report.results.find_batch_size import Outcome
 
 BUDGET = 2**31
 # gpucheck's wall time over a peer's, at most.
@@ -135,7 +136,6 @@ def simulate(
     shape: Shape,
     nominal: int,
     noise: float,
-    reserve: int,
     seed: int,
     *,
     seek_failure: bool = True,
@@ -147,9 +147,7 @@ def simulate(
     """
     rng = random.Random(seed)
     # The search is told how noisy peaks are: the standard deviation of a uniform spread.
-    search = Search(
-        cap=2**20, budget_bytes=BUDGET, reserve=reserve, seek_failure=seek_failure, noise=noise / math.sqrt(12)
-    )
+    search = Search(cap=2**20, budget_bytes=BUDGET, seek_failure=seek_failure, noise=noise / math.sqrt(12))
     failures = 0
     while (attempt := search.next()) is not None:
         # One factor for a trial: the higher of its two phases is its peak.
@@ -158,11 +156,11 @@ def simulate(
         peak, compute = true_peak * factor, true_compute * factor
         taken = true_peak if misread else peak
         if taken > 1.25 * BUDGET:
-            search.trials.append(TrialEntry(batch_size=attempt.size, outcome="out-of-memory", purpose=attempt.purpose))
+            search.trials.append(TrialResult(batch_size=attempt.size, outcome="out-of-memory", purpose=attempt.purpose))
         else:
             outcome: Outcome = "fits" if taken <= BUDGET else "over-budget"
             search.trials.append(
-                TrialEntry(
+                TrialResult(
                     batch_size=attempt.size,
                     outcome=outcome,
                     peak_bytes=int(peak),
@@ -175,7 +173,7 @@ def simulate(
     best = search.best
     answer = best.batch_size if best else 0
     share = answer / largest_that_fits(shape, nominal)
-    return Result(answer, len(search.trials) + reserve, failures, share, search.limited_by)
+    return Result(answer, len(search.trials), failures, share, search.limited_by)
 
 
 def largest_that_fits(shape: Shape, nominal: int) -> int:
@@ -240,7 +238,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, default=2000, help="simulated maxima for each shape")
     parser.add_argument("--noise", type=float, default=0.02)
-    parser.add_argument("--reserve", type=int, default=1)
     parser.add_argument("--safe", action="store_true", help="never seek a failure: stay below 85 %% of the budget")
     parser.add_argument("--misread", action="store_true", help="noise in the reading alone, not in what fits")
     parser.add_argument("--peers", action="store_true", help="then search for real, beside Lightning and accelerate")
@@ -268,7 +265,6 @@ def simulated(options: argparse.Namespace) -> bool:
                 build(n),
                 n,
                 options.noise,
-                options.reserve,
                 seed,
                 seek_failure=not options.safe,
                 misread=options.misread,

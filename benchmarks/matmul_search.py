@@ -63,7 +63,7 @@ class Outcome:
 
 def scan(tries: Any, shapes: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], float]:
     """The fastest of all shapes as one pass over them tells, and how long it took."""
-    from gpucheck.bench.matmul.search import Ask, call_s
+    from gpucheck.bench.matmul.product import Ask, operations
 
     order = list(shapes)
     random.Random(1).shuffle(order)
@@ -72,14 +72,14 @@ def scan(tries: Any, shapes: list[tuple[int, int, int]]) -> tuple[tuple[int, int
     rates: dict[tuple[int, int, int], float] = {}
     rate = 0.0
     for shape in order:
-        window_s = max(SCAN_S, SCAN_CALLS * call_s(shape, rate) if rate else 0.0)
+        window_s = max(SCAN_S, SCAN_CALLS * operations(shape) / rate if rate else 0.0)
         rate = rates[shape] = tries.take(Ask(shape, window_s)).rate
     return max(rates, key=rates.__getitem__), time.monotonic() - began
 
 
 def in_turns(tries: Any, first: Any, second: Any) -> tuple[float, float, float, float, float]:
     """Median rates of both, and of their ratio the median with the order statistics that enclose it with 95 %."""
-    from gpucheck.bench.matmul.search import Ask
+    from gpucheck.bench.matmul.product import Ask
 
     until = time.monotonic() + SETTLE_S
     while time.monotonic() < until:
@@ -100,8 +100,7 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
     import torch
 
     from gpucheck.bench.dtypes import support
-    from gpucheck.bench.matmul import MatmulOptions, product, search
-    from gpucheck.bench.matmul.search import Tries, allocate, fitting
+    from gpucheck.bench.matmul import MatmulOptions, product, work
     from gpucheck.machine import accel, host
     from gpucheck.options import read
     from gpucheck.report.results.bench import SearchResult
@@ -111,18 +110,19 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
     options = read(MatmulOptions, {"dtype": [dtype], "search": True, "range": text})
     case = product.Case(options.dtypes[0], (1, 1, 1), support(options.dtypes[0], opened))
     room = int((info[0] if (info := opened.memory_info()) else host.memory().usable) * 0.5)
-    grid = fitting(case, search.grid_of(options, opened), room, opened)
-    shapes = list(grid.shapes()) if grid.product <= MOST_SHAPES else []
+    grid = work.grid_in(case, work.grid_of(options, opened), room, opened)
+    count = grid.count()
+    shapes = list(grid.shapes()) if count is not None and count <= MOST_SHAPES else []
     if not shapes:
-        raise ValueError(f"{grid.product} shapes; a scan takes 1 to {MOST_SHAPES}")
+        raise ValueError(f"{'too many' if count is None else count} shapes; a scan takes 1 to {MOST_SHAPES}")
     with opened.as_current():
         began = time.monotonic()
         results: list[SearchResult] = []
-        found = search.search(case, grid, room, opened, search.DEFAULT_BUDGET_S, lambda event: None, results)
+        found = work.search(case, grid, room, opened, work.SEARCH_BUDGET_S, lambda event: None, results)
         search_s = time.monotonic() - began
         assert found is not None
         with precision.precision(case.setting), torch.no_grad():
-            tries = Tries(opened, case.kind, allocate(case, grid, room, opened))
+            tries = work.Tries(opened, case.kind, work.operands(case, grid, room, opened))
             best, scan_s = scan(tries, shapes)
             figures = in_turns(tries, found.shape, best)
     tried = results[0].shapes_tried

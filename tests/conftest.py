@@ -3,11 +3,9 @@ those marked `slow` a sample runs."""
 
 from __future__ import annotations
 
-import faulthandler
 import functools
 import gc
 import importlib
-import math
 import os
 import signal
 import subprocess
@@ -16,9 +14,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from time import monotonic  # by name: tests put clocks of their own in its place
 from types import ModuleType
-from typing import Any
 
 import pytest
 from fake_driver import fake_driver
@@ -29,27 +25,8 @@ __all__ = ["fake_driver", "fork_server", "forked_children", "run_forked"]
 
 SOURCE = Path(__file__).parent.parent / "src"
 REQUIRE_GPU = "GPUCHECK_REQUIRE_GPU"
-ON_DEVICE = "tests/gpu/"
 # A run of the whole suite takes one in so many of a file's slow tests, and at least one.
 SAMPLED = 8
-# The files that take longest, 17 to 5 s of a processor each or as long of waiting, in the order in which they begin.
-LONGEST = (
-    *("tests/doctor/test_command.py", "tests/batch_size/test_end_to_end.py", "tests/test_docs_python.py"),
-    *("tests/record/test_record_bench.py", "tests/batch_size/test_left_behind.py", "tests/screens/test_devices.py"),
-    *("tests/test_conftest.py", "tests/fleet/test_check.py", "tests/explain/test_texts.py", "tests/test_startup.py"),
-    *("tests/test_examples.py", "tests/explain/test_wrapped.py", "tests/program/run/test_exact.py"),
-    *("tests/render/test_html.py", "tests/faults/test_lost_context.py", "tests/fleet/test_torchrun.py"),
-    *("tests/batch_size/test_command.py", "tests/machine/test_nvml.py", "tests/cli/test_explain.py"),
-    *("tests/bench/test_collective.py", "tests/batch_size/test_api.py", "tests/machine/test_saved.py"),
-    *("tests/stress/test_command.py", "tests/record/test_record_rest.py", "tests/machine/test_torch_probe.py"),
-    *("tests/program/test_ordinary.py", "tests/cli/test_commands.py", "tests/program/run/test_dry.py"),
-    *("tests/record/test_record_processes.py", "tests/benchmarks/test_batch_oracle.py"),
-    *("tests/faults/test_fault_processes.py", "tests/bench/test_in_time.py", "tests/smoke/test_smoke.py"),
-)
-# A test that takes longer hangs: it shows where, and ends its process, and the others go on. A watch begins anew no
-# more often than the second says: to begin one takes as long as many a test.
-HANGS_S, WATCHES_ANEW_S = 300.0, 10.0
-
 # A test says itself what it needs of these; what happens to be set around it must not decide.
 SETTINGS = (
     "COLUMNS",
@@ -80,28 +57,6 @@ if not count.value:
 """
 
 
-class Watch:
-    """What ends this process where a test hangs, and tells on stderr where."""
-
-    def __init__(self) -> None:
-        self._file = os.dup(2)  # while pytest captures, 2 is another file
-        self._began_s = -math.inf
-
-    def goes_on(self) -> None:
-        """Begin it, unless it began a moment ago."""
-        now = monotonic()
-        if now - self._began_s >= WATCHES_ANEW_S:
-            faulthandler.dump_traceback_later(HANGS_S, exit=True, file=self._file)
-            self._began_s = now
-
-    def ends(self) -> None:
-        faulthandler.cancel_dump_traceback_later()
-        self._began_s = -math.inf
-
-
-WATCH = pytest.StashKey[Watch]()
-
-
 @pytest.fixture(scope="session")
 def program() -> Callable[[str], ModuleType]:
     """Imports a program of `benchmarks/` or `scripts/` by its name."""
@@ -121,7 +76,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[WATCH] = Watch()
     if not hasattr(config.option, "sampled"):  # xdist hands its workers what was found here
         config.option.sampled = is_sampled(config)
     for name in list(os.environ):
@@ -164,12 +118,14 @@ def pytest_collectstart() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.option.sampled:
-        return
-    slow = [item.nodeid for item in items if item.get_closest_marker("slow")]
-    left_out = set(slow) - sample(slow)
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
-    items[:] = [item for item in items if item.nodeid not in left_out]
+    if config.option.sampled:
+        slow = [item.nodeid for item in items if item.get_closest_marker("slow")]
+        left_out = set(slow) - sample(slow)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+        items[:] = [item for item in items if item.nodeid not in left_out]
+    if hasattr(config, "workerinput"):  # of several processes: a long file that begins last ends alone
+        long = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_collection_finish() -> None:
@@ -189,43 +145,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if ran:
         terminalreporter.section("slow tests: a sample, the same each time; scripts/test --all runs them all")
         terminalreporter.write_line("\n".join(ran))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where tests run some at a time, a file's stay together, and all that need the device wait for each other."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class ByFile(LoadFileScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return ON_DEVICE if nodeid.startswith(ON_DEVICE) else super()._split_scope(nodeid)
-
-        def _assign_work_unit(self, node: Any) -> None:
-            # By their number of tests, as xdist has them, a file of one long test would begin when all others end.
-            scope = next((file for file in LONGEST if file in self.workqueue), None)
-            if scope is not None:
-                self.workqueue.move_to_end(scope, last=False)
-            super()._assign_work_unit(node)
-
-    return ByFile(config, log)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[Any]:
-    """Watch that no test hangs, as pytest's `faulthandler_timeout` does, which begins a watch for each test."""
-    watch: Watch = item.config.stash[WATCH]
-    watch.goes_on()
-    try:
-        return (yield)
-    finally:
-        if nextitem is None:
-            watch.ends()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
-    """Begin the watch anew with the next test: pytest ends it where a test has failed."""
-    node.config.stash[WATCH].ends()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -347,7 +347,6 @@ def find_batch_size(
     time_budget_s: float | None = None,
     trial_timeout_s: float | None = None,
     quick: bool = False,
-    resume: str | os.PathLike[str] | None = None,
     device: str = "auto",
     on_event: Callable[[Event], None] | None = None,
 ) -> BatchSize:
@@ -386,7 +385,6 @@ def find_batch_size(
         "time_budget": time_budget_s,
         "trial_timeout": trial_timeout_s,
         "quick": quick,
-        "resume": None if resume is None else os.fspath(resume),
     }
     folders = tuple(os.path.abspath(folder) for folder in sys.path)
     options = replace(_read(FindBatchSizeOptions, given, device), import_path=folders)

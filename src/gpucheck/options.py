@@ -70,6 +70,11 @@ class Option:
         return f"{name}_" if keyword.iskeyword(name) else name
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """All that it may be called on a command line."""
+        return (*((self.short,) if self.short else ()), self.name, *self.aliases)
+
+    @property
     def is_flag(self) -> bool:
         """Return whether it is given without a value."""
         return self.default is False

@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from gpucheck.batch_size.history import History, Opened, Recommended, Tried, plan
+from gpucheck.batch_size.answer import History, Opened, Recommended, Tried, plan
 from gpucheck.batch_size.loop import FollowUp
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Budget, Refused, Setup, TrialResult
@@ -57,7 +57,7 @@ def after(runner: Scripted, *, left_s: float = 60.0, events: list[Any] | None = 
     """What happened once the size to use was looked for."""
     emit, known = (events if events is not None else []).append, searched()
     made = FollowUp(runner, known, emit, lambda size, steps: 0.001 * size * steps, time.monotonic() + left_s)  # type: ignore[arg-type]
-    known.take(made.run(90))
+    made.run(90)
     return known
 
 
@@ -69,11 +69,11 @@ def recommended(known: History) -> Recommended:
 FITS = SEARCHED[1]
 
 
-def test_the_steps_of_an_epoch_and_then_the_size_to_use() -> None:
-    runner = Scripted(FITS, FITS, replace(FITS, peak_bytes=900))
+def test_the_size_to_use_and_then_the_steps_of_an_epoch() -> None:
+    runner = Scripted(replace(FITS, peak_bytes=900), FITS, FITS)
     events: list[Any] = []
     found = after(runner, events=events)
-    assert runner.asked == [(89, 1), (1, 1), (80, 3)]
+    assert runner.asked == [(80, 3), (89, 1), (1, 1)]
     assert [(check.purpose, check.batch_size) for check in found.checks] == [
         ("partial batch", 89),
         ("partial batch", 1),
@@ -85,45 +85,37 @@ def test_the_steps_of_an_epoch_and_then_the_size_to_use() -> None:
 
 
 def test_a_size_above_the_aim_is_tried_once_more_below() -> None:
-    found = after(Scripted(FITS, FITS, replace(FITS, peak_bytes=960), replace(FITS, peak_bytes=880)))
+    found = after(Scripted(replace(FITS, peak_bytes=960), replace(FITS, peak_bytes=880), FITS, FITS))
     assert [trial.batch_size for trial in found.recommended_trials] == [80, 72]
     assert recommended(found).result == found.recommended_trials[1]
 
 
 def test_two_sizes_above_the_aim_are_enough() -> None:
-    found = after(Scripted(FITS, FITS, replace(FITS, peak_bytes=960), replace(FITS, peak_bytes=955)))
+    found = after(Scripted(replace(FITS, peak_bytes=960), replace(FITS, peak_bytes=955), FITS, FITS))
     assert recommended(found).result is None
     assert (recommended(found).reason or "").startswith("memory grows unevenly")
 
 
 def test_a_size_that_fails_is_not_recommended() -> None:
     failed = replace(FITS, outcome="out-of-memory", reason="out of memory", peak_bytes=None)
-    assert recommended(after(Scripted(FITS, FITS, failed))).reason == "a batch of 80 fails: out of memory"
+    assert recommended(after(Scripted(failed, FITS, FITS))).reason == "a batch of 80 fails: out of memory"
 
 
 def test_a_child_that_cannot_start_leaves_the_answer_as_it_is() -> None:
     for error in (Refused("no room"), CannotLook("no trial could start")):
-        found = after(Scripted(error, error))
+        found = after(Scripted(error, error, error))
         assert (found.checks, recommended(found).reason) == ([], "no time left to run it")
 
 
 def test_the_largest_is_recommended_where_it_leaves_the_headroom_and_there_is_no_time_for_another() -> None:
-    runner = Scripted(FITS, FITS, CannotLook("no trial could start"))
+    runner = Scripted(CannotLook("no trial could start"), FITS, FITS)
     known = searched(SEARCHED[0], replace(SEARCHED[1], peak_bytes=850))
     made = FollowUp(runner, known, lambda _: None, lambda *_: 0.0, time.monotonic() + 60.0)  # type: ignore[arg-type]
-    found = made.run(90)
-    assert runner.asked[-1] == (88, 3)  # a multiple of 8 is better where there is time
+    made.run(90)
+    found = recommended(known)
+    assert runner.asked[0] == (88, 3)  # a multiple of 8 is better where there is time
     assert found.result is not None
     assert (found.result.batch_size, found.speed) == (90, "same")
-
-
-def test_the_size_to_use_comes_before_the_steps_of_an_epoch() -> None:
-    # Three steps of 80 have time, the evaluation and a batch of 89 beside them have not.
-    runner = Scripted(FITS, replace(FITS, peak_bytes=900))
-    found = after(runner, left_s=0.4)
-    assert runner.asked == [(1, 1), (80, 3)]
-    size = recommended(found).result
-    assert size is not None and size.batch_size == 80
 
 
 def test_what_is_left_out_says_why_and_a_batch_of_one_is_run_where_it_may_fail() -> None:

@@ -72,12 +72,12 @@ def test_from_start_to_answer(scenario: Scenario) -> None:
     assert 924 < found["predicted_above"] <= 1.02 * found["max_batch_size"]
     assert found["limited_by"] == "over-budget"
     assert (found["budget_bytes"], found["budget_reason"]) == (GIB, "--memory-limit 1GiB")
-    assert found["peak_bytes"] == found["default_malloc_peak_bytes"] == (100 + found["max_batch_size"]) * MIB
+    assert found["peak_bytes"] == (100 + found["max_batch_size"]) * MIB
     assert found["loss"] == "mean square of the output"
     trials = [event.result for event in recorder.events if isinstance(event, Trial)]
     assert trials == found["trials"]
-    assert [trial["purpose"] for trial in trials[-3:]] == ["confirm", "default malloc", "recommended"]
-    assert trials[-3]["fresh_process"]
+    assert [trial["purpose"] for trial in trials[-2:]] == ["confirm", "recommended"]
+    assert trials[-2]["fresh_process"]
     assert found["recommended"] == {
         "batch_size": 816,  # 821 take 90 % of the budget; a multiple of 8
         "headroom": 1 - 916 / 1024,
@@ -87,21 +87,19 @@ def test_from_start_to_answer(scenario: Scenario) -> None:
         "speed": "slower" if found["max_batch_size"] * 0.95 > 816 else "same",
         "reason": None,
     }
-    assert [finding.verdict for finding in findings(recorder)] == ["pass", "info"]
+    assert [finding.verdict for finding in findings(recorder)] == ["pass"]
     assert findings(recorder)[0].title == f"a batch of {found['max_batch_size']} fits"
-    # Search, and the confirmation after the failure; the answer and the size to use with the default malloc.
-    assert log.read_text().count("start 1") == 2
-    assert log.read_text().count("start default") == 2
+    assert log.read_text().count("start 1") == 2  # the search, and the confirmation
 
 
 def test_memory_that_grows_from_step_to_step_is_told_and_undecided(scenario: Scenario) -> None:
     levels = [(100 + 61 * step) * MIB for step in range(8)]
-    scenario(static=100 * MIB, per_sample=MIB, always={"levels_bytes": levels, "settled_steps": 3})
+    scenario(static=100 * MIB, per_sample=MIB, always={"levels_bytes": levels})
     recorder = find(memory_limit="2GiB", start=1000, quick=True)
     found = answer(recorder)
     assert found["confirmed"] and found["max_batch_size"] is not None
     grows = next(one for one in findings(recorder) if one.id == "batch_size.growth")
-    left = max(0, (2 * GIB - found["peak_bytes"]) // (61 * MIB) - 5)
+    left = max(0, (2 * GIB - found["peak_bytes"]) // (61 * MIB))
     title = "memory grew in all 5 steps seen, by 61 MiB each"
     assert (grows.verdict, grows.title) == ("inconclusive", title)
     more = f"about {left} more steps of a batch of {found['max_batch_size']} fit"
@@ -115,7 +113,6 @@ def test_a_size_for_which_the_allocator_makes_room_at_first_is_an_answer(scenari
     recorder = find(memory_limit="1GiB", quick=True)
     found = answer(recorder)
     assert found["max_batch_size"] in range(906, 925)
-    assert {trial["outcome"] for trial in found["trials"]} == {"fits"}
     told = next(one for one in findings(recorder) if one.id == "batch_size.retries")
     assert told.title == (
         f"a batch of {found['max_batch_size']} runs, but the allocator emptied its cache "
@@ -158,8 +155,8 @@ def test_what_else_an_epoch_holds_is_run_at_the_answer(scenario: Scenario) -> No
         ("partial batch", 28, "fits"),
         ("partial batch", 1, "fits"),
     ]
-    assert "evaluate 29\ntrial 28\ntrial 1\n" in log.read_text()
-    assert {trial["purpose"] for trial in found["trials"]} == {"search", "confirm", "default malloc", "recommended"}
+    assert log.read_text().endswith("evaluate 29\ntrial 28\ntrial 1\n")
+    assert {trial["purpose"] for trial in found["trials"]} == {"search", "confirm", "recommended"}
     assert (found["limiting_factor"], found["confidence"]["level"]) == ("memory", "high")
 
 
@@ -358,7 +355,7 @@ def test_batches_of_one_size_that_differ_are_told(scenario: Scenario) -> None:
 def test_quick_leaves_out_what_follows(scenario: Scenario) -> None:
     log = scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
     found = answer(find(quick=True))
-    assert (found["max_batch_size"], found["checks"], found["default_malloc_peak_bytes"]) == (29, [], None)
+    assert (found["max_batch_size"], found["checks"]) == (29, [])
     assert found["recommended"]["reason"] == "skipped by --quick"
     assert "evaluate" not in log.read_text()
 
@@ -368,7 +365,7 @@ def test_what_was_asked_for_at_once_explains_a_failure_far_below_the_budget(scen
     raised = {"chain": [{"classes": RUNTIME, "message": message}], "traceback": "t", "reached_bytes": 300 * MIB}
     scenario(static=100 * MIB, per_sample=MIB // 2, **{"from": 400, "beyond": raised})
     found = answer(find(memory_limit="1GiB"))
-    assert (found["max_batch_size"], found["first_failing_at_once"]) == (398, True)
+    assert (found["max_batch_size"], found["first_failing_at_once"]) == (399, True)
     assert found["first_failing_reason"] == "one allocation of 851 MiB failed with 300 MiB in use"
     failed = next(trial for trial in found["trials"] if trial["outcome"] == "out-of-memory")
     assert (failed["asked_bytes"], failed["reached_bytes"]) == (891977728, 300 * MIB)
@@ -547,10 +544,9 @@ def test_on_a_device_the_child_knows_the_budget(scenario: Scenario, monkeypatch:
     recorder = find(device="cuda")
     found = answer(recorder)
     assert 440 <= found["max_batch_size"] <= 448
-    assert (found["budget_bytes"], found["margin_bytes"], found["default_malloc_peak_bytes"]) == (8 * GIB, GIB, None)
-    # Of 7.2 GiB, 1 is static, so 396 fit; run in the child of the confirmation.
+    assert (found["budget_bytes"], found["margin_bytes"]) == (8 * GIB, GIB)
+    # Of 7.2 GiB, 1 is static, so 396 fit.
     assert (found["recommended"]["batch_size"], found["trials"][-1]["purpose"]) == (392, "recommended")
-    assert found["trials"][-1]["fresh_process"] is False
     assert "budget: 8 GiB (r), 1 GiB margin excluded" in notices(recorder)
     assert "start 1" not in log.read_text()
 

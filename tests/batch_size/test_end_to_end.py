@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpucheck.batch_size import answer
+from gpucheck.batch_size.answer import History
 from gpucheck.batch_size.command import command
-from gpucheck.batch_size.history import History
 from gpucheck.batch_size.loop import Loop
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Setup, guard_bytes

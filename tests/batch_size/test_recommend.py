@@ -44,15 +44,15 @@ def test_nothing_beyond_the_largest_counts() -> None:
     assert choose({1: 100, 10: 200, 20: 100}, 900.0, largest=10) == 10
 
 
-def test_peaks_are_scaled_to_the_default_malloc() -> None:
+def test_the_highest_peak_of_each_size_that_passed_counts() -> None:
     results = [
         replace(FITS, batch_size=1, peak_bytes=100),
         replace(FITS, batch_size=10, peak_bytes=990),
         replace(FITS, batch_size=10, peak_bytes=1000),
         replace(FITS, batch_size=11, peak_bytes=1100, outcome="over-budget"),
+        replace(FITS, batch_size=12, peak_bytes=1200),
     ]
-    assert peaks(results, 10, None) == {1: 100, 10: 1000}
-    assert peaks(results, 10, replace(FITS, batch_size=10, peak_bytes=1200)) == {1: 120, 10: 1200}
+    assert peaks(results, 10) == {1: 100, 10: 1000}
 
 
 def test_what_meets_the_aim() -> None:

@@ -13,9 +13,9 @@ from gpucheck.batch_size.search import Attempt, Search, search_for
 BUDGET = 10**9
 
 
-def searching(cap: int = 65536, **options: Any) -> Search:
-    """The search that was asked for, on a device."""
-    return search_for(FindBatchSizeOptions(**options), cap, BUDGET, is_cpu=False)
+def searching(cap: int = 65536, *, is_cpu: bool = False, **options: Any) -> Search:
+    """The search that was asked for, by default on a device."""
+    return search_for(FindBatchSizeOptions(**options), cap, BUDGET, is_cpu=is_cpu)
 
 
 def run(search: Search, true_max: int, *, static: float = 0.1, peaks: bool = True) -> list[int]:
@@ -62,7 +62,7 @@ def test_the_answer_is_within_the_tolerance(tolerance: float) -> None:
 
 
 def test_what_ends_a_search_without_a_failure_is_told() -> None:
-    search = searching()
+    search = searching(is_cpu=True)
     run(search, 5000)
     assert search.first_failing is None
     assert search.limited_by == "over-budget"

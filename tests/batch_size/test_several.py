@@ -116,19 +116,6 @@ def test_a_device_that_fails_does_not_cost_the_others_their_answer(
     assert "batch_size.all_devices" not in {finding.id for finding in findings}
 
 
-def test_each_device_goes_on_from_its_own_trials(
-    scenario: Scenario, find: Callable[..., Collector], tmp_path: Path
-) -> None:
-    kept = str(tmp_path / "trials")
-    scenario(static=GIB, per_sample=GIB // 64, devices=UNLIKE)
-    sizes = [one.max_batch_size for one in find(resume=kept).results["find_batch_size_devices"].devices]
-    again = to_json(find(resume=kept).results["find_batch_size_devices"].devices)
-    assert [one["max_batch_size"] for one in again] == sizes
-    for one, size in zip(again, sizes, strict=True):
-        assert all(trial["batch_size"] <= 1.05 * size for trial in one["trials"] if trial["resumed"])
-        assert [t["purpose"] for t in one["trials"] if not t["resumed"]] == ["confirm", "recommended"]
-
-
 def test_an_interrupted_search_leaves_the_answers_before_it() -> None:
     def search(device: str, _: int, emit: Any) -> None:
         emit(Answered("find_batch_size", answer(device, 8, 1.0)))

@@ -11,7 +11,6 @@ from gpucheck.report.results.find_batch_size import MemorySplit
 from gpucheck.work.spec import parse_target
 from gpucheck.work.target import load, step
 
-ALLOCATED = "max_memory_allocated_bytes"
 # Weights 100, gradients 100, optimizer 200, 50 for each sample, and 30 of workspaces.
 SMALL = TrialResult(
     batch_size=1,
@@ -43,45 +42,10 @@ def test_the_nearest_size_that_is_far_enough_apart_gives_the_slope() -> None:
     [
         ([LARGE], "no two sizes were far enough apart"),
         ([SMALL, replace(LARGE, compute_peak_bytes=520)], "the peak hardly grows with the size"),
-        ([SMALL, LARGE], "two sizes do not show how memory grows"),
-        # A loss over all pairs of a batch: 400 + size².
-        (
-            [replace(SMALL, batch_size=size, compute_peak_bytes=400 + size**2) for size in (5, 10, 20, 40)],
-            "memory does not grow in proportion to the size",
-        ),
     ],
 )
 def test_what_a_line_cannot_tell_is_unknown(results: list[TrialResult], reason: str) -> None:
     assert memory_split(results, 100) == MemorySplit(100, 100, 200, None, None, reason)
-
-
-def test_growth_that_is_predicted_to_curve_has_no_cost_of_a_sample() -> None:
-    straight = {size: 400 + 50.0 * size for size in (1, 5, 10, 15, 20)}
-    assert memory_split([SMALL, LARGE], 100, straight).activation_bytes_per_sample == 50
-    curved = {size: 400 + size**2 for size in (5, 10, 15, 20)}
-    found = memory_split([SMALL, LARGE], 100, curved)
-    assert (found.activation_bytes_per_sample, found.fixed_bytes) == (None, None)
-    # On a device what the allocator rounds up is no growth: tensors decide.
-    rounded = [
-        replace(
-            r,
-            compute_peak_bytes=r.compute_peak_bytes + 300 * (r.batch_size == 10),
-            memory={ALLOCATED: 400 + 50 * r.batch_size},
-        )
-        for r in (SMALL, MIDDLE, LARGE)
-        if r.compute_peak_bytes is not None
-    ]
-    assert memory_split(rounded, 100).activation_bytes_per_sample is not None
-
-
-@pytest.mark.parametrize("power", [1, 2])
-def test_sizes_that_crowd_below_the_largest_show_a_curve(power: int) -> None:
-    """A search ends close to the largest size: between them even a parabola is nearly straight."""
-    results = [
-        replace(SMALL, batch_size=size, compute_peak_bytes=size**power, memory={ALLOCATED: 10**6 + size**power})
-        for size in (1580, 4544, 4698, 4887)
-    ]
-    assert (memory_split(results, 100).activation_bytes_per_sample is None) is (power == 2)
 
 
 def test_without_a_trial_only_the_weights_are_known() -> None:

@@ -226,20 +226,12 @@ def retrying(device: Device, retries: list[int]) -> Any:
     return batch
 
 
-@pytest.mark.parametrize(
-    ("retries", "steps"),
-    [
-        ([1, 1, 0, 0, 0, 0, 0, 0], 8),
-        ([0, 0, 1], 3),  # that decides: it goes on
-        ([0, 0, 0, 0, 1], 5),
-    ],
-)
-def test_a_confirmation_ends_where_the_allocator_empties_its_cache_late(retries: list[int], steps: int) -> None:
+def test_a_confirmation_goes_on_where_the_allocator_empties_its_cache() -> None:
+    """A plain process trains all the same."""
     device = Device()
+    retries = [0, 0, 1, 0, 1, 0, 0, 0]
     answer = session_on(device, retrying(device, retries)).trial(1, 3, watching=True)
-    assert answer["ok"]
-    assert (len(answer["steps_s"]), answer["retried"]) == (steps, retries[:steps])
-    assert answer["allocation_retries"] == sum(retries[:steps])
+    assert (answer["ok"], answer["retried"], answer["allocation_retries"]) == (True, retries, 2)
 
 
 @pytest.mark.parametrize(

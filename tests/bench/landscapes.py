@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpucheck.bench.matmul import Axis, Shape
-from gpucheck.bench.matmul.search import Ask, Grid, Reading, Search
+from gpucheck.bench.matmul.product import Ask, Grid, Reading, Search
 
 Landscape = Callable[[Shape], float]
 TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (64, 128), (64, 64))

@@ -61,6 +61,9 @@ PRODUCT = row(
 )
 
 
+REAL_RULE = judge.rule_of
+
+
 @dataclass(frozen=True)
 class Given:
     """What a benchmark is told of its share."""
@@ -87,10 +90,10 @@ class Planted:
     def command(self) -> Steps:
         return self.steps
 
-    def judge(self) -> Judge:
-        real = next(one for one in BENCHMARKS if one.id == self.id).judge()
+    def rule(self) -> Judge:
+        real = REAL_RULE(self.id)
         right = Finding(f"{self.id}.result", "pass", "right")
-        return Judge(lambda seen: [right], real.headlines, real.ceilings)
+        return Judge(lambda seen: [right], real.headlines, real.ceilings, thresholds=real.thresholds)
 
 
 def passes(*rows: Measurement) -> Steps:
@@ -117,6 +120,7 @@ def fails(error: BaseException) -> Steps:
 def ran(monkeypatch: pytest.MonkeyPatch, *benchmarks: Planted, shared: Shared = ALONE, **options: Any) -> Document:
     for module in (work, judge):
         monkeypatch.setattr(module, "BENCHMARKS", benchmarks)
+    monkeypatch.setattr(judge, "rule_of", lambda name: next(one for one in benchmarks if one.id == name).rule())
     monkeypatch.setattr(inventory, "read", lambda: FACTS)
     ids = options.pop("ids", ("cuda:0",))
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(ids))
@@ -287,7 +291,7 @@ def test_buffers_get_what_the_process_leaves_of_a_quarter(
 
 
 def headlines(name: str, rows: Sequence[Measurement], ceiling: dict[str, Ceiling] | None = None) -> list[Headline]:
-    rule = next(one for one in BENCHMARKS if one.id == name).judge()
+    rule = judge.rule_of(name)
     return rule.headlines(Seen(rows[0].device.id, rows), ceiling or {})
 
 

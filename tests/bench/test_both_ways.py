@@ -14,10 +14,11 @@ from duplex import Duplex
 from fake_device import FakeDevice
 from judged import run
 
-from gpucheck.bench import buffers
+from gpucheck.bench import buffers, concurrent
 from gpucheck.bench.buffers import Buffer, Buffers, Copies, Room, allocate
-from gpucheck.bench.transfer import Setting, TransferOptions, both_ways, judge, work
-from gpucheck.bench.transfer.both_ways import Lane, ran_beside
+from gpucheck.bench.concurrent import Lane, alone, ran_beside
+from gpucheck.bench.transfer import TransferOptions, judge, work
+from gpucheck.bench.transfer.work import Setting
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
@@ -36,7 +37,7 @@ def lane(device: Duplex, name: str, prepare: Callable[[int, int], None] = lambda
 
 
 def take(device: Any, limits: Limits = SHORT) -> Timed:
-    return both_ways.take(device, lane(device, "a"), lane(device, "b"), limits)
+    return concurrent.take(device, lane(device, "a"), lane(device, "b"), limits)
 
 
 def per_call_s(timed: Timed) -> float:
@@ -142,9 +143,22 @@ def test_both_are_prepared_before_each_window_with_patterns_of_their_own() -> No
     def asking(name: str) -> Lane:
         return lane(device, name, lambda number, calls: asked.append((name, number, calls)))
 
-    timed = both_ways.take(device, asking("a"), asking("b"), Limits(budget_s=0.05))
+    timed = concurrent.take(device, asking("a"), asking("b"), Limits(budget_s=0.05))
     calls, beside = timed.run.calls_per_sample, timed.details["beside_calls"]
     assert asked[2:6] == [("a", 0, calls + 1), ("b", 1, beside), ("a", 2, calls + 1), ("b", 3, beside)]
+
+
+@pytest.mark.parametrize(
+    ("window", "others", "why"),
+    [
+        ((1.0, 2.0), [(0.5, 2.5), (1.0, 2.0)], None),
+        ((1.0, 2.0), [(0.5, 2.5), (1.1, 3.0)], "it began too late"),
+        ((1.0, 2.0), [(0.5, 1.9), (0.5, 3.0)], "it ended too early"),
+        ((1.0, 2.0), [], None),
+    ],
+)
+def test_a_window_counts_only_inside_the_time_of_all_others(window: Any, others: Any, why: str | None) -> None:
+    assert alone(window, others) == why
 
 
 @pytest.mark.parametrize(
@@ -196,7 +210,7 @@ def setting(device: Any = None, room: Room = ROOM, **options: Any) -> Setting:
 
 def test_each_direction_is_a_row_and_both_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "allocate", unpinned)
-    rows = list(both_ways.rows(setting()))
+    rows = list(work.both_ways(setting()))
     assert [row.case for row in rows] == [
         {"direction": way, "host_memory": "pinned", "size_bytes": MIB, "other": other}
         for way, other in (("host_to_device", "device_to_host"), ("device_to_host", "host_to_device"))
@@ -233,8 +247,8 @@ def test_the_two_directions_hold_different_patterns(monkeypatch: pytest.MonkeyPa
         made.append(buffers.allocate_all(*given))
         return made[-1]
 
-    monkeypatch.setattr(both_ways, "allocate_all", kept)
-    list(both_ways.rows(setting()))
+    monkeypatch.setattr(work, "allocate_all", kept)
+    list(work.both_ways(setting()))
     to_device, to_host = made[0].host["pinned"].number, made[1].device.number
     assert to_device is not None and to_host is not None
     assert (to_device - to_host) % 2 == 1
@@ -250,7 +264,7 @@ def test_a_copy_that_arrives_changed_is_counted_where_it_belongs(monkeypatch: py
             self.destination.words[0] += 1
 
     monkeypatch.setattr(Copies, "call", wrong)
-    (row,) = both_ways.rows(setting(directions=("device_to_host",)))
+    (row,) = work.both_ways(setting(directions=("device_to_host",)))
     # The direction that is timed has even numbers, the other odd ones.
     assert row.method.details["wrong_bytes"] == 0
     assert row.method.details["other_wrong_bytes"] > 0 and row.method.details["other_first_wrong_byte"] == 0
@@ -261,11 +275,11 @@ def test_what_does_not_apply_and_what_there_is_no_room_for() -> None:
     assert not part.applies(accel.open_device("cpu"))
     assert part.applies(Fake())  # type: ignore[arg-type]
     with pytest.raises(CannotLook, match="both ways at once need pinned memory; --host-memory excludes it"):
-        list(both_ways.rows(setting(memories=("pageable",))))
+        list(work.both_ways(setting(memories=("pageable",))))
     with pytest.raises(CannotLook, match="cuda:0 has no second stream"):
-        list(both_ways.rows(setting(Fake(streams=False))))
+        list(work.both_ways(setting(Fake(streams=False))))
     with pytest.raises(CannotLook, match="not enough memory to copy both ways at once; buffers may use 512 KiB each"):
-        list(both_ways.rows(setting(room=Room(MIB, 64 * MIB, MIB, True))))
+        list(work.both_ways(setting(room=Room(MIB, 64 * MIB, MIB, True))))
 
 
 @pytest.mark.parametrize(
@@ -278,14 +292,14 @@ def test_the_size_is_one_of_the_copies_alone_where_it_fits(
 ) -> None:
     monkeypatch.setattr(buffers, "allocate", unpinned)
     room = replace(ROOM, host=10 * MIB)
-    (row,) = both_ways.rows(setting(room=room, sizes=sizes, directions=("host_to_device",)))
+    (row,) = work.both_ways(setting(room=room, sizes=sizes, directions=("host_to_device",)))
     assert row.case["size_bytes"] == size
 
 
 def test_buffers_that_a_large_cache_would_make_huge_stay_small_and_are_warm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "allocate", unpinned)
-    monkeypatch.setattr(both_ways, "MOST_ROTATED_BYTES", 2 * MIB)
-    (row,) = both_ways.rows(setting(room=replace(ROOM, cache=16 * MIB), directions=("host_to_device",)))
+    monkeypatch.setattr(work, "MOST_ROTATED_BYTES", 2 * MIB)
+    (row,) = work.both_ways(setting(room=replace(ROOM, cache=16 * MIB), directions=("host_to_device",)))
     assert (row.method.details["rotation_bytes"], row.method.cache) == (2 * MIB, "warm")
 
 
@@ -297,7 +311,7 @@ def test_pinned_memory_that_is_refused_is_one_skip(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(buffers, "allocate", refuse)
     given = setting()
-    assert list(both_ways.rows(given)) == []
+    assert list(work.both_ways(given)) == []
     (found,) = [event.finding for event in given.emit.events if isinstance(event, Skipped)]  # type: ignore[attr-defined]
     assert (found.id, found.verdict, found.message) == ("transfer.pinned", "skip", "CUDA error: out of memory")
 
@@ -334,7 +348,7 @@ def row(
     )
 
 
-def alone(direction: str, rate: float, size: int = 128 * MIB, timed: str = "link") -> Measurement:
+def one_way(direction: str, rate: float, size: int = 128 * MIB, timed: str = "link") -> Measurement:
     one = row(direction, rate, size=size)
     case = {"direction": direction, "host_memory": "pinned", "size_bytes": size, "timed": timed}
     return replace(one, name="transfer", case=case)
@@ -345,39 +359,29 @@ def both(to_device: float, to_host: float, **more: Any) -> list[Measurement]:
 
 
 def test_the_sum_stands_beside_one_direction_alone() -> None:
-    rows = [*both(48e9, 46e9), alone("host_to_device", 55e9), alone("device_to_host", 54e9)]
-    (found,) = judge.both_ways([*rows, alone("device_to_host", 99e9, size=MIB)], Facts())
+    rows = [*both(48e9, 46e9), one_way("host_to_device", 55e9), one_way("device_to_host", 54e9)]
+    (found,) = judge.both_ways([*rows, one_way("device_to_host", 99e9, size=MIB)], Facts())
     assert (found.id, found.verdict) == ("transfer.both_ways", "info")
-    assert found.title == "both directions at once: 48.0 GB/s to the device, 46.0 GB/s to the host"
-    assert found.message == (
-        "94.0 GB/s together, 1.71× one direction alone (55.0 GB/s to the device, 54.0 GB/s to the host)"
-    )
-    assert found.evidence["sum_bytes_per_s"] == 94e9
+    assert (found.evidence["sum_bytes_per_s"], found.evidence["over_one_direction"]) == (94e9, 94 / 55)
     assert found.evidence["alone_bytes_per_s"] == {"host_to_device": 55e9, "device_to_host": 54e9}
     assert found.evidence["alone_from"] == "rows of one direction"
 
 
 def test_two_directions_that_are_hardly_more_than_one_are_a_warning() -> None:
     (found,) = judge.both_ways(both(11e9, 25e9), Facts())
-    assert found.verdict == "warn"
-    assert found.message == (
-        "36.0 GB/s together, 0.720× one direction alone (50.0 GB/s to the device, 50.0 GB/s to the host); "
-        "likely cause: one copy engine, a shared link, or a virtual machine"
-    )
+    assert (found.verdict, found.evidence["over_one_direction"]) == ("warn", 0.72) and found.fix
     assert found.evidence["alone_from"] == "a few copies before"
-    assert found.fix is not None
     (enough,) = judge.both_ways(both(28.75e9, 28.75e9), Facts())
     assert enough.verdict == "info"
 
 
 def test_a_chip_to_chip_link_is_known_to_add_little() -> None:
     (found,) = judge.both_ways(both(25e9, 25e9, telemetry={"c2c_bytes_per_s": 447e9}), Facts())
-    assert found.verdict == "info" and "1.00× one direction" in found.message
+    assert (found.verdict, found.evidence["over_one_direction"]) == ("info", 1.0)
 
 
 def test_of_one_direction_asked_for_the_other_is_told_by_what_ran_beside() -> None:
     (found,) = judge.both_ways([row("host_to_device", 48e9, other_bytes_per_s=40e9)], Facts())
-    assert found.title == "both directions at once: 48.0 GB/s to the device, 40.0 GB/s to the host"
     assert found.evidence["bytes_per_s"] == {"host_to_device": 48e9}
     assert found.evidence["beside_bytes_per_s"] == {"device_to_host": 40e9}
 
@@ -386,16 +390,10 @@ def test_directions_that_never_ran_together_are_undecided_and_an_engine_that_tak
     timed = row("host_to_device", 48e9, other_bytes_per_s=40e9)
     early: dict[str, Any] = {"ended_because": "it ended too early", "discarded_windows": 4, "other_bytes_per_s": None}
     (found,) = judge.both_ways([row("host_to_device", None, **early)], Facts())
-    assert (found.verdict, found.message) == (
-        "inconclusive",
-        "to the device: the copies to the host ended too early (windows discarded: 4)",
-    )
+    assert (found.verdict, found.evidence) == ("inconclusive", {"discarded_because": {"host_to_device": {}}})
     still: dict[str, Any] = {"ended_because": "it stood still", "discarded_windows": 4, "other_bytes_per_s": None}
     (found,) = judge.both_ways([row("device_to_host", None, **still)], Facts())
-    assert (found.verdict, found.message) == (
-        "warn",
-        "to the host: the copies to the device stood still (windows discarded: 4)",
-    )
+    assert found.verdict == "warn"
     assert [one.verdict for one in judge.both_ways([timed, row("device_to_host", None, **early)], Facts())] == [
         "inconclusive",
         "info",
@@ -405,15 +403,12 @@ def test_directions_that_never_ran_together_are_undecided_and_an_engine_that_tak
 def test_wrong_bytes_of_either_direction_fail() -> None:
     rows = [row("host_to_device", 50e9, other_wrong_bytes=3), row("device_to_host", 50e9, wrong_bytes=4)]
     found = judge.both_ways(rows, Facts())[0]
-    assert (found.id, found.verdict, found.message) == (
-        "transfer.both_ways_corrupt",
-        "fail",
-        "7 wrong bytes to the host",
-    )
-    assert judge.both_ways([alone("host_to_device", 1.0)], Facts()) == []
+    assert (found.id, found.verdict) == ("transfer.both_ways_corrupt", "fail")
+    assert found.evidence["wrong_bytes"] == {"device_to_host": 7}
+    assert judge.both_ways([one_way("host_to_device", 1.0)], Facts()) == []
 
 
 def test_one_bad_run_of_seven_stays_bad() -> None:
     each = [{"details": {"wrong_bytes": 0, "other_wrong_bytes": 5 if number == 3 else 0}} for number in range(7)]
     found = judge.both_ways([row("host_to_device", 50e9, each_run=each)], Facts())[0]
-    assert (found.id, found.message) == ("transfer.both_ways_corrupt", "5 wrong bytes to the host")
+    assert (found.id, found.evidence["wrong_bytes"]) == ("transfer.both_ways_corrupt", {"device_to_host": 5})

@@ -26,3 +26,12 @@ def test_the_busiest_row_is_named() -> None:
 
 def test_an_idle_machine_is_no_finding() -> None:
     assert judging.cpu_busy("matmul.cpu_busy", [row(0.0), row(None)], Facts()) == []
+
+
+def test_a_doubtful_figure_is_no_plain_pass() -> None:
+    assert judging.doubts_of(["drift", "noisy", "emulated"]) == ["noisy", "drift"]
+    # At its power limit every card drifts.
+    assert judging.doubts_of(["drift", "power-limited"]) == []
+    assert judging.own_doubts(["few-samples", "cpu-busy"]) == ["few-samples"]
+    assert [judging.with_doubt(verdict, True) for verdict in ("pass", "info", "fail")] == ["warn", "info", "fail"]
+    assert judging.with_doubt("pass", False) == "pass"

@@ -18,7 +18,6 @@ from judged import Document, run
 
 from gpucheck import errors
 from gpucheck.bench import judge as benches
-from gpucheck.bench import judging
 from gpucheck.bench.collective import COLLECTIVES, PEER_COPY, CollectiveOptions, judge, work
 from gpucheck.bench.collective.judge import JUDGE, Answer
 from gpucheck.bench.collective.rank import Work, size_of
@@ -434,7 +433,7 @@ def test_the_largest_of_each_stands_for_it_in_bench_all() -> None:
     told = JUDGE.headlines(Seen("cuda:0", rows), {})
     assert [one.case for one in told] == ["all-reduce, 8 GiB", "broadcast, 8 GiB"]
     assert [one.value for one in told] == pytest.approx([480e9, 300e9])
-    assert list(judging.largest_collectives(rows)) == ["all-reduce", "broadcast"]
+    assert list(judge.largest_collectives(rows)) == ["all-reduce", "broadcast"]
 
 
 # what can not be

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gpucheck.bench.transfer import copies_judge
+from gpucheck.bench.transfer import judge
 from gpucheck.report.codec import to_json
 from gpucheck.report.results.bench import CopyFit
 
@@ -20,7 +20,7 @@ def line(sizes: tuple[int, ...], start_s: float = 10e-6, bytes_per_s: float = 50
 
 
 def fit(points: list[tuple[float, float]]) -> CopyFit:
-    return copies_judge.fit(points, ("host_to_device", "pinned", "link"))
+    return judge.fit(points, ("host_to_device", "pinned", "link"))
 
 
 def found(points: list[tuple[float, float]]) -> CopyFit:

@@ -17,14 +17,13 @@ from judged import Document
 
 from gpucheck import errors
 from gpucheck.bench import all as every
-from gpucheck.bench import judging
 from gpucheck.bench.bandwidth import BandwidthOptions
 from gpucheck.bench.bandwidth import work as bandwidth
 from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.devices import ALONE
 from gpucheck.bench.matmul import MatmulOptions, product
 from gpucheck.bench.matmul import work as matmul
-from gpucheck.bench.transfer import TransferOptions, both_ways, idioms
+from gpucheck.bench.transfer import TransferOptions
 from gpucheck.bench.transfer import work as transfer
 from gpucheck.errors import UsageError
 from gpucheck.machine import choose, host, inventory, pulse
@@ -52,7 +51,7 @@ COMMANDS: dict[str, tuple[Callable[[float, Emit], None], tuple[Any, ...]]] = {
             TransferOptions(sizes=(KIB, 2 * KIB, 3 * KIB, 4 * KIB), only=("copies", "idioms"), time_budget_s=budget_s),
             emit,
         ),
-        (transfer, idioms),
+        (transfer,),
     ),
 }
 
@@ -68,8 +67,8 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     # A row is as long as a test says, however much is moved in it.
     monkeypatch.setattr(host, "last_level_cache_bytes", lambda: 32 * KIB)
     monkeypatch.setattr(transfer, "SIZES", tuple(2**power * KIB for power in range(4, 10)))
-    for part in (transfer, idioms, both_ways):
-        monkeypatch.setattr(part, "USUAL_BYTES", 1024 * KIB)
+    for name in ("IDIOM_BYTES", "BOTH_WAYS_BYTES", "ON_DEVICE_BYTES"):
+        monkeypatch.setattr(transfer, name, 1024 * KIB)
     monkeypatch.setattr(bandwidth, "DEFAULT_SIZES", {"cpu": 256 * KIB})
     monkeypatch.setattr(product, "DEFAULT_SIZES", {"cpu": (256, 512)})
     monkeypatch.setattr(bandwidth, "PERIOD", 8)
@@ -80,14 +79,18 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def slow(monkeypatch: pytest.MonkeyPatch, now: list[float], row_s: float, *modules: Any) -> None:
     """Every row of these takes so long, whatever its share of the time is."""
-    for module in modules:
 
-        def measure(*given: Any, real: Any = module.measure, **named: Any) -> Any:
+    def slowed(real: Callable[..., Any]) -> Callable[..., Any]:
+        def measure(*given: Any, **named: Any) -> Any:
             made = real(*given, **named)
             now[0] += row_s
             return made
 
-        monkeypatch.setattr(module, "measure", measure)
+        return measure
+
+    for module in modules:
+        for name in {"measure", "measure_line"} & set(vars(module)):
+            monkeypatch.setattr(module, name, slowed(getattr(module, name)))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -293,7 +296,7 @@ def test_a_long_run_that_does_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPat
         matmul.command(options, document)
     monkeypatch.setattr(matmul, "LONGEST_ROW_S", 0.1)
     # Whatever the row is worth on this machine.
-    monkeypatch.setattr(judging, "fastest_products", lambda rows: {"float32": rows[0]})
+    monkeypatch.setattr(matmul, "fastest_products", lambda rows: {"float32": rows[0]})
     matmul.command(replace(options, time_budget_s=4010.0), document)
     report = document.judged()
     assert [one.name for one in report.measurements] == ["matmul"]

@@ -236,7 +236,7 @@ def test_judges_load_no_torch() -> None:
     code = (
         "import sys; from gpucheck.bench import judge\n"
         "from gpucheck.bench.benchmarks import ALL, BENCHMARKS\n"
-        "print([one.judge() and one.id for one in BENCHMARKS if one.id != ALL], 'torch' in sys.modules)"
+        "print([judge.rule_of(one.id) and one.id for one in BENCHMARKS if one.id != ALL], 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "['transfer', 'bandwidth', 'matmul', 'overlap', 'crossover', 'collective'] False"

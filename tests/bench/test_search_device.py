@@ -10,8 +10,8 @@ import torch
 from simulated import Device
 
 from gpucheck.bench.matmul import product
-from gpucheck.bench.matmul.product import KINDS
-from gpucheck.bench.matmul.search import Ask, Reading, Refused, Tries
+from gpucheck.bench.matmul.product import KINDS, Ask, Reading, Refused
+from gpucheck.bench.matmul.work import Tries
 
 RATE = 100e12
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from gpucheck.bench.buffers import Room, Verified
-from gpucheck.bench.transfer import Together, TransferOptions, judge, together
-from gpucheck.bench.transfer.together import Copier, Lost
+from gpucheck.bench import concurrent
+from gpucheck.bench.buffers import Room
+from gpucheck.bench.concurrent import Copier, Lost
+from gpucheck.bench.transfer import TransferOptions, judge, work
+from gpucheck.bench.transfer.work import Several
 from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import numa
 from gpucheck.machine.child import LineChild
@@ -27,8 +31,8 @@ GB, MIB = 1e9, 2**20
 NOTHING = Facts()
 
 
-def setting(recorder: Recorder, *ids: str, facts: Facts = NOTHING) -> Together:
-    return Together(TransferOptions(host_share=0.05), ids, facts, recorder, time.monotonic() + 0.5)
+def setting(recorder: Recorder, *ids: str, facts: Facts = NOTHING) -> Several:
+    return Several(TransferOptions(host_share=0.05), ids, facts, recorder, time.monotonic() + 0.5)
 
 
 # for real, with the CPU as both devices
@@ -37,11 +41,11 @@ def setting(recorder: Recorder, *ids: str, facts: Facts = NOTHING) -> Together:
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_children")
 def test_two_children_copy_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "SIZE", 2 * MIB)
+    monkeypatch.setattr(work, "TOGETHER_BYTES", 2 * MIB)
     recorder = Recorder()
     node = next(iter(numa.allowed()), None)
     facts = Facts(devices=(Device("cpu", id="cpu", numa_node=node),))
-    first, second = together.rows(setting(recorder, "cpu", "cpu", facts=facts))
+    first, second = work.together(setting(recorder, "cpu", "cpu", facts=facts))
     assert [event for event in recorder.events if isinstance(event, Skipped)] == []
     case = {"direction": "host_to_host", "host_memory": "pageable", "size_bytes": 2 * MIB, "devices": 2}
     assert first.case == second.case == case
@@ -64,68 +68,46 @@ def test_two_children_copy_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_child_that_is_not_bound_tells_where_it_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numa, "allowed", lambda *root: (0, 1))
     monkeypatch.setattr(numa, "node_of_pages", lambda address, length: None)
-    assert together._where(None, torch.empty(1)) == "any of nodes 0-1"
-    assert together._where(Bound(1), torch.empty(1)) == "node 1 (assumed from affinity)"
+    assert concurrent._where(None, torch.empty(1)) == "any of nodes 0-1"
+    assert concurrent._where(Bound(1), torch.empty(1)) == "node 1 (assumed from affinity)"
 
 
 def test_a_bound_child_has_its_nodes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numa, "free_bytes", lambda node: 1000)
     room = Room(host=700, device=None, cache=1, cache_known=True)
-    assert together._within(room, Bound(0), 0.5).host == 500
-    assert together._within(room, Bound(0), 0.9).host == 700
+    assert concurrent._within(room, Bound(0), 0.5).host == 500
+    assert concurrent._within(room, Bound(0), 0.9).host == 700
     # Memory that is not bound comes from anywhere.
-    assert together._within(room, Bound(0, memory=False), 0.5) is room
-    assert together._within(room, None, 0.5) is room
+    assert concurrent._within(room, Bound(0, memory=False), 0.5) is room
+    assert concurrent._within(room, None, 0.5) is room
 
 
 # which windows count
 
 
-class _Copies:
-    non_blocking, span_bytes = True, 4096
-
-    def finish(self) -> Any:
-        return Verified(1, 4, 0, None)
+def taken(*windows: tuple[float, float]) -> Run:
+    return Run("", 2, tuple(length for _, length in windows), tuple(began for began, _ in windows))
 
 
-class _Watch:
-    def during(self, run: Run) -> tuple[None, str]:
-        return None, "not watched"
-
-
-def worker(windows: list[tuple[float, float]]) -> together.Worker:
-    """A child after its copies, without a device."""
-    made: Any = together.Worker.__new__(together.Worker)
-    made.taken = Run("", 2, tuple(length for _, length in windows), tuple(began for began, _ in windows))
-    made.size, made.direction, made.memory = 100, "host_to_device", "pinned"
-    made.copies, made.watch, made.numa, made.details = _Copies(), _Watch(), "node 0", {}
-    made.room = Room(host=1, device=None, cache=1024, cache_known=True)
-
-    class Accel:
-        ref = DeviceRef("cuda:0")
-
-        def memory(self) -> MemoryFigures:
-            return MemoryFigures()
-
-    made.accel = Accel()
-    return made  # type: ignore[no-any-return]
-
-
-def test_windows_outside_the_common_time_are_counted_and_left_out() -> None:
-    windows = [(10.0, 1.0), (11.0, 1.0), (12.0, 2.0), (14.0, 1.0), (15.0, 1.0)]
-    one = worker(windows).measurement(10.5, 15.5, 2)
-    assert one.runs[0].started_monotonic_s == (11.0, 12.0, 14.0)
-    assert one.runs[0].samples_s == (1.0, 2.0, 1.0)
-    assert (one.method.details["windows_outside"], one.method.details["all_copied_s"]) == (2, 5.0)
-    assert one.rate is not None and one.rate.median == 200.0
-    assert one.method.numa == "node 0"
-    assert one.flags == ("few-samples",)
-    assert one.method.cache == "cold"
+def test_windows_outside_the_common_time_are_left_out() -> None:
+    windows = taken((10.0, 1.0), (11.0, 1.0), (12.0, 2.0), (14.0, 1.0), (15.0, 1.0))
+    assert concurrent.within(windows, 10.5, 15.5) == taken((11.0, 1.0), (12.0, 2.0), (14.0, 1.0))
+    assert concurrent.within(windows, 11.0, 12.0) == taken((11.0, 1.0))
 
 
 def test_no_window_in_the_common_time_is_no_figure() -> None:
     with pytest.raises(CannotLook, match="none of its copies overlapped with all others; 1 windows ran outside"):
-        worker([(10.0, 1.0)]).measurement(10.5, 15.5, 2)
+        concurrent.within(taken((10.0, 1.0)), 10.5, 15.5)
+
+
+def test_windows_follow_each_other_without_a_pause() -> None:
+    clock = itertools.count(10.0).__next__
+    device: Any = SimpleNamespace(host_now=clock, synchronize=clock)
+    calls: list[int] = []
+    run = concurrent.without_pause(device, lambda: calls.append(0), 3, 0.0, 16.0)
+    ends = [began + length for began, length in zip(run.started_monotonic_s, run.samples_s, strict=True)]
+    assert run.started_monotonic_s[1:] == tuple(ends[:-1]) and len(ends) == 3
+    assert (run.calls_per_sample, len(calls)) == (3, 9)
 
 
 # children that are lost
@@ -153,9 +135,9 @@ READY = 'print(\'{"ready": true, "directions": ["host_to_device"]}\', flush=True
 def test_a_child_that_is_lost_leaves_it_undecided(
     lines: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(together, "ANSWER_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(work, "ANSWER_TIMEOUT_S", 1.0)
     recorder = Recorder()
-    assert list(together.rows(setting(recorder, "cuda:0"), says(*lines))) == []
+    assert list(work.together(setting(recorder, "cuda:0"), says(*lines))) == []
     (finding,) = [event.finding for event in recorder.events if isinstance(event, Skipped)]
     assert (finding.id, finding.verdict, finding.message) == ("transfer.together", "inconclusive", reason)
     assert finding.title == "cuda:0 did not copy with the others"
@@ -164,7 +146,7 @@ def test_a_child_that_is_lost_leaves_it_undecided(
 def test_a_child_whose_device_failed_raises_that() -> None:
     line = 'print(\'{"error": "CUDA error: unspecified launch failure"}\', flush=True)'
     with pytest.raises(DeviceFailed) as raised:
-        list(together.rows(setting(Recorder(), "cuda:0"), says(line)))
+        list(work.together(setting(Recorder(), "cuda:0"), says(line)))
     assert raised.value.device == "cuda:0"
 
 
@@ -179,7 +161,7 @@ def test_a_child_that_cannot_be_started() -> None:
 
 def test_no_room_is_said() -> None:
     with pytest.raises(CannotLook, match="not enough memory for 2 buffers of 16 MiB"):
-        list(together.rows(replace(setting(Recorder(), "cuda:0", "cuda:1"), options=TransferOptions(host_share=1e-9))))
+        list(work.together(replace(setting(Recorder(), "cuda:0", "cuda:1"), options=TransferOptions(host_share=1e-9))))
 
 
 # what it says
@@ -212,10 +194,7 @@ ALONE = (row("cuda:0", 56.0, "transfer"), row("cuda:1", 55.0, "transfer"))
 
 def test_devices_that_keep_their_rate() -> None:
     found = judged(*ALONE, row("cuda:0", 54.0), row("cuda:1", 53.0))
-    assert (found.verdict, found.title) == ("info", "2 devices copy to the device at once")
-    assert (
-        found.message == "107 GB/s in total; cuda:0 54.0 GB/s of 56.0 GB/s alone, cuda:1 53.0 GB/s of 55.0 GB/s alone"
-    )
+    assert (found.verdict, found.evidence["sum_bytes_per_s"]) == ("info", 107 * GB)
     assert found.evidence["share"] == {"cuda:0": 54 / 56, "cuda:1": 53 / 55}
 
 
@@ -232,23 +211,14 @@ def test_devices_that_share_an_uplink() -> None:
         for last in ("0000:02:00.0", "0000:02:01.0")
     ]
     found = judged(*ALONE, row("cuda:0", 28.0, details=ways[0]), row("cuda:1", 33.0, details=ways[1]))
-    assert (found.verdict, found.title) == (
-        "warn",
-        "cuda:0 keeps 50 % of its rate when 2 devices copy to the device at once",
-    )
-    assert found.message.endswith("; cuda:0 and cuda:1 share the PCIe bridge 0000:00:01.0")
+    assert (found.verdict, found.evidence["share"]["cuda:0"]) == ("warn", 0.5)
     assert found.evidence["shared_bridges"] == [{"bridge": "0000:00:01.0", "devices": ["cuda:0", "cuda:1"]}]
     assert found.fix is not None
 
 
-def test_the_cause_is_guessed_where_the_way_is_not_known() -> None:
-    found = judged(*ALONE, row("cuda:0", 28.0), row("cuda:1", 33.0))
-    assert found.message.endswith("; they may share a PCIe switch, a root port or the host's memory")
-
-
 def test_without_rates_alone_there_is_nothing_to_compare_with() -> None:
     found = judged(row("cuda:0", 5.0), row("cuda:1", 6.0))
-    assert (found.verdict, found.message) == ("info", "11.0 GB/s in total; cuda:0 5.00 GB/s, cuda:1 6.00 GB/s")
+    assert (found.verdict, found.evidence["share"], found.evidence["sum_bytes_per_s"]) == ("info", {}, 11 * GB)
 
 
 def test_alone_means_the_same_direction_and_memory_and_the_link() -> None:
@@ -267,12 +237,12 @@ def test_alone_means_the_same_direction_and_memory_and_the_link() -> None:
 
 def test_what_arrived_changed_fails() -> None:
     found = judged(row("cuda:0", 50.0), row("cuda:1", 50.0, details={"wrong_bytes": 3}))
-    assert (found.verdict, found.message) == ("fail", "3 wrong bytes on cuda:1")
+    assert (found.verdict, found.evidence["wrong_bytes"]) == ("fail", {"cuda:1": 3})
     each = [{"details": {"wrong_bytes": 5 if number == 3 else 0}} for number in range(7)]
     found = judged(
         row("cuda:0", 50.0), row("cuda:1", 50.0, details={"wrong_bytes": 0, "verified_slices": 4, "each_run": each})
     )
-    assert (found.verdict, found.message) == ("fail", "5 wrong bytes on cuda:1")
+    assert (found.verdict, found.evidence["wrong_bytes"]) == ("fail", {"cuda:1": 5})
 
 
 def test_rows_without_all_devices_say_nothing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -10,11 +12,11 @@ import torch
 from fake_device import FakeDevice
 from judged import Document
 
-from gpucheck.bench import buffers, judging
+from gpucheck.bench import buffers
 from gpucheck.bench.buffers import Buffer, Buffers, Copies, Room, allocate
-from gpucheck.bench.transfer import Setting, TransferOptions, work
-from gpucheck.bench.transfer.copies_judge import as_read, link_under_load
-from gpucheck.bench.transfer.work import Case
+from gpucheck.bench.transfer import TransferOptions, judge, work
+from gpucheck.bench.transfer.judge import as_read, link_under_load
+from gpucheck.bench.transfer.work import Case, Setting
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
@@ -318,7 +320,7 @@ def test_the_whole_command_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def late(options: TransferOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[str]]:
     """The sizes that are measured on a CPU when the time is up from the beginning, and what is said of the rest."""
     monkeypatch.setattr(work, "SIZES", (KIB, 2 * KIB, 4 * KIB))
-    monkeypatch.setattr(judging, "LARGE_BYTES", KIB)
+    monkeypatch.setattr(judge, "LARGE_BYTES", KIB)
     monkeypatch.setattr(host, "last_level_cache_bytes", lambda: MIB)
     document = run(options, CPU, monkeypatch)
     notices = [event.text for event in document.events if isinstance(event, Notice)]
@@ -335,10 +337,24 @@ def test_a_size_that_was_asked_for_is_measured_however_late(monkeypatch: pytest.
     assert late(TransferOptions((4 * KIB,), time_budget_s=1e-9, only=("copies",)), monkeypatch) == ([4 * KIB], [])
 
 
-def test_a_size_that_was_begun_is_measured_to_its_end() -> None:
-    todo = work.cases(TransferOptions(memories=("pageable",)), Fake(), [MIB, GIB])  # type: ignore[arg-type]
-    up = Setting(TransferOptions(), CPU, SMALL, Watch(None), Recorder(), deadline=0.0)
-    assert [work._is_late(case, todo[:done], up) for done, case in enumerate(todo)] == [False, False, True, False]
+def test_a_size_that_was_begun_is_measured_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "SIZES", (KIB, 2 * KIB))
+    monkeypatch.setattr(buffers, "LINK_WARM_UP_S", 0.0)
+    # The time is up behind the third row, the first of the second size.
+    ticks = itertools.count()
+    monkeypatch.setattr(judge, "LARGE_BYTES", KIB)
+    real = work.measure
+
+    def measure(*given: Any) -> Any:
+        if next(ticks) == 2:
+            monkeypatch.setattr(time, "monotonic", lambda: 1e9)
+        return real(*given)
+
+    monkeypatch.setattr(work, "measure", measure)
+    options = TransferOptions(memories=("pageable",))
+    up = Setting(options, Fake(), SMALL, Watch(None), Recorder(), time.monotonic() + 60.0)  # type: ignore[arg-type]
+    monkeypatch.setattr(Setting, "row_s", lambda self, left, longest_s=0.01: 0.01)
+    assert [one.case["size_bytes"] for one in work.copies(up)] == [KIB, KIB, 2 * KIB, 2 * KIB]
 
 
 def test_what_was_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:

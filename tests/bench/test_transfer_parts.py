@@ -10,7 +10,9 @@ import pytest
 from fake_device import FakeDevice
 from judged import Document
 
-from gpucheck.bench.transfer import Part, Setting, Together, TransferOptions, judge, work
+from gpucheck.bench import transfer
+from gpucheck.bench.transfer import PARTS, TransferOptions, judge, work
+from gpucheck.bench.transfer.work import Part, Setting, Several
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory, numa
 from gpucheck.report.facts import Facts
@@ -58,7 +60,8 @@ def run(
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(ids))
     monkeypatch.setattr(choose, "open_named", lambda name, facts: CPU if name == "cpu" else FakeDevice(id=name))
     monkeypatch.setattr(work, "PARTS", tuple(alone))
-    monkeypatch.setattr(work, "TOGETHER", tuple(together))
+    monkeypatch.setattr(work, "OF_SEVERAL", tuple(together))
+    monkeypatch.setattr(transfer, "PARTS", {one.id: "" for one in (*alone, *together)})
     monkeypatch.setattr(judge, "OF_A_DEVICE", {one.id: counts(one.id) for one in alone})
     monkeypatch.setattr(judge, "OF_SEVERAL", {one.id: counts(one.id) for one in together})
     document = document or Document()
@@ -75,15 +78,13 @@ def told(document: Document) -> list[Any]:
 
 def test_there_is_a_judge_for_every_part() -> None:
     assert [one.id for one in work.PARTS] == list(judge.OF_A_DEVICE)
-    assert [one.id for one in work.TOGETHER] == list(judge.OF_SEVERAL)
-    weights = [*(one.weight for one in work.PARTS), *(one.weight for one in work.TOGETHER)]
-    assert all(weight > 0 for weight in weights)
+    assert [one.id for one in work.OF_SEVERAL] == list(judge.OF_SEVERAL)
+    assert [*(one.id for one in work.PARTS), *(one.id for one in work.OF_SEVERAL)] == list(PARTS)
 
 
 def test_parts_are_chosen_by_prefix() -> None:
     assert TransferOptions(only=("cop",)).select() == {"copies"}
-    every = {one.id for one in work.PARTS} | {one.id for one in work.TOGETHER}
-    assert TransferOptions().select() == every
+    assert TransferOptions().select() == set(PARTS)
     with pytest.raises(UsageError, match="--only 'x' matches no part; the parts are copies"):
         TransferOptions(only=("x",)).check()
     with pytest.raises(UsageError, match="--only and --skip leave no part"):
@@ -138,8 +139,8 @@ def test_the_first_part_without_room_ends_it(monkeypatch: pytest.MonkeyPatch) ->
 # several devices at once
 
 
-def several(part_id: str, seen: list[Together]) -> Part[Any, Any]:
-    def rows(together: Together) -> Iterator[Measurement]:
+def several(part_id: str, seen: list[Several]) -> Part[Any, Any]:
+    def rows(together: Several) -> Iterator[Measurement]:
         seen.append(together)
         yield row(part_id, together.ids[-1])
 
@@ -147,7 +148,7 @@ def several(part_id: str, seen: list[Together]) -> Part[Any, Any]:
 
 
 def test_several_devices_are_judged_once_after_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Together] = []
+    seen: list[Several] = []
     document = run(
         TransferOptions(device="all"), monkeypatch, [part("a")], [several("t", seen)], ids=("cuda:0", "cuda:1")
     )
@@ -158,7 +159,7 @@ def test_several_devices_are_judged_once_after_each_alone(monkeypatch: pytest.Mo
 
 
 def test_one_device_has_nothing_to_do_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Together] = []
+    seen: list[Several] = []
     assert told(run(TransferOptions(), monkeypatch, [part("a")], [several("t", seen)])) == ["a", ("a", "1 rows")]
     assert not seen
     with pytest.raises(CannotLook, match="t needs several devices"):
@@ -166,7 +167,7 @@ def test_one_device_has_nothing_to_do_together(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_several_devices_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(together: Together) -> Iterator[Measurement]:
+    def rows(together: Several) -> Iterator[Measurement]:
         yield row("t", "cuda:1")
         raise KeyboardInterrupt
 
@@ -186,7 +187,7 @@ def test_what_several_devices_measured_before_ctrl_c_is_judged(monkeypatch: pyte
 
 
 def test_a_part_of_several_devices_that_cannot_look_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(together: Together) -> Iterator[Measurement]:
+    def rows(together: Several) -> Iterator[Measurement]:
         yield from ()
         raise CannotLook("no child came up", "it hung", finding="transfer.child")
 

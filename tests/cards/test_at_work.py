@@ -425,6 +425,7 @@ def test_a_low_clock_on_a_busy_card_without_a_reason(changes: dict[str, Any], fo
 GPU_LOCK = f"sudo nvidia-smi -i {ADDRESS} --reset-gpu-clocks"
 MEMORY_LOCK = f"sudo nvidia-smi -i {ADDRESS} --reset-memory-clocks"
 LOOK = "nvidia-smi -q -d CLOCK,PERFORMANCE"
+BY_DEFAULT = {"default_application_sm_clock_hz": 1.59e9}
 
 
 @pytest.mark.parametrize(
@@ -435,13 +436,15 @@ LOOK = "nvidia-smi -q -d CLOCK,PERFORMANCE"
         ({"sm_clock_hz": 1.28e9, "default_application_sm_clock_hz": 1.59e9}, None, None),
         ({"sm_clock_hz": 585e6, "max_sm_clock_hz": 1.59e9, "default_application_sm_clock_hz": 585e6}, None, None),
         ({"sm_clock_hz": 1.2e9}, None, None),
-        ({"sm_clock_hz": 345e6}, "clock 345 of 1980 MHz", GPU_LOCK),
-        ({"sm_clock_hz": 345e6, "compute_capability": "7.0"}, "clock 345 of 1980 MHz", GPU_LOCK),
-        ({"sm_clock_hz": 345e6, "compute_capability": "6.1"}, "clock 345 of 1980 MHz", LOOK),
+        ({"sm_clock_hz": 345e6, **BY_DEFAULT, "compute_capability": "7.0"}, "clock 345 of 1980 MHz", GPU_LOCK),
         ({"memory_clock_hz": 405e6, "max_memory_clock_hz": 1593e6}, "memory clock 405 of 1593 MHz", MEMORY_LOCK),
         ({"memory_clock_hz": 405e6, "compute_capability": "7.5"}, "memory clock 405 of 2600 MHz", LOOK),
         ({"memory_clock_hz": 405e6, "compute_capability": "12.1"}, "memory clock 405 of 2600 MHz", MEMORY_LOCK),
-        ({"memory_clock_hz": 405e6, "sm_clock_hz": 345e6}, "clock 345 of 1980 MHz", f"{GPU_LOCK}; {MEMORY_LOCK}"),
+        (
+            {"memory_clock_hz": 405e6, "sm_clock_hz": 345e6, **BY_DEFAULT},
+            "clock 345 of 1980 MHz",
+            f"{GPU_LOCK}; {MEMORY_LOCK}",
+        ),
         # Any other reason explains it.
         ({"sm_clock_hz": 345e6, "clock_reasons": ClockReasons(4, ("sw_power_cap",))}, None, None),
         # Held by application clocks: that is another setting.
@@ -457,6 +460,12 @@ def test_a_clock_that_may_be_locked(changes: dict[str, Any], found: str | None, 
     low = [one for one in judge(facts) if one.id == "devices.low_clock"]
     assert [(one.verdict, one.title, one.fix) for one in low] == ([("warn", found, fix)] if found else [])
     assert all(("may be locked" in one.message) == (fix != LOOK) for one in low)
+
+
+def test_a_boost_is_no_reference() -> None:
+    alone = replace(node(), devices=(card(0, nvlinks=None, fabric=None, sm_clock_hz=345e6), CPU))
+    (low,) = [one for one in judge(alone) if one.id == "devices.low_clock"]
+    assert (low.verdict, low.fix, "locked" in low.message) == ("info", None, False)
 
 
 @pytest.mark.parametrize(
@@ -1022,66 +1031,41 @@ NO_RPM = {"fan_percent": 0.0}
 
 
 @pytest.mark.parametrize(
-    ("id", "changes", "verdict", "title", "fix"),
+    ("id", "changes", "verdict"),
     [
-        # The fan: the reading is the intended speed.
-        ("devices.fan", {**NO_RPM, "temperature_celsius": 83.0}, "fail", "fan at 0 %, 83 °C", FIX["heat"]),
-        ("devices.fan", {**NO_RPM, "temperature_celsius": 80.0}, "fail", "fan at 0 %, 80 °C", FIX["heat"]),
+        # The reading of a fan is the intended speed.
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 80.0}, "fail"),
         (
             "devices.fan",
             {**NO_RPM, "temperature_celsius": 60.0, "clock_reasons": ClockReasons(0, ("sw_thermal_slowdown",))},
             "fail",
-            "fan at 0 %, 60 °C",
-            FIX["heat"],
         ),
-        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0}, None, "", ""),
-        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0, "changes": Changes(5.0)}, "info", "fan at 0 %", ""),
-        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0, "changes": Changes(2.0)}, None, "", ""),
-        ("devices.fan", {**NO_RPM, "temperature_celsius": 58.0, "changes": Changes(60.0)}, None, "", ""),
-        ("devices.fan", {"fan_percent": None, "temperature_celsius": 83.0}, None, "", ""),
-        ("devices.fan", {"fan_percent": 30.0, "temperature_celsius": 83.0}, None, "", ""),
-        # Exclusive mode.
-        (
-            "devices.compute_mode",
-            {**EXCLUSIVE, "processes": (HELD_BY,)},
-            "warn",
-            "in exclusive use",
-            "wait for PID 4711 to end",
-        ),
-        ("devices.compute_mode", {**EXCLUSIVE, "processes": ()}, None, "", ""),
-        ("devices.compute_mode", {**EXCLUSIVE, "processes": None}, None, "", ""),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0}, None),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0, "changes": Changes(5.0)}, "info"),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0, "changes": Changes(2.0)}, None),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 58.0, "changes": Changes(60.0)}, None),
+        ("devices.fan", {"fan_percent": 30.0, "temperature_celsius": 83.0}, None),
+        ("devices.compute_mode", {**EXCLUSIVE, "processes": ()}, None),
+        ("devices.compute_mode", {**EXCLUSIVE, "processes": None}, None),
         (
             "devices.compute_mode",
             {**EXCLUSIVE, "processes": (HELD_BY, Process(12, "compute", "nvidia-cuda-mps-server"))},
             None,
-            "",
-            "",
         ),
-        ("devices.compute_mode", {"processes": (HELD_BY,)}, None, "", ""),
-        # MIG.
-        ("devices.mig_pending", {"mig": Mig(False, True)}, "warn", "MIG will be on", "end its programs and stop"),
-        ("devices.mig_pending", {"mig": Mig(True, False, ("MIG-1",))}, "warn", "MIG will be off", "end its programs"),
-        ("devices.mig_pending", {"mig": Mig(False, False)}, None, "", ""),
-        # Work without a process.
-        ("devices.busy_alone", BUSY_ALONE, "warn", "100 % busy without a process", "sudo fuser"),
-        ("devices.busy_alone", {**BUSY_ALONE, "processes": (HELD_BY,)}, None, "", ""),
-        ("devices.busy_alone", {**BUSY_ALONE, "processes": None}, None, "", ""),
-        ("devices.busy_alone", {**BUSY_ALONE, "changes": None}, None, "", ""),
-        ("devices.busy_alone", {**BUSY_ALONE, "changes": Changes(2.1, utilization_before_percent=40.0)}, None, "", ""),
-        ("devices.busy_alone", {**BUSY_ALONE, "changes": Changes(1.0, utilization_before_percent=100.0)}, None, "", ""),
-        # Corrected errors.
-        ("devices.ecc", {"ecc": Ecc(True, 200_000, 0, 0, 0)}, "info", "200000 corrected memory errors", ""),
-        ("devices.ecc", {"ecc": Ecc(True, 200_000, 1, 0, 0)}, "fail", "1 uncorrected memory error", ""),
+        ("devices.compute_mode", {"processes": (HELD_BY,)}, None),
+        ("devices.mig_pending", {"mig": Mig(True, False, ("MIG-1",))}, "warn"),
+        ("devices.mig_pending", {"mig": Mig(False, False)}, None),
+        ("devices.busy_alone", {**BUSY_ALONE, "processes": (HELD_BY,)}, None),
+        ("devices.busy_alone", {**BUSY_ALONE, "processes": None}, None),
+        ("devices.busy_alone", {**BUSY_ALONE, "changes": Changes(2.1, utilization_before_percent=40.0)}, None),
+        ("devices.busy_alone", {**BUSY_ALONE, "changes": Changes(1.0, utilization_before_percent=100.0)}, None),
+        ("devices.ecc", {"ecc": Ecc(True, 200_000, 0, 0, 0)}, "info"),
+        ("devices.ecc", {"ecc": Ecc(True, 200_000, 1, 0, 0)}, "fail"),
     ],
 )
-def test_what_is_judged_where_it_is_read(
-    id: str, changes: dict[str, Any], verdict: str | None, title: str, fix: str
-) -> None:
+def test_what_is_judged_where_it_is_read(id: str, changes: dict[str, Any], verdict: str | None) -> None:
     found = [one for one in judge(node(card(3, **changes))) if one.id == id and "cuda:3" in one.message]
-    found = [one for one in found if one.verdict != "pass"]
-    assert [one.verdict for one in found] == ([verdict] if verdict else [])
-    for one in found:
-        assert one.title.startswith(title) and (one.fix or "").startswith(fix)
+    assert [one.verdict for one in found if one.verdict != "pass"] == ([verdict] if verdict else [])
 
 
 def test_a_fan_beside_one_that_turns_on_a_card_that_is_no_warmer() -> None:
@@ -1091,11 +1075,6 @@ def test_a_fan_beside_one_that_turns_on_a_card_that_is_no_warmer() -> None:
         return [one.verdict for one in judge(facts) if one.id == "devices.fan"]
 
     assert fans(70.0) == ["info"] and fans(79.0) == []
-
-
-def test_work_without_a_process_is_not_judged_in_a_container() -> None:
-    facts = replace(node(card(3, **BUSY_ALONE)), host=Host(system="Linux", container="docker"))
-    assert [one for one in judge(facts) if one.id == "devices.busy_alone"] == []
 
 
 GIB = 2**30
@@ -1111,13 +1090,7 @@ ALIKE: dict[str, Any] = {
     ("odd", "verdict", "title", "fix"),
     [
         ({"memory_total_bytes": 70 * GIB}, "warn", "memory 70 GiB, 80 GiB on most", "drain the node"),
-        ({"bar1_total_bytes": GIB // 4}, "warn", "BAR1 256 MiB, 128 GiB on most", "switch on Above 4G"),
-        (
-            {"persistence_mode": False},
-            "warn",
-            "persistence mode off, on on most",
-            "sudo nvidia-smi -i 0000:41:00.0 -pm 1",
-        ),
+        ({"persistence_mode": False}, "warn", "persistence mode off, on on most", "sudo nvidia-smi"),
         ({"vbios_version": "96.00.99"}, "info", "VBIOS 96.00.99", ""),
         ({"memory_total_bytes": 80 * GIB - 2**20}, None, "", ""),
         ({"memory_total_bytes": 90 * GIB}, None, "", ""),
@@ -1139,25 +1112,13 @@ def test_one_of_several_alike(odd: dict[str, Any], verdict: str | None, title: s
     assert [one for one in judge(two) if one.id == "devices.odd_one"] == []
 
 
-@pytest.mark.parametrize(
-    ("state", "words", "fix"),
-    [
-        ("not started", "NVML: not started on 8 of 8 GPUs", "sudo systemctl restart nvidia-fabricmanager"),
-        ("in progress", "NVML: in progress on 8 of 8 GPUs", "wait a minute"),
-    ],
-)
-def test_the_fabrics_state_is_evidence_for_802(state: str, words: str, fix: str) -> None:
+def test_the_fabrics_state_is_evidence_for_802() -> None:
     driver = Driver(nvml_code=0, cuinit_code=802, cuinit_error="CUDA_ERROR_SYSTEM_NOT_READY")
-    cards = [card(n, fabric=Fabric(state), id=None, cuda_index=None) for n in range(8)]
-    (found,) = [
-        one for one in judge(replace(node(), driver=driver, devices=(*cards, CPU))) if one.id == "devices.libcuda"
-    ]
-    assert words in found.message and (found.fix or "").startswith(fix)
-    ready = [card(n, id=None, cuda_index=None) for n in range(8)]
-    (found,) = [
-        one for one in judge(replace(node(), driver=driver, devices=(*ready, CPU))) if one.id == "devices.libcuda"
-    ]
-    assert "NVML:" not in found.message
+    for state, words in (("not started", "NVML: not started on 8 of 8 GPUs"), ("completed", "")):
+        cards = [card(n, fabric=Fabric(state), id=None, cuda_index=None) for n in range(8)]
+        found = judge(replace(node(), driver=driver, devices=(*cards, CPU)))
+        (one,) = [one for one in found if one.id == "devices.libcuda"]
+        assert words in one.message and ("NVML:" in one.message) == bool(words)
 
 
 @pytest.mark.parametrize(

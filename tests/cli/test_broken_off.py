@@ -1,10 +1,10 @@
-"""What breaks a command off: the rows that were measured are kept and judged, and every document is whole."""
+"""What breaks one of several devices or benchmarks off costs the others nothing; `tests/faults` breaks off each command
+alone."""
 
 from __future__ import annotations
 
 import csv
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,8 +16,6 @@ import torch
 
 import document_schema as schema
 from gpucheck import errors
-from gpucheck.bench.bandwidth.work import Repeated
-from gpucheck.bench.buffers import Copies
 from gpucheck.bench.matmul import product
 from gpucheck.cli.app import main
 from gpucheck.machine import faults
@@ -33,57 +31,14 @@ from matrix import TICK_S
 pytestmark = pytest.mark.slow
 
 COMMANDS = {
-    "bench transfer": ["--only", "copies", "--size", "64KiB", "--size", "128KiB", "--time-budget", "2s"],
     "bench bandwidth": ["--size", "64KiB", "--time-budget", "2s"],
     "bench matmul": ["--dtype", "float32", "--size", "32", "--size", "64", "--time-budget", "2s"],
-    "bench overlap": ["--size", "1MiB", "--time-budget", "2s"],
-    "bench crossover": ["--time-budget", "2s"],
-    "memory": [],
-    "smoke": ["--only", "tensors.round_trip", "--only", "tensors.layouts", "--only", "modules.to"],
 }
-BENCHMARKS = [command for command in COMMANDS if command.startswith("bench ")]
 AcceleratorError: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
 
 
 def ecc() -> RuntimeError:
     return AcceleratorError(ECC)
-
-
-# What is raised, what the small kernel in a fresh process says then, and what the command ends with.
-ERRORS: dict[str, tuple[BaseException, str | None, int, str]] = {
-    "ecc": (ecc(), None, errors.FAILED, "device.error"),
-    "illegal access": (
-        RuntimeError("CUDA error: an illegal memory access was encountered"),
-        None,
-        errors.FAILED,
-        "device.error",
-    ),
-    "unknown to the table": (AcceleratorError("some new words"), None, errors.FAILED, "device.error"),
-    "hip": (RuntimeError("HIP error: unspecified launch failure"), None, errors.FAILED, "device.error"),
-    "xpu": (RuntimeError("UR_RESULT_ERROR_DEVICE_LOST"), None, errors.FAILED, "device.error"),
-    "cudnn, broken": (
-        RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"),
-        "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
-        errors.FAILED,
-        "device.error",
-    ),
-    "cublas, sound": (
-        RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(…)`"),
-        faults.WORKS,
-        errors.FAILED,
-        "{name}.error",
-    ),
-    "argument, sound": (
-        AcceleratorError("CUDA error: invalid configuration argument"),
-        faults.WORKS,
-        errors.BUG,
-        "{name}.error",
-    ),
-    "no words, broken": (RuntimeError(""), "CUDA error: unknown error", errors.FAILED, "device.error"),
-    "index": (IndexError("index 7 is out of range"), None, errors.BUG, "{name}.error"),
-    "zero": (ZeroDivisionError("division by zero"), None, errors.BUG, "{name}.error"),
-    "host memory": (MemoryError(), None, errors.UNDECIDED, "{name}.memory"),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -135,167 +90,7 @@ def ids(document: dict[str, Any], *verdicts: str) -> list[str]:
     return [one["id"] for one in document["findings"] if not verdicts or one["verdict"] in verdicts]
 
 
-def expected_id(command: str, wanted: str) -> str:
-    """The id of a finding; where no benchmark was at work it is the device's memory, or our own error."""
-    name = command.partition(" ")[2]
-    fallback = {"{name}.error": "gpucheck.error", "{name}.memory": "device.memory"}
-    return wanted.format(name=name) if name else fallback.get(wanted, wanted)
-
-
-# In the loop: of the benchmarks the row after the first ones, of memory its last step.
-AMID = {"bench overlap": 3, "bench crossover": 2, "memory": 3}
-
-
-# What these two do about memory that runs out is theirs: a smaller size, and the row's own words (exit 3).
-OWN_MEMORY = ("bench crossover", "bench matmul")
-# Slow ones are broken off by one error of each kind.
-CASES = [
-    (command, which)
-    for command in COMMANDS
-    for which in ERRORS
-    if command != "smoke"
-    and not (command in OWN_MEMORY and which == "host memory")
-    and (command not in AMID or which in ("ecc", "cudnn, broken", "zero"))
-]
-
-
-@pytest.mark.parametrize(("command", "which"), CASES)
-def test_in_the_loop(
-    command: str,
-    which: str,
-    made: list[Measurement],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    error, fresh, code, finding = ERRORS[which]
-    monkeypatch.setattr(faults, "fresh_process", lambda device: fresh)
-    planned(monkeypatch, Plan("memory", AMID.get(command, 1), error))
-    found, document = run(capsys, tmp_path, command)
-    assert found == code
-    assert ids(document).count(expected_id(command, finding)) == 1
-    assert document["summary"]["complete"] is False
-    assert len(document["faults"]) == 1
-    if command != "memory":
-        # Rows of one case are compared with each other: they are told together.
-        together = 3 if command in AMID else 1
-        assert len(document["measurements"]) == len(made) // together * together > 0
-        # They were judged: something is said of them beside what broke it off.
-        assert len(document["findings"]) > 1
-    else:
-        assert "memory.device" in ids(document)
-    told = [one for one in document["findings"] if one["verdict"] == "fail"]
-    assert len(told) == (0 if code == errors.UNDECIDED else 1)
-
-
-PLACES = ("open", "enter", "memory_info", "reset_peak", "synchronize", "empty_cache")
-
-
-@pytest.mark.parametrize(
-    ("command", "place"),
-    [
-        (command, place)
-        for command in COMMANDS
-        for place in PLACES
-        # The checks do not ask for memory, and the slow one is broken off early.
-        if place in ("open", "enter", "synchronize") or command not in ("smoke", "bench overlap")
-    ],
-)
-def test_wherever_the_device_fails_it_is_the_device(
-    command: str, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = Plan(place, 0, ecc(), poisons=True)
-    planned(monkeypatch, plan)
-    code, document = run(capsys, tmp_path, command)
-    assert code == errors.FAILED
-    told = ids(document, "fail")
-    # A device that smoke cannot open is the check that failed.
-    assert told.count("device.error") == (0 if (command, place) == ("smoke", "open") else 1)
-    if command != "smoke":
-        assert told == ["device.error"]
-        (one,) = [one for one in document["findings"] if one["id"] == "device.error"]
-        assert one["title"].startswith(f"cuda:0 failed in {command}: its memory had an uncorrectable error")
-        assert (one["evidence"]["cause"], one["evidence"]["where"]) == ("cuda.ecc", command)
-        assert one["fix"]
-        assert document["summary"] == {"verdict": "fail", "exit": 1, "complete": False}
-
-
-@pytest.mark.parametrize(
-    ("command", "owner", "name"),
-    [
-        ("bench transfer", Copies, "finish"),
-        ("bench overlap", Copies, "finish"),
-        ("bench bandwidth", Repeated, "finish"),
-        ("bench matmul", product.Repeats, "finish"),
-    ],
-)
-def test_while_results_are_verified(
-    command: str,
-    owner: type,
-    name: str,
-    made: list[Measurement],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    real, calls = getattr(owner, name), []
-
-    def finish(self: object) -> Any:
-        calls.append(self)
-        if len(calls) > 1:
-            raise ecc()
-        return real(self)
-
-    monkeypatch.setattr(owner, name, finish)
-    planned(monkeypatch, Plan())
-    code, document = run(capsys, tmp_path, command)
-    assert (code, ids(document, "fail")) == (errors.FAILED, ["device.error"])
-    assert len(document["measurements"]) == len(made) >= 1
-
-
-def test_a_check_that_kills_the_device_costs_the_checks_after_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned(monkeypatch, Plan("synchronize", 1, ecc(), poisons=True))
-    code, document = run(capsys, tmp_path, "smoke")
-    assert code == errors.FAILED
-    verdicts = [(one["id"], one["verdict"]) for one in document["findings"]]
-    assert [verdict for _, verdict in verdicts].count("skip") >= 1
-    assert verdicts[-1] == ("device.error", "fail")
-    assert document["summary"]["complete"] is False
-
-
-# Thresholds
-
-
-@pytest.mark.parametrize("which", ["ecc", "index"])
-@pytest.mark.parametrize(
-    ("command", "gate", "option"),
-    [
-        ("bench bandwidth", "bandwidth.min_gbps", "--min-gbps"),
-        ("bench matmul", "matmul.min_tflops", "--min-tflops"),
-        ("bench transfer", "transfer.min_gbps", "--min-gbps"),
-    ],
-)
-@pytest.mark.parametrize("place", ["open", "memory"])
-def test_a_threshold_is_not_met_by_rows_from_before(
-    place: str,
-    command: str,
-    gate: str,
-    option: str,
-    which: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    error, _, code, _ = ERRORS[which]
-    planned(monkeypatch, Plan(place, 0 if place == "open" else 1, error))
-    found, document = run(capsys, tmp_path, command, option, "1e-9")
-    assert found == code
-    assert [one["verdict"] for one in document["findings"] if one["id"] == gate] == ["inconclusive"]
-
-
-# A device that does not answer, and a kill: in separate processes
+# A device that does not answer, in a separate process
 
 # Waits in C for what never comes, as a synchronise on a hung GPU does; limits of seconds in place of minutes.
 HANGING = """
@@ -326,7 +121,7 @@ sys.exit(main({arguments!r}))
 
 def hanging(tmp_path: Path, command: str, *more: str, **how: Any) -> tuple[int, dict[str, Any]]:
     """Run a command whose device hangs in a separate process; its exit status and document, which is in the file."""
-    short = ["--time-budget", "0.2s"] if command in BENCHMARKS else []  # by the clock on the wall
+    short = ["--time-budget", "0.2s"] if command in COMMANDS else []  # by the clock on the wall
     arguments = [*command.split(), *COMMANDS.get(command, []), *short, *more, "--device", "cuda:0", "--json"]
     arguments += ["--output", str(tmp_path / "x.json")]
     given = {"silent_s": 1.0, "stays": True, "where": "device", "sleep_s": 0, "call": "synchronize", "after": 0, **how}
@@ -337,31 +132,6 @@ def hanging(tmp_path: Path, command: str, *more: str, **how: Any) -> tuple[int, 
     assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == document
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
     return ended.returncode, document
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the wait is glibc's")
-@pytest.mark.parametrize(
-    ("command", "call", "after"),
-    [
-        ("bench bandwidth", "memory", 1),
-        ("bench transfer", "synchronize", 40),
-        ("smoke", "synchronize", 1),
-        ("memory", "synchronize", 2),
-    ],
-)
-def test_a_call_that_never_returns_ends_the_process(command: str, call: str, after: int, tmp_path: Path) -> None:
-    more = ("--min-gbps", "1e-9") if command == "bench bandwidth" else ()
-    code, document = hanging(tmp_path, command, *more, call=call, after=after)
-    assert code == errors.FAILED
-    (one,) = [one for one in document["findings"] if one["verdict"] == "fail"]
-    assert one["id"] == "device.error"
-    assert re.fullmatch(rf"cuda:0: no answer for \d+ s in {command}", one["title"])
-    assert document["summary"] == {"verdict": "fail", "exit": 1, "complete": False}
-    assert len(document["findings"]) > 1 or command == "bench transfer"
-    if more:
-        assert len(document["measurements"]) == 1
-        gates = [one["verdict"] for one in document["findings"] if one["id"] == "bandwidth.min_gbps"]
-        assert gates == ["inconclusive"]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the wait is glibc's")
@@ -383,49 +153,6 @@ def test_a_long_step_beside_a_device_that_answers_is_no_hang(tmp_path: Path) -> 
     code, document = hanging(tmp_path, "bench matmul", **how)
     assert (code, ids(document, "fail")) == (errors.OK, [])
     assert len(document["measurements"]) == 2
-
-
-KILLED = """
-import os, signal, sys
-sys.path.insert(0, {fakes!r})
-import failing_card, pytest
-from gpucheck.bench.bandwidth import work as command
-from gpucheck.cli.app import main
-
-second = command.command
-begun = []
-
-def run_second(*arguments):
-    begun.append("bandwidth")
-    second(*arguments)
-
-def seen(name):
-    if begun and name == "memory":
-        os.kill(os.getpid(), signal.SIGKILL)
-
-command.command = run_second
-failing_card.plant(pytest.MonkeyPatch(), failing_card.Plan(seen=seen))
-sys.exit(main({arguments!r}))
-"""
-
-
-def test_a_kill_costs_the_benchmark_that_it_met(tmp_path: Path) -> None:
-    arguments = ["bench", "all", "--only", "transfer", "--only", "bandwidth", "--only", "matmul", "--device", "cuda:0"]
-    target = tmp_path / "x.json"
-    target.write_text("what was there before", encoding="utf-8")
-    script = KILLED.format(
-        fakes=str(Path(__file__).parents[1] / "fakes"),
-        arguments=[*arguments, "--time-budget", "1s", "--output", str(target), "--quiet"],
-    )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == -9, ended.stderr
-    document = json.loads(target.read_text(encoding="utf-8"))
-    schema.validator().validate(document)
-    assert document["summary"]["complete"] is False
-    assert document["summary"]["exit"] != errors.OK
-    # Whatever it came to: where there is time for the lines that people write, `x.cuda()` fails on a planned card.
-    assert all_of(document)["transfer"][0] != "skip", document["findings"]
-    assert {one["name"] for one in document["measurements"]} >= {"transfer"}
 
 
 # Several devices, several benchmarks

@@ -413,6 +413,11 @@ CASES: list[tuple[str, Evidence, str]] = [
         "SXid 22003, NVSwitch 0000:c3:00.0: Link 04 Minion Halt, fatal to the whole fabric",
     ),
     (
+        "log.nvlink",
+        with_stack(log=("NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!",)),
+        "Getting peer0's postRxDetLinkMask failed!",
+    ),
+    (
         "log.unreadable",
         with_stack(log=None, log_error="Operation not permitted"),
         "the kernel log cannot be read: Operation not permitted",

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
+from gpucheck.doctor.condition import Condition
 from gpucheck.explain import match as matching
 from gpucheck.explain.command import OF_CONDITIONS, TEXTS
 from gpucheck.explain.match import Normal, Pattern, find
-from gpucheck.explain.text import Text
 
 
 def ids(pasted: str) -> list[str]:
     return [match.text.id for match in find(pasted, TEXTS, OF_CONDITIONS)]
 
 
-def text(name: str, *patterns: str, **more: Any) -> Text:
-    return Text(name, name, patterns, "It happened.", "do it", **more)
+def text(name: str, *patterns: str, **more: Any) -> Condition:
+    return Condition(name, name, "It happened.", "do it", patterns, **more)
 
 
 FRAME = """Traceback (most recent call last):

@@ -75,8 +75,8 @@ def test_an_id_that_is_declared_is_that_of_a_finding(room: str, ids: tuple[Id, .
 
 
 def test_every_id_in_a_role_is_a_verification_or_an_advice() -> None:
-    assert {"transfer.corrupt", "matmul.result", "bandwidth.result"} <= set(bench.in_role("verifies"))
-    assert bench.in_role("advises")[:2] == ("transfer.pinned_speedup", "transfer.idioms")
+    assert {"transfer.corrupt", "matmul.result", "bandwidth.result"} <= set(bench.OF_ROLE["verifies"])
+    assert bench.OF_ROLE["advises"][:2] == ("transfer.pinned_speedup", "transfer.idioms")
 
 
 def test_every_threshold_has_its_page() -> None:

@@ -140,6 +140,16 @@ def several(*answers: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 SMALL = found(104, *TRIALS[:2], device=L4, budget_bytes=22 * GIB, recommended={**RECOMMENDED, "batch_size": 96})
+SPLIT_UP = {
+    "shares": [
+        {"device": "cuda:0", "batch_size": 448, "seconds": 1.9},
+        {"device": "cuda:1", "batch_size": 96, "seconds": 1.9},
+    ],
+    "batch_size": 544,
+    "samples_per_s": 286.3,
+    "equal_samples_per_s": 101.2,
+}
+SEQ: dict[str, Any] = {"axis": {"name": "seq", "batch_size": 8}, "limiting_factor": "max-batch-size"}
 TAKES_NONE = {**NOTHING, "device": L4, "budget_bytes": 22 * GIB}
 ESTIMATE = {
     "max_batch_size": 765,
@@ -162,6 +172,9 @@ ESTIMATE = {
     "fake_device": "cpu",
     "seconds": 2.14,
 }
+
+ON_HOST = {**dict.fromkeys(("margin_bytes", "context_bytes", "workspace_bytes", "gradient_bytes"), 0), "device": "cpu"}
+ON_HOST |= {"optimizer_bytes": 0, "mode": "infer", "recipe": {}}
 
 
 def estimated(verdict: Verdict, *findings: Finding, **more: Any) -> Report:
@@ -210,6 +223,18 @@ BATCH_SIZE = {
         Finding("batch_size.all_devices", "pass", "a batch of 104 fits every device", "least on cuda:1"),
         results=from_json(Results, several(HEALTHY, SMALL)),
     ),
+    "search_devices_unlike": report(
+        "find-batch-size",
+        "pass",
+        Finding("batch_size.all_devices", "pass", "a batch of 104 fits every device", "least on cuda:1"),
+        results=from_json(Results, several(HEALTHY, {**SMALL, "limiting_factor": "time"}, split=SPLIT_UP)),
+    ),
+    "search_devices_open": report(
+        "find-batch-size", "inconclusive", results=from_json(Results, several(HEALTHY, {**OPEN, "device": L4}))
+    ),
+    "search_devices_along_an_axis": report(
+        "find-batch-size", "pass", results=from_json(Results, several(*({**one, **SEQ} for one in (HEALTHY, SMALL))))
+    ),
     "search_one_device_bad": report(
         "find-batch-size",
         "fail",
@@ -230,6 +255,8 @@ BATCH_SIZE = {
         error=None,
         error_reason="estimates for CUDA were never compared with a search",
     ),
+    "estimate_on_a_cpu": estimated("info", **ON_HOST),
+    "estimate_along_an_axis": estimated("info", recipe={"axis": "seq", "batch_size": 4}),
     "estimate_nothing": estimated(
         "fail",
         Finding("batch_size.estimate", "fail", "estimate: not even a batch of 1 fits 80 GiB", "tensors take 92 GiB"),
@@ -342,17 +369,51 @@ XID = condition(
 LOST = condition(
     "devices.answers", None, "a GPU does not answer its driver", "cuda:1: GPU is lost", "power-cycle the node"
 )
+CPU_BUILD = condition(
+    "torch.cpu_build",
+    "torch",
+    "this torch is a CPU-only build and cannot use the GPU",
+    "torch 2.13.0+cpu contains no CUDA",
+    "python -m pip install --force-reinstall torch",
+)
+ABSENT = [{"rung": name, "state": "absent", "shown_by": "the driver is in Windows"} for name in ("kernel", "nodes")]
+
+
+def doubted(certainty: str) -> Finding:
+    """A condition that is not proven."""
+    evidence = {"certainty": certainty, "settle": "the log tells"}
+    return condition("x.y", "run", "a title", "a message", "a fix", evidence=evidence)
+
+
+def telemetry(clock_hz: float | None, **more: Any) -> dict[str, Any]:
+    unread = {"max_sm_clock_hz": None, "temperature_celsius": None, "pcie": {"generation": None, "width": None}}
+    return {**unread, "sm_clock_hz": {"median": clock_hz} if clock_hz else None, **more}
+
+
+UNDER_LOAD: dict[str, Any] = {
+    "outcome": "ran",
+    "reason": None,
+    "left_out": {},
+    "load_s": 1.0,
+    "cards": [
+        {"device": f"cuda:{place}", "telemetry": seen, "reason": None, "held_by": {}}
+        for place, seen in enumerate(
+            (
+                telemetry(
+                    1.755e9, max_sm_clock_hz=1.98e9, temperature_celsius=41.0, pcie={"generation": 5, "width": 16}
+                ),
+                None,
+                telemetry(None),
+                telemetry(345e6),
+            )
+        )
+    ],
+}
 DOCTOR = {
     "doctor_healthy": diagnosed("pass", WORKS),
     "doctor_cpu_build": diagnosed(
         "fail",
-        condition(
-            "torch.cpu_build",
-            "torch",
-            "this torch is a CPU-only build and cannot use the GPU",
-            "torch 2.13.0+cpu contains no CUDA",
-            "python -m pip install --force-reinstall torch",
-        ),
+        CPU_BUILD,
         first="torch.cpu_build",
     ),
     "doctor_mask": diagnosed(
@@ -393,6 +454,7 @@ DOCTOR = {
     "doctor_no_gpu": diagnosed("info", NO_GPU, doctor={"rungs": NO_GPU_RUNGS}, facts=ON_CPU),
     "doctor_unknown": diagnosed(
         "inconclusive",
+        XID,
         Finding(
             "doctor.unknown",
             "inconclusive",
@@ -401,6 +463,18 @@ DOCTOR = {
             fix="gpucheck smoke --device cuda",
         ),
     ),
+    "doctor_follows": diagnosed(
+        "fail",
+        CPU_BUILD,
+        Finding("run.x", "info", "a kernel fails", "x", {"certainty": "proof", "because_of": "torch.cpu_build"}),
+        Finding("log.unreadable", "skip", "not known", "cannot be read", {"certainty": "proof"}),
+        XID,
+        LOST,
+        first="torch.cpu_build",
+        doctor={"rungs": [*ABSENT, *standing("torch")], "load": UNDER_LOAD},
+    ),
+    "doctor_nearly_certain": diagnosed("fail", doubted("strong"), first="x.y"),
+    "doctor_likely": diagnosed("fail", doubted("hint"), first="x.y"),
     "doctor_cut": report("doctor", "skip", complete=False, facts=Facts()),
 }
 
@@ -504,6 +578,10 @@ COMPARE = {
         CHANGES,
         Finding("compare.machine", "warn", "the machines differ", "cuda:0 is NVIDIA H200 → NVIDIA L4"),
     ),
+    "compare_devices": compared(
+        "warn", (row("slower", 1.1, flags=("noisy",)), row("slower", 1.1, new_device="cuda:1"), FEW), CHANGES
+    ),
+    "compare_once": compared("inconclusive", (row("cannot tell", 1.1, old_runs=1, new_runs=1),), CHANGES),
     "compare_nothing": compared(
         "inconclusive",
         (),

@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gpucheck import errors
+from gpucheck import config, errors
 from gpucheck.bench import judge
 from gpucheck.config import Limit, Settings
 from gpucheck.render import terminal, text
+from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
@@ -308,3 +309,213 @@ def shown(report: Report, width: int | None = 80, *, verbose: bool = False) -> l
     with columns(width):
         terminal.show(terminal.console(stream), text.blocks(report, verbose=verbose))
     return re.sub("^─+$", "─", stream.getvalue(), flags=re.MULTILINE).splitlines()
+
+
+# -- scenes ------------------------------------------------------------------------------------------------------------
+
+TWO = machine(card(H200), card(SECOND))
+USED = machine(card(H200, memory_used_bytes=60 * GIB, memory_reserved_bytes=600 * 2**20))
+FOUR = [DeviceRef(f"cuda:{place}", f"GPU-{place}", "NVIDIA H200") for place in range(4)]
+ECC = Fault(
+    "device",
+    "bench transfer",
+    "cuda:0",
+    "AcceleratorError",
+    "CUDA error: uncorrectable ECC error encountered",
+    cause="cuda.ecc",
+    poisons=True,
+)
+NO_COPIES = Finding("overlap.device", "skip", "a CPU has no copies to hide")
+
+
+def begun(name: str, device: str | None = "cuda:0", ended: str | None = "fault") -> tuple[Part, ...]:
+    return (Part(name, device, True, ended),)
+
+
+def least(name: str, text: str) -> tuple[config.Limit, ...]:
+    rule = config.BY_ID[name]
+    return (config.limit(rule, text, rule.option or name),)
+
+
+def corrupted() -> Report:
+    *sound, last = copies()
+    wrong = row("transfer", H200, last.case, 0.02, ("bytes", float(GIB)), "B/s", wrong_bytes=12, first_wrong_byte=4096)
+    return document("bench transfer", [*sound, wrong], code=errors.FAILED)
+
+
+def blocked() -> Report:
+    facts = replace(ONE, environment={"CUDA_LAUNCH_BLOCKING": "1"})
+    return document("bench overlap", beside_compute(pinned=0.03), facts)
+
+
+def overridden() -> Report:
+    rows = [product("float32", 8192, 300e12, observed="tf32"), product("bfloat16", 8192, 780e12)]
+    facts = replace(ONE, environment={"NVIDIA_TF32_OVERRIDE": "1"})
+    return document("bench matmul", rows, facts, code=errors.FAILED)
+
+
+def everything_on_a_busy_cpu() -> Report:
+    memory_rows = memory(XEON, 13e9, **BUSY)
+    rows = [*host_copies(**BUSY), *memory_rows, product("float32", 2048, 90e9, XEON, **BUSY)]
+    return document("bench all", rows, CPU_ONLY, parts=(Part("overlap", "cpu"),), skips=(NO_COPIES,))
+
+
+def everything_and_a_lost_card() -> Report:
+    faults = (replace(ECC, where="bench matmul"),)
+    parts = (*begun("matmul"), Part("overlap", "cuda:0"), Part("crossover", "cuda:0"))
+    return document("bench all", [*copies(), *memory()], parts=parts, faults=faults, code=errors.FAILED)
+
+
+def everything_of_which_two_are_bad() -> Report:
+    rows = [*copies(link=27e9), *memory(), product("bfloat16", 8192, 780e12, worst_error_of_bound=12.0)]
+    return document("bench all", rows, code=errors.FAILED)
+
+
+def everything() -> Report:
+    return document("bench all", [*copies(), *memory(), *products(), *beside_compute(), *races()])
+
+
+def several_pairs() -> Report:
+    """Three devices of which two reach each other through the host alone; one pair has no rate."""
+    third = DeviceRef("cuda:2", "GPU-2", "NVIDIA H200")
+    found = []
+    for source, to, rate, path, flags in (
+        (H200, SECOND, 390.4e9, "peer", ()),
+        (SECOND, H200, 391e9, "peer", ("noisy",)),
+        (H200, third, 20.12e9, "staged", ()),
+        (third, H200, 20e9, "staged", ("call-bound",)),
+    ):
+        case = {"source": source.id, "destination": to.id, "size_bytes": 256 * MIB, "what": "rate"}
+        work = ("bytes", 256.0 * MIB)
+        found.append(row("transfer.peer", source, case, work[1] / rate, work, "B/s", flags=flags, path=path))
+    for source, to, seconds in ((H200, SECOND, 12e-6), (SECOND, H200, 14e-6), (H200, third, 40e-6)):
+        case = {"source": source.id, "destination": to.id, "size_bytes": 64 * KIB, "what": "latency"}
+        work = ("bytes", 64.0 * KIB)
+        found.append(row("transfer.peer", source, case, seconds, work, "B/s", flags=("call-bound",), path="peer"))
+    facts = machine(card(H200), card(SECOND), card(third))
+    return document("bench transfer", found, facts, parts=begun("transfer.peer", None, ""))
+
+
+def two_at_once() -> Report:
+    """Two devices that copy at the same time, of which the second has half of its rate."""
+    found = copies(sizes=SIZES[-1:]) + copies(SECOND, sizes=SIZES[-1:])
+    for device, way, rate in (
+        (H200, "host_to_device", 54e9),
+        (SECOND, "host_to_device", 25.5e9),
+        (H200, "device_to_host", 27e9),
+        (SECOND, "device_to_host", 27e9),
+    ):
+        case = {"direction": way, "host_memory": "pinned", "size_bytes": 256 * MIB, "devices": 2}
+        work = ("bytes", 256.0 * MIB)
+        found.append(row("transfer.together", device, case, work[1] / rate, work, "B/s", windows_outside=2))
+    return document("bench transfer", found, TWO, parts=begun("transfer.together", None, ""))
+
+
+def searched() -> Report:
+    """A search of shapes that was cut off after its final."""
+
+    def figures(m: int, rate: float, **more: Any) -> dict[str, Any]:
+        return {"m": m, "n": 8, "k": 8, "flop_per_s": rate, "ci_low": None, "ci_high": None, "rounds": 3, **more}
+
+    entry = {
+        "device": "cuda:0",
+        "dtype": "bfloat16",
+        "unit": "FLOP/s",
+        "best": figures(16, 801e12),
+        "finalists": [figures(16, 801e12, ci_low=799e12, ci_high=803e12, rounds=12), figures(24, 790e12)],
+        "range": {"m": "8:64:8", "n": "8:8:1", "k": "8:8:1"},
+        "shapes_in_range": 8,
+        "shapes_tried": 7,
+        "tries": 9,
+        "time_s": 2.5,
+        "complete": False,
+    }
+    results = from_json(Results, {"bench_matmul_search": [entry]})
+    return document("bench matmul", [product("bfloat16", 8192, 780e12)], results=results)
+
+
+def sustained() -> Report:
+    """A long run that lost a fifth of its burst at the power limit."""
+    lengths = (0.1,) * 10 + (0.125,) * 80
+    starts = tuple(0.1 * place for place in range(10)) + tuple(1 + 0.125 * place for place in range(80))
+    flop = 2.0 * 8192**3
+    details: dict[str, Any] = {
+        "idle_before_s": 3.0,
+        "burst": {"flop_per_s": 100 * flop / 0.1, "seconds": 1.0},
+        "sustained": {"flop_per_s": 100 * flop / 0.125, "seconds": 3.75},
+        "settled": True,
+    }
+    made = product("bfloat16", 8192, 9e14, flags=("power-limited",), **details)
+    run = Run("", 100, lengths, starts)
+    readings = [
+        {"at_s": 0.0, "sm_clock_hz": 1.98e9, "temperature_celsius": 40, "power_w": None},
+        {"at_s": 9.0, "sm_clock_hz": 1.7e9, "temperature_celsius": 71, "power_w": 700.0},
+    ]
+    results = from_json(Results, {"bench_matmul_sustained": [{"device": "cuda:0", **made.case, "readings": readings}]})
+    return document("bench matmul", [replace(made, name="matmul.sustained", runs=(run,))], results=results)
+
+
+SCENES: dict[str, Callable[[], Report]] = {
+    "copies that reach the link": lambda: document("bench transfer", [*copies(), *idioms(), *at_once()]),
+    "a link slower than it should be": lambda: document("bench transfer", copies(link=27.9e9)),
+    "half the lanes": lambda: document("bench transfer", copies(link=27e9, pcie={**PCIE, "width": 8})),
+    "a link that stepped down": lambda: document("bench transfer", copies(link=3.3e9, pcie={**PCIE, "generation": 1})),
+    "one of two links is slow": lambda: document("bench transfer", [*copies(), *copies(SECOND, 27e9)], TWO),
+    "copies on the host": lambda: document("bench transfer", host_copies(), CPU_ONLY),
+    "copies on a busy cpu": lambda: document("bench transfer", host_copies(**BUSY), CPU_ONLY),
+    "only small copies": lambda: document("bench transfer", copies(sizes=SIZES[:1], flags=("call-bound",))),
+    "a card lost at once": lambda: document(
+        "bench transfer", [], parts=begun("transfer"), faults=(ECC,), code=errors.FAILED
+    ),
+    "a card lost midway": lambda: document(
+        "bench transfer", copies(), ended="fault", faults=(ECC,), code=errors.FAILED
+    ),
+    "one of two cards lost": lambda: document(
+        "bench transfer", copies(SECOND), TWO, parts=begun("transfer"), faults=(ECC,), code=errors.FAILED
+    ),
+    "corrupted copies": corrupted,
+    "slower than a threshold": lambda: document(
+        "bench transfer", copies(link=44e9), limits=least("transfer.min_gbps", "50"), code=errors.FAILED
+    ),
+    "noise about a threshold": lambda: document(
+        "bench transfer",
+        copies(link=44e9, flags=("noisy",)),
+        limits=least("transfer.min_gbps", "45"),
+        code=errors.UNDECIDED,
+    ),
+    "one slow pair of four": lambda: document(
+        "bench transfer", pairs(FOUR), machine(*map(card, FOUR)), parts=begun("transfer.peer", None, "")
+    ),
+    "pairs of three devices": several_pairs,
+    "two devices at once": two_at_once,
+    "common idioms alone": lambda: document("bench transfer", idioms()),
+    "sound memory": lambda: document("bench bandwidth", memory()),
+    "a card that others use": lambda: document("bench bandwidth", memory(flags=("device-shared",)), USED),
+    "wrong reads": lambda: document("bench bandwidth", memory(wrong_elements=3), code=errors.FAILED),
+    "arrays in a cache": lambda: document("bench bandwidth", memory(cache="warm")),
+    "noisy memory": lambda: document("bench bandwidth", memory(flags=("noisy", "few-samples"))),
+    "cut off by ctrl-c": lambda: document("bench bandwidth", memory()[:2], ended=None, code=errors.INTERRUPTED),
+    "cut off before anything": lambda: document(
+        "bench bandwidth", [], parts=begun("bandwidth", ended=None), ended=None, code=errors.INTERRUPTED
+    ),
+    "sound products": lambda: document("bench matmul", products()),
+    "a throttled card": lambda: document("bench matmul", products(scale=0.6, **throttled())),
+    "an override of the precision": overridden,
+    "a wrong product": lambda: document(
+        "bench matmul", [product("bfloat16", 8192, 780e12, worst_error_of_bound=12.0)], code=errors.FAILED
+    ),
+    "a search of shapes": searched,
+    "a long run": sustained,
+    "copies that hide": lambda: document("bench overlap", beside_compute()),
+    "launches that block": blocked,
+    "overlap in noise": lambda: document("bench overlap", beside_compute(pinned=0.63, flags=("noisy",))),
+    "a card that pays": lambda: document("bench crossover", races()),
+    "a card that never pays": lambda: document("bench crossover", races(never=("matmul", "elementwise", "training"))),
+    "wrong results at every size": lambda: document(
+        "bench crossover", races(result_is_right=False), code=errors.FAILED
+    ),
+    "all is sound": everything,
+    "all on a busy cpu": everything_on_a_busy_cpu,
+    "all and a lost card": everything_and_a_lost_card,
+    "all and two are bad": everything_of_which_two_are_bad,
+}

@@ -10,7 +10,7 @@ from gpucheck.devices.command import judge
 from gpucheck.machine.accel import Allocator
 from gpucheck.machine.host import HostMemory
 from gpucheck.memory import command as memory
-from gpucheck.memory import resident, steps
+from gpucheck.memory import steps
 from gpucheck.report.events import Answered, Emit, Failed, Judged, Started
 from gpucheck.report.facts import (
     Changes,
@@ -28,6 +28,7 @@ from gpucheck.report.facts import (
     XidError,
 )
 from gpucheck.report.fault import Fault
+from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.report.report import Collector, Report
 
@@ -253,24 +254,14 @@ def memory_order() -> tuple[str, ...]:
     return tuple(MemoryFigures.__dataclass_fields__)[:4]
 
 
-def on_cpu(base: int = 230 * MIB, held: int = 64 * MIB, keeps: str | None = None) -> Report:
-    """`memory` on the CPU, where an allocation of 64 MiB raised the resident set by `held`."""
+def on_cpu() -> Report:
+    """`memory` on the CPU."""
     collector = Collector()
     collector(Started(replace(FACTS, devices=(CPU,), torch=CPU_TORCH)))
-    now = HostMemory(24 * GIB, 22 * GIB, None, None)
-    seen = {
-        "start": (base, base),
-        "allocate": (base + held, base + held),
-        "peak": (base + held, base + held + 64 * MIB),
-        "free": (base, base + held + 64 * MIB),
-    }
-    figures = {step: MemoryFigures(resident_bytes=now, max_resident_bytes=top) for step, (now, top) in seen.items()}
-    for finding in memory.judge_host(now, figures["peak"]):
+    own = MemoryFigures(resident_bytes=294 * MIB, max_resident_bytes=358 * MIB)
+    for finding in memory.judge_host(HostMemory(24 * GIB, 22 * GIB, None, None), own):
         collector(Judged(finding))
-    readings = {step: resident.Reading(reading) for step, reading in figures.items()}
-    walked = resident.judge(readings, keeps=keeps)  # type: ignore[arg-type]
-    collector(Answered("memory", walked))
-    collector(Judged(replace(memory.judge_resident(walked), device="cpu")))
+    collector(Judged(Finding("memory.accounting", "skip", memory.FIGURES, "torch has none on the CPU", device="cpu")))
     return made("memory", collector)
 
 
@@ -309,8 +300,6 @@ MEMORY: dict[str, Callable[[], Report]] = {
     "memory that stays": lambda: on_card(_leaked),
     "no caching": lambda: on_card(settings="PYTORCH_NO_CUDA_MEMORY_CACHING=1"),
     "on the CPU": on_cpu,
-    "on a CPU whose memory does not follow": lambda: on_cpu(held=14 * MIB),
-    "on a CPU with another malloc": lambda: on_cpu(keeps="LD_PRELOAD is set, and may keep freed memory"),
     "a full device": lambda: _broken_off(FULL),
     "a device that failed": lambda: _broken_off(ILLEGAL),
     "cut off": lambda: _broken_off(None, complete=False),

@@ -351,8 +351,10 @@ Code nvmlDeviceGetMemoryAffinity(Handle handle, unsigned words, unsigned long lo
     return number(DEVICE(handle), "node_mask", "!3", mask);
 }
 Code nvmlDeviceGetMigMode(Handle handle, unsigned *now, unsigned *pending) {
+    char same[16];
     Code code = small(DEVICE(handle), "mig", "!3", now);
-    *pending = *now;
+    snprintf(same, sizeof same, "%u", *now);
+    if (!code) small(DEVICE(handle), "mig.pending", same, pending);
     return code;
 }
 Code nvmlDeviceGetMigDeviceHandleByIndex(Handle handle, unsigned slot, Handle *instance) {

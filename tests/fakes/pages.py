@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import answer_scenes
+import bench_scenes
+import program_scenes
+import stressed
 from tests.fleet.nodes import node, slower
-from tests.screens import test_bench_answers, test_run, test_stress
 
 from gpucheck.fleet.judge import judge
 from gpucheck.report.codec import from_json, to_json
@@ -52,7 +54,7 @@ def program() -> Report:
     """A run that waited, with memory by line."""
     line = TracedLine("/job/train.py", 40, "main", "Net.head", "forward", 3 * 2**30, 0.0, 0, None)
     traced = Traced(3, 4 * 2**30, 1.2, (line,))
-    return test_run.document(replace(test_run.a_run(0.4, data=10, copies=50, waits=5), traced=traced))
+    return program_scenes.document(replace(program_scenes.a_run(0.4, data=10, copies=50, waits=5), traced=traced))
 
 
 @functools.cache
@@ -61,8 +63,8 @@ def everything() -> dict[str, Report]:
     saved = {path.stem: path for path in sorted(PICTURES.glob("*.json"))}
     found = {name: from_json(Report, json.loads(path.read_text(encoding="utf-8"))) for name, path in saved.items()}
     found |= {f"answer {name}": scene for name, scene in answer_scenes.SCENES.items()}
-    found |= {f"bench {name}": made() for name, (made, _) in test_bench_answers.SCENES.items()}
-    found |= {f"stress {name}": scene for name, scene in test_stress.SCREENS.items()}
+    found |= {f"bench {name}": made() for name, made in bench_scenes.SCENES.items()}
+    found |= {f"stress {name}": scene for name, scene in stressed.SCREENS.items()}
     return found | {"run": program(), "fleet": fleet(30)}
 
 

@@ -6,14 +6,19 @@ import json
 import random
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpucheck.machine.child import LineChild
 from gpucheck.report.codec import to_json
+from gpucheck.report.events import Answered, Event, Failed, Started
 from gpucheck.report.facts import Device, Facts, TorchBuild
+from gpucheck.report.fault import Fault
 from gpucheck.report.measurement import DeviceRef
-from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressSpread
+from gpucheck.report.report import Collector, Report
+from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressSpread, StressWrong
 from gpucheck.stress.command import Seat, World
+from gpucheck.stress.judge import judge
 from gpucheck.stress.options import Plan, plan
 
 KINDS = ("products", "memory", "copies", "mixed")
@@ -69,6 +74,58 @@ def device(index: int, seed: int = 0, *, id: str | None = None, **more: Any) -> 
 def result(devices: Sequence[StressDevice], duration_s: float = 600.0) -> StressResult:
     return StressResult(duration_s, plan(duration_s, KINDS).turn_s, KINDS, 0, tuple(devices))
 
+
+WRONG = StressWrong(
+    312.4, 2101, "products", "products", "first", 1, 70, "0xc1f4", "0xc1f0", 0.4, "-30.5 instead of -30"
+)
+HUNG = Fault("device", "stress", "cuda:2", "TimeoutError", "", "memory", None, True, None, 61.0)
+
+
+def document(devices: list[StressDevice], *events: Event, complete: bool = True, duration_s: float = 600.0) -> Report:
+    collector = Collector()
+    for event in (Started(Facts()), Answered("stress", result(devices, duration_s)), *events):
+        collector(event)
+    argv = ("stress", "--duration", f"{duration_s:g}s")
+    return collector.report(
+        version="0", command="stress", argv=argv, started="", elapsed_s=600.0, complete=complete, judge=judge
+    )
+
+
+def hot(share: float) -> tuple[str, ...]:
+    return ("sw_thermal_slowdown",) if share > 0.5 else ()
+
+
+SOUND = [device(n) for n in range(4)]
+SCREENS = {
+    "four sound devices": document(SOUND),
+    "a part of the memory": document(
+        [
+            replace(
+                device(0, points=points(0, division=plan(12.0, ("products", "memory", "copies", "mixed")))),
+                memory_tested_bytes=30 * 2**30,
+                memory_held_bytes=0,
+            )
+        ],
+        duration_s=12.0,
+    ),
+    "wrong, falling and hung": document(
+        [
+            device(0, wrong=(WRONG,), wrong_steps=1),
+            device(1, speed=lambda share: 1 - 0.3 * share, held=hot),
+            replace(device(2, points=device(2).points[:20]), ended="fault"),
+            device(3, counters={"pcie_replays": 12}),
+        ],
+        Failed(HUNG),
+    ),
+    "six points of memory": document([device(0, points=points(0, division=plan(600.0, ("memory",)))[:6])]),
+    "cores, cut off": document(
+        [
+            replace(device(n, id="cpu", points=points(n)[:9], ended="signal", steps=99), name=f"core {n}")
+            for n in range(2)
+        ],
+        complete=False,
+    ),
+}
 
 # A child as the real one speaks, without torch: it reads the setup, is ready, and does what its script says.
 CHILD = """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpucheck.report.results.find_batch_size import Outcome, TrialEntry
+from gpucheck.batch_size.outcome import TrialResult
+from gpucheck.report.results.find_batch_size import Outcome
 
 
 def tried(
@@ -11,9 +12,9 @@ def tried(
     peak_bytes: int | None = None,
     compute_peak_bytes: int | None = None,
     purpose: str = "search",
-) -> TrialEntry:
+) -> TrialResult:
     """A trial of `size` that came out so."""
-    return TrialEntry(
+    return TrialResult(
         batch_size=size,
         outcome=outcome,
         peak_bytes=peak_bytes,

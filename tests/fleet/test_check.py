@@ -104,7 +104,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     usual = child.python_argv
 
     def argv(module: str, *arguments: str) -> list[str]:
-        return [sys.executable, "-c", text] if module == "gpucheck.cli.app" else usual(module, *arguments)
+        return [sys.executable, "-c", text, *arguments] if module == "gpucheck.cli.app" else usual(module, *arguments)
 
     monkeypatch.setattr(child, "python_argv", argv)
 
@@ -157,6 +157,43 @@ def test_a_dead_node_is_never_good(
     assert main(given) == code
     first = capsys.readouterr().out.splitlines()[0]
     assert words in first and ("is good" in first) == (code == 0)
+
+
+SXID = "nvidia-nvswitch1: SXid (PCI:0000:c3:00.0):"
+KMSG = """
+import sys
+from pathlib import Path
+from gpucheck.machine import kernel_driver
+real = kernel_driver.log_from_device
+kernel_driver.log_from_device = lambda path: real(Path({path!r}))
+from gpucheck.cli.app import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "more", "code", "words"),
+    [
+        (f"{SXID} 22003, Fatal, Link 04 Minion Halt", (), 1, "SXid 22003"),
+        (f"{SXID} 10003, Non-fatal, Host_unhandled_interrupt", ("--only", "devices"), 1, "SXid 10003"),
+        (f"{SXID} 24007, Non-fatal, Link 30 timeout", ("--only", "devices"), 0, "n1 is good"),
+    ],
+)
+def test_the_kernels_log_fails_a_prolog_with_its_reason(
+    line: str,
+    more: tuple[str, ...],
+    code: int,
+    words: str,
+    fake_driver: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fake_driver("nvml.count=2\ncuda.order=0,1\n")
+    (tmp_path / "kmsg").write_text(f"4,1,1000000,-;{line}\n")
+    planted(monkeypatch, KMSG.format(path=str(tmp_path / "kmsg")))
+    assert main(["fleet", "check", "--prolog", "--quiet", "--host", "n1", "--run", "r", *more]) == code
+    assert words in capsys.readouterr().out.splitlines()[0]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from gpucheck.bench import concurrent
 from gpucheck.bench.buffers import room_for
-from gpucheck.bench.transfer import HOST_SHARE, Setting, TransferOptions, both_ways, judge, work
-from gpucheck.bench.transfer.both_ways import Lane
+from gpucheck.bench.concurrent import Lane
+from gpucheck.bench.transfer import HOST_SHARE, TransferOptions, judge, work
+from gpucheck.bench.transfer.work import Setting
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Limits
@@ -52,7 +54,7 @@ def lane(device: accel.Accel, call: Callable[[], object]) -> Lane:
 
 def test_both_directions_are_timed_together_and_arrive(device: accel.Accel) -> None:
     with Watch(None) as watch, device.as_current():
-        rows = list(both_ways.rows(setting(device, watch, 4.0, 64 * MIB)))
+        rows = list(work.both_ways(setting(device, watch, 4.0, 64 * MIB)))
     assert [row.case["direction"] for row in rows] == ["host_to_device", "device_to_host"]
     for row in rows:
         details = row.method.details
@@ -73,7 +75,7 @@ def test_windows_see_what_runs_beside_them_on_another_stream(device: accel.Accel
     """Two kernels that sleep run side by side: each takes what it takes alone."""
     first, second = (lane(device, lambda: torch.cuda._sleep(CYCLES)) for _ in range(2))
     with device.as_current():
-        timed = both_ways.take(device, first, second, Limits(budget_s=0.5))
+        timed = concurrent.take(device, first, second, Limits(budget_s=0.5))
     assert timed.launch == "held" and len(timed.run.samples_s) >= 5, timed.details
     per_call_s = sorted(timed.run.samples_s)[len(timed.run.samples_s) // 2] / timed.run.calls_per_sample
     assert per_call_s == pytest.approx(timed.details["alone_s"], rel=0.3)
@@ -86,18 +88,18 @@ def test_one_that_ends_before_the_window_does_is_found(device: accel.Accel) -> N
     def ever_shorter() -> None:
         nonlocal calls
         calls += 1
-        torch.cuda._sleep(CYCLES if calls <= 2 * both_ways.CALIBRATIONS else CYCLES // 500)
+        torch.cuda._sleep(CYCLES if calls <= 2 * concurrent.CALIBRATIONS else CYCLES // 500)
 
     first, second = lane(device, lambda: torch.cuda._sleep(CYCLES)), lane(device, ever_shorter)
     with device.as_current():
-        timed = both_ways.take(device, first, second, Limits(budget_s=0.5))
+        timed = concurrent.take(device, first, second, Limits(budget_s=0.5))
     assert timed.run.samples_s == () and timed.flags == ("never-together",)
     assert timed.details["ended_because"] == "it ended too early"
 
 
 def test_copies_within_the_device_are_cold_counted_twice_and_arrive(device: accel.Accel) -> None:
     with Watch(None) as watch, device.as_current():
-        (row,) = work.rows_on_device(setting(device, watch, 2.0, 256 * MIB))
+        (row,) = work.on_device(setting(device, watch, 2.0, 256 * MIB))
     assert row.work == {"bytes": 512.0 * MIB} and row.rate is not None
     assert (row.method.clock, row.method.cache) == ("device events", "cold")
     assert "launch-bound" not in row.flags

@@ -166,7 +166,6 @@ def test_two_searches_agree_and_their_parent_makes_no_context() -> None:
         recommended = found["recommended"]
         assert recommended["batch_size"] < found["max_batch_size"]
         assert recommended["peak_bytes"] <= 0.92 * found["budget_bytes"]  # 10 % of headroom, less what repeats differ
-        assert found["fragmentation"]["gap_bytes"] >= 0
     # Each is within 2 % of the true one from below; libraries' own memory differs a little from process to process.
     assert first["max_batch_size"] == pytest.approx(second["max_batch_size"], rel=0.05)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from gpucheck.bench.buffers import Room, allocate_all, room_for
-from gpucheck.bench.transfer import Setting, TransferOptions, idioms, judge
-from gpucheck.bench.transfer.idioms import Idiom, Stage, of_device
+from gpucheck.bench.transfer import TransferOptions, judge, work
+from gpucheck.bench.transfer.work import Idiom, Setting, Stage, of_device
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Recorder
@@ -28,7 +28,7 @@ def test_every_line_copies_and_costs_no_less_than_the_raw_copy() -> None:
         setting = Setting(
             options, device, room_for(device, options.host_share), watch, Recorder(), time.monotonic() + 4.0
         )
-        rows = list(idioms.rows(setting))
+        rows = list(work.idioms(setting))
     assert len(rows) == len(of_device(device, ("pageable", "pinned")))
     assert {row.method.details["wrong_bytes"] for row in rows} == {0}
     pinned = {row.case["idiom"]: row.method.details["result_is_pinned"] for row in rows}
@@ -44,15 +44,14 @@ def test_every_line_copies_and_costs_no_less_than_the_raw_copy() -> None:
     assert {"pin_in_loop_over_pageable", "pin_memory_s", "loader_gain"} <= found.evidence.keys()
 
 
-def test_a_line_that_copies_nothing_is_found_on_the_device() -> None:
+def test_a_line_that_copies_nothing_is_found_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     device = accel.open_device("cuda:0")
     room = Room(host=64 * MIB, device=64 * MIB, cache=MIB, cache_known=True)
     stage = Stage(device, allocate_all(device, ("pageable",), 2 * MIB, "transfer.memory"), MIB, 2)
-    stage.fill()
     kept = itertools.cycle([one.to(device.device) for one in stage.host["pageable"]])
-    idiom = Idiom("x", "x", "host_to_device", "accelerator", lambda stage, device: lambda x: next(kept))
+    monkeypatch.setattr(torch.Tensor, "cuda", lambda self: next(kept))
     with Watch(None) as watch:
-        one = idioms.measure(idiom, stage, room, 0.05, watch)
+        one = work.measure_line(Idiom("x", "x.cuda()", "host_to_device", "accelerator"), stage, room, 0.05, watch)
     # Right at first, and not what the source held the last time.
     assert one.method.details["wrong_bytes"] == MIB
 
@@ -61,10 +60,9 @@ def test_no_line_keeps_memory() -> None:
     device = accel.open_device("cuda:0")
     room = Room(host=256 * MIB, device=256 * MIB, cache=MIB, cache_known=True)
     stage = Stage(device, allocate_all(device, ("pageable", "pinned"), 4 * MIB, "transfer.memory"), 2 * MIB, 2)
-    stage.fill()
     before = torch.cuda.memory_allocated()
     with Watch(None) as watch:
         for idiom in of_device(device, ("pageable", "pinned")):
-            idioms.measure(idiom, stage, room, 0.02, watch)
+            work.measure_line(idiom, stage, room, 0.02, watch)
             torch.cuda.synchronize()
             assert torch.cuda.memory_allocated() == before, idiom.code

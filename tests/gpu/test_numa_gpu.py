@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from gpucheck.bench.transfer import Together, TransferOptions, together
+from gpucheck.bench.transfer import TransferOptions
+from gpucheck.bench.transfer.work import Several, together
 from gpucheck.machine import inventory
 from gpucheck.report.events import Recorder, Skipped
 
@@ -17,8 +18,8 @@ def test_two_processes_share_the_link_of_one_device() -> None:
     """The same device twice: each gets about half of what it has alone, and both directions are measured."""
     recorder = Recorder()
     facts = inventory.read()
-    wanted = Together(TransferOptions(host_share=0.1), ("cuda:0", "cuda:0"), facts, recorder, time.monotonic() + 4.0)
-    rows = list(together.rows(wanted))
+    wanted = Several(TransferOptions(host_share=0.1), ("cuda:0", "cuda:0"), facts, recorder, time.monotonic() + 4.0)
+    rows = list(together(wanted))
     lost = [event.finding for event in recorder.events if isinstance(event, Skipped)]
     if lost and "exclusive" in str(next(one.compute_mode for one in facts.devices if one.id == "cuda:0")):
         pytest.skip("the device serves one process alone")

@@ -7,7 +7,8 @@ import time
 import pytest
 import torch
 
-from gpucheck.bench.transfer import Together, TransferOptions, judge, peer
+from gpucheck.bench.transfer import TransferOptions, judge
+from gpucheck.bench.transfer.work import Several, peer
 from gpucheck.machine import inventory
 from gpucheck.report.events import Recorder, Skipped
 
@@ -19,8 +20,8 @@ def test_two_devices_copy_to_each_other_in_a_child() -> None:
         pytest.skip(f"needs two CUDA devices, and torch sees {torch.cuda.device_count()}")
     recorder = Recorder()
     facts = inventory.read()
-    given = Together(TransferOptions(), ("cuda:0", "cuda:1"), facts, recorder, time.monotonic() + 60)
-    rows = list(peer.rows(given))
+    given = Several(TransferOptions(), ("cuda:0", "cuda:1"), facts, recorder, time.monotonic() + 60)
+    rows = list(peer(given))
     assert [event.finding for event in recorder.events if isinstance(event, Skipped)] == []
     assert [(row.case["source"], row.case["what"]) for row in rows] == [
         ("cuda:0", "rate"),

@@ -7,9 +7,8 @@ import torch
 from judged import run
 
 from gpucheck.bench.dtypes import Support
-from gpucheck.bench.matmul import Axis, MatmulOptions, search, work
-from gpucheck.bench.matmul.product import Case
-from gpucheck.bench.matmul.search import Ask, Grid
+from gpucheck.bench.matmul import Axis, MatmulOptions, work
+from gpucheck.bench.matmul.product import Ask, Case, Grid
 from gpucheck.machine import accel
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Recorder
@@ -36,7 +35,7 @@ def test_a_tiny_range_is_searched_and_its_winner_measured() -> None:
 def test_a_short_product_is_not_bound_by_its_launches() -> None:
     device = accel.open_device("cuda:0")
     grid = Grid((Axis(256, 512, 256),) * 3)
-    tries = search.Tries(device, CASE.kind, search.allocate(CASE, grid, 2**24, device))
+    tries = work.Tries(device, CASE.kind, work.operands(CASE, grid, 2**24, device))
     tries.warm_up((256, 256, 256))
     taken = [tries.take(Ask((256, 256, 256), 1e-3)) for _ in range(9)]
     rates = [reading.rate for reading in taken if reading is not None]
@@ -60,12 +59,12 @@ def test_a_short_product_is_not_bound_by_its_launches() -> None:
 
 def test_memory_is_taken_once_for_all_shapes() -> None:
     device = accel.open_device("cuda:0")
-    search.search(CASE, Grid((Axis(256, 256, 1),) * 3), 2**24, device, 1.0, Recorder(), [])
+    work.search(CASE, Grid((Axis(256, 256, 1),) * 3), 2**24, device, 1.0, Recorder(), [])
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     grid = Grid((Axis(256, 512, 256),) * 3)
-    search.search(CASE, grid, 2**24, device, 1.0, Recorder(), [])
+    work.search(CASE, grid, 2**24, device, 1.0, Recorder(), [])
     assert torch.cuda.max_memory_allocated() - before <= 3 * 512 * 512 * 4 + 4096
 
 

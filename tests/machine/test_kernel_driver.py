@@ -69,12 +69,12 @@ CHANGED = "154, GPU recovery action changed from"
     ],
 )
 def test_xid_errors(lines: list[str], found: list[XidError]) -> None:
-    assert kernel_driver.xids(lines) == tuple(found)
+    assert kernel_driver.events(lines).xids == tuple(found)
 
 
 def test_an_xid_has_the_time_of_its_last_line() -> None:
     lines = ["[  100.000000] NVRM: Xid (PCI:0000:41:00): 79, x", "[  160.000000] NVRM: Xid (PCI:0000:41:00): 79, x"]
-    (one,) = kernel_driver.xids(lines, booted_s=1_800_000_000.0)
+    (one,) = kernel_driver.events(lines, booted_s=1_800_000_000.0).xids or ()
     assert (one.at, one.count) == ("2027-01-15T08:02:40Z", 2)
 
 
@@ -179,13 +179,13 @@ FAILED = f"NVRM: GPU {GPU}: RmInitAdapter failed! (0x62:0x40:2539)"
     ],
 )
 def test_why_gpus_did_not_start(lines: list[str], reasons: dict[str, str]) -> None:
-    found = kernel_driver.events(lines).not_started
+    found = kernel_driver.events(lines).not_started or {}
     assert found.keys() == reasons.keys() and all(part in found[gpu] for gpu, part in reasons.items())
 
 
 def test_a_gpu_that_fell_off_the_bus_without_an_xid_is_lost_and_with_one_is_counted_once() -> None:
     fallen = f"NVRM: GPU {GPU}: GPU has fallen off the bus."
-    assert kernel_driver.xids([fallen]) == (XidError(79, GPU),)
-    assert kernel_driver.xids(["NVRM: Xid (PCI:0000:41:00): 79, pid=1, GPU has fallen off the bus.", fallen]) == (
-        XidError(79, GPU),
-    )
+    assert kernel_driver.events([fallen]).xids == (XidError(79, GPU),)
+    assert kernel_driver.events(
+        ["NVRM: Xid (PCI:0000:41:00): 79, pid=1, GPU has fallen off the bus.", fallen]
+    ).xids == (XidError(79, GPU),)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from simulated import Device
 
-from gpucheck.bench import judging
+from gpucheck.bench.matmul.judge import THRESHOLDS
 from gpucheck.measure import runs, timing
 from gpucheck.measure.runs import sample_flags, time_stats
 from gpucheck.measure.timing import LOOKS, MOST_CALLS, Cost, Launcher, Limits, Timed, Work, measure, watched
@@ -119,7 +119,7 @@ def test_a_window_at_the_resolution_of_its_clock_has_neither_time_nor_rate(secon
     (merged,) = runs.merged_measurements(reports)
     assert (merged.time_s, merged.rate) == (None, None)
     assert (runs.medians(made), runs.lower_quartiles(made)) == ([], [])
-    assert judging.TABLE["matmul.min_tflops"][2]((made,), {}) == []
+    assert THRESHOLDS["matmul.min_tflops"].figures((made,), {}) == []
 
 
 def test_a_hold_that_is_too_short_is_doubled() -> None:

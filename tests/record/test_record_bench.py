@@ -38,7 +38,7 @@ def broken(line: str, after: int = 1) -> list[Case]:
     """The same line cut by a person, by another process, by the device, by a bug of ours and by want of memory."""
     json = f"{line} cuda:0 --quiet --json"
     return [
-        Case(f"{line} cuda:0", cut("memory", after), note="cut by Ctrl-C"),
+        Case(f"{line} cuda:0", cut("memory", after), note="cut by Ctrl-C", forms=("json",)),
         Case(json, cut("memory", after, signal.SIGTERM), note="terminated", forms=NO_FORMS),
         Case(json, failing("memory", after, ECC_ERROR, poisons=True), note="the device fails", forms=NO_FORMS),
         Case(
@@ -67,7 +67,7 @@ def runs_of(line: str) -> list[Case]:
     """The same line in two processes, their rows side by side; again with a threshold for both together."""
     gate = {TRANSFER: " --min-gbps 1e9", BANDWIDTH: " --min-gbps 1e9", MATMUL: " --min-tflops 1e9"}.get(line, "")
     return [
-        Case(f"{line} cuda:0 --runs 2"),
+        Case(f"{line} cuda:0 --runs 2", forms=("json",)),
         *([Case(f"{line} cuda:0 --runs 2{gate} --json --quiet", forms=NO_FORMS)] if gate else []),
     ]
 
@@ -130,7 +130,7 @@ CASES = {
         Case(f"{TRANSFER} cuda:0"),
         Case(f"{TRANSFER} cpu", forms=("csv",)),
         Case(f"{TRANSFER} all --json --quiet", forms=NO_FORMS),
-        Case(f"{TRANSFER} cuda:0 --min-gbps 1e9", note="a gate that is missed"),
+        Case(f"{TRANSFER} cuda:0 --min-gbps 1e9", note="a gate that is missed", forms=("json",)),
         Case(
             f"{TRANSFER} cuda:0 --min-gbps 1e-9 --json --quiet",
             failing("memory", 1, ECC_ERROR),
@@ -145,7 +145,7 @@ CASES = {
     ],
     "bench_bandwidth": [
         Case(f"{BANDWIDTH} cuda:0"),
-        Case(f"{BANDWIDTH} cuda:0 --min-gbps 1e9", note="a gate that is missed"),
+        Case(f"{BANDWIDTH} cuda:0 --min-gbps 1e9", note="a gate that is missed", forms=("xml",)),
         Case(
             f"{BANDWIDTH} cuda:0 --min-gbps 1e-9 --json --quiet",
             failing("memory", 1, ECC_ERROR),
@@ -164,7 +164,7 @@ CASES = {
         Case(f"{MATMUL} cuda:0"),
         Case(f"{MATMUL} cpu", forms=("csv",)),
         Case(f"{MATMUL} all --json --quiet", forms=NO_FORMS),
-        Case(f"{MATMUL} cuda:0 --min-tflops 1e9", note="a gate that is missed"),
+        Case(f"{MATMUL} cuda:0 --min-tflops 1e9", note="a gate that is missed", forms=("json",)),
         Case(
             f"{MATMUL} cuda:0 --min-tflops 1e-9 --json --quiet",
             failing("memory", 1, ECC_ERROR),
@@ -179,14 +179,14 @@ CASES = {
     ],
     "bench_overlap": [
         Case(f"{OVERLAP} cuda:0"),
-        Case(f"{OVERLAP} cpu"),
+        Case(f"{OVERLAP} cpu", forms=("json",)),
         *broken(OVERLAP, 3)[1:3],
         *runs_of(OVERLAP),
         *usage("overlap"),
     ],
     "bench_crossover": [
         Case(f"{CROSSOVER} cuda:0"),
-        Case(f"{CROSSOVER} cpu"),
+        Case(f"{CROSSOVER} cpu", forms=("json",)),
         *runs_of(CROSSOVER),
         *usage("crossover"),
         Case("bench crossover --only nonsense", forms=NO_FORMS),

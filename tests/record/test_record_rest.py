@@ -59,9 +59,9 @@ PROBLEM = NodeProblem("smoke", "fail", "numerics.matmul", "a product is wrong", 
 CASES = {
     "memory": [
         Case("memory --device cuda:0"),
-        Case("memory --device cpu", figures=False, forms=("json", "xml")),
+        Case("memory --device cpu", figures=False, forms=("json",)),
         Case("memory --device all --json --quiet", figures=False, forms=NO_FORMS),
-        Case("memory --device cuda:0", cut("memory", 2), note="cut by Ctrl-C"),
+        Case("memory --device cuda:0", cut("memory", 2), note="cut by Ctrl-C", forms=("json",)),
         Case("memory --device cuda:0", failing("memory", 2, ECC_ERROR, poisons=True), note="the device fails"),
         Case(
             "memory --device cuda:0 --json --quiet",
@@ -69,14 +69,25 @@ CASES = {
             note="the device fails at once",
             forms=NO_FORMS,
         ),
-        Case("memory --device cuda:0 --json --quiet", failing("memory", 2, IndexError("of ours")), note="a bug"),
+        Case(
+            "memory --device cuda:0 --json --quiet",
+            failing("memory", 2, IndexError("of ours")),
+            note="a bug",
+            forms=NO_FORMS,
+        ),
         Case("memory --device cuda:97 --json", forms=NO_FORMS),
         Case("memory --nonsense", forms=NO_FORMS),
     ],
     "smoke": [
         Case(f"{SMOKE} --device cuda:0", figures=False),
-        Case(f"{SMOKE} --device cpu", figures=False),
-        Case(f"{SMOKE} --device cuda:0 --quiet --json", cut("synchronize", 3), figures=False, note="cut by Ctrl-C"),
+        Case(f"{SMOKE} --device cpu", figures=False, forms=NO_FORMS),
+        Case(
+            f"{SMOKE} --device cuda:0 --quiet --json",
+            cut("synchronize", 3),
+            figures=False,
+            note="cut by Ctrl-C",
+            forms=NO_FORMS,
+        ),
         Case(
             f"{SMOKE} --device cuda:0",
             cut("synchronize", 3, signal.SIGTERM),
@@ -99,18 +110,21 @@ CASES = {
     ],
     "explain": [
         Case("explain `CUDA out of memory. Tried to allocate 20.00 MiB`"),
-        Case("explain `RuntimeError: CUDA error: no kernel image is available for execution on the device` --json"),
-        Case("explain `what is this`"),
-        Case("explain `NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.`"),
-        Case("explain device.error"),
+        Case(
+            "explain `RuntimeError: CUDA error: no kernel image is available for execution on the device` --json",
+            forms=NO_FORMS,
+        ),
+        Case("explain `what is this`", forms=("xml",)),
+        Case("explain `NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.`", forms=("md",)),
+        Case("explain device.error", forms=NO_FORMS),
         Case("explain transfer.corrupt --json", forms=NO_FORMS),
-        Case("explain --list", forms=NO_FORMS),
+        # What `explain --list` prints is in docs/conditions.md.
         Case("explain --list nonsense", forms=NO_FORMS),
         Case("explain ``", forms=NO_FORMS),
         Case("explain --nonsense", forms=NO_FORMS),
     ],
     "lint": [
-        Case("lint mistake.py", figures=False),
+        Case("lint mistake.py", figures=False, forms=NO_FORMS),
         Case("lint", forms=(*FORMS, "sarif"), figures=False, note="the folder, with a file that cannot be judged"),
         Case("lint mistake.py --skip lint.discarded_move --json", forms=NO_FORMS),
         Case("lint half.py --strict --json", forms=NO_FORMS),
@@ -136,7 +150,7 @@ CASES = {
         Case("run", forms=NO_FORMS),
     ],
     "judge": [
-        Case("judge {folder}/../old.json"),
+        Case("judge {folder}/../old.json", forms=NO_FORMS),
         Case("judge {folder}/../old.json {folder}/../new.json --config gate.toml", forms=("json", "xml")),
         Case("judge {folder}/../old.json {folder}/../old.json", forms=NO_FORMS),
         Case("judge {folder}/../none.json", forms=NO_FORMS),

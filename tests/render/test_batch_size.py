@@ -8,8 +8,8 @@ import pytest
 
 from gpucheck.batch_size.answer import accumulate
 from gpucheck.render import batch_size
-from gpucheck.render.batch_size import accumulation_lines, curves, use_lines
-from gpucheck.render.blocks import Block, Drawing, Line, Page, Table
+from gpucheck.render.batch_size import accumulation_lines, prediction_line, use_lines
+from gpucheck.render.blocks import Block, Line, Page, Table
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -148,6 +148,10 @@ def test_what_ended_a_search_without_an_answer_is_the_answer() -> None:
     assert told.cause is wrong
 
 
+def trial(size: int, peak: float, purpose: str = "search") -> dict[str, Any]:
+    return {"batch_size": size, "peak_bytes": int(peak * GIB), "purpose": purpose, "outcome": "fits"}
+
+
 def test_of_many_trials_the_last_ones_are_shown() -> None:
     trials = [trial(size, 1.0) for size in range(1, 31)]
     told = page(document(max_batch_size=30, trials=trials))
@@ -219,7 +223,6 @@ def test_how_to_reach_an_effective_batch() -> None:
 
 
 def test_what_limits_it_and_how_sure_it_is() -> None:
-    gap = {"reserved_bytes": 100 * MIB, "allocated_bytes": 98 * MIB, "gap_bytes": 2 * MIB, "large": False}
     told = {
         "limiting_factor": "memory",
         "first_failing": 118,
@@ -230,13 +233,11 @@ def test_what_limits_it_and_how_sure_it_is() -> None:
             {"kind": "partial batch", "batch_size": 115, "outcome": "fits"},
             {"kind": "partial batch", "batch_size": 1, "outcome": "fits"},
         ],
-        "fragmentation": gap,
     }
     assert below(told) == [
         "limited by memory; first that fails: 118 (out of memory)",
         "confidence: high (confirmed in a fresh process)",
         "also passed: partial last batches (115, 1), an evaluation step",
-        "fragmentation: 2 MiB reserved and not allocated (2 %)",
     ]
     foreseen = {**told, "predicted_above": 117}
     assert below(foreseen)[0] == "limited by memory; 117 is predicted to exceed the budget"
@@ -247,65 +248,8 @@ def test_what_limits_it_and_how_sure_it_is() -> None:
     # What the page says above, or as a finding, is not said again.
     closed = {"max_batch_size": 116, "at_least": None, "limiting_factor": None, "confirmed": True}
     assert below({**closed, "confidence": doubted}) == []
-    cuda = {"id": "cuda:0", "uuid": None, "name": "a GPU"}
-    assert below({"fragmentation": {**gap, "large": True}, "device": cuda}) == []
     failed = {"checks": [{"kind": "partial batch", "batch_size": 1, "outcome": "user-error"}]}
     assert below(failed) == []
-
-
-def drawn(**parts: Any) -> list[Block]:
-    return curves(document(**parts))
-
-
-def speed(size: int, rate: float) -> dict[str, Any]:
-    return {"batch_size": size, "samples_per_s": rate, "spread": None, "steps": 1}
-
-
-def trial(size: int, peak: float, purpose: str = "search") -> dict[str, Any]:
-    return {"batch_size": size, "peak_bytes": int(peak * GIB), "purpose": purpose, "outcome": "fits"}
-
-
-def test_along_an_axis_the_curves_are_over_lengths() -> None:
-    trials = [trial(length, length) for length in (1, 2, 4)]
-    speeds = [speed(length, 10.0 * length) for length in (1, 2, 4)]
-    axis = {"name": "seq", "batch_size": 8}
-    blocks = drawn(trials=trials, speeds=speeds, budget_bytes=10 * GIB, axis=axis)
-    text = "\n".join(str(block) for block in blocks)
-    assert "seq/s" in text and "batch size" not in text and "samples/s" not in text
-
-
-def test_memory_and_speed_as_curves() -> None:
-    speeds = [speed(size, rate) for size, rate in ((1, 20.0), (10, 90.0), (100, 100.0))]
-    trials = [
-        trial(1, 1),
-        trial(10, 2),
-        trial(100, 9.5),
-        trial(100, 20, "default malloc"),
-        trial(50, 20, "recommended"),
-        {**trial(200, 1), "outcome": "timeout"},
-    ]
-    memory, gap, rate, last = drawn(trials=trials, speeds=speeds, budget_bytes=10 * GIB)
-    assert gap == last == Line()
-    assert isinstance(memory, Drawing) and isinstance(rate, Drawing)
-    assert memory.lines[0] == "memory, GiB   ● peak   ○ budget   * several"
-    assert memory.lines[1].startswith(" 10┤○")
-    assert memory.lines[-2].split() == ["1", "10", "100"]
-    assert rate.lines[0].startswith("samples/s")
-
-
-def test_a_prediction_makes_a_curve_of_two_trials() -> None:
-    points = [{"batch_size": size, "peak_bytes": peak * GIB} for size, peak in ((1, 1), (30, 4), (100, 9), (4096, 400))]
-    told = {"trials": [trial(25, 3), trial(100, 9)], "budget_bytes": 10 * GIB}
-    by_tensors = {"max_batch_size": 100, "calibration": None, "device": "cpu", "reason": None}
-    memory, _ = drawn(**told, prediction={**by_tensors, "points": points})
-    assert isinstance(memory, Drawing)
-    assert memory.lines[0] == "memory, GiB   ● peak   ○ budget   ◆ predicted   * several"
-    assert memory.lines[-2].split() == ["1", "25", "100"]
-    assert drawn(**told, prediction=by_tensors) == drawn(**told, prediction=None) == []
-
-
-def test_two_sizes_are_no_curve() -> None:
-    assert drawn(trials=[trial(1, 1), trial(2, 2)], speeds=[speed(1, 1.0)], budget_bytes=GIB) == []
 
 
 def test_a_cap_is_no_answer_in_the_first_line() -> None:
@@ -320,3 +264,46 @@ def test_a_cap_is_no_answer_in_the_first_line() -> None:
     recommended = {"batch_size": 8, "headroom": 0.9, "speed": "same", "reason": None}
     capped = said("max-batch-size", recommended=recommended)
     assert capped == "at least 8 (stopped at --max-batch-size)   recommended: 8 (90 % headroom, same speed)"
+
+
+CALIBRATION = {"size": 158, "factor": 1.018, "constant_bytes": 0}
+PREDICTION = {
+    "max_batch_size": 634,
+    "uncalibrated_max_batch_size": 650,
+    "calibration": CALIBRATION,
+    "device": "cpu",
+    "reason": None,
+}
+NOTHING = {"max_batch_size": None, "calibration": None}
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({}, "predicted from fake tensors: 634, calibrated at 158: ×1.02"),
+        (
+            {"calibration": {**CALIBRATION, "constant_bytes": 512 * MIB}},
+            "predicted from fake tensors: 634, calibrated at 158: ×1.02 plus 512 MiB",
+        ),
+        ({"calibration": None}, "predicted from fake tensors: 634, not calibrated"),
+        (
+            {"calibration": None, "reason": "a batch of 158 took 1.93 times the prediction"},
+            "predicted from fake tensors: 634; not used: a batch of 158 took 1.93 times the prediction",
+        ),
+        (
+            {**NOTHING, "device": None, "reason": "at most 9 sizes are searched"},
+            "no prediction: at most 9 sizes are searched",
+        ),
+        (
+            {**NOTHING, "reason": None},
+            "predicted from fake tensors: not even the smallest batch fits, not calibrated",
+        ),
+        ({**NOTHING, "device": None}, ""),
+    ],
+)
+def test_what_was_predicted_in_a_line(parts: dict[str, Any], said: str) -> None:
+    assert prediction_line(document(prediction={**PREDICTION, **parts})) == said
+
+
+def test_documents_from_before_predicted_nothing() -> None:
+    assert prediction_line(document()) == prediction_line(document(prediction=None)) == ""

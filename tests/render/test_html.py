@@ -346,7 +346,7 @@ def test_the_search_finds_nodes_by_name_state_and_cause(window: chromium.Browser
 
 @needs_chromium
 def test_a_chart_tells_its_figures_to_a_keyboard(window: chromium.Browser, tmp_path: Path) -> None:
-    window.open(kept(tmp_path, html.document(REPORTS["find-batch-size"])))
+    window.open(kept(tmp_path, html.document(REPORTS["stress wrong, falling and hung"])))
     told = window.run("""
         const svg = document.querySelectorAll("svg.lines")[1];
         svg.focus();
@@ -356,7 +356,8 @@ def test_a_chart_tells_its_figures_to_a_keyboard(window: chromium.Browser, tmp_p
         press("ArrowRight");
         return [first, svg.parentElement.querySelector(".readout").textContent, document.activeElement === svg];
     """)
-    assert told == ["batch size about 162: 113 samples/s", "batch size about 643: 241 samples/s", True]
+    assert told[0] == "s about 12.5: cuda:0 70 · cuda:1 73.6 · cuda:2 71 · cuda:3 73.8 GB/s"
+    assert told[1].startswith("s about ") and told[1] != told[0] and told[2]
 
 
 @needs_chromium

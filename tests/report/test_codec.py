@@ -15,7 +15,7 @@ from gpucheck.report.facts import ClockReasons, Device, Facts, Host, Link, Proce
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Collector, Report
-from gpucheck.report.results.short import FigureCheck, MemoryStep, ResidentSet
+from gpucheck.report.results.short import FigureCheck, MemoryStep
 
 FACTS = Facts(
     host=Host(system="Linux", nvidia_pci_addresses=("0000:17:00.0",)),
@@ -49,7 +49,6 @@ STEP = MemoryStep(
     does="allocate a tensor",
     explanation="memory becomes resident when it is written to",
     exact=False,
-    observed=ResidentSet(2**26, None),
     figures=(FigureCheck("resident_bytes", "≥", 2**25, 2**26, True),),
     verdict="pass",
     reason=None,

@@ -1,6 +1,8 @@
-"""The answer of a search: its result, its measurement and its findings, each a function of its history. Pure.
+"""A search as the list of what happened in it, and the answer that this list comes to. Pure.
 
-First what the answer means for use: the size to train with, speeds, where the memory goes, how far to rely on it.
+The loop that runs trials records here what it does and learns; `Search.next` reads what to do next from the same state.
+The result, the measurement and the findings are functions of the list alone, so that they can be read at any time: a
+list that is cut short anywhere has an answer too, one that claims no more than what was run.
 """
 
 from __future__ import annotations
@@ -8,23 +10,36 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpucheck import messages
-from gpucheck.batch_size.history import CAP, OPEN, History
-from gpucheck.batch_size.outcome import AT_ONCE, BOUNDING, TrialResult, in_words, in_words_of_retries, kind_of_size
+from gpucheck.batch_size.options import DEFAULT_CAP, HEADROOM, FindBatchSizeOptions
+from gpucheck.batch_size.outcome import (
+    AT_ONCE,
+    BOUNDING,
+    NEEDS_SMALLER_PASS,
+    Budget,
+    MemoryLimit,
+    Setup,
+    TrialResult,
+    in_words,
+    in_words_of_retries,
+    kind_of_size,
+    parse_limit,
+)
+from gpucheck.batch_size.predict import Foresight
+from gpucheck.batch_size.search import Search, search_for
+from gpucheck.errors import UsageError
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.results.find_batch_size import (
     Accumulation,
     Confidence,
     ConfidenceLevel,
     EpochCheck,
     FoundBatchSize,
-    Fragmentation,
     Knee,
     MemorySplit,
     RecommendedSize,
@@ -32,9 +47,344 @@ from gpucheck.report.results.find_batch_size import (
     SearchMethod,
     SizeSpeed,
     SpeedChange,
-    TrialEntry,
+    StepRecipe,
 )
 from gpucheck.units import capacity
+from gpucheck.work.spec import Axis, parse_axis, parse_inputs, parse_target
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The options with their texts parsed.
+
+    `cap` is the largest size to try: of the batch, or along the axis. `is_cap_default` where nobody asked for it.
+    """
+
+    options: FindBatchSizeOptions
+    target: str
+    limit: MemoryLimit | None
+    recipe: StepRecipe
+    axis: Axis | None
+    cap: int
+    is_cap_default: bool
+
+    @property
+    def sizes(self) -> tuple[int | None, int]:
+        """The smallest size to try, None where only the target knows it, and the largest."""
+        return (self.axis.low if self.axis else None, self.cap)
+
+
+def plan(options: FindBatchSizeOptions) -> Plan:
+    """Parse what needs no machine, so that a slip costs no time. Raises UsageError."""
+    if not options.optimizer.removeprefix("torch.optim.").isidentifier():  # only a child can look it up
+        raise UsageError(
+            f"--optimizer {options.optimizer!r} is not a name", "", "use sgd, adam, adamw or another of torch.optim"
+        )
+    cap = DEFAULT_CAP if options.max_batch_size is None else options.max_batch_size
+    of_trials = {
+        "--multiple-of": options.multiple_of != 1,
+        "--effective-batch": options.effective_batch is not None,
+        "--headroom": options.headroom != HEADROOM,
+        "--avoid-oom": options.avoid_oom,
+    }
+    for name in (name for name, given in of_trials.items() if given and options.estimate):
+        raise UsageError(f"--estimate and {name} exclude each other", "an estimate runs no trials")
+    if options.axis is not None and options.effective_batch is not None:
+        raise UsageError("--effective-batch and --axis exclude each other", "the batch size is fixed along an axis")
+    axis = parse_axis(options.axis) if options.axis is not None else None
+    if axis is not None and axis.high is not None:
+        if options.max_batch_size is not None:
+            raise UsageError("--max-batch-size and the range of --axis exclude each other", "each is the largest size")
+        cap = axis.high
+    is_cap_default = options.max_batch_size is None and (axis is None or axis.high is None)
+    recipe = _recipe(options, axis)
+    target = parse_target(options.target).text if options.target is not None else "transformer"
+    limit = None if options.memory_limit is None else parse_limit(options.memory_limit)
+    _check_sizes(options, cap, axis)
+    return Plan(options, target, limit, recipe, axis, cap, is_cap_default)
+
+
+def _recipe(options: FindBatchSizeOptions, axis: Axis | None) -> StepRecipe:
+    """Return how a step is run. Raises UsageError for what does not go together."""
+    amp, batch_size = options.amp, options.batch_size
+    # Each dimension that a shape names must be the axis; which inputs a target takes, only a child knows.
+    for given in parse_inputs(options.inputs):
+        other = next((size for size in given.shape if isinstance(size, str) and (not axis or size != axis.name)), None)
+        if other is not None:
+            where = f"the axis is {axis.name}" if axis else "no axis is given"
+            fix = "give its length" if axis else f"add --axis {other}, or give its length"
+            raise UsageError(f"--input {given.name} names a dimension {other!r}", where, fix)
+    if axis is None and batch_size is not None:
+        raise UsageError("--batch-size needs --axis", "without an axis the batch size is searched for")
+    if amp is not None and options.dtype not in (None, "float32"):
+        raise UsageError(
+            f"--amp {amp} and --dtype {options.dtype} exclude each other",
+            "autocast keeps the weights in float32 and chooses the dtype of each operation",
+            "give one of them",
+        )
+    if options.grad_checkpointing and options.mode != "train":
+        raise UsageError("--grad-checkpointing is for training", "inference keeps no activations", "leave it out")
+    name = axis.name if axis else None
+    return StepRecipe(amp, options.grad_checkpointing, options.compiled, name, batch_size or 1)
+
+
+def _check_sizes(options: FindBatchSizeOptions, cap: int, axis: Axis | None) -> None:
+    """Raises UsageError for what cannot be asked of a search of sizes up to `cap`, alone or together."""
+    low, top = (axis.low, f"{cap}, the greatest length of {axis.name}") if axis else (1, f"--max-batch-size {cap}")
+    multiple_of, start = options.multiple_of, options.start
+    if options.exact and options.tolerance is not None:
+        raise UsageError("--exact and --tolerance exclude each other", "", "--exact means a tolerance of 0")
+    if options.exact and options.avoid_oom:
+        raise UsageError("--exact and --avoid-oom exclude each other", "an exact answer needs the next size to fail")
+    if cap // multiple_of * multiple_of < low:
+        raise UsageError(f"--multiple-of {multiple_of} has no multiple from {low} to {top}")
+    if start is not None and not low <= start <= cap:
+        raise UsageError(f"--start must be from {low} to {top}, not {start}")
+
+
+# -- What happened -----------------------------------------------------------------------------------------------------
+
+# So many sizes that are killed, and not for want of memory, show that the program has its own reasons.
+KILLED_ALIKE = 2
+# Ends of a trial that say nothing about the size, and so end the search.
+STOPPING = ("user-error", "device-broken", "inconclusive")
+# What ends a search without an answer to how much more fits, in words.
+OPEN = {
+    "time": "time ran out",
+    "trials": "trial limit reached",
+    "killed": "larger sizes were killed, not for lack of memory: by the program or a watchdog",
+    "interrupted": "the search was interrupted",
+    "inconclusive": "other processes disturbed the search",
+    "device-broken": "a larger size broke the device",
+    "refused": "no further process could start",
+    "default-cap": "stopped at --max-batch-size, 65536 by default",
+}
+# The search has tried the largest size that it was allowed to.
+CAP = "max-batch-size"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The first child is ready: the budget as the device has it, and what the child says of itself and the workload.
+
+    `smallest` is the least size to try. `dangerous` is whether running out of memory may take the machine down.
+    """
+
+    budget: Budget
+    device: DeviceRef
+    smallest: int
+    parameter_bytes: int | None = None
+    optimizer: str | None = None
+    peak: str | None = None
+    baseline_bytes: int | None = None
+    context_counted: bool | None = None
+    dangerous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A trial of the search ended. `unproven` is a confirmation of a size that had not passed before."""
+
+    result: TrialResult
+    unproven: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """There is time for more trials than the search's own bound."""
+
+    trials: int
+
+
+@dataclass(frozen=True, slots=True)
+class NoProcess:
+    """No further process could be set up, and why. `parameter_bytes` is the model's own size, where it was weighed."""
+
+    reason: str
+    parameter_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The search is over, by what. `more_time_s` is a time budget that would do where time ended it."""
+
+    limited_by: str
+    more_time_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A trial after the search: of a size to recommend, or of what else an epoch holds."""
+
+    result: TrialResult
+
+
+@dataclass(frozen=True, slots=True)
+class Recommended:
+    """The size to use, as it was run; `reason` says why there is none. `speed` compares it with the largest size's."""
+
+    result: TrialResult | None = None
+    reason: str | None = None
+    speed: SpeedChange | None = None
+
+
+# What may happen; of several predictions the last one counts.
+Entry = Opened | Foresight | Tried | Extended | NoProcess | Ended | Followed | Recommended
+
+
+@dataclass(slots=True)
+class History:
+    """The entries of a search so far, and what they come to.
+
+    `budget_before` is the budget as far as it is known before a device has told its own, `search` what to try next.
+    `results` are the trials of the search, `single` is how a batch of 1 fails where 2 is the smallest, `stopped` the
+    trial whose end says nothing about its size. Of what followed, `checks` are steps of what else an epoch holds.
+    """
+
+    plan: Plan
+    setup: Setup
+    budget_before: Budget
+    search: Search = field(init=False)
+    entries: list[Entry] = field(default_factory=list)
+    results: list[TrialResult] = field(default_factory=list)
+    opened: Opened | None = None
+    foresight: Foresight = field(default_factory=Foresight)
+    single: TrialResult | None = None
+    stopped: TrialResult | None = None
+    refused: str | None = None
+    parameter_bytes: int | None = None
+    limited_by: str | None = None
+    more_time_s: float = 60.0
+    recommended: Recommended | None = None
+    recommended_trials: list[TrialResult] = field(default_factory=list)
+    checks: list[TrialResult] = field(default_factory=list)
+    _disturbed: bool = False
+    _killed: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.search = search_for(self.plan.options, self.plan.cap, self.budget_before.bytes, is_cpu=self.setup.is_cpu)
+
+    @property
+    def budget(self) -> Budget:
+        return self.opened.budget if self.opened is not None else self.budget_before
+
+    @property
+    def device(self) -> DeviceRef:
+        """The device as its child names it, before that as it was asked for."""
+        return self.opened.device if self.opened else DeviceRef(self.setup.device, name=self.setup.device_name)
+
+    @property
+    def axis(self) -> str | None:
+        """The dimension whose length sizes are; None where they are batch sizes."""
+        return self.plan.recipe.axis
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether it is known that no larger size fits, or the user wants none tried."""
+        return self.limited_by is not None and self.limited_by not in OPEN
+
+    @property
+    def final(self) -> TrialResult | None:
+        """The run of the best size that counts: its confirmation, else its last pass."""
+        best = self.search.best
+        if best is None:
+            return None
+        runs = [r for r in self.results if r.batch_size == best.batch_size and r.outcome == "fits"]
+        return max(runs, key=lambda r: r.purpose == "confirm", default=None)
+
+    @property
+    def predicted(self) -> int | None:
+        """The largest size that is predicted: by fake tensors where a trial has calibrated them, else by the peaks."""
+        best, failing = self.search.best, self.search.first_failing
+        trusted = self.foresight.max_batch_size if self.foresight.calibration is not None else None
+        found = trusted or self.search.likely_largest
+        if best is None or found is None or (failing is not None and found >= failing.batch_size):
+            found = self.search.likely_largest
+        return None if found is None or best is None else max(found, best.batch_size)
+
+    @property
+    def at_most(self) -> int | None:
+        """The largest size that may fit: what is predicted, else what the first failure leaves; None if unknown."""
+        failing = self.search.first_failing
+        return self.predicted or (failing.batch_size - self.search.multiple_of if failing is not None else None)
+
+    @property
+    def trial_count(self) -> int:
+        """All trials, but for the checks of an epoch's other steps."""
+        return len(self.results) + len(self.recommended_trials)
+
+    def take(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        match entry:
+            case Opened():
+                self.opened, self.parameter_bytes = entry, entry.parameter_bytes
+                self.search.budget_bytes, self.search.minimum = entry.budget.bytes, entry.smallest
+                if entry.dangerous:
+                    self.search.seek_failure = False
+            case Foresight():
+                self.foresight = entry
+                if self.opened is not None and self.search.start is None:
+                    self.search.start = entry.first_size
+            case Tried(result, unproven):
+                self.results.append(result)
+                self._learn(result, unproven)
+            case Extended(trials):
+                self.search.extra_trials += trials
+            case NoProcess(reason, parameter_bytes):
+                self.refused = reason
+                self.parameter_bytes = self.parameter_bytes or parameter_bytes
+                if self.search.best is not None:  # what the search has closed by then stays so
+                    self._end(self.search.limited_by or "refused")
+            case Ended(limited_by, more_time_s):
+                self._end(limited_by)
+                self.more_time_s = more_time_s
+            case Followed(result):
+                (self.recommended_trials if result.purpose == "recommended" else self.checks).append(result)
+            case Recommended():
+                self.recommended = entry
+
+    def _learn(self, result: TrialResult, unproven: bool) -> None:
+        """Learn from a trial about its size; some trials show nothing, and some end the search."""
+        if result.cut:
+            if self.search.best is None:
+                self._record(result)  # so that the next one is smaller
+        elif result.outcome == "inconclusive" and not self._disturbed:
+            self._disturbed = True
+        elif result.outcome == "user-error" and self._starts_at_two(result):
+            self.single, self.search.minimum = result, 2
+        elif result.outcome in STOPPING or (
+            # Without memory's certain words what fails at the smallest size is an error of the target.
+            result.outcome in NEEDS_SMALLER_PASS and result.batch_size <= self.search.lowest
+        ):
+            self.stopped = result
+            if result.outcome in OPEN:
+                self._end(result.outcome)
+        else:
+            # What fails where it was to be confirmed unproven confirms nothing.
+            is_search = unproven and result.outcome != "fits"
+            self._record(replace(result, purpose="search") if is_search else result)
+            if result.outcome == "killed":
+                self._killed.add(result.batch_size)
+                if len(self._killed) >= KILLED_ALIKE or result.batch_size <= self.search.lowest:
+                    self._end("killed")
+
+    def _starts_at_two(self, result: TrialResult) -> bool:
+        """Return whether a first batch of 1 may fail because a normalisation over the batch needs two samples."""
+        first = result.batch_size == 1 == self.search.lowest and not self.search.trials
+        return first and self.axis is None and self.search.cap >= 2 and self.setup.mode == "train"
+
+    def _record(self, result: TrialResult) -> None:
+        self.search.static_bytes = result.state_bytes or self.search.static_bytes
+        self.search.trials.append(result)
+
+    def _end(self, limited_by: str) -> None:
+        """Record the first end of the search as its limit. A cap that nobody asked for leaves it open."""
+        if limited_by == CAP and self.plan.is_cap_default:
+            limited_by = "default-cap"
+        self.limited_by = self.limited_by or limited_by
+
+
+# -- What it means for use ---------------------------------------------------------------------------------------------
 
 # Repeats of one size differ by up to so much (allocator rounding, retained pages): a peak that is above an aim by less
 # meets it.
@@ -50,19 +400,13 @@ MULTIPLE = 8
 TRIES = 2
 
 
-def peaks(results: Iterable[TrialResult], largest: int, default_malloc: TrialResult | None) -> dict[int, int]:
-    """The highest peak of each size that passed, up to `largest`, scaled to the default malloc where that was run.
-
-    What malloc keeps grows with what was freed, so its share at the largest size stands for the others.
-    """
+def peaks(results: Iterable[TrialResult], largest: int) -> dict[int, int]:
+    """The highest peak of each size that passed, up to `largest`."""
     found: dict[int, int] = {}
     for result in results:
         if result.outcome == "fits" and result.batch_size <= largest and result.peak_bytes is not None:
             found[result.batch_size] = max(found.get(result.batch_size, 0), result.peak_bytes)
-    if default_malloc is None or not default_malloc.peak_bytes or not found.get(default_malloc.batch_size):
-        return found
-    share = default_malloc.peak_bytes / found[default_malloc.batch_size]
-    return {size: int(peak * share) for size, peak in found.items()}
+    return found
 
 
 def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int = 1) -> int | None:
@@ -95,7 +439,7 @@ def meets(result: TrialResult, aim: float) -> bool:
 
 def against(found: Sequence[SizeSpeed], size: int, largest: int) -> SpeedChange | None:
     """Return how the speed of `size` compares with that of the largest, from runs under the same settings."""
-    by_size = {one.batch_size: one for one in found}
+    by_size = {speed.batch_size: speed for speed in found}
     if size == largest:
         return "same"
     return compared(by_size[size], by_size[largest]) if {size, largest} <= by_size.keys() else None
@@ -108,7 +452,7 @@ NEARLY = 0.05
 
 
 def speeds(results: Iterable[TrialResult]) -> tuple[SizeSpeed, ...]:
-    """The speed of each size that passed, smallest first. Give results of one setting of malloc only."""
+    """The speed of each size that passed, smallest first."""
     steps: dict[int, list[float]] = {}
     for result in results:
         if result.outcome == "fits":
@@ -124,12 +468,12 @@ def speeds(results: Iterable[TrialResult]) -> tuple[SizeSpeed, ...]:
 
 def noise(found: Iterable[SizeSpeed]) -> float | None:
     """The typical spread of a size's steps; None where no size was timed twice."""
-    known = [one.spread for one in found if one.spread is not None]
+    known = [speed.spread for speed in found if speed.spread is not None]
     return statistics.median(known) if known else None
 
 
 def knee(found: Sequence[SizeSpeed]) -> Knee:
-    """The knee, told only where the differences that decide it are larger than the noise."""
+    """The knee, if the differences that decide it are larger than the noise."""
     if len(found) < 2:
         return Knee(None, reason="fewer than two sizes were timed")
     spread = noise(found)
@@ -137,18 +481,18 @@ def knee(found: Sequence[SizeSpeed]) -> Knee:
         return Knee(None, reason="no size was timed twice: noise unknown")
     if spread > NEARLY:
         return Knee(None, noise=spread, reason="steps of one size differ by more than 5 %")
-    enough = max(one.samples_per_s for one in found) * (1 - NEARLY)
-    best = next(one for one in found if one.samples_per_s >= enough)
-    slower = [one for one in found if one.batch_size < best.batch_size]
-    if any(one.samples_per_s * (1 + spread) >= enough for one in slower):
+    enough = max(speed.samples_per_s for speed in found) * (1 - NEARLY)
+    best = next(speed for speed in found if speed.samples_per_s >= enough)
+    slower = [speed for speed in found if speed.batch_size < best.batch_size]
+    if any(speed.samples_per_s * (1 + spread) >= enough for speed in slower):
         return Knee(None, noise=spread, reason="a smaller size is slower only by the noise")
     return Knee(best.batch_size, best.samples_per_s, spread)
 
 
-def compared(one: SizeSpeed, other: SizeSpeed) -> SpeedChange | None:
-    """Return how `one` compares with `other`: same (within 5 %), slower or faster; None where the noise hides it."""
-    spread = noise((one, other))
-    ratio = one.samples_per_s / other.samples_per_s
+def compared(speed: SizeSpeed, other: SizeSpeed) -> SpeedChange | None:
+    """Return how `speed` compares with `other`: same (within 5 %), slower or faster; None where the noise hides it."""
+    spread = noise((speed, other))
+    ratio = speed.samples_per_s / other.samples_per_s
     if spread is None or spread > NEARLY:
         return None
     apart = abs(ratio - 1)
@@ -178,87 +522,38 @@ def accumulate(effective: int, limit: int) -> Accumulation:
 
 # --- Where the memory goes --------------------------------------------------------------------------------------------
 
-# The slope near the largest size, as far from it as the trials allow: from a size of at most this share of it.
+# The slope is that of two sizes: the largest, and the next one that is at most this share of it.
 SLOPE_APART = 0.75
-# Of the growth; a loss over all pairs is a quarter off, what an allocator rounds stays below.
-CURVED = 0.10
-# Of the growth: tensors' bytes are rounded to blocks, which is less.
-ROUNDED = 0.03
-# The factor below the largest size from which other allocations set the peak.
-FAR_BELOW = 16
-# Two sizes always lie on a line.
-LEAST_SIZES = 3
 # Below 10 % growth between two sizes the slope is lost in what does not depend on the batch.
 TRUSTED_GROWTH = 0.10
 
 
-def memory_split(
-    results: Iterable[TrialResult], parameter_bytes: int | None, foreseen: Mapping[int, float] | None = None
-) -> MemorySplit:
-    """The split by the trials of the search that passed.
-
-    A sample has a cost only where memory grows in a straight line: by the peaks measured, and by those `foreseen`.
-    """
+def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) -> MemorySplit:
+    """The split by two trials of the search that passed: what a sample costs, and what is held whatever the size."""
     passed = [r for r in results if r.outcome == "fits"]
     if not passed:
         return MemorySplit(parameter_bytes, None, None, reason="no trial passed")
     largest = max(passed, key=lambda r: r.batch_size)
     held = MemorySplit(parameter_bytes, largest.gradient_bytes, largest.optimizer_bytes)
-    apart = all(r.compute_peak_bytes is not None for r in passed)
-    # For the others the allocator had to make room: their peaks are the budget, whatever their size.
+    # Where the allocator had to make room, the peak is the budget, whatever the size.
     free = [r for r in passed if not r.allocation_retries]
-    peaks: dict[int, int] = {}
-    for result in free:
-        peak = result.compute_peak_bytes if apart else result.peak_bytes
-        if peak is not None:
-            peaks[result.batch_size] = max(peaks.get(result.batch_size, 0), peak)
-    smaller = [size for size in peaks if size <= SLOPE_APART * max(peaks)]
+    measured = {r.batch_size: r.fitted_bytes for r in free if r.fitted_bytes is not None}
+    smaller = [size for size in measured if size <= SLOPE_APART * max(measured)]
     if not smaller:
         why = "memory was full at the other sizes" if len(free) < len(passed) else "no two sizes were far enough apart"
         return replace(held, reason=why)
-    low, high = max(smaller), max(peaks)
-    if peaks[high] - peaks[low] < TRUSTED_GROWTH * peaks[low]:
+    low, high = max(smaller), max(measured)
+    grown = measured[high] - measured[low]
+    if grown < TRUSTED_GROWTH * measured[low]:
         return replace(held, reason="the peak hardly grows with the size")
-    # Bytes in tensors are free of what an allocator rounds; they say something where each size has them.
-    in_tensors = {r.batch_size: int(r.memory.get("max_memory_allocated_bytes") or 0) for r in free}
-    curved = _is_curved(in_tensors, exact=True) if all(in_tensors.values()) else _is_curved(peaks)
-    if curved or _is_curved(foreseen or {}):
-        return replace(held, reason="memory does not grow in proportion to the size")
-    if len(peaks) < LEAST_SIZES and not foreseen:
-        return replace(held, reason="two sizes do not show how memory grows")
-    slope = (peaks[high] - peaks[low]) / (high - low)
+    slope = grown / (high - low)
     known = sum(part or 0 for part in (held.parameter_bytes, held.gradient_bytes, held.optimizer_bytes))
     # Gradients come while activations go, so that the peak may hold less than all of both.
-    fixed = max(0, int(peaks[high] - slope * high) - known)
+    fixed = max(0, int(measured[high] - slope * high) - known)
     return replace(held, activation_bytes_per_sample=int(slope), fixed_bytes=fixed)
 
 
-def _is_curved(peaks: Mapping[int, float], *, exact: bool = False) -> bool:
-    """Return whether a size lies off the line through the largest and the next one far enough below it.
-
-    Off is more than a tenth of the growth between the two; of `exact` figures less near either, as far as a parabola is
-    off there. Sizes far below say little of the largest.
-    """
-    high = max(peaks, default=0)
-    low = max((size for size in peaks if size <= SLOPE_APART * high), default=0)
-    growth = peaks.get(high, 0) - peaks.get(low, 0)
-    shares = {size: (size - low) / (high - low) for size in peaks if size >= high / FAR_BELOW}
-    return low > 0 and any(
-        abs(peaks[size] - peaks[low] - growth * share)
-        > (max(ROUNDED, CURVED * 4 * share * (1 - share)) if exact and share > 0 else CURVED) * abs(growth)
-        for size, share in shares.items()
-    )
-
-
 # --- How far the answer can be relied on, and what holds it where it is -----------------------------------------------
-
-# Peaks further from a line, or from a prediction, than this do not follow it (a workspace came or went, another
-# algorithm was chosen).
-STRAIGHT = 0.05
-# So many doubts at once leave little of the answer.
-MANY = 3
-# Of what is reserved; a gap as large as the usual headroom is worth a setting, a smaller one is rounding.
-LARGE_GAP = 0.10
 
 _FACTORS = {
     **dict.fromkeys(("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "spill"), "memory"),
@@ -275,83 +570,18 @@ def limiting_factor(limited_by: str | None) -> str | None:
     return None if limited_by is None else _FACTORS.get(limited_by, limited_by)
 
 
-def confidence(
-    results: Sequence[TrialResult],
-    answer: int,
-    confirmed: bool,
-    budget: int,
-    default_malloc: TrialResult | None,
-    foreseen: Mapping[int, float] | None = None,
-    *,
-    closed: bool = True,
-) -> Confidence:
-    """High without a doubt; low where the answer was not run again, with three doubts, or where more may fit.
-
-    `foreseen` are the peaks in bytes that a calibrated prediction gives the sizes that were run; without it memory is
-    held to a straight line.
-    """
-    support: list[str] = ["confirmed in a fresh process"] if confirmed else []
-    doubts: list[str] = [] if confirmed else ["not run again in a fresh process"]
-    if not closed:
-        doubts.append("the search did not end")
-    repeats = [r.peak_bytes for r in results if r.batch_size == answer and r.outcome == "fits" and r.peak_bytes]
-    if len(repeats) > 1:
-        apart = max(repeats) - min(repeats)
-        said = f"peaks differ by {apart / budget * 100:.1f} % of the budget"
-        (support if apart <= PEAK_SPREAD * budget else doubts).append(said)
-    peaks = {r.batch_size: r.peak_bytes for r in results if r.outcome == "fits" and r.peak_bytes is not None}
-    off, course = strays(peaks, foreseen), "as fake tensors predict"
-    if off is None:
-        off, course = residual(peaks), "in a straight line"
-    if off is not None:
-        if off <= STRAIGHT:
-            support.append(f"memory grows {course}")
-        else:
-            doubts.append(f"memory does not grow {course}: up to {off * 100:.0f} % off")
-    if any(r.outcome == "inconclusive" for r in results):
-        doubts.append("a trial was disturbed")
-    if any(r.unlike for r in results):
-        doubts.append("batches of one size differ")
-    if any(r.outcome == "suspected" for r in results):
-        doubts.append("the failure may not be memory")
-    if default_malloc is not None and (default_malloc.peak_bytes or 0) > budget:
-        doubts.append("the peak exceeds the budget under the default malloc")
-    level: ConfidenceLevel = (
-        "low" if not (confirmed and closed) or len(doubts) >= MANY else "medium" if doubts else "high"
-    )
-    return Confidence(level, tuple(support), tuple(doubts))
-
-
-def _farthest(peaks: Mapping[int, int], expected: Callable[[int], float]) -> float:
-    """The largest distance of a peak from the one expected of its size, as a share of the highest peak."""
-    return max(abs(peak - expected(size)) for size, peak in peaks.items()) / max(peaks.values())
-
-
-def strays(peaks: Mapping[int, int], foreseen: Mapping[int, float] | None) -> float | None:
-    """Return how far peaks lie from those foreseen.
-
-    None for fewer than two sizes, of which one calibrated the prediction, and where one of them was not foreseen.
-    """
-    if not foreseen or len(peaks) < 2 or not any(peaks.values()) or not peaks.keys() <= foreseen.keys():
-        return None
-    return _farthest(peaks, foreseen.__getitem__)
-
-
-def residual(peaks: Mapping[int, int]) -> float | None:
-    """Return how far peaks lie from the line of least squares; None below three sizes: two always lie on one."""
-    if len(peaks) < 3 or not any(peaks.values()):
-        return None
-    slope, intercept = statistics.linear_regression(list(peaks), list(peaks.values()))
-    return _farthest(peaks, lambda size: slope * size + intercept)
-
-
-def fragmentation(memory: Mapping[str, Any]) -> Fragmentation | None:
-    """By the figures of the answer's last run; None where the device's allocator does not tell both."""
-    reserved, allocated = memory.get("max_memory_reserved_bytes"), memory.get("max_memory_allocated_bytes")
-    if not reserved or allocated is None:
-        return None
-    gap = max(0, reserved - allocated)
-    return Fragmentation(reserved, allocated, gap, gap >= LARGE_GAP * reserved)
+def confidence(results: Sequence[TrialResult], confirmed: bool, *, closed: bool) -> Confidence:
+    """High where the answer passed again in a fresh process; low without that, or where more may fit; else medium."""
+    facts = {
+        "not run again in a fresh process": not confirmed,
+        "the search did not end": not closed,
+        "a trial was disturbed": any(r.outcome == "inconclusive" for r in results),
+        "batches of one size differ": any(r.unlike for r in results),
+        "the failure may not be memory": any(r.outcome == "suspected" for r in results),
+    }
+    doubts = tuple(doubt for doubt, holds in facts.items() if holds)
+    level: ConfidenceLevel = "low" if not (confirmed and closed) else "medium" if doubts else "high"
+    return Confidence(level, ("confirmed in a fresh process",) if confirmed else (), doubts)
 
 
 # The step of a confirmation is timed a few times only, beside its purpose.
@@ -365,7 +595,7 @@ _AGAIN = "run the same command again"
 
 def result_of(history: History) -> FoundBatchSize:
     """The answer by what happened so far."""
-    search, results, default_malloc = history.search, history.results, history.default_malloc
+    search, results = history.search, history.results
     best, failing, final = search.best, search.first_failing, history.final
     known = history.is_closed and history.limited_by != CAP
     failed = next(
@@ -374,13 +604,12 @@ def result_of(history: History) -> FoundBatchSize:
     passed = [r.peak_bytes for r in results if best and r.batch_size == best.batch_size and r.outcome == "fits"]
     # A partial batch is a whole step in the child that ran last: its second step, if it took one, is timed too.
     partial = [check for check in history.checks if check.purpose == "partial batch"]
-    # On a CPU the size to use ran with another malloc.
-    measured = speeds([*results, *partial, *([] if history.setup.is_cpu else history.recommended_trials)])
+    measured = speeds([*results, *partial, *history.recommended_trials])
     # Where no size is recommended, the largest is what there is, but not one of which it is not known.
-    wanted, told = history.plan.options.effective_batch, history.recommended
-    in_use = (told.result if told else None) or (final if history.is_closed else None)
+    wanted, recommended = history.plan.options.effective_batch, history.recommended
+    in_use = (recommended.result if recommended else None) or (final if history.is_closed else None)
     plan, setup, budget, opened = history.plan, history.setup, history.budget, history.opened
-    trials = [*results, *([default_malloc] if default_malloc else []), *history.recommended_trials]
+    trials = [*results, *history.recommended_trials]
     return FoundBatchSize(
         max_batch_size=best.batch_size if best and known else None,
         at_least=best.batch_size if best and not known else None,
@@ -393,7 +622,6 @@ def result_of(history: History) -> FoundBatchSize:
         predicted_above=search.predicted_above,
         limited_by=history.limited_by,
         peak_bytes=max((peak for peak in passed if peak is not None), default=None),
-        default_malloc_peak_bytes=default_malloc.peak_bytes if default_malloc else None,
         budget_bytes=budget.bytes,
         margin_bytes=budget.margin_bytes,
         budget_reason=budget.reason,
@@ -416,25 +644,14 @@ def result_of(history: History) -> FoundBatchSize:
         trial_count=history.trial_count,
         trials=tuple(result.entry for result in trials),
         limiting_factor=limiting_factor(history.limited_by),
-        confidence=confidence(
-            results,
-            best.batch_size,
-            search.confirmed,
-            budget.bytes,
-            default_malloc,
-            history.foresight.peaks(result.batch_size for result in results),
-            closed=history.is_closed,
-        )
-        if best
-        else None,
+        confidence=confidence(results, search.confirmed, closed=history.is_closed) if best else None,
         checks=tuple(
             EpochCheck(c.purpose, c.batch_size, c.outcome, c.reason or None, c.peak_bytes) for c in history.checks
         ),
         recommended=_recommended(history),
         speeds=measured,
         knee=knee(measured),
-        memory_split=memory_split(results, history.parameter_bytes, history.foresight.computing_peaks()),
-        fragmentation=fragmentation(final.memory) if final else None,
+        memory_split=memory_split(results, history.parameter_bytes),
         accumulation=accumulate(wanted, in_use.batch_size) if wanted and in_use else None,
         prediction=history.foresight.result(),
     )
@@ -458,20 +675,28 @@ def _method(history: History) -> SearchMethod:
 
 def _recommended(history: History) -> RecommendedSize:
     """`headroom_wanted` was asked for; the headroom is what the measured peak leaves."""
-    wanted, told = history.plan.options.headroom, history.recommended
-    result = told.result if told else None
-    if told is None or result is None:
-        reason = told.reason if told else "it was not run" if history.search.confirmed else "no size was confirmed"
+    wanted, recommended = history.plan.options.headroom, history.recommended
+    result = recommended.result if recommended else None
+    if recommended is None or result is None:
+        reason = (
+            recommended.reason
+            if recommended
+            else "it was not run"
+            if history.search.confirmed
+            else "no size was confirmed"
+        )
         return RecommendedSize(None, None, wanted, reason=reason)
     peak = result.peak_bytes
     headroom = None if peak is None else 1 - peak / history.budget.bytes
-    return RecommendedSize(result.batch_size, headroom, wanted, peak, result.samples_per_s, told.speed, told.reason)
+    return RecommendedSize(
+        result.batch_size, headroom, wanted, peak, result.samples_per_s, recommended.speed, recommended.reason
+    )
 
 
 def measurement(history: History, started: str) -> Measurement | None:
-    """The answer's speed: the steps of its last run after the first, which warms up. None where that ran earlier."""
+    """The answer's speed: the steps of its last run after the first, which warms up. None where there is none."""
     final, axis, setup = history.final, history.axis, history.setup
-    if final is None or final.resumed or len(final.steps_s) < 2:
+    if final is None or len(final.steps_s) < 2:
         return None
     steps, starts = final.steps_s[1:], final.started_monotonic_s[1:]
     median = statistics.median(steps)
@@ -509,12 +734,6 @@ def findings(history: History) -> list[Finding]:
     return said
 
 
-def incomplete_log(path: str, why: str) -> Finding:
-    """The log of trials could not be written to its end."""
-    title, why = f"the log of trials {path} is incomplete", f"{why}: later trials are missing"
-    return Finding("batch_size.log", "warn", title, why, {"file": path}, fix="free disk space before you use --resume")
-
-
 def _undecided(result: TrialResult, axis: str | None) -> Finding:
     """A device that a trial broke, or other processes that disturbed the trials."""
     evidence = {"batch_size": result.batch_size}
@@ -542,18 +761,10 @@ def _answer(history: History) -> list[Finding]:
             why = f"no process could be started to run it again: {refused}"
         title, size = f"{in_words(best.batch_size, axis)} passed once", {"batch_size": best.batch_size}
         said.append(Finding("batch_size.confirmed", "warn", title, why, size, fix=fix))
-    if history.default_malloc is not None:
-        peak = history.default_malloc.peak_bytes or 0
-        above = f"{capacity(peak - budget.bytes)} above the budget, because freed memory is kept"
-        title, why = f"peak under the default malloc: {capacity(peak)}", "within the budget too"
-        evidence = {"peak_bytes": peak, "budget_bytes": budget.bytes}
-        said.append(
-            Finding("batch_size.default_malloc", "info", title, above if peak > budget.bytes else why, evidence)
-        )
     return said
 
 
-def _why(history: History, best: TrialEntry) -> str:
+def _why(history: History, best: TrialResult) -> str:
     """Return what closed the search."""
     search, axis, limited_by = history.search, history.axis, history.limited_by or ""
     failing = search.first_failing
@@ -571,7 +782,7 @@ def _why(history: History, best: TrialEntry) -> str:
     return failed
 
 
-def _at_least(history: History, best: TrialEntry) -> Finding:
+def _at_least(history: History, best: TrialResult) -> Finding:
     """A size that fits, where it is not known how much more does."""
     axis, predicted, confirmed = history.axis, history.predicted, history.search.confirmed
     limited_by, failing = history.limited_by, history.search.first_failing
@@ -661,7 +872,7 @@ def _of_the_last_run(history: History) -> Iterator[Finding]:
             "batch_size.growth",
             "inconclusive",
             f"memory grew in all {len(final.increments)} steps seen, by {capacity(each)} each",
-            f"{'a leak' if final.leaks else 'a cache that fills, or a leak'}; about {left} more steps of {size} fit",
+            f"a cache that fills, or a leak; about {left} more steps of {size} fit",
             {**evidence, "growth_bytes": each, "steps_left": left, "steps": len(final.levels_bytes)},
             fix="look for tensors that are kept from step to step: losses in a list without .item() or .detach()",
         )
@@ -677,14 +888,4 @@ def _of_the_last_run(history: History) -> Iterator[Finding]:
             f"the smallest that ran held {least} numbers, the largest {most}; a larger one needs more memory",
             {**evidence, "least_elements": least, "most_elements": most},
             fix="let make_batch return the largest batch of the training data",
-        )
-    gap = fragmentation(final.memory)
-    if gap is not None and gap.large and history.device.id.startswith("cuda"):  # there a setting helps
-        yield Finding(
-            "batch_size.fragmentation",
-            "info",
-            f"{capacity(gap.gap_bytes)} reserved by the allocator, in no tensor",
-            f"{gap.gap_bytes / gap.reserved_bytes * 100:.0f} % of its reserved memory at the peak",
-            asdict(gap),
-            fix=f"run with {messages.EXPANDABLE_SEGMENTS}",
         )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gpucheck.batch_size.history import Plan, plan
+from gpucheck.batch_size.answer import Plan, plan
 from gpucheck.batch_size.loop import Loop
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import (
@@ -26,7 +25,6 @@ from gpucheck.batch_size.outcome import (
 )
 from gpucheck.batch_size.predict import Distrusted, Point, Predictor
 from gpucheck.batch_size.runner import WHERE, Runner
-from gpucheck.batch_size.trial_log import TrialLog, identity_of
 from gpucheck.errors import CannotLook, DeviceFailed, UsageError
 from gpucheck.machine import choose, faults, host, inventory
 from gpucheck.machine.host import held_bytes
@@ -79,24 +77,19 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     whole_s = options.time_budget_s or default
     deadline = began + whole_s
 
-    with contextlib.ExitStack() as stack:
-        log = None
-        if options.resume is not None:
-            log = stack.enter_context(contextlib.closing(TrialLog(options.resume, identity_of(made, facts))))
+    def search(device_id: str, devices_left: int, emit: Emit) -> None:
+        seconds = (deadline - time.monotonic()) / devices_left
+        setup, budget = prepare(made, device_id, facts, emit)
+        with Runner(setup, start_timeout_s=max(seconds, TRIAL_TIMEOUT_LEAST_S)) as runner:
+            Loop(made, emit, facts, runner, budget, time.monotonic() + seconds, whole_s).run()
 
-        def search(device_id: str, devices_left: int, emit: Emit) -> None:
-            seconds = (deadline - time.monotonic()) / devices_left
-            setup, budget = prepare(made, device_id, facts, emit)
-            with Runner(setup, start_timeout_s=max(seconds, TRIAL_TIMEOUT_LEAST_S)) as runner:
-                Loop(made, emit, facts, runner, budget, time.monotonic() + seconds, log, whole_s).run()
-
-        if len(chosen.ids) == 1:
-            try:
-                search(chosen.ids[0], 1, emit)
-            except DeviceFailed as error:
-                emit(Failed(faults.of(error, WHERE, chosen.ids[0])))
-        else:
-            each_device(chosen.ids, search, emit)
+    if len(chosen.ids) == 1:
+        try:
+            search(chosen.ids[0], 1, emit)
+        except DeviceFailed as error:
+            emit(Failed(faults.of(error, WHERE, chosen.ids[0])))
+    else:
+        each_device(chosen.ids, search, emit)
 
 
 def using(options: FindBatchSizeOptions, plan: Plan) -> str | None:
@@ -107,7 +100,7 @@ def using(options: FindBatchSizeOptions, plan: Plan) -> str | None:
 
 
 def prepare(plan: Plan, device_id: str, facts: Facts, emit: Emit) -> tuple[Setup, Budget]:
-    """Return what to tell the children of a device, and the budget, which another device than the CPU tells anew."""
+    """Return the settings of a device's children, and the budget; a device other than the CPU reports its own later."""
     memory = host.memory()
     limit = plan.limit
     total = min(memory.total, memory.container_limit or memory.total)
@@ -135,7 +128,7 @@ def prepare(plan: Plan, device_id: str, facts: Facts, emit: Emit) -> tuple[Setup
 
 
 def setup_of(plan: Plan, device: str, budget_bytes: int, guard_bytes: int | None) -> Setup:
-    """Return what any child is told of the workload, and how much it may take."""
+    """Return the settings of any child: the workload, and how much memory it may take."""
     options = plan.options
     return Setup(
         target=plan.target,
@@ -200,7 +193,7 @@ class _Relay:
     def __call__(self, event: Event) -> None:
         match event:
             case Answered("find_batch_size", value):
-                self.answers[:] = [one for one in self.answers if one.device.id != value.device.id]
+                self.answers[:] = [answer for answer in self.answers if answer.device.id != value.device.id]
                 self.answers.append(value)
             case Judged(found):
                 self.emit(Judged(self._named(found)))
@@ -274,7 +267,7 @@ def finding_of_all(answers: Sequence[FoundBatchSize]) -> Finding:
     """Return what every device can take. Where one takes none, its own finding has said so already."""
     found = least(answers)
     size, device, axis = found.largest, found.device.id, found.axis_name
-    evidence = {one.device.id: one.largest for one in answers}
+    evidence = {answer.device.id: answer.largest for answer in answers}
     if size is None:
         return Finding("batch_size.all_devices", "fail", f"{device} fits no {kind_of_size(axis)} at all", "", evidence)
     if found.is_open:

@@ -1,9 +1,8 @@
-"""The loop of one search: runs trials until the search closes or time is short, records what happens, and tells it.
+"""The loop of one search: runs trials until the search closes or time is short, and records and reports them.
 
-What there is time for: a trial's first step warms up (a library loads, threads start, a machine is busy for a moment),
-and a small size spends its time on other things than its samples: neither says what a large size takes. So times are
-those of later steps, at the sizes nearest to the one asked for. The answer is worth most where the bracket closes, then
-where a large size passed, then where what passed has passed again in a separate process.
+Time is forecast from later steps of the nearest sizes. A trial's first step warms up (a library loads, threads start),
+and a small size has a fixed overhead: neither shows how long a large size takes. The time goes first to closing the
+bracket, then to a large size that passes, then to its confirmation in a separate process.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from gpucheck import messages
 from gpucheck.batch_size import answer
-from gpucheck.batch_size.history import (
+from gpucheck.batch_size.answer import (
     OPEN,
     Ended,
     Extended,
@@ -31,7 +30,6 @@ from gpucheck.batch_size.history import (
 )
 from gpucheck.batch_size.outcome import (
     MOST_STEPS,
-    NEEDS_SMALLER_PASS,
     STEEPEST,
     STEPS_CONFIRMED,
     TRIAL_TIMEOUT_LEAST_S,
@@ -40,7 +38,6 @@ from gpucheck.batch_size.outcome import (
     Setup,
     TrialResult,
     in_words,
-    judged_by_time,
     kind_of_size,
     on_device,
     power_of_time,
@@ -48,14 +45,12 @@ from gpucheck.batch_size.outcome import (
 from gpucheck.batch_size.predict import Guide
 from gpucheck.batch_size.runner import WHERE, Runner, failed_device
 from gpucheck.batch_size.search import Attempt, Search
-from gpucheck.batch_size.trial_log import TrialLog
 from gpucheck.errors import CannotLook, DeviceFailed, GpucheckError, TargetError
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Emit, Failed, Judged, Measured, Notice, Progress, Trial
 from gpucheck.report.facts import Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.measurement import DeviceRef
-from gpucheck.report.results.find_batch_size import TrialEntry
 from gpucheck.units import capacity
 
 # Trials beyond the bound, each time that there is time for them.
@@ -75,23 +70,20 @@ class Loop:
         runner: Runner,
         budget: Budget,
         deadline: float,
-        log: TrialLog | None = None,
         whole_s: float | None = None,
     ) -> None:
-        self.plan, self.emit, self.facts, self.runner, self.log = plan, emit, facts, runner, log
+        self.plan, self.emit, self.facts, self.runner = plan, emit, facts, runner
         self.history = History(plan, runner.setup, budget)
         self.search, self.axis = self.history.search, self.history.axis
         self.forecast = Forecast(self.history.results, compiled=plan.recipe.compile)
         self.time = Schedule(self.search, runner, self.forecast, deadline, whole_s)
         self.guide = Guide()
-        self.spills = False
         self._told = 0
 
     def run(self) -> None:
-        """Search, and say what came out."""
+        """Search, and report the answer."""
         try:
             self._prepare()
-            self._take_over()
             self._search()
             self._follow()
         except Refused as error:
@@ -108,13 +100,11 @@ class Loop:
                 self._answer()
             raise
         except Exception:
-            if self.history.results:  # what was run is told, whatever ended it
+            if self.history.results:  # the trials that ran are reported, whatever ended the search
                 self._answer()
             raise
         except BaseException:  # Ctrl-C, SIGTERM: what is known so far is the answer
             self.history.take(Ended("interrupted"))
-            if self.log is not None:
-                self.emit(Notice(f"resume with --resume {self.log.path}"))
             self._answer()
             raise
         finally:
@@ -128,7 +118,6 @@ class Loop:
         ready = self.runner.start()
         kind, integrated = ready["kind"], ready["integrated"]
         lowest, cap = self.plan.sizes
-        self.spills = self.axis is None and can_spill(self.facts, kind, integrated=integrated)
         opened = Opened(
             budget=Budget(**ready["budget"]) if "budget" in ready else self.history.budget,
             device=DeviceRef(**ready["device"]) if "device" in ready else self.history.device,
@@ -165,21 +154,6 @@ class Loop:
     def _foresee(self) -> None:
         if self.guide.foresight != self.history.foresight:
             self.history.take(self.guide.foresight)
-
-    def _take_over(self) -> None:
-        """Take over what an earlier run of this search found out."""
-        logged = self.log.known(self._device, self.history.budget.bytes) if self.log is not None else []
-        # One says something about the sizes of today, unless what it says needs a smaller size that passes.
-        known = [
-            one
-            for one in logged
-            if self.search.may_try(one.batch_size)
-            and not (one.outcome in NEEDS_SMALLER_PASS and one.batch_size <= self.search.lowest)
-        ]
-        if known:
-            self.emit(Notice(f"--resume: {len(known)} trial{'' if len(known) == 1 else 's'} reused"))
-        for result in known:
-            self._take_trial(Tried(result))
 
     # Searching
 
@@ -224,22 +198,16 @@ class Loop:
             limit_s=self.plan.options.trial_timeout_s or self.forecast.patience(attempt.size, self.time.left),
             deadline=self.time.until(attempt),
         )
-        if self.spills and result.outcome == "fits":
-            result = judged_by_time(result, self.history.results, self.history.budget.bytes)
-            if result.outcome != "fits":
-                self.runner.close()
         if result.cut:
             self.time.cut(result)
         self._take_trial(Tried(result, unproven=attempt.size == self.time.unproven))
-        if self.log is not None:
-            self.log.write(self._device, self.history.budget.bytes, result)
 
     def _take_trial(self, tried: Tried) -> None:
         self.history.take(tried)
         self.emit(Trial(len(self.history.results), to_json(tried.result.entry), self.axis))
 
     def _stop(self, result: TrialResult) -> None:
-        """A trial that says nothing about its size: tell whose the failure is. Raises what is not the search's."""
+        """Report whose failure it is that a trial shows nothing about its size. Raises what is not the search's."""
         if result.outcome not in OPEN:
             best, is_users = self.search.best, result.outcome == "user-error"
             passed = best.batch_size if best and is_users else None
@@ -254,9 +222,9 @@ class Loop:
         self._judge(1)
 
     def _error(self, result: TrialResult, passed: int | None) -> TargetError | DeviceFailed:
-        """The user's own error, with the size at which it came; `passed` is the largest size that did before.
+        """The target's error, with the size at which it was raised; `passed` is the largest size that passed before.
 
-        Where the workload is ours it is the device's.
+        A built-in workload has no errors of its own: there it is the device's.
         """
         if (failed := failed_device(self.runner.setup, result.reason)) is not None:
             return failed
@@ -275,7 +243,6 @@ class Loop:
             history.take(Followed(replace(history.single, purpose="partial batch")))
         if best is None or not self.search.confirmed:
             return
-        # It takes no longer than the search did, loading included.
         now = time.monotonic()
         deadline = min(self.time.deadline, now + max(FOLLOW_LEAST_S, now - self.time.began))
         follow_up = FollowUp(self.runner, history, self.emit, self.forecast.seconds, deadline)
@@ -286,23 +253,15 @@ class Loop:
         elif best.batch_size < least:
             follow_up.leave_out(best.batch_size, "the search ended below half of what may fit")
         else:
-            found = follow_up.run(best.batch_size)
-            if found.result is not None and found.result.batch_size < least:
-                found = Recommended(reason="the size with headroom is below half of what may fit")
-            history.take(found)
+            follow_up.run(best.batch_size, least)
 
     # Telling
-
-    @property
-    def _device(self) -> str:
-        """The device as the log names it: by its name too, since another card may be `cuda:0` tomorrow."""
-        return f"{self.runner.setup.device} {self.runner.setup.device_name or ''}".rstrip()
 
     def _answer(self) -> None:
         self.emit(Answered("find_batch_size", answer.result_of(self.history)))
 
     def _judge(self, most: int | None = None) -> None:
-        """Tell the findings that were not told yet; with `most`, of the first so many alone."""
+        """Emit the findings that were not emitted yet; with `most`, only the first so many."""
         found = answer.findings(self.history)[:most]
         for finding in found[self._told :]:
             self.emit(Judged(finding))
@@ -314,12 +273,10 @@ class Loop:
         if measured is not None:
             self.emit(Measured(measured))
         final, opened = self.history.final, self.history.opened
-        if final is not None and final.loss is not None and not final.resumed and opened is not None:
+        if final is not None and final.loss is not None and opened is not None:
             self.emit(Notice(f"loss: {final.loss}; optimizer: {opened.optimizer}"))
         self._answer()
         self._judge()
-        if self.log is not None and self.log.error is not None:
-            self.emit(Judged(answer.incomplete_log(self.log.path, self.log.error)))
 
 
 def expected_budget(setup: Setup, facts: Facts) -> int | None:
@@ -337,14 +294,6 @@ def is_dangerous(facts: Facts, kind: str, *, integrated: bool) -> bool:
     return risky or integrated or kind == "mps"
 
 
-def can_spill(facts: Facts, kind: str, *, integrated: bool) -> bool:
-    """Return whether a full device goes slow rather than out of memory: its driver, or the system, takes the host's.
-
-    On a CPU that is swap, which is measured; NVIDIA's driver for Linux raises.
-    """
-    return kind != "cpu" and is_dangerous(facts, kind, integrated=integrated)
-
-
 # --- What follows a confirmed answer ----------------------------------------------------------------------------------
 
 # A trial may take so many times what the trials before suggest.
@@ -352,10 +301,10 @@ PATIENCE_FACTOR = 4.0
 
 
 class FollowUp:
-    """The other work of an epoch; the answer with the system's own malloc (CPU); and the size to use.
+    """What follows a confirmed answer: the size to recommend, then the other steps of an epoch.
 
-    `seconds` forecasts how long so many steps of a size take; `deadline` is on the monotonic clock. What ran is in the
-    `history`, but for the size to use, which is returned.
+    `seconds` forecasts how long so many steps of a size take; `deadline` is on the monotonic clock. The `history` gets
+    what ran.
     """
 
     def __init__(
@@ -364,70 +313,40 @@ class FollowUp:
         self.runner, self.history, self.emit = runner, history, emit
         self.seconds, self.deadline = seconds, deadline
         self.axis = history.axis
-        self._default: Runner | None = None
 
     def leave_out(self, largest: int, why: str) -> None:
-        """Run nothing of it but a batch of 1 where the model may not train with that, and say why."""
+        """Recommend nothing, and say why; only a batch of 1 is run, where the model may not train with it."""
         self.history.take(Recommended(reason=why))
         if self.runner.ready.get("smallest_batch", 1) > 1 and largest > 1 and self.axis is None:
-            self._check_each([("partial batch", 1)])
+            self._check("partial batch", 1)
 
-    def run(self, largest: int) -> Recommended:
-        """Run what follows the confirmation of `largest`; a size to use leaves the headroom that was asked for.
-
-        The size to use comes first where there is not time for all, then the largest with the default malloc.
-        """
-        is_cpu = self.runner.setup.is_cpu
-        once, thrice = self.seconds(largest, 1), self.seconds(largest, STEPS_CONFIRMED)
-        # With the default malloc two processes load at the same time.
-        left = self.deadline - time.monotonic() - (self.runner.start_s if is_cpu else 0.0) - thrice
-        self._check(largest, small_alone=left < 2 * once + (thrice if is_cpu else 0.0))
-        try:
-            if is_cpu and left >= thrice:
-                result = self._with_default_malloc(largest)
-                if result is not None and result.peak_bytes is not None:
-                    self._taken(replace(result, purpose="default malloc"))
-            return self._recommend(largest)
-        finally:
-            if self._default is not None:
-                self._default.close()
-
-    def _check(self, largest: int, *, small_alone: bool) -> None:
-        """An evaluation step, and what an epoch's last batch may be: one less, and a single sample.
-
-        With `small_alone` only the last, which takes no time.
-        """
-        evaluates = self.runner.setup.mode == "train" and not small_alone
-        wanted: list[tuple[str, int]] = [("evaluation", largest)] if evaluates else []
+    def run(self, largest: int, least: float = 1.0) -> None:
+        """Recommend a size of at least `least`; then an evaluation, and an epoch's last batch: one less, and of 1."""
+        recommended = self._recommend(largest)
+        if recommended.result is not None and recommended.result.batch_size < least:
+            recommended = Recommended(reason="the size with headroom is below half of what may fit")
+        self.history.take(recommended)
+        if self.runner.setup.mode == "train":
+            self._check("evaluation", largest)
         if self.axis is None:  # along an axis the batch is fixed
-            sizes = dict.fromkeys((1,) if small_alone else (largest - 1, 1))
-            wanted += [("partial batch", size) for size in sizes if 1 <= size < largest]
-        known = {(check.purpose, check.batch_size) for check in self.history.checks}
-        self._check_each([check for check in wanted if check not in known])
+            for size in sorted({1, largest - 1} - {0, largest}, reverse=True):
+                self._check("partial batch", size)
 
-    def _check_each(self, wanted: Sequence[tuple[str, int]]) -> None:
-        """One step of each purpose and size, as far as there is time."""
-        for purpose, size in wanted:
-            needed = self._needed(size, steps=1)
-            if needed is None:
-                continue
-            self._progress(f"{size}, {purpose}")
-            result = self._trial(self.runner, Attempt(size), needed, steps=1, evaluate=purpose == "evaluation")
-            if result is None:
-                return
-            if not result.cut:
-                self.history.take(Followed(replace(result, purpose=purpose)))
+    def _check(self, purpose: str, size: int) -> None:
+        """One step, if there is time for it and none has shown it before."""
+        needed = self._needed(size, steps=1)
+        if needed is None or any((check.purpose, check.batch_size) == (purpose, size) for check in self.history.checks):
+            return
+        self._progress(f"{size}, {purpose}")
+        result = self._trial(size, needed, steps=1, evaluate=purpose == "evaluation")
+        if result is not None and not result.cut:
+            self.history.take(Followed(replace(result, purpose=purpose)))
 
     def _recommend(self, largest: int) -> Recommended:
-        """The size whose peak leaves the headroom, run; on a CPU as the user's own process will, with its malloc."""
+        """The size whose peak leaves the headroom, run."""
         aim = self.history.budget.bytes * (1 - self.history.plan.options.headroom)
-        default_malloc = self.history.default_malloc
-        # What was run with other settings of malloc may take less than it will.
-        like = [] if self.runner.setup.is_cpu else self.history.results
-        if default_malloc is not None:  # where that was above the budget, the largest was run all the same, and timed
-            like = [replace(default_malloc, outcome="fits")]
-        known = {r.batch_size: r for r in like if r.outcome == "fits"}
-        peaks = answer.peaks(self.history.results, largest, default_malloc)
+        known = {r.batch_size: r for r in self.history.results if r.outcome == "fits"}
+        peaks = answer.peaks(self.history.results, largest)
         for _ in range(answer.TRIES):
             size = answer.choose(peaks, aim, largest, self.history.search.multiple_of)
             if size is None:
@@ -435,12 +354,12 @@ class FollowUp:
                 return Recommended(reason=f"even the {least} leaves less than the headroom")
             result = known.get(size) or self._run(size)
             if result is None:
-                # The largest may leave the headroom as it is; then the rounding alone had no time.
+                # The largest may leave the headroom as it is; then only the rounding had no time.
                 result, size = known.get(largest), largest
                 if result is None or not answer.meets(result, aim):
                     return Recommended(reason="no time left to run it")
             if answer.meets(result, aim):
-                speeds = answer.speeds([*like, *self.history.recommended_trials])
+                speeds = answer.speeds([*self.history.results, *self.history.recommended_trials])
                 return Recommended(result, speed=answer.against(speeds, size, largest))
             if result.peak_bytes is None:
                 return Recommended(reason=f"{in_words(size, self.axis)} fails: {result.reason}")
@@ -449,46 +368,31 @@ class FollowUp:
 
     def _run(self, size: int) -> TrialResult | None:
         """One trial of the size to recommend; None where there is no time, or no child could be set up."""
-        result = None
-        if self.runner.setup.is_cpu:
-            result = self._with_default_malloc(size)
-        elif (needed := self._needed(size)) is not None:
-            self._progress(f"{size}, recommended")
-            result = self._trial(self.runner, Attempt(size), needed)
-        return None if result is None or result.cut else self._taken(replace(result, purpose="recommended"))
-
-    def _with_default_malloc(self, size: int) -> TrialResult | None:
-        """One trial in a separate process with the system's malloc settings; None as above."""
-        needed = self._needed(size, start_s=self._default.next_start_s if self._default is not None else None)
-        if needed is None:
+        if (needed := self._needed(size)) is None:
             return None
-        self.runner.close()
-        self._progress(f"{size} with the default malloc")
-        if self._default is None:
-            # Its peak is wanted, not a verdict: the system's limit stays away.
-            self._default = Runner(replace(self.runner.setup, guard_bytes=None), malloc="default")
-            self._default.load_ahead()  # the size to use takes a second process
-        return self._trial(self._default, Attempt(size, "confirm"), needed)
+        self._progress(f"{size}, recommended")
+        result = self._trial(size, needed)
+        if result is None or result.cut:
+            return None
+        result = replace(result, purpose="recommended")
+        self.history.take(Followed(result))
+        self.emit(Trial(self.history.trial_count, to_json(result.entry), self.axis))
+        return result
 
     def _trial(
-        self, runner: Runner, attempt: Attempt, needed: float, *, steps: int = STEPS_CONFIRMED, evaluate: bool = False
+        self, size: int, needed: float, *, steps: int = STEPS_CONFIRMED, evaluate: bool = False
     ) -> TrialResult | None:
         """One trial, for as long as it needs and more; None where no child could be set up."""
         limit = TRIAL_TIMEOUT_LEAST_S + PATIENCE_FACTOR * needed
         try:
-            return runner.run(attempt, steps=steps, limit_s=limit, deadline=self.deadline, evaluate=evaluate)
+            return self.runner.run(Attempt(size), steps=steps, limit_s=limit, deadline=self.deadline, evaluate=evaluate)
         except (Refused, GpucheckError):
             return None
 
-    def _needed(self, size: int, steps: int = STEPS_CONFIRMED, *, start_s: float | None = None) -> float | None:
+    def _needed(self, size: int, steps: int = STEPS_CONFIRMED) -> float | None:
         """Seconds that a trial takes, a new child included; None where that is more than is left."""
-        needed = (self.runner.start_s if start_s is None else start_s) + self.seconds(size, steps)
+        needed = self.runner.start_s + self.seconds(size, steps)
         return None if time.monotonic() + needed > self.deadline else needed
-
-    def _taken(self, result: TrialResult) -> TrialResult:
-        self.history.take(Followed(result))
-        self.emit(Trial(self.history.trial_count, to_json(result.entry), self.axis))
-        return result
 
     def _progress(self, step: str) -> None:
         self.emit(Progress(f"{self.axis or 'batch'} {step}", done=self.history.trial_count))
@@ -656,7 +560,7 @@ class Schedule:
 
     @property
     def steps_confirmed(self) -> int:
-        """Steps of a confirmation: on a device it takes at least so many, but where its blocks stay as they are."""
+        """Steps that a confirmation is expected to take: on a device eight, though it may end early or go on."""
         return STEPS_CONFIRMED if self.runner.setup.is_cpu else MOST_STEPS
 
     def within(self, attempt: Attempt) -> Attempt | None:
@@ -676,7 +580,7 @@ class Schedule:
         """Return whether there is time for a trial; as long as nothing passed, the smallest size always has."""
         return self.left > 0 or (self.search.best is None and attempt.size <= self.search.lowest)
 
-    def _above(self, attempt: Attempt, best: TrialEntry) -> Attempt | None:
+    def _above(self, attempt: Attempt, best: TrialResult) -> Attempt | None:
         """The same for a size above the best; where there is no time, the best once more, if it was not confirmed."""
         trial, again = Need(1, self.steps, 1 if self.runner.needs_start else 0), Need(1, self.steps_confirmed, 1)
         if attempt.purpose == "confirm":

@@ -102,7 +102,6 @@ class FindBatchSizeOptions:
     estimate: bool = option(
         "Estimate the batch size for a GPU you don't have, with --memory-limit; run nothing.", False, group=SEARCH
     )
-    resume: str | None = option("Log trials to FILE; skip those that it already holds.", metavar="FILE", group=SEARCH)
     headroom: float = option(
         "Share of the budget that the recommended size leaves free.",
         HEADROOM,

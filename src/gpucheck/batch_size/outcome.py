@@ -1,9 +1,8 @@
-"""A trial: what its child is told, what came out of it, and what its end means.
+"""A trial: the settings of its child, its result, and what its end means.
 
 Ends are judged by names and texts, never by an exception: one table of messages, one function. Memory is recognised by
 class and by message, along the chain of causes; what could be memory or something else is `suspected` and counts only
-once a smaller batch has passed in a fresh process; everything else is the user's error. Memory that overflows without
-an error (Windows' and WSL's drivers, memory shared with the host) goes slow: there the time of a step tells. Pure.
+once a smaller batch has passed in a fresh process; everything else is the user's error. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import re
 import signal
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from gpucheck import messages
@@ -131,19 +130,14 @@ MEMORY: frozenset[Outcome] = frozenset(("out-of-memory", "host-out-of-memory"))
 NEEDS_SMALLER_PASS: frozenset[Outcome] = frozenset(("suspected", "size-limit"))
 
 
-# A confirmation takes a third step, since caches settle on some devices; later ones repeat it.
+# A confirmation takes a third step, since caches settle on some devices; later steps repeat it.
 STEPS_CONFIRMED = 3
-# So many steps show whether memory grows from step to step; a confirmation on a device takes no fewer, but where the
-# allocator's blocks stay as they are.
+# Eight steps show whether memory grows. A confirmation on a device takes no fewer, unless the allocator's blocks stay
+# the same.
 MOST_STEPS = 8
-# The optimizer's state is made at the end of the first step, so that the second may have to empty the allocator's
-# cache. A size that has to do so later does not fit: it goes on.
-STEPS_OF_RETRIES = 2
-# What an allocator that empties its cache still holds in pieces, of what lies in tensors: 1 to 2 % at 1 GiB.
-IN_PIECES = 0.02
-# Memory that grows is told after so many equal increments, after the third step. It is called a leak only after more
-# of them than a common cache has entries, and at least twice as many.
-EQUAL_INCREMENTS, LEAK_INCREMENTS = 4, 17
+# Memory grows if this many increments after the third step are equal. More steps than the confirmation takes would be
+# needed to tell a leak from a cache that fills.
+EQUAL_INCREMENTS = 4
 # Increments are equal within this share of the middle one: a CPU's resident memory moves by pages.
 ALIKE = 0.05
 # A step's level moves by less without a cause: threads' stacks, a counter kept on the device.
@@ -201,13 +195,10 @@ class TrialResult(TrialEntry):
     started_monotonic_s: tuple[float, ...] = ()
     # How often each step had to empty the allocator's cache.
     retried: tuple[int, ...] = ()
-    # What was held at each step's end. The peak is that of the first `settled_steps`; `filled` where one more of the
-    # rest would have passed the budget by what grows.
+    # What was held at each step's end.
     levels_bytes: tuple[int, ...] = ()
-    settled_steps: int = 0
     # How much more the allocator took in the last two steps, where its blocks were not the same after both.
     unsettled_bytes: int = 0
-    filled: bool = False
     state_bytes: int | None = None
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
@@ -219,7 +210,7 @@ class TrialResult(TrialEntry):
     batch_elements: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        # The first step warms up, and says something only where it is the only one.
+        # The first step warms up; its time counts only if there is no other.
         steps = self.later_s or self.steps_s
         if steps and (middle := statistics.median(steps)) > 0:
             object.__setattr__(self, "samples_per_s", self.batch_size / middle)
@@ -232,29 +223,21 @@ class TrialResult(TrialEntry):
 
     @property
     def fitted_bytes(self) -> int | None:
-        """The peak that grows with the batch; an allocator that made room holds all it may, so its tensors count."""
-        packed = self.packed_bytes if self.allocation_retries else None
-        return super(TrialResult, self).fitted_bytes if packed is None else packed
+        """The peak that grows with the batch: that of forward and backward where it was measured apart."""
+        return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
 
     @property
-    def packed_bytes(self) -> int | None:
-        """The peak of an allocator that gives back all it can: its tensors, and some memory lost between them."""
-        in_tensors, reserved = (self.memory.get(f"max_memory_{one}_bytes") for one in ("allocated", "reserved"))
-        peak = super(TrialResult, self).fitted_bytes
-        if in_tensors is None or reserved is None or peak is None:
+    def tensor_bytes(self) -> int | None:
+        """The peak without what the allocator kept in no tensor; None where that is unknown."""
+        in_tensors, reserved = (self.memory.get(f"max_memory_{part}_bytes") for part in ("allocated", "reserved"))
+        if in_tensors is None or reserved is None or self.peak_bytes is None or self.outcome != FITS:
             return None
-        return int((peak - reserved + in_tensors) * (1 + IN_PIECES))
+        return int(self.peak_bytes - reserved + in_tensors)
 
     @property
     def unlike(self) -> bool:
         """Return whether its batches were not all as large, though of one size."""
         return len(set(self.batch_elements)) > 1
-
-    @property
-    def retried_late(self) -> int | None:
-        """The first step after the second that had to empty the allocator's cache; None where none had to."""
-        late = (number for number, times in enumerate(self.retried, 1) if times and number > STEPS_OF_RETRIES)
-        return next(late, None)
 
     @property
     def retry_cost(self) -> float | None:
@@ -265,31 +248,24 @@ class TrialResult(TrialEntry):
 
     @property
     def increments(self) -> tuple[int, ...]:
-        """By how much what is held grew from step to step, once the peak was known; from the second where it filled."""
-        levels = self.levels_bytes[1 if self.filled else STEPS_CONFIRMED - 1 :]
+        """By how much what is held grew in each step after the third."""
+        levels = self.levels_bytes[STEPS_CONFIRMED - 1 :]
         return tuple(after - before for before, after in itertools.pairwise(levels))
 
     @property
     def growth_bytes(self) -> int | None:
-        """Return what a step adds to the memory held, for good; None where it does not grow by equal increments."""
-        last = self.increments
-        if len(last) < (2 if self.filled else EQUAL_INCREMENTS):
+        """Return what a step adds to the memory held; None where it does not grow in all steps seen, by as much."""
+        grown = self.increments
+        if len(grown) < EQUAL_INCREMENTS:
             return None
-        middle = int(statistics.median(last))
-        equal = max(last) - min(last) <= ALIKE * middle
-        return middle if equal and min(last) >= LEAST_GROWTH_BYTES else None
-
-    @property
-    def leaks(self) -> bool:
-        """Return whether memory grew for longer than a cache fills."""
-        return self.growth_bytes is not None and len(self.increments) >= LEAK_INCREMENTS
+        middle = int(statistics.median(grown))
+        return middle if min(grown) >= LEAST_GROWTH_BYTES and max(grown) - min(grown) <= ALIKE * middle else None
 
     def steps_left(self, budget_bytes: int) -> int | None:
         """Return how many more steps fit into the budget; None where memory does not grow, or that is far away."""
         if self.growth_bytes is None or self.peak_bytes is None:
             return None
-        fit = (budget_bytes - self.peak_bytes) // self.growth_bytes
-        more = max(0, fit - (len(self.levels_bytes) - self.settled_steps))
+        more = max(0, (budget_bytes - self.peak_bytes) // self.growth_bytes)
         return more if more < FAR_AWAY_STEPS else None
 
     @property
@@ -441,17 +417,6 @@ def asked_bytes(message: str) -> int | None:
     return int(float(found[1].rstrip(".")) * _UNITS[unit if unit == "bytes" else unit[0]])
 
 
-# --- Memory that spills -----------------------------------------------------------------------------------------------
-
-# Users report steps 50 times as slow once a driver falls back to the host's memory, some twice. Throttling and
-# clocks that change stay below a factor of two.
-SPILL_SLOWDOWN = 3.0
-# A device far from full does not spill: what is slow there has another cause.
-NEAR_BUDGET = 0.5
-# Steps after the first, which warms up: what disturbs one of them is noise, spilling slows all.
-LEAST_STEPS = 2
-# A step that fills a memory takes tens of milliseconds at any card's rate. What is quicker is scheduling.
-LEAST_EXCESS_S = 0.02
 # A loss over all pairs of a batch grows with its square, as attention does along a sequence; nothing that is trained
 # grows faster.
 STEEPEST = 2.0
@@ -469,42 +434,3 @@ def power_of_time(timed: Sequence[tuple[int, float]]) -> float | None:
     if before is None or seconds <= 0:
         return None
     return math.log(seconds / before[1]) / math.log(size / before[0])
-
-
-def judged_by_time(result: TrialResult, before: Sequence[TrialResult], budget_bytes: int) -> TrialResult:
-    """A trial that raised nothing, as `spill` where its steps say so against those of the trials `before`.
-
-    Only for devices whose memory can spill, and sizes of a batch: along an axis time grows faster by itself.
-    """
-    passed = [(other.batch_size, other.steps_s) for other in before if other.outcome == FITS]
-    times = slowdown(result.batch_size, result.steps_s, passed, (result.peak_bytes or 0) / budget_bytes)
-    if times is None:
-        return result
-    why = f"its steps took {times:.1f} times as long as expected from smaller sizes: memory spilled to the host"
-    return replace(result, outcome="spill", reason=why)
-
-
-def slowdown(
-    size: int, steps_s: Sequence[float], passed: Sequence[tuple[int, Sequence[float]]], filled: float
-) -> float | None:
-    """Return how many times longer a trial's steps took than smaller sizes that passed suggest; None short of a cliff.
-
-    `passed` are sizes and the steps of each, `filled` is the trial's peak as a share of the budget. Time is taken to
-    grow with the size, or faster where `passed` show it; after a single one, as fast as any workload's does.
-    """
-    took = _fastest_s(steps_s)
-    smaller = sorted((s, fastest) for s, steps in passed if s < size and (fastest := _fastest_s(steps)) is not None)
-    if took is None or not smaller or filled < NEAR_BUDGET:
-        return None
-    seen = power_of_time(smaller)
-    power = STEEPEST if seen is None else min(STEEPEST, max(1.0, seen))
-    nearest, seconds = smaller[-1]
-    expected = float(seconds * (size / nearest) ** power)
-    if took - expected < LEAST_EXCESS_S or took < SPILL_SLOWDOWN * expected:
-        return None
-    return took / expected
-
-
-def _fastest_s(steps_s: Sequence[float]) -> float | None:
-    """The fastest step after the first; None where there are too few."""
-    return min(steps_s[1:]) if len(steps_s) > LEAST_STEPS else None

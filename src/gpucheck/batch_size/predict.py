@@ -1,8 +1,7 @@
 """The peak as predicted without memory: which sizes to ask for, and what one real trial makes of the prediction. Pure.
 
-Sizes are bisected, since every one costs the same: nothing is assumed of how memory grows. Only where those asked lie
-on one line, no more are asked between them. A real trial at about a quarter of what is predicted then calibrates it,
-and the search jumps to the calibrated maximum.
+Sizes are searched as in real trials. A real trial at about a quarter of what is predicted then calibrates the
+prediction, and the search jumps to the calibrated maximum.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from gpucheck.batch_size.outcome import IN_TRIAL, Setup, TrialResult, in_words
 from gpucheck.batch_size.search import SAFE_SHARE, Attempt, Search
@@ -22,24 +21,16 @@ from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.results.find_batch_size import Calibration, Outcome, PredictedPeak, PredictionResult
 from gpucheck.units import MIB, duration
 
-# The prediction's own bracket; a real trial moves it by more.
-TOLERANCE = 0.04
-# What is asked for to have a size above the budget lies so far above it: what is measured may be less than predicted.
-BEYOND = 0.02
-# Sizes inside the bracket lie so far beside the line, so that both of its ends move.
-ASIDE = 0.005
-# Between one size and the next, while nothing is above the budget: any size costs the same.
-GROWTH = 64
+# The prediction's own bracket; a real trial moves it by more. Peaks that are counted have no noise.
+TOLERANCE, EXACT = 0.04, 1e-4
 # The calibration runs at this share of what is predicted: large enough that what grows decides, cheap, and safe to fit.
 FIRST_SHARE = 0.25
-# What the calibration may make of the prediction, in shares of it, is read between these sizes. The first is always
-# asked for, the others not where memory grows in a straight line.
-SHARES = (FIRST_SHARE, 0.5, 0.75)
+# What the calibration may make of the prediction, in shares of it, is read between these sizes; the last one shows
+# where the budget ends.
+SHARES = (FIRST_SHARE, 0.5, 0.75, 1.08)
 # A size asked that is so near to a wanted one stands for it.
 NEAR = 0.05
-# Slopes on both sides of a size that differ by no more than this make a straight line.
-STRAIGHT = 0.01
-# So many sizes do for a bisection of any range; a staircase may want more, and is left as it is then.
+# So many sizes do for any search; a staircase may want more, and is left as it is then.
 MOST_SIZES = 40
 
 
@@ -86,103 +77,39 @@ def _above(points: Iterable[Point], size: float) -> Point | None:
     return min((p for p in points if p.size > size), key=lambda p: p.size, default=None)
 
 
-@dataclass(slots=True)
-class Bisection:
-    """Asks for sizes from `lowest` to `highest` until the largest within `budget_bytes` is known.
+def next_size(points: Sequence[Point], budget_bytes: int, lowest: int, highest: int) -> int | None:
+    """The next size to ask for; None once the largest within the budget, and the sizes to read between, are known.
 
-    That is where the sizes around it are 4 % apart, or memory grows in a straight line there.
+    The largest is searched as in real trials: every size costs the same, and what is asked is never asked again.
     """
-
-    budget_bytes: int
-    lowest: int
-    highest: int
-    points: list[Point] = field(default_factory=list)
-
-    @property
-    def best(self) -> Point | None:
-        """The largest size predicted to fit, below every one that is not."""
-        above = self._above
-        return _below(self.points, math.inf if above is None else above.size)
-
-    @property
-    def _above(self) -> Point | None:
-        """The smallest size predicted not to fit."""
-        return min((p for p in self.points if not p.within(self.budget_bytes)), key=lambda p: p.size, default=None)
-
-    @property
-    def largest(self) -> int | None:
-        """The largest size that fits, read between the sizes asked; None where not even the smallest does."""
-        best, above = self.best, self._above
-        if best is None or above is None:
-            return None if best is None else best.size
-        return largest((p for p in self.points if p.size <= above.size), lambda peak: peak <= self.budget_bytes)
-
-    def next(self) -> int | None:
-        """The next size to ask for; None once the maximum and the sizes around it are known."""
-        best, above = self.best, self._above
-        if best is None:
-            return None if self.points else self.lowest
-        if above is None and best.size < self.highest:
-            return min(max(self._secant(best), best.size + 1), GROWTH * best.size, self.highest)
-        wide = above is not None and above.size - best.size > max(1, int(TOLERANCE * best.size))
-        if above is not None and wide and not self._is_straight(best):
-            return self._inside(best, above)
-        largest = self.largest or best.size
-        wanted = [min(max(round(largest * share), self.lowest), self.highest) for share in SHARES]
-        if all(abs(p.size - wanted[0]) > NEAR * wanted[0] for p in self.points):
-            return wanted[0]
-        return next((size for size in wanted if not self._is_known(size)), None)
-
-    def _is_known(self, size: int) -> bool:
-        """Return whether `size` was asked, or lies between two sizes on one of whose both sides memory grows alike."""
-        below, above = _below(self.points, size + 1), _above(self.points, size - 1)
-        if below is None or above is None:
-            return False
-        return below is above or self._is_straight(below) or self._is_straight(above)
-
-    def _is_straight(self, point: Point) -> bool:
-        """Return whether memory grows as much from the size asked below `point` up to it as to the one above it."""
-        below, after = _below(self.points, point.size), _above(self.points, point.size)
-        if below is None or after is None or after.peak_bytes is None:
-            return False
-        before, beyond = _slope(below, point), _slope(point, after)
-        return abs(before - beyond) <= STRAIGHT * abs(beyond)
-
-    def _secant(self, best: Point) -> int:
-        """Where the growth seen last meets the budget, and a little further, to have a size above it."""
-        below = _below(self.points, best.size)
-        if below is None or (slope := _slope(below, best)) <= 0:
-            return GROWTH * best.size
-        return int((best.size + (self.budget_bytes - best.phases[0]) / slope) * (1 + BEYOND)) + 1
-
-    def _inside(self, best: Point, above: Point) -> int:
-        """A size in the bracket: about where a line meets the budget, or its middle where lines do not narrow it.
-
-        Where memory curves upwards, the line through the bracket's ends meets the budget too early and the one through
-        the two largest sizes that fit too late: taken in turns they close in from both sides.
-        """
-        middle = (best.size + above.size) // 2
-        if above.peak_bytes is None or self._is_stalled(above.size - best.size):
-            return middle
-        lower = _below(self.points, best.size)
-        late = lower is not None and self.points[-1] is best and _slope(lower, best) > 0
-        slope = _slope(lower, best) if late and lower is not None else _slope(best, above)
-        if slope <= 0:
-            return middle
-        aside = max(1, int(ASIDE * best.size))
-        aim = best.size + int((self.budget_bytes - best.phases[0]) / slope) + (aside if late else -aside)
-        return min(max(aim, best.size + 1), above.size - 1)
-
-    def _is_stalled(self, width: int) -> bool:
-        """Return whether the last two sizes inside the bracket, now `width` wide, have not halved it."""
-        before = Bisection(self.budget_bytes, self.lowest, self.highest, self.points[:-2])
-        best, above = before.best, before._above
-        return best is not None and above is not None and width > (above.size - best.size) / 2
+    search = Search(minimum=lowest, cap=highest, tolerance=TOLERANCE, budget_bytes=budget_bytes, noise=EXACT)
+    for point in points:
+        ended: Outcome = "over-budget" if point.peak_bytes is not None else "size-limit"
+        search.trials.append(
+            TrialResult(
+                batch_size=point.size,
+                purpose="search",
+                outcome="fits" if point.within(budget_bytes) else ended,
+                peak_bytes=point.peak_bytes,
+                compute_peak_bytes=point.peak_bytes and point.phases[0],
+            )
+        )
+    asked = {point.size for point in points}
+    attempt, best = search.next(), search.best
+    if attempt is not None and attempt.size not in asked:
+        return attempt.size
+    if best is None:
+        return None
+    found = largest_within(points, budget_bytes) or best.batch_size
+    wanted = [min(max(round(found * share), lowest), highest) for share in SHARES]
+    return next((size for size in wanted if all(abs(size - other) > NEAR * size for other in asked)), None)
 
 
-def _slope(lower: Point, upper: Point) -> float:
-    """Bytes of forward and backward for each size more: the update's hardly grow."""
-    return (upper.phases[0] - lower.phases[0]) / (upper.size - lower.size)
+def largest_within(points: Iterable[Point], budget_bytes: int) -> int | None:
+    """The largest size within the budget, read between those asked up to the first above it; None for none."""
+    known = sorted(points, key=lambda p: p.size)
+    above = next((p.size for p in known if not p.within(budget_bytes)), math.inf)
+    return largest((p for p in known if p.size <= above), lambda peak: peak <= budget_bytes)
 
 
 def largest(points: Iterable[Point], fits: Callable[[int], bool]) -> int | None:
@@ -283,11 +210,6 @@ class Foresight:
         found = (at(self.points, size) for size in sizes)
         return {point.size: self.calibration.peak(point.peak_bytes or 0) for point in found if point is not None}
 
-    def computing_peaks(self) -> dict[int, float]:
-        """Return what computing takes at each size predicted, in bytes; nothing where the prediction is not used."""
-        points = self.points if self.calibration is not None else ()
-        return {point.size: float(point.phases[0]) for point in points if point.peak_bytes is not None}
-
     def result(self) -> PredictionResult:
         """`prediction` of the answer, with the calibrated peak of each size that was predicted, smallest first."""
         at_max = self.at_max or Point(0)
@@ -310,7 +232,7 @@ class Foresight:
 
 def foresee(points: Sequence[Point], budget_bytes: int, device: str | None, seconds: float | None) -> Foresight:
     """Return what the peaks asked for say of a budget."""
-    fitting = Bisection(budget_bytes, 1, max((p.size for p in points), default=1), list(points)).largest
+    fitting = largest_within(points, budget_bytes)
     return Foresight(tuple(sorted(points, key=lambda p: p.size)), fitting, fitting, device, seconds)
 
 
@@ -388,13 +310,13 @@ class Predictor:
         self._began = time.monotonic()
         self._axis: str | None = setup.recipe.axis
         self._talk: Talk | None = None
-        told = {**to_json(setup), "known_bytes": budget_bytes, "on_host": on_host}
-        told |= {"lowest": lowest, "highest": highest}
+        request = {**to_json(setup), "known_bytes": budget_bytes, "on_host": on_host}
+        request |= {"lowest": lowest, "highest": highest}
         argv, environment = python_argv("gpucheck.batch_size.trial_fake"), {**os.environ, IN_TRIAL: "1"}
         self._lost: Lost | None = None
         try:
             self._talk = Talk(lambda: LineChild(argv, env=environment))
-            self._talk.send(told)
+            self._talk.send(request)
         except Lost as lost:  # said when it is asked
             self._lost = lost
         except BaseException:  # a signal, before anybody could close this
@@ -431,8 +353,8 @@ class Predictor:
         except Lost as lost:
             ending = lost.ending
             how = f"by {ending.signal}" if ending.signal else f"with exit status {ending.status}"
-            told = f"cannot be started ({ending.reason})" if ending.how == "unstarted" else f"ended {how}"
-            raise Distrusted(f"the fake-tensor process {told}") from None
+            ended = f"cannot be started ({ending.reason})" if ending.how == "unstarted" else f"ended {how}"
+            raise Distrusted(f"the fake-tensor process {ended}") from None
         if answer is None:
             raise Distrusted(f"fake tensors took longer than {duration(self._limit)}")
         return answer
@@ -450,7 +372,7 @@ class Guide:
     def __init__(self) -> None:
         self.foresight = Foresight()
         self._predictor: Predictor | None = None
-        self._jumped = self._climbed = False
+        self._jumped = False
         self._axis: str | None = None
 
     def begin(
@@ -488,9 +410,8 @@ class Guide:
         """The attempt, or once, after the first trial, the size at which the calibrated prediction meets the budget."""
         first = next((r for r in results if r.outcome not in SILENT), None)
         points = self.foresight.points
-        if self._jumped and points and attempt.purpose == "search" and not self._climbed:
-            return self._at_cliff(attempt, search)
-        if self._jumped or not points or first is None or attempt.purpose != "search":
+        best, failing = search.best, search.first_failing
+        if self._jumped or not points or first is None or (best is not None and attempt.size <= best.batch_size):
             return attempt
         self._jumped = True
         budget = search.budget_bytes
@@ -505,23 +426,8 @@ class Guide:
         self.foresight = replace(self.foresight, calibration=calibration)
         self.foresight = replace(self.foresight, max_batch_size=self.foresight.within(budget))
         size = self._aim(search, budget, rough=first.kept_bytes is None)
-        # Trials of an earlier run may know more than the prediction does.
-        best, failing = search.best, search.first_failing
         inside = best is not None and size > best.batch_size and (failing is None or size < failing.batch_size)
         return Attempt(size) if inside else attempt
-
-    def _at_cliff(self, attempt: Attempt, search: Search) -> Attempt:
-        """The attempt, or once the size right above the best where tensors alone are predicted to exceed the budget."""
-        best, budget = search.best, search.budget_bytes
-        if best is None or budget is None or not search.seek_failure or self.foresight.calibration is None:
-            return attempt
-        above = best.batch_size + search.step(best.batch_size)
-        predicted = at(self.foresight.points, above)
-        is_cliff = predicted is not None and predicted.peak_bytes is not None and predicted.peak_bytes > budget
-        if not is_cliff or above >= attempt.size or not search.may_try(above):
-            return attempt
-        self._climbed = True
-        return Attempt(above)
 
     def _aim(self, search: Search, budget: int, *, rough: bool) -> int:
         """The size to jump to; 0 for none. Where sizes are few, one step nearer to the budget than otherwise."""

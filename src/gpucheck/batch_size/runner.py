@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 
@@ -19,7 +19,6 @@ from gpucheck.batch_size.outcome import (
     IN_TRIAL,
     KILLED,
     MEMORY,
-    STEPS_OF_RETRIES,
     End,
     Refused,
     Setup,
@@ -115,7 +114,6 @@ SPARE_ROOM_BYTES = 2**30
 # SIGKILL and SIGTERM come from somebody else, the kernel's out-of-memory killer included.
 FROM_OUTSIDE = (KILLED, 15)
 
-Malloc = Literal["tuned", "default"]
 # The command, as a fault names it.
 WHERE = "find-batch-size"
 
@@ -123,8 +121,8 @@ WHERE = "find-batch-size"
 class Runner:
     """Runs trials in children; close it (it is a context manager) and no child is left."""
 
-    def __init__(self, setup: Setup, *, malloc: Malloc = "tuned", start_timeout_s: float = START_TIMEOUT_S) -> None:
-        self.setup, self.malloc, self.start_timeout_s = setup, malloc, start_timeout_s
+    def __init__(self, setup: Setup, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
+        self.setup, self.start_timeout_s = setup, start_timeout_s
         self.ready: dict[str, Any] = {}
         # The smallest size, with which a new process is warmed up; None until it is known.
         self.lowest: int | None = None
@@ -211,7 +209,7 @@ class Runner:
     def _new_process(self) -> Talk:
         """A process that loads torch and waits for its setup. Raises CannotLook where none can be started."""
         argv = python_argv("gpucheck.batch_size.trial")
-        tuned = TUNED_MALLOC if self.malloc == "tuned" and self.setup.is_cpu else {}
+        tuned = TUNED_MALLOC if self.setup.is_cpu else {}
         environment = {**os.environ, **tuned, IN_TRIAL: "1"}
         try:
             return Talk(lambda: LineChild(argv, env=environment))
@@ -318,9 +316,6 @@ class Runner:
             return replace(result, outcome="inconclusive", reason=why)
         if peak > budget:
             why = f"peak exceeds the budget by {capacity(peak - budget)}"
-            return replace(result, outcome="over-budget", reason=why)
-        if (late := result.retried_late) is not None:
-            why = f"the allocator emptied its cache in step {late}; after step {STEPS_OF_RETRIES} it must not have to"
             return replace(result, outcome="over-budget", reason=why)
         if peak + result.unsettled_bytes > budget:
             why = f"the allocator still took {capacity(result.unsettled_bytes)} more in its last two steps"
@@ -439,14 +434,14 @@ def _in_words(end: End, limit_s: float) -> str:
         said = first.message.strip().splitlines()
         return f"{first.classes[0].removeprefix('builtins.')}" + (f": {said[0]}" if said else "")
     last = end.stderr_tail.strip().splitlines()
-    told = f" ({last[-1]})" if last else ""
+    words = f" ({last[-1]})" if last else ""
     if end.killed_by == KILLED:
         if end.kernel_says_memory:
             return "killed by the kernel: the machine's memory ran out"
         return "killed by SIGKILL, but not by the kernel's out-of-memory killer"
     if end.killed_by is not None:
-        return f"killed by {Ending('killed', -end.killed_by).signal}{told}"
-    return f"exit status {end.exit_status}{told or ('' if end.exit_status else ' and no answer')}"
+        return f"killed by {Ending('killed', -end.killed_by).signal}{words}"
+    return f"exit status {end.exit_status}{words or ('' if end.exit_status else ' and no answer')}"
 
 
 def failed_device(setup: Setup, reason: str, *, opening: bool = False) -> DeviceFailed | None:

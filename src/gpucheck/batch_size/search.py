@@ -1,28 +1,26 @@
 """The search for the largest batch that fits: which size to try next, given what came out so far. Pure.
 
 Peaks are measured, so the search fits them and jumps instead of doubling. It never jumps beyond 32 times the last
-success, never returns a size that was not run, and bounds its own number of trials. It needs no failure to end: where
-the fit says that one tolerance more is above the budget, the size that passed is near enough.
+success, never returns a size that was not run, and bounds its own number of trials. On a CPU it needs no failure to
+end: where the fit says that one tolerance more is above the budget, the size that passed is near enough. On a device
+the allocator decides, so that near the maximum each size is run as it would be answered, in a separate process.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from gpucheck.batch_size.options import FindBatchSizeOptions
-from gpucheck.batch_size.outcome import BOUNDING, FITS
-from gpucheck.report.results.find_batch_size import TrialEntry
+from gpucheck.batch_size.outcome import BOUNDING, FITS, TrialResult
 
 Purpose = Literal["search", "confirm"]
 
 # A fit from sizes close together extrapolates its own noise: beyond 32 times the last success it is a guess.
 LARGEST_JUMP = 32
-# Where the allocator had to empty its cache at so much of the budget, that is full: what is left to gain is what it can
-# pack better, and libraries that take a smaller workspace. The peaks, held down by the budget, tell nothing of that.
-PACKED_JUMP, PACKED_FROM = 1.5, 0.7
 # Standard deviation of repeats of one size (allocator rounding, retained pages): they lie within 2 % of each other.
 PEAK_NOISE = 0.006
 # On a device the allocator repeats itself to the block; what lies outside it (context, handles) moves a little.
@@ -40,12 +38,11 @@ SURE = 0.5
 # Sizes lie so many tolerances apart, and a failure so near above the best ends the search. What failed may have done so
 # by noise alone: a whole tolerance below it is more than one below the maximum.
 APART = 0.5
-# An allocator gives back what it keeps in no tensor before memory runs out. Where that is more than so many tolerances
-# of the budget, and than there is left to grow, reserved memory does not say which size is the largest.
-SPARE = 1.0
-# Where it is more than so many, it holds room for more than a tolerance of the answer: no sum of reserved memory closes
-# the search then. Of what packing all of it would gain, an allocator gains about this share.
-SPARE_OPEN, PACKED_GAIN = 5.0, 1 / 3
+# A device's allocator packs its blocks in ways that no sum foretells: its largest size lies up to a tenth beside the
+# fit. Sizes go up, and down from a failure, by this share, and by twice as much each time that the same happens again.
+STRIDE = 0.04
+# A size no larger than so many times the best is near enough to the maximum to be run in a separate process at once.
+CLOSE = 1.5
 # Sizes closer together than this tell more of noise than of growth.
 NEAR = 0.75
 # Where running out of memory is dangerous (WSL, Windows, unified memory), sizes are chosen to stay below this share,
@@ -72,39 +69,39 @@ class Attempt:
 class Search:
     """Finds the largest size in [minimum, cap] whose trial fits, to within `tolerance` below the true one.
 
-    `budget_bytes` None means that peaks are not judged by the caller (the search then only bisects). With
-    `seek_failure` False only sizes predicted below 85 % of the budget are tried. `reserve` is the number of trials
-    that the caller makes after the search; they count towards the bound of 2·log2(answer) + 4 trials, and the first
-    `taken_over` trials, those of an earlier run, do not. `static_bytes`, once known, is what the workload holds
-    whatever the batch: weights, gradients and the optimizer's state. Only multiples of `multiple_of` are tried, the
-    first at `start` if given. `noise` is the standard deviation of a peak as a share of itself. `tolerance` 0 makes the
-    search exact: only a failure right above the answer ends it. `extra_trials` raise the bound, for a caller who has
-    the time for them.
+    `budget_bytes` None means that peaks are not judged by the caller (the search then only bisects). `on_device` means
+    that an allocator decides what fits: only a failure closes the search, or tensors that alone exceed the budget, and
+    an answer for which the allocator had to empty its cache counts once the next smaller size has passed too. With
+    `seek_failure` False only sizes predicted below 85 % of the budget are tried. `static_bytes`, once known, is what
+    the workload holds whatever the batch: weights, gradients and the optimizer's state. Only multiples of `multiple_of`
+    are tried, the first at `start` if given. `tolerance` 0 makes the search exact: only a failure right above the
+    answer ends it. It takes at most 2·log2(answer) + 4 trials; `extra_trials` raise that, for a caller who has the time
+    for them.
     """
 
     minimum: int = 1
     cap: int = 65536
     tolerance: float = DEFAULT_TOLERANCE
     budget_bytes: int | None = None
+    on_device: bool = False
     seek_failure: bool = True
-    reserve: int = 0
-    taken_over: int = 0
     static_bytes: int | None = None
     multiple_of: int = 1
     start: int | None = None
+    # Standard deviation of a peak as a share of itself.
     noise: float = PEAK_NOISE
     extra_trials: int = 0
-    trials: list[TrialEntry] = field(default_factory=list)
+    trials: list[TrialResult] = field(default_factory=list)
 
     # What came out
 
     @property
-    def first_failing(self) -> TrialEntry | None:
+    def first_failing(self) -> TrialResult | None:
         """The smallest size that failed, with why; None where nothing failed."""
         return min((r for r in self.trials if r.outcome in BOUNDING), key=lambda r: r.batch_size, default=None)
 
     @property
-    def best(self) -> TrialEntry | None:
+    def best(self) -> TrialResult | None:
         """The largest size that passed below every failure, as it was last run; None where none did."""
         limit = self.first_failing.batch_size if self.first_failing else math.inf
         passed = [r for r in self.trials if r.outcome == FITS and r.batch_size < limit]
@@ -113,7 +110,8 @@ class Search:
     @property
     def confirmed(self) -> bool:
         """Return whether the best size has passed in a separate process."""
-        return self._has_confirmed(self.trials)
+        best = self.best
+        return best is not None and best.batch_size in self._confirmed
 
     @property
     def limited_by(self) -> str | None:
@@ -130,7 +128,7 @@ class Search:
             return "max-batch-size"
         if self._closed(best):
             return failing.outcome if failing and self.predicted_above is None else "over-budget"
-        if not self.seek_failure and (self._has_confirmed(self._own) or self._candidate(best) is None):
+        if not self.seek_failure and (self.confirmed or self._safe(best) is None):
             return failing.outcome if failing else "safety"
         return "trials" if self._exhausted(best) else None
 
@@ -146,10 +144,13 @@ class Search:
     def likely_largest(self) -> int | None:
         """The largest size that the peaks measured suggest, below every failure; None where they suggest nothing.
 
-        They suggest none where by them the size that failed fits too: what is below it is a bound, and no prediction.
+        They suggest none where by them the size that failed fits too (what is below it is a bound, and no prediction),
+        or where the allocator held the best to the budget.
         """
         best, failing = self.best, self.first_failing
-        if best is None or len(dict(self._measured())) < FITTED_SIZES or (fitted := self._fit(1.0)) is None:
+        if best is None or best.allocation_retries or len(dict(self._measured())) < FITTED_SIZES:
+            return None
+        if (fitted := self._fit(1.0)) is None:
             return None
         high = self._highest if failing is None else min(self._highest, failing.batch_size)
         likely = fitted.largest(best.batch_size, high)
@@ -194,19 +195,11 @@ class Search:
         best = self.best
         if best is None:
             return self._down()
-        retreat = self._retreat(best)
-        if retreat is not None:
-            return Attempt(retreat, "confirm")
-        candidate = None if self._ended(best) else self._candidate(best)
-        if candidate is not None:
-            # Where a separate process has failed above, one that goes on as before may hold less and say nothing.
-            failing = self.first_failing
-            alone = failing is not None and failing.purpose == "confirm"
-            if failing is not None and failing.batch_size - candidate <= self._near(candidate):
-                # It is the answer if it passes.
-                alone = alone or self.noise <= DEVICE_PEAK_NOISE or self._is_coarse(candidate)
-            return Attempt(candidate, "confirm" if alone else "search")
-        return None if self.confirmed else Attempt(best.batch_size, "confirm")
+        if not self._ended(best) and (candidate := self._candidate(best)) is not None:
+            return Attempt(candidate, "confirm" if self._is_alone(candidate, best) else "search")
+        if not self.confirmed:
+            return Attempt(best.batch_size, "confirm")
+        return self._neighbour(best)
 
     # How
 
@@ -222,20 +215,32 @@ class Search:
         times = len(tried) if self.trials[-1].outcome != "out-of-time" else max(2, len(tried))
         return Attempt(max(self.lowest, self.rounded(tried[0] / DOWN ** (2 ** (times - 1)))))
 
+    def _is_alone(self, size: int, best: TrialResult) -> bool:
+        """Return whether a size is run in a separate process at once: it may be the answer, which is confirmed so."""
+        failing = self.first_failing
+        if self.on_device and self.seek_failure:
+            return failing is not None or size <= CLOSE * best.batch_size
+        if failing is None:
+            return False
+        # Where a separate process has failed above, one that goes on as before may hold less and say nothing.
+        near = failing.batch_size - size <= self._near(size)
+        return failing.purpose == "confirm" or (near and self._is_coarse(size))
+
+    def _neighbour(self, best: TrialResult) -> Attempt | None:
+        """The next smaller size, where the answer ran only because the allocator emptied its cache: it may fail."""
+        smaller = best.batch_size - self.multiple_of
+        if not self.on_device or not best.allocation_retries or smaller < self.lowest or smaller in self._confirmed:
+            return None
+        return None if self._exhausted(best) else Attempt(smaller, "confirm")
+
     @property
     def _highest(self) -> int:
         return self.rounded(self.cap)
 
     @property
-    def _own(self) -> list[TrialEntry]:
-        """Trials of this run."""
-        return self.trials[self.taken_over :]
-
-    def _has_confirmed(self, trials: Sequence[TrialEntry]) -> bool:
-        """Return whether the best size has passed in a separate process among these."""
-        best = self.best
-        confirmed = {r.batch_size for r in trials if r.purpose == "confirm" and r.outcome == FITS}
-        return best is not None and best.batch_size in confirmed
+    def _confirmed(self) -> set[int]:
+        """Sizes that passed in a separate process."""
+        return {r.batch_size for r in self.trials if r.purpose == "confirm" and r.outcome == FITS}
 
     def step(self, size: int) -> int:
         """Return how far above `size` the next is worth a trial: where sizes are few, by more than the tolerance."""
@@ -250,71 +255,42 @@ class Search:
         """Return whether sizes are so few that no two lie closer than trials may; any are for an exact search."""
         return self.multiple_of > size * self.tolerance * APART
 
-    def _ended(self, best: TrialEntry) -> bool:
+    def _ended(self, best: TrialResult) -> bool:
         """Return whether no larger size is to be tried. What a confirmation measures may say that one is.
 
-        Not where failing is dangerous: one confirmation ends that search, but one of an earlier run.
+        Not where failing is dangerous: one confirmation ends that search.
         """
         if best.batch_size >= self._highest or self._closed(best) or self._exhausted(best):
             return True
-        return not self.seek_failure and self._has_confirmed(self._own)
+        return not self.seek_failure and self.confirmed
 
-    def _closed(self, best: TrialEntry) -> bool:
-        if (failing := self.first_failing) is None:
-            return self._closed_by_fit(best)
-        # Pieces of memory fit or do not, whatever the sum says: only what failed bounds it, and a tolerance is enough.
-        return failing.batch_size - best.batch_size <= self._near(best.batch_size) or self._closed_by_fit(best)
+    def _closed(self, best: TrialResult) -> bool:
+        failing = self.first_failing
+        if failing is not None:
+            width = failing.batch_size - best.batch_size
+            # One size between a confirmed answer and a failure is within what a device's allocator is known to.
+            is_last = self.on_device and self.confirmed and self.tolerance > 0 and width <= 2 * self.multiple_of
+            if is_last or width <= self._near(best.batch_size):
+                return True
+        return self._closed_by_fit(best)
 
     def _near(self, size: int) -> int:
         """Return how far above `size` a failure ends the search. A device's allocator fails by no noise."""
-        return self.step(size) if self._packed or self.noise <= DEVICE_PEAK_NOISE else self._apart(size)
+        return self.step(size) if self.on_device else self._apart(size)
 
-    def _closed_by_fit(self, best: TrialEntry) -> bool:
-        """Return whether one tolerance more is predicted to exceed the budget; never for an exact search."""
-        points = dict(self._measured())
+    def _closed_by_fit(self, best: TrialResult) -> bool:
+        """Return whether one tolerance more is predicted to exceed the budget; never for an exact search.
+
+        On a device that is predicted of its tensors alone, however well the allocator packs them.
+        """
+        points = dict(self._measured(tensors=self.on_device))
         if not self.tolerance or not self.seek_failure or len(points) < FITTED_SIZES:
             return False
-        if not self._packed and self._has_room(best):
-            return False
-        fitted, step = self._fit(1.0), self.step(best.batch_size)
+        fitted, step = self._fit(1.0, tensors=self.on_device), self.step(best.batch_size)
         if fitted is None or fitted.peak(best.batch_size + step, -SURE) <= 1.0:
             return False
         # Where sizes are few the flattest growth seen has to say so too.
         return not self._is_coarse(best.batch_size) or self._flattest(points, best.batch_size, step) > 1.0
-
-    @property
-    def _packed(self) -> bool:
-        """Return whether what tensors take tells how much fits: the allocator had to make room, or could at the end."""
-        best = self.best
-        if best is None or best.packed_bytes is None or self.budget_bytes is None:
-            return False
-        if any(r.allocation_retries for r in self.trials if r.outcome == FITS):
-            return True
-        failing = self.first_failing
-        if self._is_last(best):
-            return False  # memory ran out in pieces that do not fit together
-        spare = self._spare(best)
-        if not self.seek_failure or spare <= SPARE * self.tolerance or (fitted := self._fit(1.0, packed=False)) is None:
-            return False
-        held = (1 - self.tolerance) * self.budget_bytes
-        if failing is not None and (failing.least_bytes or 0) >= held * fitted.peak(failing.batch_size):
-            return False  # it ran out with all that it keeps: nothing of that could be given back
-        return fitted.peak(best.batch_size * (1 + spare), -SURE) > 1.0
-
-    def _spare(self, best: TrialEntry) -> float:
-        """What the allocator keeps in no tensor, as a share of the budget; 0 where that is unknown."""
-        if best.packed_bytes is None or self.budget_bytes is None:
-            return 0.0
-        return ((best.fitted_bytes or 0) - best.packed_bytes) / self.budget_bytes
-
-    def _is_last(self, best: TrialEntry) -> bool:
-        """Return whether at most a size is left between the best and the first failure."""
-        failing = self.first_failing
-        return failing is not None and failing.batch_size - best.batch_size <= 2 * self.multiple_of
-
-    def _has_room(self, best: TrialEntry) -> bool:
-        """Return whether what the allocator keeps in no tensor may be room for more than a tolerance of the answer."""
-        return self._spare(best) > SPARE_OPEN * self.tolerance and not self._is_last(best)
 
     def _flattest(self, points: dict[int, int], size: int, step: int) -> float:
         """The peak of `step` more than `size` by the least slope from a smaller one, as a share of the budget."""
@@ -324,53 +300,40 @@ class Search:
         slopes = [(points[size] - peak) / (size - other) for other, peak in smaller]
         return (points[size] + step * min(slopes, default=0)) / self.budget_bytes
 
-    def _exhausted(self, best: TrialEntry) -> bool:
-        """Return whether one more trial, the confirmation and the caller's own would break the bound on trials.
+    def _exhausted(self, best: TrialResult) -> bool:
+        """Return whether one more trial and the confirmation would break the bound on trials.
 
         The answer may yet be as large as the first failure allows. Memory that follows any shape known keeps the bound
         of the answer itself; a failure out of the blue (a timeout, a kernel's limit) may cost a few trials more.
         """
         failing = self.first_failing
         hoped = failing.batch_size - 1 if failing else best.batch_size
-        return len(self._own) + 1 + 1 + self.reserve > _bound(max(best.batch_size, hoped)) + self.extra_trials
+        return len(self.trials) + 2 > _bound(max(best.batch_size, hoped)) + self.extra_trials
 
-    def _retreat(self, best: TrialEntry) -> int | None:
-        """After a confirmation failed, the size just below it that is run next, straight in a separate process."""
-        failed = [r for r in self.trials if r.purpose == "confirm" and r.outcome in BOUNDING]
-        if not failed:
-            return None
-        size = failed[-1].batch_size - self._apart(failed[-1].batch_size) * (1 << (len(failed) - 1))
-        if size <= best.batch_size or len(self._own) + 1 + self.reserve > _bound(size):
-            return None
-        return size
-
-    def _candidate(self, best: TrialEntry) -> int | None:
+    def _candidate(self, best: TrialResult) -> int | None:
         """A size above the best and below the first failing one; None where none may be tried."""
         failing = self.first_failing
-        full = best.allocation_retries and (best.peak_bytes or 0) >= PACKED_FROM * (self.budget_bytes or math.inf)
-        jump = self.rounded(best.batch_size * (PACKED_JUMP if full else LARGEST_JUMP))
-        high = min(self._highest, max(jump, best.batch_size + self._apart(best.batch_size)))
-        if failing is not None:
-            high = min(high, failing.batch_size - self.multiple_of)
         if not self.seek_failure:
-            return self._safe(best, failing, high)
-        fitted = self._fit(1.0)
+            return self._safe(best)
         if failing is not None:
-            return self._between(best, failing, fitted)
-        if fitted is None:
-            return min(2 * best.batch_size, high)
-        aim = self._aim(best, fitted, high)
-        if self._has_room(best):
-            # Reserved memory says too little, tensors too much.
-            packed = self._fit(1.0, packed=True) or fitted
-            likely = packed.largest(best.batch_size, high, CAUTION)
-            gives = any(r.allocation_retries for r in self.trials if r.outcome == FITS)
-            share = 1.0 if gives else PACKED_GAIN
-            hoped = self.rounded(best.batch_size + share * (likely - best.batch_size))
-            aim = hoped if self._packed else max(aim, hoped)
+            return self._between(best, failing)
+        high = min(self._highest, max(self.rounded(best.batch_size * LARGEST_JUMP), best.batch_size + self.multiple_of))
+        fitted = self._fit(1.0)
+        aim = 2 * best.batch_size if fitted is None else self._aim(best, fitted, high)
+        if self.on_device and (packed := self._fit(1.0, tensors=True)) is not None and len(self.trials) >= FITTED_SIZES:
+            # By the sum of its blocks too few fit, by its tensors alone too many: a third of the way, then halves.
+            most, low, share = packed.largest(best.batch_size, high), best.batch_size, 1 / 2
+            if len(self.trials) == FITTED_SIZES and not best.allocation_retries:
+                low, share = max(low, min(aim, most)), 1 / 3
+            aim = self.rounded(low + share * (most - low))
         return min(max(aim, best.batch_size + self._apart(best.batch_size)), high)
 
-    def _aim(self, best: TrialEntry, fitted: Fit, high: int) -> int:
+    def _stride(self) -> float:
+        """The share by which sizes go down from a failure: doubled for each failure in a row."""
+        failed = itertools.takewhile(lambda r: r.outcome in BOUNDING, reversed(self.trials))
+        return STRIDE * float(2 ** (sum(1 for _ in failed) - 1))
+
+    def _aim(self, best: TrialResult, fitted: Fit, high: int) -> int:
         """The largest size that is as good as certain to fit, a part of a tolerance below the most likely maximum.
 
         Where sizes are few it is that maximum itself: one size less costs the answer more than a failure costs time.
@@ -383,31 +346,39 @@ class Search:
         aim = self.rounded(min(certain, near))
         return aim if aim >= best.batch_size + self._apart(best.batch_size) else self.rounded(near)
 
-    def _between(self, best: TrialEntry, failing: TrialEntry, fitted: Fit | None) -> int:
+    def _between(self, best: TrialResult, failing: TrialResult) -> int:
         """A size inside the bracket, away from its ends, so that every trial narrows it."""
-        width = failing.batch_size - best.batch_size
-        step = min(self._apart(best.batch_size), self.rounded(width / 2))
-        if fitted is not None and fitted.peak(failing.batch_size) <= 1.0 and failing.least_bytes is not None:
-            # Memory in pieces: it ran out although the fit has room for it. What it had and asked for is known.
-            fitted = self._fit(1.0, (failing.batch_size, failing.least_bytes))
-        # There no sum says which size is the last.
-        in_pieces = self._packed
-        if not in_pieces and fitted is not None and self._has_room(best):
-            in_pieces = fitted.peak(best.batch_size + self.step(best.batch_size)) > 1.0
-        if fitted is None or in_pieces or fitted.peak(failing.batch_size) <= 1.0 or self._stalled(width):
-            return self._middle(best.batch_size, failing.batch_size)
-        aim = self._aim(best, fitted, failing.batch_size - self.multiple_of)
-        return min(max(aim, best.batch_size + step), failing.batch_size - step)
+        low, high = best.batch_size, failing.batch_size
+        step = min(self._apart(low), self.rounded((high - low) / 2))
+        fitted = self._fit(1.0)
+        if self.on_device:
+            if fitted is None:
+                return self._middle(low, high)
+            back = high * (1 - min(0.5, self._stride()))
+            likely = self.rounded(min(back, fitted.largest(low, high, CAUTION)))
+            return min(max(likely, self._middle(low, high)), high - max(step, self.multiple_of))
+        failed = sum(1 for r in self.trials if r.purpose == "confirm" and r.outcome in BOUNDING)
+        if failing.purpose == "confirm" and failing is self.trials[-1]:
+            # Half a tolerance below, which is what noise explains, then twice as far.
+            return max(high - self._apart(high) * (1 << (failed - 1)), self._middle(low, high))
+        if fitted is None or fitted.peak(high) <= 1.0 or self._stalled(high - low):
+            return self._middle(low, high)
+        return min(max(self._aim(best, fitted, high - self.multiple_of), low + step), high - step)
 
     def _middle(self, low: int, high: int) -> int:
         """The middle of a bracket, strictly inside it: by ratio where it is wide."""
         middle = math.sqrt(low * high) if high > 2 * low else (low + high) / 2
         return min(max(self.rounded(middle), low + self.multiple_of), high - self.multiple_of)
 
-    def _measured(self, *, packed: bool | None = None) -> list[tuple[int, int]]:
-        """Size and peak of each trial that tells how memory grows; all of them packed where that tells what fits."""
-        packed = self._packed if packed is None else packed
-        peaks = [(r.batch_size, r.packed_bytes if packed else r.fitted_bytes) for r in self.trials]
+    def _measured(self, *, tensors: bool = False) -> list[tuple[int, int]]:
+        """Size and peak of each trial that tells how memory grows: none that an allocator held to the budget.
+
+        With `tensors` the peaks are those of tensors alone, which no allocator holds.
+        """
+        peaks = [
+            (r.batch_size, r.tensor_bytes if tensors else None if r.allocation_retries else r.fitted_bytes)
+            for r in self.trials
+        ]
         return [(size, peak) for size, peak in peaks if peak is not None]
 
     def _stalled(self, width: int) -> bool:
@@ -424,11 +395,12 @@ class Search:
             widths.append(high - low if high else 0)
         return len(widths) >= 3 and widths[-3] > 0 and width > widths[-3] / 2
 
-    def _safe(self, best: TrialEntry, failing: TrialEntry | None, high: int) -> int | None:
+    def _safe(self, best: TrialResult) -> int | None:
         """A size predicted to stay below the safe share of the budget, or None where the best is as good."""
-        fitted = self._fit(SAFE_SHARE)
+        failing, fitted = self.first_failing, self._fit(SAFE_SHARE)
         if fitted is None:
             return None
+        high = min(self._highest, self.rounded(best.batch_size * LARGEST_JUMP))
         aim: float = fitted.largest(best.batch_size, high, SAFE_DOUBTS)
         if failing is not None:
             # The prediction was wrong once: keep the same distance from the failure as from the budget.
@@ -436,12 +408,12 @@ class Search:
         target = self.rounded(aim)
         return target if target > best.batch_size + (self.step(best.batch_size) if best.batch_size > 1 else 0) else None
 
-    def _fit(self, share: float, *more: tuple[int, int], packed: bool | None = None) -> Fit | None:
-        """The peaks measured up to the first failure, and `more`, against a share of the budget; None without one."""
+    def _fit(self, share: float, *, tensors: bool = False) -> Fit | None:
+        """The peaks measured up to the first failure, against a share of the budget; None without one."""
         if self.budget_bytes is None:
             return None
         limit = self.first_failing.batch_size if self.first_failing else math.inf
-        points = [(size, peak) for size, peak in (*self._measured(packed=packed), *more) if size <= limit]
+        points = [(size, peak) for size, peak in self._measured(tensors=tensors) if size <= limit]
         return fit(points, self.budget_bytes * share, self.noise, self.static_bytes)
 
 
@@ -451,6 +423,7 @@ def search_for(options: FindBatchSizeOptions, cap: int, budget_bytes: int, *, is
         cap=cap,
         tolerance=0.0 if options.exact else DEFAULT_TOLERANCE if options.tolerance is None else options.tolerance,
         budget_bytes=budget_bytes,
+        on_device=not is_cpu,
         seek_failure=not options.avoid_oom,
         multiple_of=options.multiple_of,
         start=options.start,

@@ -33,7 +33,6 @@ from gpucheck.batch_size.outcome import (
     LEAST_GROWTH_BYTES,
     MOST_STEPS,
     STEPS_CONFIRMED,
-    STEPS_OF_RETRIES,
     Setup,
     on_device,
 )
@@ -386,7 +385,7 @@ def _prepared(setup: Setup, free_expected: int | None, say: Callable[[Json], Non
         workload = load_for(setup, accel.device, factory)
         accel.synchronize()  # what fails while it is built fails here
     except GpucheckError as error:
-        return {"ok": False, "stage": stage, "error": _told(error)}, None
+        return {"ok": False, "stage": stage, "error": _as_data(error)}, None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's factory may raise anything
         return {"ok": False, "stage": stage, **_failure(error)}, None
     ready = {
@@ -479,7 +478,8 @@ class Session:
         `evaluating` makes them steps of an evaluation: forward alone, in the model's evaluation mode. `lowest` is the
         smallest size, which warms a new process up. Steps beyond those asked for end within `spare_s` seconds.
         `watching` makes it a confirmation: it is not warmed up, and its steps go on until the allocator's blocks and
-        the memory held stay as they are. `outside` is what lay outside the allocator in the trials before.
+        the memory held stay as they are. A confirmation of fewer steps than it has to take confirms nothing: its
+        caller ends it where there is no time. `outside` is what lay outside the allocator in the trials before.
         """
         until = time.monotonic() + spare_s
         try:
@@ -505,76 +505,56 @@ class Session:
         return {**answer, "moved_bytes": moved, "left_bytes": left} if answer["ok"] else answer
 
     def _run(self, size: int, steps: int, evaluating: bool, until: float, *, watching: bool) -> Json:
-        workload = self.workload
+        workload, gauge = self.workload, self.gauge
         times: list[float] = []
         starts: list[float] = []
         retried: list[int] = []
         levels: list[int] = []
         elements: list[int] = []
-        swapped = swapped_bytes()
-        peaks: Peaks | None = None
-        filled, settled = False, 0
-        on_device = isinstance(self.gauge, DeviceGauge)
-        layout: list[Any] | None = None
         reserved: list[int] = []
-        is_same = False
+        layouts: list[list[Any] | None] = []
+        swapped = swapped_bytes()
+        on_device = isinstance(gauge, DeviceGauge)
 
-        def one_more() -> None:
-            nonlocal layout, is_same
-            before = self.gauge.retries()
-            starts.append(time.monotonic())
-            times.append(self._step(size, evaluating, elements))
-            retried.append(self.gauge.retries() - before)
-            levels.append(self.gauge.level())
-            if isinstance(self.gauge, DeviceGauge):
-                before_it, layout = layout, self.accel.memory_layout() if watching else None
-                is_same = layout is not None and layout == before_it and len(levels) > STEPS_CONFIRMED
-                reserved.append(self.gauge.reserved)
+        def wants_more() -> bool:
+            """Return whether the trial takes another step."""
+            taken = len(times)
+            least = max(steps, UNLIKE_STEPS) if len(set(elements)) > 1 else steps
+            if taken < least:
+                return True
+            if watching and on_device:
+                if _is_same(layouts):
+                    return False
+                # Blocks that still move may leave no room in a later step, though no more is held.
+                may_move = layouts[-1] is not None or _moves(levels, reserved)
+                return taken < MOST_STEPS or (may_move and _has_time(times, until, MOST_GROWING))
+            if taken == (least if watching else steps) and (watching or times[-1] < CHEAP_STEP_S):
+                return True  # closer to the steady state, or the first that shows whether memory grows
+            grows = (
+                _moves(levels, reserved) if on_device and steps >= STEPS_CONFIRMED else watching and _rises(levels[-2:])
+            )
+            return grows and _has_time(times, until, MOST_GROWING if on_device else MOST_STEPS)
 
         try:
-            # As many as were asked for, and one more where that is cheap.
-            while len(times) < (max(steps, UNLIKE_STEPS) if len(set(elements)) > 1 else steps) or (
-                len(times) == steps and times[-1] < CHEAP_STEP_S and not watching
-            ):
-                one_more()
-            # More where blocks still come, or tensors stay: a cache fills. Blocks that still move may leave no room in
-            # a later step, though no more is held. A confirmation of fewer steps than it has to take confirms nothing:
-            # its caller ends it where there is no time.
-            while (
-                on_device
-                and steps >= STEPS_CONFIRMED
-                and not is_same
-                and not any(retried[STEPS_OF_RETRIES:])
-                and (
-                    _rises(levels[-2:])
-                    or reserved[-1] > reserved[-3]
-                    or (watching and (len(times) < MOST_STEPS or layout is not None))
-                )
-                and (_has_time(times, until, MOST_GROWING) or (watching and len(times) < MOST_STEPS))
-            ):
-                one_more()
-            peaks, settled = self.gauge.peaks(), len(levels)
-            # Another step may show that memory grows from step to step, while there is room for it.
-            while (
-                watching
-                and not on_device
-                and (len(levels) == settled or (_rises(levels[-2:]) and not self._is_filled(levels, settled, peaks)))
-                and _has_time(times, until)
-            ):
-                one_more()
+            while wants_more():
+                before = gauge.retries()
+                starts.append(time.monotonic())
+                times.append(self._step(size, evaluating, elements))
+                retried.append(gauge.retries() - before)
+                levels.append(gauge.level())
+                if isinstance(gauge, DeviceGauge):
+                    layouts.append(self.accel.memory_layout() if watching else None)
+                    reserved.append(gauge.reserved)
         except GpucheckError as error:
-            return {"ok": False, "stage": "step", "error": _told(error)}
+            return {"ok": False, "stage": "step", "error": _as_data(error)}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
-            grew = len(levels) > settled and _rises(levels[1:])
-            if peaks is None or not grew or not self.accel.is_out_of_memory(error):
-                reached = None
-                with contextlib.suppress(RuntimeError):  # a device that an error broke answers nothing
-                    reached = self.gauge.reached()
-                failed = {"ok": False, "stage": "step", "step": len(times) + 1, "reached_bytes": reached}
-                return {**failed, **_failure(error)}
-            _failure(error)  # the size ran; what grows from step to step filled the memory in a later one
-            filled = True
-            del starts[len(levels) :], elements[len(levels) :]
+            reached = None
+            with contextlib.suppress(RuntimeError):  # a device that an error broke answers nothing
+                reached = gauge.reached()
+            failed = {"ok": False, "stage": "step", "step": len(times) + 1, "reached_bytes": reached}
+            return {**failed, **_failure(error)}
+        peaks = gauge.peaks()
+        is_settled = len(reserved) < STEPS_CONFIRMED or _is_same(layouts)
         return {
             "ok": True,
             "peak_bytes": peaks.total,
@@ -584,18 +564,16 @@ class Session:
             "allocation_retries": sum(retried),
             "retried": retried,
             "levels_bytes": self._collected(levels),
-            "settled_steps": settled,
-            "unsettled_bytes": 0 if is_same or len(reserved) < STEPS_CONFIRMED else reserved[-1] - reserved[-3],
-            "outside_bytes": self.gauge.outside_most if isinstance(self.gauge, DeviceGauge) else 0,
-            "filled": filled or (len(levels) > settled and self._is_filled(levels, settled, peaks)),
+            "unsettled_bytes": 0 if is_settled else reserved[-1] - reserved[-3],
+            "outside_bytes": gauge.outside_most if isinstance(gauge, DeviceGauge) else 0,
             "swapped_bytes": max(0, swapped_bytes() - swapped),
             "state_bytes": workload.state_bytes,
             "gradient_bytes": workload.gradient_bytes,
             "optimizer_bytes": workload.optimizer_bytes,
-            "kept_bytes": self.gauge.kept(workload.state_bytes),
+            "kept_bytes": gauge.kept(workload.state_bytes),
             "batch_elements": [min(elements), max(elements)],
             "loss": workload.loss_text,
-            "memory": to_json(self.gauge.figures()),
+            "memory": to_json(gauge.figures()),
         }
 
     def _forget(self) -> None:
@@ -632,11 +610,6 @@ class Session:
             else:
                 break
         self._forget()
-
-    def _is_filled(self, levels: list[int], settled: int, peaks: Peaks) -> bool:
-        """Return whether one more step of memory that grows would pass the budget, by the peaks of `settled` steps."""
-        grown = levels[-1] - levels[settled - 1] + levels[-1] - levels[-2]
-        return peaks.total is not None and grown > 0 and peaks.total + grown > self.gauge.budget
 
     def _collected(self, levels: list[int]) -> list[int]:
         """The levels, or none where Python's collector frees what had grown: cycles of references are no leak."""
@@ -682,6 +655,19 @@ def _has_time(times: list[float], until: float, most: int = MOST_STEPS) -> bool:
     return len(times) < most and time.monotonic() + 2 * times[-1] < until
 
 
+def _moves(levels: list[int], reserved: list[int]) -> bool:
+    """Return whether more was held after the last step, or the allocator took more in the last two."""
+    return _rises(levels[-2:]) or reserved[-1] > reserved[-3]
+
+
+def _is_same(layouts: list[list[Any] | None]) -> bool:
+    """Return whether the allocator's blocks were the same after the last two steps, both of them later than the second.
+
+    The first steps say nothing: the optimizer's state comes.
+    """
+    return len(layouts) > STEPS_CONFIRMED and layouts[-1] is not None and layouts[-1] == layouts[-2]
+
+
 def _rises(levels: list[int]) -> bool:
     """Return whether each level is above the one before, by more than what comes and goes."""
     return all(after - before >= LEAST_GROWTH_BYTES for before, after in itertools.pairwise(levels))
@@ -689,7 +675,7 @@ def _rises(levels: list[int]) -> bool:
 
 def _failure(error: BaseException) -> Json:
     """Return what was raised as plain data; the frames that hold the trial's tensors are let go."""
-    told = {
+    failure = {
         "chain": [asdict(link) for link in chain_of(error)],
         "traceback": "".join(traceback.format_exception(error)),
     }
@@ -697,10 +683,10 @@ def _failure(error: BaseException) -> Json:
     if not kept.saw(error):
         with contextlib.suppress(RuntimeError):  # a frame that is still running cannot be cleared
             traceback.clear_frames(error.__traceback__)
-    return told
+    return failure
 
 
-def _told(error: GpucheckError) -> Any:
+def _as_data(error: GpucheckError) -> Any:
     """An error of ours as plain data, with the traceback of the user's code where there is one."""
     own = error.trace if isinstance(error, TargetError) else ""
     return child_stdio.raised(error, own or traceback.format_exc())["raised"]

@@ -1,7 +1,7 @@
 """The child that predicts: steps on tensors without data, whose bytes are counted. Started by predictor.
 
 One line in: a trial's setup, with the budget and the largest size. Out comes a line on the workload, then one for each
-size that the bisection asks for with the peaks of two steps (the optimizer makes its state in the first), then one that
+size asked for with the peaks of two steps (the optimizer makes its state in the first), then one that
 says that these were all. Nothing of the batch's size is allocated, so any size takes the same time.
 
 What is counted are tensors' storages. Left out is what is none of them: a device's context, libraries' workspaces and
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from gpucheck.batch_size.outcome import Setup, on_device
-from gpucheck.batch_size.predict import MOST_SIZES, Bisection, Point
+from gpucheck.batch_size.predict import MOST_SIZES, Point, next_size
 from gpucheck.batch_size.trial import Channel, Json, load_for, set_guard
 from gpucheck.errors import GpucheckError
 from gpucheck.machine import torch_private
@@ -87,18 +87,19 @@ def main() -> int:
         return 0
     fake, first = begun
     highest = int(request["highest"])
-    search = Bisection(_budget(setup, request["known_bytes"], fake.device), min(first["size"], highest), highest)
-    while len(search.points) < MOST_SIZES and (size := search.next()) is not None:
-        told = first
+    budget, lowest = _budget(setup, request["known_bytes"], fake.device), min(first["size"], highest)
+    points: list[Point] = []
+    while len(points) < MOST_SIZES and (size := next_size(points, budget, lowest, highest)) is not None:
+        answer = first
         if size != first["size"]:
             try:
-                told = _run(fake, size)
+                answer = _run(fake, size)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything here
-                told = {"ok": False, "size": size, "why": _said(error)}
-        channel.send(told)
-        if not told["ok"] and search.best is None:
+                answer = {"ok": False, "size": size, "why": _said(error)}
+        channel.send(answer)
+        if not answer["ok"] and not points:
             return 0
-        search.points.append(from_json(Point, told))
+        points.append(from_json(Point, answer))
     channel.send({"ok": True, "done": True})
     return 0
 
@@ -131,7 +132,7 @@ def _prepared(setup: Setup, lowest: int | None, *, on_host: bool) -> tuple[Json,
 
 
 def _budget(setup: Setup, known_bytes: int | None, device: torch.device) -> int:
-    """Return what a trial may take: as it was told, else as the device tells it here."""
+    """Return what a trial may take: as the parent knows it, else as the device tells it here."""
     if known_bytes is not None:
         return known_bytes
     return on_device(setup.limit, *torch.cuda.mem_get_info(device), shared=setup.shared).bytes

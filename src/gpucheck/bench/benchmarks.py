@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
 
 from gpucheck import naming, options
-
-if TYPE_CHECKING:  # a help page needs no judge
-    from gpucheck.bench.judging import Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +41,6 @@ class Benchmark:
         found: Callable[..., None] = resolve_name(
             f"gpucheck.bench.{self.id}{'' if self.id == ALL else '.work'}:command"
         )
-        return found
-
-    def judge(self) -> Judge:
-        """Return what judges the rows."""
-        found: Judge = resolve_name(f"gpucheck.bench.{self.id}.judge:JUDGE")
         return found
 
 

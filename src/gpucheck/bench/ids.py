@@ -349,8 +349,7 @@ _BENCH = of(
 )
 _OF_ONE = (_TRANSFER, _BANDWIDTH, _MATMUL, _OVERLAP, _CROSSOVER, _COLLECTIVE)
 IDS = (*(one for ids in _OF_ONE for one in ids), *(one for ids in _OF_ONE for one in _of_any(ids[0].command)), *_BENCH)
-
-
-def in_role(role: Role) -> tuple[str, ...]:
-    """The ids whose findings have this role, in the table's order."""
-    return tuple(one.id for one in IDS if one.role == role)
+# The ids whose findings have a role, in the table's order.
+OF_ROLE: dict[Role, tuple[str, ...]] = {
+    role: tuple(one.id for one in IDS if one.role == role) for role in ("verifies", "finds_wrong", "advises")
+}

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pkgutil import resolve_name
 from typing import Any
 
 from gpucheck import config, naming, units
 from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS, Benchmark
-from gpucheck.bench.judging import TABLE, Ceilings, Figure, Seen
+from gpucheck.bench.judging import Ceilings, Figure, Judge, Seen, Threshold
 from gpucheck.config import BY_ID, Limit
 from gpucheck.errors import UsageError
 from gpucheck.report.codec import to_json, visible
@@ -52,7 +53,8 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
     ran = [one for one in BENCHMARKS if any(part.id == one.id for part in document.parts)]
     placed = _Placed(document)
     for benchmark in ran:
-        rule, mine = benchmark.judge(), [limit for limit in asked if limit.id.startswith(f"{benchmark.id}.")]
+        rule = rule_of(benchmark.id)
+        mine = [limit for limit in asked if limit.id in rule.thresholds]
         judged = []
         for device in _devices(document.parts, benchmark.id):
             one = _seen(document, benchmark, device)
@@ -66,7 +68,9 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
                 headlines += rule.headlines(one, ceilings)
             findings += _not_begun(document, benchmark, device)
             name = next((known.name for known in document.facts.devices if known.id == device), None)
-            findings = gated(findings, one.rows, mine, DeviceRef(device, name=name), ceilings, complete=whole)
+            if mine:
+                ref = DeviceRef(device, name=name)
+                findings = gated(findings, one.rows, mine, ref, ceilings, complete=whole)
             found += [replace(finding, device=device) for finding in findings]
             found += placed.faults(benchmark, device)
         several = [
@@ -79,6 +83,12 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
     if ran and document.command.endswith(f" {ALL}"):
         results["bench_all"] = BenchAll(tuple(headlines), tuple(summary(one.id, found) for one in ran))
     return Judgement(tuple(found), results)
+
+
+def rule_of(benchmark: str) -> Judge:
+    """Return the judge of a benchmark by its id, loaded as it is asked for."""
+    rule: Judge = resolve_name(f"gpucheck.bench.{benchmark}.judge:JUDGE")
+    return rule
 
 
 def _is_of(part: Part, benchmark: Benchmark) -> bool:
@@ -180,11 +190,11 @@ def gated(
 
     `known` is what shares are shares of. `complete` is False where rows may be missing: nothing is passed then.
     """
-    asked = {one.id: one for one in config.applying(limits, device.name) if one.id in TABLE}
     made = {}
-    for name, one in asked.items():
+    for name, limit in {limit.id: limit for limit in config.applying(limits, device.name)}.items():
         before = next((finding for finding in findings if finding.id == name), None)
-        made[name] = _finding(one, measurements, known, device.id, before, complete=complete)
+        threshold = rule_of(name.partition(".")[0]).thresholds[name]
+        made[name] = _finding(limit, threshold, measurements, known, device.id, before, complete=complete)
     kept = [made.pop(finding.id, finding) for finding in findings]
     return [*kept, *made.values()]
 
@@ -201,6 +211,7 @@ def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[s
 
 def _finding(
     limit: Limit,
+    threshold: Threshold,
     measurements: Sequence[Measurement],
     known: Ceilings,
     device: str,
@@ -208,9 +219,9 @@ def _finding(
     *,
     complete: bool = True,
 ) -> Finding:
-    subject, bound, figures = TABLE[limit.id]
+    subject, bound = threshold.subject, threshold.of
     there = any(one.name == limit.id.partition(".")[0] for one in measurements)
-    of_ways = (figure for way in _ways(measurements) for figure in figures(way, known))
+    of_ways = (figure for way in _ways(measurements) for figure in threshold.figures(way, known))
     found = list(dict.fromkeys(of_ways)) or [Figure(subject, why=NO_RATE if there else NO_ROW)]
     told = [_told(figure, limit) for figure in found]
     verdicts = [verdict for verdict, _ in told]

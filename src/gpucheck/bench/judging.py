@@ -6,116 +6,49 @@ Shares are told as they are, above 100 % too, up to what no clock explains.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from gpucheck import naming, peaks, units
-from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.machine.host import held_bytes
 from gpucheck.measure import runs, telemetry
 from gpucheck.messages import FIX
-from gpucheck.peaks import Part, Peak, Unknown
+from gpucheck.peaks import Part, Unknown
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results import Results
 from gpucheck.report.results.bench import Headline
-from gpucheck.units import GIB
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
 
 
-def size(one: Measurement) -> int:
+def size(row: Measurement) -> int:
     """The bytes of a row's copy or array."""
-    return int(one.case["size_bytes"])
+    return int(row.case["size_bytes"])
 
 
-def rate(one: Measurement) -> float:
+def rate(row: Measurement) -> float:
     """The median rate; 0 without one."""
-    return one.rate.median if one.rate else 0.0
+    return row.rate.median if row.rate else 0.0
 
 
 def by(key: Callable[[_T], _K], items: Iterable[_T]) -> dict[_K, list[_T]]:
     """The items by their key, in their order."""
     found: dict[_K, list[_T]] = {}
-    for one in items:
-        found.setdefault(key(one), []).append(one)
+    for item in items:
+        found.setdefault(key(item), []).append(item)
     return found
 
 
-def copies(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    """The plain copies by direction."""
-    return by(lambda one: str(one.case["direction"]), (one for one in measurements if one.name == "transfer"))
-
-
-def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement | None]:
-    """The largest pinned copy of each direction, by the device's clock where it has one; on the host any copy.
-
-    None where a direction was measured and nothing pinned is among it.
-    """
-    found: dict[str, Measurement | None] = {}
-    for way, rows in copies(measurements).items():
-        pinned = [one for one in rows if one.case["host_memory"] == "pinned" or way == "host_to_host"]
-        # By the device's clock it is the link's rate.
-        by_device = [one for one in pinned if one.case["timed"] == "link"]
-        found[way] = max(by_device or pinned, key=size, default=None)
-    return found
-
-
-# From here on the size itself no longer decides: a rate of smaller copies is not the link's.
-LARGE_BYTES = 16 * units.MIB
-
-
-def fastest_copy(measurements: Sequence[Measurement], direction: str, timed: str) -> Measurement | None:
-    """The fastest large row of a direction, of those with enough samples if any; None where there is none."""
-    found = [
-        one
-        for one in copies(measurements).get(direction, ())
-        if one.rate is not None
-        and one.case["timed"] == timed
-        and (timed == "as_called" or one.case["host_memory"] == "pinned")
-        and size(one) >= LARGE_BYTES
-    ]
-    settled = [one for one in found if "few-samples" not in one.flags]
-    return max(settled or found, key=rate, default=None)
-
-
-def fastest_links(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The same of each direction by the device's clock, where it is the link's rate."""
-    return {way: row for way in WAYS if (row := fastest_copy(measurements, way, "link")) is not None}
-
-
-def _best(
+def best(
     measurements: Sequence[Measurement], name: str, key: str, figure: Callable[[Measurement], float]
 ) -> dict[str, Measurement]:
     """The row of a benchmark with the largest figure for each value that cases have of `key`; of equals the first."""
-    rows = by(lambda one: str(one.case[key]), (one for one in measurements if one.name == name))
+    rows = by(lambda row: str(row.case[key]), (row for row in measurements if row.name == name))
     return {kind: max(mine, key=figure) for kind, mine in rows.items()}
-
-
-def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The largest arrays of each operation on memory, cold or warm."""
-    return _best(measurements, "bandwidth", "operation", size)
-
-
-def fastest_products(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The fastest product of each dtype that was computed in the precision asked for, and not emulated."""
-    right = [
-        one
-        for one in measurements
-        if one.rate is not None
-        and one.method.precision_observed == one.method.precision_requested
-        and one.case.get("support") != "emulated"
-    ]
-    return _best(right, "matmul", "dtype", rate)
-
-
-def largest_collectives(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
-    """The largest array of each collective."""
-    return _best(measurements, "collective", "collective", size)
 
 
 SHARED = "device-shared"
@@ -159,155 +92,48 @@ class Ceiling:
 
 
 Ceilings = Mapping[str, Ceiling]
-# The figures of one device's measurements that a threshold is about.
-Figures = Callable[[Sequence[Measurement], Ceilings], list[Figure]]
 
 
-def _rate(label: str, one: Measurement, ceiling: Ceiling | None = None, peak: Ceiling | None = None) -> Figure:
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A threshold: `subject` reaches it, `of` says what it is a share of, and `figures` of a device are compared."""
+
+    subject: str
+    of: str
+    figures: Callable[[Sequence[Measurement], Ceilings], list[Figure]]
+
+
+def figure(label: str, row: Measurement, ceiling: Ceiling | None = None, peak: Ceiling | None = None) -> Figure:
     """A row's rate, as a share of the ceiling where there is one; `peak` is what it cannot exceed where there is
     none."""
-    if one.time_s is None:
+    if row.time_s is None:
         return Figure(label, why="it was shorter than the clock's resolution")
-    if one.rate is None:
+    if row.rate is None:
         return Figure(label, why="the call itself takes most of the time")
     if ceiling is not None and ceiling.value is None:
         return Figure(label, why=ceiling.doubt)
     scale = ceiling.value if ceiling is not None and ceiling.value is not None else 1.0
-    value, time_s, fastest = one.rate.median / scale, one.time_s, runs.fastest(one)
+    value, time_s, fastest = row.rate.median / scale, row.time_s, runs.fastest(row)
     known = ceiling or peak
-    beyond = known is not None and not known.doubt and one.rate.median > BEYOND * (known.value or math.inf)
+    beyond = known is not None and not known.doubt and row.rate.median > BEYOND * (known.value or math.inf)
     return Figure(
         label,
         value,
         value * time_s.median / time_s.ci_high if time_s.ci_high else None,
         value * time_s.median / time_s.ci_low if time_s.ci_low else None,
-        runs.flagged(one, DISTURBING),
+        runs.flagged(row, DISTURBING),
         doubt="more than the device can do" if beyond else ceiling.doubt if ceiling else "",
-        causes=tuple(LASTING[flag] for flag in runs.flagged(one, LASTING)),
+        causes=tuple(LASTING[flag] for flag in runs.flagged(row, LASTING)),
         best=value * time_s.median / fastest if fastest else None,
-        call_s=(fastest or time_s.median) if one.method.clock == "host" else None,
+        call_s=(fastest or time_s.median) if row.method.clock == "host" else None,
     )
-
-
-def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    return [
-        Figure(SHORT_WAYS[way], why="no pinned copy was measured")
-        if one is None
-        else _rate(SHORT_WAYS[way], one, peak=None if way == "host_to_host" else Ceiling(FASTEST_LINK))
-        for way, one in largest_copies(measurements).items()
-    ]
-
-
-def _links(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    found, untimed = fastest_links(measurements), "no large pinned copy was timed on the device's clock"
-    return [
-        _rate(SHORT_WAYS[way], found[way], known.get("link", Ceiling(None, untimed)))
-        if way in found
-        else Figure(SHORT_WAYS[way], why=untimed)
-        for way in copies(measurements)
-    ]
-
-
-def _gains(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    figures = []
-    for way, rows in copies(measurements).items():
-        called = [one for one in rows if one.case["timed"] == "as_called" and one.time_s is not None]
-        pageable, pinned = (
-            {size(one): one for one in called if one.case["host_memory"] == kind} for kind in ("pageable", "pinned")
-        )
-        both = pageable.keys() & pinned.keys()
-        if not both:
-            figures.append(Figure(SHORT_WAYS[way], why="no size was copied from both pageable and pinned memory"))
-            continue
-        slow, fast = pageable[max(both)], pinned[max(both)]
-        over, under = slow.time_s, fast.time_s
-        assert over is not None and under is not None
-        figures.append(
-            Figure(
-                SHORT_WAYS[way],
-                over.median / under.median,
-                over.ci_low / under.ci_high if over.ci_low and under.ci_high else None,
-                over.ci_high / under.ci_low if over.ci_high and under.ci_low else None,
-                tuple(dict.fromkeys((*runs.flagged(slow, DISTURBING), *runs.flagged(fast, DISTURBING)))),
-            )
-        )
-    return figures
-
-
-def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None, peak: Ceiling | None = None) -> list[Figure]:
-    return [
-        _rate(operation, one, ceiling, peak)
-        if one.method.cache == "cold"
-        else replace(_rate(operation, one, ceiling), why="the array fits in the cache")
-        for operation, one in largest_arrays(measurements).items()
-    ]
-
-
-def _fastest(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    best = fastest_products(measurements)
-    # Operations on whole numbers are no FLOP.
-    rates = [
-        _rate(dtype, one, peak=known.get(dtype))
-        for dtype, one in best.items()
-        if one.rate is None or one.rate.unit != "OP/s"
-    ]
-    return sorted(rates, key=lambda figure: figure.value or 0.0)[-1:]
-
-
-def _products_of_peak(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    best = fastest_products(measurements)
-    figures = [_rate(dtype, one, known[dtype]) for dtype, one in best.items() if dtype in known]
-    if figures or not best:
-        return figures
-    return [replace(_NO_PEAK, why=known["products"].doubt if "products" in known else _NO_PEAK.why)]
-
-
-def _collectives(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    """All-reduce where it was measured, else every collective; nothing that says little of the links."""
-    found = largest_collectives(measurements)
-    mine = {name: one for name, one in found.items() if name == "all-reduce"} or found
-    return [
-        Figure(name, why="it ran through the host, not between GPUs")
-        if one.case["backend"] == "gloo"
-        else Figure(name, why="the largest array is under 1 GiB")
-        if size(one) < GIB
-        else _rate(name, one)
-        for name, one in mine.items()
-    ]
-
-
-_NO_PEAK = Figure("products", why="the GPU's peak is unknown")
-
-# What reaches it, of what, and the figures.
-TABLE: dict[str, tuple[str, str, Figures]] = {
-    "transfer.min_gbps": ("copies", "", _largest_copies),
-    "transfer.link": ("pinned copies", " of the link", _links),
-    "transfer.pinned_speedup": ("pinned copies", " the rate of pageable copies", _gains),
-    "bandwidth.min_gbps": ("memory operations", "", lambda rows, known: _memory(rows, None, known.get("memory"))),
-    "bandwidth.min_percent_of_peak": (
-        "memory operations",
-        " of the memory's peak",
-        lambda rows, known: _memory(rows, known.get("memory", Ceiling(None, "the GPU's peak is unknown"))),
-    ),
-    "matmul.min_tflops": ("products", "", _fastest),
-    "matmul.min_percent_of_peak": ("products", " of the dense peak", _products_of_peak),
-    "collective.min_busbw": ("collectives", " of bus bandwidth", _collectives),
-}
 
 
 # -- shares of the part's peak -----------------------------------------------------------------------------------------
 
-# What lies between a part and a share of its peak, and is not the part's doing. torch's int8_gemm takes cuBLASLt's
-# first choice without a workspace: on GB300 that was 6 to 13 times slower than TF32 (pytorch issue 187094).
-REMARKS = {"int8": "torch._int_mm may choose a slow kernel (pytorch issue 187094): not a fault of the GPU"}
 # No part is faster than its data sheet by so much, by boost, overclocking or caches.
 BEYOND = 1.3
-# No link between host and device carries more, in bytes/s: NVLink-C2C of Vera Rubin has 0.9e12 a direction.
-FASTEST_LINK = 1e12
 WRONG_CLOCK = "rerun; if it repeats, the device's clock is wrong (a virtual machine?)"
-# On screen below this share: what the issue reports is far less, and above it the remark explains nothing.
-FAR_BELOW = 0.5
-NO_MEMORY_PEAK = "the device does not report the width and clock of its memory"
 
 
 def part_in(device: Device) -> Part | Unknown | None:
@@ -327,95 +153,12 @@ def part_in(device: Device) -> Part | Unknown | None:
     )
 
 
-def memory_ceiling(part: Part | Unknown | None) -> dict[str, Ceiling]:
-    """Return what shares of the memory's rate are shares of: `memory`; nothing for a CPU."""
-    if part is None:
-        return {}
-    if isinstance(part, Unknown):
-        return {"memory": Ceiling(None, part.reason)}
-    peak = part.memory_bytes_per_s
-    return {"memory": Ceiling(peak, _doubt(part) if peak else NO_MEMORY_PEAK)}
-
-
-def product_ceilings(best: Iterable[str], part: Part | Unknown | None) -> dict[str, Ceiling]:
-    """The same for products in these dtypes: each that has a peak by its name, else `products`, with the reason."""
-    names = list(best)
-    if part is None or not names:
-        return {}
-    if isinstance(part, Unknown):
-        return {"products": Ceiling(None, part.reason)}
-    known = {dtype: peak for dtype in names if (peak := part.peak(dtype)) is not None}
-    if not known:
-        return {"products": Ceiling(None, _without(part, names))}
-    return {dtype: Ceiling(peak.flop_per_s, _doubt(part)) for dtype, peak in known.items()}
-
-
-def _doubt(part: Part) -> str:
+def doubt_of(part: Part) -> str:
     because = f": {part.because}" if part.because else ""
     return f"the peak is an estimate{because}" if part.kind == "estimate" else ""
 
 
-def _without(part: Part, dtypes: Sequence[str]) -> str:
-    if part.missing:
-        return part.missing
-    if all(part.peak(f"{dtype}{peaks.FAST}") for dtype in dtypes):
-        return "data sheets give float8 only with fast accumulation"
-    return f"{part.source} gives none for {', '.join(dtypes)}"
-
-
-def share_of_products(measurements: Sequence[Measurement], part: Part | Unknown | None) -> list[Finding]:
-    """The fastest product of each dtype as a share of the dense peak. Nothing for a CPU or without a rate."""
-    best = fastest_products(measurements)
-    if not (ceilings := product_ceilings(best, part)):
-        return []
-    if not isinstance(part, Part) or "products" in ceilings:
-        return [_unknown("matmul.share_of_peak", ceilings["products"].doubt)]
-    known = {dtype: peak for dtype in best if (peak := part.peak(dtype)) is not None}
-    shares = {dtype: rate(best[dtype]) / peak.flop_per_s for dtype, peak in known.items()}
-    clocks = {dtype: _clock_seen(best[dtype]) for dtype in known}
-    # At another clock the part can do as much more or less.
-    at_clock = {
-        dtype: None if not (clock := clocks[dtype]) or not peak.clock_hz else shares[dtype] * peak.clock_hz / clock
-        for dtype, peak in known.items()
-    }
-    without = [dtype for dtype in best if dtype not in known]
-    told = ", ".join(_told(best[dtype], peak, shares[dtype], clocks[dtype]) for dtype, peak in known.items())
-    evidence = {
-        "share": shares,
-        "share_at_clock_seen": at_clock,
-        "clock_seen_hz": clocks,
-        "peaks": {
-            dtype: {
-                "flop_per_s": peak.flop_per_s,
-                "accumulator": peak.accumulator,
-                "clock_hz": peak.clock_hz,
-                "flop_per_clock_per_sm": peak.per_clock_per_sm,
-            }
-            for dtype, peak in known.items()
-        },
-        "without_peak": without,
-        "without_peak_because": _without(part, without) if without else None,
-        "remarks": {dtype: REMARKS[dtype] for dtype in known if dtype in REMARKS},
-        **_provenance(part),
-    }
-    message = f"{told} ({_accumulators(known)}; {part.label})"
-    if without and part.missing:
-        message += f"; peak of {', '.join(without)} unknown: {part.missing}"
-    slow = [dtype for dtype in known if dtype in REMARKS and shares[dtype] < FAR_BELOW]
-    message += "".join(f"; {dtype}: {REMARKS[dtype]}" for dtype in slow)
-    return [
-        _share(
-            "matmul.share_of_peak",
-            f"share of the {_kind(part)} dense peak",
-            message,
-            evidence,
-            part,
-            or_else=", or cuBLAS emulates the dtype (env | grep CUBLAS_EMULATE)",
-        )
-    ]
-
-
-def _share(name: str, title: str, message: str, evidence: dict[str, Any], part: Part, or_else: str = "") -> Finding:
+def share_of(name: str, title: str, message: str, evidence: dict[str, Any], part: Part, or_else: str = "") -> Finding:
     """The finding of shares, which decides nothing where one is beyond its part, for reasons that end with `or_else`.
     Beside an estimate that shows nothing."""
     most = max(evidence["share"].values(), default=0.0)
@@ -426,60 +169,15 @@ def _share(name: str, title: str, message: str, evidence: dict[str, Any], part: 
     return Finding(name, "inconclusive", title, message, evidence, fix)
 
 
-def _clock_seen(one: Measurement) -> float | None:
-    """The median SM clock inside the row's windows, over its runs; None where none of them read it."""
-    seen = [(run["telemetry"] or {}).get("sm_clock_hz") for run in runs.each(one)]
-    medians = [clock["median"] for clock in seen if clock]
-    return statistics.median(medians) if medians else None
-
-
-def _told(one: Measurement, peak: Peak, share: float, clock_hz: float | None) -> str:
-    unit = one.rate.unit if one.rate else "FLOP/s"
-    text = f"{peak.dtype} {units.percent(share)} of {units.flop_rate(peak.flop_per_s, unit)}"
-    if not clock_hz or not peak.clock_hz:
-        return text
-    seen, of_peak = f"{clock_hz / 1e6:.0f}", f"{peak.clock_hz / 1e6:.0f}"
-    return f"{text} and {units.percent(share * peak.clock_hz / clock_hz)} at the observed {seen} of {of_peak} MHz"
-
-
-def _accumulators(known: Mapping[str, Peak]) -> str:
-    """In what the products are added up: one for all, or each by its dtypes."""
-    dtypes = by(lambda dtype: known[dtype].accumulator, known)
-    if len(dtypes) == 1:
-        return f"{next(iter(dtypes))} accumulator"
-    return "; ".join(f"{accumulator} accumulator for {', '.join(names)}" for accumulator, names in dtypes.items())
-
-
-def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Finding]:
-    """Bytes per second of each operation as a share of the memory's peak. Nothing for a CPU or without a rate."""
-    ceiling = memory_ceiling(part).get("memory")
-    if ceiling is None or not rates:
-        return []
-    if not isinstance(part, Part) or (peak := ceiling.value) is None:
-        return [_unknown("bandwidth.share_of_peak", ceiling.doubt)]
-    shares = {operation: rate / peak for operation, rate in rates.items()}
-    told = ", ".join(f"{operation} {units.percent(value)}" for operation, value in shares.items())
-    evidence = {
-        "share": shares,
-        "peak_bytes_per_s": peak,
-        "bus_width_bits": part.bus_width_bits,
-        "memory_clock_hz": part.memory_clock_hz,
-        **_provenance(part),
-    }
-    title = f"share of the {_kind(part)} memory peak"
-    message = f"{told} of {units.byte_rate(peak)} ({part.label})"
-    return [_share("bandwidth.share_of_peak", title, message, evidence, part)]
-
-
-def _kind(part: Part) -> str:
+def kind_of(part: Part) -> str:
     return "estimated" if part.kind == "estimate" else "data-sheet"
 
 
-def _provenance(part: Part) -> dict[str, Any]:
+def provenance(part: Part) -> dict[str, Any]:
     return {"kind": part.kind, "source": part.source, "date": part.date, "because": part.because or None}
 
 
-def _unknown(finding_id: str, reason: str) -> Finding:
+def unknown_peak(finding_id: str, reason: str) -> Finding:
     return Finding(finding_id, "info", "the GPU's peak is unknown", reason, {"share": None})
 
 
@@ -500,7 +198,7 @@ class Seen:
     @property
     def part(self) -> Part | Unknown | None:
         """Return what the device can do at most; None for a CPU, which has no data sheet here."""
-        known = next((one for one in self.facts.devices if one.id == self.device), None)
+        known = next((device for device in self.facts.devices if device.id == self.device), None)
         return part_in(known or Device(self.device.partition(":")[0]))
 
 
@@ -511,6 +209,7 @@ class Judge:
     `findings` is asked of each device with rows, and of one that was measured to the end and has none. `answers` are
     the entries of `results[result]`. `ceilings` is what shares are shares of, `headlines` the figures that stand for
     the benchmark in `bench all`. `together` is asked of all devices at once, with the parts that concern several.
+    `thresholds` are those of the settings that are about it, by their id.
     """
 
     findings: Callable[[Seen], list[Finding]]
@@ -519,24 +218,61 @@ class Judge:
     result: str | None = None
     answers: Callable[[Seen], Sequence[Any]] = lambda seen: ()
     together: Callable[[Sequence[Seen], Facts, Sequence[str]], list[Finding]] = lambda seen, facts, parts: []
+    thresholds: Mapping[str, Threshold] = field(default_factory=dict)
 
 
-def headline(name: str, case: str, one: Measurement, ceiling: Ceiling | None = None, what: str = "") -> Headline:
+def headline(name: str, case: str, row: Measurement, ceiling: Ceiling | None = None, what: str = "") -> Headline:
     """A row's rate with its interval, and its share of a ceiling where that is known; `what` names the ceiling."""
-    figure = _rate(case, one)
-    share = figure.value / ceiling.value if figure.value and ceiling is not None and ceiling.value else None
+    known = figure(case, row)
+    share = known.value / ceiling.value if known.value and ceiling is not None and ceiling.value else None
     return Headline(
         name,
-        one.device.id,
+        row.device.id,
         case,
-        figure.value,
-        one.rate.unit if one.rate else "B/s",
-        figure.low,
-        figure.high,
+        known.value,
+        row.rate.unit if row.rate else "B/s",
+        known.low,
+        known.high,
         share,
         None if share is None else f"{what}, estimated" if ceiling is not None and ceiling.doubt else what,
-        one.flags,
+        row.flags,
     )
+
+
+# -- doubtful figures --------------------------------------------------------------------------------------------------
+
+# The flags that make a figure doubtful, the weightiest first.
+DOUBTS = (
+    "cpu-busy",
+    SHARED,
+    "throttled",
+    "never-together",
+    "noisy",
+    "few-samples",
+    "drift",
+    "unbalanced",
+    "below-resolution",
+    "short-window",
+    "link-below-max",
+)
+# A finding says these of the whole machine already.
+OF_THE_MACHINE = ("cpu-busy", SHARED, "throttled", "link-below-max")
+
+
+def doubts_of(flags: Collection[str]) -> list[str]:
+    """The flags that make a figure doubtful, the weightiest first. A rate that drifts at the power limit does what it
+    does on any card there, and its spread is told."""
+    return [flag for flag in DOUBTS if flag in flags and not (flag == "drift" and "power-limited" in flags)]
+
+
+def own_doubts(flags: Collection[str]) -> list[str]:
+    """Those of them that no finding says of the machine."""
+    return [flag for flag in doubts_of(flags) if flag not in OF_THE_MACHINE]
+
+
+def with_doubt(verdict: Verdict, is_doubtful: bool) -> Verdict:
+    """The verdict on a figure: a doubtful one is no plain pass."""
+    return "warn" if verdict == "pass" and is_doubtful else verdict
 
 
 # -- findings that all benchmarks share --------------------------------------------------------------------------------
@@ -557,14 +293,14 @@ class Compared:
     first: int | None = None
 
 
-def compared(one: Measurement, key: str, where: str, prefix: str = "") -> list[Compared]:
+def compared(row: Measurement, key: str, where: str, prefix: str = "") -> list[Compared]:
     """Return what each run of a row of copies compared. A row without a time or a rate has nothing to prove."""
     found = []
-    for run in runs.each(one):
+    for run in runs.each(row):
         slices, wrong, first = (
             run["details"].get(f"{prefix}{name}") for name in ("verified_slices", "wrong_bytes", "first_wrong_byte")
         )
-        if slices or wrong or one.time_s or one.rate:
+        if slices or wrong or row.time_s or row.rate:
             # A comparison whose count is unknown shows nothing.
             found.append(Compared(key, where, 0 if wrong is None else slices or 0, wrong or 0, first))
     return found
@@ -584,14 +320,14 @@ def verification(
     Fails where anything was wrong, however much was right. A run that compared nothing proves nothing: inconclusive.
     """
     of_all = list(comparisons)
-    of_rows = by(lambda one: one.key, (one for one in of_all if one.wrong))
-    wrong = {key: sum(one.wrong for one in of_row) for key, of_row in of_rows.items()}
+    of_rows = by(lambda run: run.key, (run for run in of_all if run.wrong))
+    wrong = {key: sum(run.wrong for run in of_row) for key, of_row in of_rows.items()}
     told: list[str] = []
-    for key, (one, *_) in of_rows.items():
-        first = "" if one.first is None else f", the first at byte {one.first}"
-        told.append(f"{wrong[key]} wrong {what} {one.where}{first}")
-    unseen = list(dict.fromkeys(one.where for one in of_all if not one.slices))
-    evidence: dict[str, Any] = {"copies": sum(one.slices for one in of_all)}
+    for key, (run, *_) in of_rows.items():
+        first = "" if run.first is None else f", the first at byte {run.first}"
+        told.append(f"{wrong[key]} wrong {what} {run.where}{first}")
+    unseen = list(dict.fromkeys(run.where for run in of_all if not run.slices))
+    evidence: dict[str, Any] = {"copies": sum(run.slices for run in of_all)}
     if wrong:
         return Finding(finding_id, "fail", wrong_title, naming.few(told), {f"wrong_{what}": wrong, **evidence}, fix)
     if unseen:
@@ -609,21 +345,21 @@ def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts)
 
     `facts` tell of how many cores.
     """
-    busy = [one for one in measurements if "cpu-busy" in one.flags]
+    busy = [row for row in measurements if "cpu-busy" in row.flags]
     if not busy:
         return []
     most = max(
-        run["details"]["cores_used_by_others"] for one in busy for run in runs.each(one) if "cpu-busy" in run["flags"]
+        run["details"]["cores_used_by_others"] for row in busy for run in runs.each(row) if "cpu-busy" in run["flags"]
     )
     # Those that this process may use, where they are known.
-    cores = next((one.cores_allowed for one in facts.devices if one.kind == "cpu"), None)
+    cores = next((device.cores_allowed for device in facts.devices if device.kind == "cpu"), None)
     return [
         Finding(
             finding_id,
             "warn",
             f"machine busy ({units.significant(most, 2)}{f' of {cores}' if cores else ''} cores)",
             f"{'' if len(busy) == len(measurements) else f'{len(busy)} of {len(measurements)} '}figures are too low",
-            {"rows": [one.case for one in busy], "cores_used_by_others": most},
+            {"rows": [row.case for row in busy], "cores_used_by_others": most},
             fix="rerun on an idle machine (`top` shows what runs)",
         )
     ]
@@ -669,19 +405,21 @@ CLOCK_FIXES = {
 def clock(finding_id: str, measurements: Sequence[Measurement]) -> list[Finding]:
     """One finding for all rows whose clock was held: of the worst kind there is; none where there is no such row."""
     for kind in _KINDS:
-        held = [one for one in measurements if kind.flag in one.flags]
+        held = [row for row in measurements if kind.flag in row.flags]
         if held:
             return [_finding(finding_id, kind, held, len(measurements))]
     return []
 
 
 def _finding(finding_id: str, kind: _Kind, held: Sequence[Measurement], total: int) -> Finding:
-    of_runs = [run for one in held for run in runs.each(one) if kind.flag in run["flags"]]
+    of_runs = [run for row in held for run in runs.each(row) if kind.flag in run["flags"]]
     seen = [run["telemetry"] for run in of_runs if run["telemetry"] is not None]
-    reasons = [name for name in kind.reasons if any(name in one["clock_reasons"] for one in seen)]
+    reasons = [name for name in kind.reasons if any(name in read["clock_reasons"] for read in seen)]
     # Rows that took turns have the same seconds.
     counted = {
-        (one.get("violations_span_s"), *counts.items()): counts for one in seen if (counts := one.get("violations_s"))
+        (read.get("violations_span_s"), *counts.items()): counts
+        for read in seen
+        if (counts := read.get("violations_s"))
     }
     seconds = {
         name: value
@@ -689,11 +427,11 @@ def _finding(finding_id: str, kind: _Kind, held: Sequence[Measurement], total: i
         if (value := sum(counts.get(name) or 0.0 for counts in counted.values())) > 0
     }
     evidence: dict[str, Any] = {
-        "rows": [one.case for one in held],
+        "rows": [row.case for row in held],
         "flag": kind.flag,
         "clock_reasons": reasons,
         "violations_s": seconds,
-        "sm_clock_hz": min(_known([one.get("sm_clock_hz") or {} for one in seen], "median"), default=None),
+        "sm_clock_hz": min(_known([read.get("sm_clock_hz") or {} for read in seen], "median"), default=None),
         **{name: max(_known(seen, name), default=None) for name in ("max_sm_clock_hz", "temperature_celsius")},
     }
     named = {*reasons, *seconds}
@@ -718,7 +456,7 @@ def _message(evidence: Mapping[str, Any], held: int, total: int) -> str:
 
 
 def _known(seen: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    return [value for one in seen if (value := one.get(name)) is not None]
+    return [value for read in seen if (value := read.get(name)) is not None]
 
 
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE")

@@ -15,7 +15,6 @@ from gpucheck.measure import runs, telemetry, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import (
     LONG_CALL_S,
-    LOOKS,
     MOST_HOST_CALLS,
     SURELY_LONG_S,
     UNTIMED_CALLS,
@@ -73,13 +72,11 @@ def filling(timer: Timer, call: Callable[[], object]) -> Group:
     return Group(timer, call, calls, UNTIMED_CALLS if calls > 1 else 1 if about_s < LONG_CALL_S else 0)
 
 
-def take(
-    groups: Mapping[str, Group], until_s: float, *, plain: Callable[[Mapping[str, Sequence[float]]], bool] | None = None
-) -> dict[str, Timed]:
+def take(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
     """Time every group once in each round, each round beginning with another, until `until_s` of their clock.
 
-    There are three rounds at least. They end earlier where every interval is narrow, or where `plain` says that the
-    times of calls so far tell enough; both are asked only at set numbers of rounds.
+    There are three rounds at least. They end earlier where every interval is narrow, which is asked only at set numbers
+    of rounds.
     """
     names = list(groups)
     clock = groups[names[0]].timer
@@ -96,10 +93,6 @@ def take(
         now_s, lengths = clock.host_now(), [[length for _, length in one] for one in windows.values()]
         if all(timing.enough(one, now_s, until_s, PRECISION) for one in lengths):
             break
-        if plain is not None and done in (WANTED_SAMPLES, *LOOKS):
-            per_call = {name: [length / groups[name].calls for _, length in windows[name]] for name in names}
-            if plain(per_call):
-                break
     flags = ("few-samples",) if done < WANTED_SAMPLES else ()
     return {
         name: Timed(

@@ -32,14 +32,17 @@ from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, Host, Process, XidError
 from gpucheck.report.finding import Finding, Verdict
 
-XIDS, SXIDS = "log.xid", "log.sxid"
+XIDS, SXIDS, NVLINK = "log.xid", "log.sxid", "log.nvlink"
+# Written where the driver cannot find out which links are connected; other lines of a failure end one call.
+_LINKS_NOT_FOUND = "PostRxDet"
 # An NVSwitch's link that lost its partner.
 LINK_DOWN = 20034
+REBOOT = "drain the node, then sudo reboot"
 # The driver's own words for what would bring a card back: title and fix of each; nvmlDeviceGpuRecoveryAction_t of
 # nvml.h.
 ACTIONS = {
     "gpu_reset": ("reset needed", "end its processes, then sudo nvidia-smi --gpu-reset -i {card}"),
-    "node_reboot": ("reboot needed", "drain the node, then sudo reboot"),
+    "node_reboot": ("reboot needed", REBOOT),
     "drain_p2p": ("peer-to-peer copies must stop", "end the jobs that copy between GPUs, then gpucheck devices"),
     "drain_and_reset": ("drain and reset needed", "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"),
     "recover_imex_domain": (
@@ -47,7 +50,7 @@ ACTIONS = {
         "sudo systemctl restart nvidia-imex on each node of its NVLink domain",
     ),
     "bus_reset": ("bus reset needed", "drain the node, then sudo reboot (resets the bus)"),
-    "system_reboot": ("reboot needed", "drain the node, then sudo reboot"),
+    "system_reboot": ("reboot needed", REBOOT),
 }
 RESET, DRAIN_AND_RESET = ACTIONS["gpu_reset"][1], ACTIONS["drain_and_reset"][1]
 REPLACE = "drain the node and replace the GPU"
@@ -202,6 +205,19 @@ def _of_switch(error: XidError, facts: Facts, lost: str | None) -> xid.Sxid:
         return replace(meaning, verdict="info")
     of_others = (facts.host or Host()).container and error.number not in xid.FATAL_TO_ALL
     return replace(meaning, verdict="warn") if of_others and meaning.verdict == "fail" else meaning
+
+
+def nvlink(facts: Facts) -> Finding | None:
+    """Other lines of the log about NVLink: a failure where links are not found, unless NVML shows all of them up."""
+    lines = (facts.driver.nvlink_failures or ()) if facts.driver is not None else ()
+    if not lines:
+        return None
+    grave = [line for line in lines if _LINKS_NOT_FOUND in line]
+    links = [link.active for device in facts.devices for link in device.nvlinks or ()]
+    mild = (facts.host or Host()).container is not None or (links and all(links))
+    verdict: Verdict = "info" if not grave else "warn" if mild else "fail"
+    message = (grave or lines)[0].removeprefix("NVRM: ")
+    return Finding(NVLINK, verdict, "NVLink setup failed", message, {"log": list(lines)}, REBOOT if grave else None)
 
 
 def log_unread(facts: Facts) -> Finding | None:

@@ -49,7 +49,7 @@ POWER_CAP = "sw_power_cap"
 PLAUSIBLY_HOT = 80.0
 # A clock this close to the highest is the highest: NVML's steps are 15 MHz.
 AT_HIGHEST = 0.98
-# A choice: a T4's base clock is 0.37 of its highest, which its power limit explains; this is for what nothing explains.
+# A choice: a T4's base clock is 0.37 of its highest, which its power limit explains; for a remark where nothing does.
 LOW_CLOCK = 0.5
 # A choice: memory and regulators run up to 20 °C above the GPU. Where the card tells no limit, none has one so low.
 COLD_MARGIN, COLD = 25.0, 50.0
@@ -381,20 +381,20 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
     """A working card far below the clocks of its sisters or its default, with no reason given: it may be locked."""
     # The bit of application clocks tells nothing of a lock, where those are as they came.
     explained = set(_reasons(device)) - {"gpu_idle", "applications_clocks_setting"}
-    if work(device) != "busy" or explained or _shares(device) or _is_at_applications(device):
+    held = "applications_clocks_setting" in _reasons(device) and device.application_sm_clock_hz is None
+    if not _is_wholly_busy(device) or explained or held or _shares(device) or _is_at_applications(device):
         return None
-    if "applications_clocks_setting" in _reasons(device) and device.application_sm_clock_hz is None:
-        return None
+    why = "NVML gives no reason" if device.clock_reasons is not None else "NVML reports no reasons here"
     low = []
     for name, clock in (("clock", "sm_clock_hz"), ("memory clock", "memory_clock_hz")):
         now, most = getattr(device, clock), getattr(device, f"max_{clock}")
         reference = _reference(device, clock, facts)
-        if now is not None and reference is not None:
-            usual, beside = reference
-            low.append((name, f"{name} {now / 1e6:.0f} of {(most or usual) / 1e6:.0f} MHz", beside))
+        if now is not None and reference is not None and now <= (1 - COSTLY) * reference[0]:
+            low.append((name, f"{name} {now / 1e6:.0f} of {(most or reference[0]) / 1e6:.0f} MHz", reference[1]))
     if not low:
-        return None
-    why = "NVML gives no reason" if device.clock_reasons is not None else "NVML reports no reasons here"
+        # A boost that many never reach: without sisters and a default nobody knows what is usual.
+        alone = _reference(device, "sm_clock_hz", facts) is None and cost(device) > 1 - LOW_CLOCK
+        return Said("info", _clock(device), _joined(_busy(device), why), None, _live(device)) if alone else None
     state = "" if device.performance_state is None else f"performance state P{device.performance_state}"
     can = [name for name, _, _ in low if _is_from(_UNLOCKS[name][0], device)]
     why += ": it may be locked, which NVML cannot read" if can else ""
@@ -404,44 +404,32 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
     return Said("warn", titles[0], message, fix, _live(device))
 
 
+def _is_wholly_busy(device: Device) -> bool:
+    """Return whether it works all of the time: a card that is half busy may do with a low clock."""
+    return device.state == UNDER_LOAD or (device.utilization_percent or 0.0) >= WHOLLY_BUSY_PERCENT
+
+
 def _reference(device: Device, clock: str, facts: Facts) -> tuple[float, str] | None:
-    """The clock that this one should have and where that comes from, in words; None where it is not far below."""
-    now, most = getattr(device, clock), getattr(device, f"max_{clock}")
+    """The clock that this one should have and where that comes from, in words; None where nobody knows."""
+    clocks = sorted(
+        getattr(one, clock)
+        for one in sisters(device, facts)
+        if getattr(one, clock) is not None and _is_wholly_busy(one)
+    )
+    # The lower of the middle two, which accuses nobody for a sister that is far above the rest.
+    others = clocks[(len(clocks) - 1) // 2] if len(clocks) >= LEAST_SISTERS else 0.0
     # Memory has no boost: its highest clock is its usual one.
-    default = getattr(device, f"default_application_{clock}") or (most if clock == "memory_clock_hz" else None)
-    # At little work a card that is half busy may do with less.
-    wholly = (device.utilization_percent or 0.0) >= WHOLLY_BUSY_PERCENT
-    others = _of_sisters(clock, device, facts) if wholly else None
-    if now is None:
-        return None
-    if others is not None and now <= (1 - COSTLY) * others:
+    highest = device.max_memory_clock_hz if clock == "memory_clock_hz" else None
+    default = getattr(device, f"default_application_{clock}") or highest
+    if others > (default or 0.0):
         return others, f"most other GPUs of the same name run at {others / 1e6:.0f} MHz"
-    if default is not None:
-        share = 1 - COSTLY if wholly else LOW_CLOCK
-        return (default, f"its default is {default / 1e6:.0f} MHz") if now <= share * default else None
-    # The highest clock is a boost that many never reach: half of it, where nothing else tells what is usual.
-    return (most, "") if most is not None and now < LOW_CLOCK * most else None
+    return None if default is None else (default, f"its default is {default / 1e6:.0f} MHz")
 
 
 def _is_from(capability: str, device: Device) -> bool:
     """Return whether the card is of this architecture or newer; also where that is not known."""
     own = device.compute_capability
     return own is None or tuple(map(int, own.split("."))) >= tuple(map(int, capability.split(".")))
-
-
-def _of_sisters(clock: str, device: Device, facts: Facts) -> float | None:
-    """The clock of its sisters that work as hard; None where they are too few."""
-    clocks = [
-        getattr(one, clock)
-        for one in sisters(device, facts)
-        if getattr(one, clock) is not None and (one.utilization_percent or 0.0) >= WHOLLY_BUSY_PERCENT
-    ]
-    if len(clocks) < LEAST_SISTERS:
-        return None
-    # Here and not above: importing it takes as long as reading a card, and an idle machine does without.
-    from gpucheck import stats
-
-    return stats.median(clocks)
 
 
 def _share(part: float | None, whole: float | None) -> float | None:

@@ -178,7 +178,9 @@ def unlisted(facts: Facts) -> Finding | None:
     if host.container or any(device.pci_address is None for device in listing):
         return None
     listed = {device.pci_address for device in listing}
-    others = [address for address in own_addresses(host) if address not in listed]
+    # One that fell off the bus has its Xid 79.
+    lost = {one.pci_address for one in facts.xids or () if one.number == 79 and not one.is_past}
+    others = [address for address in own_addresses(host) if address not in listed | lost]
     started = facts.driver is not None and facts.driver.nvml_code == 0 and facts.driver.nvml_error is None
     if not others or not started:
         return None
@@ -187,7 +189,8 @@ def unlisted(facts: Facts) -> Finding | None:
     taken = any(host.nvidia_pci_drivers.get(one) == "nvidia" for one in others)
     given = bool(listing) and MASK in facts.environment
     verdict: Verdict = "info" if given else "warn" if not taken else "inconclusive" if listing else "fail"
-    failed = _not_started(others, facts)
+    reasons = (facts.driver.not_started or {}) if facts.driver is not None else {}
+    failed = {one: reasons[one] for one in others if one in reasons}
     if failed:
         return _did_not_start(failed, others, facts, given=given)
     bound = ", ".join(sorted({host.nvidia_pci_drivers[one] for one in others if one in host.nvidia_pci_drivers}))
@@ -227,13 +230,6 @@ _START_FIXES = (
     (kernel_driver.NO_ROOM, "switch on Above 4G Decoding (and Resizable BAR) in the firmware"),
     ("", "drain and power-cycle the node; if it recurs, try the newest driver, then move the GPU to another slot"),
 )
-
-
-def _not_started(addresses: Sequence[str], facts: Facts) -> dict[str, str]:
-    """The log's reasons of those that did not start; one that fell off the bus has its Xid 79 instead."""
-    reasons = (facts.driver.not_started or {}) if facts.driver is not None else {}
-    lost = {one.pci_address for one in facts.xids or () if one.number == 79 and not one.is_past}
-    return {one: reasons[one] for one in addresses if one in reasons and one not in lost}
 
 
 def _did_not_start(failed: dict[str, str], others: Sequence[str], facts: Facts, *, given: bool) -> Finding:

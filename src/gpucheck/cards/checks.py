@@ -415,6 +415,7 @@ _ORDER = {check: place for place, (check, _) in enumerate(CHECKS)}
 _ORDER |= {
     "devices.unlisted": 0,
     at_rest.SXIDS: 0,
+    at_rest.NVLINK: 0,
     **dict.fromkeys(("load.hardware_slowdown", "load.thermal"), _ORDER["devices.throttled"]),
 }
 # A warning that is no fault of a GPU: how it is used, and how its environment is set.

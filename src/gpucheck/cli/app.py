@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 import gpucheck
 from gpucheck import errors, naming
@@ -25,15 +26,11 @@ _STDERR = 2
 # Ctrl-C while torch is imported: nothing was measured yet, and a person waits.
 INTERRUPTED_AFTER_S = 0.8
 
-# What typer raises for wrong usage; the class itself has no public name, its subclass has.
-_TyperError: type[Exception] = typer.BadParameter.__mro__[2]
-
 app = typer.Typer(
     name="gpucheck",
     cls=HelpGroup,
     # Plain help: it starts in a third of the time, and reads the same in a terminal, a pipe and a CI log.
     rich_markup_mode=None,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -42,19 +39,9 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def root(
     version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and its folder.")] = False,
-    show_completion: Annotated[
-        str | None,
-        typer.Option("--show-completion", metavar="SHELL", help="Print the completion script for bash, zsh or fish."),
-    ] = None,
 ) -> int:
     if version:
         print(f"gpucheck {gpucheck.__version__} ({_folder()})")
-        raise typer.Exit
-    if show_completion is not None:
-        from gpucheck.cli import completion
-
-        naming.one_of("--show-completion", show_completion, tuple(completion.SHELLS))
-        print(completion.SHELLS[show_completion](), end="")
         raise typer.Exit
     return errors.OK
 
@@ -110,7 +97,7 @@ def _run(given: list[str]) -> int:
         code = app(with_command(given), prog_name="gpucheck", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else errors.OK
-    except _TyperError as error:
+    except TyperException as error:
         from gpucheck.cli import tips  # most lines are right
 
         tell(tips.of_typer(error, with_command(given)))
@@ -151,7 +138,7 @@ def _run(given: list[str]) -> int:
 
 
 # What the program itself takes without a command.
-_OF_THE_PROGRAM = ("-h", "--help", "--version", "-V", "--show-completion")
+_OF_THE_PROGRAM = ("-h", "--help", "--version", "-V", "--show-completion", "--install-completion")
 
 
 def with_command(given: Sequence[str]) -> list[str]:
@@ -165,9 +152,7 @@ def with_command(given: Sequence[str]) -> list[str]:
     while place < len(given) and given[place].startswith("-"):
         if given[place].partition("=")[0] in _OF_THE_PROGRAM:
             return list(given)
-        takes = (
-            name for one in parameters("status") if not one.is_flag for name in (one.name, one.short, *one.aliases)
-        )
+        takes = [name for option in parameters("status") if not option.is_flag for name in option.names]
         place += 2 if given[place] in takes else 1
     return ["status", *given] if place >= len(given) else list(given)
 

@@ -1,18 +1,16 @@
-"""From a command line to a call: typer's commands and groups, each made from its row once it is chosen."""
+"""From a command line to a call: Typer's commands and groups, each made from its row once it is chosen."""
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pkgutil import resolve_name
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.exceptions import TyperException
 
 from gpucheck import errors
 from gpucheck.cli import commands, pages
@@ -23,53 +21,97 @@ from gpucheck.options import Option, read, refuse_empty
 # The oldest Python that gpucheck runs in.
 OLDEST_PYTHON = (3, 10)
 DAY_S = 86400.0
+# What completion proposes for `--device`; an index or a UUID is typed.
+DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "all")
+
+
+class UnknownCommand(TyperException):
+    """A word that names no command of the group that `ctx` is of."""
+
+    def __init__(self, ctx: Any, word: str) -> None:
+        super().__init__(f"unknown command {word!r}")
+        self.ctx, self.word = ctx, word
+
+
+class UnexpectedArguments(TyperException):
+    """Words behind a command that takes no more of them."""
+
+    def __init__(self, ctx: Any, words: Sequence[str]) -> None:
+        super().__init__(f"unexpected argument {' '.join(words)!r}")
+        self.ctx, self.words = ctx, words
 
 
 class HelpGroup(TyperGroup):
-    """A group of commands whose `--help` is laid out here."""
+    """A group of commands whose `--help` is laid out here. A command's module is loaded once the command is chosen."""
 
     def get_help(self, ctx: Any) -> str:
-        """The whole page, as wide as the terminal."""
+        """Return the whole page, as wide as the terminal."""
         return help_page(self, ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names of its commands, none of which is loaded for it."""
+        """Return the names of its commands."""
         return list(commands.below(name_of(ctx)))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name, or the group; None where there is none."""
+        """Return the command or the group of this name; None where there is none."""
         row = commands.below(name_of(ctx)).get(cmd_name)
         if row is None:
             return None
-        return _group(row) if row.commands else HelpCommand(row)
+        return HelpGroup(name=row.name, invoke_without_command=True) if row.commands else HelpCommand(row)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command's name, the command and its arguments."""
+        if not ctx.resilient_parsing and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise UnknownCommand(ctx, args[0])
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named; a group without one prints its page."""
+        code = super().invoke(ctx)
+        if ctx.invoked_subcommand is None and self.callback is None:
+            print(ctx.get_help())
+        return code
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return what completes a word: commands, options, and without a command the options of `status`."""
+        items = super().shell_complete(ctx, incomplete)
+        if not name_of(ctx):
+            status = self.get_command(ctx, "status")
+            items += status.shell_complete(status.make_context("status", [], resilient_parsing=True), incomplete)
+        return items
 
 
 class HelpCommand(TyperCommand):
-    """A command whose `--help` is laid out here.
-
-    typer reads parameters from a function's signature: this has none, and its own are those of its row.
-    """
+    """The command of a row, whose `--help` is laid out here. Its parameters are made once they are asked for."""
 
     def __init__(self, row: Command) -> None:
-        taken = commands.parameters(row.name)
-        # Behind the first word that is no option, everything belongs to the other program.
-        context = {"allow_interspersed_args": not any(one.verbatim for one in taken)}
-        super().__init__(row.name.split()[-1], params=made(taken), context_settings=context)
+        super().__init__(row.name.split()[-1], help=row.about, context_settings={"allow_extra_args": True})
         self.row = row
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters that the row declares, and `--help`."""
+        self.params = self.params or [parameter(option) for option in commands.parameters(self.row.name)]
+        params: list[Any] = super().get_params(ctx)
+        return params
+
     def get_help(self, ctx: Any) -> str:
-        """The whole page, as wide as the terminal."""
+        """Return the whole page, as wide as the terminal."""
         return help_page(self, ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments; what belongs to another program may hold nothing that was meant for us.
+        """Read the arguments.
 
-        Behind `--` everything is the program's.
+        Where the command takes another program's line, everything from that program on belongs to it, and everything
+        behind `--`; it may hold nothing that was meant for gpucheck.
         """
         given = list(args)
+        programs = [option.key for option in commands.parameters(self.row.name) if option.verbatim]
+        ctx.allow_interspersed_args = not programs
         rest: list[str] = super().parse_args(ctx, args)
-        for one in commands.parameters(self.row.name):
-            words = ctx.params.get(one.key) if one.verbatim else None
+        if rest and not ctx.resilient_parsing:
+            raise UnexpectedArguments(ctx, rest)
+        for key in programs:
+            words = ctx.params.get(key)
             before = given[: -len(words)] if words else []
             if words and before[-1:] != ["--"]:
                 try:
@@ -99,24 +141,15 @@ def help_page(command: Any, context: Any, *, exit_codes: bool = True) -> str:
 
     The program's own has the table of exit codes, to which the others point.
     """
-    # What typer itself adds, and the options of the program.
+    name = name_of(context)
+    declared = {option.key for option in commands.parameters(name)}
+    # What Typer itself adds, and the options of the program.
     extra = [
-        (", ".join(sorted(one.opts, key=len)) + (f" {one.metavar}" if one.metavar else ""), one.help or "")
-        for one in command.get_params(context)
-        if one.help and not one.hidden
+        (", ".join(sorted(param.opts, key=len)) + (f" {param.metavar}" if param.metavar else ""), param.help)
+        for param in command.get_params(context)
+        if param.help and not param.hidden and param.name not in declared
     ]
-    return pages.page(name_of(context), extra, context.terminal_width or pages.width(), exit_codes=exit_codes)
-
-
-def _group(row: Command) -> Any:
-    app = typer.Typer(name=row.name, cls=HelpGroup, rich_markup_mode=None, add_completion=False)
-
-    @app.callback(invoke_without_command=True)
-    def show(context: typer.Context) -> None:
-        if context.invoked_subcommand is None:
-            print(context.get_help())
-
-    return get_command(app)
+    return pages.page(name, extra, context.terminal_width or pages.width(), exit_codes=exit_codes)
 
 
 def _run(row: Command, typed: dict[str, Any]) -> int:
@@ -200,27 +233,24 @@ def _list(common: Common, rows: Sequence[tuple[str, str]]) -> int:
     return errors.OK
 
 
-def made(options: Sequence[Option]) -> list[Any]:
-    """Return the parameters that typer makes of a function which takes these options."""
-
-    def taking() -> None: ...
-
-    signed: Any = taking
-    signed.__signature__ = inspect.Signature([_parameter(one) for one in options])
-    signed.__annotations__ = {name: one.annotation for name, one in signed.__signature__.parameters.items()}
-    app = typer.Typer(add_completion=False)
-    app.command()(signed)
-    return get_command(app).params
-
-
-def _parameter(one: Option) -> inspect.Parameter:
-    """An option as typer reads it: text, as it was typed, or None. Older names are names of the same parameter."""
-    if one.positional:
-        what: Any = typer.Argument(metavar=one.metavar, show_default=False)
-    else:
-        names = (*((one.short,) if one.short else ()), one.name, *one.aliases)
-        what = typer.Option(*names, metavar=one.metavar or None, show_default=False)
-    kind: Any = bool if one.is_flag else list[str] if one.repeat else str
-    default = inspect.Parameter.empty if one.required else False if one.is_flag else None
-    kind = kind if one.required or one.is_flag else kind | None
-    return inspect.Parameter(one.key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, what])
+def parameter(option: Option) -> TyperArgument | TyperOption:
+    """Return an option as Typer reads it: text, as it was typed, or None. Older names are names of the same one."""
+    if option.positional:
+        return TyperArgument(
+            param_decls=[option.key],
+            type=str,
+            required=option.required,
+            nargs=-1 if option.repeat else 1,
+            metavar=option.metavar,
+        )
+    return TyperOption(
+        param_decls=[*option.names, option.key],
+        type=bool if option.is_flag else str,
+        is_flag=option.is_flag,
+        default=False if option.is_flag else None,
+        multiple=option.repeat,
+        required=option.required,
+        metavar=option.metavar or None,
+        help=option.help,
+        autocompletion=lambda context, arguments, incomplete: DEVICES if option.name == "--device" else option.choices,
+    )

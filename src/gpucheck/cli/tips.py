@@ -1,4 +1,4 @@
-"""Wrong usage: typer's errors in our words, and what to type in place of a wrong line. Loaded once there is an error.
+"""Wrong usage: Typer's errors in our words, and what to type in place of a wrong line. Loaded once there is an error.
 
 A line is proposed only where the command would take it: each is read as if it had been typed. Of several the first
 that is taken is the tip; where none is, the usage names the help page.
@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pkgutil import resolve_name
 from typing import Any
 
+from typer.exceptions import TyperException
+
 from gpucheck import naming
 from gpucheck.cli import commands
 from gpucheck.cli.commands import parameters
-from gpucheck.cli.parse import HelpCommand, name_of
+from gpucheck.cli.parse import HelpCommand, UnexpectedArguments, UnknownCommand, name_of
 from gpucheck.errors import UsageError
 from gpucheck.machine import choose
 from gpucheck.options import read
@@ -181,20 +183,9 @@ def is_taken(line: Sequence[str]) -> bool:
             chosen: Any = read(resolve_name(kind), typed)
             if hasattr(chosen, "names"):  # what --only and --skip leave
                 chosen.names()
-    except UsageError:
+    except (UsageError, TyperException):
         return False
-    except Exception as error:
-        if isinstance(error, typer_error()):
-            return False
-        raise
     return True
-
-
-def typer_error() -> type[Exception]:
-    """Return the base of what typer raises for wrong usage, which has no public name in all its versions."""
-    import typer
-
-    return typer.BadParameter.__mro__[2]
 
 
 def typed(line: Sequence[str]) -> str:
@@ -207,27 +198,42 @@ def first_taken(lines: Iterator[Line], given: Sequence[str]) -> str:
     return next((typed(line) for line in lines if line != list(given) and is_taken(line)), "")
 
 
-# -- typer's errors ----------------------------------------------------------------------------------------------------
+# -- Typer's errors ----------------------------------------------------------------------------------------------------
 
-# typer's messages on wrong usage in all its versions, with the name in each, our sentence, and who proposes lines.
+# Proposes lines in place of one that is wrong: of a command, the name that is wrong, and what was given.
 Proposing = Callable[[str, str, Sequence[str]], Iterator[Line]]
 
 
-def of_typer(error: Exception, given: Sequence[str]) -> UsageError:
-    """typer's error as ours, with a line to type in place of what was `given`.
+def of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
+    """Return Typer's error in our words, with a line to type in place of what was `given`.
 
-    What is wrong with a value comes without the command: it is then the one that `given` begins with.
+    Typer names no command where an option's value is missing or too many: it is the one that `given` begins with.
     """
-    message = " ".join(str(getattr(error, "format_message", lambda: error)()).split())
     context = getattr(error, "ctx", None)
     command = split(given)[0] if context is None else name_of(context)
-    name, sentence, proposing = next(
-        (match[1], told, proposing) for pattern, told, proposing in _WRONG if (match := re.match(pattern, message))
-    )
-    tip = _in_words(command, name, sentence, given) or first_taken(proposing(command, name, given), given)
-    wrong = UsageError(sentence.format(name), "", tip)
+    name, what, proposing = _wrong(error, command)
+    tip = _in_words(command, name, what, given) or first_taken(proposing(command, name, given), given)
+    wrong = UsageError(what, "", tip)
     wrong.command = command
     return wrong
+
+
+def _wrong(error: TyperException, command: str) -> tuple[str, str, Proposing]:
+    """Return the name that an error of Typer's is about, what is wrong with it, and who proposes lines."""
+    if isinstance(error, UnknownCommand):
+        return error.word, f"unknown command {error.word!r}", _for_command
+    if isinstance(error, UnexpectedArguments):
+        words = " ".join(error.words)
+        return words, f"unexpected argument {words!r}", _for_argument
+    if (name := getattr(error, "option_name", None)) is not None:
+        if hasattr(error, "possibilities"):  # only an option that is not there has some
+            return name, f"unknown option {name!r}", _for_option
+        if any(name in option.names and not option.is_flag for option in parameters(command)):
+            return name, f"option {name!r} needs a value", _for_nothing
+        return name, f"option {name!r} takes no value", _for_value
+    if (missing := getattr(error, "param", None)) is not None:
+        return missing.metavar, f"missing argument {missing.metavar}", _example
+    return "", " ".join(error.format_message().split()), lambda *_: iter(())
 
 
 def _in_words(command: str, name: str, sentence: str, given: Sequence[str]) -> str:
@@ -436,17 +442,6 @@ def _example(command: str, name: str, given: Sequence[str]) -> Iterator[Line]:
         words = shlex.split(text)
         if words[0] == naming.PROGRAM:
             yield words[1:]
-
-
-_WRONG: tuple[tuple[str, str, Proposing], ...] = (
-    (r"No such option: (\S+?)\.?(?: |$)", "unknown option {!r}", _for_option),
-    (r"No such command '(.*?)'", "unknown command {!r}", _for_command),
-    (r"Option '(.*?)' requires", "option {!r} needs a value", _for_nothing),
-    (r"Option '(.*?)' does not take", "option {!r} takes no value", _for_value),
-    (r"Missing argument '(.*?)'", "missing argument {}", _example),
-    (r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)", "unexpected argument {!r}", _for_argument),
-    (r"(.*)", "{}", lambda *_: iter(())),
-)
 
 
 # -- our own errors ----------------------------------------------------------------------------------------------------

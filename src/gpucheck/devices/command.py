@@ -60,7 +60,7 @@ def driver_findings(facts: Facts) -> list[Finding]:
     # An NVML that does not answer has its own finding.
     unread = silent(facts) if facts.driver is not None and facts.driver.nvml_error is None else None
     found = [nvml, libcuda, _all_hidden(facts), not_shown(facts), unlisted(facts), unread, _torch_for_the_cpu(facts)]
-    found += [_shows_fewer(facts), slow_start(facts)]
+    found += [_shows_fewer(facts), slow_start(facts), at_rest.nvlink(facts)]
     return [
         finding
         for finding in (*found, *at_rest.elsewhere(facts), *at_rest.switches(facts), at_rest.log_unread(facts))

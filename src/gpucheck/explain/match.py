@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 from urllib.parse import unquote
 
-from gpucheck.doctor.condition import CERTAINTIES, Certainty
+from gpucheck.doctor.condition import CERTAINTIES, Certainty, Condition
 from gpucheck.explain.facts import Facts, advise, proven
 from gpucheck.explain.facts import read as read_facts
-from gpucheck.explain.text import Text
 
 QUOTES = "'\"`´‘’“”"
 # How much of a line a `.*` may skip: without line ends it would reach through the whole text.
@@ -487,7 +486,7 @@ class Match:
     that they gave the text's step.
     """
 
-    text: Text
+    text: Condition
     line: int
     conditions: tuple[str, ...]
     cut: bool = False
@@ -508,7 +507,7 @@ class Match:
 class _Place:
     """Where a text stands, in characters without spaces."""
 
-    text: Text
+    text: Condition
     start: int
     end: int
     line: Line
@@ -544,7 +543,7 @@ class _Near:
         return self._places[first : bisect.bisect_right(self._starts, place.end + _SAME_LINE)]
 
 
-def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) -> list[Match]:
+def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition] = ()) -> list[Match]:
     """The texts that `pasted` holds, the root cause first; none twice.
 
     `conditions` are those of `gpucheck doctor`: where one is in the same place as a text, the text tells and points to
@@ -628,7 +627,7 @@ def _is_reason(one: _Place, place: _Place, normal: Normal) -> bool:
     return one.line.number in lines and _BEFORE_REASON.search(normal.solid, place.end, one.start) is not None
 
 
-def _told(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
+def _told(normal: Normal, texts: Sequence[Condition]) -> list[_Place]:
     wrapping = [replace(text, patterns=text.wraps, common=(), names=(), symptom=True) for text in texts if text.wraps]
     texts = (*texts, *wrapping)
     places = (place for place in _places(normal, texts) if place.line.kind != "quiet" or place.text.logged)
@@ -767,7 +766,7 @@ def _excerpts(normal: Normal, line: Line) -> tuple[str, str]:
     return " ".join(lines[before:])[:_MOST_LETTERS], " ".join(lines)[:_MOST_LETTERS]
 
 
-def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Iterator[_Place]:
+def _places(normal: Normal, texts: Sequence[Condition], *, ours: bool = False) -> Iterator[_Place]:
     tried: dict[str, _Spans] = {}
     solid, spaced = normal.solid, normal.spaced
     ours = ours or _OURS.search(normal.spaced) is not None
@@ -811,7 +810,7 @@ def _spans(normal: Normal, pattern: Pattern) -> _Spans:
     return found
 
 
-def _cut_places(normal: Normal, texts: Sequence[Text], *, ours: bool) -> list[_Place]:
+def _cut_places(normal: Normal, texts: Sequence[Condition], *, ours: bool) -> list[_Place]:
     """The text of which a part stands at the end or the beginning; what may be a part of several is none of them."""
     lines = [line for line in normal.lines if line.text]
     is_error = any(line.kind == "exception" for line in lines)
@@ -836,7 +835,7 @@ def _cut_places(normal: Normal, texts: Sequence[Text], *, ours: bool) -> list[_P
 
 
 @functools.cache
-def _edges(texts: tuple[Text, ...]) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
+def _edges(texts: tuple[Condition, ...]) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
     """The beginnings of the texts, and their ends read backwards: sorted, as (letters, shape, id of the text).
 
     The letters have no spaces. The shape is the same with a large letter at the start of each word.

@@ -510,11 +510,9 @@ def _with_xids(facts: Facts, lines: tuple[str, ...] | None, refused: str | None)
     if facts.driver is None:
         return facts
     if lines is None:
-        unread = dict.fromkeys(("/driver/xids", "/driver/sxids", "/driver/not_started"), refused or "it cannot be read")
+        unread = dict.fromkeys((f"/driver/{name}" for name in kernel_driver.LOGGED), refused or "it cannot be read")
         return replace(facts, unknown={**facts.unknown, **unread})
-    seen = kernel_driver.events(lines, time.time() - time.monotonic())
-    driver = replace(facts.driver, xids=seen.xids, sxids=seen.sxids, not_started=seen.not_started)
-    return replace(facts, driver=driver)
+    return replace(facts, driver=kernel_driver.events(lines, time.time() - time.monotonic(), facts.driver))
 
 
 def now_text() -> str:

@@ -9,12 +9,12 @@ import datetime
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpucheck.machine import child
 from gpucheck.machine.nvml_fields import RECOVERY_ACTIONS
-from gpucheck.report.facts import XidError
+from gpucheck.report.facts import Driver, XidError
 
 ROOT = Path("/")
 # How much of the log is looked through; a kernel keeps less by default.
@@ -122,6 +122,8 @@ RECOVERY = 154
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX")
 # Written as an NVSwitch is set up, with its address or without.
 _PROBED = re.compile(r"nvidia-nvswitch\d*: Probing device(?P<device>.*)")
+# What the driver says of NVLink beside Xid and SXid errors.
+NVLINK = re.compile(r"NVRM: (?:GPU\d+ )?knvlink\w+: .*\bfailed\b.*", re.IGNORECASE)
 # The lines of a GPU that does not start, the more telling first.
 FALLEN = r"fallen off the bus"
 NO_POWER = r"does not have the necessary power cables connected|Insufficient External Power"
@@ -135,36 +137,35 @@ START = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
-    """The log's events: Xid errors, each once for its GPU, SXid errors, each once for its NVSwitch, in the order of the
-    first of each; and why GPUs did not start, by PCI address."""
-
-    xids: tuple[XidError, ...] = ()
-    sxids: tuple[XidError, ...] = ()
-    not_started: dict[str, str] = field(default_factory=dict)
-
-
 _Seen = dict[tuple[int, str], XidError]
 
 
-def events(lines: Sequence[str], booted_s: float | None = None) -> Events:
-    """The events of these lines.
+# The fields of `Driver` that come from the log.
+LOGGED = ("xids", "sxids", "not_started", "nvlink_failures")
+
+
+def events(lines: Sequence[str], booted_s: float | None = None, driver: Driver | None = None) -> Driver:
+    """The driver with the events of these lines: Xid errors, each once for its GPU, SXid errors, each once for its
+    NVSwitch, in the order of the first of each; why GPUs did not start, by PCI address; other failures of NVLink.
 
     `booted_s` is when the kernel's own clock began, in seconds since 1970; without it no error has a time.
     """
     xids: _Seen = {}
     sxids: _Seen = {}
     reasons: dict[str, str] = {}
+    links: dict[str, None] = {}
     for place, line in enumerate(lines):
         if _LOADED.search(line):
             xids, sxids, reasons = _past(xids), _past(sxids), {}
+            links = {}
         elif probed := _PROBED.search(line):
             sxids = _past(sxids, _address(probed["device"]) if _ADDRESS.search(probed["device"]) else None)
         elif match := XID.search(line):
             xids = _with_xid(xids, match, _time_of(line, booted_s))
         elif match := SXID.search(line):
             sxids = _with_sxid(sxids, match, _time_of(line, booted_s))
+        elif match := NVLINK.search(line):
+            links[match[0]] = None
         elif (rank := _rank(line)) is not None:
             # A message of several lines, of which another has the address.
             near = [line, *reversed(lines[max(place - 2, 0) : place]), *lines[place + 1 : place + 2]]
@@ -174,12 +175,13 @@ def events(lines: Sequence[str], booted_s: float | None = None) -> Events:
                 reasons[address] = line[line.index("NVRM") :].strip()
             if address is not None and rank == 0:
                 xids.setdefault((79, address), XidError(79, address, _time_of(line, booted_s)))
-    return Events(tuple(xids.values()), tuple(sxids.values()), reasons)
-
-
-def xids(lines: Sequence[str], booted_s: float | None = None) -> tuple[XidError, ...]:
-    """The Xid errors of these lines."""
-    return events(lines, booted_s).xids
+    return replace(
+        driver or Driver(),
+        xids=tuple(xids.values()),
+        sxids=tuple(sxids.values()),
+        not_started=reasons,
+        nvlink_failures=tuple(links),
+    )
 
 
 def _stamp(line: str) -> str | None:

@@ -7,7 +7,7 @@ empty the cache) in which every figure of torch's is compared with its expected 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 from gpucheck.cards import at_rest, checks
 from gpucheck.errors import CannotLook, GpucheckError
 from gpucheck.machine import choose, faults, host, inventory, kept, pulse
-from gpucheck.memory import resident as memory_resident
 from gpucheck.memory import steps as memory_steps
 from gpucheck.memory.options import MemoryOptions
 from gpucheck.report.events import Answered, Emit, Failed, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts, Process
-from gpucheck.report.finding import Finding, Verdict
+from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.report.results.short import MemoryStep, StepName
 from gpucheck.units import capacity
@@ -32,6 +31,7 @@ if TYPE_CHECKING:  # importing accel imports torch
 WHERE = "memory"
 # Processes that the screen names, those that hold most; the JSON has all.
 MOST_NAMED = 8
+FIGURES = "torch's memory figures"
 AGAIN = "gpucheck memory --output memory.json; if it fails again, report it to PyTorch"
 
 
@@ -102,7 +102,7 @@ def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool
         reason = facts.unknown.get(f"/devices/{place}/processes", "the driver does not list them")
         emit(Judged(replace(judge_processes(card.processes, os.getpid(), reason), device=name)))
     if cards:
-        emit(Judged(Finding("memory.accounting", "skip", "torch's memory figures", why.what, fix=why.fix or None)))
+        emit(Judged(Finding("memory.accounting", "skip", FIGURES, why.what, fix=why.fix or None)))
     return bool(cards)
 
 
@@ -204,31 +204,26 @@ def judge_steps(
     seen: Mapping[StepName, MemoryFigures], allocator: Allocator, kind: str
 ) -> tuple[tuple[MemoryStep, ...], Finding]:
     """The steps with what must come out of each, and the finding over all of them."""
-    title = "torch's memory figures"
     # What stays reserved in an empty cache has free room that a request may use: no exact figure then.
     clean = seen["start"].memory_reserved_bytes == 0
     steps = memory_steps.judge(seen, exact=allocator.is_default and clean)
     if "PYTORCH_NO_CUDA_MEMORY_CACHING" in (allocator.settings or ""):
         reason = "torch has no figures without its caching allocator"
         steps = tuple(replace(step, verdict="skip", reason=reason) for step in steps)
-        return steps, Finding("memory.accounting", "skip", title, reason)
-    wrong = _wrong_figures(steps)
-    if wrong:
-        return steps, Finding("memory.accounting", "fail", title, "; ".join(wrong), {"wrong": wrong}, AGAIN)
-    if all(step.verdict == "skip" for step in steps):
-        return steps, Finding("memory.accounting", "skip", title, f"torch has no figures on {kind}")
-    how = "exact" if steps[0].exact else "within bounds"
-    return steps, Finding("memory.accounting", "pass", title, how)
-
-
-def _wrong_figures(steps: Sequence[MemoryStep]) -> list[str]:
-    return [
+        return steps, Finding("memory.accounting", "skip", FIGURES, reason)
+    wrong = [
         f"{row.figure.removesuffix('_bytes')} is {row.observed_bytes} B after {step.step}, expected "
         f"{memory_steps.BOUND[row.relation]}{row.expected_bytes}"
         for step in steps
         for row in step.figures
         if row.ok is False
     ]
+    if wrong:
+        return steps, Finding("memory.accounting", "fail", FIGURES, "; ".join(wrong), {"wrong": wrong}, AGAIN)
+    if all(step.verdict == "skip" for step in steps):
+        return steps, Finding("memory.accounting", "skip", FIGURES, f"torch has no figures on {kind}")
+    how = "exact" if steps[0].exact else "within bounds"
+    return steps, Finding("memory.accounting", "pass", FIGURES, how)
 
 
 # -- the CPU ----------------------------------------------------------------------------------------------------------
@@ -236,20 +231,9 @@ def _wrong_figures(steps: Sequence[MemoryStep]) -> list[str]:
 
 def on_cpu(accel: Accel, emit: Emit) -> None:
     """Read and judge the machine's memory and this process's."""
-    emit(Progress("reading the machine's memory", 0, 2))
-    now = host.memory()
-    for finding in judge_host(now, accel.memory()):
+    for finding in judge_host(host.memory(), accel.memory()):
         emit(Judged(finding))
-    emit(Progress("allocating and freeing", 1, 2))
-    cannot, keeps = memory_resident.why_not(now.usable)
-    if cannot:
-        emit(Judged(Finding("memory.accounting", "skip", RESIDENT, cannot, device=accel.id)))
-        return
-    steps = memory_resident.measured(
-        partial(memory_resident.read, accel), accel.reset_peak, memory_resident.written_tensor, keeps=keeps
-    )
-    emit(Answered("memory", steps))
-    emit(Judged(replace(judge_resident(steps), device=accel.id)))
+    emit(Judged(Finding("memory.accounting", "skip", FIGURES, "torch has none on the CPU", device=accel.id)))
 
 
 def judge_host(now: host.HostMemory, process: MemoryFigures) -> list[Finding]:
@@ -274,19 +258,3 @@ def judge_host(now: host.HostMemory, process: MemoryFigures) -> list[Finding]:
             {"resident_bytes": resident, "max_resident_bytes": peak, "pid": os.getpid()},
         ),
     ]
-
-
-# Other threads and a machine short of memory move the resident set.
-IDLE = "gpucheck memory --device cpu, on an idle machine"
-RESIDENT = "resident memory follows allocations"
-
-
-def judge_resident(steps: Sequence[MemoryStep]) -> Finding:
-    """The finding over all steps: torch keeps no figures on the CPU, so the resident set is judged."""
-    wrong = _wrong_figures(steps)
-    verdict: Verdict = "fail" if wrong else "pass"
-    unjudged = [f"{step.step} not judged: {step.reason}" for step in steps if step.reason]
-    tolerance = f"within {capacity(memory_resident.TOLERANCE)}"
-    message = "; ".join(wrong) if wrong else "; ".join([tolerance, *unjudged])
-    evidence = {"tolerance_bytes": memory_resident.TOLERANCE, **({"wrong": wrong} if wrong else {})}
-    return Finding("memory.accounting", verdict, RESIDENT, message, evidence, IDLE if wrong else None)

@@ -128,18 +128,14 @@ def compare(step: StepName, start: Level, observed: MemoryFigures, *, exact: boo
     rows = []
     for figure in FIGURES:
         relation: Relation = "=" if exact or figure in _EXACT_ANYWHERE.get(step, ()) else "≥"
-        rows.append(checked(figure, relation, int(getattr(wanted, figure)), getattr(observed, figure)))
+        bound, value = int(getattr(wanted, figure)), getattr(observed, figure)
+        holds = operator.eq if relation == "=" else operator.ge
+        rows.append(FigureCheck(figure, relation, bound, value, None if value is None else holds(value, bound)))
     return tuple(rows)
 
 
 # The relations in words, before the bound.
-BOUND = {"=": "", "≥": "at least ", "≤": "at most "}
-
-
-def checked(figure: str, relation: Relation, bound: int, observed: int | None) -> FigureCheck:
-    """One figure beside its bound; `ok` is None where the figure is unknown."""
-    holds = {"=": operator.eq, "≥": operator.ge, "≤": operator.le}[relation]
-    return FigureCheck(figure, relation, bound, observed, None if observed is None else holds(observed, bound))
+BOUND = {"=": "", "≥": "at least "}
 
 
 def verdict(comparisons: Sequence[FigureCheck]) -> Verdict:

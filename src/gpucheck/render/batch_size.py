@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from gpucheck import units
 from gpucheck.render.blocks import (
@@ -20,7 +20,6 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
-from gpucheck.render.curve import Series, curve
 from gpucheck.render.devices import short_name
 from gpucheck.report.finding import Verdict
 from gpucheck.report.report import Report
@@ -67,13 +66,6 @@ _ENDED = {
 }
 # A screen of 24 lines has room for so many trials beside the rest; the last ones surround the answer.
 _MOST_TRIALS = 12
-# With fewer sizes than this a table says as much as a curve.
-FEWEST_SIZES = 3
-CURVE_HEIGHT = 10
-# After these, memory is that of another malloc, or of another kind of step.
-_MALLOC = "default malloc"
-# What ended otherwise was cut off below its peak.
-_WHOLE = ("fits", "over-budget")
 
 
 def page(report: Report) -> Page:
@@ -134,13 +126,13 @@ def _doubts(found: FoundBatchSize) -> list[Line]:
 
 
 def _details(found: FoundBatchSize) -> list[Block]:
-    """Return what needs no action: every trial, how the answer is known, and curves."""
+    """Return what needs no action: every trial, and how the answer is known."""
     laid_out: list[Block] = []
     if len(found.trials) > _MOST_TRIALS:
         laid_out += [*_trials_of(found, found.trials), Line()]
     if found.largest is not None:
         laid_out += [*(Line(text) for text in _peak_lines(found)), Line()]
-    return laid_out + curves(found)
+    return laid_out
 
 
 def _subject(found: FoundBatchSize) -> str:
@@ -179,8 +171,6 @@ def _trials(found: FoundBatchSize, trials: Sequence[TrialEntry]) -> Block:
     scale, unit = _scale(max(trial.peak_bytes or 0 for trial in trials))
     # Along an axis a size is a length, and the rate is of lengths.
     size, rate = (found.axis_name, f"{found.axis_name}/s") if found.axis_name else ("batch", "samples/s")
-    # One that was taken over from a log says so.
-    purposes = [f"{trial.purpose} (earlier)" if trial.resumed else trial.purpose for trial in trials]
     columns: list[tuple[Column, Sequence[Cell | str]]] = [
         (Column(size), [str(trial.batch_size) for trial in trials]),
         (
@@ -189,7 +179,7 @@ def _trials(found: FoundBatchSize, trials: Sequence[TrialEntry]) -> Block:
         ),
         (Column(f"peak, {unit}", keep=7), column_of_numbers([trial.peak_bytes for trial in trials], scale)),
         (Column(rate, keep=6), column_of_numbers([trial.samples_per_s for trial in trials])),
-        (Column("run", "left", keep=2), [Cell(purpose, "dim") for purpose in purposes]),
+        (Column("run", "left", keep=2), [Cell(trial.purpose, "dim") for trial in trials]),
     ]
     if any(trial.reason for trial in trials):
         reasons = [Cell(trial.reason or "", "dim") for trial in trials]
@@ -281,7 +271,6 @@ def use_lines(found: FoundBatchSize) -> list[str]:
         "" if _doubts(found) else _confidence(found.confidence),  # else it stands under the answer
         f"best value: undetermined ({undetermined})" if undetermined else "",
         _checks(found.checks),
-        _fragmentation(found),
     )
     return [text for text in told if text]
 
@@ -351,14 +340,6 @@ def _checks(checks: Sequence[EpochCheck]) -> str:
     parts = [f"partial last batches ({', '.join(sizes)})"] if sizes else []
     parts += ["an evaluation step"] if any(check.kind == "evaluation" for check in passed) else []
     return f"also passed: {', '.join(parts)}" if parts else ""
-
-
-def _fragmentation(found: FoundBatchSize) -> str:
-    gap = found.fragmentation
-    if gap is None or (gap.large and found.device.id.startswith("cuda")):  # a large one there is a finding
-        return ""
-    share = gap.gap_bytes / gap.reserved_bytes * 100
-    return f"fragmentation: {units.capacity(gap.gap_bytes)} reserved and not allocated ({share:.0f} %)"
 
 
 def prediction_line(found: FoundBatchSize) -> str:
@@ -483,59 +464,6 @@ def _whole(size: int | None) -> str:
     return UNKNOWN if size is None else str(size)
 
 
-# --- Curves -----------------------------------------------------------------------------------------------------------
-
-
-def curves(found: FoundBatchSize) -> list[Block]:
-    """The peak of each size under the budget, and the samples per second; what has too few points is left out."""
-    (memory, name), speeds = series_of(found)
-    axis = found.axis_name
-    size, rate = (axis, f"{axis}/s") if axis else ("batch size", "samples/s")
-    return [*_drawn(memory, size, name), *_drawn([speeds], size, rate)]
-
-
-def series_of(found: FoundBatchSize) -> tuple[tuple[list[Series], str], Series]:
-    """The peak of each size with the budget above it, and their unit; and the samples per second.
-
-    Beside the peaks that were measured stand those that the calibrated prediction gave.
-    """
-    peaks = _peaks(found.trials)
-    speeds = {speed.batch_size: speed.samples_per_s for speed in found.speeds}
-    budget = found.budget_bytes
-    # What is predicted above the budget would press the rest together.
-    points = found.prediction.points if found.prediction else ()
-    predicted: dict[int, float] = {p.batch_size: p.peak_bytes for p in points if p.peak_bytes <= budget}
-    sizes = peaks | predicted
-    # The budget is a line above the peaks, as long as they are.
-    ends = dict.fromkeys((min(sizes, default=0), max(sizes, default=0)), budget)
-    scale, unit = _scale(budget)
-    memory = [_series("peak", peaks, scale), _series("budget", ends, scale)]
-    memory += [_series("predicted", predicted, scale)] if predicted else []
-    return (memory, f"memory, {unit}"), _series("", speeds)
-
-
-def _peaks(trials: Sequence[TrialEntry]) -> dict[int, float]:
-    """The highest peak of each size, under the settings of the search."""
-    other = {_MALLOC, "recommended"} if any(trial.purpose == _MALLOC for trial in trials) else set()
-    found: dict[int, float] = {}
-    for trial in trials:
-        if trial.outcome in _WHOLE and trial.peak_bytes is not None and trial.purpose not in other:
-            found[trial.batch_size] = max(found.get(trial.batch_size, 0), trial.peak_bytes)
-    return found
-
-
-def _series(name: str, points: Mapping[int, float], scale: float = 1.0) -> Series:
-    return Series(name, tuple((size, value / scale) for size, value in sorted(points.items())))
-
-
-def _drawn(series: list[Series], size: str, name: str) -> list[Block]:
-    if len({x for one in series for x, _ in one.points}) < FEWEST_SIZES:
-        return []
-    whole: Callable[[float], str] = "{:.0f}".format
-    drawn = curve(series, x_name=size, y_name=name, x_text=whole, height=CURVE_HEIGHT)
-    return [] if drawn is None else [drawn, Line()]
-
-
 # --- A device that is not here ----------------------------------------------------------------------------------------
 
 _KINDS = {"cuda": "CUDA", "cpu": "CPU"}
@@ -619,7 +547,4 @@ UNDECIDED = ("timeout", "inconclusive", "suspected", "killed", "out-of-time")
 
 
 def _verdict_of(trial: TrialEntry) -> Verdict:
-    if trial.purpose == _MALLOC:
-        # Its peak is told for comparison; the answer does not depend on it.
-        return "info"
     return "pass" if trial.outcome == "fits" else "inconclusive" if trial.outcome in UNDECIDED else "fail"

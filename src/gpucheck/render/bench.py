@@ -7,7 +7,7 @@ from dataclasses import replace
 from operator import itemgetter
 
 from gpucheck import units
-from gpucheck.bench import ids
+from gpucheck.bench import ids, judging
 from gpucheck.links import SHORT_WAYS
 from gpucheck.render import measured
 from gpucheck.render.blocks import (
@@ -148,15 +148,14 @@ def _overlap_answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[m
 
     It is doubtful where a row of either direction makes the finding about them inconclusive.
     """
-    from gpucheck.bench.overlap.judge import DOUBTFUL  # late: other pages of this file need no judge
+    from gpucheck.bench.overlap import judge  # late: other pages of this file need no judge
 
-    best = [entry for entry in found if (entry.host_memory, entry.streams) == ("pinned", 2)] or list(found)
+    best = judge.answering(found)
     if not best:
         return []
     least = min(best, key=lambda entry: entry.overlap)
     hidden = units.percent(min(max(least.overlap, 0.0), 1.0))
-    doubts = measured.doubts_of(least.flags).union(*(set(entry.flags) & set(DOUBTFUL) for entry in best))
-    told = measured.note_cell([*doubts - measured.OF_A_FINDING]).text
+    told = measured.note_cell([*judge.doubts(best) - {*judging.OF_THE_MACHINE}]).text
     doubt = f" ({told})" if told else ""
     text = f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}"
     return [measured.Answer(device, text, doubtful=bool(doubt))]
@@ -185,10 +184,9 @@ def collective_page(report: Report) -> Page:
     rows = [one for one in report.measurements if one.name == "collective"]
     if not rows:
         return measured.bench_page(report, (), ())
-    from gpucheck.bench import judging
-    from gpucheck.bench.collective.judge import label
+    from gpucheck.bench.collective.judge import label, largest_collectives
 
-    largest = judging.largest_collectives(rows)
+    largest = largest_collectives(rows)
     one = largest.get("all-reduce") or next(iter(largest.values()))
     case = one.case
     # No device's figure, but that of all of them.
@@ -259,11 +257,10 @@ def all_page(report: Report) -> Page:
         # Why one was skipped stands in its row.
         if finding.verdict != "skip"
     ]
-    told, verdict = _counted(answered.benchmarks), report.summary.verdict
-    doubtful = _doubtful(answered.headlines)
-    if verdict == "pass" and doubtful:
-        # Nothing failed, and yet such a figure is no plain pass.
-        told, verdict = f"{told}; {doubtful}", "warn"
+    told, doubtful = _counted(answered.benchmarks), _doubtful(answered.headlines)
+    verdict = judging.with_doubt(report.summary.verdict, bool(doubtful))
+    if verdict != report.summary.verdict:
+        told = f"{told}; {doubtful}"
     flagged = [(flag, f"{line.benchmark} {line.case}") for line in answered.headlines for flag in line.flags]
     details = [*measured.flag_lines(flagged, len(answered.headlines))]
     return Page(answer(verdict, f"{told}{on}"), laid_out, details, findings)
@@ -324,7 +321,7 @@ def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several:
                     line.device,
                     line.case,
                     # A doubt has its sign here: the notes are the first to go where the screen is narrow.
-                    Cell(f"! {figure}", "yellow") if measured.doubts_of(line.flags) else figure,
+                    Cell(f"! {figure}", "yellow") if judging.doubts_of(line.flags) else figure,
                     share,
                     measured.note_cell(line.flags).text.removeprefix("! "),
                 ]

@@ -269,7 +269,7 @@ def _answer(report: Report, told: dict[str, Finding]) -> Line | None:
         return answer(judged.verdict, f"{named}: {wrong[0]}{more}")
     room = _room(overall) if overall is not None else ""
     figures = {
-        "pass": f"{judged.title}{f' are {judged.message}' if where != 'cpu' else ''}",
+        "pass": f"{judged.title} are {judged.message}",
         "skip": f"{judged.title} not checked: {judged.message}",
     }.get(judged.verdict, f"{judged.title} {judged.message}")
     return answer(judged.verdict, f"{named}: {f'{room}; ' if room else ''}{figures}")
@@ -295,11 +295,9 @@ def _steps(steps: Sequence[MemoryStep]) -> Block:
     short: list[list[str | Cell]] = []
     for step in steps:
         figures = {row.figure: row for row in step.figures}
-        # What has no bound in this step is shown as it was.
-        cells: list[str | Cell] = [_figure(figures.get(name), getattr(step.observed, name, None)) for name in names]
+        cells = [_figure(figures[name]) for name in names]
         rows.append([step.step, step.does, *cells, verdict_cell(step.verdict, step.reason)])
-        checked = {name: row.observed_bytes for name, row in figures.items()}
-        seen = [_mebibytes(getattr(step.observed, name, None) or checked.get(name)) for name in now]
+        seen = [_mebibytes(figures[name].observed_bytes) for name in now]
         short.append([verdict_cell(step.verdict, step.step), *seen])
     return replace(table(columns, rows), dense=True, narrow=replace(table(few, short), dense=True))
 
@@ -312,9 +310,9 @@ def _head(figure: str, figures: Sequence[str]) -> str:
     return f"{word if figure == first else ''}\n{'MiB' if figure == counted else 'peak'}"
 
 
-def _figure(row: FigureCheck | None, observed: int | None) -> Cell:
-    text = _mebibytes(row.observed_bytes if row else observed)
-    if row is None or row.ok is not False:
+def _figure(row: FigureCheck) -> Cell:
+    text = _mebibytes(row.observed_bytes)
+    if row.ok is not False:
         return Cell(text)
     return Cell(f"{text} (expected {BOUND[row.relation]}{_mebibytes(row.expected_bytes)})", "red")
 

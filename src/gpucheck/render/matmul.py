@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,14 +11,10 @@ from gpucheck.bench import judging
 from gpucheck.bench.matmul import judge
 from gpucheck.render import measured
 from gpucheck.render.blocks import ALWAYS, SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
-from gpucheck.render.curve import Series, curve
 from gpucheck.render.measured import ColumnOf, filled, numbers
-from gpucheck.report.measurement import DeviceRef, Measurement, Run
+from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import LoadReading, SearchedShape, SearchResult, SustainedResult
-
-# More points than a drawing has columns fall onto each other.
-POINTS = 60
 
 
 def page(report: Report) -> Page:
@@ -51,9 +46,7 @@ def page(report: Report) -> Page:
         details += tried
         for row in mine:
             if row.name == "matmul.sustained":
-                lines, drawn = _sustained(row, long_runs)
-                laid_out += lines
-                details += drawn
+                laid_out += _sustained(row, long_runs)
     return measured.bench_page(report, answers, laid_out, details)
 
 
@@ -67,7 +60,7 @@ def _answer(
         burst, lasts = (best.method.details[part]["flop_per_s"] for part in ("burst", "sustained"))
         text = f"{best.case['dtype']} sustains {_of_peak(best, lasts, peaks)}, {units.percent(lasts / burst)} of burst"
         return [measured.Answer(device, text)]
-    fastest = judging.fastest_products(rows)
+    fastest = judge.fastest_products(rows)
     if fastest:
         best = max(fastest.values(), key=judging.rate)
         text = f"{best.case['dtype']} reaches {_of_peak(best, judging.rate(best), peaks)}"
@@ -180,12 +173,12 @@ def _tried(entry: SearchResult) -> Line:
 # -- a long run --------------------------------------------------------------------------------------------------------
 
 
-def _sustained(row: Measurement, runs: Sequence[SustainedResult]) -> tuple[list[Block], list[Block]]:
-    """Burst and sustained rate, and what the device said of itself; the rate over time."""
+def _sustained(row: Measurement, runs: Sequence[SustainedResult]) -> list[Block]:
+    """Return burst and sustained rate, and what the device said of itself."""
     details, case = row.method.details, row.case
     head = f"{case['dtype']} {case['m']}×{case['n']}×{case['k']} without a pause"
     if details["burst"] is None:
-        return [Line(), Line(head), Line(f"{UNKNOWN} no rate: {details.get('no_time_because', 'no time')}")], []
+        return [Line(), Line(head), Line(f"{UNKNOWN} no rate: {details.get('no_time_because', 'no time')}")]
     burst, sustained = details["burst"], details["sustained"]
     settled = {True: "settled", False: "not settled yet", None: "inconclusive whether it settled: too few windows"}
     text = (
@@ -199,8 +192,7 @@ def _sustained(row: Measurement, runs: Sequence[SustainedResult]) -> tuple[list[
     readings = next((run.readings for run in runs if _is_of(run, row)), ())
     if changes := _changes(readings):
         laid_out.append(Line(changes))
-    drawn = _rate_over_time(row)
-    return laid_out, [drawn] if drawn else []
+    return laid_out
 
 
 def _is_of(run: SustainedResult, row: Measurement) -> bool:
@@ -215,30 +207,6 @@ def _unit(row: Measurement) -> str:
 
 def _rate(part: Mapping[str, Any], row: Measurement) -> str:
     return units.flop_rate(part["flop_per_s"], _unit(row))
-
-
-def _rate_over_time(row: Measurement) -> Block | None:
-    """The rate over time, in as many points as can be seen: the median of each stretch."""
-    work = next(iter(row.work.values()), 0.0)
-    points = [point for run in row.runs[:1] for point in _points(run, work)]
-    scale, prefix = measured.flop_scale(max((rate for _, rate in points), default=0.0))
-    series = Series("", tuple((at_s, rate / scale) for at_s, rate in points))
-    return curve((series,), x_name="s", y_name=f"{prefix}{_unit(row)}", x_text=_seconds, log_x=False)
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 or value == round(value) else f"{value:.1f}"
-
-
-def _points(run: Run, work: float) -> list[tuple[float, float]]:
-    rates = [work * run.calls_per_sample / length for length in run.samples_s]
-    began_s = run.started_monotonic_s[0]
-    count = min(POINTS, len(rates))
-    found = []
-    for place in range(count):
-        first, last = place * len(rates) // count, (place + 1) * len(rates) // count
-        found.append((run.started_monotonic_s[first] - began_s, statistics.median(rates[first:last])))
-    return found
 
 
 def _changes(readings: Sequence[LoadReading]) -> str:

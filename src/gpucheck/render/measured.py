@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
 from gpucheck import config, units
-from gpucheck.bench import ids
+from gpucheck.bench import ids, judging
 from gpucheck.render.blocks import (
     ALWAYS,
     SIGNS,
@@ -53,9 +53,6 @@ FLAGS: dict[str, tuple[str, str]] = {
     "emulated": ("emulated", "the device has no hardware for this dtype"),
     "autocorrelated": ("", "neighbouring samples resemble each other: the interval is too narrow"),
 }
-_DOUBTS = frozenset(list(FLAGS)[: list(FLAGS).index("clock-held")])
-# A finding says these of the whole machine already.
-OF_A_FINDING = frozenset({"cpu-busy", "device-shared", "throttled", "link-below-max"})
 CACHES = {"warm": "in cache", "cold": "cold"}
 # What every name of its maker has, and a head can do without.
 _OF_EVERY_NAME = re.compile(
@@ -144,17 +141,10 @@ def notes(keep: int, unusual_cache: Literal["warm", "cold"]) -> ColumnOf[Measure
     return notes_column(keep, note)
 
 
-def doubts_of(flags: Sequence[str]) -> frozenset[str]:
-    """The flags that make a figure doubtful. A rate that drifts at the power limit does what it does on any card there,
-    and its spread is told."""
-    found = _DOUBTS & frozenset(flags)
-    return found - {"drift"} if "power-limited" in flags else found
-
-
 def note_cell(flags: Sequence[str], beside: Sequence[str] = ()) -> Cell:
     """`! noisy, few samples; latency`: what makes the figure doubtful first, in yellow."""
-    doubtful = doubts_of(flags)
-    doubts = [word for flag, (word, _) in FLAGS.items() if flag in doubtful]
+    doubtful = judging.doubts_of(flags)
+    doubts = [FLAGS[flag][0] for flag in doubtful]
     rest = [word for flag, (word, _) in FLAGS.items() if flag in flags and flag not in doubtful and word]
     # A flag of a later version is shown as it is.
     rest += [flag for flag in flags if flag not in FLAGS]
@@ -171,7 +161,7 @@ def doubtful(measurement: Measurement, unusual_cache: Literal["warm", "cold"] | 
 
 def weightiest(flags: Sequence[str]) -> str:
     """The weightiest doubt of these flags in a word, but for those that a finding says of the machine; else empty."""
-    return next((word for flag, (word, _) in FLAGS.items() if flag in doubts_of(flags) - OF_A_FINDING), "")
+    return next((FLAGS[flag][0] for flag in judging.own_doubts(flags)), "")
 
 
 def doubt(measurement: Measurement) -> str:
@@ -270,7 +260,7 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     if ranked and several:
         above += [said_by("skip", f"{one.title}: {one.message}") for one in silent.values()]
         findings = [one for one in findings if one not in silent.values()]
-    advice = [one.fix for name in ids.in_role("advises") for one in findings if one.id == name and one.fix]
+    advice = [one.fix for name in ids.OF_ROLE["advises"] for one in findings if one.id == name and one.fix]
     # What to do where nothing is wrong, in a sentence that needs no other.
     then = advice[0] if advice and not any(one.verdict in ASKING for one in findings) else None
     if then is not None:
@@ -350,10 +340,10 @@ def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
 
 
 def _verdict(report: Report, answer: Answer, *, several: bool) -> Verdict:
-    """The verdict of the answer's line: the worst of the device's findings; a doubtful figure is no plain pass."""
+    """The verdict of the answer's line: the worst of the device's findings."""
     mine = [one.verdict for one in report.findings if one.device == answer.device.id and one.verdict in ASKING]
     verdict: Verdict = min(mine, key=WORST_FIRST.index, default="pass") if several else report.summary.verdict
-    return "warn" if verdict == "pass" and answer.doubtful else verdict
+    return judging.with_doubt(verdict, answer.doubtful)
 
 
 def _line(report: Report, answer: Answer, *, several: bool) -> Line:
@@ -415,8 +405,8 @@ def rests_on(report: Report) -> str:
     if spreads:
         widest = max(spreads)
         told += f", spread up to {units.percent(widest) if widest < _FAR else ratio_text(widest, 2)}"
-    checks = [one.verdict for one in report.findings if one.id in ids.in_role("verifies")]
-    beside = {one.verdict for one in report.findings if one.id in ids.in_role("finds_wrong")}
+    checks = [one.verdict for one in report.findings if one.id in ids.OF_ROLE["verifies"]]
+    beside = {one.verdict for one in report.findings if one.id in ids.OF_ROLE["finds_wrong"]}
     sound = checks and set(checks) == {"pass"} and not beside & {"fail", "inconclusive"}
     verified = "all results verified" if sound else ""
     return "; ".join(part for part in (told, verified) if part)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
-import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 import rich.box
+import rich.live
+import rich.segment
 import rich.table
 from rich.cells import cell_len
-from rich.console import Console, ConsoleDimensions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
@@ -326,12 +326,6 @@ def _records(out: Console, table: Table) -> Iterator[Text]:
 
 # -- a screen that refreshes in place ----------------------------------------------------------------------------------
 
-# DEC private modes: the alternate screen, the cursor, and synchronized output (2026), which shows a frame as a whole. A
-# terminal that lacks a mode ignores it.
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-_BEGIN_FRAME, _END_FRAME = "\x1b[?2026h\x1b[H", "\x1b[J\x1b[?2026l"
-_END_LINE = "\x1b[K"
-
 
 class Screen:
     """Shows blocks in place on a terminal, and one after another, a blank line between, elsewhere.
@@ -341,61 +335,39 @@ class Screen:
 
     def __init__(self, stream: IO[str]) -> None:
         self._console = console(stream)
-        self._moves = stream.isatty() and not self._console.is_dumb_terminal and not self._console.legacy_windows
-        self._last: Sequence[Block] = ()
-        self._is_drawing = False
-        self._before: Any = None  # what SIGWINCH did before
+        moves = stream.isatty() and not self._console.is_dumb_terminal and not self._console.legacy_windows
+        self._live = rich.live.Live(self, console=self._console, screen=True) if moves else None
+        self._blocks: Sequence[Block] = ()
 
     def show(self, blocks: Sequence[Block]) -> None:
         """Show these blocks in the place of the last ones."""
-        self._last = blocks
-        if self._moves:
-            self._draw()
+        self._blocks = blocks
+        if self._live is not None:
+            self._live.refresh()
         else:
             show(self._console, blocks)
             self._console.print()
             self._console.file.flush()
 
-    def _draw(self) -> None:
-        """Write the last frame in one piece. A change of the window's size may come in between, and draws it anew."""
-        if self._is_drawing:
-            return
-        self._is_drawing = True
-        try:
-            shown: tuple[Sequence[Block], ConsoleDimensions] | None = None
-            while shown != (self._last, self._console.size):
-                shown = self._last, self._console.size
-                self._console.file.write(_BEGIN_FRAME + f"{_END_LINE}\n".join(self._lines()) + _END_FRAME)
-                self._console.file.flush()
-        finally:
-            self._is_drawing = False
-
-    def _lines(self) -> list[str]:
-        """The frame as lines that fit, without a newline below the last, which would scroll."""
-        with self._console.capture() as capture:
-            show(self._console, self._last)
-        lines = capture.get().splitlines()
-        height = self._console.height
-        if len(lines) <= height:
-            return lines
-        more = len(lines) - height + 1
-        return [*lines[: height - 1], writable(self._console, f"… {more} more lines: enlarge the window")]
+    def __rich_console__(self, out: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        blocks = [_as_typed(block) for block in self._blocks]
+        group = Group(*renderables(out, fitting(out, blocks)))
+        lines = out.render_lines(group, options.update(height=None), pad=False)
+        if (more := len(lines) - out.height + 1) > 1:
+            lines[out.height - 1 :] = out.render_lines(writable(out, f"… {more} more lines: enlarge the window"))
+        yield rich.segment.SegmentLines(lines, new_lines=True)
 
     def __enter__(self) -> Screen:
-        if self._moves:
-            self._console.file.write(_ENTER)
-            if hasattr(signal, "SIGWINCH") and threading.current_thread() is threading.main_thread():
-                self._before = signal.signal(signal.SIGWINCH, lambda *_: self._draw())
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._moves:
-            if self._before is not None:
-                signal.signal(signal.SIGWINCH, self._before)
-            self._console.file.write(_LEAVE)
-            show(self._console, self._last)
+        if self._live is not None:
+            self._live.stop()
+            show(self._console, self._blocks)
             self._console.file.flush()
 
 

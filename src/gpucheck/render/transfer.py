@@ -16,7 +16,6 @@ from gpucheck.bench.transfer import judge
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.render import measured
 from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page, Table, by_column, column_of_numbers, table
-from gpucheck.render.curve import Series, curve
 from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
@@ -28,16 +27,8 @@ COPY, IDIOM = "transfer", "transfer.idiom"
 _KINDS = (("pageable", "as_called"), ("pinned", "as_called"), ("pinned", "link"))
 # The fitted line is told of the first of these that there is.
 _FITTED = (("pinned", "link"), ("pinned", "as_called"), ("pageable", "as_called"))
-# Fewer sizes make no curve: the table shows as much.
+# Fewer sizes make no fit.
 LEAST_SIZES = 6
-# Filled signs for pinned memory, hollow ones for pageable.
-_SERIES = (
-    ("host_to_device", "pinned"),
-    ("host_to_device", "pageable"),
-    ("device_to_host", "pinned"),
-    ("device_to_host", "pageable"),
-    ("host_to_host", "pageable"),
-)
 
 
 def page(report: Report) -> Page:
@@ -67,7 +58,7 @@ def _answer(
     report: Report, device: DeviceRef, rows: Sequence[Measurement], result: TransferResult
 ) -> list[measured.Answer]:
     """The share of the link that pinned copies reach, in the slower direction; else the rate of the largest copy."""
-    link = [*judging.fastest_links(rows).values()]
+    link = [*judge.fastest_links(rows).values()]
     rated = [row for row in rows if row.rate is not None]
     if link:
         slowest = min(link, key=judging.rate)
@@ -110,7 +101,7 @@ def _link(device_id: str, link: LinkUnderLoad | None) -> list[Line]:
 
 
 def copies(measurements: Sequence[Measurement], answer: TransferResult) -> tuple[list[Block], list[Block]]:
-    """The table of copies by size; the line through them, how they were taken and, where there is one, the curve."""
+    """The table of copies by size; the line through them, and how they were taken."""
     if not measurements:
         return [], []
     return [_by_size(measurements, answer)], [
@@ -118,7 +109,6 @@ def copies(measurements: Sequence[Measurement], answer: TransferResult) -> tuple
         *_latencies(answer),
         Line(_method(measurements)),
         *measured.flag_lines(measured.flags_of(measurements, _name), len(measurements)),
-        *drawing(measurements),
     ]
 
 
@@ -158,7 +148,7 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
                 narrow[way] = (Column(f"{SHORT_WAYS[way]}\n{memory}, GB/s"), rates)
         columns.append((Column("\ntime", keep=6), list(map(measured.time_text, fastest))))
     rows_of = [[row for row in measurements if row.case["size_bytes"] == size] for size in sizes]
-    told_of = [measured.note_cell([flag for row in rows for flag in measured.doubts_of(row.flags)]) for rows in rows_of]
+    told_of = [measured.note_cell([flag for row in rows for flag in judging.doubts_of(row.flags)]) for rows in rows_of]
     if any(cell.text for cell in told_of):
         columns.append((Column("notes", "left", keep=7, wraps=True, cropped=14), told_of))
     return replace(by_column(columns), narrow=by_column([*narrow.values()]))
@@ -212,30 +202,6 @@ def fitted(answer: TransferResult) -> list[Line]:
             text += f", up to {units.percent(fit.worst_residual)} off"
         told.append(text)
     return [Line(f"fitted time: {'; '.join(told)}")] if told else []
-
-
-def drawing(measurements: Sequence[Measurement]) -> list[Block]:
-    """The rates as called over the size; nothing for a few sizes. A copy without a rate is no point."""
-    mine = [row for row in measurements if row.case["timed"] == "as_called"]
-    if len({row.case["size_bytes"] for row in mine}) < LEAST_SIZES:
-        return []
-    series = []
-    for way, memory in _SERIES:
-        points = [
-            (float(row.case["size_bytes"]), row.rate.median / 1e9)
-            for row in mine
-            if (row.case["direction"], row.case["host_memory"]) == (way, memory) and row.rate is not None
-        ]
-        if points:
-            series.append(Series(f"{SHORT_WAYS[way]} {memory}", tuple(points)))
-    drawn = curve(
-        series,
-        x_name="size",
-        y_name="GB/s",
-        x_text=lambda size: units.capacity(round(size)),
-        height=14,
-    )
-    return [] if drawn is None else [drawn]
 
 
 # -- common lines of code ----------------------------------------------------------------------------------------------

@@ -383,7 +383,8 @@ class Driver:
     libraries' own answers to their start, 0 for success. `nvml_start_s` is loading NVML and nvmlInit, `cuinit_start_s`
     loading libcuda and cuInit. `confidential_computing` is off, ready or not ready: until then CUDA does not start.
     `xids` are the Xid errors in the kernel log, `sxids` those of NVSwitches; None where it could not be read, or there
-    is no NVIDIA GPU. `not_started` has the log's reason for each GPU that the driver could not start, by PCI address.
+    is no NVIDIA GPU. `not_started` has the log's reason for each GPU that the driver could not start, by PCI address,
+    `nvlink_failures` its other lines about an NVLink that failed.
     """
 
     version: str | None = None
@@ -405,6 +406,7 @@ class Driver:
     xids: tuple[XidError, ...] | None = None
     sxids: tuple[XidError, ...] | None = None
     not_started: dict[str, str] | None = None
+    nvlink_failures: tuple[str, ...] | None = None
 
     @property
     def is_hung(self) -> bool:

@@ -64,8 +64,14 @@ class Finding:
 def of_error(error: GpucheckError, device: str | None = None) -> Finding:
     """The finding for an error of gpucheck if other work continues or was measured before, by its exit status."""
     verdicts: dict[int, Verdict] = {errors.FAILED: "fail", errors.USAGE: "fail", errors.UNDECIDED: "inconclusive"}
-    verdict = verdicts.get(error.exit_code, "skip")
-    return Finding(error.finding, verdict, error.what, error.why, fix=error.fix or None, device=device)
+    return Finding(
+        error.finding,
+        verdicts.get(error.exit_code, "skip"),
+        error.what,
+        error.why,
+        fix=error.fix or None,
+        device=device,
+    )
 
 
 # -- findings without repetition ---------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +24,6 @@ from gpucheck.machine import child_protocol, kept
 from gpucheck.machine.accel import Accel, has_context, open_device
 from gpucheck.machine.child import python_argv
 from gpucheck.machine.child_stdio import claim_stdout
-from gpucheck.memory import resident as memory_resident
 from gpucheck.memory import steps as memory_steps
 from gpucheck.report.codec import to_json
 from gpucheck.report.measurement import MemoryFigures
@@ -553,11 +551,6 @@ BLOCKS = (4 * MIB, 24 * MIB)
 ROOM, CHUNK, SLACK = 64 * MIB, 16 * MIB, 1 * MIB
 
 
-def accounting(dut: DeviceUnderTest) -> Passed:
-    """Check that what is allocated is counted, that the counts agree, and that all returns to its level."""
-    return _resident(dut) if dut.accel.is_cpu else _counted(dut)
-
-
 def _work(device: torch.device) -> None:
     """Make libraries allocate their workspaces: a product and a convolution."""
     square = torch.ones(256, 256, device=device)
@@ -566,7 +559,8 @@ def _work(device: torch.device) -> None:
     functional.conv2d(image, torch.ones(4, 4, 3, 3, device=device)).sum().item()
 
 
-def _counted(dut: DeviceUnderTest) -> Passed:
+def accounting(dut: DeviceUnderTest) -> Passed:
+    """Check that what is allocated is counted, that the counts agree, and that all returns to its level."""
     accel = dut.accel
     if settled(accel).memory_allocated_bytes is None:
         raise Unavailable(f"torch has no memory figures on {accel.kind}")
@@ -626,22 +620,6 @@ def settled(accel: Accel) -> MemoryFigures:
 def uncached(accel: Accel) -> bool:
     """Return whether caching is switched off: torch then counts nothing."""
     return "PYTORCH_NO_CUDA_MEMORY_CACHING" in (accel.allocator().settings or "")
-
-
-def _resident(dut: DeviceUnderTest) -> Passed:
-    """On the CPU, judge the resident set with the tolerances of `memory.resident`."""
-    host = dut.host
-    known = [left for left in (host.container_available_bytes, host.memory_available_bytes) if left is not None]
-    cannot, keeps = memory_resident.why_not(min(known, default=memory_resident.NEEDED))
-    if cannot or keeps:
-        raise Unavailable(cannot or keeps or "")
-    accel = dut.accel
-    rows = memory_resident.measured(
-        partial(memory_resident.read, accel), accel.reset_peak, memory_resident.written_tensor, keeps=None
-    )
-    for row in rows:
-        expect(row.verdict != "fail", f"resident memory is wrong after '{row.does}'", **to_json(row))
-    return Passed("judged by resident memory: torch has no figures on the CPU", {"steps": to_json(rows)})
 
 
 # -- running out ------------------------------------------------------------------------------------------------------

@@ -359,7 +359,7 @@ def xids_since(before: Sequence[str] | None, after: Sequence[str] | None) -> Cou
     if before is None or after is None:
         return None
     counted: Counter[str] = Counter()
-    for error in kernel_driver.xids(tuple((Counter(after) - Counter(before)).elements())):
+    for error in kernel_driver.events(tuple((Counter(after) - Counter(before)).elements())).xids or ():
         counted[error.pci_address] += error.count
     return counted
 

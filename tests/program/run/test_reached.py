@@ -83,3 +83,11 @@ def test_what_was_left_names_its_functions(left: list[Left], names: list[str]) -
 def test_what_ran_is_reached() -> None:
     everything = {"prog.py": frozenset(range(len(SOURCE)))}
     assert not_reached(TREES, everything, [Left("prog.py", FIT, line("self.step"), False)]) == []
+
+
+def test_a_name_that_another_branch_gives_a_value_is_not_known() -> None:
+    """A lambda in place of a function that reads real data."""
+    source = "if real:\n    def batch():\n        return torch.ones(2)\nelse:\n    batch = lambda: x\nstop\nbatch()\n"
+    assert not_reached({"p": ast.parse(source)}, {}, [Left("p", 0, 6, False)]) == []
+    alone = source.replace("batch = lambda: x", "pass")
+    assert not_reached({"p": ast.parse(alone)}, {}, [Left("p", 0, 6, False)]) == ["batch()"]

@@ -8,9 +8,10 @@ from typing import Any
 
 from gpucheck import naming, units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import Ceilings, Judge, Seen, headline
+from gpucheck.bench.judging import Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline, size
 from gpucheck.measure import runs
 from gpucheck.messages import FIX
+from gpucheck.peaks import Part, Unknown
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import Headline
@@ -25,7 +26,7 @@ def findings(seen: Seen) -> list[Finding]:
     return [
         _result(measurements),
         *_speed(fastest),
-        *judging.share_of_memory(fastest, seen.part),
+        *share_of_memory(fastest, seen.part),
         *judging.cpu_busy("bandwidth.cpu_busy", measurements, seen.facts),
         *judging.clock("bandwidth.clock", measurements),
     ]
@@ -38,18 +39,20 @@ def best(measurements: Sequence[Measurement]) -> dict[str, float]:
     return {operation: max(map(judging.rate, mine)) for operation, mine in rows.items()}
 
 
+def largest_arrays(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+    """The largest arrays of each operation on memory, cold or warm."""
+    return judging.best(measurements, "bandwidth", "operation", size)
+
+
 def ceilings(seen: Seen) -> Ceilings:
     """The peak of the device's memory."""
-    return judging.memory_ceiling(seen.part)
+    return memory_ceiling(seen.part)
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The largest arrays of each operation, as a share of the memory's peak."""
-    largest = judging.largest_arrays(seen.rows).values()
+    largest = largest_arrays(seen.rows).values()
     return [headline("bandwidth", label(one), one, known.get("memory"), "the peak") for one in largest]
-
-
-JUDGE = Judge(findings, headlines, ceilings)
 
 
 def label(one: Measurement) -> str:
@@ -95,3 +98,61 @@ def _speed(best: dict[str, float]) -> list[Finding]:
         return [Finding("bandwidth.speed", "skip", "memory rate unknown", why, fix=fix)]
     told = ", ".join(f"{operation} {units.byte_rate(rate)}" for operation, rate in best.items())
     return [Finding("bandwidth.speed", "info", "memory", told, {"bytes_per_s": best})]
+
+
+# -- shares of the memory's peak ---------------------------------------------------------------------------------------
+
+NO_MEMORY_PEAK = "the device does not report the width and clock of its memory"
+
+
+def memory_ceiling(part: Part | Unknown | None) -> dict[str, Ceiling]:
+    """Return what shares of the memory's rate are shares of: `memory`; nothing for a CPU."""
+    if part is None:
+        return {}
+    if isinstance(part, Unknown):
+        return {"memory": Ceiling(None, part.reason)}
+    peak = part.memory_bytes_per_s
+    return {"memory": Ceiling(peak, judging.doubt_of(part) if peak else NO_MEMORY_PEAK)}
+
+
+def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Finding]:
+    """Bytes per second of each operation as a share of the memory's peak. Nothing for a CPU or without a rate."""
+    ceiling = memory_ceiling(part).get("memory")
+    if ceiling is None or not rates:
+        return []
+    if not isinstance(part, Part) or (peak := ceiling.value) is None:
+        return [judging.unknown_peak("bandwidth.share_of_peak", ceiling.doubt)]
+    shares = {operation: rate / peak for operation, rate in rates.items()}
+    told = ", ".join(f"{operation} {units.percent(value)}" for operation, value in shares.items())
+    evidence = {
+        "share": shares,
+        "peak_bytes_per_s": peak,
+        "bus_width_bits": part.bus_width_bits,
+        "memory_clock_hz": part.memory_clock_hz,
+        **judging.provenance(part),
+    }
+    title = f"share of the {judging.kind_of(part)} memory peak"
+    message = f"{told} of {units.byte_rate(peak)} ({part.label})"
+    return [judging.share_of("bandwidth.share_of_peak", title, message, evidence, part)]
+
+
+def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None, peak: Ceiling | None = None) -> list[Figure]:
+    return [
+        judging.figure(operation, one, ceiling, peak)
+        if one.method.cache == "cold"
+        else replace(judging.figure(operation, one, ceiling), why="the array fits in the cache")
+        for operation, one in largest_arrays(measurements).items()
+    ]
+
+
+THRESHOLDS = {
+    "bandwidth.min_gbps": Threshold(
+        "memory operations", "", lambda rows, known: _memory(rows, None, known.get("memory"))
+    ),
+    "bandwidth.min_percent_of_peak": Threshold(
+        "memory operations",
+        " of the memory's peak",
+        lambda rows, known: _memory(rows, known.get("memory", Ceiling(None, "the GPU's peak is unknown"))),
+    ),
+}
+JUDGE = Judge(findings, headlines, ceilings, thresholds=THRESHOLDS)

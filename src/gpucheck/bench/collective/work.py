@@ -394,7 +394,7 @@ def _check_backend(kind: str) -> None:
 
 @dataclass(slots=True)
 class _Run:
-    """The rows of one command."""
+    """The rows of one command: those to be measured, and those that ended, measured or not."""
 
     options: CollectiveOptions
     emit: Emit
@@ -403,7 +403,6 @@ class _Run:
     facts: Facts
     deadline: float
     ready: list[Line] = field(default_factory=list)
-    # The rows that are to be measured, and those that came to an end, measured or not.
     todo: list[tuple[str, int]] = field(default_factory=list)
     ended: set[tuple[str, int]] = field(default_factory=set)
 
@@ -412,72 +411,66 @@ class _Run:
         return self.ids[0].partition(":")[0]
 
     def every_row(self) -> str:
-        """Measure every row; why not, as `Finished` says it: empty, `time`, or `fault` where one failed."""
+        """Measure every row; return why not all, as `Finished` says it: empty, `time`, or `fault` where one failed."""
         if not self._begin():
             return "fault"
-        todo = self.todo = self._todo()
-        left_out = False
+        self.todo = self._todo()
         failures: Counter[str] = Counter()
-        # By collective: the size before, and what a call of it took.
+        # By collective: the size before, and the time of a call of it.
         before: dict[str, tuple[int, float]] = {}
-        for done, (collective, size) in enumerate(todo):
-            name = f"{collective}, {units.capacity(size)}"
+        for done, (collective, size) in enumerate(self.todo):
             if failures[collective] > 1:
                 self.ended.add((collective, size))
                 continue
             left_s = self.deadline - time.monotonic()
             last_size, last_s = before.get(collective, (size, 0.0))
             # Small arrays all take a call's latency.
-            needs_s = CALLS * last_s * max(size / max(last_size, LATENCY_BYTES), 1.0)
-            if done and left_s <= needs_s:
-                left_out = True
+            if done and left_s <= CALLS * last_s * max(size / max(last_size, LATENCY_BYTES), 1.0):
                 continue
-            self.emit(Progress(name, done, len(todo)))
-            for_s = min(max(left_s / (len(todo) - done) - ROW_S, LEAST_S), MOST_S)
+            self.emit(Progress(_named(collective, size), done, len(self.todo)))
+            for_s = min(max(left_s / (len(self.todo) - done) - ROW_S, LEAST_S), MOST_S)
             request = {"collective": collective, "size": size, "for_s": for_s}
             answers = self.group.ask(request, self.options.limit_s)
-            lines = [one.line for one in answers if one.line is not None]
+            lines = [answer.line for answer in answers if answer.line is not None]
             self.ended.add((collective, size))
             if len(lines) == self.group.world:
-                one = self._row(collective, size, lines)
-                self.emit(Measured(one))
-                before[collective] = size, one.time_s.median if one.time_s else 0.0
+                row = self._row(collective, size, lines)
+                self.emit(Measured(row))
+                before[collective] = size, row.time_s.median if row.time_s else 0.0
                 continue
-            failure = judge.failed(name, answers, self.ready, self.kind)
+            failure = judge.failed(_named(collective, size), answers, self.ready, self.kind)
             self.emit(Skipped(failure))
-            # What the backend does not have, or memory has no room for, is skipped; no larger size changes that.
+            # No larger size changes what the backend lacks or memory has no room for; other failures may be of one
+            # size. A hang takes the whole limit each time.
             failures[collective] += 2 if failure.verdict == "skip" else 1
             goes_on = not self.group.is_launched and self._begin()
-            # What failed with two sizes would with the larger ones, and a hang takes the whole limit each time.
-            rest = [one for one in todo[done + 1 :] if failures[one[0]] < 2 or one[0] == collective]
-            not_run = [
-                f"{name}, {units.capacity(size)}"
-                for name, size in rest
-                if not goes_on or (failures[collective] > 1 and name == collective)
-            ]
-            if not_run:
-                what = f"{len(not_run)} more row{'s' * (len(not_run) != 1)} not run"
-                why = "a collective failed before" + (", and its ranks are gone" if self.group.is_launched else "")
-                self.emit(Skipped(Finding("collective.not_run", "skip", what, why, {"rows": not_run})))
+            later = [(name, other) for name, other in self.todo[done + 1 :] if failures[name] < 2 or name == collective]
+            self._not_run([row for row in later if not goes_on or (failures[collective] > 1 and row[0] == collective)])
             if not goes_on:
                 return "fault"
-        if left_out:
+        has_time = len(self.ended) == len(self.todo)
+        if not has_time:
             self.emit(Skipped(self.unmeasured()))
-        return "fault" if failures else "time" if left_out else ""
+        return "fault" if failures else "" if has_time else "time"
+
+    def _not_run(self, rows: Sequence[tuple[str, int]]) -> None:
+        if rows:
+            title = f"{len(rows)} more row{'s' * (len(rows) != 1)} not run"
+            why = "a collective failed before" + (", and its ranks are gone" if self.group.is_launched else "")
+            evidence = {"rows": [_named(*row) for row in rows]}
+            self.emit(Skipped(Finding("collective.not_run", "skip", title, why, evidence)))
 
     def unmeasured(self) -> Finding:
         """Name what there was no time for: collectives of which there is no row, else rows."""
-        left = [one for one in self.todo if one not in self.ended]
-        seen = {collective for collective, _ in self.ended}
-        missing = [one for one in dict.fromkeys(name for name, _ in self.todo) if one not in seen]
-        if not self.todo:  # the ranks did not come together in time
-            missing = list(self.options.collectives)
+        left = [row for row in self.todo if row not in self.ended]
+        begun = {collective for collective, _ in self.ended}
+        names = self.options.collectives if not self.todo else dict.fromkeys(name for name, _ in self.todo)
+        missing = [name for name in names if name not in begun]
         rows = f"{len(left)} of {len(self.todo)} rows were not measured"
         title = f"{', '.join(missing)}: not measured" if missing else rows
         finding = devices.out_of_time("collective", title, self.ids[0])
-        told = f"{finding.message}: {rows}" if missing and self.todo else finding.message
-        evidence = {"rows": [f"{name}, {units.capacity(size)}" for name, size in left], "missing": missing}
-        return replace(finding, message=told, evidence=evidence)
+        message = f"{finding.message}: {rows}" if missing and self.todo else finding.message
+        return replace(finding, message=message, evidence={"rows": [_named(*row) for row in left], "missing": missing})
 
     def _begin(self) -> bool:
         """Start the ranks; False where they do not come together."""
@@ -491,37 +484,35 @@ class _Run:
 
     def _todo(self) -> list[tuple[str, int]]:
         """The collectives and their sizes, as the rank with the least memory has room for them."""
-        room = min(int(one["room"]) for one in self.ready)
+        room = min(int(line["room"]) for line in self.ready)
         usual = [size for size in SIZES if self.kind != "cpu" or size <= CPU_MOST]
         largest = () if self.kind == "cpu" or room < GIB else (1 << (room.bit_length() - 1),)
         sizes = self.options.sizes or sorted({*usual, *largest})
-        todo: list[tuple[str, int]] = []
-        for collective in self.options.collectives:
-            if collective == PEER_COPY and (self.group.is_launched or self.kind == "cpu"):
-                continue
-            mine = dict.fromkeys(size_of(collective, size, self.group.world) for size in sizes if size <= room)
-            todo += [(collective, size) for size in mine]
         if too_large := [size for size in self.options.sizes if size > room]:
             what = f"not enough memory for {', '.join(units.capacity(size) for size in too_large)}"
             why = f"an array may take {units.capacity(room)}: a quarter of what is free"
             self.emit(Skipped(Finding("collective.memory", "skip", what, why, fix="give a smaller --size")))
-        return todo
+        names = [name for name in self.options.collectives if name != PEER_COPY or self._has_peers]
+        fitting = [size for size in sizes if size <= room]
+        world = self.group.world
+        return list(dict.fromkeys((name, size_of(name, size, world)) for name in names for size in fitting))
+
+    @property
+    def _has_peers(self) -> bool:
+        return not self.group.is_launched and self.kind != "cpu"
 
     def _row(self, collective: str, size: int, lines: Sequence[Line]) -> Measurement:
         """The row of all ranks' samples: a window is over when its last rank is through."""
-        first, world = lines[0], self.group.world
-        together = tuple(max(window) for window in zip(*(one["samples_s"] for one in lines), strict=True))
+        first, leader, world = lines[0], self.ready[0], self.group.world
+        together = tuple(max(window) for window in zip(*(line["samples_s"] for line in lines), strict=True))
         taken = Run(first["started"], int(first["calls"]), together, tuple(first["began_s"]))
-        known = next((one for one in self.facts.devices if one.id == self.ids[0]), None)
-        opened = self.ready[0]["device"]
+        known = next((device for device in self.facts.devices if device.id == self.ids[0]), None)
         ranks = [
             {
                 "rank": place,
                 "host": ready["host"],
                 "device": ready["device"]["id"],
-                "samples_s": line["samples_s"],
-                "wrong_elements": line["wrong_elements"],
-                "wrong_from": line["wrong_from"],
+                **{name: line[name] for name in ("samples_s", "wrong_elements", "wrong_from")},
             }
             for place, (ready, line) in enumerate(zip(self.ready, lines, strict=True))
         ]
@@ -529,14 +520,14 @@ class _Run:
         factor = COLLECTIVES[collective].factor(world)
         return timing.measurement(
             "collective",
-            DeviceRef(self.ids[0], known.uuid if known else opened["uuid"], opened["name"]),
+            DeviceRef(self.ids[0], known.uuid if known else leader["device"]["uuid"], leader["device"]["name"]),
             timing.Timed(taken, "host", "host", few),
             timing.Beside(),
             case={
                 "collective": collective,
                 "size_bytes": size,
                 "ranks": world,
-                "hosts": len({one["host"] for one in self.ready}),
+                "hosts": len({line["host"] for line in self.ready}),
                 "backend": BACKENDS[self.kind],
             },
             work=("bytes", size * factor, "B/s"),
@@ -546,9 +537,14 @@ class _Run:
                 "bus_factor": factor,
                 "transport": "host" if self.kind == "cpu" else "device",
                 "warm_up_calls": WARM_UP,
-                "version": self.ready[0]["version"],
-                "settings": self.ready[0]["settings"],
-                "verified_elements": sum(one["verified_elements"] for one in lines),
+                "version": leader["version"],
+                "settings": leader["settings"],
+                "verified_elements": sum(line["verified_elements"] for line in lines),
                 "ranks": ranks,
             },
         )
+
+
+def _named(collective: str, size: int) -> str:
+    """A row in words: `all-reduce, 1 GiB`."""
+    return f"{collective}, {units.capacity(size)}"

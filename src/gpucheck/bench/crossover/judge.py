@@ -1,13 +1,11 @@
-"""At what size the GPU pays for its copies, as the measured rows say, and which size to try next. Pure.
+"""Judge from what size on the GPU is faster, with its copies and without. Pure.
 
-Sizes double until the device is faster at two of them in a row; what lies between is halved (as ratios) until both
-sides of the crossing are close. Nothing is taken for monotone: the device is faster *from* a size on only where it was
-faster at every larger size that was tried.
+Nothing is taken for monotone: the device is faster *from* a size on only where it was faster at every larger size that
+was tried.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -32,20 +30,11 @@ EVEN = 0.05
 NORMAL = {"training": 32}
 NAMES = {"matmul": "matmul", "elementwise": "elementwise", "training": "training step"}
 
-
-# -- from what size on: a search with few looks, each of which may be undecided ----------------------------------------
-
-Winner = Literal["cpu", "device", "even"]
-Points = Mapping[int, Winner]
-
-# A crossing is known well enough when its two sides are this close.
-CLOSE = 1.10
-# One size may be lucky (tiles that fit, a cache): the doubling ends after so many in a row.
-SURE = 2
-
 FROM_THE_SMALLEST = "the device is faster from the smallest size on"
 NEVER = "the device is not faster up to the largest tested size"
 NEVER_SLOWER = "the CPU is not certainly faster at any size: at smaller sizes they are even"
+
+Winner = Literal["cpu", "device", "even"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,80 +55,22 @@ def winner(low: float, high: float) -> Winner:
     return "device" if low > 1 else "cpu" if high < 1 else "even"
 
 
-def crossing(points: Points) -> Crossing:
-    """Return what the sizes that were tried say. Raises ValueError for none."""
-    if not points:
-        raise ValueError("no size was tried")
-    tried = sorted(points)
+def crossing(winners: Mapping[int, Winner]) -> Crossing:
+    """Return the crossing among the sizes that were tried, at least one."""
+    tried = sorted(winners)
     start = len(tried)
-    while start and points[tried[start - 1]] == "device":
+    while start and winners[tried[start - 1]] == "device":
         start -= 1
     device = tried[start] if start < len(tried) else None
     below = tried[:start]
-    cpu = next((size for size in reversed(below) if points[size] == "cpu"), None)
-    even = tuple(size for size in below if points[size] == "even" and (cpu is None or size > cpu))
+    cpu = max((size for size in below if winners[size] == "cpu"), default=None)
+    even = tuple(size for size in below if winners[size] == "even" and size > (cpu or 0))
     reason = None
     if device is None:
         reason = NEVER
     elif cpu is None:
         reason = NEVER_SLOWER if below else FROM_THE_SMALLEST
     return Crossing(cpu, device, even, reason)
-
-
-def ladder(smallest: int, largest: int) -> tuple[int, ...]:
-    """Sizes that double, none larger than `largest`."""
-    found = []
-    while smallest <= largest:
-        found.append(smallest)
-        smallest *= 2
-    return tuple(found)
-
-
-def next_size(series: Sequence[Points], sizes: Sequence[int], grain: int) -> int | None:
-    """The size to try next for all `series`, which are tried at the same sizes; None where all are known well enough.
-
-    `sizes` is the ladder; sizes between are multiples of `grain`.
-    """
-    for points in series:
-        if (size := _further(points, sizes)) is not None:
-            return size
-    for points in series:
-        if (size := _between(points, grain)) is not None:
-            return size
-    return None
-
-
-def _further(points: Points, sizes: Sequence[int]) -> int | None:
-    """The next size of the ladder, until the device was faster at some in a row."""
-    in_a_row = 0
-    for size in sizes:
-        if size not in points:
-            return size
-        in_a_row = in_a_row + 1 if points[size] == "device" else 0
-        if in_a_row == SURE:
-            return None
-    return None
-
-
-def _between(points: Points, grain: int) -> int | None:
-    """A size that makes the bracket narrower: on the device's side first, then on the CPU's."""
-    if not points:
-        return None
-    known, tried = crossing(points), sorted(points)
-    if known.device_faster_from is None:
-        return None
-    edges = []
-    place = tried.index(known.device_faster_from)
-    if place:
-        edges.append((tried[place - 1], tried[place]))
-    if known.cpu_faster_up_to is not None:
-        place = tried.index(known.cpu_faster_up_to)
-        edges.append((tried[place], tried[place + 1]))
-    for low, high in edges:
-        middle = round(math.sqrt(low * high) / grain) * grain
-        if high > low * CLOSE and low < middle < high:
-            return middle
-    return None
 
 
 def size_text(operation: str, size: int) -> str:
@@ -153,143 +84,118 @@ def size_text(operation: str, size: int) -> str:
 
 def short_text(operation: str, size: int) -> str:
     """The same beside the operation's name: `512×512`, `1.05 M`, `32`."""
-    text = size_text(operation, size)
-    return text.removeprefix("batch ").removesuffix(" elements")
+    return size_text(operation, size).removeprefix("batch ").removesuffix(" elements")
 
 
-# -- what the rows say -------------------------------------------------------------------------------------------------
-
-
-# One size with or without the copies: who is faster, and by how much. Below six rounds there is no interval, and the
-# extremes of the rounds tell who.
+# One size with or without the copies: who is faster, and by how much.
 Race = tuple[Winner, Speedup]
 
 
 def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[int, Race]]:
     """By operation and whether the copies count: each size at which both sides were timed. For one device's rows."""
     rows = {
-        (one.case["operation"], one.case["size"], one.case["side"], one.case["transfers"]): one
-        for one in measurements
-        if one.name == NAME
+        (row.case["operation"], row.case["size"], row.case["side"], row.case["transfers"]): row
+        for row in measurements
+        if row.name == NAME
     }
     found: dict[tuple[str, bool], dict[int, Race]] = {}
-    for (operation, size, side, transfers), one in rows.items():
+    for (operation, size, side, transfers), row in rows.items():
         cpu = rows.get((operation, size, "cpu", False))
-        if side == "device" and cpu is not None and (race := _race(cpu, one, size)) is not None:
-            found.setdefault((operation, transfers), {})[size] = race
+        if side == "device" and cpu is not None and (ratio := rounds.ratio(cpu.runs, row.runs)) is not None:
+            low, high = ratio.ci_low, ratio.ci_high
+            speedup = Speedup(size, ratio.median, low, high)
+            if low is None or high is None:
+                samples, speedup = rounds.ratios(cpu.runs, row.runs), Speedup(size, ratio.median, None, None)
+                low, high = min(samples) / FEW_FACTOR, max(samples) * FEW_FACTOR
+            found.setdefault((operation, transfers), {})[size] = winner(low, high), speedup
     return found
 
 
-def _race(cpu: Measurement, device: Measurement, size: int) -> Race | None:
-    ratio = rounds.ratio(cpu.runs, device.runs)
-    if ratio is None:
-        return None
-    low, high = ratio.ci_low, ratio.ci_high
-    if low is not None and high is not None:
-        return winner(low, high), Speedup(size, ratio.median, low, high)
-    samples = rounds.ratios(cpu.runs, device.runs)
-    decided = winner(min(samples) / FEW_FACTOR, max(samples) * FEW_FACTOR)
-    return decided, Speedup(size, ratio.median, None, None)
-
-
-def answer(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> list[CrossoverResult]:
-    """For each operation, with and without the copies: the crossing, and the speed-up at a normal size.
-
-    `ended` says of an operation why sizes stopped growing: `time`, `memory`.
-    """
-    told = []
-    for (operation, transfers), tried in races(measurements).items():
-        known = crossing({size: race[0] for size, race in tried.items()})
-        told.append(
-            CrossoverResult(
-                device=measurements[0].device.id,
-                operation=operation,
-                transfers=transfers,
-                **asdict(known),
-                smallest=min(tried),
-                largest=max(tried),
-                ended_by=ended.get(operation),
-                speedup=tried[normal][1] if (normal := NORMAL.get(operation, 0)) in tried else None,
-            )
+def answer(seen: Seen) -> list[CrossoverResult]:
+    """For each operation, with and without the copies: the crossing, and the speed-up at a normal size."""
+    return [
+        CrossoverResult(
+            device=seen.device,
+            operation=operation,
+            transfers=transfers,
+            **asdict(crossing({size: faster for size, (faster, _) in tried.items()})),
+            smallest=min(tried),
+            largest=max(tried),
+            # Why sizes stopped growing: `time`, `memory`.
+            ended_by=seen.parts.get(f"{NAME}.{operation}") or None,
+            speedup=tried[normal][1] if (normal := NORMAL.get(operation, 0)) in tried else None,
         )
-    return told
-
-
-def _ended(seen: Seen) -> dict[str, str]:
-    return {name.partition(".")[2]: why for name, why in seen.parts.items() if "." in name and why}
+        for (operation, transfers), tried in races(seen.rows).items()
+    ]
 
 
 def findings(seen: Seen) -> list[Finding]:
     """Every finding of one device's rows: a sentence for each operation, then whether the results are right."""
-    mine = seen.rows
-    told = answer(mine, _ended(seen))
-    if not told:
+    by_operation = judging.by(lambda entry: entry.operation, answer(seen))
+    if not by_operation:
         return [Finding("crossover.result", "skip", "nothing was timed", "no size finished")]
-    found = []
-    for operation in dict.fromkeys(one.operation for one in told):
-        found.append(_crossing([one for one in told if one.operation == operation], operation))
-        found += _speedups([one for one in told if one.operation == operation], operation)
-    found += [_precision(mine, seen.facts.environment), _result(mine)]
-    return [*found, *judging.clock("crossover.clock", mine), *judging.cpu_busy("crossover.cpu_busy", mine, seen.facts)]
+    return [
+        *(finding for entries in by_operation.values() for finding in (_crossing(entries), *_speedups(entries))),
+        _precision(seen.rows, seen.facts.environment),
+        _result(seen.rows),
+        *judging.clock("crossover.clock", seen.rows),
+        *judging.cpu_busy("crossover.cpu_busy", seen.rows, seen.facts),
+    ]
 
 
-def _crossing(told: Sequence[CrossoverResult], operation: str) -> Finding:
-    """`matmul: the device is faster from 512×512 on (without the copies faster from 128×128 on)`."""
-    words = {one.transfers: _from(one, operation) for one in told}
-    title = f"{NAMES[operation]}: GPU {words.get(True) or words[False]}"
+def _crossing(entries: Sequence[CrossoverResult]) -> Finding:
+    """`matmul: GPU faster from 512×512 (without copies faster from 128×128)`."""
+    first = entries[0]
+    words = {entry.transfers: _from(entry) for entry in entries}
+    title = f"{NAMES[first.operation]}: GPU {words.get(True) or words[False]}"
     if len(words) == 2:
-        same = words[True] == words[False]
-        title += ", with and without copies" if same else f" (without copies {words[False]})"
-    beside = {one.transfers: text for one in told if (text := _bracket(one, operation))}
+        is_same = words[True] == words[False]
+        title += ", with and without copies" if is_same else f" (without copies {words[False]})"
+    beside = {entry.transfers: text for entry in entries if (text := _bracket(entry))}
+    texts = [f"{'with' if copies else 'without'} copies {text}" for copies, text in beside.items()]
     if len(beside) == 2 and beside[True] == beside[False]:
-        message = beside[True]
-    else:
-        message = "; ".join(f"{'with' if copies else 'without'} copies {text}" for copies, text in beside.items())
-    if all(one.device_faster_from is not None for one in told):
-        tried = f"tested up to {size_text(operation, told[0].largest)}"
-        message = f"{message}; {tried}" if message else tried
-    evidence = {"device": told[0].device, "crossings": to_json(told)}
-    return Finding(f"crossover.{operation}", "info", title, message, evidence)
+        texts = [beside[True]]
+    if all(entry.device_faster_from is not None for entry in entries):
+        texts.append(f"tested up to {size_text(first.operation, first.largest)}")
+    evidence = {"device": first.device, "crossings": to_json(entries)}
+    return Finding(f"crossover.{first.operation}", "info", title, "; ".join(texts), evidence)
 
 
-def _from(one: CrossoverResult, operation: str) -> str:
-    start = one.device_faster_from
+def _from(entry: CrossoverResult) -> str:
+    start = entry.device_faster_from
     if start is None:
-        return f"not faster up to {size_text(operation, one.largest)}"
-    if start == one.smallest:
-        return f"faster at every tested size, from {size_text(operation, start)}"
-    return f"faster from {size_text(operation, start)}"
+        return f"not faster up to {size_text(entry.operation, entry.largest)}"
+    every = "at every tested size, " if start == entry.smallest else ""
+    return f"faster {every}from {size_text(entry.operation, start)}"
 
 
-def _bracket(one: CrossoverResult, operation: str) -> str:
-    """Return what is on the other side of the crossing, and what ended the search early."""
-    parts = []
-    if one.device_faster_from is not None and one.cpu_faster_up_to is not None:
-        parts.append(f"CPU faster up to {size_text(operation, one.cpu_faster_up_to)}")
-    if one.even and one.reason != NEVER:
-        first, last = (size_text(operation, one.even[place]) for place in (0, -1))
-        parts.append(f"even at {first}" if first == last else f"even from {first} to {last}")
-    if one.ended_by and one.device_faster_from is None:
-        parts.append(f"larger sizes skipped: out of {one.ended_by}")
-    return ", ".join(parts)
+def _bracket(entry: CrossoverResult) -> str:
+    """The other side of the crossing, and what ended the sizes early."""
+    texts = []
+    if entry.device_faster_from is not None and entry.cpu_faster_up_to is not None:
+        texts.append(f"CPU faster up to {size_text(entry.operation, entry.cpu_faster_up_to)}")
+    if entry.even and entry.reason != NEVER:
+        first, last = (size_text(entry.operation, entry.even[place]) for place in (0, -1))
+        texts.append(f"even at {first}" if first == last else f"even from {first} to {last}")
+    if entry.ended_by and entry.device_faster_from is None:
+        texts.append(f"larger sizes skipped: out of {entry.ended_by}")
+    return ", ".join(texts)
 
 
-def _speedups(told: Sequence[CrossoverResult], operation: str) -> list[Finding]:
-    by = {one.transfers: one.speedup for one in told if one.speedup is not None}
-    if not by:
+def _speedups(entries: Sequence[CrossoverResult]) -> list[Finding]:
+    speedups = {entry.transfers: entry.speedup for entry in entries if entry.speedup is not None}
+    if not speedups:
         return []
-    first = by.get(True) or by[False]
+    device, operation = entries[0].device, entries[0].operation
+    first = speedups.get(True) or speedups[False]
     title = f"{NAMES[operation]} at {size_text(operation, first.size)} {_times(first)} on the GPU"
     message = "no interval: too few rounds"
     if first.ci_low is not None and first.ci_high is not None:
         message = f"interval {units.significant(first.ci_low)}× to {units.significant(first.ci_high)}×"
-    if True in by and False in by:
-        message += f", with batch and loss copied; without copies it {_times(by[False])}"
-    evidence = {
-        "device": told[0].device,
-        "with_copies": to_json(by.get(True)),
-        "without_copies": to_json(by.get(False)),
-    }
+    if len(speedups) == 2:
+        message += f", with batch and loss copied; without copies it {_times(speedups[False])}"
+    with_copies, without = (to_json(speedups.get(copies)) for copies in (True, False))
+    evidence = {"device": device, "with_copies": with_copies, "without_copies": without}
     return [Finding(f"crossover.{operation}_speedup", "info", title, message, evidence)]
 
 
@@ -303,56 +209,50 @@ def _times(speedup: Speedup) -> str:
     return f"is {units.significant(ratio, 2)}× as fast"
 
 
-def _precision(measurements: Sequence[Measurement], environment: Mapping[str, str]) -> Finding:
-    observed = [(str(one.case["side"]), one.method.precision_observed) for one in measurements]
-    wrong = {side: got for side, got in observed if got != "float32"}
-    seen = dict(observed) | wrong
+def _precision(rows: Sequence[Measurement], environment: Mapping[str, str]) -> Finding:
+    observed = [(str(row.case["side"]), row.method.precision_observed) for row in rows]
+    wrong = {side: precision for side, precision in observed if precision != "float32"}
+    evidence = dict(observed) | wrong
     if not wrong:
-        return Finding("crossover.precision", "pass", "both sides compute in float32", evidence=seen)
-    told = "; ".join(f"the {side} in {judging.precision_text(got)}" for side, got in wrong.items())
-    fix = judging.precision_fix(environment)
-    return Finding("crossover.precision", "fail", "one side does not compute in float32", told, seen, fix)
+        return Finding("crossover.precision", "pass", "both sides compute in float32", evidence=evidence)
+    text = "; ".join(f"the {side} in {judging.precision_text(precision)}" for side, precision in wrong.items())
+    title, fix = "one side does not compute in float32", judging.precision_fix(environment)
+    return Finding("crossover.precision", "fail", title, text, evidence, fix)
 
 
-def _result(measurements: Sequence[Measurement]) -> Finding:
-    wrong = dict.fromkeys(
-        f"{one.case['operation']}, {size_text(one.case['operation'], one.case['size'])}"
-        for one in measurements
-        if not all(run["details"]["result_is_right"] for run in runs.each(one))
+def _result(rows: Sequence[Measurement]) -> Finding:
+    wrong = list(
+        dict.fromkeys(
+            f"{row.case['operation']}, {size_text(row.case['operation'], row.case['size'])}"
+            for row in rows
+            if not all(run["details"]["result_is_right"] for run in runs.each(row))
+        )
     )
     if not wrong:
         return Finding("crossover.result", "pass", "all results verified")
-    return Finding(
-        "crossover.result",
-        "fail",
-        "the GPU computed wrong results",
-        naming.few(list(wrong)),
-        {"wrong": list(wrong)},
-        fix=FIX["wrong data"],
-    )
+    title, fix = "the GPU computed wrong results", FIX["wrong data"]
+    return Finding("crossover.result", "fail", title, naming.few(wrong), {"wrong": wrong}, fix)
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """For each operation, its copies counted, the device's speed-up at a normal size, else at the largest."""
     found = []
     tried = races(seen.rows)
-    for one in answer(seen.rows, {}):
-        operation, start = one.operation, one.device_faster_from
-        if not one.transfers:
+    for entry in answer(seen):
+        operation, start = entry.operation, entry.device_faster_from
+        if not entry.transfers:
             continue
-        shown = one.speedup or tried[operation, True][one.largest][1]
-        size = shown.size
-        pays = "no gain" if start is None else f"pays from {_side(operation, start)}"
-        case = f"{operation} {_side(operation, size)}, {pays}"
-        rows = [row for row in seen.rows if (row.case.get("operation"), row.case.get("size")) == (operation, size)]
+        shown = entry.speedup or tried[operation, True][entry.largest][1]
+        # `512` for 512×512.
+        sides = [short_text(operation, size).partition("×")[0] for size in (shown.size, start or 0)]
+        case = f"{operation} {sides[0]}, {'no gain' if start is None else f'pays from {sides[1]}'}"
+        rows = [
+            row for row in seen.rows if (row.case.get("operation"), row.case.get("size")) == (operation, shown.size)
+        ]
         flags = tuple(dict.fromkeys(flag for row in rows for flag in row.flags))
-        found.append(Headline(NAME, one.device, case, shown.ratio, "times", shown.ci_low, shown.ci_high, flags=flags))
+        interval = shown.ci_low, shown.ci_high
+        found.append(Headline(NAME, entry.device, case, shown.ratio, "times", *interval, flags=flags))
     return found
 
 
-def _side(operation: str, size: int) -> str:
-    """`512` for 512×512."""
-    return short_text(operation, size).partition("×")[0]
-
-
-JUDGE = Judge(findings, headlines, result="bench_crossover", answers=lambda seen: answer(seen.rows, _ended(seen)))
+JUDGE = Judge(findings, headlines, result="bench_crossover", answers=answer)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpucheck import stats
 from gpucheck.bench import devices, rounds
 from gpucheck.bench.buffers import too_little
 from gpucheck.bench.crossover import CrossoverOptions, judge
@@ -55,15 +55,10 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation by its size. `bytes` is what either side allocates, `work` what a call does (name, amount, unit).
-
-    `largest` is where the search ends.
-    """
+    """An operation by its size. `bytes` is what either side allocates, `work` what a call does (name, amount, unit)."""
 
     id: str
-    smallest: int
-    largest: int
-    grain: int
+    sizes: Sequence[int]
     call: str
     build: Callable[[int, Accel], Sides]
     bytes: Callable[[int], int]
@@ -150,14 +145,12 @@ def _copies(accel: Accel, *tensors: Tensor) -> list[Tensor]:
     return made
 
 
-# Where the search ends: 8192³ takes a CPU of 1 TFLOP/s a second, a vector of 64 Mi elements is 256 MiB, and a batch of
-# 256 images is more than small models are trained with.
+# Sizes in steps of 4. 8192³ takes a CPU of 1 TFLOP/s a second, a vector of 64 Mi elements is 256 MiB, and small models
+# are trained with batches of up to 128 images.
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "matmul",
-        32,
-        8192,
-        8,
+        (32, 128, 512, 2048, 8192),
         "torch.mm(a, b, out=c)",
         matmul,
         lambda n: 3 * n * n * ITEM,
@@ -166,9 +159,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "elementwise",
-        2**10,
-        2**26,
-        2**6,
+        [2**power for power in range(10, 27, 2)],
         "torch.add(a, b, out=c)",
         elementwise,
         lambda n: 3 * n * ITEM,
@@ -177,9 +168,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "training",
-        1,
-        256,
-        1,
+        (2, 8, 32, 128),
         f"a training step of {MODEL} with SGD",
         training,
         # A resident set grows by 4 to 5 MiB for each image of a batch; weights, gradients and momentum are 2 MiB.
@@ -193,8 +182,6 @@ OPERATIONS: tuple[Operation, ...] = (
 NAME = "crossover"
 # The side of the products on which the precision of both is observed.
 OBSERVED_SIDE = 256
-# Copies differ by a quarter from one process to the next: beyond twice that a size needs no more rounds.
-PLAIN = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,15 +201,6 @@ def precision_of(accel: Accel) -> str:
     return precision.observed(a, b, out)
 
 
-def plain(times: Mapping[str, Sequence[float]]) -> bool:
-    """Return whether one side is faster, with and without the copies, by more than what processes differ by."""
-    for name in ("device", "transfers"):
-        known = stats.interval([cpu / device for cpu, device in zip(times["cpu"], times[name], strict=True)])
-        if known is None or (known.low <= PLAIN and known.high >= 1 / PLAIN):
-            return False
-    return True
-
-
 def measure(operation: Operation, size: int, bench: Bench, budget_s: float) -> list[Measurement]:
     """A row for each side. Raises what torch raises."""
     accel, cpu = bench.accel, bench.cpu
@@ -236,7 +214,7 @@ def measure(operation: Operation, size: int, bench: Bench, budget_s: float) -> l
     # Building and finding out how long calls are must not cost the rounds.
     until_s = cpu.host_now() + budget_s
     threads = {"cpu": torch.get_num_threads(), "device": 1, "transfers": 1}
-    taken = rounds.watched(bench.watch, threads, lambda: rounds.take(groups, until_s, plain=plain), on_host=["cpu"])
+    taken = rounds.watched(bench.watch, threads, lambda: rounds.take(groups, until_s), on_host=["cpu"])
     right = sides.check()
     rows = []
     for name, (timed, beside) in taken.items():
@@ -286,16 +264,10 @@ def room(options: CrossoverOptions, accel: Accel) -> int:
 
 
 DEFAULT_BUDGET_S = 30.0
-# A size that is not decided by then is even, or near enough to the crossing.
-LONGEST_POINT_S = 0.8
-# So many sizes an operation usually needs: eight doublings and two times three halvings, some of which are saved.
-USUAL_POINTS = 12
-# The normal size is an answer by itself, and gets this share of its operation's time.
-NORMAL_SHARE = 0.5
-# A size costs about so many calls of each side: three to find their length, three rounds, and the check.
-CALLS_A_POINT = 7
-# Where so many sizes have no kernel, the operation has none that tells anything.
-MOST_REFUSED = 4
+# A size that is not decided by then is even. A normal size is an answer by itself, and gets longer.
+LONGEST_S, LONGEST_NORMAL_S = 0.8, 4.0
+# A size costs about this many calls of each side: three to find their length, three rounds, and the check.
+CALLS_A_SIZE = 7
 
 
 def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> None:
@@ -328,100 +300,51 @@ def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, dea
             pulse.go_on()
             until = share_until(deadline, [one.weight for one in todo[place:]])
             name = f"{NAME}.{operation.id}"
-            search = Search(operation, bench, emit, until, room(options, accel))
             emit(Began(name, accel.id))
             try:
-                yield from search.rows()
+                ended_by = yield from _sizes(operation, bench, emit, until, room(options, accel))
             except pulse.OutOfTime:
                 emit(Finished(name, accel.id, "time"))
                 raise
-            emit(Finished(name, accel.id, search.ended_by))
+            emit(Finished(name, accel.id, ended_by))
             accel.empty_cache()
 
 
-@dataclass(slots=True)
-class Search:
-    """One operation's way through its sizes, until `deadline` of `time.monotonic`, none of more than `room` bytes."""
+def _sizes(
+    operation: Operation, bench: Bench, emit: Emit, deadline: float, most_bytes: int
+) -> Generator[Measurement, None, str]:
+    """Measure size after size, none of more than `most_bytes`, until `deadline` of `time.monotonic`.
 
-    operation: Operation
-    bench: Bench
-    emit: Emit
-    deadline: float
-    room: int
-    # Why sizes stopped growing; empty where they did not.
-    ended_by: str = ""
-    # What one call of each side took, added up, by size.
-    call_s: dict[int, float] = field(default_factory=dict)
-    measured: list[Measurement] = field(default_factory=list)
-    refused: set[int] = field(default_factory=set)
-
-    def rows(self) -> Iterator[Measurement]:
-        """Measure size after size, each for all three sides. Raises CannotLook where no size fits in memory."""
-        one, accel, device = self.operation, self.bench.accel, self.bench.accel.id
-        scarce = f"for the smallest size of {one.id}"
-        whole = judge.ladder(one.smallest, one.largest)
-        sizes = tuple(size for size in whole if one.bytes(size) <= self.room)
-        if len(sizes) < len(whole):
-            self.ended_by = "memory"
-        # The normal size is always measured, also where the search would pass over it.
-        normal = judge.NORMAL.get(one.id)
-        size = normal if normal in sizes else judge.next_size([{}], sizes, one.grain)
-        if size is None:
-            raise too_little(scarce, "less memory is left", "crossover.memory")
-        budget_s = self._left_s() * NORMAL_SHARE if size == normal else self._point_s()
-        while size is not None:
-            if self.call_s and self._expected_s(size) > self._left_s():
-                self.ended_by = "time"
-                if size not in sizes or size < max(self.call_s):
-                    return
-                # Too much for what is left, but a smaller one may still make the bracket narrower.
-                sizes = tuple(other for other in sizes if other < size)
-                size = self._next(sizes)
+    Returns why sizes stopped growing: `memory`, `time` or nothing. Raises CannotLook where none fits in memory.
+    """
+    accel = bench.accel
+    sizes = [size for size in operation.sizes if operation.bytes(size) <= most_bytes]
+    full = partial(too_little, f"for the smallest size of {operation.id}", finding="crossover.memory")
+    if not sizes:
+        raise full(why="less memory is left")
+    # By its work, what a call of the largest size so far took on each side, added up.
+    call_s = 0.0
+    for place, size in enumerate(sizes):
+        left_s = max(deadline - time.monotonic(), 0.0)
+        grown = operation.work(size)[1] / operation.work(sizes[place - 1])[1] if place else 0.0
+        if CALLS_A_SIZE * (call_s := call_s * grown) > left_s:
+            return "time"
+        pulse.go_on()
+        where = f"{operation.id} {judge.size_text(operation.id, size)} on {accel.id}"
+        emit(Progress(where))
+        longest_s = LONGEST_NORMAL_S if size == judge.NORMAL.get(operation.id) else LONGEST_S
+        try:
+            rows = measure(operation, size, bench, min(left_s / (len(sizes) - place), longest_s))
+        except (RuntimeError, MemoryError) as error:
+            if (refused := accel.why_no_kernel(error)) is not None:
+                title = f"the library has no kernel for {where}"
+                emit(Skipped(Finding("crossover.size", "skip", title, refused, {"size": size}, device=accel.id)))
                 continue
-            pulse.go_on()
-            where = f"{one.id} {judge.size_text(one.id, size)} on {device}"
-            self.emit(Progress(where))
-            try:
-                rows = measure(one, size, self.bench, budget_s)
-            except (RuntimeError, MemoryError) as error:
-                if (refused := accel.why_no_kernel(error)) is not None:
-                    title = f"the library has no kernel for {where}"
-                    self.emit(Skipped(Finding("crossover.size", "skip", title, refused, {"size": size}, device=device)))
-                    sizes = tuple(other for other in sizes if other != size)
-                    self.refused.add(size)
-                elif not accel.is_out_of_memory(error):
-                    raise
-                else:
-                    sizes = tuple(other for other in sizes if other < size)
-                    self.ended_by = "memory"
-                    if not sizes and not self.call_s:
-                        raise too_little(scarce, first_line(str(error)), "crossover.memory") from error
-            else:
-                self.measured += rows
-                self.call_s[size] = sum(row.time_s.median for row in rows if row.time_s is not None)
-                yield from rows
-            size, budget_s = self._next(sizes), self._point_s()
-
-    def _next(self, sizes: Sequence[int]) -> int | None:
-        tried = judge.races(self.measured)
-        series = [
-            {size: faster for size, (faster, _) in tried.get((self.operation.id, transfers), {}).items()}
-            for transfers in (False, True)
-        ]
-        size = judge.next_size(series, sizes, self.operation.grain)
-        # Between two sizes that were measured another may be asked for, but not the same again.
-        return None if size in self.refused or len(self.refused) >= MOST_REFUSED else size
-
-    def _left_s(self) -> float:
-        return max(self.deadline - time.monotonic(), 0.0)
-
-    def _point_s(self) -> float:
-        return min(self._left_s() / max(USUAL_POINTS - len(self.call_s), 2), LONGEST_POINT_S)
-
-    def _expected_s(self, size: int) -> float:
-        """About what a size will take: by the work it does, from the next smaller one that was tried, else none."""
-        smaller = [other for other in self.call_s if other < size]
-        if not smaller:
-            return 0.0
-        work = self.operation.work
-        return CALLS_A_POINT * self.call_s[max(smaller)] * work(size)[1] / work(max(smaller))[1]
+            if not accel.is_out_of_memory(error):
+                raise
+            if place == 0:
+                raise full(why=first_line(str(error))) from error
+            return "memory"
+        call_s = sum(row.time_s.median for row in rows if row.time_s is not None)
+        yield from rows
+    return "" if len(sizes) == len(operation.sizes) else "memory"

@@ -7,24 +7,82 @@ product wrong, however many others were right.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from gpucheck import stats, units
+from gpucheck import peaks, stats, units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import Ceilings, Judge, Seen, headline
+from gpucheck.bench.judging import Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline, rate
 from gpucheck.bench.matmul import Shape
 from gpucheck.measure import runs
 from gpucheck.measure.telemetry import ROW_TOO_SHORT
 from gpucheck.messages import FIX
+from gpucheck.peaks import Part, Peak, Unknown
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.report.results.bench import Headline, SearchedShape, SearchResult
 
+NAME = "matmul"
+SUSTAINED = "matmul.sustained"
 AGAIN = FIX["wrong data"]
 
-# What a check of a first result says, in the evidence.
+Rows = Sequence[Measurement]
+
+
+def label(row: Measurement) -> str:
+    """A product in words."""
+    return f"{row.case['dtype']} {row.case['m']}x{row.case['n']}x{row.case['k']}"
+
+
+def dtype_of(row: Measurement) -> str:
+    return str(row.case["dtype"])
+
+
+def is_as_asked(row: Measurement) -> bool:
+    """Return whether it was computed in the precision asked for. If not, that is what is wrong, and no result is."""
+    return row.method.precision_observed == row.method.precision_requested
+
+
+def by_product(rows: Rows) -> dict[str, list[Measurement]]:
+    """The rows of each product by its label: runs that differ in their method, as in precision, are several rows."""
+    return judging.by(label, rows)
+
+
+def details_of(rows: Iterable[Measurement]) -> list[dict[str, Any]]:
+    """Return what was observed in each run of these rows."""
+    return [run["details"] for row in rows for run in runs.each(row)]
+
+
+def in_runs(count: int, rows: Rows) -> str:
+    """In how many of a product's runs something happened, in words; empty where it was in all of them."""
+    total = len(details_of(rows))
+    return "" if count == total else f" (in {count} of {total} runs)"
+
+
+def findings(seen: Seen) -> list[Finding]:
+    """Judge one device's rows, of one run or of several, and its searches and long runs."""
+    usual = [row for row in seen.rows if row.name == NAME]
+    searches = [entry for entry in seen.recorded.get("bench_matmul_search", ()) if entry.device == seen.device]
+    reason = "the device supports none of the requested products, or has no memory for them"
+    found = [Finding("matmul.speed", "skip", "nothing was timed", reason)]
+    if usual:
+        found = [
+            _precision(usual, seen.facts.environment),
+            first_results(usual),
+            *later_results(usual),
+            *_fastest(usual),
+            *share_of_products(usual, seen.part),
+            *judging.clock("matmul.clock", usual),
+            *judging.cpu_busy("matmul.cpu_busy", usual, seen.facts),
+        ]
+    return [*found, *efficiency(seen.rows), *search(searches, usual), *sustained(seen.rows)]
+
+
+# -- precision and results ---------------------------------------------------------------------------------------------
+
+# Checks of a first result that stand in the evidence.
 _CHECKED = (
     "worst_error_of_bound",
     "not_finite",
@@ -33,124 +91,98 @@ _CHECKED = (
     "wrong_element",
     "operands_spread",
 )
-# A result that is so far off is no number of a product's at all: how far says nothing more.
+# Counts of the comparisons of later results; documents of older versions have some of them.
+_COUNTED = ("results_compared", "results_differing", "results_examined", "results_vanished", "elements_differing")
+# Farther off, a result is no number of a product's at all, and the distance says nothing more.
 MANY_TIMES = 1e6
 
 
-def label(measurement: Measurement) -> str:
-    """A product in words."""
-    case = measurement.case
-    return f"{case['dtype']} {case['m']}x{case['n']}x{case['k']}"
+def _precision(rows: Rows, environment: Mapping[str, str]) -> Finding:
+    evidence: dict[str, Any] = {}
+    texts = []
+    for product, its_rows in by_product(rows).items():
+        observed = list(dict.fromkeys(row.method.precision_observed for row in its_rows))
+        evidence[product] = observed[0] if len(observed) == 1 else observed
+        if wrong := [row for row in its_rows if not is_as_asked(row)]:
+            names = " and ".join(dict.fromkeys(judging.precision_text(row.method.precision_observed) for row in wrong))
+            texts.append(f"{product} computed in {names}{in_runs(len(details_of(wrong)), its_rows)}")
+    if not texts:
+        return Finding("matmul.precision", "pass", "all products have the requested precision", evidence=evidence)
+    title, fix = "a product does not have the requested precision", judging.precision_fix(environment)
+    return Finding("matmul.precision", "fail", title, "; ".join(texts), evidence, fix)
 
 
-def is_as_asked(measurement: Measurement) -> bool:
-    """Return whether it was computed in the precision asked for. If not, that is what is wrong, and no result is."""
-    return measurement.method.precision_observed == measurement.method.precision_requested
-
-
-def by_product(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
-    """The rows of each product by its label: runs that differ in their method, as in precision, are several rows."""
-    return judging.by(label, measurements)
-
-
-def details_of(rows: Iterable[Measurement]) -> list[dict[str, Any]]:
-    """Return what was observed in each run of these rows."""
-    return [run["details"] for one in rows for run in runs.each(one)]
-
-
-def in_runs(count: int, rows: Iterable[Measurement]) -> str:
-    """In how many of a product's runs something was seen, in words; empty where it was in all of them."""
-    total = sum(len(runs.each(one)) for one in rows)
-    return "" if count == total else f" (in {count} of {total} runs)"
-
-
-def first_results(measurements: Sequence[Measurement]) -> Finding:
+def first_results(rows: Rows) -> Finding:
     """The first result of each row and run: sampled rows, and every element in sums of 64 columns."""
     evidence: dict[str, Any] = {}
     wrong: list[str] = []
     unclear: list[str] = []
-    for name, rows in by_product(measurements).items():
-        as_asked = details_of(one for one in rows if is_as_asked(one))
-        worst = max(as_asked or details_of(rows), key=_badness)
-        evidence[name] = {name: worst.get(name) for name in _CHECKED}
-        wrong_runs = sum(is_wrong(details) for details in as_asked)
-        unclear_runs = sum(_sums(details) > 1 for details in as_asked)
-        if wrong_runs:
-            wrong.append(f"{name}: {_first_told(worst)}{in_runs(wrong_runs, rows)}")
-        elif unclear_runs:
-            unclear.append(f"{name}{in_runs(unclear_runs, rows)}")
+    for product, its_rows in by_product(rows).items():
+        as_asked = details_of(row for row in its_rows if is_as_asked(row))
+        worst = max(as_asked or details_of(its_rows), key=_badness)
+        evidence[product] = {name: worst.get(name) for name in _CHECKED}
+        if wrong_runs := sum(map(is_wrong, as_asked)):
+            wrong.append(f"{product}: {_wrong_text(worst)}{in_runs(wrong_runs, its_rows)}")
+        elif unclear_runs := sum(_sums(details) > 1 for details in as_asked):
+            unclear.append(f"{product}{in_runs(unclear_runs, its_rows)}")
     if wrong:
-        return Finding("matmul.result", "fail", "a result is wrong", "; ".join(wrong), evidence, fix=AGAIN)
+        return Finding("matmul.result", "fail", "a result is wrong", "; ".join(wrong), evidence, AGAIN)
     if unclear:
         title = "column sums of a result differ by more than rounding explains"
-        told = f"{', '.join(unclear)}; every single element is within its bound"
-        return Finding("matmul.result", "warn", title, told, evidence, fix=AGAIN)
+        message = f"{', '.join(unclear)}; every single element is within its bound"
+        return Finding("matmul.result", "warn", title, message, evidence, AGAIN)
     title = "all results agree with float64"
     return Finding("matmul.result", "pass", title, "sampled rows, and every element in column sums", evidence)
 
 
-def later(measurement: Measurement) -> tuple[Literal["wrong", "unsteady", ""], str]:
-    """Return whether a later result is wrong or only differs, and where, in words; nothing where none was compared."""
-    seen = _later([measurement])
-    if seen is None:
-        return "", ""
-    compared = f"{seen['results_differing']} of {seen['results_compared']} results differ"
-    told = [f"{label(measurement)}: {compared}"]
-    worst = seen["worst"]
-    if worst is not None:
-        told.append(_told(worst))
-    if gone := seen["results_vanished"]:
-        told.append(f"{gone} only once: a memory read or the comparison gave two answers")
-    beyond = worst is not None and is_as_asked(measurement) and _size(worst["worst"]) > 1
-    return "wrong" if beyond or gone else "unsteady" if worst is not None else "", ", ".join(told)
-
-
-def _later(rows: Sequence[Measurement]) -> dict[str, Any] | None:
-    """Return what the comparisons of all runs came to; None where nothing was compared."""
-    seen = [details["corruption"] for details in details_of(rows) if "corruption" in details]
-    if not seen:
-        return None
-    elements = [entry["worst"] for entry in seen if entry["worst"] is not None]
-    worst = max(elements, key=lambda element: _size(element["worst"]), default=None)
-    # Documents of older versions do not tell all of them.
-    total = {name: sum(entry.get(name, 0) for entry in seen) for name in _COUNTED}
-    return {**total, "worst": worst, "detects": seen[0]["detects"]}
-
-
-def later_results(measurements: Sequence[Measurement]) -> list[Finding]:
-    """Return what was computed again from the same inputs, bit for bit. Nothing where it was not compared."""
-    evidence: dict[str, Any] = {}
-    each: list[tuple[str, str]] = []
-    for name, rows in by_product(measurements).items():
-        each += map(later, rows)
-        if (together := _later(rows)) is not None:
-            evidence[name] = together
+def later_results(rows: Rows) -> list[Finding]:
+    """Judge what was computed again from the same inputs, bit for bit. Nothing where it was not compared."""
+    evidence = {
+        product: comparisons
+        for product, its_rows in by_product(rows).items()
+        if (comparisons := _comparisons(its_rows)) is not None
+    }
     if not evidence:
         return []
-    compared = sum(entry["results_compared"] for entry in evidence.values())
-    wrong, unsteady = ([text for kind, text in each if kind == what] for what in ("wrong", "unsteady"))
-    if wrong:
-        title = "a repeated result is wrong"
-        return [Finding("matmul.corruption", "fail", title, "; ".join(wrong), evidence, fix=AGAIN)]
-    if unsteady:
-        title = "repeated results differ within rounding"
-        return [Finding("matmul.corruption", "info", title, "; ".join(unsteady), evidence)]
+    judged = [later(row) for its_rows in by_product(rows).values() for row in its_rows]
+    message = "; ".join(text for kind, text in judged if kind == "wrong")
+    if message:
+        return [Finding("matmul.corruption", "fail", "a repeated result is wrong", message, evidence, AGAIN)]
+    message = "; ".join(text for kind, text in judged if kind == "unsteady")
+    if message:
+        return [Finding("matmul.corruption", "info", "repeated results differ within rounding", message, evidence)]
+    compared = sum(comparisons["results_compared"] for comparisons in evidence.values())
     if not compared:
-        return [
-            Finding(
-                "matmul.corruption",
-                "inconclusive",
-                judging.UNVERIFIED,
-                "no result was repeated",
-                evidence,
-                judging.RERUN,
-            )
-        ]
+        title, message = judging.UNVERIFIED, "no result was repeated"
+        return [Finding("matmul.corruption", "inconclusive", title, message, evidence, judging.RERUN)]
     title = "repeated results are bit-identical"
     return [Finding("matmul.corruption", "pass", title, f"{compared} results compared", evidence)]
 
 
-_COUNTED = ("results_compared", "results_differing", "results_examined", "results_vanished", "elements_differing")
+def later(row: Measurement) -> tuple[Literal["wrong", "unsteady", ""], str]:
+    """Return whether a later result is wrong or only differs, and where, in words; nothing where none was compared."""
+    comparisons = _comparisons([row])
+    if comparisons is None:
+        return "", ""
+    worst, vanished = comparisons["worst"], comparisons["results_vanished"]
+    text = f"{label(row)}: {comparisons['results_differing']} of {comparisons['results_compared']} results differ"
+    if worst is not None:
+        text += f", {_element_text(worst)}"
+    if vanished:
+        text += f", {vanished} only once: a memory read or the comparison gave two answers"
+    is_beyond = worst is not None and is_as_asked(row) and _size(worst["worst"]) > 1
+    return "wrong" if is_beyond or vanished else "unsteady" if worst is not None else "", text
+
+
+def _comparisons(rows: Rows) -> dict[str, Any] | None:
+    """The comparisons of all runs together; None where nothing was compared."""
+    entries = [details["corruption"] for details in details_of(rows) if "corruption" in details]
+    if not entries:
+        return None
+    elements = [entry["worst"] for entry in entries if entry["worst"] is not None]
+    worst = max(elements, key=lambda element: _size(element["worst"]), default=None)
+    total = {name: sum(entry.get(name, 0) for entry in entries) for name in _COUNTED}
+    return {**total, "worst": worst, "detects": entries[0]["detects"]}
 
 
 def _size(value: float | None) -> float:
@@ -162,45 +194,39 @@ def _sums(details: Mapping[str, Any]) -> float:
     return _size(details["column_sums"]["worst_of_threshold"]) if "column_sums" in details else 0.0
 
 
-def _never_drawn(details: Mapping[str, Any]) -> bool:
-    """Return whether the operands hold no random data: a product of zeros is zero, also where nothing was computed."""
-    return details.get("operands_spread") == 0
-
-
 def is_wrong(details: Mapping[str, Any]) -> bool:
     """Return whether the result that a run checked against float64 is wrong, or a product of nothing."""
-    beyond = _size(details["worst_error_of_bound"]) > 1
-    counts = details["not_finite"] or details.get("miscounted")
-    element = details.get("wrong_element")
-    return beyond or bool(counts) or (element is not None and _size(element["worst"]) > 1) or _never_drawn(details)
+    return bool(_wrong_text(details))
 
 
 def _badness(details: Mapping[str, Any]) -> tuple[bool, bool, float, float]:
-    """Sorts runs: what is wrong counts most, then what is unclear, then how far off rows are within their bound."""
+    """Sort runs: wrong ones count most, then unclear ones, then how far off rows are within their bound."""
     sums = _sums(details)
     return is_wrong(details), sums > 1, _size(details["worst_error_of_bound"]), sums
 
 
-def _first_told(details: Mapping[str, Any]) -> str:
-    element, told = details.get("wrong_element"), []
-    if element is not None:
-        told.append(_told(element))
-    elif _size(details["worst_error_of_bound"]) > 1:
-        told.append(f"error {_times(details['worst_error_of_bound'])} its bound")
+def _wrong_text(details: Mapping[str, Any]) -> str:
+    """What is wrong with a first result; empty where nothing is."""
+    element, worst = details.get("wrong_element"), details["worst_error_of_bound"]
+    texts = []
+    if _size(worst) > 1 or (element is not None and _size(element["worst"]) > 1):
+        texts.append(f"error {_times(worst)} its bound" if element is None else _element_text(element))
     if details["not_finite"]:
-        told.append(f"{details['not_finite']} elements not finite")
+        texts.append(f"{details['not_finite']} elements not finite")
     if details.get("miscounted"):
-        told.append("the device's own count of finite elements is invalid")
-    if _never_drawn(details):
-        told.append("the operands are not random numbers")
-    return ", ".join(told)
+        texts.append("the device's own count of finite elements is invalid")
+    # A product of zeros is zero, also where nothing was computed.
+    if details.get("operands_spread") == 0:
+        texts.append("the operands are not random numbers")
+    return ", ".join(texts)
 
 
-def _told(element: Mapping[str, Any]) -> str:
+def _element_text(element: Mapping[str, Any]) -> str:
     """An element of a result against float64, in words."""
     got = element["got"]
-    value = "no number" if got is None or not math.isfinite(got) else f"{got:.9g}"
-    far = "" if value == "no number" else f" ({_times(element['worst'])} its bound)"
+    is_number = got is not None and math.isfinite(got)
+    value = f"{got:.9g}" if is_number else "no number"
+    far = f" ({_times(element['worst'])} its bound)" if is_number else ""
     where = f"row {element['row']}, column {element['column']}"
     return f"{where} is {value}, float64 gives {element['expected']:.9g}{far}"
 
@@ -212,186 +238,240 @@ def _times(value: float | None) -> str:
     return f"{units.significant(size)} times" if size < MANY_TIMES else "more than a million times"
 
 
-# -- one device --------------------------------------------------------------------------------------------------------
+# -- rates, and shares of the dense peak -------------------------------------------------------------------------------
 
-NAME = "matmul"
-SUSTAINED = "matmul.sustained"
-
-# Why a shape has no rate on a device whose work takes no time, by its own clock.
-TOO_FAST = "it was shorter than the clock's resolution"
-# Clocks come down within about a second of load; windows that begin in it are the burst.
-BURST_S = 1.0
-# Below so many samples no trend can be told.
-FEWEST_FOR_A_TREND = 2 * stats.FEWEST_SAMPLES
-
-# Why NVML says that a clock is held, and what that means.
-_CAUSES = {
-    "hw_thermal_slowdown": "too hot",
-    "sw_thermal_slowdown": "too hot",
-    "hw_power_brake_slowdown": "the power supply requested less",
-    "hw_slowdown": "heat or a weak power supply",
-}
+# TF32 that is faster by less gains nothing beyond what shapes and clocks change.
+TF32_GAINS = 1.2
+# The cause of a low share that is not the part's doing. torch's int8_gemm takes cuBLASLt's first choice without a
+# workspace: on GB300 that was 6 to 13 times slower than TF32 (pytorch issue 187094).
+REMARKS = {"int8": "torch._int_mm may choose a slow kernel (pytorch issue 187094): not a fault of the GPU"}
+# On screen below this share: what the issue reports is far less, and above it the remark explains nothing.
+FAR_BELOW = 0.5
 
 
-def findings(seen: Seen) -> list[Finding]:
-    """Return what one device's rows say, of one run or of several, and its searches and long runs."""
-    usual = [one for one in seen.rows if one.name == NAME]
-    searches = [one for one in seen.recorded.get("bench_matmul_search", ()) if one.device == seen.device]
-    reason = "the device supports none of the requested products, or has no memory for them"
-    found = [Finding("matmul.speed", "skip", "nothing was timed", reason)]
-    if usual:
-        found = [
-            _precision(usual, seen.facts.environment),
-            first_results(usual),
-            *later_results(usual),
-            *_fastest(usual),
-            *judging.share_of_products(usual, seen.part),
-            *judging.clock("matmul.clock", usual),
-            *judging.cpu_busy("matmul.cpu_busy", usual, seen.facts),
-        ]
-    return [*found, *efficiency(seen.rows), *search(searches, usual), *sustained(seen.rows)]
+def fastest_products(rows: Rows) -> dict[str, Measurement]:
+    """The fastest product of each dtype that was computed in the precision asked for, and not emulated."""
+    right = [row for row in rows if row.rate is not None and is_as_asked(row) and row.case.get("support") != "emulated"]
+    return judging.best(right, NAME, "dtype", rate)
+
+
+def _fastest(rows: Rows) -> list[Finding]:
+    """The best rate of each dtype, and what a lower precision would gain."""
+    best = judging.best([row for row in rows if row.rate is not None], NAME, "dtype", rate)
+    if not best:
+        return []
+    rates = {dtype: rate(row) for dtype, row in best.items()}
+    text = ", ".join(f"{dtype} {units.flop_rate(rates[dtype], _unit(row))}" for dtype, row in best.items())
+    found = [Finding("matmul.speed", "info", "fastest", text, {"flop_per_s": rates})]
+    plain, tf32 = rates.get("float32"), rates.get("tf32")
+    if plain and tf32 and tf32 > TF32_GAINS * plain:
+        faster = f"{units.significant(tf32 / plain, 2)}× faster"
+        title = f"TF32 is {faster} than float32 here"
+        fix = f'torch.set_float32_matmul_precision("high"): TF32, {faster}'
+        message = "with 10 bits of mantissa"
+        found.append(Finding("matmul.tf32_gain", "info", title, message, {"gain": tf32 / plain}, fix))
+    return found
+
+
+def _unit(row: Measurement) -> str:
+    return row.rate.unit if row.rate else "FLOP/s"
 
 
 def ceilings(seen: Seen) -> Ceilings:
     """The dense peak of each dtype that was multiplied in."""
-    return judging.product_ceilings(judging.fastest_products(seen.rows), seen.part)
+    return product_ceilings(fastest_products(seen.rows), seen.part)
+
+
+def product_ceilings(dtypes: Iterable[str], part: Part | Unknown | None) -> dict[str, Ceiling]:
+    """Return the peak of each of these dtypes that has one; where none has, why, as `products`."""
+    names = list(dtypes)
+    if part is None or not names:
+        return {}
+    if isinstance(part, Unknown):
+        return {"products": Ceiling(None, part.reason)}
+    known = {dtype: peak for dtype in names if (peak := part.peak(dtype)) is not None}
+    if not known:
+        return {"products": Ceiling(None, _without(part, names))}
+    return {dtype: Ceiling(peak.flop_per_s, judging.doubt_of(part)) for dtype, peak in known.items()}
+
+
+def _without(part: Part, dtypes: Sequence[str]) -> str:
+    if part.missing:
+        return part.missing
+    if all(part.peak(f"{dtype}{peaks.FAST}") for dtype in dtypes):
+        return "data sheets give float8 only with fast accumulation"
+    return f"{part.source} gives none for {', '.join(dtypes)}"
+
+
+def share_of_products(rows: Rows, part: Part | Unknown | None) -> list[Finding]:
+    """The fastest product of each dtype as a share of the dense peak. Nothing for a CPU or without a rate."""
+    best = fastest_products(rows)
+    if not (ceilings := product_ceilings(best, part)):
+        return []
+    if not isinstance(part, Part) or "products" in ceilings:
+        return [judging.unknown_peak("matmul.share_of_peak", ceilings["products"].doubt)]
+    known = {dtype: peak for dtype in best if (peak := part.peak(dtype)) is not None}
+    shares = {dtype: rate(best[dtype]) / peak.flop_per_s for dtype, peak in known.items()}
+    clocks = {dtype: _clock_seen(best[dtype]) for dtype in known}
+    # At another clock the part can do as much more or less.
+    at_clock = {
+        dtype: None if not (clock := clocks[dtype]) or not peak.clock_hz else shares[dtype] * peak.clock_hz / clock
+        for dtype, peak in known.items()
+    }
+    without = [dtype for dtype in best if dtype not in known]
+    evidence = {
+        "share": shares,
+        "share_at_clock_seen": at_clock,
+        "clock_seen_hz": clocks,
+        "peaks": {
+            dtype: {
+                "flop_per_s": peak.flop_per_s,
+                "accumulator": peak.accumulator,
+                "clock_hz": peak.clock_hz,
+                "flop_per_clock_per_sm": peak.per_clock_per_sm,
+            }
+            for dtype, peak in known.items()
+        },
+        "without_peak": without,
+        "without_peak_because": _without(part, without) if without else None,
+        "remarks": {dtype: REMARKS[dtype] for dtype in known if dtype in REMARKS},
+        **judging.provenance(part),
+    }
+    texts = []
+    for dtype, peak in known.items():
+        text = f"{peak.dtype} {units.percent(shares[dtype])} of {units.flop_rate(peak.flop_per_s, _unit(best[dtype]))}"
+        if (share := at_clock[dtype]) is not None and (clock := clocks[dtype]) and peak.clock_hz:
+            text += f" and {units.percent(share)} at the observed {clock / 1e6:.0f} of {peak.clock_hz / 1e6:.0f} MHz"
+        texts.append(text)
+    message = f"{', '.join(texts)} ({_accumulators(known)}; {part.label})"
+    if without and part.missing:
+        message += f"; peak of {', '.join(without)} unknown: {part.missing}"
+    slow = [dtype for dtype in known if dtype in REMARKS and shares[dtype] < FAR_BELOW]
+    message += "".join(f"; {dtype}: {REMARKS[dtype]}" for dtype in slow)
+    title = f"share of the {judging.kind_of(part)} dense peak"
+    or_else = ", or cuBLAS emulates the dtype (env | grep CUBLAS_EMULATE)"
+    return [judging.share_of("matmul.share_of_peak", title, message, evidence, part, or_else)]
+
+
+def _clock_seen(row: Measurement) -> float | None:
+    """The median SM clock inside the row's windows, over its runs; None where none of them read it."""
+    clocks = [(run["telemetry"] or {}).get("sm_clock_hz") for run in runs.each(row)]
+    medians = [clock["median"] for clock in clocks if clock]
+    return statistics.median(medians) if medians else None
+
+
+def _accumulators(known: Mapping[str, Peak]) -> str:
+    """The type in which the products are added up: one for all, or each by its dtypes."""
+    dtypes = judging.by(lambda dtype: known[dtype].accumulator, known)
+    if len(dtypes) == 1:
+        return f"{next(iter(dtypes))} accumulator"
+    return "; ".join(f"{accumulator} accumulator for {', '.join(names)}" for accumulator, names in dtypes.items())
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The fastest product of each dtype, as a share of its peak: `8192×8192` for square matrices, else M×N×K."""
     found = []
-    for dtype, one in judging.fastest_products(seen.rows).items():
-        sides = [str(one.case[side]) for side in "mnk"]
+    for dtype, row in fastest_products(seen.rows).items():
+        sides = [str(row.case[side]) for side in "mnk"]
         text = "×".join(sides[:2] if len(set(sides)) == 1 else sides)
-        found.append(headline(NAME, f"{dtype}, {text}", one, known.get(dtype), "the peak"))
+        found.append(headline(NAME, f"{dtype}, {text}", row, known.get(dtype), "the peak"))
     return found
 
 
-JUDGE = Judge(findings, headlines, ceilings)
+def _fastest_figure(rows: Rows, known: Ceilings) -> list[Figure]:
+    # Operations on whole numbers are no FLOP.
+    figures = [
+        judging.figure(dtype, row, peak=known.get(dtype))
+        for dtype, row in fastest_products(rows).items()
+        if _unit(row) != "OP/s"
+    ]
+    return sorted(figures, key=lambda figure: figure.value or 0.0)[-1:]
 
 
-# -- what all rows say -------------------------------------------------------------------------------------------------
+def _products_of_peak(rows: Rows, known: Ceilings) -> list[Figure]:
+    best = fastest_products(rows)
+    figures = [judging.figure(dtype, row, known[dtype]) for dtype, row in best.items() if dtype in known]
+    if figures or not best:
+        return figures
+    return [Figure("products", why=known["products"].doubt if "products" in known else "the GPU's peak is unknown")]
 
 
-def _precision(measurements: Sequence[Measurement], environment: Mapping[str, str]) -> Finding:
-    evidence: dict[str, Any] = {}
-    told = []
-    for product, rows in by_product(measurements).items():
-        observed = list(dict.fromkeys(one.method.precision_observed for one in rows))
-        evidence[product] = observed[0] if len(observed) == 1 else observed
-        if wrong := [one for one in rows if not is_as_asked(one)]:
-            names = " and ".join(dict.fromkeys(judging.precision_text(one.method.precision_observed) for one in wrong))
-            count = sum(len(runs.each(one)) for one in wrong)
-            told.append(f"{product} computed in {names}{in_runs(count, rows)}")
-    if not told:
-        return Finding("matmul.precision", "pass", "all products have the requested precision", evidence=evidence)
-    return Finding(
-        "matmul.precision",
-        "fail",
-        "a product does not have the requested precision",
-        "; ".join(told),
-        evidence,
-        fix=judging.precision_fix(environment),
-    )
-
-
-def _fastest(measurements: Sequence[Measurement]) -> list[Finding]:
-    """The best rate of each dtype, and what a lower precision would gain."""
-    best: dict[str, tuple[float, str]] = {}
-    for one in measurements:
-        if one.rate is not None:
-            dtype = str(one.case["dtype"])
-            best[dtype] = max(best.get(dtype, (0.0, "")), (one.rate.median, one.rate.unit))
-    if not best:
-        return []
-    told = ", ".join(f"{dtype} {units.flop_rate(rate, unit)}" for dtype, (rate, unit) in best.items())
-    rates = {dtype: rate for dtype, (rate, _) in best.items()}
-    found = [Finding("matmul.speed", "info", "fastest", told, {"flop_per_s": rates})]
-    plain, tf32 = rates.get("float32"), rates.get("tf32")
-    # Below this the gain is within what shapes and clocks change.
-    if plain and tf32 and tf32 > 1.2 * plain:
-        found.append(
-            Finding(
-                "matmul.tf32_gain",
-                "info",
-                f"TF32 is {units.significant(tf32 / plain, 2)}× faster than float32 here",
-                "with 10 bits of mantissa",
-                {"gain": tf32 / plain},
-                fix=f'torch.set_float32_matmul_precision("high"): TF32, {units.significant(tf32 / plain, 2)}× faster',
-            )
-        )
-    return found
+THRESHOLDS = {
+    "matmul.min_tflops": Threshold("products", "", _fastest_figure),
+    "matmul.min_percent_of_peak": Threshold("products", " of the dense peak", _products_of_peak),
+}
+JUDGE = Judge(findings, headlines, ceilings, thresholds=THRESHOLDS)
 
 
 # -- operations per joule ----------------------------------------------------------------------------------------------
 
 
-def efficiency(measurements: Sequence[Measurement]) -> list[Finding]:
-    """Operations per joule, for the best of each dtype; nothing where no row was read at all, as on a CPU.
+def efficiency(rows: Rows) -> list[Finding]:
+    """Operations per joule, for the best of each dtype; nothing where no row was watched at all, as on a CPU.
 
-    Power is the energy counter's over a whole row of at least two seconds: what a driver calls its power now is an
-    average of the last second on recent parts, and says nothing of a short row. Between the windows of a row the device
-    rests, and takes less: its rate counts for the time at work alone. A long run without a pause tells more: where
-    there is one, it counts. Of a row in several runs it is the mean power of those that counted it.
+    Power is the energy counter's over a whole row of at least two seconds: a driver's own figure is an average of the
+    last second on recent parts, and says nothing of a short row. Between the windows of a row the device rests, and
+    takes less: its rate counts for the time at work alone. A long run without a pause tells more: where there is one,
+    it counts. Of a row in several runs it is the mean power of those that counted it.
     """
-    read = [one for one in measurements if any(run["telemetry"] is not None for run in runs.each(one))]
-    timed = [one for one in read if one.rate is not None]
+    timed = [row for row in rows if row.rate and any(run["telemetry"] is not None for run in runs.each(row))]
     if not timed:
         return []
     best: dict[str, dict[str, Any]] = {}
-    for one in sorted(timed, key=lambda row: row.name != SUSTAINED):
-        entry, dtype = _per_joule(one), str(one.case["dtype"])
+    unknown: dict[str, str] = {}
+    # Long runs last: where one tells nothing, its reason counts.
+    for row in sorted(timed, key=lambda row: row.name == SUSTAINED):
+        entry, dtype = _per_joule(row), dtype_of(row)
         known = best.get(dtype)
-        if entry is None or (known is not None and known["row"] == SUSTAINED != one.name):
-            continue
-        if known is None or entry["flop_per_joule"] > known["flop_per_joule"]:
+        if entry is None:
+            unknown[dtype] = _why_no_power(row)
+        elif known is None or row.name != known["row"] or entry["flop_per_joule"] > known["flop_per_joule"]:
             best[dtype] = entry
-    # The long run's reason counts: it is what would have told.
-    ranked = sorted(timed, key=lambda row: row.name == SUSTAINED)
-    unknown = {str(one.case["dtype"]): _why_no_power(one) for one in ranked if str(one.case["dtype"]) not in best}
+    unknown = {dtype: reason for dtype, reason in unknown.items() if dtype not in best}
     evidence = {"efficiency": {**best, **dict.fromkeys(unknown)}, "because": unknown}
     if not best:
-        reason = next(iter(unknown.values()))
+        message = next(iter(unknown.values()))
         # A longer run helps where the rows were short, and where there was none.
-        sustained = any(one.name == SUSTAINED for one in timed)
-        advice = "; --sustain runs long enough" if reason == ROW_TOO_SHORT and not sustained else ""
-        return [Finding("matmul.efficiency", "info", "rate per watt unknown", f"{reason}{advice}", evidence)]
-    told = ", ".join(
-        f"{dtype} {units.flop_rate(it['flop_per_joule'], it['unit'])} per W at {it['power_w']:.0f} W"
-        for dtype, it in best.items()
+        if message == ROW_TOO_SHORT and all(row.name != SUSTAINED for row in timed):
+            message += "; --sustain runs long enough"
+        return [Finding("matmul.efficiency", "info", "rate per watt unknown", message, evidence)]
+    text = ", ".join(
+        f"{dtype} {units.flop_rate(entry['flop_per_joule'], entry['unit'])} per W at {entry['power_w']:.0f} W"
+        for dtype, entry in best.items()
     )
-    return [Finding("matmul.efficiency", "info", "rate per watt", told, evidence)]
+    return [Finding("matmul.efficiency", "info", "rate per watt", text, evidence)]
 
 
-def _per_joule(one: Measurement) -> dict[str, Any] | None:
-    powers = [run["telemetry"]["power_w"] for run in runs.each(one) if (run["telemetry"] or {}).get("power_w")]
-    if one.rate is None or not powers:
+def _per_joule(row: Measurement) -> dict[str, Any] | None:
+    powers = [run["telemetry"]["power_w"] for run in runs.each(row) if (run["telemetry"] or {}).get("power_w")]
+    if not powers:
         return None
-    power_w = sum(powers) / len(powers)
-    each = one.rate.median * _at_work(one) / power_w
-    return {"flop_per_joule": each, "power_w": power_w, "unit": one.rate.unit, "row": one.name}
-
-
-def _at_work(one: Measurement) -> float:
-    """The share of a row, from its first window to the end of its last, in which products ran, timed or not."""
+    # The share of the row, from its first window to the end of its last, in which products ran, timed or not.
     worked_s = span_s = 0.0
-    for run, its in zip(one.runs, runs.each(one), strict=False):
+    for run, its in zip(row.runs, runs.each(row), strict=False):
         # The first window's untimed calls lie before it.
         worked_s += sum(run.samples_s) + runs.lead_in(run, its["details"]) * sum(run.samples_s[1:])
         span_s += run.started_monotonic_s[-1] + run.samples_s[-1] - run.started_monotonic_s[0]
-    return worked_s / span_s
+    power_w = statistics.fmean(powers)
+    each = rate(row) * worked_s / span_s / power_w
+    return {"flop_per_joule": each, "power_w": power_w, "unit": _unit(row), "row": row.name}
 
 
-def _why_no_power(one: Measurement) -> str:
-    reasons = [(run["telemetry"] or {}).get("unknown", {}).get("power_w") for run in runs.each(one)]
-    because = [run["details"].get("no_telemetry_because") for run in runs.each(one)]
-    return next((str(reason) for reason in (*reasons, *because) if reason), "the energy counter was not read")
+def _why_no_power(row: Measurement) -> str:
+    reasons = [(run["telemetry"] or {}).get("unknown", {}).get("power_w") for run in runs.each(row)]
+    reasons += [details.get("no_telemetry_because") for details in details_of([row])]
+    return next((str(reason) for reason in reasons if reason), "the energy counter was not read")
 
 
 # -- --search ----------------------------------------------------------------------------------------------------------
 
+# Why a shape has no rate on a device whose work takes no time, by its own clock.
+TOO_FAST = "it was shorter than the clock's resolution"
+# A gain of less is within what two rows of one product differ by.
+LEAST_GAIN = 0.01
 
-def search(entries: Sequence[SearchResult], measurements: Sequence[Measurement]) -> list[Finding]:
+
+def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
     """One finding for the searches of a device, of one run or of several; none without a search.
 
     Of several runs the shape counts that most of them found. The gain sets its row against the fastest of the default
@@ -399,36 +479,37 @@ def search(entries: Sequence[SearchResult], measurements: Sequence[Measurement])
     """
     rates: dict[tuple[str, Shape], float] = {}
     # Of runs that were measured in different ways the most count.
-    for one in sorted(measurements, key=lambda row: len(row.runs)):
-        if one.rate is not None:
-            case = one.case
-            rates[str(case["dtype"]), (int(case["m"]), int(case["n"]), int(case["k"]))] = one.rate.median
-    evidence, told = {}, []
-    for dtype, of_runs in judging.by(lambda one: one.dtype, entries).items():
-        found = [(one, one.best) for one in of_runs if one.best is not None]
+    for row in sorted(rows, key=lambda row: len(row.runs)):
+        if row.rate is not None:
+            m, n, k = (int(row.case[side]) for side in "mnk")
+            rates[dtype_of(row), (m, n, k)] = row.rate.median
+    evidence, texts = {}, []
+    for dtype, of_runs in judging.by(lambda entry: entry.dtype, entries).items():
+        found = [(entry, entry.best) for entry in of_runs if entry.best is not None]
         if found:
-            its_rates = {shape: rate for (name, shape), rate in rates.items() if name == dtype}
+            its_rates = {shape: median for (name, shape), median in rates.items() if name == dtype}
             evidence[dtype] = _search_evidence(found, len(of_runs), its_rates)
-            told.append(_search_told(found, evidence[dtype]))
-    fastest = [Finding("matmul.search", "info", "fastest shapes found", "; ".join(told), evidence)] if told else []
+            texts.append(_search_text(found, evidence[dtype]))
+    fastest = [Finding("matmul.search", "info", "fastest shapes found", "; ".join(texts), evidence)] if texts else []
     return [*fastest, *_refused(entries)]
 
 
 def _refused(entries: Sequence[SearchResult]) -> list[Finding]:
     """The shapes that have no kernel, of all dtypes in one finding; none where every shape has one."""
-    evidence, told = {}, []
-    for dtype, of_runs in judging.by(lambda one: one.dtype, (one for one in entries if one.shapes_refused)).items():
-        shapes = list({one.shape: one for entry in of_runs for one in entry.refused}.values())
-        # A run names only the first of those that it tried.
-        count = max(len(shapes), *(one.shapes_refused for one in of_runs))
-        others = f" and {count - 1} others" if count > 1 else ""
-        told.append(f"{dtype} {_text(shapes[0].shape)}{others}: {shapes[0].reason}")
-        evidence[dtype] = [to_json(shape) for shape in shapes]
-    if not told:
+    refusing = [entry for entry in entries if entry.shapes_refused]
+    if not refusing:
         return []
-    fast = all(one.reason == TOO_FAST for entry in entries for one in entry.refused)
-    title = "some shapes have no rate" if fast else "the library has no kernel for some shapes"
-    return [Finding("matmul.shape", "skip", title, "; ".join(told), evidence)]
+    evidence, texts = {}, []
+    for dtype, of_runs in judging.by(lambda entry: entry.dtype, refusing).items():
+        shapes = list({refused.shape: refused for entry in of_runs for refused in entry.refused}.values())
+        # A run names only the first of those that it tried.
+        count = max(len(shapes), *(entry.shapes_refused for entry in of_runs))
+        others = f" and {count - 1} others" if count > 1 else ""
+        texts.append(f"{dtype} {_text(shapes[0].shape)}{others}: {shapes[0].reason}")
+        evidence[dtype] = [to_json(refused) for refused in shapes]
+    are_fast = all(refused.reason == TOO_FAST for entry in refusing for refused in entry.refused)
+    title = "some shapes have no rate" if are_fast else "the library has no kernel for some shapes"
+    return [Finding("matmul.shape", "skip", title, "; ".join(texts), evidence)]
 
 
 # A search, and the fastest shape that it found.
@@ -436,8 +517,8 @@ _Found = tuple[SearchResult, SearchedShape]
 
 
 def _search_evidence(found: Sequence[_Found], searches: int, rates: Mapping[Shape, float]) -> dict[str, Any]:
-    """Return what `searches` of one dtype came to. The figures are medians of those that found the shape."""
-    by_shape = judging.by(lambda one: one[1].shape, found)
+    """The outcome of `searches` of one dtype. The figures are medians of those that found the shape."""
+    by_shape = judging.by(lambda entry_and_best: entry_and_best[1].shape, found)
     median = {shape: stats.median([best.flop_per_s for _, best in its]) for shape, its in by_shape.items()}
     # Of two that as many found the faster one.
     shape, *others = sorted(by_shape, key=lambda sides: (-len(by_shape[sides]), -median[sides]))
@@ -451,7 +532,7 @@ def _search_evidence(found: Sequence[_Found], searches: int, rates: Mapping[Shap
         "gain": None if square is None or shape not in rates else rates[shape] / rates[square],
         "shapes_tried": mine[0][0].shapes_tried,
         "shapes_in_range": mine[0][0].shapes_in_range,
-        "as_fast": list(dict.fromkeys(text for one in mine for text in _as_fast(*one))),
+        "as_fast": list(dict.fromkeys(text for entry, best in mine for text in _as_fast(entry, best))),
         "searches": searches,
         "found_by": len(mine),
         "others_found": [_text(other) for other in others],
@@ -459,26 +540,26 @@ def _search_evidence(found: Sequence[_Found], searches: int, rates: Mapping[Shap
 
 
 def _as_fast(entry: SearchResult, best: SearchedShape) -> list[str]:
-    """Other finalists whose interval reaches the fastest's: between these the final cannot tell."""
-    if best.ci_low is None:
+    """Other finalists whose interval reaches the fastest's: the final cannot tell these apart."""
+    low = best.ci_low
+    if low is None:
         return []
-    return [_text(one.shape) for one in entry.finalists[1:] if one.ci_high is not None and one.ci_high >= best.ci_low]
+    return [_text(other.shape) for other in entry.finalists[1:] if other.ci_high is not None and other.ci_high >= low]
 
 
-def _search_told(found: Sequence[_Found], seen: Mapping[str, Any]) -> str:
+def _search_text(found: Sequence[_Found], outcome: Mapping[str, Any]) -> str:
     first = found[0][0]
-    text = f"{first.dtype} {seen['shape']} {units.flop_rate(seen['flop_per_s'], first.unit)}"
-    if seen["gain"] is not None:
-        # A gain within a percent is within what two rows of one product differ by.
-        gained = seen["gain"] - 1
-        text += f", {units.percent(gained)} above" if gained >= 0.01 else ", no faster than"
-        text += f" {seen['square']}"
-    if seen["as_fast"]:
-        others = len(seen["as_fast"]) - 1
-        text += f" ({seen['as_fast'][0]}{f' and {others} others' if others else ''} as fast)"
-    if seen["searches"] > 1:
-        text += f", found by {seen['found_by']} of {seen['searches']} runs"
-        text += f" (others found {', '.join(seen['others_found'])})" if seen["others_found"] else ""
+    text = f"{first.dtype} {outcome['shape']} {units.flop_rate(outcome['flop_per_s'], first.unit)}"
+    if outcome["gain"] is not None:
+        gained = outcome["gain"] - 1
+        text += f", {units.percent(gained)} above" if gained >= LEAST_GAIN else ", no faster than"
+        text += f" {outcome['square']}"
+    if outcome["as_fast"]:
+        others = len(outcome["as_fast"]) - 1
+        text += f" ({outcome['as_fast'][0]}{f' and {others} others' if others else ''} as fast)"
+    if outcome["searches"] > 1:
+        text += f", found by {outcome['found_by']} of {outcome['searches']} runs"
+        text += f" (others found {', '.join(outcome['others_found'])})" if outcome["others_found"] else ""
     return text if all(entry.complete for entry, _ in found) else f"{text} (search cut off)"
 
 
@@ -488,6 +569,18 @@ def _text(shape: Shape) -> str:
 
 # -- --sustain ---------------------------------------------------------------------------------------------------------
 
+# Clocks come down within about a second of load; windows that begin in it are the burst.
+BURST_S = 1.0
+# Fewer samples show no trend.
+FEWEST_FOR_A_TREND = 2 * stats.FEWEST_SAMPLES
+# NVML's reasons for a lower clock, and what they mean.
+_CAUSES = {
+    "hw_thermal_slowdown": "too hot",
+    "sw_thermal_slowdown": "too hot",
+    "hw_power_brake_slowdown": "the power supply requested less",
+    "hw_slowdown": "heat or a weak power supply",
+}
+
 
 def burst_and_sustained(run: Run, work: float) -> dict[str, Any]:
     """Burst and sustained rate of a run, with the seconds that each covers; `settled` None where none can tell.
@@ -495,84 +588,83 @@ def burst_and_sustained(run: Run, work: float) -> dict[str, Any]:
     Sustained is the last third, or the last sixth where the third still rises or falls: by more than 2 % and certainly.
     `settled` tells whether that part has no trend either.
     """
-    began_s = run.started_monotonic_s[0]
-    since = [start - began_s for start in run.started_monotonic_s]
-    first = [length for at, length in zip(since, run.samples_s, strict=True) if at < BURST_S]
-    n = len(run.samples_s)
+    ends_s = run.started_monotonic_s[0] + BURST_S
+    first = [length for at, length in zip(run.started_monotonic_s, run.samples_s, strict=True) if at < ends_s]
     last: Sequence[float] = ()
     for part in (3, 6):
-        last = run.samples_s[-max(n // part, 1) :]
+        last = run.samples_s[-max(len(run.samples_s) // part, 1) :]
         if not runs.drifts(last):
             break
-    settled = None if len(last) < FEWEST_FOR_A_TREND else not runs.drifts(last)
     per_window = work * run.calls_per_sample
     return {
         "burst": {"flop_per_s": per_window / stats.median(first), "seconds": sum(first)},
         "sustained": {"flop_per_s": per_window / stats.median(last), "seconds": sum(last)},
-        "settled": settled,
+        "settled": None if len(last) < FEWEST_FOR_A_TREND else not runs.drifts(last),
     }
 
 
-def sustained(measurements: Sequence[Measurement]) -> list[Finding]:
+def sustained(rows: Rows) -> list[Finding]:
     """One finding for all long runs of a device; none where there was none.
 
-    One wrong result in any run fails; what is sustained is the median of several.
+    One wrong result in any run fails; the sustained rate is the median of several.
     """
-    products = by_product([one for one in measurements if one.name == SUSTAINED])
+    products = by_product([row for row in rows if row.name == SUSTAINED])
     if not products:
         return []
-    # Only rows in each run of which the clock told a rate.
-    timed = {
-        name: known
-        for name, rows in products.items()
-        if (known := [row for row in rows if all(run.get("burst") is not None for run in details_of([row]))])
-    }
-    evidence = {name: _sustained_evidence(rows) for name, rows in timed.items()}
-    wrong = [told for name, rows in products.items() if (told := _wrong_told(name, rows))]
+    evidence, texts, wrong = {}, [], []
+    for product, its_rows in products.items():
+        if text := _wrong_long_runs(product, its_rows):
+            wrong.append(text)
+        # Only rows in each run of which the clock told a rate.
+        timed = [row for row in its_rows if all(run.get("burst") is not None for run in details_of([row]))]
+        if timed:
+            evidence[product] = _sustained_evidence(timed)
+            texts.append(_sustained_text(product, timed, evidence[product]))
     if wrong:
-        title, told = "a result is wrong after a long run", "; ".join(wrong)
-        return [Finding(SUSTAINED, "fail", title, told, evidence, AGAIN)]
-    if not timed:
+        return [Finding(SUSTAINED, "fail", "a result is wrong after a long run", "; ".join(wrong), evidence, AGAIN)]
+    if not evidence:
         return [Finding(SUSTAINED, "skip", "no sustained rate", "the clock measured no time")]
-    shares = [one["share"] for one in evidence.values()]
+    shares = [entry["share"] for entry in evidence.values()]
     low, high = units.significant(min(shares), 2), units.significant(max(shares), 2)
     title = f"sustained rate is {low} of burst" if low == high else f"sustained rate is {low} to {high} of burst"
-    told = "; ".join(_sustained_told(name, rows, evidence[name]) for name, rows in timed.items())
-    each = [run for rows in products.values() for row in rows for run in runs.each(row) if "throttled" in run["flags"]]
-    reasons = {reason for run in each for reason in (run["telemetry"] or {}).get("clock_reasons", ())}
+    message = "; ".join(texts)
+    all_runs = [run for its_rows in products.values() for row in its_rows for run in runs.each(row)]
+    throttled_runs = [run["telemetry"] or {} for run in all_runs if "throttled" in run["flags"]]
+    reasons = {reason for telemetry in throttled_runs for reason in telemetry.get("clock_reasons", ())}
     throttled = [cause for cause in _CAUSES if cause in reasons]
     if not throttled:
-        return [Finding(SUSTAINED, "info", title, told, evidence)]
+        return [Finding(SUSTAINED, "info", title, message, evidence)]
     causes = " and ".join(dict.fromkeys(_CAUSES[cause] for cause in throttled))
-    message = f"throttled: {causes} ({', '.join(throttled)}); {told}"
-    return [Finding(SUSTAINED, "warn", title, message, evidence, fix=judging.CLOCK_FIXES[throttled[0]])]
+    message = f"throttled: {causes} ({', '.join(throttled)}); {message}"
+    return [Finding(SUSTAINED, "warn", title, message, evidence, judging.CLOCK_FIXES[throttled[0]])]
 
 
-def _wrong_told(name: str, rows: Sequence[Measurement]) -> str:
+def _wrong_long_runs(product: str, rows: Rows) -> str:
     """Which long runs of a product left a wrong result; empty where none did."""
-    told = [text for kind, text in map(later, rows) if kind == "wrong"]
-    count = sum(is_wrong(details) for details in details_of(rows))
-    return "; ".join(told) or (f"{name}{in_runs(count, rows)}" if count else "")
+    texts = [text for kind, text in map(later, rows) if kind == "wrong"]
+    count = sum(map(is_wrong, details_of(rows)))
+    return "; ".join(texts) or (f"{product}{in_runs(count, rows)}" if count else "")
 
 
-def _sustained_evidence(rows: Sequence[Measurement]) -> dict[str, Any]:
+def _sustained_evidence(rows: Rows) -> dict[str, Any]:
     each = details_of(rows)
-    burst, last = (stats.median([one[part]["flop_per_s"] for one in each]) for part in ("burst", "sustained"))
-    settled = [one["settled"] for one in each]
+    burst, last = (stats.median([details[part]["flop_per_s"] for details in each]) for part in ("burst", "sustained"))
+    settled = [details["settled"] for details in each]
+    shares = [details["sustained"]["flop_per_s"] / details["burst"]["flop_per_s"] for details in each]
     return {
-        "share": stats.median([one["sustained"]["flop_per_s"] / one["burst"]["flop_per_s"] for one in each]),
+        "share": stats.median(shares),
         "burst_flop_per_s": burst,
         "sustained_flop_per_s": last,
         "settled": False if False in settled else None if None in settled else True,
     }
 
 
-def _sustained_told(name: str, rows: Sequence[Measurement], seen: Mapping[str, Any]) -> str:
-    unit = next((one.rate.unit for one in rows if one.rate), "FLOP/s")
-    flags = {flag for one in rows for flag in one.flags}
-    burst, last = (units.flop_rate(seen[part], unit) for part in ("burst_flop_per_s", "sustained_flop_per_s"))
-    text = f"{name} {last} after {burst}"
-    if seen["settled"] is False:
+def _sustained_text(product: str, rows: Rows, entry: Mapping[str, Any]) -> str:
+    unit = next((row.rate.unit for row in rows if row.rate), "FLOP/s")
+    flags = {flag for row in rows for flag in row.flags}
+    burst, last = (units.flop_rate(entry[part], unit) for part in ("burst_flop_per_s", "sustained_flop_per_s"))
+    text = f"{product} {last} after {burst}"
+    if entry["settled"] is False:
         text += ", not settled: use a longer --sustain"
     if "power-limited" in flags:
         text += ", at the power limit (normal at full load)"

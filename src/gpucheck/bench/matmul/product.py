@@ -11,21 +11,25 @@ a right one that was added up in another order.
 from __future__ import annotations
 
 import functools
+import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import random
+import statistics
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
 
-from gpucheck import units
+from gpucheck import stats, units
 from gpucheck.bench.dtypes import DTYPES, Dtype, Support, support
-from gpucheck.bench.matmul import MatmulOptions, Shape
+from gpucheck.bench.matmul import Axis, MatmulOptions, Shape
 from gpucheck.errors import UsageError
 from gpucheck.machine import host, torch_private
 from gpucheck.machine.accel import Accel, feature
 from gpucheck.report.fault import first_line
+from gpucheck.report.results.bench import SearchedShape
 from gpucheck.work import reference
 from gpucheck.work.precision import Precision
 from gpucheck.work.reference import FAST_ACCUMULATION, Element
@@ -525,3 +529,346 @@ def check_first(matrices: Matrices, result: torch.Tensor, precision: str | None)
         element = reference.check_elements(a, b, result, places, precision)[0]
     spread = min((one for one in (reference.spread(a), reference.spread(b)) if one is not None), default=None)
     return First(rows, sums, element, spread)
+
+
+# -- the search: which shape to try next. Pure, without clock and device -----------------------------------------------
+
+# A disturbance makes a try, or a part of one, slower by more than noise does, never faster.
+UNDISTURBED = 0.95
+# A scan of every shape takes this long for each, and at least this many calls, one of them untimed (mamf-finder's
+# 50 + 100 calls are 0.2 s at 8192 in bfloat16 on the largest GPU of today).
+SCAN_S, SCAN_CALLS = 0.1, 5
+# The search's part of a scan's time: at most a twentieth, with room for windows that are longer than asked.
+OF_A_SCAN = 1 / 21.5
+# A range of a few dozen shapes is not worth less.
+LEAST_S = 1.0
+# Of the search's time: first looks, second looks at the best of them, third looks; the rest is the final's.
+FIRST, SECOND, THIRD = 0.6, 0.14, 0.08
+MOST_SECOND, MOST_THIRD = 96, 16
+# Windows of first looks: an event resolves 0.5 µs, and a clock's wobble is as large in ten milliseconds as in two.
+SHORTEST_S, LONGEST_S = 1e-3, 10e-3
+# The same shape again and again shows how the clock moves. One of this many tries costs 6 %.
+REFERENCE_EVERY = 16
+# Of the looks that there is time for: points spread before anything is followed, and crossings after each climb.
+SPREAD, FEWEST_SPREAD, CROSSED, FEWEST_CROSSED = 0.25, 8, 1 / 30, 6
+# Points between two climbs find what no crossing foresees.
+SPREAD_BETWEEN = 2
+# Dimensions of up to this many values are tried value by value, longer ones coarse to fine from a few values.
+TRIED_WHOLE, COARSE_VALUES = 16, 6
+# Of each side its best scores count, and of each dimension its best sides are crossed: 24³ are a few milliseconds.
+BEST_OF_SIDE, MOST_CROSSED = 3, 24
+# Where this many shapes in a row have no kernel and none had one, the dtype has none here.
+MOST_REFUSED = 16
+# Eight differ by more than noise seldom; three are enough where a call is long.
+MOST_FINALISTS, FEWEST_FINALISTS = 8, 3
+# An interval needs 6 rounds; beyond 24 it only narrows.
+FEWEST_ROUNDS, WANTED_ROUNDS, MOST_ROUNDS = 6, 12, 24
+# Ranges of more shapes than this are drawn from and never listed.
+MOST_LISTED = 200_000
+# Martin Roberts, "The Unreasonable Effectiveness of Quasirandom Sequences" (2018): the root of x⁴ = x + 1.
+_ROOT = 1.2207440846057596
+# K is drawn low from its range: looks are cheap there, and effects of M and N show there too.
+LOW_K = 3
+# Draws in a row that hit what was tried, before the rest is listed.
+_MOST_DRAWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Every M×N×K of three axes that `fits`."""
+
+    axes: tuple[Axis, Axis, Axis]
+    fits: Callable[[Shape], bool] = lambda shape: True
+
+    def shapes(self) -> Iterator[Shape]:
+        """The shapes that fit, in order."""
+        m, n, k = (axis.values for axis in self.axes)
+        return (shape for shape in itertools.product(m, n, k) if self.fits(shape))
+
+    def count(self) -> int | None:
+        """Return how many shapes fit; None where there are too many to list."""
+        spanned = math.prod(len(axis.values) for axis in self.axes)
+        return sum(1 for _ in self.shapes()) if spanned <= MOST_LISTED else None
+
+    def line(self, shape: Shape, dimension: int) -> list[Shape]:
+        """The shapes that differ from this one along one dimension only, itself included, whether they fit or not."""
+        sides: list[Sequence[int]] = [(side,) for side in shape]
+        sides[dimension] = self.axes[dimension].values
+        return list(itertools.product(*sides))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request to try this shape for about this long."""
+
+    shape: Shape
+    window_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The result of a try: the rate in operations per second with its interval, and the time of the whole try."""
+
+    rate: float
+    low: float
+    high: float
+    spent_s: float
+
+    @property
+    def undisturbed(self) -> float:
+        """The rate; where parts of the try differ widely, that of the fastest."""
+        return self.rate if self.low >= UNDISTURBED * self.high else self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The library has no kernel for the shape: the reason, and the time of the try."""
+
+    reason: str
+    spent_s: float
+
+
+Steps = Generator[Ask, "Reading | Refused", None]
+
+
+def operations(shape: tuple[float, float, float]) -> float:
+    """Operations of one call: a product and a sum for each of the m·n·k terms, as the field counts them."""
+    return 2.0 * math.prod(shape)
+
+
+class Search:
+    """Choose shapes to try: `ask`, try, `tell`, until `ask` gives None. `best` holds at any moment.
+
+    Readings are noisy and the clock drifts, so first looks only choose the shapes that are looked at again, for
+    longer, and the best of these are measured in turns, which alone decide. Tiles and waves of tiles make the
+    landscape jagged along single dimensions: from points spread over the range the search climbs along one dimension
+    at a time, and crosses the sides of good shapes. All tries together take `limit_s` at most, up to the last one's
+    length; a small range takes less.
+    """
+
+    def __init__(self, grid: Grid, limit_s: float) -> None:
+        self.refused: dict[Shape, str] = {}
+        # A shape without a kernel fits no more, whoever asks.
+        self.grid = Grid(grid.axes, lambda shape: shape not in self.refused and grid.fits(shape))
+        self.shapes_in_range = self.grid.count()
+        self.time_s, self.spent_s, self.tries, self.complete = limit_s, 0.0, 0, False
+        # Rates over the reference's at that time, by shape; the reference is the first of them.
+        self._scores: dict[Shape, list[float]] = {}
+        self._reference_rates: list[float] = []
+        self._finals: dict[Shape, list[float]] = {}
+        self._steps = self._run()
+        self._asked = next(self._steps, None)
+
+    def ask(self) -> Ask | None:
+        """Return what to try next; None when the search is over. Asked again before an answer, it is the same."""
+        return self._asked
+
+    def tell(self, answer: Reading | Refused) -> None:
+        """Take the answer to what was asked."""
+        self.spent_s += answer.spent_s
+        self.tries += 1
+        try:
+            self._asked = self._steps.send(answer)
+        except StopIteration:
+            self._asked, self.complete = None, True
+
+    @property
+    def shapes_tried(self) -> int:
+        """Return how many different shapes were tried, those without a kernel included."""
+        return len(self._scores.keys() | self.refused.keys())
+
+    @property
+    def finalists(self) -> list[SearchedShape]:
+        """The shapes measured in turns, the fastest first; empty before each was measured once."""
+        if not all(self._finals.values()):
+            return []
+        found = []
+        for shape, rates in self._finals.items():
+            interval = stats.interval(rates)
+            low, high = (interval.low, interval.high) if interval is not None else (None, None)
+            found.append(SearchedShape(*shape, stats.median(rates), low, high, len(rates)))
+        return sorted(found, key=lambda finalist: -finalist.flop_per_s)
+
+    @property
+    def best(self) -> SearchedShape | None:
+        """The fastest so far: by the final's figures once each finalist has one, by the most looks before."""
+        if finalists := self.finalists:
+            return finalists[0]
+        ranked = self._ranked(self._scores)
+        return SearchedShape(*ranked[0], self._rate(ranked[0]), None, None, 0) if ranked else None
+
+    # -- the plan -----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> Steps:
+        points = (shape for shape in self._points() if shape not in self._scores and self.grid.fits(shape))
+        while not self._scores and len(self.refused) < MOST_REFUSED and (shape := next(points, None)) is not None:
+            yield from self._look(shape, SHORTEST_S)
+        if not self._scores:
+            return
+        rate = self._reference_rates[0]
+        m, n, k = ((axis.values[0] + axis.values[-1]) / 2 for axis in self.grid.axes)
+        if self.shapes_in_range is not None:
+            scan_s = sum(max(SCAN_S, SCAN_CALLS * operations(shape) / rate) for shape in self.grid.shapes())
+            self.time_s = min(self.time_s, max(LEAST_S, scan_s * OF_A_SCAN))
+        yield from self._first_looks(points, operations((m, n, k)) / rate)
+        yield from self._again(self.time_s * SECOND, MOST_SECOND)
+        yield from self._again(self.time_s * THIRD, MOST_THIRD)
+        yield from self._final()
+
+    def _points(self) -> Iterator[Shape]:
+        """The middle of the range, then points spread over it; once most of these were tried, all shapes mixed."""
+        axes = [axis.values for axis in self.grid.axes]
+        yield axes[0][len(axes[0]) // 2], axes[1][len(axes[1]) // 2], axes[2][len(axes[2]) // 2]
+        draw = missed = 0
+        while missed < _MOST_DRAWS:
+            draw += 1
+            places = [(0.5 + draw * _ROOT ** -(dimension + 1)) % 1.0 for dimension in range(3)]
+            places[2] **= LOW_K
+            m, n, k = (values[int(place * len(values))] for place, values in zip(places, axes, strict=True))
+            missed = missed + 1 if (m, n, k) in self._scores or not self.grid.fits((m, n, k)) else 0
+            yield m, n, k
+        if self.shapes_in_range is not None:
+            yield from random.Random(0).sample(shapes := list(self.grid.shapes()), len(shapes))
+
+    def _first_looks(self, points: Iterator[Shape], call_s: float) -> Steps:
+        """Look at spread points, climb from the best of them, cross good sides, until the time is over."""
+        until_s, window_s = self.time_s * FIRST, SHORTEST_S
+        if self.shapes_in_range is not None:  # as long as lets every shape have one, within reason
+            window_s = min(max(until_s / self.shapes_in_range - 2 * call_s, SHORTEST_S), LONGEST_S)
+        affordable = until_s / (window_s + 1.5 * call_s)
+        spread, crossed = (max(int(SPREAD * affordable), FEWEST_SPREAD), max(int(CROSSED * affordable), FEWEST_CROSSED))
+        climbed: set[Shape] = set()
+        tries = -1
+        # A round that found nothing to try is the last.
+        while self.spent_s < until_s and tries != self.tries:
+            tries = self.tries
+            yield from self._looks(itertools.islice(points, spread), window_s, until_s)
+            spread = SPREAD_BETWEEN
+            for here in self._ranked(self._scores)[:1]:
+                if here not in climbed:
+                    climbed |= {here, (yield from self._climb(here, len(climbed), window_s, until_s))}
+            yield from self._looks(self._crossings(crossed), window_s, until_s)
+
+    def _climb(
+        self, here: Shape, turn: int, window_s: float, until_s: float
+    ) -> Generator[Ask, Reading | Refused, Shape]:
+        """Move along one dimension at a time to the best on it, until no dimension has a better one."""
+        unmoved = 0
+        while unmoved < 3 and self.spent_s < until_s:
+            turn += 1
+            line = self.grid.line(here, turn % 3)
+            place, count = line.index(here), len(line)
+            stride = 1 if count <= TRIED_WHOLE else -(-count // COARSE_VALUES)
+            places: Iterable[int] = range(place % stride, count, stride)
+            while stride:
+                yield from self._looks((line[place] for place in places), window_s, until_s)
+                place = line.index(next(iter(self._ranked(line)), here))
+                stride //= 2
+                places = [near for near in (place - stride, place + stride) if 0 <= near < count]
+            unmoved = unmoved + 1 if line[place] == here else 0
+            here = line[place]
+        return here
+
+    def _crossings(self, count: int) -> list[Shape]:
+        """The untried crossings of the sides whose best scores are highest."""
+        dimensions: list[dict[int, float]] = []
+        for dimension in range(3):
+            scores: dict[int, list[float]] = {}
+            for shape in self._scores:
+                scores.setdefault(shape[dimension], []).append(self._score(shape))
+            means = {side: statistics.fmean(heapq.nlargest(BEST_OF_SIDE, of_side)) for side, of_side in scores.items()}
+            dimensions.append(
+                {side: means[side] for side in heapq.nlargest(MOST_CROSSED, means, key=means.__getitem__)}
+            )
+        of_m, of_n, of_k = dimensions
+        untried = (
+            shape
+            for shape in itertools.product(of_m, of_n, of_k)
+            if shape not in self._scores and self.grid.fits(shape)
+        )
+        return heapq.nlargest(count, untried, key=lambda shape: of_m[shape[0]] * of_n[shape[1]] * of_k[shape[2]])
+
+    def _again(self, time_s: float, most: int) -> Steps:
+        """Look at the best once more and for longer, at as many as there is time for."""
+        shapes, left_s = [], time_s
+        for shape in self._ranked(self._scores)[:most]:
+            left_s -= SHORTEST_S + 2 * operations(shape) / self._rate(shape)
+            if left_s >= 0:
+                shapes.append(shape)
+        if shapes:
+            window_s = self._window_s(shapes, time_s / len(shapes))
+            yield from self._looks(shapes, window_s, math.inf, again=True)
+
+    def _final(self) -> Steps:
+        """Measure the best in turns, so that the clock does to all of them what it does to one."""
+        left_s = max(self.time_s - self.spent_s, 0.0)
+        shapes = self._ranked(self._scores)[:MOST_FINALISTS]
+        while len(shapes) > FEWEST_FINALISTS and 2 * WANTED_ROUNDS * len(shapes) * self._call_s(shapes) > left_s:
+            shapes.pop()
+        if not shapes:
+            return
+        window_s = self._window_s(shapes, left_s / (len(shapes) * WANTED_ROUNDS))
+        began_s, self._finals = self.spent_s, {shape: [] for shape in shapes}
+        for done in range(MOST_ROUNDS):
+            # Another round takes as long as those before it.
+            if done >= FEWEST_ROUNDS and (self.spent_s - began_s) * (done + 1) / done > left_s:
+                return
+            # Forwards and backwards: none always follows the same one.
+            for shape in shapes if done % 2 == 0 else reversed(shapes):
+                if shape in self.refused:
+                    continue
+                reading = yield from self._try(shape, window_s)
+                if reading is None:
+                    del self._finals[shape]
+                else:
+                    self._finals[shape].append(reading.rate)
+
+    # -- tries --------------------------------------------------------------------------------------------------------
+
+    def _try(self, shape: Shape, window_s: float) -> Generator[Ask, Reading | Refused, Reading | None]:
+        """Return the reading of a shape; None where it has no kernel (any more), which leaves it out from then on."""
+        answer = yield Ask(shape, window_s)
+        if isinstance(answer, Refused):
+            self.refused[shape] = answer.reason
+            return None
+        return answer
+
+    def _looks(self, shapes: Iterable[Shape], window_s: float, until_s: float, *, again: bool = False) -> Steps:
+        """Look at each of them that fits, until the time is over; at those that were tried only `again`."""
+        for shape in shapes:
+            if self.spent_s < until_s and self.grid.fits(shape) and (again or shape not in self._scores):
+                yield from self._look(shape, window_s)
+
+    def _look(self, shape: Shape, window_s: float) -> Steps:
+        reference = next(iter(self._scores), None)
+        if reference is not None and reference not in self.refused and self.tries % REFERENCE_EVERY == 0:
+            reading = yield from self._try(reference, SHORTEST_S)
+            self._reference_rates += [reading.undisturbed] if reading is not None else []
+        reading = yield from self._try(shape, window_s)
+        if reading is not None:
+            self._reference_rates = self._reference_rates or [reading.undisturbed]
+            self._scores.setdefault(shape, []).append(reading.undisturbed / self._level)
+
+    @property
+    def _level(self) -> float:
+        """The reference's rate now; one hiccup does not move the median of three."""
+        return statistics.median(self._reference_rates[-3:])
+
+    def _score(self, shape: Shape) -> float:
+        scores = self._scores[shape]
+        return statistics.fmean(score for score in scores if score >= UNDISTURBED * max(scores))
+
+    def _rate(self, shape: Shape) -> float:
+        return self._score(shape) * self._level
+
+    def _ranked(self, shapes: Iterable[Shape]) -> list[Shape]:
+        """Return those of `shapes` that are in the race, the most looked at first, the fastest of these first."""
+        there = (shape for shape in shapes if shape in self._scores and shape not in self.refused)
+        return sorted(there, key=lambda shape: (-len(self._scores[shape]), -self._score(shape)))
+
+    def _call_s(self, shapes: Sequence[Shape]) -> float:
+        return statistics.fmean(operations(shape) / self._rate(shape) for shape in shapes)
+
+    def _window_s(self, shapes: Sequence[Shape], each_s: float) -> float:
+        """The window of which one try takes `each_s`, with one untimed call and half a call that it is too long by."""
+        return max(each_s - 1.5 * self._call_s(shapes), SHORTEST_S)

@@ -1,12 +1,13 @@
 """The command `bench matmul`: every product that fits, on every device asked for; its search and its long runs.
 
 Of each product the precision is observed, the clock warmed, the first result checked and later ones compared.
-`--sustain` runs one product without a pause for a long time, and tells its rate over time and what the device says of
-itself.
+`--search` tries shapes in short windows, on operands that all shapes share. `--sustain` runs one product without a
+pause for a long time, and records its rate over time and what the device reports meanwhile.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,28 +18,360 @@ from typing import Any, TypeVar
 import torch
 
 from gpucheck import stats, units
-from gpucheck.bench import devices, judging
+from gpucheck.bench import devices
 from gpucheck.bench.buffers import why_full
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.matmul import MatmulOptions, product, search
-from gpucheck.bench.matmul.judge import burst_and_sustained
-from gpucheck.bench.matmul.product import Case, Repeats, cases, check_first, fitting
+from gpucheck.bench.dtypes import Dtype
+from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, product
+from gpucheck.bench.matmul.judge import TOO_FAST, burst_and_sustained, fastest_products
+from gpucheck.bench.matmul.product import (
+    MOST_MULTIPLE,
+    Ask,
+    Case,
+    Grid,
+    Kind,
+    Matrices,
+    Reading,
+    Refused,
+    Repeats,
+    Search,
+    call_of,
+    cases,
+    fitting,
+    operations,
+    why_not,
+)
 from gpucheck.errors import CannotLook, Terminated, UsageError
 from gpucheck.machine import host, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import telemetry, timing
 from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.measure.telemetry import Sample, Watch
-from gpucheck.measure.timing import LEAST_WINDOW_S, MOST_CALLS, MOST_HOST_CALLS, Timed, too_short
+from gpucheck.measure.timing import Beside, Timed
 from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped
 from gpucheck.report.fault import first_line
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement, Run
-from gpucheck.report.results.bench import LoadReading, SearchResult, SustainedResult
+from gpucheck.report.measurement import Measurement, MemoryFigures, Run
+from gpucheck.report.results.bench import LoadReading, RefusedShape, SearchedShape, SearchResult, SustainedResult
 from gpucheck.work import precision
 from gpucheck.work.reference import check_product
 
-RESULT = "bench_matmul_sustained"
+# On a pipe each is a line.
+PROGRESS_EVERY_S = 5.0
+
+# -- a product that is timed -------------------------------------------------------------------------------------------
+
+# The clock settles within about a second under load; a cold chip scores too high.
+WARM_UP_SHARE = 0.25
+# The clock is read some 20 times a second and counts inside windows alone, which are a fifth of the time where one call
+# fills them: a row that is certain after a tenth of a second would not know its clock.
+LEAST_WATCHED_S = 1.5
+# Other load on a machine comes in bursts: a row of a tenth of a second lies within one or beside it, and processes
+# differ by more than products do.
+LEAST_S = 0.8
+# Elements that differ are examined for this long beside a row's time: enough for small results, a part of large ones.
+LOOK_S = 1.0
+
+
+class _Product:
+    """One case on a device, allocated, filled and computed once in each set of its matrices.
+
+    Precision is set by whoever makes it. Raises what torch raises, RuntimeError where there is no such product.
+    """
+
+    def __init__(self, case: Case, accel: Accel, look_s: float) -> None:
+        self.case, self.accel, kind = case, accel, case.kind
+        accel.reset_peak()
+        flat = [product.allocate(kind, case.elements, accel.device) for _ in range(case.sets)]
+        sets = [product.view(kind, memory, case.shape) for memory in flat]
+        self.first = first = sets[0]
+        calls = [kind.bind(matrices.a, matrices.b, matrices.out) for matrices in sets]
+        self.call = product.in_rotation(calls)
+        self.observed = product.try_once(
+            lambda: precision.observed(first.a, first.b, first.out, calls[0]), case.dtype, accel
+        )
+        product.fill(kind, flat[0])
+        for other in flat[1:]:
+            other.a.copy_(flat[0].a)
+            other.b.copy_(flat[0].b)
+        for call in calls:
+            call()
+        accel.synchronize()
+        seen_as = self.observed if case.dtype == "tf32" else kind.seen_as
+        self.repeats = Repeats(sets, accel, seen_as, accel.host_now() + look_s)
+
+    def row(
+        self, name: str, timed: Timed, beside: Beside, memory: MemoryFigures, details: dict[str, Any]
+    ) -> Measurement:
+        """Return the measurement, with what was compared of its results."""
+        case, (m, n, k) = self.case, self.case.shape
+        return timing.measurement(
+            name,
+            self.accel.ref,
+            timed,
+            beside,
+            case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
+            work=(case.kind.work, operations(case.shape), case.kind.unit),
+            memory=memory,
+            cache="cold" if case.cold else "warm",
+            precision_requested=case.precision,
+            precision_observed=self.observed,
+            details={
+                "data": case.kind.data,
+                "output": "preallocated",
+                **details,
+                "corruption": self.repeats.told(),
+            },
+            flags=("emulated",) if case.support.kind == "emulated" else (),
+        )
+
+
+def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurement:
+    """Time one case: observe its precision, warm up, time, check the first result and compare later ones with it."""
+    kind = case.kind
+    with precision.precision(case.setting):
+        settings = precision.state()
+        made = _Product(case, accel, budget_s + LOOK_S)
+        first = made.first
+        nothing = kind.bind(first.a[:0, :0], first.b[:0, :0], first.out[:0, :0])
+        work = timing.Work(made.call, empty=nothing, prepare=made.repeats.before)
+        limits = timing.Limits(
+            budget_s=budget_s * (1 - WARM_UP_SHARE),
+            warmup_s=budget_s * WARM_UP_SHARE,
+            least_s=LEAST_S if watch.reason else LEAST_WATCHED_S,
+        )
+        clock: timing.Clock = "device events" if accel.has_events else "host"
+        timed, beside = timing.watched(
+            watch, torch.get_num_threads(), lambda: timing.measure(accel, work, clock=clock, limits=limits)
+        )
+    memory = accel.memory()
+    made.repeats.finish()
+    checked = product.check_first(first, made.repeats.first, made.repeats.precision)
+    details = {
+        "layout": f"A by rows, B by {'columns' if kind.by_columns else 'rows'}",
+        **({"settings": dict(kind.settings)} if kind.settings else {}),
+        **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
+        **case.rotation,
+        "support": case.support.reason or case.support.kind,
+        "precision_state": settings,
+        **checked.told(),
+    }
+    return made.row("matmul", timed, beside, memory, details)
+
+
+# -- the search on a device: operands that all shapes share, and tries of a few milliseconds ---------------------------
+
+SEARCHED = "bench_matmul_search"
+SEARCH_BUDGET_S = 60.0
+# From what keeps a GPU busy to what fills it; a CPU is full much earlier, and each of its calls costs time.
+DEFAULT_AXES = {"accelerator": Axis(1024, 16384, 1024), "cpu": Axis(128, 2048, 128)}
+# Shapes without a kernel: all are counted, and the first are named.
+MOST_REFUSED_TOLD = 16
+# A clock that was idle settles within about a second; the search's own reference follows what is left of that.
+WARM_UP_S = {"accelerator": 0.5, "cpu": 0.1}
+# Windows of a try: their median leaves out one disturbance.
+PARTS = 3
+# Where threads wait for a core that another process has, the first window is the answer: more cost too much.
+SLOW = 5.0
+# Before anything was enqueued: what an eager call of torch costs the host at most, on a slow one.
+FIRST_ENQUEUE_S = 20e-6
+
+
+def grid_of(options: MatmulOptions, accel: Accel) -> Grid:
+    """The range that was asked for, else the default of the kind of device."""
+    default = DEFAULT_AXES["cpu" if accel.is_cpu else "accelerator"]
+    m, n, k = (axis or default for axis in options.axes)
+    return Grid((m, n, k))
+
+
+def why_none(case: Case, grid: Grid, accel: Accel) -> str:
+    """Why this device has no product of the dtype of `case` in any shape of the range; empty where it has one."""
+    m, n, k = (axis.values for axis in grid.axes)
+    # A library asks for a least size of M, and of N and K for a multiple, which comes back after as many steps.
+    corner = itertools.product(m[-1:], n[:MOST_MULTIPLE], k[:MOST_MULTIPLE])
+    reasons = [why_not(case.dtype, shape, accel) for shape in corner]
+    return "" if "" in reasons else f"in the range {reasons[0]}"
+
+
+def search(
+    case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, emit: Emit, results: list[SearchResult]
+) -> SearchedShape | None:
+    """The fastest shape of the range for the dtype of `case`, within about `limit_s` seconds; None where none has one.
+
+    If it is interrupted, the best shape so far is reported, with the `results` of earlier searches. Raises UsageError
+    where no shape fits, and what torch raises.
+    """
+    began = shown_s = time.monotonic()
+    searcher = Search(grid_in(case, grid, room, accel), limit_s)
+    first = searcher.ask()
+    if first is None:
+        text = "x".join(axis.text for axis in grid.axes)
+        raise UsageError(
+            f"no shape of the range {text} fits", f"{units.capacity(room)} are free", "use a smaller --range"
+        )
+    try:
+        with precision.precision(case.setting):
+            tries = Tries(accel, case.kind, operands(case, grid, room, accel))
+            tries.try_dtype(case.dtype, first.shape)
+            while (ask := searcher.ask()) is not None:
+                searcher.tell(tries.take_or_refuse(ask))
+                # To rank all that was tried takes as long as a short try.
+                if (now := time.monotonic()) >= shown_s and (best := searcher.best) is not None:
+                    shown_s = now + PROGRESS_EVERY_S
+                    rate = units.flop_rate(best.flop_per_s, case.kind.unit)
+                    text = f"search {case.dtype} on {accel.id}, shapes tried: {searcher.shapes_tried}"
+                    emit(Progress(text, best=f"{best.m}×{best.n}×{best.k} at {rate}"))
+    finally:
+        if searcher.best is not None or searcher.refused:
+            refused = itertools.islice(searcher.refused.items(), MOST_REFUSED_TOLD)
+            results.append(
+                SearchResult(
+                    device=accel.id,
+                    dtype=case.dtype,
+                    unit=case.kind.unit,
+                    best=searcher.best,
+                    finalists=tuple(searcher.finalists),
+                    range={name: axis.text for name, axis in zip("mnk", grid.axes, strict=True)},
+                    shapes_in_range=searcher.shapes_in_range,
+                    shapes_tried=searcher.shapes_tried,
+                    shapes_refused=len(searcher.refused),
+                    refused=tuple(RefusedShape(*shape, reason) for shape, reason in refused),
+                    tries=searcher.tries,
+                    time_s=time.monotonic() - began,
+                    complete=searcher.complete,
+                )
+            )
+            emit(Answered(SEARCHED, tuple(results)))
+    return searcher.best
+
+
+def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
+    """Elements of A, B and the result for the largest shapes of the range, a third of `room` bytes each at most."""
+    m, n, k = (axis.values[-1] for axis in grid.axes)
+    most_a, most_b, most_out = (room // 3 // size for size in kind.itemsizes)
+    return min(m * k, most_a), min(k * n, most_b), min(m * n, most_out)
+
+
+def grid_in(case: Case, grid: Grid, room: int, accel: Accel) -> Grid:
+    """The range without what does not fit into these thirds, or as a row with its check, or has no product here."""
+    most_a, most_b, most_out = largest(grid, room, case.kind)
+
+    def fits(shape: Shape) -> bool:
+        m, n, k = shape
+        small = (
+            m * k <= most_a and k * n <= most_b and m * n <= most_out and product.needed_bytes(case.kind, shape) <= room
+        )
+        return small and not why_not(case.dtype, shape, accel)
+
+    return Grid(grid.axes, fits)
+
+
+def operands(case: Case, grid: Grid, room: int, accel: Accel) -> Matrices:
+    """Flat memory for every shape of the range that fits, with random data. Raises what torch raises."""
+    flat = product.allocate(case.kind, largest(grid, room, case.kind), accel.device)
+    product.fill(case.kind, flat)
+    return flat
+
+
+class Tries:
+    """Takes what a search asks for; the time of a try is all that passed since the last answer."""
+
+    def __init__(self, accel: Accel, kind: Kind, flat: Matrices) -> None:
+        self._accel, self._kind, self._flat = accel, kind, flat
+        self._rate: dict[Shape, float] = {}
+        self._usual = 0.0
+        self._enqueue_s = FIRST_ENQUEUE_S
+        self._ended_s = accel.host_now()
+
+    def warm_up(self, shape: Shape) -> None:
+        """Load what is loaded lazily, let the clock rise, see how long a call takes. It counts for the first try."""
+        call = call_of(self._kind, self._flat, shape)
+        call()
+        self._accel.synchronize()
+        for_s = WARM_UP_S["cpu" if self._accel.is_cpu else "accelerator"]
+        self._usual = operations(shape) / timing.repeated_s(self._accel, call, for_s)
+
+    def try_dtype(self, dtype: Dtype, shape: Shape) -> None:
+        """See that there is such a product. Raises RuntimeError where not; one shape without a kernel says nothing."""
+        try:
+            product.try_once(call_of(self._kind, self._flat, shape), dtype, self._accel)
+        except RuntimeError as error:
+            if self._accel.why_no_kernel(error) is None:
+                raise
+
+    def take_or_refuse(self, ask: Ask) -> Reading | Refused:
+        """One try, or why there is no rate for its shape: no kernel, no time. Raises what torch raises for all else."""
+        try:
+            if not self._usual:
+                self.warm_up(ask.shape)
+            return self.take(ask) or Refused(TOO_FAST, self._spent_s())
+        except (RuntimeError, ValueError) as error:
+            reason = product.why_no_kernel(error, self._kind, self._accel)
+            if reason is None:
+                raise
+            return Refused(reason, self._spent_s())
+
+    def take(self, ask: Ask) -> Reading | None:
+        """One try; None where it was over before the clock could tell. Raises what torch raises."""
+        call, by_device = call_of(self._kind, self._flat, ask.shape), self._accel.has_events
+        work = operations(ask.shape)
+        expected_s = work / self._rate.get(ask.shape, self._usual)
+        # The first call of a shape chooses a kernel and may load it; in a long one that is little.
+        untimed = int(expected_s < timing.LONG_CALL_S)
+        wanted = max(1, math.ceil(ask.window_s / expected_s))
+        parts = min(PARTS, wanted)
+        calls = min(math.ceil(wanted / parts), (timing.MOST_CALLS if by_device else timing.MOST_HOST_CALLS) // parts)
+        if by_device:
+            windows = self._on_device(call, untimed, parts, calls, expected_s <= timing.AHEAD_RATIO * self._enqueue_s)
+        else:
+            windows = self._on_host(call, untimed, parts, calls, SLOW * calls * expected_s)
+        if stats.median(windows) < (timing.LEAST_WINDOW_S if by_device else timing.LEAST_HOST_WINDOW_S):
+            return None
+        rate, low, high = (work * calls / length for length in (stats.median(windows), max(windows), min(windows)))
+        self._rate[ask.shape] = self._usual = rate
+        return Reading(rate, low, high, self._spent_s())
+
+    def _spent_s(self) -> float:
+        began, self._ended_s = self._ended_s, self._accel.host_now()
+        return self._ended_s - began
+
+    def _on_host(self, call: Callable[[], object], untimed: int, parts: int, calls: int, most_s: float) -> list[float]:
+        for _ in range(untimed):
+            call()
+        self._accel.synchronize()
+        lengths: list[float] = []
+        while len(lengths) < parts and max(lengths, default=0.0) <= most_s:
+            lengths.append(timing.host_window(self._accel, call, calls)[1])
+        return lengths
+
+    def _on_device(self, call: Callable[[], object], untimed: int, parts: int, calls: int, short: bool) -> list[float]:
+        """Behind a hold where the device might wait for the host. A window that the host was late for is repeated."""
+        accel = self._accel
+        hold_s = timing.HOLD_BASE_S + timing.HOLD_FACTOR * (untimed + parts * calls) * self._enqueue_s
+        for _ in range(timing.MOST_DOUBLINGS + 1):
+            held = short and accel.hold(hold_s)
+            for _ in range(untimed):
+                call()
+            first_s = accel.host_now()
+            marks = [accel.record()]
+            for _ in range(parts):
+                for _ in range(calls):
+                    call()
+                marks.append(accel.record())
+            enqueue_s = accel.host_now() - first_s
+            waiting = not accel.done(marks[0])
+            accel.synchronize()
+            lengths = [accel.elapsed_s(start, end) for start, end in itertools.pairwise(marks)]
+            self._enqueue_s = min(self._enqueue_s, enqueue_s / (parts * calls))
+            if waiting if held else sum(lengths) >= timing.AHEAD_IN_WINDOW * enqueue_s or not short:
+                break
+            hold_s *= 2
+        return lengths
+
+
+# -- --sustain: one product without a pause ----------------------------------------------------------------------------
+
+SUSTAINED = "bench_matmul_sustained"
 # Long enough for the clock to rise and the power limit to have room again; the chip stays warm for minutes.
 IDLE_S = 3.0
 # A point of the curve: a power limit acts within tens of milliseconds, a clock that oscillates does so over seconds.
@@ -46,18 +379,17 @@ WINDOW_S = 0.05
 # Windows that the device has before it: while it works off one, the next is enqueued.
 AHEAD = 2
 # All that is enqueued at a time must fit into the launch queue: a host that waits for room in it looks like a slow one.
-MOST_ENQUEUED = MOST_CALLS // AHEAD
+MOST_ENQUEUED = timing.MOST_CALLS // AHEAD
 LOOK_EVERY_S = 1e-3
 # Where enqueueing takes more of a window, the device waits for the host.
 HOST_BOUND = 0.9
-PROGRESS_EVERY_S = 5.0
 # Of telemetry, in the results; power is the mean since the reading before.
 READING_EVERY_S = 0.5
 
 
 @dataclass(slots=True)
 class _Windows:
-    """The windows so far, what was being waited for, and what cut them off."""
+    """The windows so far, and the signal that cut them off, if any; `progress` gets seconds and a window's length."""
 
     seconds: float
     progress: Callable[[float, float], None]
@@ -65,14 +397,14 @@ class _Windows:
     lengths_s: list[float] = field(default_factory=list)
     enqueue_s: float = 0.0
     cut_off: BaseException | None = None
-    _told_s: float = 0.0
+    _shown_s: float = 0.0
 
     def add(self, start_s: float, length_s: float) -> None:
         self.starts_s.append(start_s)
         self.lengths_s.append(length_s)
         since_s = start_s + length_s - self.starts_s[0]
-        if since_s - self._told_s >= PROGRESS_EVERY_S:
-            self._told_s = since_s
+        if since_s - self._shown_s >= PROGRESS_EVERY_S:
+            self._shown_s = since_s
             self.progress(since_s, length_s)
 
 
@@ -81,25 +413,15 @@ Sustained = tuple[Measurement, tuple[LoadReading, ...], BaseException | None]
 
 
 def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, *, idle_s: float) -> Sustained | None:
-    """Run one product for so long after a pause; None for a time in which no window begins.
+    """Run one product for this long after a pause; None for a time in which no window begins.
 
     Raises what torch raises, and a signal that came before the first window had ended.
     """
-    m, n, k = case.shape
-    flop = 2.0 * m * n * k
-    accel.reset_peak()
-    flat = product.allocate(case.kind, case.elements, accel.device)
-    one = product.view(case.kind, flat, case.shape)
+    flop = operations(case.shape)
     with precision.precision(case.setting):
-        call = case.kind.bind(one.a, one.b, one.out)
-        observed = precision.observed(one.a, one.b, one.out, call)
-        product.fill(case.kind, flat)
-        call()
-        accel.synchronize()
-        # What differs at the end is looked at for as long as a part of it takes.
-        seen_as = observed if case.dtype == "tf32" else case.kind.seen_as
-        repeats = Repeats([one], accel, seen_as, accel.host_now() + seconds)
-        calls = _calls_for_a_window(call, accel)
+        # Elements that differ at the end are examined for as long as a part of it takes.
+        made = _Product(case, accel, seconds)
+        calls = _calls_for_a_window(made.call, accel)
         emit(Progress(f"idle for {idle_s:g} s, then {case.label} for {units.duration(seconds)} on {accel.id}"))
         time.sleep(idle_s)
 
@@ -110,7 +432,7 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         windows = _Windows(seconds, progress)
         watch.take()
         before, started = host.processor_time(watch.pid), timing.started_now()
-        (_on_device if accel.has_events else _on_host)(call, calls, accel, windows)
+        (_on_device if accel.has_events else _on_host)(made.call, calls, accel, windows)
         used, samples = host.others(before, host.processor_time(watch.pid)), watch.take()
     if not windows.lengths_s:
         if windows.cut_off is not None:
@@ -118,41 +440,26 @@ def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, 
         return None
     run = Run(started, calls, tuple(windows.lengths_s), tuple(windows.starts_s))
     memory = accel.memory()
-    repeats.finish()
-    check = check_product(one.a, one.b, one.out, repeats.precision)
-    details = {
-        "data": case.kind.data,
-        "output": "preallocated",
+    made.repeats.finish()
+    # The last result, which the device gave when it was hottest.
+    check = check_product(made.first.a, made.first.b, made.first.out, made.repeats.precision)
+    details: dict[str, Any] = {
         "idle_before_s": idle_s,
         "worst_error_of_bound": check.worst,
         "not_finite": check.not_finite,
         "miscounted": check.miscounted,
-        # The last result, which the device gave when it was hottest, against the first.
-        "corruption": repeats.told(),
         **burst_and_sustained(run, flop),
     }
     host_bound = windows.enqueue_s > HOST_BOUND * sum(windows.lengths_s)
     flags: tuple[str, ...] = ("launch-bound",) if accel.has_events and host_bound else ()
-    if stats.median(run.samples_s) < LEAST_WINDOW_S:
+    if stats.median(run.samples_s) < timing.LEAST_WINDOW_S:
         flags = (WITHOUT_TIME,)
-        details |= {"burst": None, "sustained": None, "no_time_because": too_short(calls, LEAST_WINDOW_S)}
+        details |= {"burst": None, "sustained": None}
+        details["no_time_because"] = timing.too_short(calls, timing.LEAST_WINDOW_S)
     timed = Timed(run, "device events", "unheld", flags) if accel.has_events else Timed(run, "host", "host", flags)
     seen = (None, watch.reason) if watch.reason else telemetry.summarise(samples, run)
-    measured = timing.measurement(
-        "matmul.sustained",
-        accel.ref,
-        timed,
-        timing.beside(timed, torch.get_num_threads(), used, *seen),
-        case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
-        work=(case.kind.work, flop, case.kind.unit),
-        memory=memory,
-        cache="warm",
-        precision_requested=case.precision,
-        precision_observed=observed,
-        details=details,
-        flags=("emulated",) if case.support.kind == "emulated" else (),
-    )
-    return measured, readings(samples, run), windows.cut_off
+    beside = timing.beside(timed, torch.get_num_threads(), used, *seen)
+    return made.row("matmul.sustained", timed, beside, memory, details), readings(samples, run), windows.cut_off
 
 
 def _calls_for_a_window(call: Callable[[], object], accel: Accel) -> int:
@@ -163,7 +470,7 @@ def _calls_for_a_window(call: Callable[[], object], accel: Accel) -> int:
     for _ in range(3):
         call()
     accel.synchronize()
-    most = MOST_ENQUEUED if accel.has_events else MOST_HOST_CALLS
+    most = MOST_ENQUEUED if accel.has_events else timing.MOST_HOST_CALLS
     return max(1, min(most, math.ceil(3 * WINDOW_S / (accel.host_now() - began))))
 
 
@@ -211,97 +518,19 @@ def readings(samples: Sequence[Sample], run: Run) -> tuple[LoadReading, ...]:
     reading before, None for the first and where the energy is not counted."""
     began_s = run.started_monotonic_s[0]
     ended_s = run.started_monotonic_s[-1] + run.samples_s[-1]
-    told: list[LoadReading] = []
+    found: list[LoadReading] = []
     last: Sample = {}
-    for one in samples:
-        since_s = one["at_s"] - last.get("at_s", -math.inf)
-        if not began_s <= one["at_s"] <= ended_s or since_s < READING_EVERY_S:
+    for sample in samples:
+        since_s = sample["at_s"] - last.get("at_s", -math.inf)
+        if not began_s <= sample["at_s"] <= ended_s or since_s < READING_EVERY_S:
             continue
-        start_j, end_j, power_w = last.get("energy_j"), one.get("energy_j"), None
+        start_j, end_j, power_w = last.get("energy_j"), sample.get("energy_j"), None
         if start_j is not None and end_j is not None and end_j >= start_j:  # a reloaded driver counts from 0
             power_w = float((end_j - start_j) / since_s)
-        clock_hz, celsius = one.get("sm_clock_hz"), one.get("temperature_celsius")
-        told.append(LoadReading(one["at_s"] - began_s, clock_hz, celsius, power_w))
-        last = one
-    return tuple(told)
-
-
-# The clock settles within about a second under load; a cold chip scores too high.
-WARM_UP_SHARE = 0.25
-# The clock is read some 20 times a second and counts inside windows alone, which are a fifth of the time where one call
-# fills them: a row that is certain after a tenth of a second would not know its clock.
-LEAST_WATCHED_S = 1.5
-# What else runs on a machine comes in bursts: a row of a tenth of a second lies within one or beside it, and processes
-# differ by more than products do.
-LEAST_S = 0.8
-
-# For a look at what differs, beside a row's time: enough for small results, and for a part of large ones.
-LOOK_S = 1.0
-
-
-def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurement:
-    """Time one case: observe its precision, warm up, time, check the first result and compare later ones with it."""
-    accel.reset_peak()
-    kind = case.kind
-    flat = [product.allocate(kind, case.elements, accel.device) for _ in range(case.sets)]
-    sets = [product.view(kind, one, case.shape) for one in flat]
-    first = sets[0]
-    with precision.precision(case.setting):
-        settings = precision.state()
-        calls = [kind.bind(one.a, one.b, one.out) for one in sets]
-        observed = product.try_once(
-            lambda: precision.observed(first.a, first.b, first.out, calls[0]), case.dtype, accel
-        )
-        product.fill(kind, flat[0])
-        for other in flat[1:]:
-            other.a.copy_(flat[0].a)
-            other.b.copy_(flat[0].b)
-        for call in calls:
-            call()
-        accel.synchronize()
-        until_s = accel.host_now() + budget_s + LOOK_S
-        repeats = Repeats(sets, accel, observed if case.dtype == "tf32" else kind.seen_as, until_s)
-        nothing = kind.bind(first.a[:0, :0], first.b[:0, :0], first.out[:0, :0])
-        work = timing.Work(product.in_rotation(calls), empty=nothing, prepare=repeats.before)
-        limits = timing.Limits(
-            budget_s=budget_s * (1 - WARM_UP_SHARE),
-            warmup_s=budget_s * WARM_UP_SHARE,
-            least_s=LEAST_S if watch.reason else LEAST_WATCHED_S,
-        )
-        clock: timing.Clock = "device events" if accel.has_events else "host"
-        timed, beside = timing.watched(
-            watch, torch.get_num_threads(), lambda: timing.measure(accel, work, clock=clock, limits=limits)
-        )
-    memory = accel.memory()
-    repeats.finish()
-    checked = check_first(first, repeats.first, repeats.precision)
-    m, n, k = case.shape
-    return timing.measurement(
-        "matmul",
-        accel.ref,
-        timed,
-        beside,
-        case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
-        # A product and a sum for each of the m·n·k terms, as the field counts them.
-        work=(kind.work, 2.0 * m * n * k, kind.unit),
-        memory=memory,
-        cache="cold" if case.cold else "warm",
-        precision_requested=case.precision,
-        precision_observed=observed,
-        details={
-            "data": kind.data,
-            "output": "preallocated",
-            "layout": f"A by rows, B by {'columns' if kind.by_columns else 'rows'}",
-            **({"settings": dict(kind.settings)} if kind.settings else {}),
-            **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
-            **case.rotation,
-            "support": case.support.reason or case.support.kind,
-            "precision_state": settings,
-            **checked.told(),
-            "corruption": repeats.told(),
-        },
-        flags=("emulated",) if case.support.kind == "emulated" else (),
-    )
+        clock_hz, celsius = sample.get("sm_clock_hz"), sample.get("temperature_celsius")
+        found.append(LoadReading(sample["at_s"] - began_s, clock_hz, celsius, power_w))
+        last = sample
+    return tuple(found)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -342,7 +571,7 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
 
 def default_s(options: MatmulOptions, accel: Accel) -> float:
     """The time for one device where none was given."""
-    rows_s = search.DEFAULT_BUDGET_S if options.search else DEFAULT_BUDGET_S
+    rows_s = SEARCH_BUDGET_S if options.search else DEFAULT_BUDGET_S
     return rows_s + _sustaining_s(options, cases(options, accel))
 
 
@@ -362,24 +591,25 @@ class _Rows:
     searches: list[SearchResult]
     long_runs: list[SustainedResult]
     measured: list[Measurement] = field(default_factory=list)
-    # What the driver called free at the start.
+    # The memory that the driver called free at the start.
     free: int | None = None
 
     def all(self) -> Iterator[Measurement]:
-        wanted = cases(self.options, self.accel)
-        for case in wanted:
+        there = []
+        for case in cases(self.options, self.accel):
             if case.support.kind == "none":
-                self.emit(Notice(f"{case.dtype} skipped: {case.support.reason}", "warning"))
+                self._warn(f"{case.dtype} skipped: {case.support.reason}")
+            else:
+                there.append(case)
         info = self.accel.memory_info()
         self.free = info[0] if info else None
         room = int((info[0] if info else host.memory().usable) * MEMORY_SHARE)
-        there = [case for case in wanted if case.support.kind != "none"]
         todo = list(fitting(there, self.options, room))
         for case in there:
             if case not in todo:
-                needed, free = units.capacity(case.bytes), units.capacity(room)
-                self.emit(Notice(f"{case.label} skipped: it needs {needed}, {free} available", "warning"))
-        # The long runs come last; what is before them ends earlier.
+                needed, available = units.capacity(case.bytes), units.capacity(room)
+                self._warn(f"{case.label} skipped: it needs {needed}, {available} available")
+        # The long runs come last; the rows before them end earlier.
         sustaining_s, given_s = _sustaining_s(self.options, there), self.options.time_budget_s
         self.deadline -= sustaining_s
         if sustaining_s and given_s is not None and given_s - sustaining_s < LEAST_ROWS_S:
@@ -388,82 +618,83 @@ class _Rows:
                 f"--sustain takes {units.duration(sustaining_s)} for all dtypes, pauses included",
                 "use a longer --time-budget, a shorter --sustain or fewer dtypes",
             )
+        of_dtypes = list({case.dtype: case for case in there}.values())
         with Watch(self.accel.uuid) as watch:
             each = self._each(todo, self.deadline, watch)
-            for one in self._search(there, todo, room, watch) if self.options.search else each:
-                self.measured.append(one)
-                yield one
+            for row in self._searched(of_dtypes, todo, room, watch) if self.options.search else each:
+                self.measured.append(row)
+                yield row
             if self.options.sustain_s:
-                yield from self._sustain(there, self.options.sustain_s, watch)
+                yield from self._sustained(of_dtypes, self.options.sustain_s, watch)
+
+    def _warn(self, text: str) -> None:
+        self.emit(Notice(text, "warning"))
 
     def _each(self, todo: Sequence[Case], until: float, watch: Watch) -> Iterator[Measurement]:
         for done, case in enumerate(todo):
             pulse.go_on()
             self.emit(Progress(f"matmul {case.label} on {self.accel.id}", done, len(todo)))
             share_s = max(until - time.monotonic(), 0.0) / (len(todo) - done)
-            measured = self._guarded(case, partial(measure, case, self.accel, min(share_s, LONGEST_ROW_S), watch))
-            if measured is not None:
-                yield measured
+            row = self._guarded(case, partial(measure, case, self.accel, min(share_s, LONGEST_ROW_S), watch))
+            if row is not None:
+                yield row
             # After the row: a device that fails here must not cost it.
             self.accel.empty_cache()
 
-    def _search(self, there: Sequence[Case], squares: Sequence[Case], room: int, watch: Watch) -> Iterator[Measurement]:
-        """For each dtype its search, then what it found and the squares measured alike."""
-        grid = search.grid_of(self.options, self.accel)
-        dtypes = list({case.dtype: case for case in there}.values())
-        for done, any_shape in enumerate(dtypes):
-            if problem := search.why_none(any_shape, grid, self.accel):
-                self.emit(Notice(f"{any_shape.dtype} skipped: {problem}", "warning"))
+    def _searched(
+        self, of_dtypes: Sequence[Case], squares: Sequence[Case], room: int, watch: Watch
+    ) -> Iterator[Measurement]:
+        """For each dtype its search, then the shape found and the squares measured alike."""
+        grid = grid_of(self.options, self.accel)
+        for done, case in enumerate(of_dtypes):
+            if problem := why_none(case, grid, self.accel):
+                self._warn(f"{case.dtype} skipped: {problem}")
                 continue
             pulse.go_on()
-            left_s = max(self.deadline - time.monotonic(), 0.0) / (len(dtypes) - done)
-            until = time.monotonic() + left_s
-            for_s, emit, searches = left_s * SEARCH_SHARE, self.emit, self.searches
-            found = self._guarded(
-                any_shape, partial(search.search, any_shape, grid, room, self.accel, for_s, emit, searches)
-            )
+            now_s = time.monotonic()
+            left_s = max(self.deadline - now_s, 0.0) / (len(of_dtypes) - done)
+            looking = partial(search, case, grid, room, self.accel, left_s * SEARCH_SHARE, self.emit, self.searches)
+            found = self._guarded(case, looking)
             self.accel.empty_cache()
-            if found is None:
-                continue
-            best = replace(any_shape, shape=found.shape)
-            todo = [*(one for one in squares if one.dtype == best.dtype and one.shape != best.shape), best]
-            yield from self._each(todo, until, watch)
+            if found is not None:
+                best = replace(case, shape=found.shape)
+                others = [square for square in squares if square.dtype == best.dtype and square.shape != best.shape]
+                yield from self._each([*others, best], now_s + left_s, watch)
 
-    def _sustain(self, there: Sequence[Case], seconds: float, watch: Watch) -> Iterator[Measurement]:
-        fastest = judging.fastest_products(self.measured)
-        for dtype, any_shape in {case.dtype: case for case in there}.items():
-            if dtype not in fastest:
-                self.emit(Notice(f"{dtype}: no product to sustain", "warning"))
+    def _sustained(self, of_dtypes: Sequence[Case], seconds: float, watch: Watch) -> Iterator[Measurement]:
+        fastest = fastest_products(self.measured)
+        for any_shape in of_dtypes:
+            if any_shape.dtype not in fastest:
+                self._warn(f"{any_shape.dtype}: no product to sustain")
                 continue
             pulse.go_on(IDLE_S + seconds)
-            m, n, k = (int(fastest[dtype].case[side]) for side in "mnk")
+            m, n, k = (int(fastest[any_shape.dtype].case[side]) for side in "mnk")
             case = replace(any_shape, shape=(m, n, k))
             long_run = partial(sustain, case, self.accel, seconds, watch, self.emit, idle_s=IDLE_S)
             result = self._guarded(case, long_run)
             if result is None:
                 continue
-            measurement, over_time, cut_off = result
-            yield measurement
-            self.long_runs.append(SustainedResult(self.accel.id, **measurement.case, readings=over_time))
-            self.emit(Answered(RESULT, tuple(self.long_runs)))
+            row, over_time, cut_off = result
+            yield row
+            self.long_runs.append(SustainedResult(self.accel.id, **row.case, readings=over_time))
+            self.emit(Answered(SUSTAINED, tuple(self.long_runs)))
             self.accel.empty_cache()
             if cut_off is not None:
                 raise cut_off
 
     def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
         """Return what `take` gives; None, and a skip, where torch has no such product here, or none of this shape."""
+        device = self.accel.id
         try:
             return take()
         except (RuntimeError, MemoryError) as error:
             if "not implemented for" in str(error):
-                reason = first_line(str(error))
-                title = f"{self.accel.id} cannot multiply {case.dtype}"
-                self.emit(Skipped(Finding("matmul.dtype", "skip", title, reason, device=self.accel.id)))
+                title, reason = f"{device} cannot multiply {case.dtype}", first_line(str(error))
+                self.emit(Skipped(Finding("matmul.dtype", "skip", title, reason, device=device)))
                 return None
             if (refused := self.accel.why_no_kernel(error)) is not None:
-                title = f"{self.accel.id} has no kernel for {case.label}"
-                evidence = {"case": case.label}
-                self.emit(Skipped(Finding("matmul.shape", "skip", title, refused, evidence, device=self.accel.id)))
+                title = f"{device} has no kernel for {case.label}"
+                self.emit(Skipped(Finding("matmul.shape", "skip", title, refused, {"case": case.label}, device=device)))
                 return None
             if not self.accel.is_out_of_memory(error):
                 raise

@@ -104,6 +104,17 @@ def _of(found: Sequence[OverlapResult], memory: str, streams: int) -> list[Overl
     return [one for one in found if (one.host_memory, one.streams) == (memory, streams)]
 
 
+def answering(found: Sequence[OverlapResult]) -> list[OverlapResult]:
+    """The cases that answer: pinned copies on a second stream; where there are none, whatever was copied."""
+    return _of(found, "pinned", 2) or list(found)
+
+
+def doubts(found: Sequence[OverlapResult]) -> set[str]:
+    """Return what makes the least overlap of these a guess, or the finding about them inconclusive."""
+    least = min(found, key=lambda entry: entry.overlap)
+    return {*judging.doubts_of(least.flags), *(flag for entry in found for flag in entry.flags if flag in DOUBTFUL)}
+
+
 def _told(found: Sequence[OverlapResult]) -> str:
     return ", ".join(f"{units.percent(one.overlap)} {WAYS[one.direction]}" for one in found)
 
@@ -164,10 +175,8 @@ def _copies(measurements: Sequence[Measurement]) -> Finding:
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """Return what hides of a pinned copy on a second stream; where there is neither, of what was copied."""
-    rows = answer(seen.rows)
-    best = [one for one in rows if (one.host_memory, one.streams) == ("pinned", 2)]
     found = []
-    for one in best or rows:
+    for one in answering(answer(seen.rows)):
         streams = "" if one.streams == 2 else ", one stream"
         case = f"{one.host_memory} {SHORT_WAYS[one.direction]}, hidden{streams}"
         found.append(Headline("overlap", one.device, case, one.overlap, "1", one.ci_low, one.ci_high, flags=one.flags))

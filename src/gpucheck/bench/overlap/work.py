@@ -16,9 +16,9 @@ from gpucheck import units
 from gpucheck.bench import devices, rounds
 from gpucheck.bench.buffers import (
     VERIFYING_SHARE,
-    Buffers,
     Copies,
     Room,
+    Verified,
     allocate_all,
     no_room,
     room_for,
@@ -36,14 +36,13 @@ from gpucheck.machine import pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import Timer
+from gpucheck.measure.timing import Beside, Timed, Timer
 from gpucheck.report.events import Emit, Progress, Skipped
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 from gpucheck.work import precision
 
-NAME = "overlap"
 # From what fills a small part for 20 µs to what fills the largest of today for 200.
 SIDES = (512, 1024, 2048, 4096)
 # The clock settles within about a second under load, most of it in the first half.
@@ -51,8 +50,12 @@ WARM_UP_S = 0.5
 # What copies rotate over: the next goes to another slice, and refilling both takes a tenth of a second.
 SLICES = 2
 
-
 Streams = Literal[1, 2]
+Stream = Callable[[], contextlib.AbstractContextManager[Any]]
+Call = Callable[[], object]
+# So many calls of a kind as one, with one wait at its end.
+Repeat = Callable[[int], Group]
+Prepare = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +79,14 @@ class Compute:
     """Products on preallocated matrices by their side, the precision that they have, and the settings for it."""
 
     dtype: Dtype
-    products: dict[int, Callable[[], object]]
+    products: dict[int, Call]
     observed: str
     settings: dict[str, Any]
 
 
 def compute(accel: Accel, dtype: Dtype) -> Compute:
     """Random matrices of every side, and what precision the device multiplies them in."""
-    made: dict[int, Callable[[], object]] = {}
+    made: dict[int, Call] = {}
     observed = ""
     kind = getattr(torch, dtype)
     for side in SIDES:
@@ -97,82 +100,84 @@ def compute(accel: Accel, dtype: Dtype) -> Compute:
     return Compute(dtype, made, observed, precision.state())
 
 
-@dataclass(slots=True)
-class Bench:
-    """One device with all that its cases share; what was calibrated once holds for one stream and for two."""
+# -- a copy, and as much compute as takes as long ----------------------------------------------------------------------
 
-    accel: Accel
-    buffers: Buffers
-    compute: Compute
-    room: Room
-    watch: Watch
-    side_stream: Callable[[], contextlib.AbstractContextManager[Any]] | None
-    balances: dict[tuple[str, str], Balance]
+# So that a launch and a synchronise, some 10 µs, are half a percent of what is timed.
+SHORTEST_S = 2e-3
+# The launch queue blocks the host near 1 000 entries.
+MOST_COPIES, MOST_PRODUCTS = 200, 700
+# A product is no longer than this share of the copies: their number then fits within half of it.
+LONGEST_PRODUCT = 0.05
+# The two should agree as well as this; the judge asks for a fifth.
+CLOSE = 0.03
+TRIES, MOST_CORRECTIONS = 3, 4
+# Of an unknown product: so many, for launching one and waiting for it is not what it costs.
+AT_ONCE = 8
 
 
-def measure(case: Case, bench: Bench, budget_s: float) -> list[Measurement]:
-    """The copy alone, the compute alone and both, in turn; a row for each. Raises what torch raises."""
-    accel = bench.accel
-    accel.reset_peak()
-    copies = Copies(
-        *bench.buffers.ends(case.direction, case.memory),
-        size=case.size,
-        span=SLICES * case.size,
-        non_blocking=True,
-        synchronize=accel.synchronize,
-        allowance_s=budget_s * VERIFYING_SHARE,
-    )
-    beside = contextlib.nullcontext if case.streams == 1 or bench.side_stream is None else bench.side_stream
-    pair = Pair(copies.call, bench.compute.products, beside, copies.prepare)
-    key = case.direction, case.memory
-    if key not in bench.balances:
-        bench.balances[key] = balanced(accel, pair)
-    found = bench.balances[key]
-    groups = in_turn(accel, pair, found)
-    groups["both"].window(0)  # the second stream's first use
-    # Calibrating must not cost the rounds.
-    until_s = accel.host_now() + budget_s * (1 - VERIFYING_SHARE)
-    taken = rounds.watched(bench.watch, dict.fromkeys(groups, 1), lambda: rounds.take(groups, until_s))
-    verified = copies.finish()
-    rows = []
-    for what in groups:
-        timed, seen = taken[what]
-        # A call is one copy or one product: how many there are in a window is calibrated anew in each process.
-        calls = found.products if what == "compute" else found.copies
-        made = timing.measurement(
-            NAME,
-            accel.ref,
-            replace(timed, run=replace(timed.run, calls_per_sample=calls)),
-            seen,
-            case={
-                "direction": case.direction,
-                "host_memory": case.memory,
-                "streams": case.streams,
-                "size_bytes": case.size,
-                "what": what,
-            },
-            work=("flop", 2.0 * found.side**3, "FLOP/s") if what == "compute" else ("bytes", float(case.size), "B/s"),
-            memory=accel.memory(),
-            cache="cold" if copies.span_bytes >= bench.room.cold else "warm",
-            details={
-                "copies": found.copies,
-                "products": found.products,
-                "product_side": found.side,
-                "calibrated_copy_s": found.copy_s,
-                "calibrated_compute_s": found.compute_s,
-                "enqueued_first": "copy",
-                "non_blocking": True,
-                "synchronised": "after each window",
-                "buffers": "preallocated",
-                "precision_state": bench.compute.settings,
-                **verified.details,
-            },
-            precision_requested=None if what == "copy" else bench.compute.dtype,
-            precision_observed=None if what == "copy" else bench.compute.observed,
-        )
-        # A copy that waits for compute has no rate of its own.
-        rows.append(made if what != "both" else replace(made, rate=None))
-    return rows
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """So many copies take as long as so many products of matrices of this side, each as it was calibrated."""
+
+    copies: int
+    side: int
+    products: int
+    copy_s: float
+    compute_s: float
+
+
+def repeated(
+    timer: Timer, call: Call, current: Stream = contextlib.nullcontext, prepare: Prepare | None = None
+) -> Repeat:
+    """Calls on the stream that `current` makes current; `prepare(number, calls)` runs untimed before each window."""
+
+    def of(count: int) -> Group:
+        def calls() -> None:
+            with current():
+                for _ in range(count):
+                    call()
+
+        return Group(timer, calls, prepare=prepare and (lambda number, windows: prepare(number, count * windows)))
+
+    return of
+
+
+def balanced(copies_of: Repeat, products_of: Mapping[int, Repeat]) -> Balance:
+    """Return how many products take as long as the copies, of matrices as large as leave a choice."""
+    copies = max(1, min(MOST_COPIES, math.ceil(SHORTEST_S / _least_s(copies_of(1)))))
+    copy_s = _least_s(copies_of(copies))
+    side, product_s = 0, 0.0
+    for candidate in sorted(products_of):
+        taken_s = _least_s(products_of[candidate](AT_ONCE)) / AT_ONCE
+        if side and taken_s > LONGEST_PRODUCT * copy_s:
+            break
+        side, product_s = candidate, taken_s
+    for correction in range(MOST_CORRECTIONS):
+        products = max(1, min(MOST_PRODUCTS, round(copy_s / product_s)))
+        compute_s = _least_s(products_of[side](products))
+        if abs(compute_s - copy_s) <= CLOSE * copy_s or products == 1 or correction == MOST_CORRECTIONS - 1:
+            break
+        product_s = compute_s / products
+        # Clocks rise under load, and links wake: the copies are looked at again too.
+        copy_s = _least_s(copies_of(copies))
+    return Balance(copies, side, products, copy_s, compute_s)
+
+
+def in_turn(copies_of: Repeat, products_of: Mapping[int, Repeat], balance: Balance) -> dict[str, Group]:
+    """The three that are timed in turn: `copy`, `compute` and `both`. Each is one call, with one wait at its end."""
+    copy, products = copies_of(balance.copies), products_of[balance.side](balance.products)
+
+    def both() -> None:
+        copy.call()
+        products.call()
+
+    return {"copy": copy, "compute": products, "both": replace(copy, call=both)}
+
+
+def _least_s(group: Group) -> float:
+    """Seconds of a group: the least of a few windows, after one that is not counted."""
+    group.window(0)
+    return max(min(group.window(number + 1)[1] for number in range(TRIES)), 1e-9)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -259,15 +264,85 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
             accel, "not enough memory for the matrices", "overlap.memory", "stop other programs that use the memory"
         ):
             products = _compute(accel, emit)
-        bench = Bench(accel, shared, products, room, watch, side_stream, {})
         wake(accel, shared)
         # As much compute as takes as long as a copy is not found on a sleeping clock.
-        timing.repeated_s(accel, bench.compute.products[max(bench.compute.products)], WARM_UP_S)
+        timing.repeated_s(accel, products.products[max(products.products)], WARM_UP_S)
+        # What was calibrated once holds for one stream and for two.
+        balances: dict[tuple[str, str], Balance] = {}
         for done, case in enumerate(todo):
             pulse.go_on()
             emit(Progress(f"{case.label} on {accel.id}", done, len(todo)))
-            share_s = max(deadline - time.monotonic(), 0.0) / (len(todo) - done)
-            yield from measure(case, bench, min(share_s, LONGEST_CASE_S))
+            budget_s = min(max(deadline - time.monotonic(), 0.0) / (len(todo) - done), LONGEST_CASE_S)
+            accel.reset_peak()
+            copies = Copies(
+                *shared.ends(case.direction, case.memory),
+                size=case.size,
+                span=SLICES * case.size,
+                non_blocking=True,
+                synchronize=accel.synchronize,
+                allowance_s=budget_s * VERIFYING_SHARE,
+            )
+            beside = contextlib.nullcontext if case.streams == 1 or side_stream is None else side_stream
+            copies_of = repeated(accel, copies.call, beside, copies.prepare)
+            products_of = {side: repeated(accel, call) for side, call in products.products.items()}
+            key = case.direction, case.memory
+            if key not in balances:
+                balances[key] = balanced(copies_of, products_of)
+            groups = in_turn(copies_of, products_of, balances[key])
+            groups["both"].window(0)  # the second stream's first use
+            # Calibrating must not cost the rounds.
+            until_s = accel.host_now() + budget_s * (1 - VERIFYING_SHARE)
+            taken = rounds.watched(watch, dict.fromkeys(groups, 1), functools.partial(rounds.take, groups, until_s))
+            cache = "cold" if copies.span_bytes >= room.cold else "warm"
+            yield from _rows_of(case, accel, taken, balances[key], products, copies.finish(), cache)
+
+
+def _rows_of(
+    case: Case,
+    accel: Accel,
+    taken: Mapping[str, tuple[Timed, Beside]],
+    balance: Balance,
+    products: Compute,
+    verified: Verified,
+    cache: str,
+) -> Iterator[Measurement]:
+    """The rows of the copy alone, the compute alone and both."""
+    for what, (timed, seen) in taken.items():
+        # A call is one copy or one product: how many there are in a window is calibrated anew in each process.
+        calls = balance.products if what == "compute" else balance.copies
+        row = timing.measurement(
+            "overlap",
+            accel.ref,
+            replace(timed, run=replace(timed.run, calls_per_sample=calls)),
+            seen,
+            case={
+                "direction": case.direction,
+                "host_memory": case.memory,
+                "streams": case.streams,
+                "size_bytes": case.size,
+                "what": what,
+            },
+            work=("flop", 2.0 * balance.side**3, "FLOP/s") if what == "compute" else ("bytes", float(case.size), "B/s"),
+            memory=accel.memory(),
+            cache=cache,
+            details={
+                "copies": balance.copies,
+                "products": balance.products,
+                "product_side": balance.side,
+                "calibrated_copy_s": balance.copy_s,
+                "calibrated_compute_s": balance.compute_s,
+                "enqueued_first": "copy",
+                "non_blocking": True,
+                "synchronised": "after each window",
+                "buffers": "preallocated",
+                "precision_state": products.settings,
+                **verified.details,
+            },
+            precision_requested=None if what == "copy" else products.dtype,
+            precision_observed=None if what == "copy" else products.observed,
+        )
+        # A copy that waits for compute has no rate of its own.
+        yield row if what != "both" else replace(row, rate=None)
 
 
 def _compute(accel: Accel, emit: Emit) -> Compute:
@@ -287,108 +362,3 @@ def _compute(accel: Accel, emit: Emit) -> Compute:
     reason = f"{refused}; float32 is used"
     emit(Skipped(Finding("overlap.compute", "skip", title, reason, evidence, device=accel.id)))
     return compute(accel, "float32")
-
-
-# -- a copy, and as much compute as takes as long ----------------------------------------------------------------------
-
-# So that a launch and a synchronise, some 10 µs, are half a percent of what is timed.
-SHORTEST_S = 2e-3
-# The launch queue blocks the host near 1 000 entries.
-MOST_COPIES, MOST_PRODUCTS = 200, 700
-# A product is no longer than this share of the copies: their number then fits within half of it.
-LONGEST_PRODUCT = 0.05
-# The two should agree as well as this; the judge asks for a tenth.
-CLOSE = 0.03
-TRIES, MOST_CORRECTIONS = 3, 4
-# Of an unknown product: so many, for launching one and waiting for it is not what it costs.
-AT_ONCE = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A copy and products of some sides, each a call that enqueues one. `beside` makes the copies' stream current.
-
-    `prepare(number, calls)` runs untimed before a window with so many copies.
-    """
-
-    copy: Callable[[], object]
-    products: Mapping[int, Callable[[], object]]
-    beside: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
-    prepare: Callable[[int, int], None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """The balance of copies and products, and the time that each took while it was calibrated."""
-
-    copies: int
-    side: int
-    products: int
-    copy_s: float
-    compute_s: float
-
-
-def balanced(timer: Timer, pair: Pair) -> Balance:
-    """Return how many products take as long as the copies, of matrices as large as leave a choice."""
-
-    def copies_take(count: int) -> float:
-        return _least(_copies(timer, pair, count))
-
-    def products_take(side: int, count: int) -> float:
-        return _least(Group(timer, _products(pair, side, count)))
-
-    copies = max(1, min(MOST_COPIES, math.ceil(SHORTEST_S / copies_take(1))))
-    copy_s = copies_take(copies)
-    side, product_s = 0, 0.0
-    for candidate in sorted(pair.products):
-        taken_s = products_take(candidate, AT_ONCE) / AT_ONCE
-        if side and taken_s > LONGEST_PRODUCT * copy_s:
-            break
-        side, product_s = candidate, taken_s
-    for correction in range(MOST_CORRECTIONS):
-        products = max(1, min(MOST_PRODUCTS, round(copy_s / product_s)))
-        compute_s = products_take(side, products)
-        if abs(compute_s - copy_s) <= CLOSE * copy_s or products == 1 or correction == MOST_CORRECTIONS - 1:
-            break
-        product_s = compute_s / products
-        # Clocks rise under load, and links wake: the copies are looked at again too.
-        copy_s = copies_take(copies)
-    return Balance(copies, side, products, copy_s, compute_s)
-
-
-def in_turn(timer: Timer, pair: Pair, balance: Balance) -> dict[str, Group]:
-    """The three that are timed in turn: `copy`, `compute` and `both`. Each is one call, with one wait at its end."""
-    copy, compute = _copies(timer, pair, balance.copies), _products(pair, balance.side, balance.products)
-
-    def both() -> None:
-        copy.call()
-        compute()
-
-    return {"copy": copy, "compute": Group(timer, compute), "both": Group(timer, both, prepare=copy.prepare)}
-
-
-def _copies(timer: Timer, pair: Pair, count: int) -> Group:
-    copy, beside, prepare = pair.copy, pair.beside, pair.prepare
-
-    def call() -> None:
-        with beside():
-            for _ in range(count):
-                copy()
-
-    return Group(timer, call, prepare=prepare and (lambda number, calls: prepare(number, count * calls)))
-
-
-def _products(pair: Pair, side: int, count: int) -> Callable[[], None]:
-    product = pair.products[side]
-
-    def call() -> None:
-        for _ in range(count):
-            product()
-
-    return call
-
-
-def _least(group: Group) -> float:
-    """Seconds of a group: the least of a few windows, after one that is not counted."""
-    group.window(0)
-    return max(min(group.window(number + 1)[1] for number in range(TRIES)), 1e-9)

@@ -1,27 +1,25 @@
-"""The command `bench transfer`: its parts on every device asked for, then those that concern several devices.
-
-Here are also the plainest parts: copies between host and device of every size, way and kind of memory, and within the
-device, timed and verified.
-"""
+"""The command `bench transfer`: its parts on every device asked for, then those that concern several devices."""
 
 from __future__ import annotations
 
-import importlib
+import itertools
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from types import ModuleType
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
+from torch.utils.data import DataLoader
 
-from gpucheck import units
-from gpucheck.bench import buffers, devices, judging
+from gpucheck import messages, units
+from gpucheck.bench import buffers, concurrent, devices
 from gpucheck.bench.buffers import (
     ASSUMED_CACHE_BYTES,
     COLD_FACTOR,
     MOST_BYTES,
     VERIFYING_SHARE,
+    WORD,
     Buffers,
     Copies,
     Room,
@@ -29,35 +27,70 @@ from gpucheck.bench.buffers import (
     allocate_all,
     no_room,
     room_for,
+    size_that_fits,
     too_little,
     wake,
+    why_full,
 )
+from gpucheck.bench.concurrent import Copier, Lane, Lost, Stream, start_child
 from gpucheck.bench.devices import ALONE, Shared, share_until
-from gpucheck.bench.transfer import (
-    SAMPLING_SHARE,
-    Part,
-    Setting,
-    Together,
-    TransferOptions,
-    both_ways,
-    copies_judge,
-    idioms,
-    judge,
-)
-from gpucheck.bench.transfer.copies_judge import NAME
-from gpucheck.bench.transfer.judge import MOVES, ON_DEVICE
+from gpucheck.bench.transfer import TransferOptions, judge
+from gpucheck.bench.transfer.judge import BOTH_WAYS, IDIOM, MOVES, NAME, ON_DEVICE, PEER, TOGETHER
 from gpucheck.errors import CannotLook, DeviceFailed, UsageError
 from gpucheck.links import Direction, HostMemory
-from gpucheck.machine import faults, inventory, kept, numa, pulse
+from gpucheck.machine import faults, host, inventory, kept, numa, pulse
 from gpucheck.machine.accel import Accel
+from gpucheck.machine.child_protocol import Start
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
+from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Began, Emit, Failed, Finished, Measured, Notice, Progress, Skipped
-from gpucheck.report.facts import Facts
+from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding, of_error
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import GIB, KIB, MIB
+from gpucheck.work import reference
+
+# Of a row's time: for windows with their refills and comparisons.
+SAMPLING_SHARE = 0.6
+# A row that is not precise by then has told what it can.
+LONGEST_ROW_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One device. `deadline` is a time of `time.monotonic` by which the part's rows should be measured."""
+
+    options: TransferOptions
+    accel: Accel
+    room: Room
+    watch: Watch
+    emit: Emit
+    deadline: float
+
+    @property
+    def memories(self) -> list[HostMemory]:
+        """The kinds of host memory that were asked for and that there are for this device."""
+        return [memory for memory in self.options.memories if memory == "pageable" or self.accel.can_pin]
+
+    def row_s(self, left: float, longest_s: float = LONGEST_ROW_S) -> float:
+        """Seconds for the next row where as much is left as `left` rows like it take, none longer than `longest_s`."""
+        return min(max(self.deadline - time.monotonic(), 0.0) / left, longest_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Several devices at once, by torch's names; each works in a child, this process does not open them again."""
+
+    options: TransferOptions
+    ids: Sequence[str]
+    facts: Facts
+    emit: Emit
+    deadline: float
+
+
+# -- copies between host and device ------------------------------------------------------------------------------------
 
 # `link`: on the device's clock; `as_called`: on the host's, with the wait for its end.
 Timed = Literal["link", "as_called"]
@@ -65,9 +98,6 @@ Timed = Literal["link", "as_called"]
 # that, where some machines fall off.
 SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
 SWEEP = tuple(2**power for power in range(12, 31))
-
-# A row that is not precise by then has told what it can.
-LONGEST_ROW_S = 2.0
 # The link may sleep since the row before, and wakes within milliseconds.
 ROW_WARM_UP_S = 0.02
 
@@ -93,11 +123,10 @@ class Case:
         return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}{by}"
 
 
-def rows(setting: Setting) -> Iterator[Measurement]:
+def copies(setting: Setting) -> Iterator[Measurement]:
     """Copies of every size, direction and kind of memory. Raises CannotLook and UsageError."""
     options, accel, emit = setting.options, setting.accel, setting.emit
-    memories: list[HostMemory] = [memory for memory in options.memories if accel.can_pin or memory == "pageable"]
-    memories = memories or ["pageable"]
+    memories: list[HostMemory] = setting.memories or ["pageable"]
     room = replace(setting.room, pinned="pinned" in memories)
     sizes, too_large = fitting(options, room, len(memories))
     todo = cases(options, accel, sizes)
@@ -116,28 +145,24 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     if not accel.is_cpu:
         wake(accel, shared)
     for done, case in enumerate(todo):
-        if _is_late(case, todo[:done], setting):
+        # Of a size that nobody named and that no verdict needs, the first row is not begun late.
+        begun = done and todo[done - 1].size == case.size
+        needed = begun or options.sizes or case.size <= judge.LARGE_BYTES
+        if not needed and time.monotonic() >= setting.deadline:
             late = ", ".join(units.capacity(size) for size in sizes if size >= case.size)
             emit(Notice(f"{late} skipped: out of time; use a longer --time-budget"))
             return
         pulse.go_on()
         emit(Progress(case.label, done, len(todo)))
-        left = sum(one.weight for one in todo[done:]) / case.weight
-        yield measure(case, accel, shared, room, setting.row_s(left, LONGEST_ROW_S), setting.watch)
-
-
-def _is_late(case: Case, done: Sequence[Case], setting: Setting) -> bool:
-    """Return whether time ran out before the first row of a size that nobody named, and that no verdict needs."""
-    begun = bool(done) and done[-1].size == case.size
-    needed = begun or bool(setting.options.sizes) or case.size <= judging.LARGE_BYTES
-    return not needed and time.monotonic() >= setting.deadline
+        left = sum(later.weight for later in todo[done:]) / case.weight
+        yield measure(case, accel, shared, room, setting.row_s(left), setting.watch)
 
 
 def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: float, watch: Watch) -> Measurement:
     """Time and verify one row."""
     accel.reset_peak()
     sampling_s = budget_s * SAMPLING_SHARE
-    copies = Copies(
+    repeated = Copies(
         *shared.ends(case.direction, case.memory),
         case.size,
         span=room.span(case.size),
@@ -146,30 +171,27 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
         allowance_s=sampling_s * VERIFYING_SHARE,
     )
     by_device = case.timed == "link"
-    made = buffers.measure(
+    row = buffers.measure(
         NAME,
         accel,
-        copies,
+        repeated,
         watch,
         "device events" if by_device else "host",
         timing.Limits(sampling_s, 0.0 if accel.is_cpu else min(ROW_WARM_UP_S, budget_s / 10)),
         case={"direction": case.direction, "host_memory": case.memory, "size_bytes": case.size, "timed": case.timed},
         cold=room.cold,
         details={
-            "non_blocking": copies.non_blocking,
+            "non_blocking": repeated.non_blocking,
             "synchronised": "after each window" if by_device else "after each copy",
             "last_level_cache_bytes": room.known_cache,
         },
         # Copies to or from a device keep one core busy, those on the host torch's threads.
         threads=torch.get_num_threads() if accel.is_cpu else 1,
     )
-    calls = made.runs[0].calls_per_sample + int(made.method.details["untimed_calls"])
+    calls = row.runs[0].calls_per_sample + int(row.method.details["untimed_calls"])
     # Where a window copies onto the same slice again, what was compared is the last of these copies.
-    told = {"refills": copies.refills, "every_copy_in_its_own_slice": calls <= copies.count}
-    rate = made.rate.median if made.rate else None
-    below = copies_judge.flags(made.telemetry, case.size, rate) if case.memory == "pinned" else ()
-    method = replace(made.method, details={**made.method.details, **told})
-    return replace(made, method=method, flags=(*made.flags, *below))
+    told = {"refills": repeated.refills, "every_copy_in_its_own_slice": calls <= repeated.count}
+    return judge.flagged(replace(row, method=replace(row.method, details={**row.method.details, **told})))
 
 
 def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[Case]:
@@ -185,16 +207,16 @@ def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[
             finding="transfer.pinned",
         )
     directions: tuple[Direction, ...] = ("host_to_host",) if accel.is_cpu else options.directions
-    memories = [memory for memory in options.memories if accel.can_pin or memory == "pageable"]
-    found = []
-    for size in sizes:
-        for direction in directions:
-            for memory in memories:
-                clocks: tuple[Timed, ...] = ("as_called",)
-                if memory == "pinned" and accel.has_events:
-                    clocks = ("link", "as_called")
-                found += [Case(direction, memory, size, timed) for timed in clocks]
-    return found
+    clocks: dict[HostMemory, tuple[Timed, ...]] = {"pageable": ("as_called",)}
+    if accel.can_pin:
+        clocks["pinned"] = ("link", "as_called") if accel.has_events else ("as_called",)
+    return [
+        Case(direction, memory, size, timed)
+        for size in sizes
+        for direction in directions
+        for memory in options.memories
+        for timed in clocks.get(memory, ())
+    ]
 
 
 def fitting(options: TransferOptions, room: Room, host_buffers: int) -> tuple[list[int], list[int]]:
@@ -215,37 +237,419 @@ def fitting(options: TransferOptions, room: Room, host_buffers: int) -> tuple[li
     return fits, [size for size in wanted if size > most]
 
 
+# -- common ways to write a copy: each line as it is written, what it allocates included -------------------------------
+
+HOST = torch.device("cpu")
+# How many samples a DataLoader's batch has, whatever its size: each is fetched and stacked on its own.
+BATCH_SAMPLES = 64
+# A batch of a hundred images of 224 × 224 in float32. Larger ones tell nothing else and take the time of all.
+IDIOM_BYTES = 64 * MIB
+# Below this nothing but the call is timed.
+LEAST_IDIOM_BYTES = 4 * KIB
+# Slices rotate over this at most; where a cache is larger the rows are labelled warm. Pinning more takes a second.
+MOST_ROTATED_BYTES = 512 * MIB
+# Every batch has whole samples of whole words.
+GRAIN = BATCH_SAMPLES * WORD
+# Ten samples of tens of milliseconds; a ratio needs no more.
+LONGEST_IDIOM_S, IDIOM_WARM_UP_S = 1.0, 0.05
+# Every bit but the sign: no index has any of the high ones.
+FLIP = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Idiom:
+    """A line of source, which is compiled and timed as it stands, with x on the host and y on the device.
+
+    `where` is what the device must be; `memory` is where the tensor lies on the host's side. One that `pins` makes
+    pinned memory in each call.
+    """
+
+    id: str
+    code: str
+    direction: Direction
+    where: Literal["cuda", "pinning", "accelerator", "cpu"]
+    memory: HostMemory = "pageable"
+    pins: bool = False
+
+
+_TO: Direction = "host_to_device"
+_BACK: Direction = "device_to_host"
+_HOST: Direction = "host_to_host"
+_PINNED_LOADER = "for x in DataLoader(…, pin_memory=True): "
+# The raw copies first: where time runs out, the rest has something to be held against.
+IDIOMS: tuple[Idiom, ...] = (
+    Idiom("raw", "y.copy_(x)", _TO, "accelerator"),
+    Idiom("raw", "y.copy_(x_pinned, non_blocking=True)", _TO, "pinning", "pinned"),
+    Idiom("to", "x.to(device)", _TO, "accelerator"),
+    Idiom("cuda", "x.cuda()", _TO, "cuda"),
+    Idiom("to_non_blocking", "x_pinned.to(device, non_blocking=True)", _TO, "pinning", "pinned"),
+    Idiom("pin_then_to", "x.pin_memory().to(device, non_blocking=True)", _TO, "pinning", pins=True),
+    Idiom("pinned_buffer", "pinned.copy_(x); pinned.to(device, non_blocking=True)", _TO, "pinning"),
+    Idiom("loader", "for x in loader: x.to(device)", _TO, "accelerator"),
+    Idiom("loader_non_blocking", "for x in loader: x.to(device, non_blocking=True)", _TO, "pinning"),
+    Idiom("loader_pinned", f"{_PINNED_LOADER}x.to(device)", _TO, "pinning", pins=True),
+    Idiom("loader_pinned_non_blocking", f"{_PINNED_LOADER}x.to(device, non_blocking=True)", _TO, "pinning", pins=True),
+    Idiom("pin_memory", "x.pin_memory()", _HOST, "pinning", pins=True),
+    Idiom("raw", "x.copy_(y)", _BACK, "accelerator"),
+    Idiom("raw", "x_pinned.copy_(y, non_blocking=True)", _BACK, "pinning", "pinned"),
+    Idiom("cpu", "y.cpu()", _BACK, "accelerator"),
+    Idiom("to_cpu_non_blocking", 'y.to("cpu", non_blocking=True)', _BACK, "pinning", pins=True),
+    Idiom("raw", "y.copy_(x)", _HOST, "cpu"),
+    Idiom("to_copy", 'x.to("cpu", copy=True)', _HOST, "cpu"),
+    Idiom("clone", "x.clone()", _HOST, "cpu"),
+    Idiom("loader", "for x in loader", _HOST, "cpu"),
+)
+
+
+def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
+    """The lines that can be written for this device, from these kinds of host memory."""
+    kinds = {"cpu"} if accel.is_cpu else {"accelerator"}
+    if not accel.is_cpu and accel.can_pin and "pinned" in memories:
+        kinds.add("pinning")
+    if accel.kind == "cuda":
+        kinds.add("cuda")
+    return [idiom for idiom in IDIOMS if idiom.where in kinds and idiom.memory in memories]
+
+
+@dataclass(slots=True)
+class Stage:
+    """Where the lines are written: `count` slices of `size` bytes of the shared buffers. Each word holds its index."""
+
+    accel: Accel
+    shared: Buffers
+    size: int
+    count: int
+    host: dict[HostMemory, list[torch.Tensor]] = field(init=False)
+    device: list[torch.Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        words = self.count * self.size // WORD
+        for buffer in (*self.shared.host.values(), self.shared.device):
+            buffer.fill(words, 0)
+
+        def cut(buffer: buffers.Buffer) -> list[torch.Tensor]:
+            return list(buffer.words[:words].view(self.count, -1).unbind(0))
+
+        self.host = {name: cut(buffer) for name, buffer in self.shared.host.items()}
+        self.device = cut(self.shared.device)
+
+    def flip(self, place: int) -> None:
+        """Turn one slice of every source into what no memory held before; and back, the second time."""
+        for slices in (*self.host.values(), self.device):
+            slices[place].bitwise_xor_(FLIP)
+
+    def wrong_bytes(self, result: torch.Tensor, place: int, *, flipped: bool) -> int:
+        """Return how many bytes of a result are not those of the slice that it was copied from."""
+        found, words = result.reshape(-1), self.size // WORD
+        if len(found) != words:
+            return self.size
+
+        def wanted(start: int, stop: int, device: torch.device = HOST) -> torch.Tensor:
+            first = place * words
+            return torch.arange(first + start, first + stop, device=device).bitwise_xor_(FLIP if flipped else 0)
+
+        seen = reference.unequal(found, wanted(0, words, found.device), wanted)
+        if seen is None:
+            return 0
+        # A difference that is gone at the second look is a fault too.
+        return reference.counted(seen[0].view(torch.uint8) != seen[1].view(torch.uint8)) or 1
+
+
+def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Pinned host memory of a tensor's shape."""
+    return kept.own(torch.empty_like(tensor, pin_memory=True))
+
+
+class Line:
+    """An idiom's calls, slice after slice; what its line allocates once is made here, outside the timed calls.
+
+    What a call made is let go as the next one begins, and pinned memory only once the device was waited for: on a lost
+    device its release ends the process (`kept`).
+    """
+
+    def __init__(self, idiom: Idiom, stage: Stage) -> None:
+        self.stage = stage
+        self.calls = 0
+        self.made: list[torch.Tensor] = []
+        self._waits = idiom.pins
+        slices = stage.device if idiom.direction == _BACK else stage.host[idiom.memory]
+        self._sources: Iterator[torch.Tensor] = itertools.cycle(slices)
+        names: dict[str, Any] = {"device": stage.accel.device, "keep": self._keep}
+        body, source = idiom.code, "y" if idiom.direction == _BACK else "x" + "_pinned" * (idiom.memory == "pinned")
+        if idiom.id == "raw":
+            # Between preallocated buffers: the measure of the rest.
+            target = body.partition(".")[0]
+            like = stage.host[idiom.memory][0] if idiom.direction == _BACK else stage.device[0]
+            names[target] = pinned_like(like) if target == "x_pinned" else torch.empty_like(like)
+        elif idiom.id == "pinned_buffer":
+            # Waited for after each call, as whoever fills it again must.
+            names["pinned"] = pinned_like(slices[0])
+        elif idiom.id.startswith("loader"):
+            body = body.partition(": ")[2] or "x"
+            self._sources = _batches(slices, pin_memory=idiom.pins)
+        # The device is named also where it need not be; what is pinned on the way is kept for longer than the line.
+        body = body.replace(".cuda()", ".cuda(device)").replace("x.pin_memory().", "keep(x.pin_memory()).")
+        self._run: Callable[[torch.Tensor], torch.Tensor] = eval(
+            f"lambda {source}: ({', '.join(body.split('; '))},)[-1]", names
+        )
+
+    def call(self) -> None:
+        """Run the line once."""
+        if self._waits and self.made:
+            self.stage.accel.synchronize()
+        self.made.clear()
+        self.calls += 1
+        self._keep(self._run(self._keep(next(self._sources))))
+
+    def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.made.append(tensor)
+        return tensor
+
+    def wrong_bytes(self, *, flipped: bool) -> int:
+        """Return how many bytes of what the last call made are wrong."""
+        self.stage.accel.synchronize()
+        return self.stage.wrong_bytes(self.made[-1], (self.calls - 1) % self.stage.count, flipped=flipped)
+
+
+def _batches(slices: Sequence[torch.Tensor], *, pin_memory: bool) -> Iterator[torch.Tensor]:
+    """What a DataLoader makes of the slices: batch after batch without end, slice after slice."""
+    samples: Any = [sample for words in slices for sample in words.view(BATCH_SAMPLES, -1).unbind(0)]
+    places = range(0, len(samples), BATCH_SAMPLES)
+    endless: Any = itertools.cycle([list(range(place, place + BATCH_SAMPLES)) for place in places])
+    return iter(DataLoader[torch.Tensor](samples, batch_sampler=endless, pin_memory=pin_memory))
+
+
+def idioms(setting: Setting) -> Iterator[Measurement]:
+    """A row for each line of code that this device knows. Raises CannotLook where there is no room."""
+    accel, memories = setting.accel, setting.memories
+    room = replace(setting.room, pinned="pinned" in memories)
+    size = idiom_size(setting.options.sizes, room, max(len(memories), 1))
+    # What stays on the host prepares a copy to the device.
+    asked = {*setting.options.directions, *([_HOST] if _TO in setting.options.directions else [])}
+    todo = [idiom for idiom in of_device(accel, memories) if accel.is_cpu or idiom.direction in asked]
+    if not todo:
+        raise CannotLook(
+            f"no common idiom copies pinned memory on {accel.id}",
+            "only copies to a CUDA or XPU device use pinned memory",
+            "rerun without --host-memory",
+            finding="transfer.idioms",
+        )
+    setting.emit(Progress("allocating", 0, len(todo)))
+    count = slices_for(size, room, len(memories))
+    shared = allocate_all(accel, memories, count * size, "transfer.memory")
+    if shared.no_pinned is not None:
+        setting.emit(Notice(f"idioms with pinned memory skipped: {shared.no_pinned}", "warning"))
+        todo = [idiom for idiom in todo if idiom.where != "pinning"]
+    stage = Stage(accel, shared, size, count)
+    for done, idiom in enumerate(todo):
+        pulse.go_on()
+        setting.emit(Progress(f"{idiom.code} {units.capacity(size)}", done, len(todo)))
+        try:
+            row = measure_line(idiom, stage, room, setting.row_s(len(todo) - done, LONGEST_IDIOM_S), setting.watch)
+        except (RuntimeError, MemoryError) as error:
+            if not accel.is_out_of_memory(error):
+                raise
+            why, fix = why_full(accel, f"its tensors use {units.capacity(size)} each", room.free)
+            raise CannotLook(f"memory ran out at `{idiom.code}`", why, fix, finding="transfer.idioms") from error
+        yield row
+
+
+def idiom_size(sizes: tuple[int, ...], room: Room, host_buffers: int) -> int:
+    """The one size: the usual one, or the largest asked for if that is smaller, as far as there is room.
+
+    Raises CannotLook where there is next to none.
+    """
+    most = room.most(host_buffers + 2) // 2
+    if most < LEAST_IDIOM_BYTES:
+        raise too_little("for the common idioms", f"a tensor may use {units.capacity(most)}", "transfer.idioms")
+    return max(min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES, most) // GRAIN * GRAIN, GRAIN)
+
+
+def slices_for(size: int, room: Room, host_buffers: int) -> int:
+    """Return how many slices the calls rotate over: what makes them cold, as far as there is room."""
+    # What a call makes takes another slice or two.
+    fit = room.most(host_buffers) // size - 2
+    return max(1, min(-(-room.cold // size), MOST_ROTATED_BYTES // size, fit))
+
+
+def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watch) -> Measurement:
+    """Time and verify one line, on the host's clock with the wait for its end."""
+    accel = stage.accel
+    accel.reset_peak()
+    line = Line(idiom, stage)
+    # The very first call allocates from the system and not from a cache of torch's, as lines before this one left it.
+    accel.synchronize()
+    accel.empty_cache()
+    began = accel.host_now()
+    line.call()
+    accel.synchronize()
+    first_s = accel.host_now() - began
+    limits = timing.Limits(budget_s, 0.0 if accel.is_cpu else min(IDIOM_WARM_UP_S, budget_s / 10))
+    timed, beside = timing.watched(
+        watch,
+        torch.get_num_threads() if accel.is_cpu or idiom.direction == _HOST else 1,
+        lambda: timing.measure(accel, timing.Work(line.call), clock="host", limits=limits),
+    )
+    memory, last = accel.memory(), line.made[-1]
+    pinned = last.device.type == "cpu" and accel.can_pin and last.is_pinned()
+    wrong = line.wrong_bytes(flipped=False)
+    # The same memory may hold the same from an earlier call: once more with what was never there.
+    place = line.calls % stage.count
+    stage.flip(place)
+    del last
+    line.call()
+    wrong += line.wrong_bytes(flipped=True)
+    stage.flip(place)
+    rotation = stage.count * stage.size
+    return timing.measurement(
+        IDIOM,
+        accel.ref,
+        timed,
+        beside,
+        case={"idiom": idiom.id, "direction": idiom.direction, "host_memory": idiom.memory, "size_bytes": stage.size},
+        work=("bytes", float(stage.size), "B/s"),
+        memory=memory,
+        cache="cold" if rotation >= room.cold else "warm",
+        details={
+            "call": idiom.code,
+            "buffers": "preallocated" if idiom.id == "raw" else "allocated by the call",
+            "synchronised": "after each call",
+            "first_call_s": first_s,
+            "result_is_pinned": pinned,
+            "batch_samples": BATCH_SAMPLES if idiom.id.startswith("loader") else None,
+            "rotation_bytes": rotation,
+            "last_level_cache_bytes": room.known_cache,
+            "verified_slices": 2,
+            "wrong_bytes": wrong,
+        },
+    )
+
+
+# -- both directions at once: two streams, buffers of their own, each way's rate ---------------------------------------
+
+# One of the sizes of the copies alone, so that the two can be held against each other; four to a window are 10 ms on
+# PCIe 5, and pinning twice two of them takes a tenth of a second.
+BOTH_WAYS_BYTES = 128 * MIB
+# Below this launching a copy takes about as long as copying (1 MiB is 19 µs on PCIe 5).
+LEAST_BOTH_WAYS_BYTES = MIB
+OTHER: dict[Direction, Direction] = {"host_to_device": "device_to_host", "device_to_host": "host_to_device"}
+
+
+def both_ways(setting: Setting) -> Iterator[Measurement]:
+    """A row for each direction, timed while the other copies. Raises CannotLook."""
+    options, accel, whole = setting.options, setting.accel, setting.room
+    if "pinned" not in options.memories:
+        raise CannotLook(
+            "copies both ways at once need pinned memory",
+            "--host-memory excludes it",
+            "rerun without --host-memory",
+            finding=BOTH_WAYS,
+        )
+    # What the buffers of one of the two ways may take.
+    room = replace(whole, host=whole.host // 2, device=None if whole.device is None else whole.device // 2, pinned=True)
+    most = room.most(1)
+    wanted = max(max(options.sizes, default=BOTH_WAYS_BYTES), LEAST_BOTH_WAYS_BYTES)
+    scarce = too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", BOTH_WAYS)
+    size = size_that_fits(wanted, most, LEAST_BOTH_WAYS_BYTES, scarce)
+    total = len(options.directions)
+    setting.emit(Progress("allocating", 0, total))
+    # Four buffers are filled and pinned in about a second; where a cache is larger than the half the rows are warm.
+    capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
+    ways: dict[Direction, tuple[Buffers, Stream]] = {}
+    for direction in OTHER:
+        stream = accel.side_stream()
+        if stream is None:
+            raise CannotLook(
+                f"{accel.id} has no second stream", "copies cannot run at the same time", finding=BOTH_WAYS
+            )
+        shared = allocate_all(accel, ("pinned",), capacity, "transfer.memory")
+        if shared.no_pinned is not None:
+            setting.emit(Skipped(judge.no_pinned(shared.no_pinned, accel.id)))
+            return
+        ways[direction] = shared, stream
+    wake(accel, ways["host_to_device"][0])
+    for done, direction in enumerate(options.directions):
+        pulse.go_on()
+        setting.emit(Progress(f"{units.capacity(size)} {direction.replace('_', ' ')}, both ways", done, total))
+        yield _one_of_both(direction, size, setting, ways, setting.row_s(total - done) * SAMPLING_SHARE)
+
+
+def _one_of_both(
+    direction: Direction,
+    size: int,
+    setting: Setting,
+    ways: dict[Direction, tuple[Buffers, Stream]],
+    sampling_s: float,
+) -> Measurement:
+    """Time one direction while the other copies, and compare what either left."""
+    accel, room, other = setting.accel, setting.room, OTHER[direction]
+    accel.reset_peak()
+    allowance_s = sampling_s * VERIFYING_SHARE / 2
+    repeated = {
+        way: Copies(*shared.ends(way, "pinned"), size, room.span(size), True, accel.synchronize, allowance_s)
+        for way, (shared, _) in ways.items()
+    }
+    lanes = {way: Lane(repeated[way].call, stream, repeated[way].prepare) for way, (_, stream) in ways.items()}
+    limits = timing.Limits(sampling_s)
+    timed, beside = timing.watched(
+        setting.watch, 1, lambda: concurrent.take(accel, lanes[direction], lanes[other], limits)
+    )
+    verified = {way: copied.finish() for way, copied in repeated.items()}
+    per_s = timed.details["beside_calls_per_s"]
+    rotation = min(copied.span_bytes for copied in repeated.values())
+    return timing.measurement(
+        BOTH_WAYS,
+        accel.ref,
+        timed,
+        beside,
+        case={"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": other},
+        work=("bytes", float(size), "B/s"),
+        memory=accel.memory(),
+        cache="cold" if rotation >= room.cold else "warm",
+        details={
+            "buffers": "preallocated",
+            "non_blocking": True,
+            "synchronised": "after each window",
+            "streams": 2,
+            "other_bytes_per_s": None if per_s is None else per_s * size,
+            "rotation_bytes": rotation,
+            "last_level_cache_bytes": room.known_cache,
+            **verified[direction].details,
+            **{f"other_{name}": value for name, value in verified[other].details.items()},
+        },
+    )
+
+
 # -- within one device's memory, counted as bytes move: each is read and written ---------------------------------------
 
 # nvbandwidth's size; twice the largest cache of today (256 MiB on an MI300X).
-USUAL_BYTES = 512 * MIB
+ON_DEVICE_BYTES = 512 * MIB
 # Below this nothing but the launch is timed.
-LEAST_BYTES = 4 * KIB
+LEAST_ON_DEVICE_BYTES = 4 * KIB
 # Clocks of the device's memory settle within a tenth.
 ON_DEVICE_WARM_UP_S = 0.1
 
 
-def rows_on_device(setting: Setting) -> Iterator[Measurement]:
+def on_device(setting: Setting) -> Iterator[Measurement]:
     """One row: `b.copy_(a)`, both on the device. Raises CannotLook where there is no room."""
-    accel = setting.accel
-    most = (setting.room.host if setting.room.device is None else setting.room.device) // 2
+    accel, room = setting.accel, setting.room
+    most = (room.host if room.device is None else room.device) // 2
     scarce = too_little("to copy", f"each of two buffers may use {units.capacity(most)}", ON_DEVICE)
-    size = buffers.size_that_fits(max(setting.options.sizes, default=USUAL_BYTES), most, LEAST_BYTES, scarce)
+    wanted = max(setting.options.sizes, default=ON_DEVICE_BYTES)
+    size = size_that_fits(wanted, most, LEAST_ON_DEVICE_BYTES, scarce)
     cold = COLD_FACTOR * (accel.l2_cache_bytes or ASSUMED_CACHE_BYTES)
     # One slice more than is needed: sizes that do not divide it leave a rest.
     capacity = max(size, min(cold + size, most, MOST_BYTES))
     setting.emit(Progress(f"{units.capacity(size)} within {accel.id}", 0, 1))
     with no_room(accel, f"not enough memory for two buffers of {units.capacity(capacity)} on {accel.id}", ON_DEVICE):
-        source, destination = (allocate(capacity, accel.device) for _ in range(2))
-    budget_s = setting.row_s(1, LONGEST_ROW_S)
+        ends = allocate(capacity, accel.device), allocate(capacity, accel.device)
+    budget_s = setting.row_s(1)
     sampling_s = budget_s * SAMPLING_SHARE
     accel.reset_peak()
-    allowance_s = sampling_s * VERIFYING_SHARE
-    copies = Copies(source, destination, size, max(cold, size), True, accel.synchronize, allowance_s)
     yield buffers.measure(
         ON_DEVICE,
         accel,
-        copies,
+        Copies(*ends, size, max(cold, size), True, accel.synchronize, sampling_s * VERIFYING_SHARE),
         setting.watch,
         "device events" if accel.has_events else "host",
         timing.Limits(sampling_s, min(ON_DEVICE_WARM_UP_S, budget_s / 10)),
@@ -261,24 +665,158 @@ def rows_on_device(setting: Setting) -> Iterator[Measurement]:
     )
 
 
+# -- all devices at the same time: what a link is worth that several share ---------------------------------------------
+
+# Large enough that the link alone decides, small enough that eight devices' buffers are no burden.
+TOGETHER_BYTES = 256 * MIB
+# Below this the start of a copy is a part of its time.
+LEAST_TOGETHER_BYTES = 16 * MIB
+# Importing torch and opening a device; eight at once on a cold machine take their time.
+START_TIMEOUT_S = 90.0
+# Filling buffers, comparing them and waking links.
+ANSWER_TIMEOUT_S = 30.0
+# From the last `prepared` to the start: longer than a line takes to every child.
+RELEASE_S = 0.1
+# A direction: long enough for a hundred windows, and no longer.
+SHORTEST_S, LONGEST_S = 0.5, 2.0
+
+
+def together(several: Several, start: Start = start_child) -> Iterator[Measurement]:
+    """A row for each direction and device, all measured at the same time. Raises CannotLook and DeviceFailed."""
+    share = several.options.host_share / len(several.ids)
+    # Host and device buffers may be in the same memory.
+    size = min(TOGETHER_BYTES, int(host.memory().usable * share / 2))
+    if size < LEAST_TOGETHER_BYTES < TOGETHER_BYTES:
+        raise CannotLook(
+            f"not enough memory for {len(several.ids)} buffers of {units.capacity(LEAST_TOGETHER_BYTES)}",
+            f"the host has {units.capacity(size)} available for each",
+            finding=TOGETHER,
+        )
+    known = {device.id: device for device in several.facts.devices}
+    with ExitStack() as stack:
+        try:
+            copiers: list[Copier] = []
+            for device_id in several.ids:
+                copiers.append(Copier(device_id, start))
+                stack.callback(copiers[-1].stop)
+            for copier in copiers:
+                device = known.get(copier.who, Device(copier.who.partition(":")[0], copier.who))
+                setup = {"device": to_json(device), "directions": list(several.options.directions)}
+                copier.say({**setup, "size": size, "host_share": share})
+            several.emit(Progress(f"{len(copiers)} devices start together", 0, 1))
+            ready = [copier.hear(START_TIMEOUT_S) for copier in copiers]
+            directions = ready[0]["directions"]
+            for done, direction in enumerate(directions):
+                several.emit(Progress(f"{len(copiers)} devices at once, {direction}", done, len(directions)))
+                left_s = (several.deadline - time.monotonic()) / (len(directions) - done)
+                yield from _at_once(copiers, direction, min(max(left_s, SHORTEST_S), LONGEST_S))
+        except Lost as lost:
+            cause = messages.cause_of(lost.reason)
+            if cause is not None and cause.whose == "device":
+                raise DeviceFailed(f"{lost.who}: {cause.title}", lost.reason, cause.fix, device=lost.who) from lost
+            title = f"{lost.who} did not copy with the others"
+            evidence = {"device": lost.who, "devices": len(several.ids)}
+            fix = f"run `gpucheck bench transfer --device {lost.who}`, then rerun"
+            several.emit(Skipped(Finding(TOGETHER, "inconclusive", title, lost.reason, evidence, fix=fix)))
+
+
+def _at_once(copiers: Sequence[Copier], direction: str, for_s: float) -> list[Measurement]:
+    """Every child's row of one direction. Raises Lost."""
+
+    def ask(request: dict[str, Any], limit_s: float) -> list[dict[str, Any]]:
+        for copier in copiers:
+            copier.say(request)
+        return [copier.hear(limit_s) for copier in copiers]
+
+    ask({"direction": direction}, ANSWER_TIMEOUT_S)
+    spans = ask({"at_s": time.perf_counter() + RELEASE_S, "for_s": for_s}, for_s + ANSWER_TIMEOUT_S)
+    # All copied from the last one's first window to the first one's last.
+    all_copied = [max(span["first_s"] for span in spans), min(span["last_s"] for span in spans)]
+    answers = ask({"keep": all_copied, "devices": len(copiers)}, ANSWER_TIMEOUT_S)
+    return [judge.flagged(from_json(Measurement, answer["measurement"])) for answer in answers]
+
+
+# -- from device to device, as a matrix: a child for each pair ---------------------------------------------------------
+
+# Importing torch and opening two devices takes some seconds, half a minute on a busy machine; the copies two.
+PAIR_TIMEOUT_S = 60.0
+# What is measured of each ordered pair.
+WHAT = {"rate", "latency"}
+# torch's names of devices that can copy to each other. The CPU is none, and MPS has but one.
+KINDS = ("cuda", "xpu")
+
+
+def pairs(ids: Sequence[str]) -> list[tuple[str, str]]:
+    """Every two devices of a kind: neighbours first, so that each device has its turn where time is short."""
+    found: list[tuple[str, str]] = []
+    for kind in KINDS:
+        mine = [device for device in ids if device.partition(":")[0] == kind]
+        found += [(mine[at], mine[at + far]) for far in range(1, len(mine)) for at in range(len(mine) - far)]
+    return found
+
+
+def peer(several: Several, start: Start = start_child) -> Iterator[Measurement]:
+    """A row for the rate and one for the latency of every ordered pair; a finding for each pair without."""
+    todo = pairs(several.ids)
+    known = {device.id: device.uuid for device in several.facts.devices}
+    for done, pair in enumerate(todo):
+        if done and time.monotonic() >= several.deadline:
+            what = f"{len(todo) - done} of {len(todo)} pairs of devices were not measured"
+            evidence = {"pairs": [list(left) for left in todo[done:]]}
+            fix = "use a longer --time-budget: about 10 s for each pair"
+            several.emit(Skipped(Finding(PEER, "skip", what, "out of time", evidence, fix=fix)))
+            return
+        several.emit(Progress(" and ".join(pair), done, len(todo)))
+        missing = {(source, what) for source in pair for what in WHAT}
+        reason, hangs = "no reason was given", False
+        try:
+            child = Copier(" and ".join(pair), start)
+            with child:
+                child.say({"pair": pair})
+                for line in child.lines(PAIR_TIMEOUT_S):
+                    if "measurement" not in line:
+                        continue
+                    row = from_json(Measurement, line["measurement"])
+                    missing.discard((row.case["source"], row.case["what"]))
+                    yield replace(row, device=replace(row.device, uuid=known.get(row.device.id) or row.device.uuid))
+        except Lost as lost:
+            # One that did not finish: often its copies never arrive.
+            reason, hangs = lost.reason, lost.is_late
+        for ends in (pair, pair[::-1]):
+            left = sorted((what for source, what in missing if source == ends[0]), reverse=True)
+            if left:
+                several.emit(Skipped(judge.not_measured(ends, left, reason, several.facts if hangs else None)))
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+# A `Setting` and its device, or `Several` and the names of their devices.
+_Given = TypeVar("_Given")
+_On = TypeVar("_On")
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[_Given, _On]):
+    """A part of one device, or of several at once. `weight` is its share of the time among the parts of its kind."""
+
+    id: str
+    weight: float
+    rows: Callable[[_Given], Iterator[Measurement]]
+    applies: Callable[[_On], bool] = lambda where: True
+
+
 PARTS: tuple[Part[Setting, Accel], ...] = (
-    Part("copies", 8.0, rows),
-    Part("idioms", 3.0, idioms.measured),
+    Part("copies", 8.0, copies),
+    Part("idioms", 3.0, idioms),
     # Where the device could copy both ways at once, and its clock tell that it did.
-    Part("both_ways", 3.0, both_ways.rows, lambda accel: accel.can_pin and accel.has_events),
+    Part("both_ways", 3.0, both_ways, lambda accel: accel.can_pin and accel.has_events),
     # On a CPU that is the copy from host to host.
-    Part("on_device", 1.5, rows_on_device, lambda accel: not accel.is_cpu),
+    Part("on_device", 1.5, on_device, lambda accel: not accel.is_cpu),
 )
-
-
-def _late(part: str) -> ModuleType:
-    """The module of a part that concerns several devices: where there is one device it is not loaded."""
-    return importlib.import_module(f"gpucheck.bench.transfer.{part}")
-
-
-TOGETHER: tuple[Part[Together, Sequence[str]], ...] = (
-    Part("together", 2.0, lambda several: _late("together").rows(several)),
-    Part("peer", 3.0, lambda several: _late("peer").rows(several), lambda ids: bool(_late("peer").pairs(ids))),
+# After the others, where more than one device was chosen.
+OF_SEVERAL: tuple[Part[Several, Sequence[str]], ...] = (
+    Part("together", 2.0, together),
+    Part("peer", 3.0, peer, lambda ids: bool(pairs(ids))),
 )
 
 # The command ends within 30 s, starting torch included. In 14 s an H100 left rows from 128 MiB on with one to seven
@@ -295,10 +833,9 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
     began = time.monotonic()
     # A device that fails takes no part in what concerns several.
     lost: dict[str, Fault] = {} if shared.lost is None else shared.lost
-    chosen = options.select([*(one.id for one in PARTS), *(one.id for one in TOGETHER)])
-    facts = shared.facts or inventory.read()
+    chosen, facts = options.select(), shared.facts or inventory.read()
     alone = [part for part in PARTS if part.id in chosen]
-    several = any(part.id in chosen for part in TOGETHER)
+    several = [part for part in OF_SEVERAL if part.id in chosen]
     budget_s = options.time_budget_s
     measured = devices.each(
         options.device,
@@ -310,18 +847,18 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
         default_s=lambda accel: DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"],
         shared=replace(shared, facts=facts, lost=lost),
     )
-    ids = [one for one in measured if one not in lost]
+    ids = [device for device in measured if device not in lost]
     if len(ids) > 1:
         until = began + budget_s if budget_s else time.monotonic() + TOGETHER_S
         if shared.until_s is None:
             pulse.ends_by(until - began, began)
-        _together(options, chosen, ids, facts, emit, until)
+        _of_several(options, [part for part in several if part.applies(ids)], ids, facts, emit, until)
     elif not alone:
         raise CannotLook(
             f"{', '.join(sorted(chosen))} needs several devices",
             f"{ids[0] if ids else 'none'} is the only one here",
             "use --device all on a machine with several",
-            finding="transfer.together",
+            finding=TOGETHER,
         )
 
 
@@ -344,13 +881,13 @@ def rows_on(
             if place and time.monotonic() >= deadline:
                 emit(Skipped(_no_time(todo[place:], accel.id)))
                 break
-            until = share_until(deadline, [one.weight for one in todo[place:]])
+            until = share_until(deadline, [left.weight for left in todo[place:]])
             setting = Setting(options, accel, room_for(accel, options.host_share), watch, emit, until)
             emit(Began(judge.part(part.id), accel.id))
             why = ""
             try:
-                for one in part.rows(setting):
-                    yield replace(one, method=replace(one.method, numa=nodes))
+                for row in part.rows(setting):
+                    yield replace(row, method=replace(row.method, numa=nodes))
             except pulse.OutOfTime:
                 emit(Finished(judge.part(part.id), accel.id, "time"))
                 raise
@@ -362,6 +899,35 @@ def rows_on(
             emit(Finished(judge.part(part.id), accel.id, why))
             kept.settle(accel)
             accel.empty_cache()
+
+
+def _of_several(
+    options: TransferOptions,
+    todo: Sequence[Part[Several, Sequence[str]]],
+    ids: Sequence[str],
+    facts: Facts,
+    emit: Emit,
+    deadline: float,
+) -> None:
+    """Measure several devices at once: each in a separate process."""
+    for place, part in enumerate(todo):
+        until = share_until(deadline, [left.weight for left in todo[place:]])
+        emit(Began(judge.part(part.id)))
+        why = ""
+        try:
+            for row in part.rows(Several(options, tuple(ids), facts, emit, until)):
+                emit(Measured(row))
+        except DeviceFailed as error:
+            emit(Failed(faults.of(error, "bench transfer", error.device, step=part.id)))
+            why = "fault"
+        except CannotLook as error:
+            emit(Skipped(of_error(error)))
+            why = "memory"
+        except pulse.OutOfTime:
+            emit(Skipped(_no_time(todo[place:])))
+            emit(Finished(judge.part(part.id), why="time"))
+            return
+        emit(Finished(judge.part(part.id), why=why))
 
 
 def _no_time(left: Sequence[Part[Any, Any]], device: str | None = None) -> Finding:
@@ -376,28 +942,3 @@ def _no_time(left: Sequence[Part[Any, Any]], device: str | None = None) -> Findi
         fix=f"gpucheck bench transfer --only {','.join(names)} --device {device or 'all'}",
         device=device,
     )
-
-
-def _together(
-    options: TransferOptions, chosen: frozenset[str], ids: Sequence[str], facts: Facts, emit: Emit, deadline: float
-) -> None:
-    """Measure several devices at once: each in a separate process."""
-    todo = [part for part in TOGETHER if part.id in chosen and part.applies(ids)]
-    for place, part in enumerate(todo):
-        until = share_until(deadline, [one.weight for one in todo[place:]])
-        emit(Began(judge.part(part.id)))
-        why = ""
-        try:
-            for one in part.rows(Together(options, tuple(ids), facts, emit, until)):
-                emit(Measured(one))
-        except DeviceFailed as error:
-            emit(Failed(faults.of(error, "bench transfer", error.device, step=part.id)))
-            why = "fault"
-        except CannotLook as error:
-            emit(Skipped(of_error(error)))
-            why = "memory"
-        except pulse.OutOfTime:
-            emit(Skipped(_no_time(todo[place:])))
-            emit(Finished(judge.part(part.id), why="time"))
-            return
-        emit(Finished(judge.part(part.id), why=why))

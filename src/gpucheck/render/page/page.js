@@ -19,8 +19,7 @@ const text = value => Number(value.toPrecision(3)).toString();
 for (const svg of document.querySelectorAll("svg.lines")) {
   const told = svg.parentElement.querySelector(".readout"), pointer = svg.querySelector(".pointer");
   const [width, height, left, right, top, bottom] = svg.dataset.paper.split(" ").map(Number);
-  const [first, last, most] = svg.dataset.span.split(" ").map(Number), log = svg.dataset.log === "1";
-  const scale = log ? Math.log10 : Number, back = log ? value => 10 ** value : Number;
+  const [first, last, most] = svg.dataset.span.split(" ").map(Number);
   const curves = Array.from(svg.querySelectorAll("polyline"), line => ({
     name: line.dataset.name,
     points: Array.from(line.points, point => [point.x, point.y]),
@@ -31,7 +30,7 @@ for (const svg of document.querySelectorAll("svg.lines")) {
     const x = places[at];
     pointer.setAttribute("x1", x); pointer.setAttribute("x2", x); pointer.removeAttribute("visibility");
     const share = (x - left) / (width - left - right);
-    const where = back(scale(first) + share * (scale(last) - scale(first)));
+    const where = first + share * (last - first);
     const figures = curves.map(one => {
       const near = one.points.reduce((a, b) => Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a);
       if (Math.abs(near[0] - x) > 3) return null;

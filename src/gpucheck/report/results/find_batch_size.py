@@ -36,7 +36,7 @@ class TrialEntry:
     """One trial: its size, how it ended and why, and what it took.
 
     `samples_per_s` is by the median of the steps after the first. Where an allocation failed, `asked_bytes` is its size
-    and `reached_bytes` what was in use. `resumed` trials ran in an earlier run of the search.
+    and `reached_bytes` what was in use.
     """
 
     batch_size: int
@@ -52,22 +52,6 @@ class TrialEntry:
     allocation_retries: int = 0
     asked_bytes: int | None = None
     reached_bytes: int | None = None
-    resumed: bool = False
-
-    @property
-    def fitted_bytes(self) -> int | None:
-        """The peak that grows with the batch: that of forward and backward where it was measured apart."""
-        return self.compute_peak_bytes if self.compute_peak_bytes is not None else self.peak_bytes
-
-    @property
-    def packed_bytes(self) -> int | None:
-        """The peak if the allocator kept nothing that is in no tensor; None where that is unknown."""
-        return None
-
-    @property
-    def least_bytes(self) -> int | None:
-        """The minimum memory of a size that ran out of memory: the reserved bytes plus the failed request."""
-        return None if self.asked_bytes is None or self.reached_bytes is None else self.asked_bytes + self.reached_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,19 +172,6 @@ class MemorySplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Fragmentation:
-    """Bytes that the allocator had reserved, and of them those in tensors, each at its peak; the gap is free in pieces.
-
-    `large` where the gap is a tenth of what is reserved.
-    """
-
-    reserved_bytes: int
-    allocated_bytes: int
-    gap_bytes: int
-    large: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Accumulation:
     """`steps` micro-batches make `effective_batch`: all of `micro_batch` samples, or `smaller` of them one fewer.
 
@@ -276,7 +247,6 @@ class FoundBatchSize:
     predicted_above: int | None = None
     limited_by: str | None = None
     peak_bytes: int | None
-    default_malloc_peak_bytes: int | None = None
     budget_bytes: int
     margin_bytes: int
     budget_reason: str
@@ -305,7 +275,6 @@ class FoundBatchSize:
     speeds: tuple[SizeSpeed, ...] = ()
     knee: Knee | None = None
     memory_split: MemorySplit | None = None
-    fragmentation: Fragmentation | None = None
     accumulation: Accumulation | None = None
     prediction: PredictionResult | None = None
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpucheck.report.finding import Verdict
 
 StepName = Literal["start", "allocate", "peak", "free", "empty_cache"]
-Relation = Literal["=", "≥", "≤"]
+Relation = Literal["=", "≥"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +23,16 @@ class FigureCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class ResidentSet:
-    """The process's resident set after a step, and its peak since the sequence began; None where it is not known."""
-
-    resident_bytes: int | None
-    max_resident_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryStep:
     """One step: what it does, what it shows (`explanation`), and each figure with its expected value.
 
-    `exact` is whether figures must be equal rather than within bounds. `observed` is the resident set on a CPU, where
-    torch keeps no figures; None elsewhere. `reason` says why a step was not judged.
+    `exact` is whether figures must be equal rather than within bounds. `reason` says why a step was not judged.
     """
 
     step: StepName
     does: str
     explanation: str
     exact: bool
-    observed: ResidentSet | None = field(default=None, kw_only=True)
     figures: tuple[FigureCheck, ...]
     verdict: Verdict
     reason: str | None
