@@ -26,6 +26,11 @@ SAMPLES: dict[str, str] = {
     'CUDACachingAllocator.cpp":3475, please report a bug to PyTorch.',
     "mig.in_use": "Unable to destroy compute instance ID  0 from GPU  0 GPU instance ID  3: In use by another client",
     "vulkan.lost": "terminate called after throwing an instance of 'vk::DeviceLostError'",
+    "assert.library": "python3: /build/faiss/gpu/Tensor.cc:120: void copy(): Assertion `numElements == size' failed.",
+    "tensor.magma": "RuntimeError: Calling torch.linalg.lstsq on a CUDA tensor requires compiling PyTorch with MAGMA.",
+    "build.windows": "OSError: mamba_ssm is not supported on Windows; building its CUDA extension fails",
+    "nvcc.old": "nvcc fatal   : Value 'c++17' is not defined for option 'std'",
+    "tpu.none": "RuntimeError: Unable to initialize backend 'tpu'",
     "llamacpp.cpu": 'time=2025-10-01T10:11:12Z level=INFO source=types.go:60 msg="inference compute" id=cpu '
     'library=cpu compute="" name=cpu description=cpu',
     "deepep.timeout": "RuntimeError: DeepEP error: timeout (dispatch CPU)",
@@ -630,7 +635,7 @@ MORE: tuple[tuple[str, str], ...] = (
         "architecture",
     ),
     (
-        "compile.ptxas",
+        "cuda.feature",
         "ptxas /tmp/x.ptx, line 5; error : Instruction 'tcgen05.alloc' not supported on .target 'sm_120'",
     ),
     (

@@ -23,6 +23,7 @@ from gpucheck.explain import (
     texts_packages,
     texts_start,
 )
+from gpucheck.explain.facts import untried
 from gpucheck.explain.match import Match, find
 from gpucheck.explain.text import step
 from gpucheck.fleet import ids as fleet
@@ -248,12 +249,14 @@ def _told(match: Match) -> TextMatch:
         then = re.sub(r"-i INDEX(?![,\w])", f"-i {read.numbers['bus']}", then)
     library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
     then = then.replace("'LIBRARY*'", f"'{library}*'")
+    then = step(match.facts.platforms, text.id, then, specific=specific)
+    then = untried(then, match.facts) or untried(text.fix, match.facts) or then
     return TextMatch(
         id=text.id,
         title=text.title,
         meaning=text.meaning,
         certainty=match.certainty,
-        then=step(match.facts.platforms, text.id, then, specific=specific),
+        then=then,
         says=read.says,
         specific=specific,
         numbers=read.numbers,

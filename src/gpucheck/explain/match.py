@@ -195,8 +195,7 @@ _GUESSES = re.compile(
 _ITEM = re.compile(r"\s*(?:[-*•]|\(?\d{1,2}[.):])\s+\S")
 # Reports of an environment: a package that they do not find is none that a program missed, and their own failure is
 # no crash where another error stands beside it.
-_ABSENT = re.compile(r"\w[\w .()/+-]{0,40}: *(?:module )?not (?:found|installed)\.?$", re.IGNORECASE)
-_ENTRY = re.compile(r"\w[\w .()/+#-]{0,50}: *\S")
+_ABSENT = re.compile(r"[\w .()/+-]{1,40}: *module not (?:found|installed)\.?$", re.IGNORECASE)
 _COLLECTOR = re.compile(r"\b(?:collect_env|check_env|env_report|ds_report|print_env)\w*\.py|bug_report\w*\.py")
 # What Python ignores as it ends is no error of the program's after the one that ended it.
 _CHAINED = (
@@ -331,7 +330,8 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collect
         is_raised = is_raised and number not in quoted
         kind: Kind = "exception" if is_raised else "frame" if is_frame or frame_before else "plain"
         # CMake's lines of what it found begin so, and pip's of what it does.
-        kind = "quiet" if kind == "plain" and (quiet or text.startswith(("-- ", "Building wheel"))) else kind
+        quiet = quiet or text.startswith(("-- ", "Building wheel")) or _ABSENT.match(text) is not None
+        kind = "quiet" if kind == "plain" and quiet else kind
         found.append(Line(number, text, kind, group, prefix))
         # Under a line of a traceback stands the line of source that it names.
         frame_before = is_frame and text.startswith("File ")
@@ -339,16 +339,10 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collect
 
 
 def _without_reports(lines: Sequence[Line]) -> list[Line]:
-    """The same, without what a report of the environment lacks or failed in, where the paste has another traceback."""
+    """The same, without what a report of the environment failed in, where the paste has another traceback."""
     collecting = {line.group for line in lines if line.group and _COLLECTOR.search(line.text)}
     collecting = collecting if any(line.group > 0 and line.group not in collecting for line in lines) else set()
-    kept = list(lines)
-    for at, line in enumerate(lines):
-        beside = [*lines[max(at - 1, 0) : at], *lines[at + 1 : at + 2]]
-        is_absent = _ABSENT.match(line.text) and any(_ENTRY.match(other.text) for other in beside)
-        if is_absent or line.group in collecting:
-            kept[at] = replace(line, kind="quiet")
-    return kept
+    return [replace(line, kind="quiet") if line.group in collecting else line for line in lines]
 
 
 # A pattern that is in a log more often than this says nothing new: the first ones and the last ones are looked at.

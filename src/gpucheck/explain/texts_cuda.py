@@ -49,6 +49,7 @@ TEXTS: tuple[Condition, ...] = (
         fix=_SANITIZER + "; a .contiguous() or .clone() before the call works around it",
         certainty="proof",
         source=_RUNTIME,
+        follows=("assert.",),
         common=(r"misaligned address",),
     ),
     Condition(
@@ -59,6 +60,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="rebuild or reinstall the package whose kernel the traceback names, for this GPU and torch; gpucheck smoke "
         "--device cuda on that machine tests the GPU itself",
         source=_RUNTIME,
+        follows=("assert.",),
     ),
     Condition(
         id="cuda.launch_failure",
@@ -68,6 +70,7 @@ TEXTS: tuple[Condition, ...] = (
         "use the GPU.",
         fix=_SANITIZER + "; sudo dmesg | grep -i xid shows the driver's messages",
         source=_RUNTIME,
+        follows=("assert.",),
     ),
     Condition(
         id="cuda.device_assert",
@@ -79,6 +82,7 @@ TEXTS: tuple[Condition, ...] = (
         certainty="proof",
         symptom=True,
         source=_RUNTIME,
+        follows=("assert.",),
     ),
     Condition(
         id="assert.index",
@@ -141,6 +145,21 @@ TEXTS: tuple[Condition, ...] = (
         "weights did not load.",
         fix="torch.isfinite(logits).all() before the sampling; bfloat16 instead of float16 overflows much later",
         certainty="proof",
+    ),
+    Condition(
+        id="assert.library",
+        title="a check in a library's own code failed",
+        patterns=(
+            r"\.(cpp|cc|cuh?|hpp|h|inl):\d+:? (?!.{0,200}(thread: ?\[|INTERNAL)).{0,160}Assertion .{1,160} failed",
+            r"Assertion (error|failed)\W{1,3}\S{1,160}\.(cpp|cc|cuh?|hpp|h):\d+",
+            r"Assertion failed: .{1,160}, file .{1,160}, line \d+",
+        ),
+        meaning="The line names the file and the condition that did not hold. CUDA's errors beside it follow from it.",
+        fix="look for that file and condition in the library's issues; usually a shape, a version or a GPU that it "
+        "does not expect: its newest release, in the versions of torch and CUDA that it names",
+        certainty="hint",
+        source="assert(3)",
+        follows=("oom.", "compile.", "cutlass.", "quant."),
     ),
     Condition(
         id="cuda.launch_timeout",
@@ -325,13 +344,16 @@ TEXTS: tuple[Condition, ...] = (
             r"(Cuda error \S{0,200})?custom_all_?reduce\w*\.cuh:\d+ invalid argument",
             r"invalid argument \S{0,60}custom_all_?reduce\w*\.cuh",
             r"Custom allreduce is disabled because",
+            r"NCCL_P2P_DISABLE ?=? ?1\W{0,4}( it| this| that)?\b.{0,20}(works?|runs?|fix|solve|help|cure)",
             r"hip\w*Peer\w* failed",
             r"peer access is not supported between these two devices",
             r"peer mapping resources exhausted",
         ),
         meaning="Direct copies between these GPUs are not possible here, or too many are mapped (at most eight).",
         fix="NCCL_P2P_DISABLE=1, and --disable-custom-all-reduce for vLLM and SGLang; `gpucheck bench transfer "
-        "--device all` shows which pairs can",
+        "--device all` shows which pairs can. Where that alone cures a freeze: switch IOMMU and ACS off in the "
+        "firmware (gpucheck doctor looks at both)",
+        conditions=("peers.iommu", "peers.acs"),
     ),
     Condition(
         id="cuda.ecc",
@@ -558,12 +580,13 @@ TEXTS: tuple[Condition, ...] = (
             r"ROCk module is NOT loaded",
             r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
             r"(Failed|Unable) to (open|get).{0,20}/dev/kfd",
+            r"\brocm/\w+.{0,300}is_available\W{1,4}(is |returns? |= ?)?False",
             r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",
         ),
-        meaning="ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render "
-        "and video, the container did not get them, or the kernel's amdgpu does not support compute on this GPU.",
+        meaning="ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render and "
+        "video, the container did not get them, or the kernel's amdgpu does not support compute on this GPU.",
         fix="ls -l /dev/kfd /dev/dri; sudo usermod -aG render,video $USER, then log in again (in a container: --device "
-        "/dev/kfd --device /dev/dri)",
+        "/dev/kfd --device /dev/dri --group-add video --group-add render, or the numbers of those groups on the host)",
     ),
     Condition(
         id="hip.fault",
@@ -677,6 +700,10 @@ TEXTS: tuple[Condition, ...] = (
             r"num_ctas > 1 requires",
             r"requires? an SM\d+[- ]?class GPU",
             r"\bkernel \w+ is for sm\d+.{0,20}but was built for sm\d+",
+            r"not supported on .target",
+            r"Feature '[\w.:]+' requires .target sm_\d+\w?( or higher)?",
+            r"Instruction '[\w.:]+' (cannot be compiled for architecture|without .{0,40}is not supported)",
+            r"Cannot select: (intrinsic )?.{0,60}(%llvm\.nvvm|NVPTX)",
             r"GPU does not have enough shared-memory",
             r"Cooperative launch requested but not supported",
         ),
@@ -752,6 +779,26 @@ TEXTS: tuple[Condition, ...] = (
         "the program",
         certainty="proof",
         source="pytorch, torch/xpu/memory.py",
+    ),
+    Condition(
+        id="tpu.none",
+        title="no TPU is found",
+        patterns=(
+            r"Unable to initialize backend 'tpu'",
+            r"\bNo TPU (devices?|accelerator|platform)s? (were |was |are )?(found|available)",
+            r"\bFailed to (get|find|initialize) .{0,20}\bTPU\b",
+            r"\bTPU (initialization|driver|system|platform).{0,60}(fail|not (available|found|initialized))",
+            r"\b(TPU|XLA)Accelerator\W{0,3} can ?not run on your system since the accelerator is not available",
+            r"Cannot find any TPU cores",
+            r"Missing XRT configuration",
+            r"PJRT_DEVICE.{0,60}TPU.{0,60}(fail|error)",
+            r"libtpu\.so.{0,60}(not found|cannot open|fail|already in use)",
+            r"The TPU is already in use by process",
+        ),
+        meaning="The program wants a TPU: this machine has none, another process holds it, or the library libtpu is "
+        "missing.",
+        fix="run it on a TPU machine, or choose the device: PJRT_DEVICE=CUDA, JAX_PLATFORMS=cuda; end what else "
+        "holds it",
     ),
     Condition(
         id="xpu.call",

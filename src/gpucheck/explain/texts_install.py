@@ -57,6 +57,9 @@ def _of_xid(one: xid.Xid) -> Condition:
     )
 
 
+# What setup.py says that asked nvcc, or torch, for CUDA's version and got none: a torch for the CPU, or no toolkit.
+_NO_CUDA = r"NameError: name '?(bare_metal_version|\w*(cuda|nvcc)_version\w*)'? is not defined"
+
 TEXTS: tuple[Condition, ...] = (
     Condition(
         id="import.nvjitlink",
@@ -201,7 +204,9 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"(pip-build-env-|get_requires_for_build_wheel|build_meta|Getting requirements to build wheel|pep517|"
             r"build_editable|prepare_metadata_for_build|subprocess-exited-with-error|build-backend|build dependencies|"
-            r"builds-v0|setup\.py egg_info|Preparing metadata).{0,8000}\bNo module named '?torch'?(?!\w|\.\w)",
+            r"builds-v0|setup\.py egg_info|Preparing metadata).{0,8000}(\bNo module named '?torch'?(?!\w|\.\w)|"
+            + _NO_CUDA
+            + ")",
             r"\bNo module named '?torch'?(?!\w|\.\w).{0,400}(subprocess-exited-with-error|metadata-generation-failed|"
             r"Getting requirements to build wheel did not|egg_info|--no-build-isolation|build isolation)",
             r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import "
@@ -213,6 +218,7 @@ TEXTS: tuple[Condition, ...] = (
         certainty="strong",
         source="Dao-AILab/flash-attention issues 246 and 1920",
         common=(r"--no-build-isolation",),
+        unless=r"\binstall\b[^\n]{0,200}--no-build-isolation|--no-build-isolation[^\n]{0,100}\binstall\b",
     ),
     Condition(
         id="import.torch_too_old",
@@ -282,7 +288,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="import.dll",
-        title="a DLL that torch needs is missing",
+        title="a DLL that a compiled package needs is missing",
         patterns=(
             r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
             r"fbgemm\.dll",
@@ -290,8 +296,10 @@ TEXTS: tuple[Condition, ...] = (
             r"Error loading \W?.{0,200}(torch\W{1,2}lib\W{1,2}|torch|c10|fbgemm|caffe2)\w*\.dll",
             r"DLL load failed while importing \w*" + _TORCHS,
         ),
-        meaning="Windows lacks the Visual C++ runtime, or one of torch's DLLs needs another.",
-        fix="install Microsoft's Visual C++ Redistributable (x64), then reinstall torch",
+        meaning="Windows lacks the Visual C++ runtime, or a DLL that the named one loads (of CUDA, cuDNN or another "
+        "package).",
+        fix="install Microsoft's Visual C++ Redistributable (x64); then reinstall the package whose DLL the message "
+        "names, at the version made for the packages beside it",
         weak=(r"DLL load failed", r"The specified module could not be found"),
         follows=("oom.host",),
     ),
@@ -398,17 +406,16 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"Triton only supports? CUDA [\d.]+ or higher",
             r"Value '?sm_\w+'? is not defined for option",
-            r"not supported on .target",
             r"Assertion failed: false && .{0,3}computeCapability not supported",
             r"Internal Triton PTX codegen error",
             r"`?ptxas`? (stderr|failed with error code)",
-            r"ptxas (fatal|error|died)",
+            r"ptxas (fatal|error|died)(?!.{0,9}Ptx assembly aborted)",
             r"/ptxas\b.{0,200}returned non-zero exit status",
             r"nvrtc: error: invalid value for",
             r"'sm_\w+' is not a recognized processor",
-            r"Feature '[\w.:]+' requires .target sm_\d+",
             r"XLA requires ptxas version",
             r"(NVRTC_ERROR|NVJITLINK_ERROR)_(?!BUILTIN)\w+",
+            r"\.ptx, line .{1,8}; fatal .{1,4}Unsupported ?\.version",
             r"PTX ?\.?version [\d.]+ does not support ?\.?target",
         ),
         meaning="Triton's ptxas or torch's NVRTC is older than the GPU.",
@@ -458,7 +465,6 @@ TEXTS: tuple[Condition, ...] = (
             r"Windows not yet supported for torch\.compile",
             r"(torch\.compile|Dynamo) is not supported on Python \d",
             r"PassManager::run failed",
-            r"Cannot select: intrinsic %llvm\.nvvm",
         ),
         meaning="The cause follows `raised:` in the message.",
         fix="explain that line; TORCHDYNAMO_VERBOSE=1 and TORCH_LOGS=+dynamo show more",
@@ -486,6 +492,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)",
             r"(requires|needs) nvcc",
             r"nvcc (was )?not found",
+            _NO_CUDA,
         ),
         meaning="An extension is compiled at its installation and needs nvcc; torch itself does not.",
         fix="install a wheel instead of building, or install the toolkit of torch's CUDA version with CUDA_HOME set",
@@ -503,6 +510,22 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="An extension must be built with the same CUDA version as torch.",
         fix="install the toolkit version in the message and set CUDA_HOME, or a torch for the toolkit's version",
+        certainty="proof",
+        source="torch/utils/cpp_extension.py",
+    ),
+    Condition(
+        id="nvcc.old",
+        title="nvcc or the C++ compiler does not know C++17, which torch's headers need",
+        patterns=(
+            r"nvcc fatal *: Value '?(gnu|c)\+\+(1[7-9]|2\d)'? is not defined for option",
+            r"#error .{0,20}(You need C\+\+1[47]|C\+\+1[47] (or later )?compatible compiler)",
+            r"The -std=c\+\+1[47] flag is not supported with the configured host compiler",
+            r"unrecognized command line option \W?-std=(gnu|c)\+\+1[47]",
+        ),
+        meaning="The toolkit is older than CUDA 11 or the compiler than gcc 9; or the package's setup.py asks for "
+        "-std=c++14.",
+        fix="nvcc --version: install the toolkit of torch's CUDA, with CUDA_HOME set; gcc 9 or newer (CXX=g++-11); "
+        "where the package sets -std=c++14 itself, a newer release of it, or c++17 in its setup.py",
         certainty="proof",
         source="torch/utils/cpp_extension.py",
     ),

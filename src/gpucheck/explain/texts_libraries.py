@@ -31,6 +31,7 @@ _BEFORE_LIBRARIES = (
     "oom.",
     "xid.",
     "cudnn.version",
+    "import.lib",
 )
 # Whatever stands beside a launcher's summary is its cause.
 _ANYTHING = (
@@ -302,6 +303,8 @@ TEXTS: tuple[Condition, ...] = (
             r"no (socket|NCCL_SOCKET_IFNAME) interface found",
             r"NCCL WARN Error: network .{0,40}not found",
             r"NET/Socket ?: (no|0) (interface|socket).{0,20}found",
+            r"Using the loopback address as fallback",
+            r"gloo.{0,200}(connect|SO_ERROR|timed out)\b(?!.{0,12}closed).{0,80}\[?127\.0\.\d\.1\b",
             r"ifa != nullptr\. Unable to find (address|interface) for",
             r"connecting to address .{0,60}with family \d+ is neither AF_INET",
             r"makeDeviceFor(Interface|Hostname)\(\): unsupported gloo device",
@@ -311,7 +314,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The name in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME is not an interface of this machine, the "
         "machine has only the loopback interface, or its host name has no address.",
         fix="ip -brief address shows the names; unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME, or set both to one that "
-        "joins the machines (on one machine: lo)",
+        "joins the machines (on one machine: lo); gloo takes the address of the host's own name, so that /etc/hosts "
+        "must not give it 127.0.1.1",
         certainty="proof",
         source="NVIDIA/nccl issues 210 and 1837; NVIDIA/Megatron-LM issue 436",
         common=(r"Unable to find address for: ?\w+",),
@@ -835,6 +839,18 @@ TEXTS: tuple[Condition, ...] = (
         follows=("xformers.setup", "import.nms"),
     ),
     Condition(
+        id="tensor.magma",
+        title="this torch has no MAGMA, which an operation of linear algebra needs on the GPU",
+        patterns=(
+            r"requires compiling PyTorch with MAGMA|PyTorch (was )?compiled without MAGMA|built with MAGMA support",
+        ),
+        meaning="PyTorch's wheels for CUDA on x86-64 have it; builds for other processors, and one's own, often do "
+        "not.",
+        fix='x.cpu() for that call; or torch.backends.cuda.preferred_linalg_library("cusolver"), where cuSOLVER has it',
+        certainty="proof",
+        source="aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp",
+    ),
+    Condition(
         id="tensor.load",
         title="a checkpoint was saved on a device that is not here",
         patterns=(
@@ -896,9 +912,14 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="tensor.device_string",
         title="the name of a device is not understood",
-        patterns=(r"Invalid device string", r"Expected one of cpu, cuda, ipu, xpu", r"Device string must not be empty"),
-        meaning="Devices are cpu, cuda, cuda:1, mps, xpu, meta.",
-        fix="write cuda, cuda:0, cpu, mps or xpu; gpucheck devices shows what torch calls each",
+        patterns=(
+            r"Invalid CUDA '?(--)?device ?=?'?cuda'? requested",
+            r"Invalid device string",
+            r"Expected one of cpu, cuda, ipu, xpu",
+            r"Device string must not be empty",
+        ),
+        meaning="Devices are cpu, cuda, cuda:1, mps, xpu, meta; YOLOv5 and its kin want the GPU's number alone.",
+        fix="write cuda, cuda:0, cpu, mps or xpu (YOLOv5: --device 0); gpucheck devices shows what torch calls each",
         certainty="proof",
     ),
     Condition(
@@ -926,7 +947,8 @@ TEXTS: tuple[Condition, ...] = (
             r"The operator 'aten::\w+.{0,40}MPS",
         ),
         meaning="torch has no Metal code for it.",
-        fix="PYTORCH_ENABLE_MPS_FALLBACK=1 computes it on the CPU",
+        fix="PYTORCH_ENABLE_MPS_FALLBACK=1 computes it on the CPU; else a newer torch or macOS, or the operation's "
+        'tensors moved by .to("cpu") in the code',
         certainty="proof",
     ),
     Condition(
@@ -978,7 +1000,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Your setup doesn'?t support bf16/gpu",
             r"Current CUDA Device does not support bfloat16",
             r"(bf16|bfloat16) .{0,30}(is )?(only )?(not )?supported (on|by|with) (this|your|the|Ampere|CUDA|GPU)",
-            r"(bf16|bfloat16) .{0,20}requires? .{0,20}(Ampere|compute capability|sm_?80)",
+            r"(bf16|bfloat16) .{0,20}requires?(?!s?.target) .{0,20}(Ampere|compute capability|sm_?80)",
             r"Your device does not support bf16",
         ),
         meaning="A GPU has bfloat16 from compute capability 8.0 on; a torch for the CPU sees no GPU at all.",
@@ -993,7 +1015,6 @@ TEXTS: tuple[Condition, ...] = (
             r"(attention )?backends? (\S+ )?(are|is) not valid for",
             r"Invalid attention backend for (cuda|rocm|xpu)",
             r"No valid attention backend",
-            r"No valid attention backend found.{0,800}compute capability not supported",
             r"attention sinks? (is|are) only supported on",
             r"attention backend .{0,60}(is not supported|does not support) (on|for|this|the|sm)",
             r"No available kernel\. ?Aborting execution",

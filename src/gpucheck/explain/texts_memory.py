@@ -21,6 +21,7 @@ TEXTS: tuple[Condition, ...] = (
             r"HAMI-core ERROR.{0,80}\bOOM \d",
             r"OutOfMemoryError.{0,40}Allocation on device",
             r"you ran out of memory on your GPU",
+            r"Not enough memory, use lower resolution|Not enough memory\b.{0,80}Need: ?[\d.]+ ?[GM]i?B",
             r"CUDA out of memory",
             r"(?<!out of memory\.)Tried to allocate .{1,20}\(GPU \d+; .{1,20}total capacity",
             CUDA_SAYS + r"out of memory",

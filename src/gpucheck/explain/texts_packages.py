@@ -218,9 +218,9 @@ TEXTS: tuple[Condition, ...] = (
             r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (install|build|"
             r"compile)\w*",
             r"(flash|sage)[-_ ]?att\w*(\(\))?( got)? an unexpected keyword",
-            r"FAILED: \S*(flash|sage)[-_]?attn?\S*\.(o|so|obj)\b",
+            r"FAILED: \S*(flash-|sage)attention\S*\.(o|so|obj)\b",
             r"(install|build|compil)\w* (of )?(flash|sage)[-_ ]?att\w* .{0,20}(fail|error|stuck|hang)",
-            r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol|cannot open)",
+            r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol(?!: cu[mtligde])|cannot open)",
             r"DLL load failed while importing flash_attn\w*",
             r"you need flash_?attn package version",
             r"SM\d+ kernel is not available",
@@ -230,7 +230,8 @@ TEXTS: tuple[Condition, ...] = (
             r"flash[-_ ]?attn\w* .{0,20}(is not installed|not installed|not be installed)",
             r"flash[-_]?attention.{0,40}(is not installed|not installed|not available(?! on CPU))",
             r"Please install flash[-_ ]attn",
-            r"flash_attn.{0,300}(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
+            r"(?<![/_])flash_attn(?!/).{0,300}"
+            r"(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
             r"undefined symbol: \w*flash\w*",
             r"FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
             r"GPU_ARCHS not set and",
@@ -543,6 +544,25 @@ TEXTS: tuple[Condition, ...] = (
         ),
     ),
     Condition(
+        id="build.windows",
+        title="an extension does not compile on Windows, or was never meant to",
+        patterns=(
+            r"(extension|kernels?|compiling|building|package)\b.{0,60}not (supported|available) (on|for) Windows\b",
+            r"not (supported|available) (on|for) Windows\b.{0,60}(extension|kernel|compil|build|triton|nccl)",
+        ),
+        meaning="Many CUDA extensions are written for gcc and Linux alone; others want another Visual Studio than "
+        "this one.",
+        fix="a wheel for Windows of this torch and Python (the project's releases, or a fork that its issues name), "
+        "or the program inside WSL; to build it, the `x64 Native Tools` prompt of a Visual Studio that the CUDA "
+        "release lists",
+        source="torch/utils/cpp_extension.py",
+        common=(
+            r"(cl|nvcc)(\.exe)?\W{1,3} ?failed with exit (code|status):? \d",
+            r"\berror (C|LNK)\d+:",
+        ),
+        follows=("nvcc.", "compile.cuda_h", "compile.compiler"),
+    ),
+    Condition(
         id="pip.torch",
         title="pip finds no torch of this version for this Python and system",
         patterns=(
@@ -635,7 +655,7 @@ TEXTS: tuple[Condition, ...] = (
             r"expected sm_?\d+a?( or sm_?\d+a?)+",
             r"(NotImplementedError|AssertionError|RuntimeError): .{0,60}\b(only )?(supports?|requires?|expects?|"
             r"expected) .{0,20}\b(Hopper|Blackwell|sm_?\d{2,3}a?)\b",
-            r"(Only|requires?|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
+            r"(Only|requires?(?!s? ?.target)|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
             r"12)\d[a-z]?\b.{0,40}(supported|and above|or (newer|above|higher)|but got|required)",
             r"expects arch to be one of",
             r"(Runner|Kernel|fmha|gemm|moe|cutlass|flashinfer|deep_?gemm|trtllm)\w*.{0,120}Unsupported architectur",

@@ -53,6 +53,8 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"(Loaded|Mapped|loading|paths?).{0,120}/stubs/libcuda\.so",
             r"CUDA driver is a stub library",
+            # Names of the driver's interface; the others are of libraries.
+            r"undefined symbol: cu(?!blas|sparse|solver|fft|rand|da|dnn|pti|file|tensor(?!map))[a-z]\w+",
         ),
         meaning="A CUDA toolkit's stubs folder is in LD_LIBRARY_PATH, and its libcuda was loaded instead of the "
         "driver's.",
@@ -310,6 +312,8 @@ TEXTS: tuple[Condition, ...] = (
             r"No supported gpu backend found",
             r"You requested GPUs?: .{0,40}But your machine only has: ?\[\]",
             r"Invalid CUDA 'device=.{0,300}is_available\(\): False",
+            r"platforms[/\\]interface\.py.{0,60}in get_device_capability.{0,200}NotImplementedError",
+            r"running on UnspecifiedPlatform",
             r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
             _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
             _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
@@ -382,8 +386,9 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="The driver was updated but the old kernel module is still loaded, or a container brings its own "
         "libraries.",
-        fix="end what uses the GPUs (drain the node), then reboot, or unload and load the modules: sudo rmmod "
-        "nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia",
+        fix="reboot; or end what uses the GPUs (drain the node) and load the modules again: sudo rmmod nvidia_uvm "
+        "nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia. If it stays: dpkg -l | grep -i nvidia (rpm -qa) "
+        "shows packages of two driver versions, of which one has to go",
         certainty="proof",
         source=_NVML,
     ),
