@@ -139,7 +139,7 @@ _NAMED = {
     "desktop": r"\bdocker desktop\b|docker_engine|dockerdesktop",
     "nvidia": r"\b(?:geforce|quadro|rtx ?(?:pro )?\d{4}|gtx ?\d{3,4}|tesla [a-z]\d|[ahb][12]00|l40s?)\b",
     "amd": r"\bradeon\b|\bamd instinct\b|\bmi[123]\d\dx?\b|\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b",
-    "intel": r"\bintel\b.{0,8}\b(?:arc|iris xe|data center gpu)\b|\barc\W{1,2}(?:tm\W{1,2})?[ab]\d{3}\b",
+    "intel": r"\bintel\b.{0,8}\b(?:arc|iris(?:\W+r)?\W+xe|data center gpu)\b|\barc\W{1,2}(?:tm\W{1,2})?[ab]\d{3}\b",
     "reboot": r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|system|server))\b",
     "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
     "started": r"winerror 1114|dll.{0,20}initiali[sz]ation routine|dll.{0,8}(?:初始化|初期化|초기화)|"
@@ -168,7 +168,15 @@ _NAMED = {
 _NAMES = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _NAMED.items()}
 # Why xFormers leaves out every operator, the reason that decides first: the title, its pattern, and what mends it.
 _OPERATORS = {
-    "xformers was built without its CUDA code": (r"wasnt buil[dt]", ""),
+    "xformers was built without its CUDA code": (
+        r"wasnt buil[dt]",
+        "the xformers of this torch (its release notes name it; python -m xformers.info shows what is built): pip "
+        "install --no-deps xformers==VERSION; or pip uninstall xformers, torch's own attention does without",
+    ),
+    "xformers has no operator for this GPU": (
+        "requires device with capability",
+        "pip uninstall xformers: torch's own attention does without; or a newer xformers, where the GPU is newer",
+    ),
     "xformers has no operator for the CPU, where the tensors are": (
         "device=cpu",
         'model.to("cuda") and the inputs too, where torch.cuda.is_available() is True; on the CPU run without xformers',
@@ -186,7 +194,8 @@ _OPERATORS = {
 }
 # What a paste says was set: in a command, or in a sentence about it.
 _SET = re.compile(
-    r"(?:export |\bset |setx |env |-e |\$env:|with |tried |using |added |adding |already |\$ |&& )([a-z]\w+_\w+) ?= ?\S"
+    r"(?:export |environ\[|\bset |setx |env |-e |\$env:|with |tried |using |added |adding |already |\$ |&& )"
+    r"([a-z]\w+_\w+)\]? ?= ?\S"
     r"|^([a-z]\w+_\w+)=\S+ +(?:python|torchrun|accelerate|\./|\w+=)",
     re.MULTILINE,
 )
@@ -364,7 +373,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: facts.vendor == "amd" and (facts.build.startswith("rocm") or "rocm" in facts.platforms),
         becomes="hip.none",
     ),
-    Advice(("torch.cpu_only",), lambda facts: facts.vendor == "amd", _for_amd),
+    Advice(("torch.cpu_only", "bitsandbytes.setup"), lambda facts: facts.vendor == "amd", _for_amd),
     Advice(
         _CUDAS,
         lambda facts: facts.vendor == "amd" and not facts.build.startswith("rocm"),
@@ -389,6 +398,8 @@ ADVICE: tuple[Advice, ...] = (
         "Docker Desktop brings the toolkit: choose its WSL 2 engine (Settings, General), update NVIDIA's driver in "
         "Windows, wsl --update, then docker run --gpus all …",
     ),
+    Advice(("attention.kernel",), lambda facts: facts.operators in list(_OPERATORS)[:2], becomes="xformers.setup"),
+    Advice(("xformers.setup",), lambda facts: facts.operators in list(_OPERATORS)[2:], becomes="attention.kernel"),
     *(
         Advice(
             ("attention.kernel", "xformers.setup"),

@@ -196,6 +196,7 @@ _ITEM = re.compile(r"\s*(?:[-*•]|\(?\d{1,2}[.):])\s+\S")
 # Reports of an environment: a package that they do not find is none that a program missed, and their own failure is
 # no crash where another error stands beside it.
 _ABSENT = re.compile(r"[\w .()/+-]{1,40}: *module not (?:found|installed)\.?$", re.IGNORECASE)
+_FATAL = re.compile(r"Fatal Python error|core dumped")
 _COLLECTOR = re.compile(r"\b(?:collect_env|check_env|env_report|ds_report|print_env)\w*\.py|bug_report\w*\.py")
 # What Python ignores as it ends is no error of the program's after the one that ended it.
 _CHAINED = (
@@ -303,7 +304,7 @@ def _bare(line: str) -> tuple[str, bool, str]:
 
 
 def _quoted(given: Sequence[str]) -> set[int]:
-    """The numbers of the lines that are a change to source, or an item of a list of guesses."""
+    """The numbers of the lines that are a change to source, or an item of a list of guesses: nobody reports them."""
     quoted: set[int] = set()
     in_diff = in_list = False
     for number, line in enumerate(given, 1):
@@ -324,14 +325,13 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collect
             chained = True
         elif text.startswith(_TRACEBACK):
             group, chained = group if chained else group + 1, False
-        is_frame = number in quoted or _FRAME.match(text) is not None or _SOURCE.match(text) is not None
+        is_frame = _FRAME.match(text) is not None or _SOURCE.match(text) is not None
         # Python shows no source of what was typed or given by -c: the error then stands right below.
         is_raised = _EXCEPTION.match(text) is not None
-        is_raised = is_raised and number not in quoted
         kind: Kind = "exception" if is_raised else "frame" if is_frame or frame_before else "plain"
         # CMake's lines of what it found begin so, and pip's of what it does.
         quiet = quiet or text.startswith(("-- ", "Building wheel")) or _ABSENT.match(text) is not None
-        kind = "quiet" if kind == "plain" and quiet else kind
+        kind = "quiet" if number in quoted or (kind == "plain" and quiet) else kind
         found.append(Line(number, text, kind, group, prefix))
         # Under a line of a traceback stands the line of source that it names.
         frame_before = is_frame and text.startswith("File ")
@@ -339,10 +339,21 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collect
 
 
 def _without_reports(lines: Sequence[Line]) -> list[Line]:
-    """The same, without what a report of the environment failed in, where the paste has another traceback."""
-    collecting = {line.group for line in lines if line.group and _COLLECTOR.search(line.text)}
-    collecting = collecting if any(line.group > 0 and line.group not in collecting for line in lines) else set()
-    return [replace(line, kind="quiet") if line.group in collecting else line for line in lines]
+    """The same, without the traceback of what reports the environment, where the paste has another error."""
+    collecting: set[Line] = set()
+    traceback: list[Line] | None = None
+    for line in lines:
+        begins = line.text.startswith(_TRACEBACK)
+        traceback = [] if begins else traceback
+        if traceback is not None:
+            traceback.append(line)
+            # Below the frames, and below the marks that Python puts under their source, stands the exception.
+            if not begins and line.kind != "frame" and line.text.strip("^~ "):
+                collecting.update(traceback if any(_COLLECTOR.search(one.text) for one in traceback) else ())
+                traceback = None
+    if not any(line not in collecting and (line.kind == "exception" or _FATAL.search(line.text)) for line in lines):
+        return list(lines)
+    return [replace(line, kind="quiet") if line in collecting else line for line in lines]
 
 
 # A pattern that is in a log more often than this says nothing new: the first ones and the last ones are looked at.
@@ -352,8 +363,7 @@ _SAME_LINE = 500
 # From where to where a pattern is, by the number that it holds, and everywhere under "": the row of the Xid errors that
 # have none of their own takes any number.
 _Spans = dict[str, list[tuple[int, int]]]
-# The line that ends a traceback says more than a line of a log, and that more than a quoted one: of source in a frame
-# or a change, or of a list of guesses.
+# The line that ends a traceback says more than a line of a log, and that more than a line of source.
 _WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2, "quiet": 3}
 # What a paste speaks of that is ours. What any program prints counts beside one of these.
 _OURS = re.compile(
@@ -597,7 +607,7 @@ def _is_prose(place: _Place) -> bool:
 
 
 def _is_doubtful(place: _Place) -> bool:
-    """Return whether a line reports no error: prose, quoted source, a guess, or what a program goes on after."""
+    """Return whether a line reports no error: prose, quoted source, or what a program goes on after."""
     return place.line.kind == "frame" or _is_prose(place) or _goes_on(place.line)
 
 
@@ -648,7 +658,7 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
     is_unknown = is_all or later or (unknown and first.text.symptom)
     doubt = "the paste has an error that is not known" if is_unknown else ""
     doubt = doubt or ("the paste has other causes too" if others else "")
-    doubt = doubt or ("it is in quoted source or a list of guesses" if place.line.kind == "frame" else "")
+    doubt = doubt or ("it is in a line of source code" if place.line.kind == "frame" else "")
     doubt = doubt or ("the program says it goes on after it" if _goes_on(place.line) else "")
     return [replace(first, doubt=doubt), *matches[1:]]
 

@@ -180,7 +180,7 @@ _SWAPS: tuple[tuple[Platform, str, str], ...] = (
 def marked(spaced: str) -> frozenset[Platform]:
     """The platforms whose marks are in a text without capitals. WSL shows Windows's marks too and is Linux."""
     found = {platform for platform, marks in _MARKS.items() if marks.search(spaced)}
-    if _IS_WINDOWS.search(spaced) and "wsl" not in spaced:
+    if "directml" in found or (_IS_WINDOWS.search(spaced) and "wsl" not in spaced):
         found.add("windows")
     if "wsl" in found:
         found -= {"windows", "mac"}

@@ -547,8 +547,8 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="The wheel was not built for this AMD GPU (gfx number).",
         fix="use a wheel or a ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround, the number "
-        "of a near relative: HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x); another "
-        "generation's number crashes",
+        "of a near relative: HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x), never "
+        "another generation's",
         source="ROCm, supported GPUs; pytorch issue 106728",
     ),
     Condition(
@@ -714,7 +714,7 @@ TEXTS: tuple[Condition, ...] = (
         "--format=csv shows this one's",
         certainty="strong",
         source="aten/src/ATen/native/cuda; Triton, backends/nvidia/compiler.py",
-        follows=("cuda.capability", "amp.", "attention.", "quant.", "cutlass.", "xformers.", "compile."),
+        follows=("cuda.capability", "amp.", "attention.", "quant.", "cutlass.", "xformers."),
     ),
     Condition(
         id="hip.mask",

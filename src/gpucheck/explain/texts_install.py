@@ -421,6 +421,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Triton's ptxas or torch's NVRTC is older than the GPU.",
         fix="use a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
         certainty="proof",
+        follows=("cuda.feature",),
     ),
     Condition(
         id="compile.missing",
@@ -492,7 +493,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)",
             r"(requires|needs) nvcc",
             r"nvcc (was )?not found",
-            _NO_CUDA,
+            r"NameError: name '?bare_metal_version'? is not defined",
         ),
         meaning="An extension is compiled at its installation and needs nvcc; torch itself does not.",
         fix="install a wheel instead of building, or install the toolkit of torch's CUDA version with CUDA_HOME set",
@@ -519,6 +520,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"nvcc fatal *: Value '?(gnu|c)\+\+(1[7-9]|2\d)'? is not defined for option",
             r"#error .{0,20}(You need C\+\+1[47]|C\+\+1[47] (or later )?compatible compiler)",
+            r"nvcc fatal *: Unknown option '?-+std",
             r"The -std=c\+\+1[47] flag is not supported with the configured host compiler",
             r"unrecognized command line option \W?-std=(gnu|c)\+\+1[47]",
         ),

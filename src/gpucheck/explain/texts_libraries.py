@@ -1015,6 +1015,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(attention )?backends? (\S+ )?(are|is) not valid for",
             r"Invalid attention backend for (cuda|rocm|xpu)",
             r"No valid attention backend",
+            r"No valid attention backend found.{0,800}compute capability not supported",
             r"attention sinks? (is|are) only supported on",
             r"attention backend .{0,60}(is not supported|does not support) (on|for|this|the|sm)",
             r"No available kernel\. ?Aborting execution",
