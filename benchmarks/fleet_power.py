@@ -24,7 +24,7 @@ import random
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
@@ -185,7 +185,7 @@ def is_true(found: SlowDevice, centres: Sequence[float], truth: Sequence[Sequenc
     """Whether what is named is low without noise, in the figure that is named."""
     figure = int(found.figure.split()[2])
     middle = statistics.median(one[figure] for one in truth)
-    return found.device != judge.WHOLE or math.exp(centres[figure] - middle) <= 1 - TRULY_LOW
+    return found.device != siblings.WHOLE or math.exp(centres[figure] - middle) <= 1 - TRULY_LOW
 
 
 def is_unsure(row: FleetNode) -> bool:
@@ -195,7 +195,8 @@ def is_unsure(row: FleetNode) -> bool:
 
 def of_nodes(case: Case, seed: int, share: float) -> str:
     """What the judge makes of a case, in a line."""
-    random_ = random.Random(f"{seed} {case}")
+    # The name of the draw: its address differs by process.
+    random_ = random.Random(f"{seed} {asdict(case) | {'draw': case.draw.__name__}}")
     count = max(round(case.fleets * share), 1)
     found = bad = undecided = split = untrue = good = 0
     for _ in range(count):

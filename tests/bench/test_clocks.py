@@ -42,18 +42,19 @@ def test_nothing_is_said_of_free_clocks() -> None:
 
 def test_heat_is_named_with_clock_and_temperature() -> None:
     found = judged(row(), row("throttled", reasons=("hw_thermal_slowdown",), seconds={"thermal": 1.5, "power": 0.1}))
-    assert (found.id, found.verdict, found.title) == ("copy.clocks", "warn", "GPU throttled")
-    assert (
-        found.message
-        == "hw thermal slowdown, held for 1.50 s by thermal, clock 1200 of 1980 MHz, 87 °C, in 1 of 2 rows"
-    )
+    assert (found.id, found.verdict, found.evidence["flag"]) == ("copy.clocks", "warn", "throttled")
     assert found.fix is not None and "air flow" in found.fix
-    assert found.evidence["violations_s"] == {"thermal": 1.5}
+    assert (found.evidence["clock_reasons"], found.evidence["violations_s"]) == (
+        ["hw_thermal_slowdown"],
+        {"thermal": 1.5},
+    )
+    assert (found.evidence["sm_clock_hz"], found.evidence["temperature_celsius"]) == (1.2e9, 87.0)
 
 
 def test_what_is_not_known_is_left_out() -> None:
     found = judged(row("throttled", seconds={"reliability": 2.0}, sm_clock_hz=None, temperature_celsius=None))
-    assert found.message == "held for 2.00 s by reliability"
+    assert found.evidence["violations_s"] == {"reliability": 2.0}
+    assert (found.evidence["sm_clock_hz"], found.evidence["temperature_celsius"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +67,7 @@ def test_the_advice_is_of_the_cause(reason: str, word: str) -> None:
 
 def test_a_setting_and_the_power_limit_are_remarks() -> None:
     held = judged(row("clock-held", reasons=("applications_clocks_setting",)))
-    assert (held.verdict, held.title) == ("info", "a setting keeps the GPU clock below its maximum")
-    assert held.fix == "`nvidia-smi -q -d CLOCK` shows the setting; `nvidia-smi -i INDEX -rac` and `-rgc` reset it"
+    assert held.verdict == "info" and held.fix is not None and "-rac" in held.fix
     limited = judged(row("power-limited", reasons=("sw_power_cap",), seconds={"power": 0.5}))
     assert limited.verdict == "info" and limited.fix is None
 

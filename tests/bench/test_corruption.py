@@ -303,7 +303,7 @@ def test_a_wrong_bit_in_a_later_result_is_found_though_the_first_is_right(monkey
     findings = found(one)
     assert findings["matmul.result"].verdict == "pass"
     wrong = findings["matmul.corruption"]
-    assert (wrong.verdict, wrong.title) == ("fail", "a repeated result is wrong")
+    assert wrong.verdict == "fail"
     assert "row 41, column 7 is " in wrong.message and ", float64 gives " in wrong.message
     seen = wrong.evidence["float32 96x80x64"]
     assert seen["results_differing"] == seen["results_compared"] > 1
@@ -331,7 +331,7 @@ def test_a_wrong_bit_in_a_row_that_is_not_sampled_is_found_by_sums(monkeypatch: 
 def test_a_result_that_is_added_up_in_another_order_is_only_told(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = found(failing(monkeypatch, lambda number, out: flip(out, 41, 7, 0) if number > 1 else None))
     told = findings["matmul.corruption"]
-    assert (told.verdict, told.title) == ("info", "repeated results differ within rounding")
+    assert told.verdict == "info"
     assert findings["matmul.result"].verdict == "pass"
 
 
@@ -484,7 +484,7 @@ def test_equal_results_are_counted_over_all_rows() -> None:
     rows = [row(corruption=seen(12)), row("float64", "float64", corruption=seen(30))]
     (finding,) = judge.later_results(rows)
     assert (finding.id, finding.verdict) == ("matmul.corruption", "pass")
-    assert (finding.title, finding.message) == ("repeated results are bit-identical", "42 results compared")
+    assert sum(entry["results_compared"] for entry in finding.evidence.values()) == 42
     assert finding.evidence["float32 8x8x8"]["detects"] == "any bit of a compared result"
     assert judge.later_results([row()]) == []
 

@@ -238,44 +238,31 @@ def hidden() -> Facts:
 def test_a_pair_that_hangs_names_its_bridge_the_iommu_and_what_to_do() -> None:
     facts = box("translating", ("0000:02:00.0",))
     first = judge.not_measured(("cuda:0", "cuda:1"), ["rate"], "its process did not answer within 60 s", facts)
-    assert first.message == (
-        "its process did not answer within 60 s; they share the PCIe bridge 0000:01:00.0, the IOMMU is translating, "
-        "ACS redirects at 0000:02:00.0"
-    )
     fix = first.fix or ""
-    assert fix.startswith("set NCCL_P2P_DISABLE=1 until it is fixed")
-    assert "boot with iommu=pt" in fix and "setpci -s 0000:02:00.0 ECAP_ACS+0x6.w=0000" in fix and "Xid" in fix
+    assert "NCCL_P2P_DISABLE=1" in fix and "iommu=pt" in fix and "setpci -s 0000:02:00.0" in fix and "Xid" in fix
     assert first.evidence["way"] == {
         "bridge": "0000:01:00.0",
         "iommu": "translating",
         "redirecting": ("0000:02:00.0",),
     }
+    assert "way" not in judge.not_measured(("cuda:0", "cuda:1"), ["rate"], "it ended with 1", None).evidence
 
 
 @pytest.mark.parametrize(
-    ("facts", "words", "asks"),
+    ("facts", "bridge", "asks"),
     [
-        (box("translating", ()), "they share the PCIe bridge 0000:01:00.0, the IOMMU is translating", "iommu=pt"),
-        (
-            box("off", None),
-            "they share the PCIe bridge 0000:01:00.0, the IOMMU is off, ACS is unknown: only root can read it",
-            "sudo gpucheck doctor",
-        ),
-        (
-            box(None, ()),
-            "they share the PCIe bridge 0000:01:00.0, the state of the IOMMU is unknown",
-            "until it is fixed",
-        ),
-        (Facts(), "", "IOMMU, PCIe ACS"),
-        (hidden(), "no bridge above them is visible here, the IOMMU is off", "until it is"),
+        (box("translating", ()), "0000:01:00.0", ["iommu=pt"]),
+        (box("off", None), "0000:01:00.0", ["sudo gpucheck doctor"]),
+        (box(None, ()), "0000:01:00.0", []),
+        (Facts(), None, ["sudo gpucheck doctor"]),
+        (hidden(), None, []),
     ],
 )
-def test_a_pair_with_wrong_data_names_them_too(facts: Facts, words: str, asks: str) -> None:
+def test_a_pair_with_wrong_data_names_them_too(facts: Facts, bridge: str | None, asks: list[str]) -> None:
     (found,) = judge.peer([row(0, 1, 390e9, wrong=7), row(1, 0, 390e9)], facts)
-    assert found.verdict == "fail" and found.message == "; ".join(
-        part for part in ("wrong bytes: cuda:0 to cuda:1 (7)", words) if part
-    )
-    assert asks in (found.fix or "") and ("iommu=pt" in (found.fix or "")) is ("translating" in words)
+    assert found.verdict == "fail" and found.evidence["way"].get("bridge") == bridge
+    fix = found.fix or ""
+    assert [word for word in ("iommu=pt", "sudo gpucheck doctor") if word in fix] == asks
 
 
 def test_pairs_without_time_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,8 +316,7 @@ def every(rate: float, count: int = 3, **changed: Any) -> list[Measurement]:
 def test_a_sound_matrix_is_told_by_its_median() -> None:
     latency = measured(0, 1, "latency", None, 12e-6, {"path": "peer"})
     (found,) = judge.peer([*every(390e9, 2), latency], Facts())
-    assert (found.id, found.verdict, found.message) == ("transfer.peer", "info", "")
-    assert found.title == "devices copy directly at 390 GB/s (median of 2 pairs)"
+    assert (found.id, found.verdict) == ("transfer.peer", "info")
     assert found.evidence == {
         "devices": ["cuda:0", "cuda:1"],
         "bytes_per_s": [[None, 390e9], [390e9, None]],
@@ -346,8 +332,7 @@ def test_a_sound_matrix_is_told_by_its_median() -> None:
 
 def test_a_pair_much_slower_than_its_siblings_warns() -> None:
     (found,) = judge.peer(every(390e9, r01=200e9, r10=195e9), Facts())
-    assert (found.verdict, found.title) == ("warn", "some pairs of devices are much slower than the others")
-    assert found.message == ("below 60 % of the median: cuda:0 to cuda:1 (200 GB/s), cuda:1 to cuda:0 (195 GB/s)")
+    assert found.verdict == "warn"
     assert found.evidence["slow"] == [["cuda:0", "cuda:1"], ["cuda:1", "cuda:0"]]
     assert judge.peer(every(390e9, r01=235e9, r10=235e9), Facts())[0].verdict == "info"
 
@@ -355,32 +340,25 @@ def test_a_pair_much_slower_than_its_siblings_warns() -> None:
 def test_pairs_through_the_host_warn_beside_direct_ones_and_are_not_held_against_them() -> None:
     rows = [row(0, 1, 50e9), row(1, 0, 50e9), row(0, 2, 10e9, "staged"), row(2, 0, 10e9, "staged")]
     (found,) = judge.peer(rows, Facts())
-    assert (found.verdict, found.title) == ("warn", "some pairs of devices are without a direct path")
-    assert found.message == "through the host, unlike others: cuda:0 to cuda:2, cuda:2 to cuda:0"
-    assert found.evidence["slow"] == []
-    (all_staged,) = judge.peer(rows[2:], Facts())
-    assert (all_staged.verdict, all_staged.message) == ("info", "")
-    assert all_staged.title == "devices copy through the host at 10.0 GB/s (median of 2 pairs)"
+    assert (found.verdict, found.evidence["slow"], len(found.evidence["staged"])) == ("warn", [], 2)
+    assert judge.peer(rows[2:], Facts())[0].verdict == "info"
 
 
 def test_a_pair_that_is_not_the_same_both_ways_is_told() -> None:
     (found,) = judge.peer(every(390e9, r01=300e9), Facts())
     assert found.verdict == "info"
-    assert found.message == "different in the two directions: cuda:0 to cuda:1 (300 GB/s, back 390 GB/s)"
     assert found.evidence["asymmetric"] == [["cuda:0", "cuda:1", 300 / 390]]
 
 
 def test_of_two_devices_a_direction_with_half_the_other_s_rate_warns() -> None:
     (found,) = judge.peer(every(40e9, 2, r01=20e9), Facts())
-    assert (found.verdict, found.title) == ("warn", "some pairs of devices are much slower than the others")
-    assert found.message == "different in the two directions: cuda:0 to cuda:1 (20.0 GB/s, back 40.0 GB/s)"
+    assert (found.verdict, found.evidence["asymmetric"]) == ("warn", [["cuda:0", "cuda:1", 0.5]])
     assert judge.peer(every(40e9, 2, r01=25e9), Facts())[0].verdict == "info"
 
 
 def test_wrong_bytes_fail_whatever_the_rate() -> None:
     (found,) = judge.peer([row(0, 1, 390e9, wrong=7), row(1, 0, 390e9)], Facts())
-    assert (found.verdict, found.message) == ("fail", "wrong bytes: cuda:0 to cuda:1 (7)")
-    assert found.evidence["wrong_bytes"] == [["cuda:0", "cuda:1", 7]]
+    assert (found.verdict, found.evidence["wrong_bytes"]) == ("fail", [["cuda:0", "cuda:1", 7]])
     assert found.fix is not None and "NCCL_P2P_DISABLE=1" in found.fix
 
 
@@ -393,7 +371,7 @@ def test_one_bad_run_of_seven_stays_bad() -> None:
 
 def test_no_rate_at_all_is_undecided_and_many_pairs_are_counted() -> None:
     (found,) = judge.peer([row(0, 1, None), row(1, 0, None)], Facts())
-    assert (found.verdict, found.title) == ("inconclusive", "inconclusive: no pair of devices has a rate")
+    assert found.verdict == "inconclusive"
     rows = [row(a, b, 1e9 * (a + 1), "staged" if b == 9 else "peer") for a in range(6) for b in (8, 9, 10)]
     (found,) = judge.peer(rows, Facts())
     assert "cuda:3 to cuda:9 and 2 more" in found.message

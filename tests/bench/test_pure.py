@@ -31,7 +31,7 @@ def test_every_folder_of_a_benchmark_has_a_judge_that_is_looked_at() -> None:
 
 
 def test_a_child_that_copies_beside_others_can_be_bound_before_torch_is_there() -> None:
-    assert not loads_torch("gpucheck.bench.transfer.together")
+    assert not loads_torch("gpucheck.bench.concurrent")
 
 
 def test_what_measures_does_load_it() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -75,19 +75,6 @@ def test_rounds_end_where_every_interval_is_narrow_and_there_are_three_at_least(
     groups = {"a": Group(device, on_host(device, 0.1))}
     assert len(rounds.take(groups, until_s=device.host_s + 1e6)["a"].run.samples_s) == 20
     assert len(rounds.take(groups, until_s=0.0)["a"].run.samples_s) == 3
-
-
-def test_rounds_end_where_the_times_of_calls_are_plain_and_are_not_watched_between() -> None:
-    device, asked = Engines(noise=0.5), list[int]()
-
-    def plain(times: Mapping[str, Sequence[float]]) -> bool:
-        assert 0.01 < times["a"][0] < 1.0
-        asked.append(len(times["a"]))
-        return len(asked) == 3
-
-    groups = {"a": Group(device, device.product(0.1), calls=3)}
-    assert len(rounds.take(groups, until_s=device.host_s + 1e6, plain=plain)["a"].run.samples_s) == 40
-    assert asked == [10, 20, 40]
 
 
 def test_a_noisy_group_goes_on_until_its_time_is_over() -> None:

@@ -380,13 +380,13 @@ def test_a_search_says_what_it_gains_and_what_is_as_fast() -> None:
         return one
 
     finding = judge.search([entry()], [row(24, 660e12), row(8, 600e12)])[0]
-    assert (finding.id, finding.verdict, finding.title) == ("matmul.search", "info", "fastest shapes found")
-    assert finding.message == "bfloat16 24x8x8 700 TFLOP/s, 10 % above 8x8x8 (32x8x8 as fast)"
-    assert finding.evidence["bfloat16"]["gain"] == pytest.approx(1.1)
+    assert (finding.id, finding.verdict) == ("matmul.search", "info")
+    outcome = finding.evidence["bfloat16"]
+    assert (outcome["gain"], outcome["square"], outcome["as_fast"]) == (pytest.approx(1.1), "8x8x8", ["32x8x8"])
     finding = judge.search([entry(complete=False, finalists=())], [row(24, 600e12), row(8, 600e12)])[0]
-    assert finding.message == "bfloat16 24x8x8 700 TFLOP/s, no faster than 8x8x8 (search cut off)"
+    assert finding.message.endswith("no faster than 8x8x8 (search cut off)")
     finding = judge.search([entry(dtype="int8", unit="OP/s", finalists=())], [])[0]
-    assert finding.message == "int8 24x8x8 700 TOP/s"
+    assert finding.message == "int8 24x8x8 700 TOP/s" and finding.evidence["int8"]["gain"] is None
     assert judge.search([], []) == judge.search([entry(best=None)], []) == []
 
 
@@ -403,9 +403,8 @@ def test_searches_of_several_runs_lie_side_by_side_and_what_most_found_counts() 
     entries = whole.results["bench_matmul_search"]
     assert [(one.run, one.best.m) for one in entries if one.best] == [(1, 24), (2, 32), (3, 24)]
     finding = next(one for one in whole.findings if one.id == "matmul.search")
-    assert finding.message.startswith("bfloat16 24x8x8 695 TFLOP/s")
-    assert finding.message.endswith(", found by 2 of 3 runs (others found 32x8x8)")
     seen = finding.evidence["bfloat16"]
+    assert (seen["shape"], seen["flop_per_s"]) == ("24x8x8", 695e12)
     # Another run's shape is no default square.
     assert (seen["square"], seen["searches"], seen["found_by"], seen["others_found"]) == ("8x8x8", 3, 2, ["32x8x8"])
 

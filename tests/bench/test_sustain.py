@@ -90,14 +90,8 @@ SLOWER = run_of(*[0.1] * 10, *[0.125] * 80)
 
 def test_what_is_sustained_is_told_and_is_no_fault() -> None:
     finding = judge.sustained([row(SLOWER, ("power-limited",), ("sw_power_cap",))])[0]
-    assert (finding.id, finding.verdict, finding.title) == (
-        "matmul.sustained",
-        "info",
-        "sustained rate is 0.80 of burst",
-    )
-    assert finding.message == (
-        "bfloat16 8x8x8 800 TFLOP/s after 1.00 PFLOP/s, at the power limit (normal at full load)"
-    )
+    assert (finding.id, finding.verdict) == ("matmul.sustained", "info")
+    assert "at the power limit" in finding.message
     assert finding.evidence["bfloat16 8x8x8"]["share"] == pytest.approx(0.8)
     assert judge.sustained([]) == []
 
@@ -121,7 +115,7 @@ def test_a_throttled_run_is_a_warning_with_its_cause(reason: str, cause: str, fi
 
 def test_a_wrong_result_after_a_long_run_fails() -> None:
     finding = judge.sustained([row(SLOWER, not_finite=1)])[0]
-    assert (finding.verdict, finding.title) == ("fail", "a result is wrong after a long run")
+    assert finding.verdict == "fail"
 
 
 def test_a_last_result_with_other_bits_than_the_first_is_named_where_it_is_wrong() -> None:
@@ -130,10 +124,7 @@ def test_a_last_result_with_other_bits_than_the_first_is_named_where_it_is_wrong
     seen = {**counted, "worst": element, "detects": ""}
     asked = replace(row(SLOWER, corruption=seen).method, precision_requested="bfloat16", precision_observed="bfloat16")
     finding = judge.sustained([replace(row(SLOWER), method=asked)])[0]
-    assert (finding.verdict, finding.title) == ("fail", "a result is wrong after a long run")
-    assert finding.message == (
-        "bfloat16 8x8x8: 1 of 1 results differ, row 1, column 2 is 3.5, float64 gives 1.25 (70.0 times its bound)"
-    )
+    assert finding.verdict == "fail" and "row 1, column 2 is 3.5, float64 gives 1.25" in finding.message
     within = replace(asked, details={**asked.details, "corruption": {**seen, "worst": {**element, "worst": 0.5}}})
     assert judge.sustained([replace(row(SLOWER), method=within)])[0].verdict == "info"
 
@@ -142,7 +133,7 @@ def test_several_runs_are_one_finding() -> None:
     steady = run_of(*[0.1] * 90)
     one = row(steady)
     finding = judge.sustained([row(SLOWER), replace(one, case={**one.case, "dtype": "float32"})])[0]
-    assert finding.title == "sustained rate is 0.80 to 1.0 of burst"
+    assert [entry["share"] for entry in finding.evidence.values()] == pytest.approx([0.8, 1.0])
 
 
 @pytest.mark.parametrize("place", [0, 3, 6])
@@ -150,7 +141,7 @@ def test_one_wrong_long_run_of_seven_fails(place: int) -> None:
     rows = [row(SLOWER) for _ in range(7)]
     rows[place] = row(SLOWER, worst_error_of_bound=math.inf)
     finding = next(one for one in together(*map(one_run, rows)).findings if one.id == "matmul.sustained")
-    assert (finding.verdict, finding.message) == ("fail", "bfloat16 8x8x8 (in 1 of 7 runs)")
+    assert finding.verdict == "fail" and "in 1 of 7 runs" in finding.message
 
 
 def test_of_several_runs_the_median_is_sustained_and_one_that_was_throttled_is_told() -> None:
@@ -158,8 +149,8 @@ def test_of_several_runs_the_median_is_sustained_and_one_that_was_throttled_is_t
     throttled = row(SLOWER, ("throttled",), ("hw_thermal_slowdown",))
     documents = [one_run(one) for one in (throttled, row(steady), row(steady))]
     finding = next(one for one in together(*documents).findings if one.id == "matmul.sustained")
-    assert (finding.verdict, finding.title) == ("warn", "sustained rate is 1.0 of burst")
-    assert finding.message.startswith("throttled: too hot (hw_thermal_slowdown); ")
+    assert finding.verdict == "warn" and finding.message.startswith("throttled: too hot (hw_thermal_slowdown); ")
+    assert finding.evidence["bfloat16 8x8x8"]["share"] == pytest.approx(1.0)
     assert finding.evidence["bfloat16 8x8x8"]["sustained_flop_per_s"] == pytest.approx(1e15)
 
 
@@ -223,8 +214,8 @@ def test_a_long_run_whose_clock_stands_still_has_no_rate_and_is_judged_all_the_s
     assert (made.time_s, made.rate, made.method.details["burst"]) == (None, None, None)
     (finding,) = judge.sustained([made])
     assert (finding.verdict, finding.title) == ("skip", "no sustained rate")
-    lines, drawn = matmul._sustained(made, ())
-    assert not drawn and "no rate: a window of" in str(lines[-1])
+    lines = matmul._sustained(made, ())
+    assert "no rate: a window of" in str(lines[-1])
     wrong = replace(made, method=replace(made.method, details={**made.method.details, "not_finite": 3}))
     assert [one.verdict for one in judge.sustained([wrong])] == ["fail"]
 

@@ -61,7 +61,6 @@ for x in DataLoader(torch.ones(4, 4), batch_size=2):
 sparse = torch.eye(2).to_sparse().to("cuda")
 print(str(sparse.sum()), torch.func.vmap(torch.sin)(torch.ones(2, device="cuda")).device)
 nn.utils.rnn.pad_sequence([torch.ones(2, device="cuda"), torch.ones(3, device="cuda")])
-torch.from_dlpack(torch.ones(2, device="cuda"))
 torch.save(net.state_dict(), "net.pt")
 net.load_state_dict(torch.load("net.pt", map_location="cuda"))
 """

@@ -388,13 +388,6 @@ def test_one_machine_under_two_names_is_told() -> None:
     assert judge(pods).result.counts["silent"] == 0
 
 
-def test_one_start_of_a_machine_under_two_names_is_told_apart_from_a_card() -> None:
-    pod = replace(TWENTY[0], host="pod", devices=(), figures=())
-    judged = judge([pod, *TWENTY])
-    assert "n0 and pod" in finding(judged, "fleet.same_boot")
-    assert "fleet.renamed" not in {one.id for one in judged.findings}
-
-
 def test_nodes_that_were_not_expected_are_in_no_list() -> None:
     judged = judge([*TWENTY, node("stranger")], expected=tuple(one.host for one in TWENTY))
     assert judged.result.unexpected == ("stranger",)

@@ -12,7 +12,7 @@ from mistakes import MISMATCHES, program
 
 from gpucheck.program import judge, placement
 from gpucheck.program.engine import World
-from gpucheck.program.simulated_cuda import claimed
+from gpucheck.program.simulated_cuda import simulated
 from gpucheck.report.finding import Finding
 
 _DRY = Path(__file__).parent.parent / "programs" / "dry" / "mistakes.py"
@@ -291,7 +291,7 @@ def met(text: str, folder: Path, *arguments: str) -> Finding | None:
     file.write_text(text)
     __import__("linecache").checkcache()
     world = World()
-    with claimed(world), pytest.MonkeyPatch.context() as patch:
+    with simulated(world), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [str(file), *arguments])
         patch.chdir(folder)
         try:

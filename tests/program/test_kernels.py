@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gpucheck.program import rules
 from gpucheck.program.engine import World, tensors_in
-from gpucheck.program.simulated_cuda import claimed
+from gpucheck.program.simulated_cuda import simulated
 from gpucheck.program.simulated_devices import Claims
 from gpucheck.work.storages import Memory
 
@@ -37,7 +37,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     made = World(claims=Claims(Memory()), has_values=request.param)
     torch.__future__.set_swap_module_params_on_conversion(not made.has_values)
     try:
-        with claimed(made):
+        with simulated(made):
             yield made
     finally:
         torch.__future__.set_swap_module_params_on_conversion(False)
@@ -99,7 +99,7 @@ def test_what_no_fused_kernel_takes_keeps_the_scores(world: World) -> None:
 
 def test_a_dropout_that_no_fused_kernel_takes_keeps_to_the_mask() -> None:
     mask = torch.tensor([[True, False], [True, True]])
-    with claimed(World()):
+    with simulated(World()):
         q = gpu(1, 1, 2, 4, dtype=torch.float64)
         with mock.patch.object(torch, "native_dropout", lambda scores, *rest: (scores, None)):
             seen = F.scaled_dot_product_attention(q, q, q, mask.cuda(), dropout_p=0.5)
@@ -194,7 +194,7 @@ def test_what_kernels_take_while_they_run_is_counted(name: str) -> None:
     call, size = LENT[name]
     made = World(claims=Claims(Memory()), has_values=False)
     lent = [0]
-    with claimed(made), mock.patch.object(Memory, "lend", lambda memory, size: lent.append(size)):
+    with simulated(made), mock.patch.object(Memory, "lend", lambda memory, size: lent.append(size)):
         call()
     assert max(lent) / MIB == pytest.approx(size, rel=0.005)
 
@@ -211,7 +211,7 @@ def test_what_kernels_take_while_they_run_is_counted(name: str) -> None:
 )
 def test_what_has_no_rows_is_reduced_too(given: Callable[[], Tensor]) -> None:
     made = World(claims=Claims(Memory()))
-    with claimed(made):
+    with simulated(made):
         assert given().sum(-1, keepdim=True).is_cuda
 
 
@@ -279,7 +279,7 @@ def test_reserves_are_as_measured(name: str) -> None:
     made = World(claims=Claims(Memory()), has_values=False)
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
-        with claimed(made):
+        with simulated(made):
             network = kind(**options).to("cuda", dtype)
             x = torch.empty(*shape, options["input_size"], device="cuda", dtype=dtype)
             memory = made.claims.memory
@@ -306,7 +306,7 @@ def outcome(kind: Any, x: Tensor, **options: Any) -> list[Tensor]:
 def test_values_and_gradients_are_those_of_the_cpu(kind: Any) -> None:
     x = torch.randn(5, 3, 8)
     here = outcome(kind, x, bidirectional=True)
-    with claimed(World()):
+    with simulated(World()):
         there = [one.cpu() for one in outcome(kind, x.to("cuda"), bidirectional=True)]
     for one, other in zip(here, there, strict=True):
         torch.testing.assert_close(one, other)
@@ -323,7 +323,7 @@ def test_attention_with_dropout_has_the_gradients_of_its_own_mask() -> None:
         return [out, *(one.grad for one in inputs if one.grad is not None)]
 
     here = gradients("cpu")
-    with claimed(World()):
+    with simulated(World()):
         there = [one.cpu() for one in gradients("cuda")]
     for one, other in zip(here, there, strict=True):
         torch.testing.assert_close(one, other)
@@ -356,7 +356,7 @@ def test_without_values_a_norms_own_writes_are_no_copies() -> None:
     torch.__future__.set_swap_module_params_on_conversion(True)
     Tensor.copy_ = copied
     try:
-        with claimed(made):
+        with simulated(made):
             nn.BatchNorm2d(4).cuda()(torch.randn(2, 4, 3, 3, device="cuda"))
     finally:
         Tensor.copy_ = copy

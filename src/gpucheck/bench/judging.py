@@ -25,21 +25,21 @@ _T = TypeVar("_T")
 _K = TypeVar("_K")
 
 
-def size(one: Measurement) -> int:
+def size(row: Measurement) -> int:
     """The bytes of a row's copy or array."""
-    return int(one.case["size_bytes"])
+    return int(row.case["size_bytes"])
 
 
-def rate(one: Measurement) -> float:
+def rate(row: Measurement) -> float:
     """The median rate; 0 without one."""
-    return one.rate.median if one.rate else 0.0
+    return row.rate.median if row.rate else 0.0
 
 
 def by(key: Callable[[_T], _K], items: Iterable[_T]) -> dict[_K, list[_T]]:
     """The items by their key, in their order."""
     found: dict[_K, list[_T]] = {}
-    for one in items:
-        found.setdefault(key(one), []).append(one)
+    for item in items:
+        found.setdefault(key(item), []).append(item)
     return found
 
 
@@ -47,7 +47,7 @@ def best(
     measurements: Sequence[Measurement], name: str, key: str, figure: Callable[[Measurement], float]
 ) -> dict[str, Measurement]:
     """The row of a benchmark with the largest figure for each value that cases have of `key`; of equals the first."""
-    rows = by(lambda one: str(one.case[key]), (one for one in measurements if one.name == name))
+    rows = by(lambda row: str(row.case[key]), (row for row in measurements if row.name == name))
     return {kind: max(mine, key=figure) for kind, mine in rows.items()}
 
 
@@ -103,29 +103,29 @@ class Threshold:
     figures: Callable[[Sequence[Measurement], Ceilings], list[Figure]]
 
 
-def figure(label: str, one: Measurement, ceiling: Ceiling | None = None, peak: Ceiling | None = None) -> Figure:
+def figure(label: str, row: Measurement, ceiling: Ceiling | None = None, peak: Ceiling | None = None) -> Figure:
     """A row's rate, as a share of the ceiling where there is one; `peak` is what it cannot exceed where there is
     none."""
-    if one.time_s is None:
+    if row.time_s is None:
         return Figure(label, why="it was shorter than the clock's resolution")
-    if one.rate is None:
+    if row.rate is None:
         return Figure(label, why="the call itself takes most of the time")
     if ceiling is not None and ceiling.value is None:
         return Figure(label, why=ceiling.doubt)
     scale = ceiling.value if ceiling is not None and ceiling.value is not None else 1.0
-    value, time_s, fastest = one.rate.median / scale, one.time_s, runs.fastest(one)
+    value, time_s, fastest = row.rate.median / scale, row.time_s, runs.fastest(row)
     known = ceiling or peak
-    beyond = known is not None and not known.doubt and one.rate.median > BEYOND * (known.value or math.inf)
+    beyond = known is not None and not known.doubt and row.rate.median > BEYOND * (known.value or math.inf)
     return Figure(
         label,
         value,
         value * time_s.median / time_s.ci_high if time_s.ci_high else None,
         value * time_s.median / time_s.ci_low if time_s.ci_low else None,
-        runs.flagged(one, DISTURBING),
+        runs.flagged(row, DISTURBING),
         doubt="more than the device can do" if beyond else ceiling.doubt if ceiling else "",
-        causes=tuple(LASTING[flag] for flag in runs.flagged(one, LASTING)),
+        causes=tuple(LASTING[flag] for flag in runs.flagged(row, LASTING)),
         best=value * time_s.median / fastest if fastest else None,
-        call_s=(fastest or time_s.median) if one.method.clock == "host" else None,
+        call_s=(fastest or time_s.median) if row.method.clock == "host" else None,
     )
 
 
@@ -198,7 +198,7 @@ class Seen:
     @property
     def part(self) -> Part | Unknown | None:
         """Return what the device can do at most; None for a CPU, which has no data sheet here."""
-        known = next((one for one in self.facts.devices if one.id == self.device), None)
+        known = next((device for device in self.facts.devices if device.id == self.device), None)
         return part_in(known or Device(self.device.partition(":")[0]))
 
 
@@ -221,21 +221,21 @@ class Judge:
     thresholds: Mapping[str, Threshold] = field(default_factory=dict)
 
 
-def headline(name: str, case: str, one: Measurement, ceiling: Ceiling | None = None, what: str = "") -> Headline:
+def headline(name: str, case: str, row: Measurement, ceiling: Ceiling | None = None, what: str = "") -> Headline:
     """A row's rate with its interval, and its share of a ceiling where that is known; `what` names the ceiling."""
-    known = figure(case, one)
+    known = figure(case, row)
     share = known.value / ceiling.value if known.value and ceiling is not None and ceiling.value else None
     return Headline(
         name,
-        one.device.id,
+        row.device.id,
         case,
         known.value,
-        one.rate.unit if one.rate else "B/s",
+        row.rate.unit if row.rate else "B/s",
         known.low,
         known.high,
         share,
         None if share is None else f"{what}, estimated" if ceiling is not None and ceiling.doubt else what,
-        one.flags,
+        row.flags,
     )
 
 
@@ -266,7 +266,7 @@ def doubts_of(flags: Collection[str]) -> list[str]:
 
 
 def own_doubts(flags: Collection[str]) -> list[str]:
-    """Those of them that no finding says of the machine."""
+    """The doubts of these flags that no finding says of the machine."""
     return [flag for flag in doubts_of(flags) if flag not in OF_THE_MACHINE]
 
 
@@ -293,14 +293,14 @@ class Compared:
     first: int | None = None
 
 
-def compared(one: Measurement, key: str, where: str, prefix: str = "") -> list[Compared]:
+def compared(row: Measurement, key: str, where: str, prefix: str = "") -> list[Compared]:
     """Return what each run of a row of copies compared. A row without a time or a rate has nothing to prove."""
     found = []
-    for run in runs.each(one):
+    for run in runs.each(row):
         slices, wrong, first = (
             run["details"].get(f"{prefix}{name}") for name in ("verified_slices", "wrong_bytes", "first_wrong_byte")
         )
-        if slices or wrong or one.time_s or one.rate:
+        if slices or wrong or row.time_s or row.rate:
             # A comparison whose count is unknown shows nothing.
             found.append(Compared(key, where, 0 if wrong is None else slices or 0, wrong or 0, first))
     return found
@@ -320,14 +320,14 @@ def verification(
     Fails where anything was wrong, however much was right. A run that compared nothing proves nothing: inconclusive.
     """
     of_all = list(comparisons)
-    of_rows = by(lambda one: one.key, (one for one in of_all if one.wrong))
-    wrong = {key: sum(one.wrong for one in of_row) for key, of_row in of_rows.items()}
+    of_rows = by(lambda run: run.key, (run for run in of_all if run.wrong))
+    wrong = {key: sum(run.wrong for run in of_row) for key, of_row in of_rows.items()}
     told: list[str] = []
-    for key, (one, *_) in of_rows.items():
-        first = "" if one.first is None else f", the first at byte {one.first}"
-        told.append(f"{wrong[key]} wrong {what} {one.where}{first}")
-    unseen = list(dict.fromkeys(one.where for one in of_all if not one.slices))
-    evidence: dict[str, Any] = {"copies": sum(one.slices for one in of_all)}
+    for key, (run, *_) in of_rows.items():
+        first = "" if run.first is None else f", the first at byte {run.first}"
+        told.append(f"{wrong[key]} wrong {what} {run.where}{first}")
+    unseen = list(dict.fromkeys(run.where for run in of_all if not run.slices))
+    evidence: dict[str, Any] = {"copies": sum(run.slices for run in of_all)}
     if wrong:
         return Finding(finding_id, "fail", wrong_title, naming.few(told), {f"wrong_{what}": wrong, **evidence}, fix)
     if unseen:
@@ -345,21 +345,21 @@ def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts)
 
     `facts` tell of how many cores.
     """
-    busy = [one for one in measurements if "cpu-busy" in one.flags]
+    busy = [row for row in measurements if "cpu-busy" in row.flags]
     if not busy:
         return []
     most = max(
-        run["details"]["cores_used_by_others"] for one in busy for run in runs.each(one) if "cpu-busy" in run["flags"]
+        run["details"]["cores_used_by_others"] for row in busy for run in runs.each(row) if "cpu-busy" in run["flags"]
     )
     # Those that this process may use, where they are known.
-    cores = next((one.cores_allowed for one in facts.devices if one.kind == "cpu"), None)
+    cores = next((device.cores_allowed for device in facts.devices if device.kind == "cpu"), None)
     return [
         Finding(
             finding_id,
             "warn",
             f"machine busy ({units.significant(most, 2)}{f' of {cores}' if cores else ''} cores)",
             f"{'' if len(busy) == len(measurements) else f'{len(busy)} of {len(measurements)} '}figures are too low",
-            {"rows": [one.case for one in busy], "cores_used_by_others": most},
+            {"rows": [row.case for row in busy], "cores_used_by_others": most},
             fix="rerun on an idle machine (`top` shows what runs)",
         )
     ]
@@ -405,19 +405,21 @@ CLOCK_FIXES = {
 def clock(finding_id: str, measurements: Sequence[Measurement]) -> list[Finding]:
     """One finding for all rows whose clock was held: of the worst kind there is; none where there is no such row."""
     for kind in _KINDS:
-        held = [one for one in measurements if kind.flag in one.flags]
+        held = [row for row in measurements if kind.flag in row.flags]
         if held:
             return [_finding(finding_id, kind, held, len(measurements))]
     return []
 
 
 def _finding(finding_id: str, kind: _Kind, held: Sequence[Measurement], total: int) -> Finding:
-    of_runs = [run for one in held for run in runs.each(one) if kind.flag in run["flags"]]
+    of_runs = [run for row in held for run in runs.each(row) if kind.flag in run["flags"]]
     seen = [run["telemetry"] for run in of_runs if run["telemetry"] is not None]
-    reasons = [name for name in kind.reasons if any(name in one["clock_reasons"] for one in seen)]
+    reasons = [name for name in kind.reasons if any(name in read["clock_reasons"] for read in seen)]
     # Rows that took turns have the same seconds.
     counted = {
-        (one.get("violations_span_s"), *counts.items()): counts for one in seen if (counts := one.get("violations_s"))
+        (read.get("violations_span_s"), *counts.items()): counts
+        for read in seen
+        if (counts := read.get("violations_s"))
     }
     seconds = {
         name: value
@@ -425,11 +427,11 @@ def _finding(finding_id: str, kind: _Kind, held: Sequence[Measurement], total: i
         if (value := sum(counts.get(name) or 0.0 for counts in counted.values())) > 0
     }
     evidence: dict[str, Any] = {
-        "rows": [one.case for one in held],
+        "rows": [row.case for row in held],
         "flag": kind.flag,
         "clock_reasons": reasons,
         "violations_s": seconds,
-        "sm_clock_hz": min(_known([one.get("sm_clock_hz") or {} for one in seen], "median"), default=None),
+        "sm_clock_hz": min(_known([read.get("sm_clock_hz") or {} for read in seen], "median"), default=None),
         **{name: max(_known(seen, name), default=None) for name in ("max_sm_clock_hz", "temperature_celsius")},
     }
     named = {*reasons, *seconds}
@@ -454,7 +456,7 @@ def _message(evidence: Mapping[str, Any], held: int, total: int) -> str:
 
 
 def _known(seen: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    return [value for one in seen if (value := one.get(name)) is not None]
+    return [value for read in seen if (value := read.get(name)) is not None]
 
 
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpucheck.errors import UsageError
@@ -20,6 +21,20 @@ MOST_BRACKETS = 8
 _PART = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 _HOW = "write it like node[001-004,7], a number of nodes, or a file with one name per line"
+
+
+# A line of a screen or a finding names so many nodes; the JSON and the lists name all.
+NAMED = 8
+
+
+def few(names: Sequence[str], most: int = NAMED) -> str:
+    """The names, of many the first and how many more."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def nodes_text(count: int) -> str:
+    return f"{count} node{'s' * (count != 1)}"
 
 
 def is_safe(name: str) -> bool:

@@ -86,11 +86,6 @@ _JUDGE = of(
         "remove the old document",
     ),
     Id(
-        "fleet.same_boot",
-        "a machine has one name",
-        "The same boot appears under several names, often from containers of one machine.",
-    ),
-    Id(
         "fleet.forged",
         "documents are their node's own",
         "Owner, file name and the host inside do not match.",

@@ -2,54 +2,38 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Literal
 
-from gpucheck import errors, peaks, stats, units
+from gpucheck import errors, units
 from gpucheck.errors import UsageError
 from gpucheck.fleet import hosts, siblings
 from gpucheck.fleet.documents import MARKED_LINE, file_name
+from gpucheck.fleet.hosts import few, nodes_text
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.fleet import (
     FleetGroup,
     FleetNode,
     FleetResult,
     NodeDocument,
-    NodeFigure,
     NodeState,
     RefusedFile,
-    SlowDevice,
 )
 
-# A sound device reaches 60 to 95 % of its part's peak with products and cold copies of usual sizes; below half of it
-# something is wrong, whatever its siblings do.
-FLOOR = 0.5
-# What is measured faster than this share of the peak was not measured: clocks and data sheets are a few percent off.
-CEILING = 1.15
-# These remarks on a row say that the figure is low for a cause outside the device.
-DISTURBED = frozenset(("cpu-busy", "device-shared", "few-samples", "noisy"))
 # Nodes of one job begin within minutes of each other; last night's check is a day older.
 OLD_S = 6 * 3600.0
-# Of three or four nodes of a model, one is far below the others if it has no more than this of the lowest of them, and
-# these are within `AGREE` of each other: half of the speed is seen, and what few nodes vary by is not.
-FAR_BELOW, AGREE = 0.7, 0.85
-# A line of a screen or a finding names so many nodes; the JSON and the lists name all.
-NAMED = 8
 # Of a small fleet one or two may be slow or silent without the check being at fault.
 LEAST_MAX_BAD = 3
 # The first line has the cause of a single undecided node if it is no longer.
 MOST_CAUSE = 80
-UNKNOWN = "unknown"
 _DEVICES = "number of devices"
 _NAME_OF_DOCUMENT = re.compile(r"(.+)(\.[0-9a-f]{12}\.json)")
-# The screen and the JSON hold so many kinds of differences and groups; an attack must not make more.
-MOST_DRIFTS, MOST_GROUPS = 20, 200
+# The JSON holds so many groups; an attack must not make more.
+MOST_GROUPS = 200
 
 _STATES: dict[int, NodeState] = {
     errors.OK: "good",
@@ -98,7 +82,7 @@ def judge(
     told += unexpected_told
     nodes, apart, apart_told = _of_one_start(nodes)
     told += apart_told
-    beside = _beside_siblings(nodes)
+    beside = siblings.beside_siblings(nodes)
     fewer = _fewer_devices(nodes) if devices is None else _not_so_many(nodes, devices)
     rows = [_node(document, beside, *fewer.get(host, ("", False))) for host, document in nodes.items()]
     broken = _names_of_files(refused, chosen)
@@ -204,7 +188,7 @@ def _listed_once(expected: Sequence[str], nodes: Mapping[str, NodeDocument]) -> 
     """The list without the second name of a node that it has by its short and its whole name, and what to say of it."""
     pairs = {short: whole for short, whole in _pairs(expected).items() if not {short, whole} <= nodes.keys()}
     twice = {short if whole in nodes else whole for short, whole in pairs.items()}
-    text = f"{_few([' and '.join(pair) for pair in pairs.items()])}: if they are two, one is missing here"
+    text = f"{few([' and '.join(pair) for pair in pairs.items()])}: if they are two, one is missing here"
     told = [_warning("fleet.unexpected", "nodes are listed by a short and a whole name: counted once", text)]
     return tuple(name for name in expected if name not in twice), told if twice else []
 
@@ -225,7 +209,7 @@ def _one_each(documents: Iterable[NodeDocument]) -> tuple[dict[str, NodeDocument
             nodes[document.host] = document
     if not twice:
         return nodes, []
-    why = f"{_few(tuple(twice))}: the last one written counts"
+    why = f"{few(tuple(twice))}: the last one written counts"
     return nodes, [_warning("fleet.duplicate", "several documents of one node and attempt", why, tuple(twice))]
 
 
@@ -255,8 +239,8 @@ def _expected_ones(
     unexpected = tuple(sorted(left - set(meant)))
     if not unexpected:
         return chosen, (), []
-    title = f"{_nodes(len(unexpected))} not expected: left out"
-    return chosen, unexpected, [_warning("fleet.unexpected", title, _few(unexpected), unexpected)]
+    title = f"{nodes_text(len(unexpected))} not expected: left out"
+    return chosen, unexpected, [_warning("fleet.unexpected", title, few(unexpected), unexpected)]
 
 
 def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocument], list[FleetNode], list[Finding]]:
@@ -319,13 +303,8 @@ def _renamed(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
     told = []
     if cards:
         fix = "find out which name is the node's own and remove the other document"
-        text = f"{_few(cards)}; a renamed node, or a forged document"
+        text = f"{few(cards)}; a renamed node, or a forged document"
         told.append(Finding("fleet.renamed", "warn", "one GPU under several node names", text, {"nodes": cards}, fix))
-    # Containers of one machine share its start, so that alone proves nothing.
-    boots = [names for names in _shared((host, one.boot_id) for host, one in nodes.items()) if names not in cards]
-    if boots:
-        text = f"{_few(boots)}; a renamed node, or several containers of one"
-        told.append(Finding("fleet.same_boot", "info", "one machine under several node names", text, {"nodes": boots}))
     return told
 
 
@@ -345,17 +324,17 @@ def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
             reasons = Counter(one.why.removeprefix("forged? ") for one in files).most_common(3)
             text = "; ".join(why if len(reasons) == 1 else f"{count} × {why}" for why, count in reasons)
             title = f"{len(files)} document{'s' * (len(files) != 1)} {what}"
-            told.append(_warning(id, title, f"{text}: {_few([one.path for one in files])}"))
+            told.append(_warning(id, title, f"{text}: {few([one.path for one in files])}"))
     return told
 
 
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
-def _node(document: NodeDocument, beside: _Beside, few: str, many_say_so: bool) -> FleetNode:
-    """A node by what it found itself and how it stands beside the others; `few` says that it has fewer devices."""
+def _node(document: NodeDocument, beside: siblings.Beside, lacking: str, many_say_so: bool) -> FleetNode:
+    """A node by what it found itself and how it stands beside the others; `lacking` says that it has fewer devices."""
     host = document.host
-    slow, mode = tuple(beside.slow.get(host, ())), beside.modes.get(host)
+    slow = tuple(beside.slow.get(host, ()))
     state = "silent" if document.exit is None else _STATES[document.exit]
     cause, fix = _own_cause(document)
     if state == "good" and (wrong := _contradiction(document)):
@@ -366,22 +345,21 @@ def _node(document: NodeDocument, beside: _Beside, few: str, many_say_so: bool) 
         state = "bad"
         # What the node itself says explains why devices are missing; it does not explain a slow one.
         if many_say_so:
-            cause, fix = f"{few}; {cause}" if cause else few, fix or f"on {host}: gpucheck doctor"
+            cause, fix = f"{lacking}; {cause}" if cause else lacking, fix or f"on {host}: gpucheck doctor"
         else:
-            worst, cause = _worst(sure), _slow_text(sure)
-            device = "all" if worst.device == WHOLE else worst.device
+            worst, cause = siblings.worst_of(sure), siblings.slow_text(sure)
+            device = "all" if worst.device == siblings.WHOLE else worst.device
             fix = f"on {host}: gpucheck bench {worst.figure.partition(' ')[0]} --device {device}"
-    elif state == "good" and mode:
-        state, (cause, fix) = "undecided", mode
-    elif state == "good" and slow:
-        state, cause = "undecided", f"{_slow_text(slow)}; not certain"
-        fix = "check it again while it is idle"
-    elif state == "good" and few:
-        state, cause, fix = "undecided", few, f"on {host}: gpucheck doctor"
-    elif state == "good" and host in beside.far:
-        state, (cause, fix) = "undecided", beside.far[host]
-    elif state == "good" and host in beside.unmeasured:
-        state, (cause, fix) = "undecided", beside.unmeasured[host]
+    elif state == "good":
+        doubts = (
+            beside.modes.get(host),
+            (f"{siblings.slow_text(slow)}; not certain", "check it again while it is idle") if slow else None,
+            (lacking, f"on {host}: gpucheck doctor") if lacking else None,
+            beside.far.get(host),
+            beside.unmeasured.get(host),
+        )
+        if doubt := next(filter(None, doubts), None):
+            state, (cause, fix) = "undecided", doubt
     ratios = beside.ratios.get(host, {})
     return FleetNode(host, state, document.step, cause, fix, document.attempt, len(document.devices), slow, ratios)
 
@@ -484,7 +462,9 @@ def _fewer_devices(nodes: Mapping[str, NodeDocument]) -> dict[str, tuple[str, bo
         if count < most:
             is_bad = is_known and count < usual
             beside = usual if is_bad else most
-            others = "the others have" if is_bad else f"{_nodes(counts[most])} {'has' if counts[most] == 1 else 'have'}"
+            others = (
+                "the others have" if is_bad else f"{nodes_text(counts[most])} {'has' if counts[most] == 1 else 'have'}"
+            )
             fewer[host] = f"{count} device{'s' * (count != 1)}, {others} {beside}", is_bad
     return fewer
 
@@ -505,385 +485,6 @@ def _not_so_many(nodes: Mapping[str, NodeDocument], must: int) -> dict[str, tupl
 def gpus_text(count: int, must: int) -> str:
     """`7 GPUs, must have 8`."""
     return f"{count or 'no'} GPU{'s' * (count != 1)}, must have {must}"
-
-
-# -- siblings ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Beside:
-    """The result of the comparison: slow devices and nodes by host, why a host is in the slower of two modes and
-    what to do, the groups, the hosts that were compared with other nodes, what is to be said of it all, and the ratios
-    by host. What a host lacks that its siblings have, with the command for it, and how many devices have what few have
-    (`partly`)."""
-
-    slow: Mapping[str, Sequence[SlowDevice]]
-    modes: Mapping[str, tuple[str, str]]
-    groups: Sequence[FleetGroup]
-    compared: frozenset[str]
-    told: Sequence[Finding]
-    ratios: Mapping[str, dict[str, float]]
-    unmeasured: Mapping[str, tuple[str, str]]
-    partly: str
-    # Why a node is far below the few others of its model, and what to do.
-    far: Mapping[str, tuple[str, str]]
-
-
-def _beside_siblings(nodes: Mapping[str, NodeDocument]) -> _Beside:
-    """Every node and device in every figure: against its siblings, and against its part's peak."""
-    whole, floors, impossible = _grouped(nodes)
-    figures, modes, told = _in_modes(whole, nodes)
-    judged = [rows for rows in figures.values() if len({host for host, _ in rows}) >= siblings.LEAST_NODES]
-    comparisons = sum(len(rows) for rows in judged)
-    slow: dict[str, list[SlowDevice]] = defaultdict(list)
-    by_node = _slow_nodes(figures, siblings.NODE_LEVEL)
-    for host, maybe in _slow_nodes(figures, siblings.NODE_LEVEL_MAYBE).items():
-        if host not in by_node:
-            by_node[host] = [replace(one, certain=False) for one in maybe]
-    groups: list[FleetGroup] = []
-    ratios: dict[str, dict[str, float]] = defaultdict(dict)
-    for (model, label, unit), members in figures.items():
-        centre, spread, compared = siblings.place(members, comparisons)
-        for host, one in members:
-            ratios[host][label] = min(round(one.rate / centre, 4), ratios[host].get(label, math.inf))
-        beside = _slow_within(members, len(whole), label) if not compared else []
-        for placed, (host, one) in zip(compared, members, strict=False):
-            # A node that is slow as a whole is one fault, not as many as it has devices.
-            if placed.standing in ("slow", "maybe") and not any(
-                one.device == WHOLE and one.certain for one in by_node[host]
-            ):
-                device = replace(_slow(one, label, placed.ratio), low=placed.low, high=placed.high)
-                beside.append((host, replace(device, certain=device.certain and placed.standing == "slow")))
-        for host, device in beside:
-            slow[host].append(device)
-        own = {host for host, _ in members}
-        found = sum(device.certain for _, device in beside)
-        found += sum(one.figure == label and one.certain for host in own for one in by_node[host])
-        numbers = len(own), len(members), centre, spread, found
-        groups.append(FleetGroup(model, label, unit, *numbers, judged=bool(compared)))
-    for host, devices in by_node.items():
-        named = {(one.device, one.figure) for one in slow[host] if one.certain}
-        slow[host] += [one for one in devices if (one.device, one.figure) not in named]
-    for host, device in floors:
-        slow[host].append(device)
-    if few := sorted({group.model for group in groups if not group.judged}):
-        title = f"fewer than {siblings.LEAST_NODES} nodes of a model: nodes are not compared"
-        told.append(Finding("fleet.siblings", "info", title, _few(few)))
-    if impossible:
-        title = "rates above the GPU's peak were left out"
-        told.append(_warning("fleet.impossible", title, _few(sorted(impossible)), tuple(sorted(impossible))))
-    hosts_compared = frozenset(host for rows in judged for host, _ in rows)
-    unmeasured = _unmeasured(nodes, whole, impossible)
-    return _Beside(slow, modes, groups, hosts_compared, told, ratios, *unmeasured, _far_below(figures))
-
-
-def _unmeasured(
-    nodes: Mapping[str, NodeDocument], figures: Groups, impossible: set[str]
-) -> tuple[dict[str, tuple[str, str]], str]:
-    """Return which figures are missing on each node whose check passed, with the command that measures them. The text
-    says how many devices were compared, if some lack every figure of a benchmark.
-
-    A figure is due where at least half of a model's devices have it: one node that was asked for more, or a forged
-    document, makes no other node lack anything.
-    """
-    devices: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for host, document in nodes.items():
-        gpus = [one for one in document.devices if one.id != "cpu"]
-        for one in (gpus or document.devices) if document.exit == errors.OK else ():
-            devices[one.name].append((host, one.id))
-    lacking: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    due: Counter[str] = Counter()
-    measured: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    models: dict[str, set[str]] = defaultdict(set)
-    for (model, label, _), members in figures.items():
-        have = {(host, one.device) for host, one in members}.intersection(devices[model])
-        measured[label.partition(" ")[0]] |= have
-        models[label.partition(" ")[0]].add(model)
-        if have and 2 * len(have) >= len(devices[model]):
-            due[model] += 1
-            for host, device in sorted(set(devices[model]) - have):
-                lacking[host][device].append(label)
-    found = {}
-    for host, of_host in lacking.items():
-        names = {one.id: one.name for one in nodes[host].devices}
-        wholly = all(len(labels) == due[names[device]] for device, labels in of_host.items())
-        cause = _unmeasured_text(of_host, len(names.keys() - {"cpu"} or names), wholly)
-        cause += ", or not below the GPU's peak" if host in impossible else ""
-        (device, labels), *more = of_host.items()
-        fix = f"on {host}: gpucheck bench {labels[0].partition(' ')[0]} --device {'all' if more else device}"
-        found[host] = cause, fix
-    counts = {kind: (len(measured[kind]), sum(len(devices[one]) for one in models[kind])) for kind in models}
-    partly = {kind: count for kind, count in counts.items() if count[0] < count[1]}
-    if not partly:
-        return found, ""
-    kind, (few, whole) = min(partly.items(), key=lambda row: row[1])
-    return found, f"{'speed' if len(partly) == len(counts) else kind} of {few} of {whole} devices compared"
-
-
-def _unmeasured_text(lacking: Mapping[str, Sequence[str]], devices: int, wholly: bool) -> str:
-    """`cuda:3 was not measured`, where it lacks all that siblings have; else with what was not."""
-    where = "any device" if len(lacking) == devices else _few(tuple(lacking), 3)
-    if wholly and len(lacking) == devices:
-        return "no device was measured"
-    if wholly:
-        return f"{where} {'was' if len(lacking) == 1 else 'were'} not measured"
-    labels = list(dict.fromkeys(label for labels in lacking.values() for label in labels))
-    more = f" and {len(labels) - 1} more figure{'s' * (len(labels) != 2)} were" if len(labels) > 1 else " was"
-    return f"{labels[0]}{more} not measured on {where}"
-
-
-# How a slow node stands among its slow devices.
-WHOLE = "all devices"
-# A node is slow, and not one of its devices, where so many of them and most of them are.
-LEAST_SLOW = 3
-# Within a node at most one fleet in so many has a device that is called slow, as beside other nodes.
-WITHIN_LEVEL = 1 / siblings.EVEN_FLEETS
-
-
-def _slow(one: NodeFigure, label: str, ratio: float, against: Literal["siblings", "peak"] = "siblings") -> SlowDevice:
-    certain = not DISTURBED.intersection(one.flags)
-    return SlowDevice(one.device, label, one.rate, one.unit, ratio, None, None, against, certain)
-
-
-def _by_host(members: Iterable[tuple[str, NodeFigure]]) -> dict[str, list[NodeFigure]]:
-    found: dict[str, list[NodeFigure]] = defaultdict(list)
-    for host, one in members:
-        found[host].append(one)
-    return found
-
-
-def _slow_within(members: Sequence[tuple[str, NodeFigure]], figures: int, label: str) -> list[tuple[str, SlowDevice]]:
-    """Devices that are slow beside the others of their own node, where there are too few nodes to compare."""
-    found: list[tuple[str, SlowDevice]] = []
-    by_host = _by_host(members)
-    level = WITHIN_LEVEL / (len(by_host) * figures)
-    for host, own in by_host.items():
-        devices = {one.device: one for one in own}
-        logs = {id: math.log(one.rate) for id, one in devices.items()}
-        low = siblings.lowest(logs, level)
-        centre = stats.median([log for id, log in logs.items() if id not in low])
-        for id in low:
-            ratio = math.exp(logs[id] - centre)
-            if ratio <= 1 - siblings.LEAST_DISTANCE:
-                found.append((host, _slow(devices[id], label, ratio)))
-    return found
-
-
-def _far_below(figures: Groups) -> dict[str, tuple[str, str]]:
-    """Nodes with a device far below the two or three other nodes of its model, and what to do: too few to call it bad.
-
-    A node's own slowest device counts: one link of several may be slow.
-    """
-    worst: dict[str, tuple[float, str, str, int]] = {}
-    for (_, label, _), members in figures.items():
-        by_host = _by_host(members)
-        if not 3 <= len(by_host) < siblings.LEAST_NODES:
-            continue
-        lowest = {host: min(own, key=lambda one: one.rate) for host, own in by_host.items()}
-        host = min(lowest, key=lambda name: lowest[name].rate)
-        low, others = lowest.pop(host), [one.rate for one in lowest.values()]
-        ratio = low.rate / min(others)
-        if ratio > FAR_BELOW or min(others) < AGREE * max(others) or DISTURBED.intersection(low.flags):
-            continue
-        found = ratio, label, WHOLE if _all_low(by_host[host], others) else low.device, len(others)
-        worst[host] = min(found, worst.get(host, found))
-    told = {}
-    for host, (ratio, label, device, count) in worst.items():
-        where = "" if device == WHOLE else f"{device} "
-        cause = f"{where}far below the other {'two' if count == 2 else 'three'}: {ratio:.2f} of them in {label}"
-        benchmark, which = label.partition(" ")[0], "all" if device == WHOLE else device
-        told[host] = cause, f"on {host}: gpucheck bench {benchmark} --device {which}"
-    return told
-
-
-def _all_low(own: Sequence[NodeFigure], others: Sequence[float]) -> bool:
-    """Return whether no device of a node with several is as fast as those of the other nodes."""
-    return len(own) > 1 and all(one.rate <= FAR_BELOW * min(others) for one in own)
-
-
-def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
-    """The nodes that are slow beside the others, by all figures of their model together and by each of them, in so
-    many of the sound fleets by either.
-
-    Where most of the devices are slow the node is named, as WHOLE; else the devices are.
-    """
-    by_model: dict[str, dict[str, Away]] = defaultdict(dict)
-    for (model, label, _), members in figures.items():
-        of_hosts = _by_host(members)
-        if len(of_hosts) >= siblings.LEAST_NODES:
-            by_model[model][label] = {
-                host: [(one, math.log(one.rate)) for one in own] for host, own in of_hosts.items()
-            }
-    found: dict[str, list[SlowDevice]] = defaultdict(list)
-    single = level / max(sum(map(len, by_model.values())), 1)
-    for labels in by_model.values():
-        away: dict[str, Away] = {}
-        for label, by_host in labels.items():
-            low, away[label] = _low_nodes(by_host, single)
-            for host in low:
-                found[host] += _named(label, away[label][host])
-        together = _together(away)
-        for host in siblings.lowest(together, level / len(by_model)) if len(labels) > 1 else ():
-            if math.exp(together[host]) <= 1 - siblings.LEAST_DISTANCE and host not in found:
-                label = min((one for one in away if host in away[one]), key=lambda one: _middle(away[one][host]))
-                found[host] += _named(label, away[label][host])
-    return found
-
-
-Away = dict[str, list[tuple[NodeFigure, float]]]
-
-
-def _low_nodes(by_host: Away, level: float) -> tuple[list[str], Away]:
-    """The nodes whose median is too low in a figure, and how far every device is from the median of the other nodes."""
-    medians = {host: _middle(devices) for host, devices in by_host.items()}
-    low = siblings.lowest(medians, level)
-    centre = stats.median([log for host, log in medians.items() if host not in low])
-    away = {host: [(one, log - centre) for one, log in devices] for host, devices in by_host.items()}
-    far = math.log(1 - siblings.LEAST_DISTANCE)
-    return [host for host in low if medians[host] - centre <= far], away
-
-
-def _middle(devices: Sequence[tuple[NodeFigure, float]]) -> float:
-    return stats.median([log for _, log in devices])
-
-
-def _together(away: Mapping[str, Away]) -> dict[str, float]:
-    """The mean of each node's distances over the figures, of nodes that have half of them: two speeds part a figure."""
-    distances: dict[str, list[float]] = defaultdict(list)
-    for by_host in away.values():
-        for host, devices in by_host.items():
-            distances[host].append(_middle(devices))
-    return {host: sum(own) / len(own) for host, own in distances.items() if 2 * len(own) >= len(away)}
-
-
-def _named(label: str, away: Sequence[tuple[NodeFigure, float]]) -> list[SlowDevice]:
-    """The node where most of its devices are slow in this figure, else its devices that are."""
-    low = [(one, math.exp(log)) for one, log in away if math.exp(log) <= 1 - siblings.LEAST_DISTANCE]
-    certain = not any(DISTURBED.intersection(one.flags) for one, _ in low)
-    if len(low) >= LEAST_SLOW and 2 * len(low) > len(away):
-        rate = stats.median([one.rate for one, _ in away])
-        whole = _slow(low[0][0], label, math.exp(_middle(away)))
-        return [replace(whole, device=WHOLE, rate=rate, certain=certain)]
-    return [_slow(one, label, ratio) for one, ratio in low]
-
-
-def _in_modes(
-    whole: Groups, nodes: Mapping[str, NodeDocument]
-) -> tuple[Groups, dict[str, tuple[str, str]], list[Finding]]:
-    """The groups, those of two modes parted; why each node of a slower mode is slower, and what to do; and a finding
-    for each split.
-
-    A slower mode of few nodes without a setting that explains it is left among the others: they may be bad.
-    """
-    figures: Groups = {}
-    modes: dict[str, tuple[str, str]] = {}
-    told: list[Finding] = []
-    for (model, label, unit), members in whole.items():
-        by_host = _by_host(members)
-        values = {host: stats.median([math.log(one.rate) for one in own]) for host, own in by_host.items()}
-        slower = set(siblings.slower_mode(values))
-        setting = _setting(slower, values, nodes) if slower else ""
-        if not slower or (not setting and len(slower) <= siblings.most_low(len(values))):
-            figures[model, label, unit] = members
-            continue
-        sides = [[one for one in members if (one[0] in slower) is is_slower] for is_slower in (False, True)]
-        centres = [stats.median([values[host] for host in {host for host, _ in side}]) for side in sides]
-        for side, name in zip(sides, ("faster", "slower"), strict=True):
-            figures[model, f"{label} ({name} nodes)", unit] = side
-        share = math.exp(centres[1] - centres[0])
-        why = f": {setting}" if setting else ""
-        fix = "give all nodes the same settings, then check again"
-        if not setting:
-            fix = "no setting explains it: look for what these nodes share (rack, cooling, power), then check again"
-        for host in slower:
-            modes.setdefault(host, (f"one of {len(slower)} nodes at {share:.2f} of the others in {label}{why}", fix))
-        title = f"two speeds in {label}: {len(slower)} of {_nodes(len(values))} reach {share:.2f} of the others"
-        names = tuple(sorted(slower))
-        evidence = {"nodes": list(names), "ratio": share}
-        told.append(Finding("fleet.modes", "inconclusive", title, setting or _few(names), evidence, fix))
-    return figures, modes, told[:MOST_DRIFTS]
-
-
-# Of the settings that explain two speeds those first that set one.
-_SPEED_SETTINGS = ("power limit", "application clock", "highest clock", "MIG", "ECC", "driver")
-
-
-def _setting(slower: set[str], hosts: Iterable[str], nodes: Mapping[str, NodeDocument]) -> str:
-    """The setting that nearly all slower nodes share and nearly no other has; empty where none is."""
-    faster = [host for host in hosts if host not in slower]
-    keys = sorted({key for host in slower for key in nodes[host].settings})
-    for key in sorted(
-        keys, key=lambda key: next((n for n, one in enumerate(_SPEED_SETTINGS) if key.startswith(one)), 9)
-    ):
-        (value, many), (other, _) = (
-            Counter(nodes[host].settings.get(key, UNKNOWN) for host in side).most_common(1)[0]
-            for side in (slower, faster)
-        )
-        beside = sum(nodes[host].settings.get(key, UNKNOWN) == value for host in faster)
-        if many >= 0.9 * len(slower) and beside <= 0.1 * len(faster):
-            return f"{key} {value}, the others {other}"
-    return ""
-
-
-Groups = dict[tuple[str, str, str], list[tuple[str, NodeFigure]]]
-
-
-def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str, SlowDevice]], set[str]]:
-    """The figures by model, name and unit; the devices below their floor; the nodes with an impossible rate."""
-    figures: Groups = defaultdict(list)
-    floors: list[tuple[str, SlowDevice]] = []
-    impossible: set[str] = set()
-    for host, document in nodes.items():
-        devices = {device.id: device for device in document.devices}
-        for one in document.figures:
-            device = devices[one.device]
-            part = (device.name, device.compute_capability, device.multiprocessors, device.memory_bus_width_bits)
-            peak = _peak(part, one.name, one.case.partition(" ")[0], one.unit)
-            if peak is not None and one.rate > CEILING * peak:
-                impossible.add(host)
-                continue
-            label = f"{one.name} {one.case}".strip()
-            figures[device.name, label, one.unit].append((host, one))
-            if peak is not None and one.rate < FLOOR * peak:
-                floors.append((host, _slow(one, label, one.rate / peak, "peak")))
-    return figures, floors, impossible
-
-
-@functools.lru_cache(1024)  # many nodes have the same devices
-def _peak(device: tuple[str, str | None, int | None, int | None], figure: str, dtype: str, unit: str) -> float | None:
-    """The peak of what a figure measures, None where it is not known or is only an estimate.
-
-    `device` is its name, its compute capability, its multiprocessors and the width of its bus.
-    """
-    name, capability, multiprocessors, bus = device
-    numbers = (capability or "").split(".")
-    if len(numbers) != 2 or not all(one.isascii() and one.isdigit() and len(one) < 4 for one in numbers):
-        return None
-    part = peaks.lookup(name, (int(numbers[0]), int(numbers[1])), multiprocessors, bus)
-    if isinstance(part, peaks.Unknown) or part.kind != "data sheet":
-        return None
-    if figure == "bandwidth" and unit == "B/s":
-        return part.memory_bytes_per_s
-    peak = part.peak(dtype) if figure == "matmul" else None
-    return None if peak is None else peak.flop_per_s
-
-
-def _slow_text(slow: Sequence[SlowDevice]) -> str:
-    worst = _worst(slow)
-    more = len({one.device for one in slow}) - 1
-    if worst.device == WHOLE:
-        figures = len({one.figure for one in slow if one.device == WHOLE}) - 1
-        others = f" and {figures} more figure{'s' * (figures != 1)}" if figures else ""
-        return f"the whole node reaches {worst.ratio:.2f} of the other nodes: {worst.figure}{others}"
-    beside = "of its siblings" if worst.against == "siblings" else "of the part's peak"
-    interval = f" ({worst.low:.2f} to {worst.high:.2f})" if worst.low is not None and worst.high is not None else ""
-    others = f"; {more} more device{'s' * (more != 1)}" if more else ""
-    return f"{worst.device} reaches {worst.ratio:.2f}{interval} {beside}: {worst.figure}{others}"
-
-
-def _worst(slow: Sequence[SlowDevice]) -> SlowDevice:
-    """Return what is said of a slow node: that it is one, else its slowest device."""
-    return min(slow, key=lambda one: (one.device != WHOLE, one.ratio))
 
 
 # -- drifts ------------------------------------------------------------------------------------------------------------
@@ -910,10 +511,10 @@ def _drifts(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
                 shared[tuple(sorted(names))].append(f"{key} {value} ({word}: {usual})")
     told = []
     for together, differences in sorted(shared.items(), key=lambda row: (-len(row[1]), row[0])):
-        title = f"{_nodes(len(together))} with {_few(differences, 4)}"
+        title = f"{nodes_text(len(together))} with {few(differences, 4)}"
         evidence = {"nodes": list(together), "settings": differences}
-        told.append(Finding("fleet.drift", "warn", title, _few(together), evidence))
-    return told[:MOST_DRIFTS]
+        told.append(Finding("fleet.drift", "warn", title, few(together), evidence))
+    return told[: siblings.MOST_KINDS]
 
 
 # -- what it comes to --------------------------------------------------------------------------------------------------
@@ -956,7 +557,7 @@ def _known_nodes(rows: Sequence[FleetNode]) -> int:
     return sum(row.attempt is not None or row.state == "silent" for row in rows)
 
 
-def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: _Beside) -> list[Finding]:
+def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: siblings.Beside) -> list[Finding]:
     """The finding that the first line says; none where no node could look, which is no finding but an error."""
     counts, whole = result.counts, len(result.nodes)
     if counts["blind"] == whole:
@@ -968,7 +569,7 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: _Bes
     if result.suspect:
         unsure = [row.host for row in result.nodes if row.state in ("bad", "silent") and row.host not in proven]
         most = f"{_most_bad(result.nodes, max_bad):g}"
-        title = f"suspect the check: {len(unsure)} of {_nodes(whole)} slow or silent (limit {most})"
+        title = f"suspect the check: {len(unsure)} of {nodes_text(whole)} slow or silent (limit {most})"
         lists = f"only the {len(result.bad)} that failed a check count as bad" if result.bad else "none counts as bad"
         # Of more than that no share helps.
         may_help = len(unsure) <= siblings.most_low(_known_nodes(result.nodes))
@@ -979,23 +580,23 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: _Bes
             return told
     if out:
         names = [row.host for row in result.nodes if row.state in ("bad", "silent")]
-        named = _few(result.bad if result.suspect else names, NAMED if out > 1 else 1)
-        title = f"{out} of {_nodes(whole)} bad or silent: {'proven only for ' if result.suspect else ''}{named}"
+        named = few(result.bad if result.suspect else names, hosts.NAMED if out > 1 else 1)
+        title = f"{out} of {nodes_text(whole)} bad or silent: {'proven only for ' if result.suspect else ''}{named}"
         return [Finding("fleet.nodes", "fail", title, text, {"counts": counts}), *told]
     if counts["good"] == whole:
         alone = [row.host for row in result.nodes if row.host not in beside.compared]
         if not alone and not beside.partly:
             title = f"all {whole} nodes are good"
             return [Finding("fleet.nodes", "pass", title, "", {"counts": counts})]
-        which = "speed" if len(alone) == whole else f"speed of {_few(alone)}"
+        which = "speed" if len(alone) == whole else f"speed of {few(alone)}"
         why = f"needs {siblings.LEAST_NODES} nodes of a model"
         if not any(row.ratios for row in result.nodes if row.host not in beside.compared):
             why = "no node has a figure" if len(alone) == whole else "no figure"
         which = f"{which} not compared ({why})" if alone else beside.partly
-        title = f"{_nodes(whole)}: nothing failed; {which}"
+        title = f"{nodes_text(whole)}: nothing failed; {which}"
         # What was not looked at is no pass, and no fault either.
         return [Finding("fleet.nodes", "info", title, "", {"counts": counts, "not_compared": alone})]
-    title = f"{counts['good']} of {_nodes(whole)} good"
+    title = f"{counts['good']} of {nodes_text(whole)} good"
     others = [row for row in result.nodes if row.state != "good"]
     if len(others) == 1 and 0 < len(others[0].cause) <= MOST_CAUSE:
         title = f"{title}; {others[0].host}: {others[0].cause}"
@@ -1006,12 +607,3 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: _Bes
 
 def _warning(id: str, title: str, text: str, nodes: tuple[str, ...] = ()) -> Finding:
     return Finding(id, "warn", title, text, {"nodes": list(nodes)} if nodes else {})
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' * (count != 1)}"
-
-
-def _few(names: Sequence[str], most: int = NAMED) -> str:
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -18,12 +18,15 @@ import bisect
 import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from gpucheck import stats
-from gpucheck.report.results.fleet import NodeFigure
+from gpucheck import errors, peaks, stats
+from gpucheck.fleet.hosts import few, nodes_text
+from gpucheck.report.finding import Finding
+from gpucheck.report.results.fleet import FleetGroup, NodeDocument, NodeFigure, SlowDevice
 
 # A normal spread is so many MADs.
 _NORMAL = 1.4826
@@ -220,3 +223,396 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
     freedom = (len(order) - 2) ** 2 / len(order)
     within = math.sqrt(sum(statistics.variance(side) * (len(side) - 1) for side in sides) / freedom)
     return tuple(order[:place]) if gap >= MODE_GAP * within and gap >= -math.log(1 - LEAST_DISTANCE) else ()
+
+
+# -- a fleet: every node and device in every figure -------------------------------------------------------------------
+
+# A sound device reaches 60 to 95 % of its part's peak with products and cold copies of usual sizes; below half of it
+# something is wrong, whatever its siblings do.
+FLOOR = 0.5
+# What is measured faster than this share of the peak was not measured: clocks and data sheets are a few percent off.
+CEILING = 1.15
+# These remarks on a row say that the figure is low for a cause outside the device.
+DISTURBED = frozenset(("cpu-busy", "device-shared", "few-samples", "noisy"))
+# Of three or four nodes of a model, one is far below the others if it has no more than this of the lowest of them, and
+# these are within `AGREE` of each other: half of the speed is seen, and what few nodes vary by is not.
+FAR_BELOW, AGREE = 0.7, 0.85
+# The screen and the JSON hold so many kinds of differences; an attack must not make more.
+MOST_KINDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The result of the comparison: slow devices and nodes by host, why a host is in the slower of two modes and
+    what to do, the groups, the hosts that were compared with other nodes, what is to be said of it all, and the ratios
+    by host. What a host lacks that its siblings have, with the command for it, and how many devices have what few have
+    (`partly`)."""
+
+    slow: Mapping[str, Sequence[SlowDevice]]
+    modes: Mapping[str, tuple[str, str]]
+    groups: Sequence[FleetGroup]
+    compared: frozenset[str]
+    told: Sequence[Finding]
+    ratios: Mapping[str, dict[str, float]]
+    unmeasured: Mapping[str, tuple[str, str]]
+    partly: str
+    # Why a node is far below the few others of its model, and what to do.
+    far: Mapping[str, tuple[str, str]]
+
+
+def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
+    """Every node and device in every figure: against its siblings, and against its part's peak."""
+    whole, floors, impossible = _grouped(nodes)
+    figures, modes, told = _in_modes(whole, nodes)
+    judged = [rows for rows in figures.values() if len({host for host, _ in rows}) >= LEAST_NODES]
+    comparisons = sum(len(rows) for rows in judged)
+    slow: dict[str, list[SlowDevice]] = defaultdict(list)
+    by_node = _slow_nodes(figures, NODE_LEVEL)
+    for host, maybe in _slow_nodes(figures, NODE_LEVEL_MAYBE).items():
+        if host not in by_node:
+            by_node[host] = [replace(one, certain=False) for one in maybe]
+    groups: list[FleetGroup] = []
+    ratios: dict[str, dict[str, float]] = defaultdict(dict)
+    for (model, label, unit), members in figures.items():
+        centre, spread, compared = place(members, comparisons)
+        for host, one in members:
+            ratios[host][label] = min(round(one.rate / centre, 4), ratios[host].get(label, math.inf))
+        beside = _slow_within(members, len(whole), label) if not compared else []
+        for placed, (host, one) in zip(compared, members, strict=False):
+            # A node that is slow as a whole is one fault, not as many as it has devices.
+            if placed.standing in ("slow", "maybe") and not any(
+                one.device == WHOLE and one.certain for one in by_node[host]
+            ):
+                device = replace(_slow(one, label, placed.ratio), low=placed.low, high=placed.high)
+                beside.append((host, replace(device, certain=device.certain and placed.standing == "slow")))
+        for host, device in beside:
+            slow[host].append(device)
+        own = {host for host, _ in members}
+        found = sum(device.certain for _, device in beside)
+        found += sum(one.figure == label and one.certain for host in own for one in by_node[host])
+        numbers = len(own), len(members), centre, spread, found
+        groups.append(FleetGroup(model, label, unit, *numbers, judged=bool(compared)))
+    for host, devices in by_node.items():
+        named = {(one.device, one.figure) for one in slow[host] if one.certain}
+        slow[host] += [one for one in devices if (one.device, one.figure) not in named]
+    for host, device in floors:
+        slow[host].append(device)
+    if alone := sorted({group.model for group in groups if not group.judged}):
+        title = f"fewer than {LEAST_NODES} nodes of a model: nodes are not compared"
+        told.append(Finding("fleet.siblings", "info", title, few(alone)))
+    if impossible:
+        title = "rates above the GPU's peak were left out"
+        names = sorted(impossible)
+        told.append(Finding("fleet.impossible", "warn", title, few(names), {"nodes": names}))
+    hosts_compared = frozenset(host for rows in judged for host, _ in rows)
+    unmeasured = _unmeasured(nodes, whole, impossible)
+    return Beside(slow, modes, groups, hosts_compared, told, ratios, *unmeasured, _far_below(figures))
+
+
+def _unmeasured(
+    nodes: Mapping[str, NodeDocument], figures: Groups, impossible: set[str]
+) -> tuple[dict[str, tuple[str, str]], str]:
+    """Return which figures are missing on each node whose check passed, with the command that measures them. The text
+    says how many devices were compared, if some lack every figure of a benchmark.
+
+    A figure is due where at least half of a model's devices have it: one node that was asked for more, or a forged
+    document, makes no other node lack anything.
+    """
+    devices: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for host, document in nodes.items():
+        gpus = [one for one in document.devices if one.id != "cpu"]
+        for one in (gpus or document.devices) if document.exit == errors.OK else ():
+            devices[one.name].append((host, one.id))
+    lacking: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    due: Counter[str] = Counter()
+    measured: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    models: dict[str, set[str]] = defaultdict(set)
+    for (model, label, _), members in figures.items():
+        have = {(host, one.device) for host, one in members}.intersection(devices[model])
+        measured[label.partition(" ")[0]] |= have
+        models[label.partition(" ")[0]].add(model)
+        if have and 2 * len(have) >= len(devices[model]):
+            due[model] += 1
+            for host, device in sorted(set(devices[model]) - have):
+                lacking[host][device].append(label)
+    found = {}
+    for host, of_host in lacking.items():
+        names = {one.id: one.name for one in nodes[host].devices}
+        wholly = all(len(labels) == due[names[device]] for device, labels in of_host.items())
+        cause = _unmeasured_text(of_host, len(names.keys() - {"cpu"} or names), wholly)
+        cause += ", or not below the GPU's peak" if host in impossible else ""
+        (device, labels), *more = of_host.items()
+        fix = f"on {host}: gpucheck bench {labels[0].partition(' ')[0]} --device {'all' if more else device}"
+        found[host] = cause, fix
+    counts = {kind: (len(measured[kind]), sum(len(devices[one]) for one in models[kind])) for kind in models}
+    partly = {kind: count for kind, count in counts.items() if count[0] < count[1]}
+    if not partly:
+        return found, ""
+    kind, (some, whole) = min(partly.items(), key=lambda row: row[1])
+    return found, f"{'speed' if len(partly) == len(counts) else kind} of {some} of {whole} devices compared"
+
+
+def _unmeasured_text(lacking: Mapping[str, Sequence[str]], devices: int, wholly: bool) -> str:
+    """`cuda:3 was not measured`, where it lacks all that siblings have; else with what was not."""
+    where = "any device" if len(lacking) == devices else few(tuple(lacking), 3)
+    if wholly and len(lacking) == devices:
+        return "no device was measured"
+    if wholly:
+        return f"{where} {'was' if len(lacking) == 1 else 'were'} not measured"
+    labels = list(dict.fromkeys(label for labels in lacking.values() for label in labels))
+    more = f" and {len(labels) - 1} more figure{'s' * (len(labels) != 2)} were" if len(labels) > 1 else " was"
+    return f"{labels[0]}{more} not measured on {where}"
+
+
+# How a slow node stands among its slow devices.
+WHOLE = "all devices"
+# A node is slow, and not one of its devices, where so many of them and most of them are.
+LEAST_SLOW = 3
+# Within a node at most one fleet in so many has a device that is called slow, as beside other nodes.
+WITHIN_LEVEL = 1 / EVEN_FLEETS
+
+
+def _slow(one: NodeFigure, label: str, ratio: float, against: Literal["siblings", "peak"] = "siblings") -> SlowDevice:
+    certain = not DISTURBED.intersection(one.flags)
+    return SlowDevice(one.device, label, one.rate, one.unit, ratio, None, None, against, certain)
+
+
+def _by_host(members: Iterable[tuple[str, NodeFigure]]) -> dict[str, list[NodeFigure]]:
+    found: dict[str, list[NodeFigure]] = defaultdict(list)
+    for host, one in members:
+        found[host].append(one)
+    return found
+
+
+def _slow_within(members: Sequence[tuple[str, NodeFigure]], figures: int, label: str) -> list[tuple[str, SlowDevice]]:
+    """Devices that are slow beside the others of their own node, where there are too few nodes to compare."""
+    found: list[tuple[str, SlowDevice]] = []
+    by_host = _by_host(members)
+    level = WITHIN_LEVEL / (len(by_host) * figures)
+    for host, own in by_host.items():
+        devices = {one.device: one for one in own}
+        logs = {id: math.log(one.rate) for id, one in devices.items()}
+        low = lowest(logs, level)
+        centre = stats.median([log for id, log in logs.items() if id not in low])
+        for id in low:
+            ratio = math.exp(logs[id] - centre)
+            if ratio <= 1 - LEAST_DISTANCE:
+                found.append((host, _slow(devices[id], label, ratio)))
+    return found
+
+
+def _far_below(figures: Groups) -> dict[str, tuple[str, str]]:
+    """Nodes with a device far below the two or three other nodes of its model, and what to do: too few to call it bad.
+
+    A node's own slowest device counts: one link of several may be slow.
+    """
+    worst: dict[str, tuple[float, str, str, int]] = {}
+    for (_, label, _), members in figures.items():
+        by_host = _by_host(members)
+        if not 3 <= len(by_host) < LEAST_NODES:
+            continue
+        lowest = {host: min(own, key=lambda one: one.rate) for host, own in by_host.items()}
+        host = min(lowest, key=lambda name: lowest[name].rate)
+        low, others = lowest.pop(host), [one.rate for one in lowest.values()]
+        ratio = low.rate / min(others)
+        if ratio > FAR_BELOW or min(others) < AGREE * max(others) or DISTURBED.intersection(low.flags):
+            continue
+        found = ratio, label, WHOLE if _all_low(by_host[host], others) else low.device, len(others)
+        worst[host] = min(found, worst.get(host, found))
+    told = {}
+    for host, (ratio, label, device, count) in worst.items():
+        where = "" if device == WHOLE else f"{device} "
+        cause = f"{where}far below the other {'two' if count == 2 else 'three'}: {ratio:.2f} of them in {label}"
+        benchmark, which = label.partition(" ")[0], "all" if device == WHOLE else device
+        told[host] = cause, f"on {host}: gpucheck bench {benchmark} --device {which}"
+    return told
+
+
+def _all_low(own: Sequence[NodeFigure], others: Sequence[float]) -> bool:
+    """Return whether no device of a node with several is as fast as those of the other nodes."""
+    return len(own) > 1 and all(one.rate <= FAR_BELOW * min(others) for one in own)
+
+
+def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
+    """The nodes that are slow beside the others, by all figures of their model together and by each of them, in so
+    many of the sound fleets by either.
+
+    Where most of the devices are slow the node is named, as WHOLE; else the devices are.
+    """
+    by_model: dict[str, dict[str, Away]] = defaultdict(dict)
+    for (model, label, _), members in figures.items():
+        of_hosts = _by_host(members)
+        if len(of_hosts) >= LEAST_NODES:
+            by_model[model][label] = {
+                host: [(one, math.log(one.rate)) for one in own] for host, own in of_hosts.items()
+            }
+    found: dict[str, list[SlowDevice]] = defaultdict(list)
+    single = level / max(sum(map(len, by_model.values())), 1)
+    for labels in by_model.values():
+        away: dict[str, Away] = {}
+        for label, by_host in labels.items():
+            low, away[label] = _low_nodes(by_host, single)
+            for host in low:
+                found[host] += _named(label, away[label][host])
+        together = _together(away)
+        for host in lowest(together, level / len(by_model)) if len(labels) > 1 else ():
+            if math.exp(together[host]) <= 1 - LEAST_DISTANCE and host not in found:
+                label = min((one for one in away if host in away[one]), key=lambda one: _middle(away[one][host]))
+                found[host] += _named(label, away[label][host])
+    return found
+
+
+Away = dict[str, list[tuple[NodeFigure, float]]]
+
+
+def _low_nodes(by_host: Away, level: float) -> tuple[list[str], Away]:
+    """The nodes whose median is too low in a figure, and how far every device is from the median of the other nodes."""
+    medians = {host: _middle(devices) for host, devices in by_host.items()}
+    low = lowest(medians, level)
+    centre = stats.median([log for host, log in medians.items() if host not in low])
+    away = {host: [(one, log - centre) for one, log in devices] for host, devices in by_host.items()}
+    far = math.log(1 - LEAST_DISTANCE)
+    return [host for host in low if medians[host] - centre <= far], away
+
+
+def _middle(devices: Sequence[tuple[NodeFigure, float]]) -> float:
+    return stats.median([log for _, log in devices])
+
+
+def _together(away: Mapping[str, Away]) -> dict[str, float]:
+    """The mean of each node's distances over the figures, of nodes that have half of them: two speeds part a figure."""
+    distances: dict[str, list[float]] = defaultdict(list)
+    for by_host in away.values():
+        for host, devices in by_host.items():
+            distances[host].append(_middle(devices))
+    return {host: sum(own) / len(own) for host, own in distances.items() if 2 * len(own) >= len(away)}
+
+
+def _named(label: str, away: Sequence[tuple[NodeFigure, float]]) -> list[SlowDevice]:
+    """The node where most of its devices are slow in this figure, else its devices that are."""
+    low = [(one, math.exp(log)) for one, log in away if math.exp(log) <= 1 - LEAST_DISTANCE]
+    certain = not any(DISTURBED.intersection(one.flags) for one, _ in low)
+    if len(low) >= LEAST_SLOW and 2 * len(low) > len(away):
+        rate = stats.median([one.rate for one, _ in away])
+        whole = _slow(low[0][0], label, math.exp(_middle(away)))
+        return [replace(whole, device=WHOLE, rate=rate, certain=certain)]
+    return [_slow(one, label, ratio) for one, ratio in low]
+
+
+def _in_modes(
+    whole: Groups, nodes: Mapping[str, NodeDocument]
+) -> tuple[Groups, dict[str, tuple[str, str]], list[Finding]]:
+    """The groups, those of two modes parted; why each node of a slower mode is slower, and what to do; and a finding
+    for each split.
+
+    A slower mode of few nodes without a setting that explains it is left among the others: they may be bad.
+    """
+    figures: Groups = {}
+    modes: dict[str, tuple[str, str]] = {}
+    told: list[Finding] = []
+    for (model, label, unit), members in whole.items():
+        by_host = _by_host(members)
+        values = {host: stats.median([math.log(one.rate) for one in own]) for host, own in by_host.items()}
+        slower = set(slower_mode(values))
+        setting = _setting(slower, values, nodes) if slower else ""
+        if not slower or (not setting and len(slower) <= most_low(len(values))):
+            figures[model, label, unit] = members
+            continue
+        sides = [[one for one in members if (one[0] in slower) is is_slower] for is_slower in (False, True)]
+        centres = [stats.median([values[host] for host in {host for host, _ in side}]) for side in sides]
+        for side, name in zip(sides, ("faster", "slower"), strict=True):
+            figures[model, f"{label} ({name} nodes)", unit] = side
+        share = math.exp(centres[1] - centres[0])
+        why = f": {setting}" if setting else ""
+        fix = "give all nodes the same settings, then check again"
+        if not setting:
+            fix = "no setting explains it: look for what these nodes share (rack, cooling, power), then check again"
+        for host in slower:
+            modes.setdefault(host, (f"one of {len(slower)} nodes at {share:.2f} of the others in {label}{why}", fix))
+        title = f"two speeds in {label}: {len(slower)} of {nodes_text(len(values))} reach {share:.2f} of the others"
+        names = tuple(sorted(slower))
+        evidence = {"nodes": list(names), "ratio": share}
+        told.append(Finding("fleet.modes", "inconclusive", title, setting or few(names), evidence, fix))
+    return figures, modes, told[:MOST_KINDS]
+
+
+# Of the settings that explain two speeds those first that set one.
+_SPEED_SETTINGS = ("power limit", "application clock", "highest clock", "MIG", "ECC", "driver")
+
+
+def _setting(slower: set[str], hosts: Iterable[str], nodes: Mapping[str, NodeDocument]) -> str:
+    """The setting that nearly all slower nodes share and nearly no other has; empty where none is."""
+    faster = [host for host in hosts if host not in slower]
+    keys = sorted({key for host in slower for key in nodes[host].settings})
+    for key in sorted(
+        keys, key=lambda key: next((n for n, one in enumerate(_SPEED_SETTINGS) if key.startswith(one)), 9)
+    ):
+        (value, many), (other, _) = (
+            Counter(nodes[host].settings.get(key, "unknown") for host in side).most_common(1)[0]
+            for side in (slower, faster)
+        )
+        beside = sum(nodes[host].settings.get(key, "unknown") == value for host in faster)
+        if many >= 0.9 * len(slower) and beside <= 0.1 * len(faster):
+            return f"{key} {value}, the others {other}"
+    return ""
+
+
+Groups = dict[tuple[str, str, str], list[tuple[str, NodeFigure]]]
+
+
+def _grouped(nodes: Mapping[str, NodeDocument]) -> tuple[Groups, list[tuple[str, SlowDevice]], set[str]]:
+    """The figures by model, name and unit; the devices below their floor; the nodes with an impossible rate."""
+    figures: Groups = defaultdict(list)
+    floors: list[tuple[str, SlowDevice]] = []
+    impossible: set[str] = set()
+    for host, document in nodes.items():
+        devices = {device.id: device for device in document.devices}
+        for one in document.figures:
+            device = devices[one.device]
+            part = (device.name, device.compute_capability, device.multiprocessors, device.memory_bus_width_bits)
+            peak = _peak(part, one.name, one.case.partition(" ")[0], one.unit)
+            if peak is not None and one.rate > CEILING * peak:
+                impossible.add(host)
+                continue
+            label = f"{one.name} {one.case}".strip()
+            figures[device.name, label, one.unit].append((host, one))
+            if peak is not None and one.rate < FLOOR * peak:
+                floors.append((host, _slow(one, label, one.rate / peak, "peak")))
+    return figures, floors, impossible
+
+
+@functools.lru_cache(1024)  # many nodes have the same devices
+def _peak(device: tuple[str, str | None, int | None, int | None], figure: str, dtype: str, unit: str) -> float | None:
+    """The peak of what a figure measures, None where it is not known or is only an estimate.
+
+    `device` is its name, its compute capability, its multiprocessors and the width of its bus.
+    """
+    name, capability, multiprocessors, bus = device
+    numbers = (capability or "").split(".")
+    if len(numbers) != 2 or not all(one.isascii() and one.isdigit() and len(one) < 4 for one in numbers):
+        return None
+    part = peaks.lookup(name, (int(numbers[0]), int(numbers[1])), multiprocessors, bus)
+    if isinstance(part, peaks.Unknown) or part.kind != "data sheet":
+        return None
+    if figure == "bandwidth" and unit == "B/s":
+        return part.memory_bytes_per_s
+    peak = part.peak(dtype) if figure == "matmul" else None
+    return None if peak is None else peak.flop_per_s
+
+
+def slow_text(slow: Sequence[SlowDevice]) -> str:
+    worst = worst_of(slow)
+    more = len({one.device for one in slow}) - 1
+    if worst.device == WHOLE:
+        figures = len({one.figure for one in slow if one.device == WHOLE}) - 1
+        others = f" and {figures} more figure{'s' * (figures != 1)}" if figures else ""
+        return f"the whole node reaches {worst.ratio:.2f} of the other nodes: {worst.figure}{others}"
+    beside = "of its siblings" if worst.against == "siblings" else "of the part's peak"
+    interval = f" ({worst.low:.2f} to {worst.high:.2f})" if worst.low is not None and worst.high is not None else ""
+    others = f"; {more} more device{'s' * (more != 1)}" if more else ""
+    return f"{worst.device} reaches {worst.ratio:.2f}{interval} {beside}: {worst.figure}{others}"
+
+
+def worst_of(slow: Sequence[SlowDevice]) -> SlowDevice:
+    """Return what is said of a slow node: that it is one, else its slowest device."""
+    return min(slow, key=lambda one: (one.device != WHOLE, one.ratio))

@@ -41,7 +41,7 @@ _RUN: tuple[Use, ...] = ("run",)
 _BOTH: tuple[Use, ...] = ("simulation", "run")
 _DEVICE: tuple[Use, ...] = ("device",)
 _FUNCTORCH, _AUTOCAST, _JOBS = "transforms of torch.func", "autocast", "torch.distributed with NCCL"
-_FILES, _OWN = "files of tensors without values", "gradients of autograd.Function"
+_FILES = "files of tensors without values"
 
 _TABLE = (
     # -- modes, operations and storages
@@ -77,13 +77,10 @@ _TABLE = (
     # -- calls
     Private("torch._C._functorch.is_functorch_wrapped_tensor", _SIMULATION, "knows wrapped tensors", _FUNCTORCH),
     Private("torch._C._functorch.get_unwrapped", _SIMULATION, "unwraps them", _FUNCTORCH),
-    Private("torch._C._are_functorch_transforms_active", _SIMULATION, "whether one is at work", _FUNCTORCH),
     Private("torch._C._nn._parse_to", _SIMULATION, "reads what Module.to is given", "Module.to"),
     Private("torch._C._nn.pad_sequence", _SIMULATION, "pads sequences", "pad_sequence"),
     Private("torch._pad_packed_sequence", _SIMULATION, "unpacks sequences", "packed sequences"),
-    Private("torch._nested_view_from_jagged", _SIMULATION, "makes jagged tensors", "jagged tensors"),
     Private("torch._tensor_str._str", _SIMULATION, "prints a tensor", "devices in printed tensors"),
-    Private("torch._C._from_dlpack", _SIMULATION, "takes another library's tensor", "DLPack"),
     Private("torch.nn.parallel._functions.Scatter", _SIMULATION, "what DataParallel does", "nn.DataParallel"),
     Private("torch.nn.parallel._functions.Broadcast", _SIMULATION, "what DataParallel does", "nn.DataParallel"),
     Private("torch.nn.parallel._functions.Gather", _SIMULATION, "what DataParallel does", "nn.DataParallel"),
@@ -97,7 +94,6 @@ _TABLE = (
     Private("torch._scaled_dot_product_attention_math", _SIMULATION, "attention in parts", "dropout in attention"),
     Private("torch.jit._builtins._register_builtin", _SIMULATION, "names functions to TorchScript", "TorchScript"),
     # -- the backward pass
-    Private("torch.autograd.function.BackwardCFunction", _SIMULATION, "the backward of a user's function", _OWN),
     Private("torch.autograd._engine_run_backward", _SIMULATION, "the backward pass", "hooks in the backward pass"),
     Private(
         "torch._C._autograd._push_saved_tensors_default_hooks",
@@ -105,7 +101,6 @@ _TABLE = (
         "what is called as tensors are saved",
         "hooks of saved tensors, as of checkpoints",
     ),
-    Private("torch.utils.hooks.BackwardHook", _SIMULATION, "a module's hook", "hooks of modules on gradients"),
     # -- autocast
     Private("torch._C._IncludeDispatchKeyGuard", _SIMULATION, "sends operations by autocast", _AUTOCAST),
     Private("torch._C._ExcludeDispatchKeyGuard", _SIMULATION, "sends them past it", _AUTOCAST),

@@ -23,7 +23,7 @@ LONGEST_S = 1800.0
 
 
 def command(options: ModelOptions, emit: Emit) -> None:
-    """Look at a model, and run it on claimed devices.
+    """Look at a model, and run it on simulated devices.
 
     Raises TargetError and UsageError for the user's errors, and CannotLook where the process that looks ends early.
     """

@@ -1,4 +1,4 @@
-"""The engine of claimed devices: plain CPU tensors with true values that say that they are on a GPU.
+"""The engine of simulated devices: plain CPU tensors with true values that say that they are on a GPU.
 
 Two modes of torch work together. The function mode (`surface`) sees what the program asks of torch: moves, factories,
 `.device`. The dispatch mode here sees every operation below that, in the backward pass too: it judges where the
@@ -37,8 +37,8 @@ from gpucheck.program.simulated_devices import (
     Place,
     cause,
     here,
-    is_set,
     own_device,
+    peer,
     place_of,
     stale,
     storage_of,
@@ -61,13 +61,13 @@ _WHOLE = {
 }
 # Operations that reduce, with the place of the dimensions among their arguments.
 _REDUCE = {"aten::sum": 1, "aten::mean": 1, "aten::amax": 1, "aten::amin": 1, "aten::linalg_vector_norm": 2}
-# Of a row of indices that are sorted, with their places: keys and values twice, and CUB's own.
+# Bytes for each index that is sorted with its position: keys and values twice, and CUB's own.
 _SORTED = 56
 # Threads that a multiprocessor runs at once, by capability (CUDA's programming guide); 2048 for others.
 _THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 
 
-def _lent(name: str, args: Sequence[Any], out: Any, card: Device) -> int:
+def _lent(name: str, args: Sequence[Any], out: Any, gpu: Device) -> int:
     """Return the bytes that torch's own kernel for CUDA takes and gives back before it ends, beside its results.
 
     As torch 2.9 and 2.11 were seen to do. What cuDNN and cuBLAS take is not among them.
@@ -76,13 +76,13 @@ def _lent(name: str, args: Sequence[Any], out: Any, card: Device) -> int:
         is_whole = isinstance(out, Tensor) and out.numel() == args[0].numel() and "loss" in name
         return 0 if is_whole else _WHOLE[name] * int(args[0].nbytes)
     if name in _REDUCE and isinstance(out, Tensor) and len(args) > _REDUCE[name] and args[_REDUCE[name]]:
-        return _lent_to_reduce(args[0], args[_REDUCE[name]], out, card)
+        return _lent_to_reduce(args[0], args[_REDUCE[name]], out, gpu)
     if name == "aten::embedding_dense_backward" and args[1].numel() > 3072:  # fewer are added one by one
         return _lent_to_embed(args[1].numel(), out)
     if name == "aten::_embedding_bag_backward":
         return _lent_to_embed(args[1].numel(), out)
     if name in ("aten::index_put", "aten::index_put_", "aten::_index_put_impl_") and len(args) > 3 and args[3]:
-        return _SORTED * max((one.numel() for one in args[1] if one is not None), default=0)
+        return _SORTED * max((index.numel() for index in args[1] if index is not None), default=0)
     return 0
 
 
@@ -93,7 +93,7 @@ def _lent_to_embed(indices: int, out: Tensor) -> int:
     return sums + _SORTED * indices
 
 
-def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, card: Device) -> int:
+def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, gpu: Device) -> int:
     """Partial results of blocks that share the rows of a matrix, as of a bias's gradient: setReduceConfig of torch's
     Reduce.cuh. Where the innermost dimension is reduced they are few."""
     if given.is_nested or given.layout != torch.strided or not given.numel():
@@ -103,7 +103,7 @@ def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, card: Devic
     if not wide or (inner := min(wide, key=given.stride)) in {dim % given.dim() for dim in dims}:
         return 0
     rows = given.numel() // outputs
-    vector = next(one for one in (4, 2, 1) if given.shape[inner] % one == 0) if given.stride(inner) == 1 else 1
+    vector = next(count for count in (4, 2, 1) if given.shape[inner] % count == 0) if given.stride(inner) == 1 else 1
     threads = 512 // vector
     across, down = (min(threads, 1 << (size.bit_length() - 1)) for size in (outputs // vector, rows))
     width = min(across, 32)
@@ -112,7 +112,7 @@ def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, card: Devic
     if rows < min(height * 16, 256):
         return 0
     each, grid = -(-rows // height), -(-(outputs // vector) // width)
-    blocks = card.multiprocessors * (_THREADS.get(card.capability, 2048) // (width * height))
+    blocks = gpu.multiprocessors * (_THREADS.get(gpu.capability, 2048) // (width * height))
     if each < 256 or grid > blocks:
         return 0
     shares = max(min(-(-blocks // grid), -(-each // 16)), -(-each // 256))
@@ -143,20 +143,19 @@ class DeviceMismatch(Exception):
     """Raised where CUDA would raise: the program may catch it, as it would there. `text` is torch's own, if known."""
 
     def __init__(self, mismatch: Mismatch, text: str | None = None) -> None:
-        told = mismatch.entry
-        places = sorted({operand.device for operand in told.operands})
+        entry = mismatch.entry
+        places = sorted({operand.device for operand in entry.operands})
         devices = " and ".join(places)
-        wrong = ", ".join(operand.name for operand in told.operands if operand.is_wrong)
-        apart = f"{rules.APART}, but found at least two devices, {devices}! ({told.operation})"
-        alone = f"{told.operation} needs {wrong} on {told.expected}{rules.MISPLACED} {devices}"
+        wrong = ", ".join(operand.name for operand in entry.operands if operand.is_wrong)
+        apart = f"{rules.APART}, but found at least two devices, {devices}! ({entry.operation})"
+        alone = f"{entry.operation} needs {wrong} on {entry.expected}{rules.MISPLACED} {devices}"
         super().__init__(text or (apart if len(places) > 1 else alone))
         self.mismatch = mismatch
 
 
 # The mismatch as an error of a class of Python's, by which a program catches it and a traceback names it.
 _RAISED: dict[type[Exception], Any] = {
-    kind: type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"})
-    for kind in (RuntimeError, TypeError, BufferError, AssertionError)
+    kind: type(kind.__name__, (DeviceMismatch, kind), {"__module__": "builtins"}) for kind in (RuntimeError, TypeError)
 }
 
 
@@ -173,16 +172,16 @@ class PerThread(threading.local):
         self.inside = False
 
 
-# What CUDA's own errors are, from torch 2.8 on.
+# The class of CUDA's own errors, from torch 2.8 on.
 _ACCELERATOR_ERROR: Any = getattr(torch, "AcceleratorError", RuntimeError)
 
-# Of one line. Two updates of a policy ask for some thousand; a loop that waits for a value would ask for ever.
+# Values that one line may read. Two updates of a policy read some thousand; a loop that waits for a value never ends.
 MOST_ASSUMED = 5000
 
 
 @dataclass(slots=True)
 class World:
-    """One program's claims, and what was seen of it. `tolerated` are sites that were found before: they raise no more.
+    """One program's claims, and its errors. `tolerated` are sites that were found before: they raise no more.
 
     `phase` is what of a model runs, `last` the mismatch that was raised last. `refused` and `mixed` are what was
     raised, once for each site: mismatches, and operands whose dtypes differ, by line and text. `asked_at` counts the
@@ -193,7 +192,6 @@ class World:
     `unmet` is the last request for memory that raised as out of memory: the program may go on with less.
     `count` is how many GPUs there are, None for as many as anybody asks for.
     `casts` are the weights that autocast has cast, by weight, until its region ends.
-    `home_of_classes` is where torch's default type of tensors is, which the default device does not change.
     `used_by` is the process that used a device first. `in_fork` gets the line and text of each error that is raised in
     a forked process, whose own notes nobody reads.
     """
@@ -204,7 +202,7 @@ class World:
     last: Mismatch | None = None
     refused: dict[Site, Mismatch] = field(default_factory=dict)
     mixed: Counter[tuple[Place | None, str]] = field(default_factory=Counter)
-    card: Device = field(default_factory=Device)
+    gpu: Device = field(default_factory=Device)
     has_values: bool = True
     assumed: list[AssumedValue] = field(default_factory=list)
     asked_at: Counter[Place | None] = field(default_factory=Counter)
@@ -218,12 +216,11 @@ class World:
     in_fork: Callable[[Place | None, str], None] = lambda place, text: None
     here: PerThread = field(default_factory=PerThread)
     casts: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
-    home_of_classes: str = "cpu"
 
     @contextlib.contextmanager
     def calling(self, name: str, device: torch.device | None) -> Iterator[None]:
         """Yield what is made without a device of its own until this ends lies on `device`."""
-        # A region of the CPU's casts what lies there, which to C++ is a claimed tensor too.
+        # A region of the CPU's casts what lies there, which to C++ is a tensor of a simulated GPU too.
         is_apart = device != CPU and torch.is_autocast_enabled("cpu")
         self.here.calls.append((name, device))
         try:
@@ -264,27 +261,27 @@ class World:
         if site not in self.refused:
             behind = stale(frame, expected, self.claims) if frame is not None and expected != "cpu" else None
             expected, cached = behind or (expected, None)
-            told = DeviceMismatchEntry(
+            entry = DeviceMismatchEntry(
                 operation=operation,
                 module=self._module(sys._getframe(1)),
                 place=text_of(place),
                 phase=self.phase,
                 expected=expected,
                 operands=tuple(
-                    self._operand(one, tensor, frame, expected, cached, is_wrong=one in verdict.wrong)
-                    for one, tensor in dict(operands).items()
+                    self._operand(operand, tensor, frame, expected, cached, is_wrong=operand in verdict.wrong)
+                    for operand, tensor in dict(operands).items()
                 ),
-                peer=self._peer(frame, expected) if frame is not None else None,
+                peer=peer(frame, expected, self.claims) if frame is not None else None,
                 own_device=own_device(frame, expected) if frame is not None else None,
             )
-            self.refused[site] = Mismatch(site, told, len(self.assumed))
+            self.refused[site] = Mismatch(site, entry, len(self.assumed))
         self.last = self.refused[site]
         self.last.times += 1
         if self.is_forked():
             # A worker sends what it raises to its parent, by the class's name.
             self._raise_in_fork(place, str(DeviceMismatch(self.last, text)), kind)
-        # In no variable: its traceback holds this frame, and as a circle they would keep the operands, whose memory is
-        # counted, after the program has caught it.
+        # The error is kept in no variable: its traceback holds this frame, and that circle would keep the operands.
+        # Their memory is counted, after the program has caught it.
         raise _RAISED[kind](self.last, text)
 
     def apart(
@@ -335,7 +332,7 @@ class World:
                 self.in_fork(place, text)
 
     def stands_in(self, tensor: Tensor) -> bool:
-        """Return whether a meta tensor stands for one on a claimed device, which has no values here."""
+        """Return whether a meta tensor stands for one on a simulated device, which has no values here."""
         return not self.has_values and tensor.is_meta and str(self.claims.device(tensor)) != "meta"
 
     def assume(self, what: str, value: Any) -> Any:
@@ -387,15 +384,6 @@ class World:
             frame = frame.f_back
         return None
 
-    def _peer(self, frame: FrameType, expected: str) -> str | None:
-        """A local variable that holds a tensor where it should be, and did before the user's line."""
-        tensors = {
-            name: one
-            for name, one in frame.f_locals.items()
-            if isinstance(one, Tensor) and name.isidentifier() and is_set(frame.f_code, name, frame.f_lineno)
-        }
-        return next((name for name, one in tensors.items() if str(self.claims.device(one)) == expected), None)
-
 
 UNSEEN = torch_private.need("torch._C.DisableTorchFunction")
 TorchDispatchMode: Any = torch_private.need("torch.utils._python_dispatch.TorchDispatchMode")
@@ -403,11 +391,10 @@ _OPERATION: Any = torch_private.need("torch._ops.OpOverload")
 torch_private.need("torch.ops.aten.lift_fresh.default._schema")
 _is_wrapper = torch_private.find("torch.utils._python_dispatch.is_traceable_wrapper_subclass", lambda tensor: False)
 _OF_DATA = torch.ops.aten.lift_fresh.default
-# How the allocator of a CPU says that it has no memory.
+# The CPU allocator's error when memory runs out.
 _REFUSED_BYTES = re.compile(r"you tried to allocate (\d+) bytes")
-_COPY = torch.ops.aten._to_copy.default
-# `torch.Tensor(3)`.
-_OLD_CLASS = re.compile(r"\bTensor\(")
+# `torch.Tensor(3)`, `torch.FloatTensor(3)`.
+_OLD_CLASS = re.compile(r"Tensor\(")
 
 
 def _is_by_class() -> bool:
@@ -420,7 +407,10 @@ def _is_by_class() -> bool:
 @cache
 def _arguments(func: Any) -> tuple[tuple[str, bool], ...]:
     """The names of an operation's arguments, and whether it writes to each."""
-    return tuple((one.name, bool(one.alias_info and one.alias_info.is_write)) for one in func._schema.arguments)
+    return tuple(
+        (argument.name, bool(argument.alias_info and argument.alias_info.is_write))
+        for argument in func._schema.arguments
+    )
 
 
 def _operands(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, bool, Tensor]]:
@@ -441,16 +431,16 @@ def _numbers(func: Any, args: Any) -> Any:
 
     torch does not do that itself if all arguments are numbers, as with TorchScript's constants.
     """
-    if not args or not isinstance(args[0], (int, float, complex)) or any(isinstance(one, Tensor) for one in args):
+    if not args or not isinstance(args[0], (int, float, complex)) or any(isinstance(value, Tensor) for value in args):
         return args
-    kinds = [str(one.type) for one in func._schema.arguments]
+    kinds = [str(argument.type) for argument in func._schema.arguments]
     return tuple(
-        torch.tensor(one, device=CPU) if kind == "Tensor" else one for one, kind in zip(args, kinds, strict=False)
+        torch.tensor(value, device=CPU) if kind == "Tensor" else value for value, kind in zip(args, kinds, strict=False)
     )
 
 
-def _is_on_cuda(one: rules.Verdict | rules.Operand) -> bool:
-    return one.device is not None and one.device.startswith("cuda")
+def _is_on_cuda(item: rules.Verdict | rules.Operand) -> bool:
+    return item.device is not None and item.device.startswith("cuda")
 
 
 def _base(func: Any) -> str:
@@ -465,8 +455,7 @@ def _check_kernel(func: Any, given: Sequence[tuple[str, bool, Tensor]]) -> None:
     if not kernel or given[0][2].layout != torch.strided:
         return
     dtype = functools.reduce(torch.promote_types, (tensor.dtype for _, _, tensor in given[:2]))
-    is_run = kernel in rules.RUN_FOR_NONE or all(tensor.numel() for _, _, tensor in given)
-    if is_run and str(dtype).removeprefix("torch.") in refused:
+    if all(tensor.numel() for _, _, tensor in given) and str(dtype).removeprefix("torch.") in refused:
         kind = torch.empty(0, dtype=dtype, device=CPU).type().rpartition(".")[2].removesuffix("Tensor")
         raise NotImplementedError(f"\"{kernel}\" not implemented for '{kind}'")
 
@@ -476,7 +465,7 @@ def _check_dtypes(func: Any, given: Sequence[tuple[str, bool, Tensor]]) -> None:
     name = _base(func)
     if name in rules.ONE_DTYPE and all(argument != "out_dtype" for argument, _ in _arguments(func)):
         dtypes = [tensor.dtype for argument, _, tensor in given if not argument.startswith("ind")]
-        other = next((one for one in dtypes if one != dtypes[0]), None)
+        other = next((dtype for dtype in dtypes if dtype != dtypes[0]), None)
         if other is not None:
             raise RuntimeError(rules.OTHER_DTYPE.format(name, dtypes[0], other))
 
@@ -514,15 +503,13 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         if not isinstance(func, _OPERATION):
             return func(*args, **kwargs)
         with UNSEEN():
-            # What `torch.tensor` makes of data in torch's own code lies where the call that is running has its own.
+            # Results of `torch.tensor` in torch's own code lie where the running call has its own.
             args = _numbers(func, args)
             is_data = func is _OF_DATA and self.world.here.handling > 0
-            if self.world.home_of_classes != "cpu" and func in (_OF_DATA, _COPY) and not self.world.here.calls:
-                is_data |= _is_by_class()  # which moves it to where its type has its tensors
             given = [] if is_data else list(_operands(func, args, kwargs))
-            for one in args if self.world.has_values else ():
-                if isinstance(one, torch.UntypedStorage):  # which `Tensor.set_` takes of the tensor's device alone
-                    given.append(("source", False, torch.empty(0, dtype=torch.uint8, device=CPU).set_(one)))
+            for argument in args if self.world.has_values else ():
+                if isinstance(argument, torch.UntypedStorage):  # which `Tensor.set_` takes of the tensor's device alone
+                    given.append(("source", False, torch.empty(0, dtype=torch.uint8, device=CPU).set_(argument)))
             if any(_is_wrapper(tensor) for _, _, tensor in given):
                 return NotImplemented  # what it wraps comes by here itself
             verdict, operands = self._judged(func, given, kwargs)
@@ -541,7 +528,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
                 try:
                     out = func(*args, **kwargs)
                 except RuntimeError as error:
-                    self._out_of_memory(error, verdict.device, func, args, kwargs)
+                    self._out_of_memory(error, verdict.device)
                     raise
         else:
             out = func(*args, **kwargs)
@@ -551,22 +538,16 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             with UNSEEN():
                 self._note(out, verdict, operands, storages)
                 if verdict.device == str(COUNTED):
-                    self.world.lend(COUNTED, _lent(func._schema.name, args, out, self.world.card))
+                    self.world.lend(COUNTED, _lent(func._schema.name, args, out, self.world.gpu))
         return out
 
-    def _out_of_memory(self, error: RuntimeError, device: str | None, func: Any, args: Any, kwargs: Any) -> None:
+    def _out_of_memory(self, error: RuntimeError, device: str | None) -> None:
         """Raise CUDA's error where the host refused memory for a result that the device has no room for either."""
         memory, asked = self.world.claims.memory, _REFUSED_BYTES.search(str(error))
         if asked is None or memory is None or memory.total_bytes is None or device is None or device[:4] != "cuda":
             return
         size = int(asked[1])
-        on_meta = {name: _as_meta(one) for name, one in kwargs.items() if name != "generator"}
-        on_meta |= {"device": "meta"} if "device" in kwargs else {}
-        try:  # what a CPU's kernel takes for itself is none of the device's
-            made = sum(one.nbytes for one in tensors_in(func(*_as_meta(args), **on_meta)))
-        except NotImplementedError:
-            return
-        if made >= size and memory.allocated + size > memory.total_bytes:
+        if memory.allocated + size > memory.total_bytes:
             free = memory.total_bytes - memory.allocated
             self.world.unmet = memory.unmet(size)
             raise torch.cuda.OutOfMemoryError(
@@ -589,7 +570,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             return rules.Verdict(self._made_where(func, kwargs)), operands
         if world.met is not None:
             world.met.update(world.claims.of(tensor).origin for _, tensor in operands)
-        if world.is_forked() and any(_is_on_cuda(one) for one, _ in operands):
+        if world.is_forked() and any(_is_on_cuda(operand) for operand, _ in operands):
             world.use(by_kernel=True)
         if world.here.calls and world.here.calls[-1][0] == rules.SET_ITEM:
             name = rules.OF_SET_ITEM.get(name, name)
@@ -607,26 +588,25 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         """Where a tensor lies that torch makes of nothing: where the call that is running has its own.
 
         Without such a call it was code in C++, whose device is not known unless it asks for none, as TorchScript's
-        `torch.ones(3)`; or a class of old that makes tensors of the default type and that the function mode does not
-        see: the line says so.
+        `torch.ones(3)`; or `torch.Tensor(3)`, which the function mode does not see: the line says so.
         """
         if self.world.here.calls:
             return _text(self.world.here.calls[-1][1])
         asks_for_none = kwargs.get("device") is None and any(name == "device" for name, _ in _arguments(func))
-        return self.world.home_of_classes if _is_by_class() else "cpu" if asks_for_none else None
+        return "cpu" if asks_for_none or _is_by_class() else None
 
     def _note(self, out: Any, verdict: rules.Verdict, operands: Any, storages: list[Any]) -> None:
         claims = self.world.claims
         device = torch.device(verdict.device) if verdict.device is not None else None
         if device is not None:
-            # What was not known lies where the operation had it: unless that was a number that may lie anywhere.
+            # Operands of unknown place lie where the operation ran, except numbers, which may lie anywhere.
             for operand, tensor in operands:
                 if operand.device is None and tensor.dim() > 0 and tensor.device == CPU:
                     claims.put(tensor, device)
         origin = None
         if device == CPU:
             origins = (claims.of(tensor).origin for _, tensor in operands)
-            origin = next((one for one in origins if one is not None), None)
+            origin = next((each for each in origins if each is not None), None)
         known = {id(storage) for storage in storages if storage is not None}
         results = out if isinstance(out, (list, tuple)) else (out,)
         for position, result in enumerate(results):
@@ -640,14 +620,14 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
 
 # -- without values ----------------------------------------------------------------------------------------------------
 
-# Their sum or mean stands in the memory of the loss of each element, which stays as long; not on the meta device.
+# Losses whose sum or mean stands in the memory of each element's loss, which stays as long; not on the meta device.
 _LOSSES = ("aten::mse_loss", "aten::smooth_l1_loss", "aten::binary_cross_entropy", "aten::soft_margin_loss")
-# What works in place on what its arguments are given, and returns nothing that is new.
+# Operations in place that return nothing new.
 _IN_PLACE = re.compile(r"aten::(_amp_\w+_|_fused_\w+_)$")
 
 
 def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
-    """An operation on tensors that stand for claimed ones: shapes and dtypes are true, values are assumed."""
+    """An operation on stand-ins for tensors on a simulated device: shapes and dtypes are true, values are assumed."""
     name = func._schema.name
     if name == "aten::_local_scalar_dense":
         return world.assume("item", torch.zeros((), dtype=args[0].dtype).item())
@@ -666,7 +646,7 @@ def without_values(world: World, func: Any, args: Any, kwargs: Any) -> Any:
     rule = rules.rule_of(name)
     host = rule.host if rule is not None else ()
     names = [argument for argument, _ in _arguments(func)]
-    sent = [one if names[place] in host else _as_meta(one) for place, one in enumerate(args)]
+    sent = [value if names[place] in host else _as_meta(value) for place, value in enumerate(args)]
     out = func(*sent, **_as_meta(kwargs))
     if name in _LOSSES and out.numel() < sent[0].numel():
         return sent[0].new_empty(sent[0].numel()).as_strided(out.shape, out.stride())

@@ -21,7 +21,7 @@ from gpucheck.report.results.model import (
 
 _NOTHING: Mapping[str, LeftBehind] = {}
 _WORDS = {"forward": "the forward pass", "step": "the training step"}
-# How a person calls what holds a tensor.
+# Words for what holds a tensor.
 _HOLDERS = {
     "attribute": "a plain attribute",
     "container": "a plain list or dictionary",
@@ -34,17 +34,17 @@ _HOLDERS = {
 
 def findings(result: ModelResult) -> list[Finding]:
     """All findings, the worst first; what passes last."""
-    behind = {one.name: one for one in result.left_behind}
+    behind = {part.name: part for part in result.left_behind}
     found = [
         *_meta(result),
-        *(mismatch(one, behind) for one in (result.run.mismatches if result.run else ())),
+        *(mismatch(entry, behind) for entry in (result.run.mismatches if result.run else ())),
         *_left_behind(result.left_behind, result.run),
-        *(_untied(one) for one in result.untied),
+        *(_untied(tie) for tie in result.untied),
         *_split(result.split, result.run),
     ]
-    found.sort(key=lambda one: WORST_FIRST.index(one.verdict))
+    found.sort(key=lambda finding: WORST_FIRST.index(finding.verdict))
     missing = not_followed(result.not_followed, "this torch", "model.followed")
-    if not any(one.verdict in ("fail", "warn") for one in found) and not missing:
+    if not any(finding.verdict in ("fail", "warn") for finding in found) and not missing:
         whole = f"all of {result.kind}" if not result.left_behind else f"all that {result.kind} uses there"
         found.append(Finding("model.placement", "pass", f"{whole} moves to {result.device}"))
     ran = _run(result.run, result.not_run, result.proposed)
@@ -77,18 +77,22 @@ def _meta(result: ModelResult) -> Iterator[Finding]:
 def _left_behind(things: tuple[LeftBehind, ...], run: ClaimedRun | None) -> Iterator[Finding]:
     """A finding for each line and fix: twelve layers of one class are told once."""
     groups: dict[tuple[object, ...], list[LeftBehind]] = {}
-    for one in things:
-        place = one.replaced if one.kind == "parameter" else one.place or one.name
-        groups.setdefault((one.kind, one.use, place, one.attribute if one.kind != "parameter" else ""), []).append(one)
+    for part in things:
+        place = part.replaced if part.kind == "parameter" else part.place or part.name
+        groups.setdefault((part.kind, part.use, place, part.attribute if part.kind != "parameter" else ""), []).append(
+            part
+        )
     for alike in groups.values():
         finding = _left(alike[0], run is not None and run.stopped is None)
         if len(alike) > 1:
             title = f"{alike[0].name} and {len(alike) - 1} more stay on the CPU"
-            finding = replace(finding, title=title, evidence={**finding.evidence, "names": [one.name for one in alike]})
+            finding = replace(
+                finding, title=title, evidence={**finding.evidence, "names": [part.name for part in alike]}
+            )
         yield finding
 
 
-def _left(one: LeftBehind, ran: bool) -> Finding:
+def _left(part: LeftBehind, ran: bool) -> Finding:
     verdicts: dict[str, Verdict] = {"mismatched": "fail", "unknown": "fail", "copied": "warn", "unread": "info"}
     verdicts["cached"] = "warn"
     ends = {
@@ -98,94 +102,93 @@ def _left(one: LeftBehind, ran: bool) -> Finding:
     }
     if ran:
         ends["unknown"] = "this run did not reach it"
-    why = [f"{one.what} {_reason(one)}"]
-    if one.use in ends:
-        why.append(ends[one.use])
+    why = [f"{part.what} {_reason(part)}"]
+    if part.use in ends:
+        why.append(ends[part.use])
     identifier = {"module": "model.unregistered", "optimizer-state": "model.optimizer_state"}.get(
-        one.kind, "model.replaced_move" if one.kind == "parameter" or one.replaced else "model.left_behind"
+        part.kind, "model.replaced_move" if part.kind == "parameter" or part.replaced else "model.left_behind"
     )
-    # What nothing reads there is no reason to change a line.
-    fix = None if one.use == "unread" else _fix(one)
+    # A part that nothing reads there needs no change.
+    fix = None if part.use == "unread" else _fix(part)
     return Finding(
         identifier,
-        verdicts[one.use],
-        f"{one.name} stays on {_device(one.device)}",
+        verdicts[part.use],
+        f"{part.name} stays on {_device(part.device)}",
         "; ".join(why),
-        asdict(one),
+        asdict(part),
         fix=fix,
     )
 
 
-def _reason(one: LeftBehind) -> str:
+def _reason(part: LeftBehind) -> str:
     """Why `.to()` does not reach it, with its line."""
-    at = f" ({one.place})" if one.place else ""
-    if one.kind == "optimizer-state":
+    at = f" ({part.place})" if part.place else ""
+    if part.kind == "optimizer-state":
         return "made before the model moved"
-    if one.replaced:
-        return f"in {_HOLDERS[one.holder]}{at}, not moved by {one.replaced}"
-    return f"in {_HOLDERS[one.holder]}{at}, which .to() does not move"
+    if part.replaced:
+        return f"in {_HOLDERS[part.holder]}{at}, not moved by {part.replaced}"
+    return f"in {_HOLDERS[part.holder]}{at}, which .to() does not move"
 
 
-def _fix(one: LeftBehind) -> str:
-    at = f"{one.place}: " if one.place else ""
-    if one.kind == "optimizer-state":
+def _fix(part: LeftBehind) -> str:
+    at = f"{part.place}: " if part.place else ""
+    if part.kind == "optimizer-state":
         return "create the optimizer after model.to(device)"
-    if one.replaced:
-        if one.kind == "parameter":
-            return f"call the method of super() in {one.replaced} too"
-        return f"override _apply(self, fn, recurse=True), which parent modules call too, not only {one.replaced}"
-    if one.kind == "module":
+    if part.replaced:
+        if part.kind == "parameter":
+            return f"call the method of super() in {part.replaced} too"
+        return f"override _apply(self, fn, recurse=True), which parent modules call too, not only {part.replaced}"
+    if part.kind == "module":
         held = {"container": "keep it in nn.ModuleList or nn.ModuleDict"}
-        return at + held.get(one.holder, "assign it to an attribute of the module")
-    if one.use == "cached":
+        return at + held.get(part.holder, "assign it to an attribute of the module")
+    if part.use == "cached":
         return f"{at}make it again when its device is not the input's, or register_buffer(…, persistent=False)"
-    kind = "nn.Parameter" if one.is_trained else "register_buffer"
-    if one.holder in ("attribute", "class"):
-        plain = f'self.register_buffer("{one.attribute}", …)'
-        return at + (f"self.{one.attribute} = nn.Parameter(…)" if one.is_trained else plain)
-    if one.holder == "container":
+    kind = "nn.Parameter" if part.is_trained else "register_buffer"
+    if part.holder in ("attribute", "class"):
+        plain = f'self.register_buffer("{part.attribute}", …)'
+        return at + (f"self.{part.attribute} = nn.Parameter(…)" if part.is_trained else plain)
+    if part.holder == "container":
         plain = "register each with self.register_buffer(name, tensor)"
-        return at + ("keep them in nn.ParameterList or nn.ParameterDict" if one.is_trained else plain)
+        return at + ("keep them in nn.ParameterList or nn.ParameterDict" if part.is_trained else plain)
     return f"{at}make it a member of the module ({kind}) and read it from there"
 
 
-def _untied(one: Tie) -> Finding:
-    at = f" ({one.place})" if one.place else ""
+def _untied(tie: Tie) -> Finding:
+    at = f" ({tie.place})" if tie.place else ""
     return Finding(
         "model.untied",
         "fail",
-        f"{' and '.join(one.names)} are no longer tied",
+        f"{' and '.join(tie.names)} are no longer tied",
         f"they share memory before .to() but not after it{at}: each is a separate tensor",
-        asdict(one),
-        fix=f"share the Parameter itself, as in {one.names[-1]} = {one.names[0]}",
+        asdict(tie),
+        fix=f"share the Parameter itself, as in {tie.names[-1]} = {tie.names[0]}",
     )
 
 
 def _split(parts: tuple[PlacedPart, ...], run: ClaimedRun | None) -> Iterator[Finding]:
     if not parts:
         return
-    told = ", ".join(f"{one.count} on {one.device}, as {one.first}" for one in parts)
-    on_cpu = next((one for one in parts if one.device == "cpu"), None)
+    places = ", ".join(f"{part.count} on {part.device}, as {part.first}" for part in parts)
+    on_cpu = next((part for part in parts if part.device == "cpu"), None)
     proved = run is not None and run.stopped is None and not run.mismatches
     verdict: Verdict = "fail" if on_cpu is not None and not proved else "info"
     at = f" ({on_cpu.place})" if on_cpu is not None and on_cpu.place else ""
     fix = f"move the whole model: {on_cpu.first} stays on the CPU{at}" if on_cpu is not None and not proved else None
-    evidence = {"parts": [asdict(one) for one in parts]}
-    yield Finding("model.devices", verdict, "parameters on several devices", told, evidence, fix=fix)
+    evidence = {"parts": [asdict(part) for part in parts]}
+    yield Finding("model.devices", verdict, "parameters on several devices", places, evidence, fix=fix)
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
 
 
-def mismatch(one: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOTHING) -> Finding:
+def mismatch(entry: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOTHING) -> Finding:
     """An operation whose operands lie apart: whose tensor it met, and the fix. `behind` is what stayed, by name."""
-    wrong = next((operand for operand in one.operands if operand.is_wrong), one.operands[0])
-    where = " in ".join(part for part in (one.place, one.module) if part)
+    wrong = next((operand for operand in entry.operands if operand.is_wrong), entry.operands[0])
+    where = " in ".join(part for part in (entry.place, entry.module) if part)
     title = where or "in torch's own code"
-    operation = one.operation if one.operation[0].isalpha() else f"`{one.operation}`"
-    message = (
-        f"{operation} needs {_device(one.expected)}, but {_called(wrong, one.operation)} is on {_device(wrong.device)}"
-    )
+    operation = entry.operation if entry.operation[0].isalpha() else f"`{entry.operation}`"
+    name = _called(wrong, entry.operation)
+    message = f"{operation} needs {_device(entry.expected)}, but {name} is on {_device(wrong.device)}"
     left = behind.get(wrong.origin_name or "")
     cause = _cause(wrong)
     if left is not None:
@@ -194,11 +197,11 @@ def mismatch(one: DeviceMismatchEntry, behind: Mapping[str, LeftBehind] = _NOTHI
         message += f": {cause}"
     # A module in a plain list is one name for its weight and its bias.
     met = dict.fromkeys(
-        (_called(other, one.operation), _device(other.device)) for other in (wrong, *one.operands) if other.is_wrong
+        (_called(other, entry.operation), _device(other.device)) for other in (wrong, *entry.operands) if other.is_wrong
     )
     message += "".join(f"; {name} is on {device} too" for name, device in list(met)[1:])
-    fix = _fix(left) if left is not None else _mismatch_fix(one, wrong)
-    return Finding("model.mismatch", "fail", title, message, asdict(one), fix=fix)
+    fix = _fix(left) if left is not None else _mismatch_fix(entry, wrong)
+    return Finding("model.mismatch", "fail", title, message, asdict(entry), fix=fix)
 
 
 # The operands of torch's own operations, by the name that a person calls: ATen's names are in brackets.
@@ -210,7 +213,7 @@ _OPERANDS = {
 
 
 def _called(operand: MismatchedTensor, operation: str) -> str:
-    """How a message calls an operand: by its name in the program, else by its part in the operation."""
+    """Name an operand: by its name in the program, else by its part in the operation."""
     has_name = operand.origin in ("attribute", "parameter", "buffer", "input", "state", "container", "module")
     known = (operand.origin_name if has_name else None) or operand.variable
     part = _OPERANDS.get(operation.rpartition(".")[2], {}).get(operand.name)
@@ -234,18 +237,18 @@ def _cause(operand: MismatchedTensor) -> str:
     return causes.get(operand.origin or "", "")
 
 
-def _mismatch_fix(one: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | None:
+def _mismatch_fix(entry: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | None:
     """A change whose names exist at the line it is for; None where only the line is known."""
-    at = f"{one.place}: " if one.place else ""
+    at = f"{entry.place}: " if entry.place else ""
     made = f"{wrong.origin_place}: " if wrong.origin_place else ""
-    if one.expected == "cpu" and wrong.origin == "attribute" and wrong.variable and one.peer:
-        return f"{at}{wrong.variable}.to({one.peer}.device)"
-    if one.expected == "cpu":
-        method = one.operation.removeprefix("Tensor.")
+    if entry.expected == "cpu" and wrong.origin == "attribute" and wrong.variable and entry.peer:
+        return f"{at}{wrong.variable}.to({entry.peer}.device)"
+    if entry.expected == "cpu":
+        method = entry.operation.removeprefix("Tensor.")
         taken = f".cpu().{method}()" if method in ("numpy", "pin_memory") else "pass it as .cpu()"
         return f"{at}{wrong.variable}.cpu()" if wrong.variable else f"{at}{taken}"
-    there = f'"{_bare(one.expected)}"'
-    target = f"{one.peer}.device" if one.peer else one.own_device or there
+    there = f'"{_bare(entry.expected)}"'
+    target = f"{entry.peer}.device" if entry.peer else entry.own_device or there
     moved = f"{at}{wrong.variable}.to({target})" if wrong.variable else None
     if wrong.device != "cpu":
         return moved or (f"{at}bring both to one device" if at else "use one device")
@@ -265,7 +268,7 @@ def _mismatch_fix(one: DeviceMismatchEntry, wrong: MismatchedTensor) -> str | No
     if wrong.origin == "made" and wrong.by_maker and (wrong.same_function or moved is None):
         return maker
     if moved is None and wrong.origin == "moved":
-        return f"{made}leave it on {one.expected}"
+        return f"{made}leave it on {entry.expected}"
     return moved
 
 
@@ -283,14 +286,16 @@ def _run(run: ClaimedRun | None, not_run: str | None, proposed: str | None) -> I
     if run.note:
         yield Finding("model.note", "warn", run.note)
     if run.unjudged:
-        told = listed(run.unjudged)
-        operations = {"operations": [asdict(one) for one in run.unjudged]}
-        yield Finding("model.unjudged", "info", "operations of other libraries were not judged", told, operations)
+        names = listed(run.unjudged)
+        operations = {"operations": [asdict(operation) for operation in run.unjudged]}
+        yield Finding("model.unjudged", "info", "operations of other libraries were not judged", names, operations)
 
 
 def listed(operations: Sequence[UnjudgedOperation]) -> str:
     """The operations that were not judged, each with its first line."""
-    return ", ".join(one.operation + (f" ({one.place})" if one.place else "") for one in operations)
+    return ", ".join(
+        operation.operation + (f" ({operation.place})" if operation.place else "") for operation in operations
+    )
 
 
 def _on_device(ran: DeviceRun | None, run: ClaimedRun | None) -> Iterator[Finding]:

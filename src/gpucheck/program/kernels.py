@@ -1,6 +1,6 @@
 """CUDA's kernels where a CPU's do otherwise: the casts of autocast, and what is kept for the backward pass.
 
-They replace torch's own functions while a program runs on claimed devices.
+They replace torch's own functions while a program runs on simulated devices.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gpucheck.program.simulated_devices import is_transformed
 
 # -- what CUDA's kernels keep ------------------------------------------------------------------------------------------
 
-# For the backward pass, where a CPU's keep something else. A fused attention keeps no scores, but the logsumexp of each
-# row and, for dropout, a seed. A dropout keeps a mask of one byte an element. An RNN of cuDNN keeps its output and a
-# reserve.
+# Kernels keep tensors for the backward pass, a CPU's others than CUDA's. A fused attention keeps no scores, but the
+# logsumexp of each row and, for dropout, a seed. A dropout keeps a mask of one byte an element. An RNN of cuDNN keeps
+# its output and a reserve.
 
 # kAlignLSE of torch's memory-efficient attention: rows of the logsumexp, in float32.
 _LSE_ROWS = 32
@@ -77,10 +77,12 @@ class _Kernel(torch.autograd.Function):  # type: ignore[misc]
             if world.has_values:
                 made = _again(ctx.compute, given, needed, gradients, ctx.seed)
             else:
-                made = [torch.empty_like(one) if needs else None for one, needs in zip(given, needed, strict=True)]
-        for one in made:
-            if one is not None:
-                world.claims.put(one, ctx.device)
+                made = [
+                    torch.empty_like(tensor) if needs else None for tensor, needs in zip(given, needed, strict=True)
+                ]
+        for gradient in made:
+            if gradient is not None:
+                world.claims.put(gradient, ctx.device)
         world.lend(ctx.device, ctx.lent)
         return (None,) * (len(ctx.needs_input_grad) - ctx.count) + tuple(made)
 
@@ -97,13 +99,17 @@ def _again(
     torch.set_rng_state(seed)
     try:
         with torch.enable_grad():
-            inputs = [one.detach().requires_grad_(needs) for one, needs in zip(given, needed, strict=True)]
-            pairs = [(out, one) for out, one in zip(compute(*inputs), gradients, strict=True) if one is not None]
-            wanted = [one for one in inputs if one.requires_grad]
-            found = iter(torch.autograd.grad([a for a, _ in pairs], wanted, [b for _, b in pairs], allow_unused=True))
+            inputs = [tensor.detach().requires_grad_(needs) for tensor, needs in zip(given, needed, strict=True)]
+            pairs = [
+                (out, gradient)
+                for out, gradient in zip(compute(*inputs), gradients, strict=True)
+                if gradient is not None
+            ]
+            wanted = [tensor for tensor in inputs if tensor.requires_grad]
+            made = iter(torch.autograd.grad([a for a, _ in pairs], wanted, [b for _, b in pairs], allow_unused=True))
     finally:
         torch.set_rng_state(now)
-    return [next(found) if one.requires_grad else None for one in inputs]
+    return [next(made) if tensor.requires_grad else None for tensor in inputs]
 
 
 def patches(world: World) -> list[tuple[Any, str, Any]]:
@@ -131,18 +137,18 @@ def _named(function: Any, name: str) -> Any:
 
 def _device(world: World, tensors: Sequence[Any]) -> torch.device | None:
     """The GPU that all these plain tensors claim. None if they claim no GPU, or several devices: torch then raises."""
-    for one in tensors:
-        if type(one) not in (Tensor, torch.nn.Parameter) or is_transformed(one):
+    for tensor in tensors:
+        if type(tensor) not in (Tensor, torch.nn.Parameter) or is_transformed(tensor):
             return None
-    devices = {world.claims.device(one) for one in tensors}
+    devices = {world.claims.device(tensor) for tensor in tensors}
     device = devices.pop() if len(devices) == 1 else None
     return device if device is not None and device.type == "cuda" else None
 
 
 # -- autocast ----------------------------------------------------------------------------------------------------------
 
-# Whether it is on, and in which dtype, stays torch's affair. But torch's kernels cast what C++ takes for a tensor on
-# CUDA, which a claimed one is not: others take their place.
+# Torch decides whether autocast is on, and in which dtype. But its kernels cast what C++ takes for a tensor on
+# CUDA, which one of a simulated GPU is not: others take their place.
 
 _AUTOCAST = (
     *(
@@ -154,7 +160,7 @@ _AUTOCAST = (
     *("torch._C._ExcludeDispatchKeyGuard", "torch._C.DispatchKeySet"),
 )
 _CAN_CAST = all(map(torch_private.has, _AUTOCAST))
-# From this version on the cast of a weight that is kept has a gradient even where it was made under no_grad.
+# Casts of weights that are kept have a gradient from this version on, even if made under no_grad.
 _KEEPS_GRADIENTS = torch.__version__ >= "2.11"
 
 
@@ -175,7 +181,7 @@ def autocasting(world: World) -> Iterator[None]:
     parts = torch_private.need(_AUTOCAST[1]).CompositeImplicitAutograd
     registered = torch_private.need(_AUTOCAST[2])
     known, composed = set(registered("AutocastCUDA")), set(registered(parts.name))
-    packets = [one.removeprefix("aten::").partition(".")[0] for one in known if one.startswith("aten::")]
+    packets = [name.removeprefix("aten::").partition(".")[0] for name in known if name.startswith("aten::")]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that its kernels are replaced
         for packet in {*packets, *rules.COMPOSED}:
@@ -208,20 +214,20 @@ def _autocast(world: World, func: Any, name: str, *args: Any, **kwargs: Any) -> 
         with UNSEEN():
             low = torch.get_autocast_dtype("cuda")
             if name in rules.SUMMED or name == rules.NORMED:
-                arguments = [one.name for one in func._schema.arguments]
+                arguments = [argument.name for argument in func._schema.arguments]
                 is_asked = "dtype" in kwargs or "dtype" in arguments[: len(args)]
                 if not is_asked and _is_cast(world, args[0]):
                     kwargs = {**kwargs, "dtype": torch.float32}
                     if name == rules.NORMED:
-                        args += tuple(one.default_value for one in func._schema.arguments[len(args) :])
+                        args += tuple(argument.default_value for argument in func._schema.arguments[len(args) :])
                         func = func.overloadpacket
             elif name == rules.BANNED:
-                if any(_is_on_cuda(world, one) for one in tensors_in([args, kwargs])):
+                if any(_is_on_cuda(world, tensor) for tensor in tensors_in([args, kwargs])):
                     raise RuntimeError(rules.UNSAFE_TO_AUTOCAST)
             else:
                 dtype = low if name in rules.LOWERED else torch.float32
                 if name in rules.PROMOTED:
-                    dtype = _widest(low, [one for one in tensors_in([args, kwargs]) if _is_cast(world, one)])
+                    dtype = _widest(low, [tensor for tensor in tensors_in([args, kwargs]) if _is_cast(world, tensor)])
                 args, kwargs = cast(world, args, dtype), cast(world, kwargs, dtype)
         return func(*args, **kwargs)
 
@@ -237,10 +243,10 @@ def _is_cast(world: World, value: Any) -> bool:
 
 def _widest(low: torch.dtype, operands: Sequence[Tensor]) -> torch.dtype:
     dtype = low
-    for one in operands:
-        if torch.float32 in (dtype, one.dtype):
+    for operand in operands:
+        if torch.float32 in (dtype, operand.dtype):
             dtype = torch.float32
-        elif one.dtype != low:
+        elif operand.dtype != low:
             raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
     return dtype
 
@@ -248,9 +254,9 @@ def _widest(low: torch.dtype, operands: Sequence[Tensor]) -> torch.dtype:
 def cast(world: World, value: Any, dtype: torch.dtype) -> Any:
     """Arguments with the floats on CUDA in another dtype. In the region's own a weight is cast once in a region."""
     if isinstance(value, (list, tuple)):
-        return type(value)(cast(world, one, dtype) for one in value)
+        return type(value)(cast(world, item, dtype) for item in value)
     if isinstance(value, dict):
-        return {key: cast(world, one, dtype) for key, one in value.items()}
+        return {key: cast(world, item, dtype) for key, item in value.items()}
     if not _is_cast(world, value) or value.dtype == dtype:
         return value
     is_kept = torch.is_autocast_cache_enabled() and not (_KEEPS_GRADIENTS and torch.is_inference_mode_enabled())
@@ -309,7 +315,7 @@ def _attention(
         if not _is_fused(given[0], given[1], given[2], attn_mask, enable_gqa):
             with sdpa_kernel(SDPBackend.MATH) if torch.backends.cuda.math_sdp_enabled() else contextlib.nullcontext():
                 in_parts = torch_private.find("torch._scaled_dot_product_attention_math")
-                is_alike = len({one.dtype for one in given[:3]}) == 1 and query.shape[-3:-2] == key.shape[-3:-2]
+                is_alike = len({tensor.dtype for tensor in given[:3]}) == 1 and query.shape[-3:-2] == key.shape[-3:-2]
                 if not dropout_p or not is_alike or in_parts is None:
                     return original(query, key, value, added, dropout_p, is_causal, **options)
                 # CUDA's dropout keeps bytes inside of it too.
@@ -339,16 +345,16 @@ def _attention(
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Any, grouped: bool) -> bool:
     """Return whether one of CUDA's fused kernels takes it: flash attention, or the memory-efficient one."""
     tensors = (query, key, value)
-    if any(one.dim() != 4 or one.stride(-1) != 1 or one.dtype != query.dtype for one in tensors):
+    if any(tensor.dim() != 4 or tensor.stride(-1) != 1 or tensor.dtype != query.dtype for tensor in tensors):
         return False
     if mask is not None and mask.stride(-1) != 1:  # such as T5's position bias
         return False
-    depths = {one.shape[-1] for one in tensors}
+    depths = {tensor.shape[-1] for tensor in tensors}
     half, backend = query.dtype in _HALF, torch.backends.cuda
     if half and mask is None and len(depths) == 1 and max(depths) <= 256 and backend.flash_sdp_enabled():
         return True
-    # It loads 16 bytes at once.
-    whole = all(one * query.element_size() % 16 == 0 for one in depths)
+    # The kernel loads 16 bytes at once.
+    whole = all(depth * query.element_size() % 16 == 0 for depth in depths)
     return whole and not grouped and (half or query.dtype == torch.float32) and backend.mem_efficient_sdp_enabled()
 
 
@@ -363,12 +369,12 @@ def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
     weights, rest = list(args[at + 1]), args[at + 2 :]
     layers, dropout, train, both_ways = rest[1:5]
     device = _device(world, [args[0], *states, *weights])
-    if device is None or any(one.dtype == torch.float64 for one in weights):
+    if device is None or any(weight.dtype == torch.float64 for weight in weights):
         return original(*args)
     if torch.is_autocast_enabled("cuda"):
         # cuDNN's run in float16, whatever the region's dtype, and keep no cast of a weight: AutocastRNN.cpp
         low = torch.float16 if torch.backends.cudnn.enabled else torch.get_autocast_dtype("cuda")
-        state, weights = cast(world, args[at], low), [one.to(low) for one in weights]
+        state, weights = cast(world, args[at], low), [weight.to(low) for weight in weights]
         args = (cast(world, args[0], low), *args[1:at], state, weights, *rest)
         states = list(state) if isinstance(state, (list, tuple)) else [state]
     if not torch.backends.cudnn.enabled:
@@ -381,7 +387,7 @@ def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
     kept = [reserve] if train else []
     if train and args[0].dtype not in torch.backends.cudnn.CUDNN_TENSOR_DTYPES:
         # torch lays the weights of other types in one piece for each call, not once for all.
-        kept.append(sum(one.nbytes for one in weights))
+        kept.append(sum(weight.nbytes for weight in weights))
 
     def parts(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
         inner = list(tensors[1 : 1 + len(states)])
@@ -394,7 +400,7 @@ def _recurrent(world: World, name: str, original: Any, *args: Any) -> Any:
 
     def shapes(*tensors: Tensor) -> Made:
         width = states[0].shape[-1] * directions
-        return (args[0].new_empty(*args[0].shape[:-1], width), *(torch.empty_like(one) for one in states))
+        return (args[0].new_empty(*args[0].shape[:-1], width), *(torch.empty_like(state) for state in states))
 
     with world.calling(f"torch.{name}", device):
         return _Kernel.apply(world, compute, shapes, kept, 0, device, args[0], *states, *weights)

@@ -1,6 +1,6 @@
 """The child that looks at a model: one request as its argument, one line as its answer. The user's code runs here.
 
-Started by gpucheck.program.command, once for claimed devices and, where a GPU is here, once on the GPU itself.
+Started by gpucheck.program.command, once for simulated devices and, where a GPU is here, once on the GPU itself.
 """
 
 from __future__ import annotations

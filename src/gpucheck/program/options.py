@@ -15,7 +15,7 @@ from gpucheck.options import option
 from gpucheck.work.spec import FLOATING, parse_inputs, parse_target
 
 AMP = ("bfloat16", "float16")
-# Two, because batch normalisation refuses to train on one sample.
+# Batch normalisation refuses to train on one sample.
 BATCH_SIZE = 2
 DEPTH = 3
 
@@ -52,10 +52,10 @@ class ModelOptions:
     def check(self) -> None:
         """Raises UsageError for a slip that needs no torch to be seen, and TargetError for a file that is not there."""
         parse_target(self.target)
-        for one in parse_inputs(self.inputs):
-            name = next((size for size in one.shape if isinstance(size, str)), None)
+        for spec in parse_inputs(self.inputs):
+            name = next((size for size in spec.shape if isinstance(size, str)), None)
             if name is not None:
-                raise UsageError(f"--input {one.name} names a dimension {name!r}", "", "give its length")
+                raise UsageError(f"--input {spec.name} names a dimension {name!r}", "", "give its length")
         if not self.optimizer.removeprefix("torch.optim.").isidentifier():
             raise UsageError(
                 f"--optimizer {self.optimizer!r} is not a name", "", "use sgd, adam, adamw or another of torch.optim"
@@ -64,7 +64,7 @@ class ModelOptions:
             raise UsageError(f"--amp {self.amp} and --dtype {self.dtype} exclude each other", "", "give one of them")
 
 
-# Two: the first makes what training keeps, the second meets it.
+# Steps: the first makes what training keeps, the second meets it.
 STEPS = 2
 # GB of parts whose names do not say it, by NVIDIA's and AMD's data sheets. Taken as GiB: what torch can use of them is
 # up to 6 % less, so that what exceeds this does not fit in any case.
@@ -138,19 +138,21 @@ def _part(name: str, text: str, option: str) -> Device:
     """The listed part of this name, its maker's name apart, or the only one whose name has it among its words."""
     listed = {part.name: part for part in peaks.parts() if _gib(part.name) is not None}
     words = set(name.lower().split())
-    whole = [one for one in listed if set(one.lower().split()) - _MAKERS == words - _MAKERS]
-    found = whole or [one for one in listed if words <= set(re.split(r"[ -]", one.lower()))]
-    found = found or [one for one in listed if name in one]
-    if len(found) != 1:
-        told = ", ".join(re.sub(rf"\b({'|'.join(_MAKERS)}) ", "", one, flags=re.IGNORECASE) for one in found or listed)
-        raise units.refused(option, "a size or the name of one part", text, f"give a size, or one of {told}")
-    part = listed[found[0]]
+    whole = [label for label in listed if set(label.lower().split()) - _MAKERS == words - _MAKERS]
+    matches = whole or [label for label in listed if words <= set(re.split(r"[ -]", label.lower()))]
+    matches = matches or [label for label in listed if name in label]
+    if len(matches) != 1:
+        names = ", ".join(
+            re.sub(rf"\b({'|'.join(_MAKERS)}) ", "", label, flags=re.IGNORECASE) for label in matches or listed
+        )
+        raise units.refused(option, "a size or the name of one part", text, f"give a size, or one of {names}")
+    part = listed[matches[0]]
     return Device(part.name, part.capability, part.multiprocessors, (_gib(part.name) or 0) * units.GIB)
 
 
 def _gib(name: str) -> int | None:
-    told = _GB_IN_NAME.search(name)
-    return _GIB.get(name) or (int(told[1]) if told else None)
+    match = _GB_IN_NAME.search(name)
+    return _GIB.get(name) or (int(match[1]) if match else None)
 
 
 def refuse_misplaced(program: Sequence[str], before: Sequence[str]) -> None:
@@ -186,8 +188,8 @@ def _knows(script: str, name: str) -> bool:
     """Return whether a name is an identifier, or the name of an option, in a file of the program: the script, and what
     it imports from its own folder or the current one. A script that is not there as a file is a module's name."""
     folders = list(dict.fromkeys((os.path.dirname(script), "")))
-    found = [script] if os.path.isfile(script) else _files_of(script, folders)
-    for file in found:  # grows
+    files = [script] if os.path.isfile(script) else _files_of(script, folders)
+    for file in files:  # grows
         try:
             with open(file, "rb") as opened:
                 nodes = list(ast.walk(ast.parse(opened.read())))
@@ -198,9 +200,9 @@ def _knows(script: str, name: str) -> bool:
                 return True
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 module = getattr(node, "module", None)
-                names = [".".join(filter(None, (module, one.name))) for one in node.names] + [module or ""]
-                more = [path for one in names for path in _files_of(one, folders) if path not in found]
-                found += more[: _MOST_FILES - len(found)]
+                names = [".".join(filter(None, (module, alias.name))) for alias in node.names] + [module or ""]
+                more = [path for module_name in names for path in _files_of(module_name, folders) if path not in files]
+                files += more[: _MOST_FILES - len(files)]
     return False
 
 

@@ -1,4 +1,4 @@
-"""A model on a device that its tensors claim: what its move leaves behind, and where a step meets that.
+"""A model on a simulated device: what its move leaves behind, and where a step meets that.
 
 What a model holds beside its parameters and buffers: tensors and modules in attributes, lists, closures and hooks. The
 exact arithmetic of its weights: the tree of modules with their bytes, the totals, and what training adds.
@@ -31,7 +31,7 @@ from gpucheck.machine import torch_private
 from gpucheck.messages import message_of
 from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
 from gpucheck.program.options import ModelOptions
-from gpucheck.program.simulated_cuda import Surface, claimed
+from gpucheck.program.simulated_cuda import Surface, simulated
 from gpucheck.program.simulated_devices import (
     CPU,
     Origin,
@@ -94,7 +94,7 @@ _HOOKS = (
 )
 # A module's own books, which `.to()` takes care of.
 _BOOKS = frozenset(vars(nn.Module())) - {*_HOOKS}
-# What holds nothing.
+# Types that hold nothing.
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType)
 
 
@@ -166,8 +166,8 @@ class _Walk:
         self.assignments = assignments
         self.found: list[Held] = []
         own = [*model.parameters(), *model.buffers(), *model.modules()]
-        # What is registered, and what was met; kept alive, so that no id comes twice.
-        self._met: dict[int, Any] = {id(one): one for one in own}
+        # Registered parts, and parts that were met; kept alive, so that no id comes twice.
+        self._met: dict[int, Any] = {id(part): part for part in own}
         for name, module in list(model.named_modules()):
             self._module(name, module)
 
@@ -206,9 +206,9 @@ class _Walk:
         if isinstance(value, (Tensor, nn.Module)):
             name = f"{owner}.{path}" if owner else path
             tensors = [value]
-            if isinstance(value, nn.Module):  # its own things are told with it
+            if isinstance(value, nn.Module):  # its own parts belong to it
                 tensors = [*value.parameters(), *value.buffers()]
-                self._met |= {id(one): one for one in (*value.modules(), *tensors)}
+                self._met |= {id(part): part for part in (*value.modules(), *tensors)}
             what: LeftKind = "module" if isinstance(value, nn.Module) else "tensor"
             self.found.append(Held(name, what, value, tensors, holder, place, owner, attribute))
             return
@@ -236,7 +236,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any, Holder]]:
         yield ("", value.__self__, "closure")
         yield ("", value.__func__, "closure")
     elif is_dataclass(value) or _is_of_interest(type(value)):
-        names = [one.name for one in fields(value)] if is_dataclass(value) else []
+        names = [attribute.name for attribute in fields(value)] if is_dataclass(value) else []
         held = {**{name: getattr(value, name, None) for name in names}, **getattr(value, "__dict__", {})}
         yield from ((f".{name}", item, "object") for name, item in held.items())
 
@@ -265,7 +265,7 @@ def _class_line(kind: type, name: str) -> Place | None:
     tree, first, file = source_of(kind)
     for node in ast.walk(tree) if tree is not None else ():
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(one, ast.Name) and one.id == name for one in targets):
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             return Place(file, first + getattr(node, "lineno", 1) - 1)
     return line_of(kind)
 
@@ -283,7 +283,7 @@ def source_of(kind: type) -> tuple[ast.AST | None, int, str]:
 
 # -- what a class does with an attribute, where nothing runs -----------------------------------------------------------
 
-# What a method of a tensor takes to another device, and what is read of it on the host.
+# Methods that move a tensor, and attributes that are read on the host.
 _MOVES = ("to", "cuda", "type_as", "cpu", "pin_memory")
 _READS = (
     *("shape", "dtype", "device", "size", "dim", "ndim", "numel"),
@@ -301,8 +301,8 @@ def read_use(model: nn.Module, name: str) -> Use:
         if tree is None:
             continue
         # `__init__` runs before the move.
-        functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
-        begun = {id(node) for one in functions if one.name == "__init__" for node in ast.walk(one)}
+        functions = [function for function in ast.walk(tree) if isinstance(function, ast.FunctionDef)]
+        begun = {id(node) for function in functions if function.name == "__init__" for node in ast.walk(function)}
         parents = {id(child): node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load):
@@ -336,8 +336,8 @@ class _Node:
 
     @property
     def shape(self) -> object:
-        """Return what two modules have alike that are told as one."""
-        return (replace(self.row, name=""), [(one.row.name.rpartition(".")[2], one.shape) for one in self.below])
+        """Return what two modules have in common that are one row."""
+        return (replace(self.row, name=""), [(child.row.name.rpartition(".")[2], child.shape) for child in self.below])
 
 
 def size_of(tensor: Tensor) -> int:
@@ -350,23 +350,23 @@ def rows(model: nn.Module, where: Where, depth: int) -> tuple[ModuleRow, ...]:
     seen: set[int] = set()  # a tied tensor counts where it is met first
 
     def node(module: nn.Module, name: str, level: int) -> _Node:
-        parameters = [one for one in module.parameters() if id(one) not in seen]
-        buffers = [one for one in module.buffers() if id(one) not in seen]
+        parameters = [parameter for parameter in module.parameters() if id(parameter) not in seen]
+        buffers = [buffer for buffer in module.buffers() if id(buffer) not in seen]
         both = [*parameters, *buffers]
         row = ModuleRow(
             name=name,
             kind=type(module).__name__,
             depth=level,
-            parameters=sum(one.numel() for one in parameters),
+            parameters=sum(parameter.numel() for parameter in parameters),
             parameter_bytes=sum(map(size_of, parameters)),
             buffer_bytes=sum(map(size_of, buffers)),
-            dtypes=tuple(dict.fromkeys(str(one.dtype).removeprefix("torch.") for one in both)),
+            dtypes=tuple(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in both)),
             devices=tuple(dict.fromkeys(map(where, both))),
         )
         children = module.named_children() if level < depth else ()
         below = [node(child, f"{name}.{key}" if name else key, level + 1) for key, child in children]
         seen.update(map(id, both))
-        return _Node(row, [one for one in below if one.row.parameters or one.row.buffer_bytes])
+        return _Node(row, [child for child in below if child.row.parameters or child.row.buffer_bytes])
 
     return tuple(_flat(node(model, "", 0)))
 
@@ -391,10 +391,10 @@ def totals(model: nn.Module) -> Totals:
     """The whole model; `parameters()` gives a tied one once."""
     parameters = list(model.parameters())
     return Totals(
-        parameters=sum(one.numel() for one in parameters),
+        parameters=sum(parameter.numel() for parameter in parameters),
         parameter_bytes=sum(map(size_of, parameters)),
         buffer_bytes=sum(map(size_of, model.buffers())),
-        trained_bytes=sum(size_of(one) for one in parameters if one.requires_grad),
+        trained_bytes=sum(size_of(parameter) for parameter in parameters if parameter.requires_grad),
     )
 
 
@@ -403,7 +403,7 @@ def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], tex
 
     `groups` are the trained parameters, each group with what makes its optimizer.
     """
-    gradient = sum(size_of(one) for parameters, _ in groups for one in parameters)
+    gradient = sum(size_of(parameter) for parameters, _ in groups for parameter in parameters)
     try:
         state = sum(_state_bytes(parameters, make) for parameters, make in groups)
     except (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError) as error:
@@ -416,13 +416,13 @@ def _state_bytes(parameters: Sequence[nn.Parameter], make: MakeOptimizer) -> int
     """Bytes of all states but the counters. Each shape is asked once: an optimizer's state is each parameter's own."""
     sizes: dict[tuple[Any, ...], int] = {}
     total = 0
-    for one in parameters:
-        key = (tuple(one.shape), one.dtype)
+    for parameter in parameters:
+        key = (tuple(parameter.shape), parameter.dtype)
         if key not in sizes:
             try:
-                sizes[key] = _stepped(one, make, "meta")
+                sizes[key] = _stepped(parameter, make, "meta")
             except (RuntimeError, NotImplementedError):  # the optimizer reads values
-                sizes[key] = _stepped(one, make, "cpu")
+                sizes[key] = _stepped(parameter, make, "cpu")
         total += sizes[key]
     return total
 
@@ -435,12 +435,12 @@ def _stepped(parameter: nn.Parameter, make: MakeOptimizer, device: str) -> int:
     optimizer.step()
     states = [value for value in optimizer.state[stand_in].values() if isinstance(value, Tensor)]
     # A counter is a number on the CPU, whatever the device.
-    return sum(size_of(one) for one in states if one.dim() > 0 or parameter.dim() == 0)
+    return sum(size_of(state) for state in states if state.dim() > 0 or parameter.dim() == 0)
 
 
-# How a mismatch calls what was left behind.
+# Origins of parts that were left behind.
 _ORIGINS: dict[LeftKind, OriginKind] = {"optimizer-state": "state", "parameter": "parameter"}
-# After so many a person has enough to repair.
+# Mismatches that are searched for: a person has enough to repair.
 MOST_MISMATCHES = 20
 # Characters of an error that a document keeps.
 MOST_SAID = 300
@@ -455,9 +455,9 @@ DEVICE = "cuda:0"
 
 
 def examine(asked: ModelOptions) -> ModelResult:
-    """Build the target, move it and run it, all on claimed devices. Raises TargetError and UsageError."""
+    """Build the target, move it and run it, all on simulated devices. Raises TargetError and UsageError."""
     world, assignments = World(), Assignments()
-    with assignments.recorded(), claimed(world) as surface:
+    with assignments.recorded(), simulated(world) as surface:
         target = parse_target(asked.target)
         built = build(target, parse_inputs(asked.inputs))
         return _Examination(asked, target, world, surface, assignments, built).result()
@@ -471,7 +471,7 @@ class _Examination:
     surface: Surface
     assignments: Assignments
     built: Built
-    # Where the model is to be, unless the target itself put it elsewhere.
+    # The model's device, unless the target itself put it elsewhere.
     device: str = DEVICE
     was_moved: bool = False
 
@@ -501,7 +501,7 @@ class _Examination:
             rows=rows(model, self._where, asked.depth),
             totals=totals(model),
             training=self._training(),
-            left_behind=(*(self._told(one, run) for one in things), *cached),
+            left_behind=(*(self._row_of(part, run) for part in things), *cached),
             untied=() if meta else self._untied(shared),
             meta=meta,
             split=split,
@@ -534,7 +534,7 @@ class _Examination:
         return self.assignments.of(self.built.model.get_submodule(owner), attribute)
 
     def _move(self) -> None:
-        # As most programs write it: a `.to` of the user's own may take nothing else.
+        # Positional arguments, as most programs write it: a `.to` of the user's own may take nothing else.
         wanted = (self.device,) if self.asked.dtype is None else (self.device, getattr(torch, self.asked.dtype))
         try:
             moved = self.built.model.to(*wanted)
@@ -553,9 +553,9 @@ class _Examination:
 
     def _left(self) -> list[Held]:
         found = [
-            replace(one, tensors=behind)
-            for one in _Walk(self.built.model, self.assignments).found
-            if (behind := [tensor for tensor in one.tensors if self._is_behind(tensor)])
+            replace(part, tensors=behind)
+            for part in _Walk(self.built.model, self.assignments).found
+            if (behind := [tensor for tensor in part.tensors if self._is_behind(tensor)])
         ]
         for name, tensor in _registered(self.built.model) if self.was_moved else ():
             if self._is_behind(tensor):
@@ -565,13 +565,13 @@ class _Examination:
         return [*found, *self._optimizer_states()]
 
     def _cached(self) -> list[LeftBehind]:
-        """What forward made once and keeps in a plain attribute: it stays where it is when the model moves again."""
-        kept = [one for one in _Walk(self.built.model, self.assignments).found if one.holder == "attribute"]
+        """Tensors that forward made once and keeps in a plain attribute: they stay when the model moves again."""
+        kept = [part for part in _Walk(self.built.model, self.assignments).found if part.holder == "attribute"]
         return [
-            replace(self._told(one, None), device=self.device, use="cached")
-            for one in kept
-            if one.kind == "tensor" and self._where(one.tensors[0]) == self.device
-            if one.place is not None and is_conditional(one.place)
+            replace(self._row_of(part, None), device=self.device, use="cached")
+            for part in kept
+            if part.kind == "tensor" and self._where(part.tensors[0]) == self.device
+            if part.place is not None and is_conditional(part.place)
         ]
 
     def _is_behind(self, tensor: Tensor) -> bool:
@@ -594,30 +594,30 @@ class _Examination:
                 yield Held(name, "optimizer-state", optimizer, [*behind.values()], "object", None, "", "optimizer")
                 return  # one stands for all: they are made in one line
 
-    def _told(self, one: Held, run: ClaimedRun | None) -> LeftBehind:
-        dtype = str(one.tensors[0].dtype).removeprefix("torch.")
-        what = f"{dtype} tensor of shape {[*one.tensors[0].shape]}"
-        if one.kind == "module":
-            elements = sum(tensor.numel() for tensor in one.tensors)
-            what = f"{type(one.value).__name__} with {elements} parameters"
-        elif one.kind == "optimizer-state":
-            what = f"state of {type(one.value).__name__}"
+    def _row_of(self, part: Held, run: ClaimedRun | None) -> LeftBehind:
+        dtype = str(part.tensors[0].dtype).removeprefix("torch.")
+        what = f"{dtype} tensor of shape {[*part.tensors[0].shape]}"
+        if part.kind == "module":
+            elements = sum(tensor.numel() for tensor in part.tensors)
+            what = f"{type(part.value).__name__} with {elements} parameters"
+        elif part.kind == "optimizer-state":
+            what = f"state of {type(part.value).__name__}"
         return LeftBehind(
-            name=one.name,
-            kind=one.kind,
+            name=part.name,
+            kind=part.kind,
             what=what,
             device="cpu",
-            place=text_of(one.place),
-            use=self._use(one, run),
-            holder=one.holder,
-            attribute=one.attribute,
-            is_trained=one.kind == "tensor" and one.tensors[0].requires_grad,
-            replaced=self._replaced(one),
+            place=text_of(part.place),
+            use=self._use(part, run),
+            holder=part.holder,
+            attribute=part.attribute,
+            is_trained=part.kind == "tensor" and part.tensors[0].requires_grad,
+            replaced=self._replaced(part),
         )
 
-    def _use(self, one: Held, run: ClaimedRun | None) -> Use:
+    def _use(self, part: Held, run: ClaimedRun | None) -> Use:
         """Return what the run did with it; without a whole run what the source says."""
-        origins = [self.world.claims.of(tensor).origin for tensor in one.tensors]
+        origins = [self.world.claims.of(tensor).origin for tensor in part.tensors]
         entries = run.mismatches if run is not None else ()
         wrong = {operand.origin_name for entry in entries for operand in entry.operands if operand.is_wrong}
         if any(origin is not None and origin.what in wrong for origin in origins):
@@ -627,19 +627,19 @@ class _Examination:
         ran = run is not None and run.stopped is None
         if ran and not {*origins}.isdisjoint(self.world.met or ()):
             return "unread"
-        # What the run did not reach may be used in the next: a head, a branch of the other mode.
-        if one.kind == "tensor" and one.holder in ("attribute", "class", "container", "object"):
-            use = read_use(self.built.model, one.attribute)
-            if one.holder in ("attribute", "class"):
+        # A part that this run did not reach may be used in the next: a head, a branch of the other mode.
+        if part.kind == "tensor" and part.holder in ("attribute", "class", "container", "object"):
+            use = read_use(self.built.model, part.attribute)
+            if part.holder in ("attribute", "class"):
                 return "unread" if ran and use == "copied" else use
             if ran and use == "unread":  # of what lies in it only this is known: nobody reads what holds it
                 return use
         return "unknown"
 
-    def _replaced(self, one: Held) -> str | None:
+    def _replaced(self, part: Held) -> str | None:
         """The user's own `.to` or `_apply` of a module above: it was to move this, or is why nothing did."""
         model = self.built.model
-        parts = one.owner.split(".") if one.owner else []
+        parts = part.owner.split(".") if part.owner else []
         for length in range(len(parts), -1, -1):
             module = model.get_submodule(".".join(parts[:length]))
             for method in ("_apply", "to", "cuda"):
@@ -659,9 +659,9 @@ class _Examination:
     def _name_origins(self, things: Sequence[Held]) -> None:
         """Give what is on the CPU its name, so that a mismatch can say whose tensor it met."""
         claims = self.world.claims
-        for one in things:
-            for tensor in one.tensors:
-                claims.put(tensor, CPU, Origin(_ORIGINS.get(one.kind, "attribute"), one.name, one.place))
+        for part in things:
+            for tensor in part.tensors:
+                claims.put(tensor, CPU, Origin(_ORIGINS.get(part.kind, "attribute"), part.name, part.place))
         for name, tensor in _registered(self.built.model):
             device = claims.device(tensor)
             if device is not None and claims.of(tensor).origin is None and not tensor.is_meta:
@@ -674,7 +674,7 @@ class _Examination:
         asked = self.asked
         if not self.built.has_inputs:
             return None, "no --input, and the target has no make_batch"
-        train = asked.train and any(one.requires_grad for one in self.built.model.parameters())
+        train = asked.train and any(parameter.requires_grad for parameter in self.built.model.parameters())
         workload = equip(
             self.built,
             self.target,
@@ -708,7 +708,7 @@ class _Examination:
         run = ClaimedRun(
             phase="step" if train else "forward",
             batch_size=asked.batch_size,
-            mismatches=tuple(causes(one.entry for one in found)),
+            mismatches=tuple(causes(mismatch.entry for mismatch in found)),
             unjudged=tuple(UnjudgedOperation(operation=name, place=text_of(place)) for name, place in unjudged),
             stopped=stopped,
             stopped_at=text_of(stopped_at),
@@ -723,7 +723,7 @@ class _Examination:
             step(workload, self._batch(workload))
             workload.model.eval()  # which reads what no step does, such as the means of all that was seen
         self.world.phase = "forward"
-        # Not inference mode: a forward that takes gradients of its own runs under no_grad alone.
+        # no_grad and not inference mode: a forward may take gradients of its own.
         with torch.no_grad(), autocast(self.asked.amp, workload.device):
             forward(workload, self._batch(workload))
 
@@ -740,7 +740,7 @@ class _Examination:
     def _stop(self, error: Exception, found: Sequence[Mismatch]) -> tuple[str, Place | None]:
         """Why the run cannot be followed further. Raises TargetError for an error of the program's own."""
         if isinstance(error, GpucheckError):
-            # The same words serve a search, whose option is another.
+            # A search has the same error, with another option.
             error.fix = error.fix.replace("add --mode infer", "leave --train out")
             raise error
         text = _said(error)
@@ -752,7 +752,7 @@ class _Examination:
     # -- what training adds --------------------------------------------------------------------------------------------
 
     def _training(self) -> TrainingBytes | None:
-        trained = [one for one in self.built.model.parameters() if one.requires_grad]
+        trained = [parameter for parameter in self.built.model.parameters() if parameter.requires_grad]
         given = getattr(self.built.whole, "optimizer", None) if self.built.whole is not self.built.model else None
         if not trained:
             return None
@@ -773,8 +773,8 @@ def causes(entries: Iterable[DeviceMismatchEntry]) -> Iterator[DeviceMismatchEnt
     """Leave out what torch's own code meets of tensors that a line before has met: a backward of what was let pass."""
     met: set[object] = {None}
     for entry in entries:
-        wrong = [one for one in entry.operands if one.is_wrong]
-        origins = {one.origin and (one.origin, one.origin_name, one.origin_place) for one in wrong}
+        wrong = [operand for operand in entry.operands if operand.is_wrong]
+        origins = {operand.origin and (operand.origin, operand.origin_name, operand.origin_place) for operand in wrong}
         if entry.place is not None or len(met) == 1 or not origins <= met:
             yield entry
         met |= origins
@@ -789,7 +789,7 @@ def is_of_device(error: BaseException, text: str) -> bool:
     """Return whether this machine or build, without the device, may be the cause of an error."""
     if isinstance(error, ZeroDivisionError):  # Python's own; a CPU's kernel raises a RuntimeError of this name
         return False
-    return isinstance(error, (NotImplementedError, ImportError)) or any(one in text.lower() for one in OF_THE_DEVICE)
+    return isinstance(error, (NotImplementedError, ImportError)) or any(word in text.lower() for word in OF_THE_DEVICE)
 
 
 def mismatch_in(world: World, error: BaseException) -> Mismatch | None:
@@ -803,7 +803,7 @@ def mismatch_in(world: World, error: BaseException) -> Mismatch | None:
 
 
 def on_device(asked: ModelOptions) -> DeviceRun | None:
-    """The same step on the GPU that is here, with nothing in between; None where this torch can use none.
+    """Run the same step on this machine's GPU without a simulation; None if this torch can use none.
 
     Raises TargetError and UsageError.
     """
@@ -856,5 +856,5 @@ def _like(kind: Any, options: dict[str, Any]) -> Callable[[list[nn.Parameter]], 
 def innermost(trace: TracebackType | None) -> Place | None:
     """The user's innermost line of a traceback; where there is none, an installed package's."""
     frames = [frame for frame, _ in traceback.walk_tb(trace)][::-1]
-    theirs = (one for whose in (0, 1) for one in frames if rank(one.f_code.co_filename) == whose)
+    theirs = (frame for whose in (0, 1) for frame in frames if rank(frame.f_code.co_filename) == whose)
     return next(map(place_of, theirs), None)

@@ -13,49 +13,38 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 CPU = "cpu"
-# What torch and its own compiler define; an operation of anybody else's is not judged.
+# Namespaces of torch and its compiler; operations of others are not judged.
 JUDGED = ("aten", "prims")
-# What CUDA says in a process that was forked after it was used: as it begins, and at a kernel or copy.
+# CUDA's errors in a process that was forked after CUDA was used: at its start, and at a kernel or copy.
 FORKED = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start "
     "method"
 )
 FORKED_KERNEL = "CUDA error: initialization error"
-# What CUDA says to a GPU that is not there, with how many the program needs and how many there are.
+# CUDA's error for a GPU that is not there, with how many the program needs and how many there are.
 NO_SUCH_GPU = "CUDA error: invalid device ordinal: the program needs {0} GPUs, simulate them with --devices {0}"
 HIDDEN_GPU = "CUDA error: invalid device ordinal: no cuda:{}, CUDA_VISIBLE_DEVICES={} leaves {}, numbered from 0"
-# What a build of torch for the CPU says to `torch.device(0)`, which no Python can stand in for.
+# The error of a CPU build for `torch.device(0)`, which Python cannot replace.
 NO_ACCELERATOR = "Cannot access accelerator device when none is available"
-# How torch says that operands lie apart.
+# Torch's error for operands on several devices.
 APART = "Expected all tensors to be on the same device"
-# How CUDA's torch refuses what lies elsewhere in Python and C++ above its operations, with the devices or types.
+# Torch's errors above its operations, in Python and C++, with the devices or types.
 NO_NUMPY = "can't convert {} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
 NO_STATE = "RNG state must be a torch.ByteTensor"
 OTHER_GENERATOR = "Expected a '{}' device type for generator but found '{}'"
-OTHER_TYPE = "hook '{}' has changed the type of value (was {} got {})"
 OTHER_GRAD = (
     "attempting to assign a gradient with device type '{}' to a tensor with device type '{}'. Please ensure that the "
     "gradient and the tensor are on the same device"
 )
-OTHER_GRADIENT = "invalid gradient at index {} - expected device {} but got {}"
 OTHER_GRID = "meshgrid expects all tensors to have the same device"
-OTHER_QUANTILE = "quantile() q tensor must be on the same device as the input tensor"
-OTHER_INNER = (
-    "Expected tensor to have another DeviceType, but got tensor with {} (while checking arguments for inner())"
-)
-OTHER_OUT = "device type {} does not match device type of out parameter ({})"
-OTHER_OFFSETS = "values and offsets must be on the same device, but one is on {}"
-OTHER_KIND = "expected a tensor of device type {} (got {})"
-NO_DLPACK = "Unsupported device in DLTensor."
 NO_BACKEND = "No backend type associated with device type {}"
-# By which each of them is known in the text of a forked process.
+# Parts of these errors by which they are known in the text of a forked process.
 ELSEWHERE = (
-    *("device type tensor to numpy", "device type for generator but found", " - expected device "),
+    *("device type tensor to numpy", "device type for generator but found"),
     *("attempting to assign a gradient with device type", "No backend type associated with device type"),
-    *("has changed the type of value (was torch.cuda.", "got torch.cuda.", OTHER_GRID, OTHER_QUANTILE),
-    *("DeviceType, but got tensor with", NO_DLPACK),
+    OTHER_GRID,
 )
-# How gpucheck says in a simulated run that a lone operand lies where its operation does not take it.
+# gpucheck's error for a lone operand on a device that its operation does not take.
 MISPLACED = ", but it is on"
 # Dtypes that a CPU's kernel takes, and CUDA's of this name does not, by operation. Source: the dtypes of torch's tests
 # (2.9, 2.13), and for floats of one byte its CUDA code.
@@ -64,10 +53,14 @@ _INTEGERS = (
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
 )
 _HALVES = ("float16", "bfloat16")
-_ALWAYS_RUN = {
-    "dot": ("dot", _INTEGERS),
-    "vdot": ("dot", _INTEGERS),
-    "avg_pool3d": ("avg_pool3d_out_cuda_frame", _INTEGERS),
+NO_KERNELS = {
+    **dict.fromkeys(("mm", "addmm", "addbmm"), ("addmm_cuda", _INTEGERS)),
+    **dict.fromkeys(("bmm", "baddbmm", "_trilinear"), ("baddbmm_cuda", _INTEGERS)),
+    **dict.fromkeys(("mv", "addmv"), ("addmv_impl_cuda", _INTEGERS)),
+    **dict.fromkeys(("dot", "vdot"), ("dot", _INTEGERS)),
+    **{f"max_pool{n}d_with_indices": (f"max_pool{n}d_with_indices_out_cuda_frame", _INTEGERS) for n in (2, 3)},
+    **{f"avg_pool{n}d": (f"avg_pool{n}d_out_cuda_frame", _INTEGERS) for n in (2, 3)},
+    "convolution": ("slow_conv2d_cuda", _INTEGERS),
     **{name: (f"{name}_cuda", _HALVES) for name in ("angle", "igamma", "igammac")},
     "histc": ("histc", _HALVES),
     "upsample_bicubic2d": ("upsample_bicubic2d_out_frame", ("uint8",)),
@@ -76,19 +69,8 @@ _ALWAYS_RUN = {
         ("upsample_bilinear2d_out_frame", ("uint8",)),
     ),
 }
-NO_KERNELS = {
-    **dict.fromkeys(("mm", "addmm", "addbmm"), ("addmm_cuda", _INTEGERS)),
-    **dict.fromkeys(("bmm", "baddbmm", "_trilinear"), ("baddbmm_cuda", _INTEGERS)),
-    **dict.fromkeys(("mv", "addmv"), ("addmv_impl_cuda", _INTEGERS)),
-    **{f"max_pool{n}d_with_indices": (f"max_pool{n}d_with_indices_out_cuda_frame", _INTEGERS) for n in (2, 3)},
-    "avg_pool2d": ("avg_pool2d_out_cuda_frame", _INTEGERS),
-    "convolution": ("slow_conv2d_cuda", _INTEGERS),
-    **_ALWAYS_RUN,
-}
-# The kernels that run, and so refuse, where an operand is empty too.
-RUN_FOR_NONE = {kernel for kernel, _ in _ALWAYS_RUN.values()}
 NO_KERNEL = f'"({"|".join(sorted({kernel for kernel, _ in NO_KERNELS.values()}))})" not implemented for'
-# How torch says that operands differ in dtype, on CUDA and on a CPU alike, or have one that CUDA does not take.
+# Torch's errors for operands of different dtypes, or of one that CUDA does not take.
 MIXED_DTYPES = re.compile(
     r"expected scalar type \w+ but found|must have the same dtype|expect(ed|s) .* to have the same dtype"
     r"|Input type \(.*\) and (bias|weight) type \(.*\) should be the same|expects? .*dtype .* but got"
@@ -96,14 +78,14 @@ MIXED_DTYPES = re.compile(
     r"|requires the source and destination dtypes match|must have the same scalar type|expected to have the same dtype"
     r"|Found dtype \w+ but expected \w+|Expected self.dtype to be equal to src.dtype"
 )
-# What takes operands of one dtype alone on CUDA, its indices aside. A CPU's norms take two, and without values all do.
+# Operations that take one dtype on CUDA, indices aside. A CPU's norms take two, and without values all do.
 ONE_DTYPE = (
     *("mm", "mv", "bmm", "dot", "addmm", "addbmm", "baddbmm", "convolution", "native_layer_norm"),
     *("native_group_norm", "index_put", "_index_put_impl", "index_add", "index_copy"),
 )
 OTHER_DTYPE = "{}: operands must have the same dtype, but got {} and {}"
 
-# What torch's autocast does with operations on CUDA (aten/src/ATen/autocast_mode.h, torch 2.6 to 2.13). LOWERED run in
+# Autocast's treatment of operations on CUDA (aten/src/ATen/autocast_mode.h, torch 2.6 to 2.13). LOWERED run in
 # the dtype of the region, PROMOTED in the widest of their operands'. SUMMED return float32 unless the program asks for
 # another dtype, which NORMED does not let it ask. BANNED is refused. All others that autocast knows run in float32.
 LOWERED = (
@@ -119,12 +101,12 @@ PROMOTED = (
 )
 SUMMED = ("prod", "softmax", "log_softmax", "cumprod", "cumsum", "linalg_vector_norm", "linalg_matrix_norm", "sum")
 NORMED, BANNED = "norm", "binary_cross_entropy"
-# What consists of such operations and is none. In inference mode torch takes it apart below the place where it casts.
+# Operations that consist of such. In inference mode torch takes them apart below the place where it casts.
 COMPOSED = (
     *("cross_entropy_loss", "nll_loss_nd", "inner", "linalg_norm", "linalg_matmul", "pairwise_distance"),
     *("_convolution_mode", "ldexp", "cumulative_trapezoid", "sum_to_size", "lstm", "gru", "rnn_tanh", "rnn_relu"),
 )
-# How torch refuses BANNED, and what names it.
+# Torch's error for BANNED, and its first sentence.
 UNSAFE = "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast."
 UNSAFE_TO_AUTOCAST = f"""{UNSAFE}
 Many models use a sigmoid layer right before the binary cross entropy layer.
@@ -190,7 +172,6 @@ RULES: tuple[Rule, ...] = (
     Rule(("_foreach_copy",), "it copies between devices", anywhere=("self", "src")),
     Rule(("fill", "full_like", "index_fill"), "the value counts as a number", anywhere=("value",), follows="self"),
     Rule(("masked_fill",), "a 0-dim value counts as a number", free=("value",)),
-    Rule(("_new_zeros_with_same_feature_meta",), "of a tangent the shape is read", anywhere=("*",), follows="other"),
     Rule(
         (
             "histogram",
@@ -279,10 +260,10 @@ RULES: tuple[Rule, ...] = (
 )
 _BY_NAME = {name: rule for rule in RULES for name in rule.operations}
 _DEFAULT = Rule((), "all operands must be on one device")
-# What `x[index] = 0.5` becomes since torch 2.15 if both lie on one device, as all does here: else torch copies first.
+# `x[index] = 0.5` becomes these since torch 2.15 if both are on one device, as all are here: else torch copies first.
 SET_ITEM = "x[…] = …"
 OF_SET_ITEM = {"aten::index_fill_": "aten::index_put_", "aten::masked_fill_": "aten::index_put_"}
-# What processes the elements of lists, where its name is another than the list's.
+# Operations on elements whose name is not that of the operation on lists.
 _ELEMENTS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
 
@@ -325,56 +306,56 @@ def judge(operation: str, operands: Sequence[Operand]) -> Verdict:
 
 
 def _judged(rule: Rule, operands: Sequence[Operand]) -> Verdict:
-    known = [one for one in operands if one.device is not None]
-    misplaced = tuple(one for one in known if one.argument in rule.host and one.device != CPU)
+    known = [operand for operand in operands if operand.device is not None]
+    misplaced = tuple(operand for operand in known if operand.argument in rule.host and operand.device != CPU)
     core = [
-        one
-        for one in known
-        if one.argument not in rule.host
-        and not (one.argument in rule.anywhere or "*" in rule.anywhere)
-        and not (one.argument in rule.free and one.device == CPU)
-        and not (one.argument in rule.read and one.dim == 0)
+        operand
+        for operand in known
+        if operand.argument not in rule.host
+        and not (operand.argument in rule.anywhere or "*" in rule.anywhere)
+        and not (operand.argument in rule.free and operand.device == CPU)
+        and not (operand.argument in rule.read and operand.dim == 0)
     ]
-    small = [one for one in core if one.device == CPU and one.dim == 0 and not one.written]
+    small = [operand for operand in core if operand.device == CPU and operand.dim == 0 and not operand.written]
     every = "*" in rule.numbers
     numbers = [
-        one
-        for one in small
-        if one.argument in rule.numbers or (every and not (rule.by_position and one.name == one.argument))
+        operand
+        for operand in small
+        if operand.argument in rule.numbers or (every and not (rule.by_position and operand.name == operand.argument))
     ]
-    others = [one for one in core if one not in numbers]
-    if not all(one.argument == "out" for one in others):  # of numbers alone no kernel of a GPU makes its result
+    others = [operand for operand in core if operand not in numbers]
+    if not all(operand.argument == "out" for operand in others):  # of numbers alone no kernel of a GPU makes its result
         core = others
     device = _common(core or known)
     if rule.follows is not None:
-        device = next((one.device for one in operands if one.argument == rule.follows), device)
+        device = next((operand.device for operand in operands if operand.argument == rule.follows), device)
     if misplaced:
         return Verdict(device, misplaced, CPU, rule.on_host)
-    devices = {one.device for one in core}
+    devices = {operand.device for operand in core}
     if len(devices) < 2:
         return Verdict(device, (), None, rule.on_host)
-    # Where most of them lie that are not on the CPU; of equals the first.
-    away = [str(one.device) for one in core if one.device != CPU]
+    # The device of most operands that are not on the CPU; the first among equals.
+    away = [str(operand.device) for operand in core if operand.device != CPU]
     expected = max(away, key=away.count)
-    return Verdict(expected, tuple(one for one in core if one.device != expected), expected, rule.on_host)
+    return Verdict(expected, tuple(operand for operand in core if operand.device != expected), expected, rule.on_host)
 
 
 def _by_position(rule: Rule, operands: Sequence[Operand]) -> Verdict:
     """Lists entry by entry: an optimizer's counters lie on the CPU beside parameters that do not."""
-    alone = [one for one in operands if "[" not in one.name]
+    alone = [operand for operand in operands if "[" not in operand.name]
     places: dict[str, list[Operand]] = {}
-    for one in operands:
-        if "[" in one.name:
-            places.setdefault(one.name.partition("[")[2], []).append(one)
+    for operand in operands:
+        if "[" in operand.name:
+            places.setdefault(operand.name.partition("[")[2], []).append(operand)
     verdicts = [_judged(rule, [*entries, *alone]) for entries in places.values()] or [_judged(rule, alone)]
-    wrong = next((one for one in verdicts if one.wrong), None)
-    devices = {one.device for one in verdicts}
+    wrong = next((verdict for verdict in verdicts if verdict.wrong), None)
+    devices = {verdict.device for verdict in verdicts}
     return wrong or Verdict(devices.pop() if len(devices) == 1 else None)
 
 
 def _common(operands: Sequence[Operand]) -> str | None:
     """The one device that is not the CPU; the CPU where all lie there; None where several are possible."""
-    devices = {one.device for one in operands if one.device is not None}
+    devices = {operand.device for operand in operands if operand.device is not None}
     others = devices - {CPU}
     if len(others) == 1:
         return others.pop()

@@ -13,15 +13,13 @@ import functools
 import sys
 import threading
 import types
-import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, handle_torch_function
-from torch.utils.hooks import unserializable_hook
-from torch.utils.weak import WeakIdKeyDictionary
 
 from gpucheck.machine import torch_private
 from gpucheck.program import kernels, rules, simulated_files
@@ -46,7 +44,6 @@ from gpucheck.work.target import import_compiler
 
 _T = torch.Tensor
 _CONSTRUCTORS = torch_private.need("torch.utils._device._device_constructors")
-_is_transforming = torch_private.find("torch._C._are_functorch_transforms_active", lambda: False)
 
 
 class Surface(TorchFunctionMode):  # type: ignore[misc]
@@ -55,12 +52,10 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self, world: World) -> None:
         super().__init__()
         self.world = world
-        # What is called by a name and was copied to a device, by its origin.
+        # Origins of named tensors that were copied to a device.
         self.copied: set[Origin] = set()
         # Functions of torch by what was put in their place: torch names the latter.
         self.originals: dict[Any, Any] = {}
-        # Tensors whose gradients are moved to where they are.
-        self._returning = WeakIdKeyDictionary()
         self._constructors = frozenset(_CONSTRUCTORS())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -68,7 +63,7 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         func = self.originals.get(func, func)
         self.world.here.handling += 1
         try:
-            answer = _ANSWERS.get(func)
+            answer = KINDS.get(func, _OTHER).answer
             if answer is not None:
                 return answer(self, *args, **kwargs)
             if kwargs.get("pin_memory"):  # without CUDA torch has no pinned memory
@@ -89,39 +84,22 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
     # -- calls that work on tensors ------------------------------------------------------------------------------------
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
-        given = [*args, *kwargs.values()]
-        if func is torch.normal:  # its mean and deviation, if they are tensors; a size is only read
-            given = [one for one in given if isinstance(one, Tensor)]
-        elif func in _FIRST:
-            given = list(tensors_in(given))[: _FIRST[func]]
-        device = self.common(given)
-        out = kwargs.get("out")
-        if out is not None and func not in self._constructors and func not in _INTO_ANY:
-            self._check_out(func, out, [*args, *(one for name, one in kwargs.items() if name != "out")])
+        kind, given = KINDS.get(func, _OTHER), [*args, *kwargs.values()]
+        device = self.common([next(tensors_in(given), None)] if kind.is_at_first else given)
         generator = kwargs.get("generator")
         if generator is not None and device is not None:
             self._check_generator(func, generator, device)
-        host = _HOST_ARGUMENTS.get(func)
-        if host is not None:
-            self.check_host(func, host(*args, **kwargs))
-        for place, tensor in enumerate(tensors_in(given) if func in _ALIKE else ()):
-            kind = AssertionError if func is _JAGGED else RuntimeError
-            self.world.apart(f"tensors[{place}]", tensor, device, name_of(func), _ALIKE[func], kind)
-        if func in _CARRIES and device is not None:
-            if not _CARRIES[func]:
-                device = self.world.claims.device(args[0] if args else kwargs["log_probs"]) or device
-            args = tuple(self._carried(func, one, device) for one in args)
-            kwargs = {name: self._carried(func, one, device) for name, one in kwargs.items()}
-        if func in _COPIES or func in _SCATTERS:
-            target = self.world.claims.device(args[0] if args else kwargs["input"])
-            args = (*args[:1], *(self._sent(func, one, target) for one in args[1:]))
-            kwargs = {name: self._sent(func, one, target) for name, one in kwargs.items()}
-        self._give_back([*args, *kwargs.values()])
+        if kind.read is not None:
+            self.check_host(func, kind.read(*args, **kwargs))
+        for place, tensor in enumerate(tensors_in(given) if kind.alike else ()):
+            self.world.apart(f"tensors[{place}]", tensor, device, name_of(func), kind.alike)
+        if kind.carries:
+            device = self.world.claims.device(args[0] if args else kwargs["log_probs"]) or device
+            if device is not None:
+                args, kwargs = self._all_on(device, args, kwargs)
+        args, kwargs = self._followed(kind, device, args, kwargs)
         with self.world.calling(name_of(func), device):
-            out = kernels.call(self.world, func, args, kwargs)
-        if func is _UNPACKED:  # it decomposes before an operation is seen
-            self.world.claims.put(out[1], CPU)
-        return out
+            return kernels.call(self.world, func, args, kwargs)
 
     def common(self, values: Any) -> torch.device | None:
         """The one device other than the CPU among the tensors of a call; the CPU where there is none. A number beside
@@ -134,33 +112,19 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
             return away.pop() if len(away) == 1 else None
         return None if None in devices else CPU
 
-    def _check_out(self, func: Any, out: Any, given: list[Any]) -> None:
-        """Raise where a call writes to another device than that of what it is given. Some ask in C++, and only a copy
-        follows."""
-        device = self.common(given) if any(True for _ in tensors_in(given)) else None
-        for one in tensors_in(out):
-            self.world.apart("out", one, device, name_of(func), None)
-
     def _check_generator(self, func: Any, generator: Any, device: torch.device) -> None:
-        claimed = getattr(generator, "claimed", CPU)
-        if claimed.type != device.type:
+        if generator.device.type != device.type:
             stand_in = torch.empty(0, device=CPU)  # a default device would ask for a GPU here
             origin = Origin("made", "torch.Generator", getattr(generator, "made_at", None))
-            self.world.claims.put(stand_in, claimed, origin)
-            text = rules.OTHER_GENERATOR.format(device.type, claimed.type)
+            self.world.claims.put(stand_in, generator.device, origin)
+            text = rules.OTHER_GENERATOR.format(device.type, generator.device.type)
             self.world.apart("generator", stand_in, device, name_of(func), text)
 
     def check_host(self, func: Any, tensors: list[tuple[str, Any]]) -> None:
         """Raise where a tensor is read on the host that claims to lie elsewhere."""
-        text = _TYPE_ERRORS.get(func)
+        text = KINDS.get(func, _OTHER).type_error
         for name, tensor in tensors:
             self.world.apart(name, tensor, CPU, name_of(func), text, RuntimeError if text is None else TypeError)
-
-    def check_kind(self, name: str, tensor: Tensor, device: torch.device) -> None:
-        """Raise where a class of old is given a tensor of another kind of device."""
-        now = self.device_of(tensor)
-        if now is not None and now.type != device.type:
-            self.world.apart("other", tensor, device, name, rules.OTHER_KIND.format(device.type, now.type), TypeError)
 
     def device_of(self, value: Any) -> torch.device | None:
         """The device that a value claims if it is a tensor; None where it is not known."""
@@ -169,77 +133,44 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 
-    def _carried(self, func: Any, value: Any, device: torch.device) -> Any:
-        is_carried = isinstance(value, Tensor) and not (_CARRIES[func] and value.dim())
-        return self.move(value, device) if is_carried else value
+    def _all_on(self, device: torch.device, args: Any, kwargs: Any) -> Any:
+        """The arguments of a call, with all tensors on a device."""
 
-    def _sent(self, func: Any, value: Any, target: torch.device | None) -> Any:
-        """Return a value that a call copies to `target`, so that autograd moves its gradient back to where the value
-        lies, and no other's. The gradient of a scatter's source is refused, as in torch."""
-        if not isinstance(value, Tensor) or _is_transforming():
-            return value
-        with UNSEEN_BY_CLASS():
-            now = self.world.claims.device(value)
-            is_followed = value.requires_grad and torch.is_grad_enabled() and now not in (None, target)
-            if is_followed and func in _SCATTERS:
-                return _SCATTERS[func].apply(None, value)
-            return _Move.apply(value, self, None, now, value.dtype, {}) if is_followed else value
+        def moved(value: Any) -> Any:
+            return self.move(value, device) if isinstance(value, Tensor) else value
 
-    def _give_back(self, values: Any) -> None:
-        """Let autograd move the gradients of numbers in a call on several devices back to where they are, as it does in
-        C++."""
+        return tuple(map(moved, args)), {name: moved(value) for name, value in kwargs.items()}
+
+    def _followed(self, kind: Kind, device: torch.device | None, args: Any, kwargs: Any) -> Any:
+        """The arguments of a call on several devices. Autograd moves the gradients of numbers, and of what is copied,
+        back to where they lie, as it does in C++."""
         with UNSEEN_BY_CLASS():  # a lazy parameter refuses to be asked
-            tensors = [one for one in tensors_in(values) if not is_transformed(one)]
-            devices = [self.world.claims.device(tensor) for tensor in tensors]
-            if len({*devices} - {None}) < 2 or not torch.is_grad_enabled():
-                return
-            for tensor, device in zip(tensors, devices, strict=True):
-                is_moved = tensor.requires_grad and tensor.dim() == 0
-                if is_moved and device is not None and tensor not in self._returning:
-                    self._returning[tensor] = True
-                    # torch warns of a hook that it finds in what is saved or copied, unless it is said to be known.
-                    tensor.register_hook(unserializable_hook(functools.partial(self.move, device=device)))
+            devices = {self.world.claims.device(tensor) for tensor in tensors_in([*args, *kwargs.values()])} - {None}
+            if len(devices) < 2 or not torch.is_grad_enabled():
+                return args, kwargs
+            target = self.world.claims.device(args[0]) if kind.copies and args else device
 
-    def check_gradient(self, gradient: Any, device: torch.device | None, what: str, place: int, by: str = "") -> Any:
-        """The gradient; raises where it is not on `device`, as autograd does, which is C++. It moves a number."""
-        if not isinstance(gradient, Tensor):
-            return gradient
-        with UNSEEN():
-            if gradient.dim() == 0 and device is not None:
-                return self.move(gradient, device)
-            text = rules.OTHER_GRADIENT.format(place, device, self.world.claims.device(gradient))
-            self.world.apart("gradient", gradient, device, what, by + text)
-        return gradient
+            def followed(value: Any) -> Any:
+                if isinstance(value, Tensor) and value.requires_grad and not is_transformed(value):
+                    now = self.world.claims.device(value)
+                    if now not in (None, target) and (kind.copies or value.dim() == 0):
+                        return _Move.apply(value, self, None, now, value.dtype, {})
+                return value
 
-    def hook(self, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """A user's hook on gradients: what it returns must lie where what it was given does."""
-
-        @functools.wraps(hook)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            out = hook(*args, **kwargs)
-            given = args[0 if len(args) == 1 else 1]  # the hook of a module is given that first
-            pairs = [(given, out)] if isinstance(given, Tensor) else zip(given or (), out or (), strict=False)
-            for before, gradient in pairs:
-                if isinstance(before, Tensor) and isinstance(gradient, Tensor):
-                    name = getattr(hook, "__name__", type(hook).__name__)
-                    text = rules.OTHER_TYPE.format(name, before.type(), gradient.type())
-                    with UNSEEN():
-                        self.world.apart("gradient", gradient, self.world.claims.device(before), "the hook", text)
-            return out
-
-        return called
+            first = args[:1] if kind.copies else tuple(map(followed, args[:1]))  # a copy writes to it
+            return (*first, *map(followed, args[1:])), {name: followed(value) for name, value in kwargs.items()}
 
     # -- factories -----------------------------------------------------------------------------------------------------
 
     def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A tensor that is made with or without a `device`: on the CPU, claiming what was asked for."""
-        device = device_of(kwargs.get("device"))
-        at = _SPARSE.get(func)  # indices go to where the values are
+        device, kind = device_of(kwargs.get("device")), KINDS.get(func, _OTHER)
+        at = kind.sparse_at  # indices go to where the values are
         data = [*args[:2], *kwargs.values()] if at is None else [kwargs.get("values"), *args[at : at + 1]]
-        source = next((one for one in data if isinstance(one, Tensor)), None)
+        source = next((value for value in data if isinstance(value, Tensor)), None)
         if device is None and func in self._constructors:
             device = device_of(_default_device())
-            if device is None and source is not None and func in _OF_DATA:
+            if device is None and source is not None and kind.of_data:
                 device = self.world.claims.device(source)
             device = device or CPU
         if device is None or is_real(device):
@@ -249,15 +180,14 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         generator = kwargs.get("generator")
         if generator is not None:
             self._check_generator(func, generator, device)
-        if func in _SPARSE and kwargs.get("device") is not None:  # it would hold what it is given, which stays
-            args = tuple(self.move(one, device) if isinstance(one, Tensor) else one for one in args)
-            kwargs = {key: self.move(one, device) if isinstance(one, Tensor) else one for key, one in kwargs.items()}
+        if at is not None and kwargs.get("device") is not None:  # it would hold what it is given, which stays
+            args, kwargs = self._all_on(device, args, kwargs)
         kwargs = {**kwargs, "device": self.world.home(device)}
         if generator is not None and not self.world.has_values:
             kwargs["generator"] = None
         with self.world.calling(name_of(func), device):
             out = func(*args, **kwargs)
-        if source is not None and func not in _SPARSE and storage_of(out) is storage_of(source):
+        if source is not None and at is None and storage_of(out) is storage_of(source):
             return self.move(source, device)  # torch.as_tensor of a tensor that is elsewhere
         origin = Origin("made", name_of(func), here()) if device == CPU else None
         for tensor in tensors_in(out):
@@ -265,13 +195,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         return out
 
     def _filled(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A factory that writes into its `out`, which lies on a device of the kind that it names, if it names any."""
-        out, device = kwargs["out"], device_of(kwargs.get("device") or _default_device())
-        now = self.device_of(out)
-        if device is not None and now is not None and device.type != now.type:
-            text = rules.OTHER_OUT.format(device.type, now.type)
-            self.world.apart("out", out, device, name_of(func), text)
-        return self._called(func, args, {**kwargs, "device": out.device})
+        """A factory that writes into its `out`."""
+        return self._called(func, args, {**kwargs, "device": kwargs["out"].device})
 
     # -- moves ---------------------------------------------------------------------------------------------------------
 
@@ -351,7 +276,7 @@ class _Move(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _default_device() -> Any:
-    """What `torch.set_default_device` has set; None where that is not known."""
+    """The device that `torch.set_default_device` has set; None if it is not known."""
     return getattr(sys.modules["torch.utils._device"], "CURRENT_DEVICE", None)
 
 
@@ -451,10 +376,8 @@ def _beside(func: Any, surface: Surface, tensor: Tensor, *args: Any, **kwargs: A
 
 
 def _new(surface: Surface, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """`Tensor.new`, which takes another tensor, or a storage, where that is on the same device."""
+    """`Tensor.new`, which takes a tensor or a storage where that is."""
     if args and isinstance(args[0], (Tensor, torch.TypedStorage, torch.UntypedStorage)):
-        if isinstance(args[0], Tensor):
-            surface.check_kind("Tensor.new", args[0], _device_get(surface, tensor))
         return tensor.new(*args, **kwargs)
     return _beside(_T.new, surface, tensor, *args, **kwargs)
 
@@ -479,37 +402,24 @@ def _deepcopy(surface: Surface, tensor: Tensor, memo: Any) -> Any:
     return out
 
 
-# kDLCUDA, which torch called kDLGPU before 2.9.
-_DLPACK_CUDA = 2
+def _dlpack(original: Any, surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
+    """Return what another library is given, which knows no simulated GPU."""
+    if _is_on("cuda", surface, tensor):
+        raise NotImplementedError("DLPack of a tensor on CUDA is not simulated")
+    return original(tensor, *rest, **kwargs)
 
 
-def _dlpack(surface: Surface, tensor: Tensor, *rest: Any, **kwargs: Any) -> Any:
-    """Return what another library is given: for a tensor on a GPU the tensor itself, which only torch can take here."""
-    return tensor.detach() if _is_sent(surface, tensor) else tensor.__dlpack__(*rest, **kwargs)
-
-
-def _is_sent(surface: Surface, tensor: Tensor) -> bool:
-    return bool(_device_get(surface, tensor).type == "cuda" and not tensor.requires_grad)
-
-
-def _array_interface(surface: Surface, tensor: Tensor, *rest: Any) -> Any:
-    """How other libraries find a tensor on a GPU, which has no other attribute for it."""
-    if not _is_on("cuda", surface, tensor):
-        return _T.__cuda_array_interface__.__get__(tensor)
-    return tensor.numpy().__array_interface__
-
-
-def _dlpack_device(surface: Surface, tensor: Tensor, *rest: Any) -> Any:
-    device = _device_get(surface, tensor)
-    if device.type != "cuda":
-        return tensor.__dlpack_device__()
-    return torch.utils.dlpack.DLDeviceType(_DLPACK_CUDA), device.index
+def _unpacked(surface: Surface, *args: Any, **kwargs: Any) -> Any:
+    """Sequences with padding, and their lengths on the host: it is decomposed before an operation is seen."""
+    out = surface._called(_UNPACKED, args, kwargs)
+    surface.world.claims.put(out[1], CPU)
+    return out
 
 
 def _set_grad(surface: Surface, tensor: Tensor, gradient: Any) -> None:
     """`tensor.grad = …`, which torch takes on the tensor's own device alone."""
     device = surface.device_of(tensor)
-    types = (getattr(surface.device_of(one), "type", None) for one in (gradient, tensor))
+    types = (getattr(surface.device_of(value), "type", None) for value in (gradient, tensor))
     text = rules.OTHER_GRAD.format(*types)
     surface.world.apart("gradient", gradient, device, "Tensor.grad", text)
     tensor.grad = gradient
@@ -520,12 +430,42 @@ def _named_device(value: Any) -> Any:
     return device_of(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+# -- what torch does with the devices of what it is given, by function -----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a function of torch treats devices: by default its tensors lie on one, and so do its results.
+
+    `answer` takes the function's place. `read` returns the arguments that it reads on the host, by name; `type_error`
+    is torch's text where it refuses them with a TypeError. `alike` is torch's text where it compares the devices of its
+    tensors itself, because only operations on one each follow. Its results lie where the first of its tensors does
+    (`is_at_first`). It copies what it is given to its first argument (`copies`), or to the device of the result
+    (`carries`). `of_data` makes a tensor where its data is; a tensor that is a size, as in `torch.arange(n)`, is only
+    read. `sparse_at` is the position of a sparse tensor's values.
+    """
+
+    answer: Callable[..., Any] | None = None
+    read: Callable[..., list[tuple[str, Any]]] | None = None
+    type_error: str | None = None
+    alike: str | None = None
+    is_at_first: bool = False
+    copies: bool = False
+    carries: bool = False
+    of_data: bool = False
+    sparse_at: int | None = None
+
+
+_OTHER = Kind()
+# None, which is no function, where this torch has none.
+_PADDED, _UNPACKED = map(torch_private.find, ("torch._C._nn.pad_sequence", "torch._pad_packed_sequence"))
+_printed, _parsed = map(torch_private.find, ("torch._tensor_str._str", "torch._C._nn._parse_to"))
+_SECTIONS = "tensor_indices_or_sections"
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.device.__get__: _device_get,
     **{getattr(_T, f"is_{kind}").__get__: functools.partial(_is_on, kind) for kind in ("cpu", *CLAIMED)},
     _T.get_device: _get_device,
     _T.grad.__set__: _set_grad,
-    _T.register_hook: lambda surface, tensor, hook: tensor.register_hook(surface.hook(hook)),
     _T.to: _to,
     _T.cuda: lambda surface, tensor, device=None, *rest, **kwargs: surface.move(
         tensor, device_of("cuda" if device is None else device) or CPU
@@ -541,74 +481,35 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     _T.type: _type,
     _T.type_as: _to,
     _T.__deepcopy__: _deepcopy,
-    _T.__dlpack__: _dlpack,
-    _T.__cuda_array_interface__.__get__: _array_interface,
-    _T.__dlpack_device__: _dlpack_device,
-}
-if (_printed := torch_private.find("torch._tensor_str._str")) is not None:
-    # It prints the device that the tensor says.
-    _ANSWERS[_T.__repr__] = lambda surface, tensor, **kwargs: surface.again(_printed)(tensor, **kwargs)
-if (_parsed := torch_private.find("torch._C._nn._parse_to")) is not None:
+    _T.__dlpack__: functools.partial(_dlpack, _T.__dlpack__),
+    _UNPACKED: _unpacked,
+    # Printing shows the simulated device.
+    _printed and _T.__repr__: lambda surface, tensor, **kwargs: surface.again(_printed)(tensor, **kwargs),
     # `Module.to` reads its arguments with it: its `device` makes nothing.
-    _ANSWERS[_parsed] = lambda surface, *args, **kwargs: _parsed(
+    _parsed: lambda surface, *args, **kwargs: _parsed(
         *map(_named_device, args), **{name: _named_device(value) for name, value in kwargs.items()}
-    )
-
-# What makes a tensor where its data is. A tensor that is a size or a bound, as in `torch.arange(n)`, is only read.
-# A sparse one by the position of its values.
-_SPARSE = {
-    torch.sparse_coo_tensor: 1,
-    **{getattr(torch, f"sparse_{kind}_tensor"): 2 for kind in ("compressed", "csr", "csc", "bsr", "bsc")},
-}
-_OF_DATA = (torch.tensor, torch.as_tensor, torch.asarray, *_SPARSE)
-
-# What reads its tensor on the host: the arguments by name. `split` is here because it decomposes before it is seen.
-_SECTIONS = "tensor_indices_or_sections"
-_HOST_ARGUMENTS: dict[Any, Callable[..., list[tuple[str, Any]]]] = {
-    _T.numpy: lambda tensor, *rest, **more: [] if more.get("force") else [("self", tensor)],
-    _T.__array__: lambda tensor, *rest, **more: [("self", tensor)],
-    **dict.fromkeys(
-        (torch.tensor_split, _T.tensor_split),
-        lambda tensor, places=None, *rest, **more: [(_SECTIONS, more.get(_SECTIONS, places))],
     ),
 }
-# How torch refuses it, where that is a TypeError.
-_TYPE_ERRORS = {_T.numpy: rules.NO_NUMPY, _T.__array__: rules.NO_NUMPY, torch.set_rng_state: rules.NO_STATE}
-
-_COPIES = (_T.copy_, _T.__setitem__)
-# What copies a tensor from elsewhere, and hands its gradient back as it is.
-_SCATTERS: dict[Any, Any] = {
-    getattr(owner, f"{name}_scatter"): type(
-        "".join(map(str.capitalize, f"{name}_scatter".split("_"))),
-        (torch.autograd.Function,),
-        {
-            "forward": staticmethod(lambda ctx, _, source: source.view_as(source)),
-            "backward": staticmethod(lambda ctx, gradient: (None, gradient)),
-        },
-    )
-    for name in ("slice", "select", "diagonal", "as_strided")
-    for owner in (torch, _T)
-}
-_JAGGED, _PADDED, _UNPACKED = (
-    torch_private.find(path, path)  # which is no function, where there is none
-    for path in ("torch._nested_view_from_jagged", "torch._C._nn.pad_sequence", "torch._pad_packed_sequence")
-)
-# What makes something that lies where the first of its tensors are, whose number this is.
-_FIRST = {_PADDED: 1, _JAGGED: 2}
-# What compares the devices of its tensors itself: only operations on one tensor each follow, or ones that take numbers.
-_ALIKE = {
-    _JAGGED: rules.OTHER_OFFSETS,
-    **dict.fromkeys((torch.meshgrid, torch.cartesian_prod), rules.OTHER_GRID),
-    **dict.fromkeys((torch.inner, _T.inner), rules.OTHER_INNER),
-    **dict.fromkeys((torch.quantile, _T.quantile, torch.nanquantile, _T.nanquantile), rules.OTHER_QUANTILE),
-}
-# What copies to the device of its `out`.
-_INTO_ANY = (torch.bernoulli, torch.normal, torch.lu)
-# What takes its arguments to the device by itself: lengths and targets may lie on the CPU. Of some only numbers, of
-# which it makes more in C++: their gradients are moved there too, which nobody sees here.
-_CARRIES = {
-    **dict.fromkeys((torch.ctc_loss, torch.nn.functional.ctc_loss), False),
-    **dict.fromkeys((torch.nn.functional.kl_div, torch.nn.functional.poisson_nll_loss), True),
+KINDS: dict[Any, Kind] = {
+    **{func: Kind(answer=answer) for func, answer in _ANSWERS.items()},
+    _T.numpy: Kind(read=lambda x, *_, force=False, **__: [] if force else [("self", x)], type_error=rules.NO_NUMPY),
+    _T.__array__: Kind(read=lambda x, *_, **__: [("self", x)], type_error=rules.NO_NUMPY),
+    torch.set_rng_state: Kind(type_error=rules.NO_STATE),
+    **dict.fromkeys(
+        (torch.tensor_split, _T.tensor_split),
+        Kind(read=lambda x, places=None, *_, **more: [(_SECTIONS, more.get(_SECTIONS, places))]),
+    ),
+    **dict.fromkeys((torch.meshgrid, torch.cartesian_prod), Kind(alike=rules.OTHER_GRID)),
+    _PADDED: Kind(is_at_first=True),
+    **dict.fromkeys((_T.copy_, _T.__setitem__), Kind(copies=True)),
+    # Lengths and targets may lie on the CPU.
+    **dict.fromkeys((torch.ctc_loss, torch.nn.functional.ctc_loss), Kind(carries=True)),
+    **dict.fromkeys((torch.tensor, torch.as_tensor, torch.asarray), Kind(of_data=True)),
+    torch.sparse_coo_tensor: Kind(of_data=True, sparse_at=1),
+    **{
+        getattr(torch, f"sparse_{layout}_tensor"): Kind(of_data=True, sparse_at=2)
+        for layout in ("compressed", "csr", "csc", "bsr", "bsc")
+    },
 }
 
 
@@ -618,26 +519,26 @@ _CARRIES = {
 class _Generator(torch.Generator):  # type: ignore[misc]
     """A generator on the CPU that claims another device."""
 
-    claimed = CPU
+    place = CPU
     made_at: Place | None = None
 
     def __new__(cls, device: Any = "cpu") -> _Generator:
         made: _Generator = _ORIGINAL_GENERATOR.__new__(cls)
-        made.claimed, made.made_at = device_of(device) or CPU, here()
+        made.place, made.made_at = device_of(device) or CPU, here()
         return made
 
     @property
     def device(self) -> torch.device:
-        return self.claimed
+        return self.place
 
     def get_state(self) -> Tensor:
         """The state, which another kind of device's generator does not take."""
         state = super().get_state()
-        return state if self.claimed == CPU else _state_of_cuda(state)
+        return state if self.place == CPU else _state_of_cuda(state)
 
     def set_state(self, new_state: Tensor) -> Any:
         """Take a state of the same kind of device. Raises RuntimeError as torch does."""
-        return super().set_state(new_state if self.claimed == CPU else _state_of_host(new_state))
+        return super().set_state(new_state if self.place == CPU else _state_of_host(new_state))
 
 
 class _AnyGenerator(type):
@@ -716,7 +617,7 @@ class _OnDevice(contextlib.ContextDecorator):
     world: World
 
     def __init__(self, device: Any) -> None:
-        # Of a tensor on the CPU `get_device` is -1, which names none.
+        # -1 is `get_device` of a tensor on the CPU and names no device.
         given = device.device if isinstance(device, Tensor) else device_of(None if device == -1 else device)
         self.given = given if given is not None and given.type == "cuda" else None
 
@@ -736,14 +637,14 @@ def _set_device(world: World, device: Any) -> None:
 
 
 def _cuda_functions(world: World) -> dict[str, Any]:
-    card = world.card
-    major, minor = card.capability
+    gpu = world.gpu
+    major, minor = gpu.capability
     properties = types.SimpleNamespace(
-        name=card.name,
+        name=gpu.name,
         major=major,
         minor=minor,
-        multi_processor_count=card.multiprocessors,
-        total_memory=card.readable_bytes,
+        multi_processor_count=gpu.multiprocessors,
+        total_memory=gpu.readable_bytes,
         uuid=None,
         warp_size=32,
     )
@@ -757,15 +658,15 @@ def _cuda_functions(world: World) -> dict[str, Any]:
         **dict.fromkeys(silent, _constant(None)),
         **dict.fromkeys(("utilization", "get_sync_debug_mode", "initial_seed"), _constant(0)),
         **dict.fromkeys(("is_available", "is_bf16_supported"), _constant(True)),
-        **_memory_functions(world.claims.memory, card.readable_bytes),
+        **_memory_functions(world.claims.memory, gpu.readable_bytes),
         "is_initialized": lambda: world.used_by is not None,
         "is_current_stream_capturing": _constant(False),
         "device_count": _constant(world.count or 1),
         "current_device": lambda: CURRENT.index,
         "set_device": functools.partial(_set_device, world),
         **dict.fromkeys(("device", "device_of"), type("device", (_OnDevice,), {"world": world})),
-        "get_device_name": _constant(card.name),
-        "get_device_capability": _constant(card.capability),
+        "get_device_name": _constant(gpu.name),
+        "get_device_capability": _constant(gpu.capability),
         "get_device_properties": _constant(properties),
         "get_arch_list": _constant([f"sm_{major}{minor}"]),
         "get_rng_state": lambda *args: _state_of_cuda(torch.get_rng_state()),
@@ -777,7 +678,7 @@ def _cuda_functions(world: World) -> dict[str, Any]:
     return {**answers, **{name: _starting(world, answers[name]) for name in _STARTS}}
 
 
-# What starts CUDA in the real `torch.cuda`.
+# Functions that start CUDA in the real `torch.cuda`.
 _STARTS = (
     *("init", "_lazy_init", "synchronize", "ipc_collect", "current_device", "current_stream", "default_stream"),
     *("get_device_name", "get_device_capability", "get_device_properties", "mem_get_info"),
@@ -787,7 +688,7 @@ _STARTS = (
 
 def _starting(world: World, answer: Callable[..., Any]) -> Callable[..., Any]:
     def started(*args: Any, **kwargs: Any) -> Any:
-        named = [one for one in (*args, *kwargs.values()) if isinstance(one, (int, str, torch.device))]
+        named = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, (int, str, torch.device))]
         world.use(device_of(named[0]) if named else None)
         return answer(*args, **kwargs)
 
@@ -833,37 +734,26 @@ def _accelerator(world: World) -> dict[str, Any]:
 
 
 class _OldClass(type):
-    """A class like `torch.FloatTensor` or `torch.cuda.FloatTensor`: makes tensors on its device, and knows them."""
+    """A class of CUDA's of old, like `torch.cuda.FloatTensor`: makes tensors there, and knows them."""
 
     surface: Surface
     plain: Any
-    is_cuda: bool
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        name, own = f"{cls.__module__}.{cls.__name__}", torch.device("cuda" if cls.is_cuda else "cpu")
-        if args and isinstance(args[0], Tensor):
-            cls.surface.check_kind(name, args[0], own)
-        target = device_of(kwargs.pop("device", None) or own) if cls.is_cuda else CPU
-        with cls.surface.world.calling(name, CPU):
-            made = cls.plain(*args, **kwargs)
-        return cls.surface.move(made, target)
+    def __call__(cls, *args: Any) -> Any:
+        with cls.surface.world.calling(f"torch.cuda.{cls.__name__}", CPU):
+            made = cls.plain(*args)
+        return cls.surface.move(made, device_of("cuda") or CPU)
 
     def __instancecheck__(cls, value: Any) -> bool:
         device = cls.surface.device_of(value)
-        if device is None or value.layout != torch.strided:
-            return False
-        return bool((device.type == "cuda") == cls.is_cuda and value.dtype == cls.plain.dtype)
-
-    def __getattr__(cls, name: str) -> Any:
-        return getattr(cls.plain, name)
+        return device is not None and device.type == "cuda" and value.dtype == cls.plain.dtype
 
 
 def _old_classes(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
-    for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
-        plain = getattr(torch, f"{name}Tensor")
-        for owner in (torch, torch.cuda):
-            named = {"plain": plain, "is_cuda": owner is torch.cuda, "__module__": owner.__name__}
-            yield owner, plain.__name__, _OldClass(plain.__name__, (), {"surface": surface, **named})
+    for kind in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
+        name = f"{kind}Tensor"
+        named = {"surface": surface, "plain": getattr(torch, name), "__module__": "torch.cuda"}
+        yield torch.cuda, name, _OldClass(name, (), named)
 
 
 def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
@@ -887,19 +777,22 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (
             torch.nn.parallel.comm,
             "broadcast_coalesced",
-            lambda tensors, gpus, *_: [_broadcast([one], *tensors) for one in gpus],
+            lambda tensors, gpus, *_: [_broadcast([gpu], *tensors) for gpu in gpus],
         ),
-        # Its argument is read before the mode is asked, and ours is no stream of C++'s.
+        # `record_stream` reads its argument before it asks the mode, and a simulated stream is none of C++'s.
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
         (torch.UntypedStorage, "cuda", functools.partialmethod(simulated_files.to_device, surface.world)),
         (torch.UntypedStorage, "__new__", functools.partial(simulated_files.new_storage, surface.world)),
         (torch.UntypedStorage, "device", property(functools.partial(simulated_files.device_of_storage, surface.world))),
-        (torch, "set_default_tensor_type", functools.partial(_set_default_type, surface.world)),
+        (torch, "set_default_tensor_type", functools.partial(_set_default_type, torch.set_default_tensor_type)),
         *simulated_files.of_files(surface.world),
-        *simulated_files.of_scripts(surface.world),
-        *_of_dlpack(surface),
+        (torch.jit, "load", functools.partial(simulated_files.load_script, surface.world, torch.jit.load)),
+        *(
+            (owner, "to_dlpack", functools.partial(_dlpack, owner.to_dlpack, surface))
+            for owner in (torch, torch.utils.dlpack)
+        ),
         *((owner, name, _asking(getattr(owner, name))) for owner, name in _UNASKED),
         *kernels.patches(surface.world),
     ]
@@ -922,7 +815,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         """Return what sets the state of a generator, which is read on the host."""
 
         def restored(*args: Any, **kwargs: Any) -> Any:
-            surface.check_host(set_state, [("new_state", one) for one in tensors_in([*args, *kwargs.values()])])
+            surface.check_host(set_state, [("new_state", state) for state in tensors_in([*args, *kwargs.values()])])
             return original(*args, **kwargs)
 
         return restored
@@ -934,22 +827,12 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         """Restore the state of an optimizer, and give what lies on the host its origin."""
         load(optimizer, *args, **kwargs)
         origin = Origin("state", f"a restored state of {type(optimizer).__name__}", here())
-        for tensor in (one for state in optimizer.state.values() for one in tensors_in([*state.values()])):
+        for tensor in (value for state in optimizer.state.values() for value in tensors_in([*state.values()])):
             if surface.device_of(tensor) == CPU:
                 surface.world.claims.put(tensor, CPU, origin)
 
-    def checked(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
-        """The backward pass, whose first gradients must lie where its outputs do."""
-        devices = [surface.device_of(one) for one in outputs]
-        first = [
-            surface.check_gradient(one, device, "backward", place)
-            for place, (one, device) in enumerate(zip(gradients, devices, strict=True))
-        ]
-        return run(outputs, tuple(first), *args, **kwargs)
-
     return [
         *patches,
-        *_of_functions(surface),
         *((owner, "set_rng_state", restoring(set_state)) for owner in (torch, torch.random)),
         *((torch.cuda, f"set_rng_state{name}", restoring(_set_cuda_states)) for name in ("", "_all")),
         (_Generator, "set_state", restoring(_Generator.set_state)),
@@ -957,9 +840,7 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *torch_private.replacing("torch._C._group_tensors_by_device_and_dtype", functools.partial(_grouped, surface)),
         (threading.Thread, "_bootstrap_inner", functools.partialmethod(lambda thread: begun(begin, thread))),
         (_thread, "start_new_thread", lambda function, *rest: start(functools.partial(begun, function), *rest)),
-        *torch_private.replacing(
-            "torch.autograd._engine_run_backward", lambda run: surface.again(functools.partial(checked, run))
-        ),
+        *torch_private.replacing("torch.autograd._engine_run_backward", surface.again),
         *torch_private.replacing("torch._C._autograd._push_saved_tensors_default_hooks", pushing),
     ]
 
@@ -969,11 +850,11 @@ def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
     numbers to the device of a group."""
 
     def grouped(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
-        devices = [surface.device_of(one) for one in lists[0]]
+        devices = [surface.device_of(tensor) for tensor in lists[0]]
         groups = {}
         for device in dict.fromkeys(devices):
-            places = [place for place, one in enumerate(devices) if one == device]
-            part = [[one[place] for place in places] if one else one for one in lists]
+            places = [place for place, other in enumerate(devices) if other == device]
+            part = [[column[place] for place in places] if column else column for column in lists]
             for (real, dtype), (tensors, at) in original(part, with_indices).items():
                 groups[device or real, dtype] = (tensors, [places[place] for place in at])
         return groups
@@ -982,87 +863,25 @@ def _grouped(surface: Surface, original: Any) -> Callable[..., dict[Any, Any]]:
 
 
 def _scattered(gpus: Any, sizes: Any, dim: int, tensor: Tensor) -> tuple[Tensor, ...]:
-    return tuple(one.to(device_of(gpu)) for gpu, one in zip(gpus, tensor.chunk(len(gpus), dim), strict=False))
+    return tuple(chunk.to(device_of(gpu)) for gpu, chunk in zip(gpus, tensor.chunk(len(gpus), dim), strict=False))
 
 
 def _broadcast(gpus: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(one.to(device_of(gpu)) for gpu in gpus for one in tensors)
+    return tuple(tensor.to(device_of(gpu)) for gpu in gpus for tensor in tensors)
 
 
 def _gathered(target: Any, dim: int, *tensors: Tensor) -> Tensor:
     home = CPU if target in (-1, "cpu") else device_of(target)
-    return torch.cat([one.to(home) if one.dim() else one.to(home).unsqueeze(0) for one in tensors], dim)
+    return torch.cat([tensor.to(home) if tensor.dim() else tensor.to(home).unsqueeze(0) for tensor in tensors], dim)
 
 
-def _of_functions(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
-    """The user's own functions of autograd, whose gradients must lie where their inputs do, and hooks of modules."""
-    function, node_class = torch.autograd.Function, torch_private.find("torch.autograd.function.BackwardCFunction")
-    apply = vars(function)["apply"]  # a classmethod, or since 2.14 one of C's: both bind to a class
-    inputs: weakref.WeakKeyDictionary[Any, list[torch.device | None]] = weakref.WeakKeyDictionary()
-
-    def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        devices = [surface.device_of(one) for one in args]
-        out = apply.__get__(None, cls)(*args, **kwargs)
-        with UNSEEN():
-            for one in tensors_in(out):
-                if isinstance(one.grad_fn, node_class):
-                    inputs.setdefault(one.grad_fn, devices)
-        return out
-
-    def judged(original: Any) -> Any:
-        def run(node: Any, *gradients: Any) -> Any:
-            made = original(node, *gradients)
-            checked, name = [], type(node).__name__
-            for place, one in enumerate(made if isinstance(made, tuple) else (made,)):
-                device = dict(enumerate(inputs.get(node, ()))).get(place)
-                what, by = f"{name.removesuffix('Backward')}.backward", f"Function {name} returned an "
-                checked.append(surface.check_gradient(one, device, what, place, by))
-            return tuple(checked)
-
-        return run
-
-    def begun(hooks: Any, module: Any, user_hooks: Any, user_pre_hooks: Any) -> None:
-        begin(hooks, module, *([surface.hook(one) for one in group] for group in (user_hooks, user_pre_hooks)))
-
-    hook = torch_private.find("torch.utils.hooks.BackwardHook")
-    if hook is not None:
-        begin = hook.__init__
-        yield hook, "__init__", begun
-    if node_class is None:
-        return
-    yield function, "apply", classmethod(applied)
-    for name in ("apply", "apply_boxed"):
-        if hasattr(node_class, name):
-            yield node_class, name, judged(getattr(node_class, name))
+def _set_default_type(original: Any, kind: Any) -> None:
+    if ".cuda." in str(kind):
+        raise NotImplementedError("a default type of tensors on CUDA is not simulated")
+    original(kind)
 
 
-def _of_dlpack(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
-    """How tensors come from another library and go there: numpy takes none that is on a GPU."""
-    numpy, send = sys.modules.get("numpy"), torch.to_dlpack
-    take = torch_private.find("torch._C._from_dlpack")
-    read: Any = getattr(numpy, "from_dlpack", None)
-
-    def from_dlpack(x: Any, *args: Any, **kwargs: Any) -> Any:
-        surface.world.apart("x", x, CPU, "numpy.from_dlpack", rules.NO_DLPACK, BufferError)
-        return read(x, *args, **kwargs)
-
-    for home in (sys.modules["torch._C"], torch.utils.dlpack) if take is not None else ():  # before 2.9 in both
-        yield home, "_from_dlpack", lambda sent: sent if isinstance(sent, Tensor) else take(sent)
-    for owner in (torch, torch.utils.dlpack):
-        yield owner, "to_dlpack", lambda tensor: tensor.detach() if _is_sent(surface, tensor) else send(tensor)
-    yield numpy, "from_dlpack", from_dlpack
-
-
-def _set_default_type(world: World, kind: Any) -> None:
-    """`torch.set_default_tensor_type`: the dtype of a class, and its device where that is a GPU, or was."""
-    name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
-    torch.set_default_dtype(getattr(torch, name.rpartition(".")[2]).dtype)
-    before, world.home_of_classes = world.home_of_classes, "cuda:0" if ".cuda." in name else "cpu"
-    if {before, world.home_of_classes} != {"cpu"}:
-        torch.set_default_device("cuda" if ".cuda." in name else None)
-
-
-# What makes a tensor and asks no mode.
+# Factories that ask no mode.
 _UNASKED = ((torch.nested, "nested_tensor"), (torch, "range"))
 
 
@@ -1078,7 +897,7 @@ def _asking(original: Any) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def claimed(world: World) -> Iterator[Surface]:
+def simulated(world: World) -> Iterator[Surface]:
     """While this lasts tensors claim their devices in `world`, and torch says that a GPU is here."""
     # The compiler refuses functions that were replaced before it was loaded.
     import_compiler()

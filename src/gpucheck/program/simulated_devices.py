@@ -28,14 +28,14 @@ from gpucheck.program.run.memory_peaks import Lines, parts
 from gpucheck.report.results.model import OriginKind
 from gpucheck.work.storages import Memory, Storages
 
-# Whether a transform of torch.func has wrapped a tensor.
+# torch.func's transforms wrap tensors.
 _unwrapped = torch_private.find("torch._C._functorch.get_unwrapped")
 is_transformed = torch_private.find("torch._C._functorch.is_functorch_wrapped_tensor")
 if is_transformed is None or _unwrapped is None:
     is_transformed = lambda tensor: False  # noqa: E731
 UNSEEN_BY_CLASS = torch_private.need("torch._C.DisableTorchFunctionSubclass")
 _OURS = os.path.dirname(os.path.abspath(gpucheck.__file__)) + os.sep
-# Whose line it is. A dry run puts the rule of its program here, which knows the program's own package.
+# Ranks of files. A dry run sets its program's own, which know the program's package.
 lines = Lines("", None)
 # Devices that tensors claim; any other is torch's own affair.
 CLAIMED = ("cuda", "xpu", "mps")
@@ -77,12 +77,12 @@ class Place:
     line: int
 
     def __str__(self) -> str:
-        """As a person names it: from the current folder where it lies below it."""
+        """The place as file:line, relative to the current folder if it is below."""
         return f"{self.file.removeprefix(os.getcwd() + os.sep)}:{self.line}"
 
 
 def rank(file: str) -> int:
-    """Whose file: 0 the user's, 1 an installed package's, 2 no place for a finding to name (torch, Python, ours)."""
+    """The owner of a file: 0 the user, 1 an installed package, 2 torch, Python or gpucheck, which no finding names."""
     return lines.rank(file)
 
 
@@ -185,7 +185,7 @@ class Claims:
             self.put_storage(storage, device, origin)
 
     def put_storage(self, storage: torch.UntypedStorage, device: torch.device | None, origin: Origin | None) -> None:
-        """The same for a storage without a tensor, as loading a file has it."""
+        """Claim a device for a storage without a tensor, as loading a file has it."""
         if device != CPU or origin is not None:
             self.storages.row(storage).claim = Claim(device, origin)
         elif (row := self.storages.of(storage)) is not None:
@@ -233,11 +233,11 @@ def cause(frame: FrameType, tensor: Tensor, expected: str, claims: Claims) -> Ca
     return origin, variable, device, is_own, inside
 
 
-def _same(one: Any, tensor: Tensor) -> bool:
-    if not isinstance(one, Tensor):
+def _same(value: Any, tensor: Tensor) -> bool:
+    if not isinstance(value, Tensor):
         return False
     storage = storage_of(tensor)
-    return one is tensor or (storage is not None and storage_of(one) is storage)
+    return value is tensor or (storage is not None and storage_of(value) is storage)
 
 
 def _variable(frame: FrameType, tensor: Tensor) -> str | None:
@@ -248,10 +248,10 @@ def _variable(frame: FrameType, tensor: Tensor) -> str | None:
 
 
 def _ways(frame: FrameType) -> Iterator[tuple[str, Any]]:
-    seen = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
-    seen |= frame.f_locals
-    yield from seen.items()
-    for name, value in seen.items():
+    named = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
+    named |= frame.f_locals
+    yield from named.items()
+    for name, value in named.items():
         if isinstance(value, dict):
             for quote in "\"'":
                 named = {f"{name}[{quote}{key}{quote}]": item for key, item in value.items() if isinstance(key, str)}
@@ -270,19 +270,30 @@ def _lines(code: CodeType) -> set[int]:
 def _names(frame: FrameType, place: Place, expected: str, claims: Claims, *, inside: bool) -> Iterator[str]:
     """Expressions for the device `expected` that a line can use: a tensor's or a variable that is set before it."""
     if inside:
-        known = {name: value for name, value in frame.f_locals.items() if is_set(frame.f_code, name, place.line)}
-        tensors = {name: value for name, value in known.items() if isinstance(value, Tensor)}
-        yield from (f"{name}.device" for name, value in tensors.items() if str(claims.device(value)) == expected)
+        known = _known(frame, place.line)
+        yield from (f"{name}.device" for name, value in known.items() if _is_at(value, expected, claims))
         yield from _devices(known, expected)
     in_module = inside and frame.f_code.co_name == "<module>"
     if place.file == frame.f_code.co_filename and not in_module:
         yield from _devices(frame.f_globals, expected)
 
 
+def peer(frame: FrameType, expected: str, claims: Claims) -> str | None:
+    """A local variable of the running line that holds a tensor on the device `expected`."""
+    known = _known(frame, frame.f_lineno)
+    return next(
+        (name for name, value in known.items() if name.isidentifier() and _is_at(value, expected, claims)), None
+    )
+
+
 def own_device(frame: FrameType, expected: str) -> str | None:
     """The program's own name for a device, that the running line can use."""
-    known = {name: value for name, value in frame.f_locals.items() if is_set(frame.f_code, name, frame.f_lineno)}
-    return next(_devices({**frame.f_globals, **known}, expected), None)
+    return next(_devices({**frame.f_globals, **_known(frame, frame.f_lineno)}, expected), None)
+
+
+def _known(frame: FrameType, line: int) -> dict[str, Any]:
+    """The local variables that have their value before a line."""
+    return {name: value for name, value in frame.f_locals.items() if _is_set(frame.f_code, name, line)}
 
 
 def _devices(known: Mapping[str, Any], expected: str) -> Iterator[str]:
@@ -298,7 +309,7 @@ def _devices(known: Mapping[str, Any], expected: str) -> Iterator[str]:
         yield from (f"{name}.{key}" for key, inner in held.items() if names_it(key, inner))
 
 
-def is_set(code: CodeType, name: str, line: int) -> bool:
+def _is_set(code: CodeType, name: str, line: int) -> bool:
     """Return whether a name of a function or module has its value before a line: an argument, or assigned above."""
     if name in (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *code.co_freevars):
         return True
@@ -309,11 +320,11 @@ def is_set(code: CodeType, name: str, line: int) -> bool:
 def _first_line(code: CodeType, name: str, calls: str = "") -> int | None:
     """The line that assigns a name first; of those that call `calls`, where this is given."""
     at = None
-    for one in dis.get_instructions(code):
+    for instruction in dis.get_instructions(code):
         # From Python 3.13 on `starts_line` is a bool, and the line has a name of its own.
-        at = getattr(one, "line_number", None) or one.starts_line or at
+        at = getattr(instruction, "line_number", None) or instruction.starts_line or at
         is_call = not calls or f"{calls}(" in linecache.getline(code.co_filename, at or 0)
-        if one.opname.startswith("STORE") and one.argval == name and is_call:
+        if instruction.opname.startswith("STORE") and instruction.argval == name and is_call:
             return at
     return None
 
@@ -340,11 +351,11 @@ def _of_optimizer(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Or
     if origin is not None and origin.kind == "state":
         return origin
     known = {**frame.f_globals, **frame.f_locals}
-    for name, one in (*known.items(), *((None, own) for own in _selves(frame))):
-        if not isinstance(one, torch.optim.Optimizer):
+    for name, optimizer in (*known.items(), *((None, own) for own in _selves(frame))):
+        if not isinstance(optimizer, torch.optim.Optimizer):
             continue
-        if any(_same(value, tensor) for state in one.state.values() for value in state.values()):
-            kind = type(one).__name__
+        if any(_same(value, tensor) for state in optimizer.state.values() for value in state.values()):
+            kind = type(optimizer).__name__
             line = None if name is None else _first_line(frame.f_code, name, kind) or _first_line(frame.f_code, name)
             place = Place(frame.f_code.co_filename, line) if line is not None else None
             return Origin("state", f"a state of {kind}", place)
@@ -375,7 +386,7 @@ def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None, claims: 
     return None
 
 
-# What every module has: the registered parts and the hooks.
+# Attributes of every module: the registered parts and the hooks.
 _BOOKS = frozenset(vars(nn.Module()))
 
 
@@ -401,9 +412,9 @@ def stale(frame: FrameType, expected: str, claims: Claims) -> tuple[str, Origin]
         locals_ = inner.f_locals
         own = locals_.get("self") if inner.f_code.co_varnames[:1] == ("self",) else None
         if isinstance(own, nn.Module):
-            devices = {str(claims.device(one)) for one in (*own.parameters(), *own.buffers())}
-            kept = [name for name, one in _attributes(own) if _is_at(one, expected, claims)]
-            given = [one for one in locals_.values() if _is_at(one, expected, claims)]
+            devices = {str(claims.device(tensor)) for tensor in (*own.parameters(), *own.buffers())}
+            kept = [name for name, value in _attributes(own) if _is_at(value, expected, claims)]
+            given = [value for value in locals_.values() if _is_at(value, expected, claims)]
             places = [(name, place) for name in kept if (place := _assigned(type(own), name)) is not None]
             if len(devices) == 1 and expected not in devices and places and not given:
                 return devices.pop(), Origin("attribute", *_named_in(frame, places))
@@ -423,7 +434,12 @@ def _is_at(value: Any, device: str, claims: Claims) -> bool:
 
 def _assigned(kind: type, name: str) -> Place | None:
     """The line of a class's methods that gives `self.name` a value, where there is one."""
-    codes = [one.__code__ for base in kind.__mro__ for one in vars(base).values() if isinstance(one, FunctionType)]
+    codes = [
+        function.__code__
+        for base in kind.__mro__
+        for function in vars(base).values()
+        if isinstance(function, FunctionType)
+    ]
     for code in codes:
         if rank(code.co_filename) < 2:
             lines = _lines(code)

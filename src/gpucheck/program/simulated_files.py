@@ -38,7 +38,8 @@ def device_of_storage(world: World, storage: Any) -> Any:
     """`UntypedStorage.device`. What sends a storage to another process finds it on the host, where it is, and so does
     what loads a file without values, as its tensors take no other."""
     real, device = _DEVICE_OF_STORAGE(storage), world.claims.device_of_storage(storage)
-    is_sent = sys._getframe(1).f_globals["__name__"] == "torch.multiprocessing.reductions"
+    callers = sys._getframe(1), sys._getframe(2)  # `is_cuda` asks in its place
+    is_sent = any(frame.f_globals["__name__"] == "torch.multiprocessing.reductions" for frame in callers)
     is_loaded = real == CPU and not world.has_values
     return real if device in (None, CPU) or is_sent or is_loaded else device
 
@@ -83,46 +84,15 @@ def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
         yield from torch_private.replacing("torch._utils._rebuild_meta_tensor_no_storage", rebuilding)
 
 
-def of_scripts(world: World) -> Iterator[tuple[Any, str, Any]]:
-    """Modules of TorchScript, which C++ writes to files as the CPU's. This program's come back to where they were."""
-    load, claims = torch.jit.load, world.claims
-    saved: dict[Any, dict[str, torch.device | None]] = {}
-
-    def held(m: Any) -> Iterator[tuple[str, Any]]:
-        """Tensors of a module, and of its code, as a frozen one has its weights there: they lie on one device."""
-        if not isinstance(m, torch.jit.ScriptFunction):  # which has no state
-            yield from m.state_dict().items()
-        graph = getattr(m, "inlined_graph", None)
-        for node in graph.findAllNodes("prim::Constant") if graph is not None else ():
-            if node.hasAttribute("value") and node.kindOf("value") == "t" and node.t("value").dim():
-                yield "a constant's", node.t("value")
-
-    def keeping(save: Any) -> Callable[..., Any]:
-        def kept(m: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            saved[_file_of(f)] = {name: claims.device(one) for name, one in held(m)}
-            return save(m, f, *args, **kwargs)
-
-        return kept
-
-    def loading(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        target = device_of(map_location)
-        made = load(f, map_location if target is None or is_real(target) else CPU, *args, **kwargs)
-        for name, one in held(made):
-            device = target or saved.get(_file_of(f), {}).get(name)
-            if device is not None and device.type in CLAIMED:
-                world.use(device)
-                claims.put(one, device)
-        return made
-
-    yield torch.jit, "load", loading
-    for owner in (torch.jit, torch.jit.ScriptModule, torch.jit.RecursiveScriptModule):
-        yield owner, "save", keeping(owner.save)
-
-
-def _file_of(f: Any) -> Any:
-    """What names a file: its path, or the object that stands for it."""
-    path = getattr(f, "name", f)
-    return os.path.abspath(path) if isinstance(path, (str, os.PathLike)) else id(f)
+def load_script(world: World, load: Any, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """`torch.jit.load`, whose C++ wrote the module as the CPU's. Its device is not known unless the call names it."""
+    target = device_of(map_location)
+    made = load(f, map_location if target is None or is_real(target) else CPU, *args, **kwargs)
+    if target is not None and target.type in CLAIMED:
+        world.use(target)
+    for tensor in made.state_dict().values() if target is None or not is_real(target) else ():
+        world.claims.put(tensor, target)
+    return made
 
 
 @contextlib.contextmanager

@@ -24,16 +24,14 @@ from gpucheck.render.measured import ColumnOf, filled, numbers, short_name, tabl
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult
-from gpucheck.stress.judge import memory_tested, of_bytes, rate_text, seconds_of, spark, text_of
+from gpucheck.stress.judge import memory_tested, of_bytes, rate_text, text_of
 
 # What a kind's bytes are: memory's are written, read and compared, those of copies go both ways at once.
 _BYTES_OF = {"memory": " tested", "copies": " both ways"}
-# Characters of a curve in the table.
-_SPARKS = 8
 
 
 def page(report: Report) -> Page:
-    """Return what was wrong first, then a line for each device; its curve with `-v`."""
+    """Return what was wrong first, then a line for each device; its points with `-v`."""
     result = report.results.get("stress")
     asking = [one for one in report.findings if one.verdict in ASKING]
     worst = min(asking, key=lambda one: WORST_FIRST.index(one.verdict), default=None)
@@ -82,7 +80,6 @@ def _columns(result: StressResult, findings: Sequence[Finding]) -> list[ColumnOf
     return [
         filled(Column("device", "left"), lambda one: one.name),
         *(_rates(result, kind) for kind in result.kinds if any(_rate(one, kind) for one in result.devices)),
-        filled(Column("over time", "left", keep=5), _curve),
         _telemetry("clock, MHz", 3, _lowest_clock),
         filled(Column("power, W", keep=9), _power),
         _telemetry("max °C", 4, _heat),
@@ -104,15 +101,6 @@ def _rates(result: StressResult, kind: str) -> ColumnOf[StressDevice]:
 def _rate(one: StressDevice, kind: str) -> float | None:
     rates = [of_bytes(point.rate.median, point.unit)[0] for point in one.points if point.kind == kind]
     return statistics.median(rates) if rates else None
-
-
-def _curve(one: StressDevice) -> str:
-    """Every kind of work beside its own fastest point, in the order of time."""
-    most = {
-        kind: max(point.rate.median for point in one.points if point.kind == kind)
-        for kind in {point.kind for point in one.points}
-    }
-    return spark([point.rate.median / most[point.kind] if most[point.kind] else 0.0 for point in one.points], _SPARKS)
 
 
 def _telemetry(head: str, keep: int, value: Callable[[StressDevice], float | None]) -> ColumnOf[StressDevice]:
@@ -169,13 +157,7 @@ def _curves(result: StressResult) -> list[Block]:
     blocks: list[Block] = []
     for one in result.devices:
         if one.points:
-            took = [f"{kind} {units.duration(s)}" for kind, s in seconds_of(one, result.duration_s).items()]
-            blocks += [
-                Line(),
-                Line(one.name, "bold"),
-                table_of(one.points, _POINTS),
-                Line(f"time: {', '.join(took)}", "dim"),
-            ]
+            blocks += [Line(), Line(one.name, "bold"), table_of(one.points, _POINTS)]
     return blocks
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,6 @@ from gpucheck.report.fault import judge as of_fault
 from gpucheck.report.finding import Finding, Id, Verdict, of
 from gpucheck.report.report import Judgement, Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
-from gpucheck.stress.options import plan
 
 # What gpu-fryer calls slow beside the best GPU of a node; healthy ones of one model lie within some percent.
 SLOW = 0.10
@@ -63,10 +63,6 @@ _COUNTERS: dict[str, tuple[Verdict, str]] = {
 # The cause of a counter that has a fix of its own.
 _CAUSES = {"lost": "lost", "ecc_uncorrected": "ecc"}
 _LONGER = "use a longer --duration"
-# What people type, in seconds: an estimate is rounded up to one of these.
-_USUAL_DURATIONS = {
-    "30s": 30, "1m": 60, "2m": 120, "5m": 300, "10m": 600, "30m": 1800, "1h": 3600, "2h": 7200, "4h": 14400, "8h": 28800
-}  # fmt: skip
 _TEST = f"{FIX['wrong data']} --device {{0}} --duration 30m"
 _WATCH = "gpucheck devices --device {} --watch 2s: check heat, power limit and clock"
 IDS = of(
@@ -173,7 +169,10 @@ def wrong(result: StressResult) -> list[Finding]:
     if missing := [kind for kind in result.kinds if not all(kind in kinds for kinds in done)]:
         title = f"{title}; not tested: {', '.join(missing)}"
         return [Finding("stress.wrong", "inconclusive", title, message, fix=_LONGER)]
-    return [Finding("stress.wrong", "pass", title, message, fix=_for_all_memory(result))]
+    some, filled = _smallest_share(at_work, lambda one: one.memory_tested_bytes)
+    # Memory's share of the time does not shrink as a run gets longer.
+    fix = f"--duration {math.ceil(result.duration_s * filled / some)}s" if 0 < some < filled else None
+    return [Finding("stress.wrong", "pass", title, message, fix=fix)]
 
 
 def memory_tested(devices: Sequence[StressDevice]) -> str:
@@ -189,32 +188,6 @@ def _memory_held(devices: Sequence[StressDevice]) -> str:
         return "not tested: whether memory keeps its data"
     whole = f"{units.capacity(some)} of {units.capacity(filled)} read again after all other memory was written"
     return whole if some < filled else ""
-
-
-def _for_all_memory(result: StressResult) -> str | None:
-    """The option with which a run would test all memory, at the rate that was seen; None without need, or unknown."""
-    needed_s = [0.0]
-    for one in result.devices:
-        if one.memory_tested_bytes and one.memory_tested_bytes < one.filled_bytes:
-            took_s = seconds_of(one, result.duration_s).get("memory", 0.0)
-            needed_s.append(took_s * one.filled_bytes / one.memory_tested_bytes)
-    if not max(needed_s):
-        return None
-    longer = {text: seconds for text, seconds in _USUAL_DURATIONS.items() if seconds > result.duration_s}
-    enough = (text for text, s in longer.items() if plan(s, result.kinds).seconds_of("memory") >= max(needed_s))
-    return next((f"--duration {text}" for text in enough), None)
-
-
-def seconds_of(one: StressDevice, duration_s: float) -> dict[str, float]:
-    """The seconds that each kind of work took: from the beginning of a point to that of the next one.
-
-    The last point of a device that was ended is left out, since its end is unknown.
-    """
-    seconds: dict[str, float] = {}
-    ends_s = [point.at_s for point in one.points[1:]] + ([] if one.ended else [duration_s])
-    for point, end_s in zip(one.points, ends_s, strict=False):
-        seconds[point.kind] = seconds.get(point.kind, 0.0) + max(end_s - point.at_s, 0.0)
-    return seconds
 
 
 def _smallest_share(devices: Sequence[StressDevice], of: Callable[[StressDevice], int | None]) -> tuple[int, int]:
@@ -548,8 +521,6 @@ def live_text(live: Sequence[tuple[str, dict[str, Any], StressDevice]]) -> str:
     kind = str(live[0][1]["kind"])
     alike = [told for _, told, _ in live if told["kind"] == kind]
     parts = [f"{kind}: {rate_text(sum(told['rate'] for told in alike), str(alike[0]['unit']))}"]
-    if curve := spark([point.rate.median for point in live[0][2].points if point.kind == kind]):
-        parts.append(curve)
     told = [one for _, one, _ in live]
     clocks = [one["sm_clock_hz"] for one in told if one.get("sm_clock_hz")]
     parts += [f"{min(clocks) / 1e6:.0f} MHz"] if clocks else []
@@ -570,17 +541,3 @@ def of_bytes(rate: float, unit: str) -> tuple[float, str]:
 def rate_text(rate: float, unit: str) -> str:
     rate, unit = of_bytes(rate, unit)
     return units.byte_rate(rate) if unit == "B/s" else units.flop_rate(rate, unit.removesuffix("/s") + "/s")
-
-
-SPARKS = "▁▂▃▄▅▆▇█"
-MOST_SPARKS = 16
-
-
-def spark(values: Sequence[float], most: int = MOST_SPARKS) -> str:
-    """The values as a row of at most so many bars, the largest full; each the median of neighbours."""
-    if not values or max(values) <= 0:
-        return ""
-    size = -(-len(values) // most)
-    groups = [sorted(values[at : at + size]) for at in range(0, len(values), size)]
-    middle = [group[len(group) // 2] for group in groups]
-    return "".join(SPARKS[round(max(value, 0.0) / max(middle) * (len(SPARKS) - 1))] for value in middle)

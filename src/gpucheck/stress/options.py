@@ -57,11 +57,6 @@ class Plan:
         weights = [WEIGHTS[kind] for kind in self.kinds]
         return list(itertools.accumulate(least_s + spare_s * weight / sum(weights) for weight in weights))
 
-    def seconds_of(self, kind: str) -> float:
-        """The seconds that this kind of work has in the whole run."""
-        place, ends_s = self.kinds.index(kind), [0.0, *self._ends_s]
-        return (ends_s[place + 1] - ends_s[place]) * self.turns / len(self.kinds)
-
     @property
     def points(self) -> int:
         return self.turns * self.parts

@@ -50,69 +50,52 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     One whose process ended comes first, then one that is stopped, then what a rank said, then those that never
     entered. Where all entered and none finished, none is named. On a CPU nothing of this is the hardware's.
     """
-    bad = [one for one in answers if one.line is None]
-    evidence = {
+    bad = [answer for answer in answers if answer.line is None]
+    evidence: dict[str, Any] = {
         "what": what,
-        "ranks": [{"rank": one.rank, "why": one.why, "step": one.step, "how": one.how} for one in bad],
+        "ranks": [{name: getattr(answer, name) for name in ("rank", "why", "step", "how")} for answer in bad],
     }
-    died = [one for one in bad if one.how in _DIED] or [one for one in bad if one.how == "stopped"]
-    spoke = [one for one in bad if not one.how]
-    spoke = [one for one in spoke if not launcher.LOST_PEER.search(one.why)] or spoke
+
+    def named(finding: str, verdict: Verdict, ranks: Sequence[Answer], fix: str, title: str = what) -> Finding:
+        alike = judging.by(lambda answer: answer.why, ranks)
+        texts = [f"{naming.few([_rank(answer.rank, ready) for answer in mine])}: {why}" for why, mine in alike.items()]
+        title += f": rank {', '.join(str(answer.rank) for answer in ranks[:4])} failed"
+        blamed = {"blamed": [answer.rank for answer in ranks]}
+        return Finding(f"collective.{finding}", verdict, title, naming.few(texts), {**evidence, **blamed}, fix)
+
     blame: Verdict = "inconclusive" if kind == "cpu" else "fail"
-    if died:
+    if died := [answer for answer in bad if answer.how in _DIED]:
         # A signal from outside, as the kernel's for want of memory, is no fault of what was measured.
-        crashed = any(one.how == "crashed" for one in died)
-        fix = (
-            "rerun without a debugger; look for what sends SIGSTOP, as a scheduler that suspends jobs"
-            if died[0].how == "stopped"
-            else "look for the out-of-memory killer and Xid errors: sudo dmesg | tail -50"
-        )
-        return _named("collective.rank", blame if crashed else "inconclusive", what, died, ready, evidence, fix)
-    if spoke:
+        has_crashed = any(answer.how == "crashed" for answer in died)
+        fix = "look for the out-of-memory killer and Xid errors: sudo dmesg | tail -50"
+        return named("rank", blame if has_crashed else "inconclusive", died, fix)
+    if stopped := [answer for answer in bad if answer.how == "stopped"]:
+        fix = "rerun without a debugger; look for what sends SIGSTOP, as a scheduler that suspends jobs"
+        return named("rank", "inconclusive", stopped, fix)
+    spoke = [answer for answer in bad if not answer.how]
+    if spoke := [answer for answer in spoke if not launcher.LOST_PEER.search(answer.why)] or spoke:
         text = spoke[0].why
-        if all(any(word in one.why.lower() for word in _UNSUPPORTED) for one in spoke):
+        if all(any(word in answer.why.lower() for word in _UNSUPPORTED) for answer in spoke):
             return Finding("collective.unsupported", "skip", f"{what}: the backend does not have it", text, evidence)
-        if any("not enough memory" in one.why for one in spoke):
-            fix = "give a smaller --size"
-            return _named("collective.memory", "skip", what, spoke[:1], ready, evidence, fix)
+        if any("not enough memory" in answer.why for answer in spoke):
+            return named("memory", "skip", spoke[:1], "give a smaller --size")
         cause = messages.cause_of(text)
-        return _named("collective.rank", blame, what, spoke, ready, evidence, cause.fix if cause else _NCCL)
-    furthest = max((STEPS.index(one.step) if one.step in STEPS else 0 for one in answers), default=0)
-    behind = [one for one in bad if one.step in STEPS[:furthest]]
+        return named("rank", blame, spoke, cause.fix if cause else _NCCL)
+    furthest = max((STEPS.index(answer.step) if answer.step in STEPS else 0 for answer in answers), default=0)
+    behind = [answer for answer in bad if answer.step in STEPS[:furthest]]
     if behind and len(behind) < len(answers):
         fix = "gpucheck smoke on its GPU; look for Xid errors in the system log" if kind != "cpu" else "rerun"
-        return _named("collective.hang", blame, f"{what} hangs", behind, ready, evidence, fix)
-    return Finding(
-        "collective.hang",
-        blame,
-        f"{what} hangs",
-        f"every rank entered it, and none finished: {bad[0].why}",
-        evidence,
-        _NCCL if kind != "cpu" else "rerun on an idle machine, or with a longer --timeout",
-    )
-
-
-def _named(
-    finding_id: str,
-    verdict: Verdict,
-    what: str,
-    bad: Sequence[Answer],
-    ready: Sequence[Mapping[str, Any]],
-    evidence: dict[str, Any],
-    fix: str,
-) -> Finding:
-    alike = judging.by(lambda one: one.why, bad)
-    told = [f"{naming.few([_rank(one.rank, ready) for one in mine])}: {why}" for why, mine in alike.items()]
-    title = f"{what}: rank {', '.join(str(one.rank) for one in bad[:4])} failed"
-    evidence = {**evidence, "blamed": [one.rank for one in bad]}
-    return Finding(finding_id, verdict, title, naming.few(told), evidence, fix)
+        return named("hang", blame, behind, fix, f"{what} hangs")
+    message = f"every rank entered it, and none finished: {bad[0].why}"
+    fix = _NCCL if kind != "cpu" else "rerun on an idle machine, or with a longer --timeout"
+    return Finding("collective.hang", blame, f"{what} hangs", message, evidence, fix)
 
 
 def _rank(rank: int, ready: Sequence[Mapping[str, Any]]) -> str:
     """`rank 3 (cuda:3, node2)`; where it never was ready, only its number."""
     if rank >= len(ready):
         return f"rank {rank}"
-    host = f", {ready[rank]['host']}" if len({one["host"] for one in ready}) > 1 else ""
+    host = f", {ready[rank]['host']}" if len({line["host"] for line in ready}) > 1 else ""
     return f"rank {rank} ({ready[rank]['device']['id']}{host})"
 
 
@@ -175,51 +158,51 @@ LEAST_OF_COPIES = 0.5
 _SLOW = "rerun with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING; look at `nvidia-smi topo -m` and nvlink -s"
 
 
-def label(one: Measurement) -> str:
+def label(row: Measurement) -> str:
     """A row in words: `all-reduce, 1 GiB`."""
-    return f"{one.case['collective']}, {units.capacity(one.case['size_bytes'])}"
+    return f"{row.case['collective']}, {units.capacity(row.case['size_bytes'])}"
 
 
 def together(seen: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[Finding]:
     """Judge the rows of all ranks."""
-    rows = [row for one in seen for row in one.rows]
+    rows = [row for device in seen for row in device.rows]
     if not rows:
         return []
     largest = largest_collectives(rows)
-    is_whole = all(one.parts.get("collective") == "" for one in seen)
+    is_whole = all(device.parts.get("collective") == "" for device in seen)
     return [_result(rows, is_whole=is_whole), *_speed(largest), *_expected(largest)]
 
 
 def findings(seen: Seen) -> list[Finding]:
-    """Nothing of a device by itself, but that nothing was measured."""
+    """Nothing of one device, but that nothing was measured."""
     return [] if seen.rows else [Finding("collective.speed", "skip", "nothing was timed", "no row finished")]
 
 
-def largest_collectives(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
+def largest_collectives(rows: Sequence[Measurement]) -> dict[str, Measurement]:
     """The largest array of each collective."""
-    return judging.best(measurements, "collective", "collective", size)
+    return judging.best(rows, "collective", "collective", size)
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The largest array of each collective."""
-    return [headline("collective", label(one), one) for one in largest_collectives(seen.rows).values()]
+    return [headline("collective", label(row), row) for row in largest_collectives(seen.rows).values()]
 
 
-def _collectives(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
+def _figures(rows: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     """All-reduce where it was measured, else every collective; nothing that says little of the links."""
-    found = largest_collectives(measurements)
-    mine = {name: one for name, one in found.items() if name == "all-reduce"} or found
+    largest = largest_collectives(rows)
     return [
         Figure(name, why="it ran through the host, not between GPUs")
-        if one.case["backend"] == "gloo"
+        if row.case["backend"] == "gloo"
         else Figure(name, why="the largest array is under 1 GiB")
-        if size(one) < LEAST_BYTES
-        else judging.figure(name, one)
-        for name, one in mine.items()
+        if size(row) < LEAST_BYTES
+        else judging.figure(name, row)
+        for name, row in largest.items()
+        if name == "all-reduce" or "all-reduce" not in largest
     ]
 
 
-THRESHOLDS = {"collective.min_busbw": Threshold("collectives", " of bus bandwidth", _collectives)}
+THRESHOLDS = {"collective.min_busbw": Threshold("collectives", " of bus bandwidth", _figures)}
 JUDGE = Judge(findings, headlines, together=together, thresholds=THRESHOLDS)
 
 
@@ -231,45 +214,40 @@ def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
     comparisons = []
     wrong: list[dict[str, Any]] = []
     for row in rows:
+        where = f"in {label(row)}"
         for run in runs.each(row):
-            bad = [one for one in run["details"]["ranks"] if one["wrong_elements"]]
-            where = f"in {label(row)}"
             comparisons.append(judging.Compared(where, where, run["details"]["verified_elements"], 0))
-            wrong += [{"row": label(row), **{key: one[key] for key in _TOLD}} for one in bad]
+            bad = [rank for rank in run["details"]["ranks"] if rank["wrong_elements"]]
+            named = ("rank", "host", "device", "wrong_elements", "wrong_from")
+            wrong += [{"row": label(row), **{name: rank[name] for name in named}} for rank in bad]
     if not wrong:
-        fix = judging.RERUN
         measured = ", ".join(dict.fromkeys(row.case["collective"] for row in rows))
         title = "all results verified" if is_whole else f"verified: {measured}"
-        return judging.verification("collective.result", comparisons, "", fix, sound_title=title)
-    several = len({one["host"] for one in wrong}) > 1 or rows[0].case["hosts"] > 1
-    by_rank: dict[int, list[dict[str, Any]]] = judging.by(lambda one: one["rank"], wrong)
-    told = []
-    for rank, mine in by_rank.items():
-        host = f", {mine[0]['host']}" if several else ""
-        told.append(
-            f"rank {rank} ({mine[0]['device']}{host}): {mine[0]['wrong_elements']} elements in {mine[0]['row']}"
-        )
-    sources = {source for one in wrong for source in one["wrong_from"]}
-    if len(sources) == 1 and rows[0].case["ranks"] > 2:
-        told.insert(0, f"what has one sender came from rank {sources.pop()}")
+        return judging.verification("collective.result", comparisons, "", judging.RERUN, sound_title=title)
+    case = rows[0].case
+    has_hosts = case["hosts"] > 1 or len({entry["host"] for entry in wrong}) > 1
+    by_rank: dict[int, list[dict[str, Any]]] = judging.by(lambda entry: entry["rank"], wrong)
+    texts = []
+    for rank, (first, *_) in by_rank.items():
+        host = f", {first['host']}" if has_hosts else ""
+        texts.append(f"rank {rank} ({first['device']}{host}): {first['wrong_elements']} elements in {first['row']}")
+    sources = {source for entry in wrong for source in entry["wrong_from"]}
+    if len(sources) == 1 and case["ranks"] > 2:
+        texts.insert(0, f"what has one sender came from rank {sources.pop()}")
     ranks = naming.few([str(rank) for rank in by_rank], ", ")
     fix = "drain the node; `gpucheck bench transfer --only peer` tests each pair, NCCL_P2P_DISABLE=1 avoids their link"
-    if rows[0].case["backend"] == "gloo":
+    if case["backend"] == "gloo":
         fix = "rerun; if it repeats, the memory or the network changes data: `gpucheck smoke`"
-    return Finding("collective.result", "fail", f"wrong data on rank {ranks}", naming.few(told), {"wrong": wrong}, fix)
-
-
-_TOLD = ("rank", "host", "device", "wrong_elements", "wrong_from")
+    return Finding("collective.result", "fail", f"wrong data on rank {ranks}", naming.few(texts), {"wrong": wrong}, fix)
 
 
 def _speed(largest: Mapping[str, Measurement]) -> list[Finding]:
-    rates = {name: one.rate.median for name, one in largest.items() if one.rate is not None}
+    rates = {name: row.rate.median for name, row in largest.items() if row.rate is not None}
     if not rates:
         return [Finding("collective.speed", "skip", "bus bandwidth unknown", "no row has a rate")]
     case = next(iter(largest.values())).case
-    where = f" on {case['hosts']} hosts" if case["hosts"] > 1 else ""
-    told = ", ".join(f"{name} {units.byte_rate(rate)}" for name, rate in rates.items())
-    title = f"bus bandwidth of {case['ranks']} ranks{where}"
+    text = ", ".join(f"{name} {units.byte_rate(rate)}" for name, rate in rates.items())
+    title = f"bus bandwidth of {case['ranks']} ranks" + (f" on {case['hosts']} hosts" if case["hosts"] > 1 else "")
     evidence: dict[str, Any] = {"bytes_per_s": rates, "transport": "device"}
     if case["backend"] == "gloo":
         title, evidence["transport"] = f"{title} through the host (gloo)", "host"
@@ -277,47 +255,40 @@ def _speed(largest: Mapping[str, Measurement]) -> list[Finding]:
         # The share of an accelerator in what passes between nodes, where the algorithm is hierarchical.
         of_wire = (case["hosts"] - 1) / (case["ranks"] - 1)
         evidence["least_between_hosts_bytes_per_s"] = {name: rate * of_wire for name, rate in rates.items()}
-    return [Finding("collective.speed", "info", title, told, evidence)]
+    return [Finding("collective.speed", "info", title, text, evidence)]
 
 
 def _expected(largest: Mapping[str, Measurement]) -> Iterator[Finding]:
-    """Each collective against what its part reaches; where no figure is known, against the box's own copies.
+    """Each collective against what its part reaches; where no figure is known, against the machine's own copies.
 
     Nothing under 1 GiB or through the host's memory.
     """
     large = {
-        name: one
-        for name, one in largest.items()
-        if one.rate is not None and size(one) >= LEAST_BYTES and one.case["backend"] == "nccl"
+        name: row
+        for name, row in largest.items()
+        if row.rate is not None and size(row) >= LEAST_BYTES and row.case["backend"] == "nccl"
     }
     copies = large.pop(PEER_COPY, None)
-    for name, one in large.items():
-        if (known := expected(one)) is not None:
-            yield _of_table(name, one, known)
+    for name, row in large.items():
+        if (known := expected(row)) is not None:
+            yield _of_table(name, row, known)
         elif name == "all-reduce" and copies is not None:  # of one host
-            yield _of_copies(one, copies)
+            yield _of_copies(row, copies)
 
 
-def expected(one: Measurement) -> Expected | None:
+def expected(row: Measurement) -> Expected | None:
     """The figure of this row's part, number of ranks and collective; None where there is none."""
-    name = (one.device.name or "").removeprefix("NVIDIA ")
-    return next(
-        (
-            known
-            for known in EXPECTED
-            # "H200 NVL" is a PCIe board with bridges.
-            if name.startswith(known.part)
-            and not name.startswith(("H200 NVL", "H100 NVL"))
-            and (known.ranks, known.hosts) == (one.case["ranks"], one.case["hosts"])
-            and one.case["collective"] in known.collectives
-        ),
-        None,
-    )
+    name = (row.device.name or "").removeprefix("NVIDIA ")
+    # "H200 NVL" is a PCIe board with bridges.
+    if name.startswith(("H200 NVL", "H100 NVL")):
+        return None
+    sizes = row.case["ranks"], row.case["hosts"]
+    alike = (known for known in EXPECTED if name.startswith(known.part) and (known.ranks, known.hosts) == sizes)
+    return next((known for known in alike if row.case["collective"] in known.collectives), None)
 
 
-def _of_table(name: str, one: Measurement, known: Expected) -> Finding:
-    rate = judging.rate(one)
-    settings = one.method.details["settings"]
+def _of_table(name: str, row: Measurement, known: Expected) -> Finding:
+    rate, settings = judging.rate(row), row.method.details["settings"]
     # Who has switched it off gets the ring's rate, and wants it.
     no_switch = settings.get("NCCL_NVLS_ENABLE") == "0" or "NVLS" not in settings.get("NCCL_ALGO", "NVLS").upper()
     best = known.ring if known.switch is None or no_switch else known.switch
@@ -328,27 +299,27 @@ def _of_table(name: str, one: Measurement, known: Expected) -> Finding:
         "ring_bytes_per_s": known.ring,
         "source": known.source,
     }
-    told = f"{units.byte_rate(rate)} of {units.byte_rate(best)} that {known.ranks} {known.part} reach"
     if known.hosts > 1:
-        told = f"{units.byte_rate(rate)}; {units.byte_rate(least)} and more is usual ({known.source})"
+        text = f"{units.byte_rate(rate)}; {units.byte_rate(least)} and more is usual ({known.source})"
         title = f"{name} between {known.hosts} hosts against a published rate"
-        return Finding("collective.expected", "info", title, told, evidence)
+        return Finding("collective.expected", "info", title, text, evidence)
+    text = f"{units.byte_rate(rate)} of {units.byte_rate(best)} that {known.ranks} {known.part} reach"
     if rate >= least:
-        return Finding("collective.expected", "pass", f"{name} is as fast as it should be", told, evidence)
+        return Finding("collective.expected", "pass", f"{name} is as fast as it should be", text, evidence)
     title, fix = f"{name} is slower than it should be", _SLOW
     if best != known.ring and rate >= LEAST_OF_EXPECTED * known.ring:
-        told += f"; {units.byte_rate(known.ring)} is usual without NVLS, the sum in the switch"
+        text += f"; {units.byte_rate(known.ring)} is usual without NVLS, the sum in the switch"
         fix = "NCCL_DEBUG=INFO says why NVLS is off; look at Fabric Manager, NCCL's version, virtualisation"
         title = f"{name} does without NVLS"
-    return Finding("collective.expected", "warn", title, told, evidence, fix)
+    return Finding("collective.expected", "warn", title, text, evidence, fix)
 
 
-def _of_copies(one: Measurement, copies: Measurement) -> Finding:
-    share = judging.rate(one) / judging.rate(copies)
-    told = " against ".join(units.byte_rate(judging.rate(row)) for row in (one, copies))
-    told += " of torch's copies from each GPU to the next"
-    evidence = {"bytes_per_s": judging.rate(one), "copies_bytes_per_s": judging.rate(copies), "share": share}
+def _of_copies(row: Measurement, copies: Measurement) -> Finding:
+    rate, of_copies = judging.rate(row), judging.rate(copies)
+    share = rate / of_copies
+    text = f"{units.byte_rate(rate)} against {units.byte_rate(of_copies)} of torch's copies from each GPU to the next"
+    evidence = {"bytes_per_s": rate, "copies_bytes_per_s": of_copies, "share": share}
     if share >= LEAST_OF_COPIES:
-        return Finding("collective.expected", "pass", "all-reduce uses the links as copies do", told, evidence)
+        return Finding("collective.expected", "pass", "all-reduce uses the links as copies do", text, evidence)
     title = f"all-reduce reaches {units.percent(share)} of copies"
-    return Finding("collective.expected", "warn", title, told, evidence, _SLOW)
+    return Finding("collective.expected", "warn", title, text, evidence, _SLOW)

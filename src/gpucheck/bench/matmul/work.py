@@ -258,10 +258,8 @@ def grid_in(case: Case, grid: Grid, room: int, accel: Accel) -> Grid:
 
     def fits(shape: Shape) -> bool:
         m, n, k = shape
-        small = (
-            m * k <= most_a and k * n <= most_b and m * n <= most_out and product.needed_bytes(case.kind, shape) <= room
-        )
-        return small and not why_not(case.dtype, shape, accel)
+        is_small = m * k <= most_a and k * n <= most_b and m * n <= most_out
+        return is_small and replace(case, shape=shape).bytes <= room and not why_not(case.dtype, shape, accel)
 
     return Grid(grid.axes, fits)
 
@@ -518,19 +516,19 @@ def readings(samples: Sequence[Sample], run: Run) -> tuple[LoadReading, ...]:
     reading before, None for the first and where the energy is not counted."""
     began_s = run.started_monotonic_s[0]
     ended_s = run.started_monotonic_s[-1] + run.samples_s[-1]
-    told: list[LoadReading] = []
+    found: list[LoadReading] = []
     last: Sample = {}
-    for one in samples:
-        since_s = one["at_s"] - last.get("at_s", -math.inf)
-        if not began_s <= one["at_s"] <= ended_s or since_s < READING_EVERY_S:
+    for sample in samples:
+        since_s = sample["at_s"] - last.get("at_s", -math.inf)
+        if not began_s <= sample["at_s"] <= ended_s or since_s < READING_EVERY_S:
             continue
-        start_j, end_j, power_w = last.get("energy_j"), one.get("energy_j"), None
+        start_j, end_j, power_w = last.get("energy_j"), sample.get("energy_j"), None
         if start_j is not None and end_j is not None and end_j >= start_j:  # a reloaded driver counts from 0
             power_w = float((end_j - start_j) / since_s)
-        clock_hz, celsius = one.get("sm_clock_hz"), one.get("temperature_celsius")
-        told.append(LoadReading(one["at_s"] - began_s, clock_hz, celsius, power_w))
-        last = one
-    return tuple(told)
+        clock_hz, celsius = sample.get("sm_clock_hz"), sample.get("temperature_celsius")
+        found.append(LoadReading(sample["at_s"] - began_s, clock_hz, celsius, power_w))
+        last = sample
+    return tuple(found)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -591,24 +589,25 @@ class _Rows:
     searches: list[SearchResult]
     long_runs: list[SustainedResult]
     measured: list[Measurement] = field(default_factory=list)
-    # What the driver called free at the start.
+    # The memory that the driver called free at the start.
     free: int | None = None
 
     def all(self) -> Iterator[Measurement]:
-        wanted = cases(self.options, self.accel)
-        for case in wanted:
+        there = []
+        for case in cases(self.options, self.accel):
             if case.support.kind == "none":
-                self.emit(Notice(f"{case.dtype} skipped: {case.support.reason}", "warning"))
+                self._warn(f"{case.dtype} skipped: {case.support.reason}")
+            else:
+                there.append(case)
         info = self.accel.memory_info()
         self.free = info[0] if info else None
         room = int((info[0] if info else host.memory().usable) * MEMORY_SHARE)
-        there = [case for case in wanted if case.support.kind != "none"]
         todo = list(fitting(there, self.options, room))
         for case in there:
             if case not in todo:
-                needed, free = units.capacity(case.bytes), units.capacity(room)
-                self.emit(Notice(f"{case.label} skipped: it needs {needed}, {free} available", "warning"))
-        # The long runs come last; what is before them ends earlier.
+                needed, available = units.capacity(case.bytes), units.capacity(room)
+                self._warn(f"{case.label} skipped: it needs {needed}, {available} available")
+        # The long runs come last; the rows before them end earlier.
         sustaining_s, given_s = _sustaining_s(self.options, there), self.options.time_budget_s
         self.deadline -= sustaining_s
         if sustaining_s and given_s is not None and given_s - sustaining_s < LEAST_ROWS_S:
@@ -617,61 +616,65 @@ class _Rows:
                 f"--sustain takes {units.duration(sustaining_s)} for all dtypes, pauses included",
                 "use a longer --time-budget, a shorter --sustain or fewer dtypes",
             )
+        of_dtypes = list({case.dtype: case for case in there}.values())
         with Watch(self.accel.uuid) as watch:
             each = self._each(todo, self.deadline, watch)
-            for one in self._search(there, todo, room, watch) if self.options.search else each:
-                self.measured.append(one)
-                yield one
+            for row in self._searched(of_dtypes, todo, room, watch) if self.options.search else each:
+                self.measured.append(row)
+                yield row
             if self.options.sustain_s:
-                yield from self._sustain(there, self.options.sustain_s, watch)
+                yield from self._sustained(of_dtypes, self.options.sustain_s, watch)
+
+    def _warn(self, text: str) -> None:
+        self.emit(Notice(text, "warning"))
 
     def _each(self, todo: Sequence[Case], until: float, watch: Watch) -> Iterator[Measurement]:
         for done, case in enumerate(todo):
             pulse.go_on()
             self.emit(Progress(f"matmul {case.label} on {self.accel.id}", done, len(todo)))
             share_s = max(until - time.monotonic(), 0.0) / (len(todo) - done)
-            measured = self._guarded(case, partial(measure, case, self.accel, min(share_s, LONGEST_ROW_S), watch))
-            if measured is not None:
-                yield measured
+            row = self._guarded(case, partial(measure, case, self.accel, min(share_s, LONGEST_ROW_S), watch))
+            if row is not None:
+                yield row
             # After the row: a device that fails here must not cost it.
             self.accel.empty_cache()
 
-    def _search(self, there: Sequence[Case], squares: Sequence[Case], room: int, watch: Watch) -> Iterator[Measurement]:
-        """For each dtype its search, then what it found and the squares measured alike."""
+    def _searched(
+        self, of_dtypes: Sequence[Case], squares: Sequence[Case], room: int, watch: Watch
+    ) -> Iterator[Measurement]:
+        """For each dtype its search, then the shape found and the squares measured alike."""
         grid = grid_of(self.options, self.accel)
-        dtypes = list({case.dtype: case for case in there}.values())
-        for done, any_shape in enumerate(dtypes):
-            if problem := why_none(any_shape, grid, self.accel):
-                self.emit(Notice(f"{any_shape.dtype} skipped: {problem}", "warning"))
+        for done, case in enumerate(of_dtypes):
+            if problem := why_none(case, grid, self.accel):
+                self._warn(f"{case.dtype} skipped: {problem}")
                 continue
             pulse.go_on()
-            left_s = max(self.deadline - time.monotonic(), 0.0) / (len(dtypes) - done)
-            until = time.monotonic() + left_s
-            for_s, emit, searches = left_s * SEARCH_SHARE, self.emit, self.searches
-            found = self._guarded(any_shape, partial(search, any_shape, grid, room, self.accel, for_s, emit, searches))
+            now_s = time.monotonic()
+            left_s = max(self.deadline - now_s, 0.0) / (len(of_dtypes) - done)
+            looking = partial(search, case, grid, room, self.accel, left_s * SEARCH_SHARE, self.emit, self.searches)
+            found = self._guarded(case, looking)
             self.accel.empty_cache()
-            if found is None:
-                continue
-            best = replace(any_shape, shape=found.shape)
-            todo = [*(one for one in squares if one.dtype == best.dtype and one.shape != best.shape), best]
-            yield from self._each(todo, until, watch)
+            if found is not None:
+                best = replace(case, shape=found.shape)
+                others = [square for square in squares if square.dtype == best.dtype and square.shape != best.shape]
+                yield from self._each([*others, best], now_s + left_s, watch)
 
-    def _sustain(self, there: Sequence[Case], seconds: float, watch: Watch) -> Iterator[Measurement]:
+    def _sustained(self, of_dtypes: Sequence[Case], seconds: float, watch: Watch) -> Iterator[Measurement]:
         fastest = fastest_products(self.measured)
-        for dtype, any_shape in {case.dtype: case for case in there}.items():
-            if dtype not in fastest:
-                self.emit(Notice(f"{dtype}: no product to sustain", "warning"))
+        for any_shape in of_dtypes:
+            if any_shape.dtype not in fastest:
+                self._warn(f"{any_shape.dtype}: no product to sustain")
                 continue
             pulse.go_on(IDLE_S + seconds)
-            m, n, k = (int(fastest[dtype].case[side]) for side in "mnk")
+            m, n, k = (int(fastest[any_shape.dtype].case[side]) for side in "mnk")
             case = replace(any_shape, shape=(m, n, k))
             long_run = partial(sustain, case, self.accel, seconds, watch, self.emit, idle_s=IDLE_S)
             result = self._guarded(case, long_run)
             if result is None:
                 continue
-            measurement, over_time, cut_off = result
-            yield measurement
-            self.long_runs.append(SustainedResult(self.accel.id, **measurement.case, readings=over_time))
+            row, over_time, cut_off = result
+            yield row
+            self.long_runs.append(SustainedResult(self.accel.id, **row.case, readings=over_time))
             self.emit(Answered(SUSTAINED, tuple(self.long_runs)))
             self.accel.empty_cache()
             if cut_off is not None:
@@ -679,18 +682,17 @@ class _Rows:
 
     def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
         """Return what `take` gives; None, and a skip, where torch has no such product here, or none of this shape."""
+        device = self.accel.id
         try:
             return take()
         except (RuntimeError, MemoryError) as error:
             if "not implemented for" in str(error):
-                reason = first_line(str(error))
-                title = f"{self.accel.id} cannot multiply {case.dtype}"
-                self.emit(Skipped(Finding("matmul.dtype", "skip", title, reason, device=self.accel.id)))
+                title, reason = f"{device} cannot multiply {case.dtype}", first_line(str(error))
+                self.emit(Skipped(Finding("matmul.dtype", "skip", title, reason, device=device)))
                 return None
             if (refused := self.accel.why_no_kernel(error)) is not None:
-                title = f"{self.accel.id} has no kernel for {case.label}"
-                evidence = {"case": case.label}
-                self.emit(Skipped(Finding("matmul.shape", "skip", title, refused, evidence, device=self.accel.id)))
+                title = f"{device} has no kernel for {case.label}"
+                self.emit(Skipped(Finding("matmul.shape", "skip", title, refused, {"case": case.label}, device=device)))
                 return None
             if not self.accel.is_out_of_memory(error):
                 raise

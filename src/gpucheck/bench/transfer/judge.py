@@ -23,7 +23,7 @@ from gpucheck.peaks import Part
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.report.measurement import Measurement
+from gpucheck.report.measurement import Measurement, TimeStats
 from gpucheck.report.results.bench import (
     CopyFit,
     CopyLatency,
@@ -155,15 +155,15 @@ def of_telemetry(telemetry: Mapping[str, Any] | None) -> LinkUnderLoad | None:
 
 def link_under_load(measurements: Sequence[Measurement]) -> LinkUnderLoad:
     """The link as telemetry saw it inside the windows of the largest pinned copies, of any run."""
-    pinned = [one for one in measurements if one.case["host_memory"] == "pinned"]
-    for one in sorted(pinned, key=lambda one: -one.case["size_bytes"]):
-        for run in runs.each(one):
+    pinned = [row for row in measurements if row.case["host_memory"] == "pinned"]
+    for row in sorted(pinned, key=lambda row: -row.case["size_bytes"]):
+        for run in runs.each(row):
             link = of_telemetry(run["telemetry"])
             if link is not None:
                 return link
-    if measurements and all(one.device.id == "cpu" for one in measurements):
+    if measurements and all(row.device.id == "cpu" for row in measurements):
         return as_read(reason="a CPU has none")
-    reasons = [one.method.details.get("no_telemetry_because") for one in pinned]
+    reasons = [row.method.details.get("no_telemetry_because") for row in pinned]
     return as_read(reason=reasons[-1] if reasons and reasons[-1] else "it was not read")
 
 
@@ -268,7 +268,7 @@ def copies(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     measurements = [row for row in measurements if row.name == NAME]
     if not measurements:
         return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits in the available memory")]
-    pci_address = next((one.pci_address for one in facts.devices if one.id == measurements[0].device.id), None)
+    pci_address = next((known.pci_address for known in facts.devices if known.id == measurements[0].device.id), None)
     return [
         corrupt(measurements),
         *share_of_link(fastest_links(measurements), link_under_load(measurements), pci_address),
@@ -281,28 +281,30 @@ def copies(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
 
 def corrupt(measurements: Sequence[Measurement]) -> Finding:
     """Return whether every copy that was compared, in every run, arrived as it was sent."""
-    comparisons = [row for one in measurements for row in judging.compared(one, label(one), label(one))]
+    comparisons = [run for row in measurements for run in judging.compared(row, label(row), label(row))]
     return judging.verification("transfer.corrupt", comparisons, "copies arrived corrupted")
 
 
-def label(one: Measurement) -> str:
+def label(row: Measurement) -> str:
     """A row in words: `in pinned copies to the device, 16 MiB`."""
-    case = one.case
+    case = row.case
     return f"in {case['host_memory']} copies {WAYS[case['direction']]}, {units.capacity(case['size_bytes'])}"
 
 
 def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
     """For each direction and size that was copied both ways: time from pageable memory over time from pinned."""
-    times: dict[tuple[str, int], dict[str, float]] = {}
-    for one in measurements:
-        if one.case["timed"] == "as_called" and one.time_s is not None:
-            key = one.case["direction"], one.case["size_bytes"]
-            times.setdefault(key, {})[one.case["host_memory"]] = one.time_s.median
-    return tuple(
-        PinnedGain(direction, size, both["pageable"] / both["pinned"])
-        for (direction, size), both in times.items()
-        if both.keys() >= {"pageable", "pinned"}
-    )
+    pairs = _pairs(measurements).items()
+    return tuple(PinnedGain(way, size, pageable.median / pinned.median) for (way, size), (pageable, pinned) in pairs)
+
+
+def _pairs(measurements: Sequence[Measurement]) -> dict[tuple[str, int], tuple[TimeStats, TimeStats]]:
+    """The times as called, from pageable and from pinned memory, of each direction and size that has both."""
+    times: dict[tuple[str, int], dict[str, TimeStats]] = {}
+    for row in measurements:
+        if row.case["timed"] == "as_called" and row.time_s is not None:
+            times.setdefault((row.case["direction"], size(row)), {})[row.case["host_memory"]] = row.time_s
+    both = {key: kinds for key, kinds in times.items() if kinds.keys() >= {"pageable", "pinned"}}
+    return {key: (kinds["pageable"], kinds["pinned"]) for key, kinds in both.items()}
 
 
 def latencies(measurements: Sequence[Measurement]) -> tuple[CopyLatency, ...]:
@@ -310,12 +312,12 @@ def latencies(measurements: Sequence[Measurement]) -> tuple[CopyLatency, ...]:
 
     Below `half_rate_bytes` a copy takes longer to start than to run; None where there is no fit to tell it.
     """
-    halves = {(one.direction, one.host_memory, one.timed): one.half_rate_bytes for one in fits(measurements)}
+    halves = {(fit.direction, fit.host_memory, fit.timed): fit.half_rate_bytes for fit in fits(measurements)}
     found = []
     for (direction, memory, timed), rows in _kinds(measurements).items():
         if timed != "as_called":
             continue
-        small = min(rows, key=lambda one: int(one.case["size_bytes"]))
+        small = min(rows, key=lambda row: int(row.case["size_bytes"]))
         assert small.time_s is not None
         size, half = small.case["size_bytes"], halves[direction, memory, timed]
         found.append(CopyLatency(direction, memory, size, small.time_s.median, half))
@@ -327,15 +329,15 @@ def fits(measurements: Sequence[Measurement]) -> tuple[CopyFit, ...]:
     found = []
     for kind, rows in _kinds(measurements).items():
         # What launching takes is not in the link's time; where it is, the row tells the launch.
-        usable = [one for one in rows if "launch-bound" not in one.flags]
-        found.append(fit([(one.case["size_bytes"], one.time_s.median) for one in usable if one.time_s], kind))
+        usable = [row for row in rows if "launch-bound" not in row.flags]
+        found.append(fit([(row.case["size_bytes"], row.time_s.median) for row in usable if row.time_s], kind))
     return tuple(found)
 
 
 def _kinds(measurements: Sequence[Measurement]) -> dict[tuple[str, str, str], list[Measurement]]:
     """The rows that have a time, by direction, kind of memory and clock."""
-    timed = (one for one in measurements if one.time_s is not None)
-    return judging.by(lambda one: (one.case["direction"], one.case["host_memory"], one.case["timed"]), timed)
+    timed = (row for row in measurements if row.time_s is not None)
+    return judging.by(lambda row: (row.case["direction"], row.case["host_memory"], row.case["timed"]), timed)
 
 
 def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
@@ -343,12 +345,12 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
     large = [gain for gain in gains if gain.size_bytes >= LARGE_BYTES] or gains
     if not large:
         return []
-    few = {(one.case["direction"], one.case["size_bytes"]) for one in measurements if "few-samples" in one.flags}
+    few = {(row.case["direction"], row.case["size_bytes"]) for row in measurements if "few-samples" in row.flags}
     settled = [gain for gain in large if (gain.direction, gain.size_bytes) not in few]
     # The direction that training waits for, at the largest size that was timed often enough, if any was.
     first = max(settled or large, key=lambda gain: (gain.direction == "host_to_device", gain.size_bytes))
     gain, way = first.gain, WAYS[first.direction]
-    halves = {(row.direction, row.host_memory): row.half_rate_bytes for row in latencies(measurements)}
+    halves = {(latency.direction, latency.host_memory): latency.half_rate_bytes for latency in latencies(measurements)}
     half = halves.get((first.direction, "pinned"))
     evidence = {"gains": to_json(gains), "half_rate_bytes": half, "fits": to_json(fits(measurements))}
     small = f"below {units.capacity(half)} the call takes longer than the copy: batch small copies" if half else ""
@@ -402,13 +404,13 @@ def fit(points: Points, kind: tuple[str, str, str]) -> CopyFit:
     if len({size for size, _ in points}) < LEAST_SIZES:
         return none(f"a fit needs {LEAST_SIZES} sizes")
     line = _least_absolute(points)
-    cut = CUT * stats.median([abs(one) for one in _residuals(points, line)])
-    near = [point for point, one in zip(points, _residuals(points, line), strict=True) if abs(one) <= cut]
+    cut = CUT * stats.median([abs(error) for error in _residuals(points, line)])
+    near = [point for point, error in zip(points, _residuals(points, line), strict=True) if abs(error) <= cut]
     if len({size for size, _ in near}) >= LEAST_SIZES:
         line = _least_squares(near)
     start_s, per_byte = line
-    off = [abs(one) for one in _residuals(points, line)]
-    far = [size for (size, _), one in zip(points, off, strict=True) if one > OFF]
+    off = [abs(error) for error in _residuals(points, line)]
+    far = [size for (size, _), error in zip(points, off, strict=True) if error > OFF]
     if len(far) > MOST_OFF * len(points):
         worst = max(zip(off, points, strict=True))[1][0]
         return none(
@@ -439,7 +441,7 @@ def _least_absolute(points: Points) -> tuple[float, float]:
         if first[0] != second[0]
         for slope in ((second[1] - first[1]) / (second[0] - first[0]),)
     ]
-    return min(lines, key=lambda line: sum(abs(one) for one in _residuals(points, line)))
+    return min(lines, key=lambda line: sum(abs(error) for error in _residuals(points, line)))
 
 
 def _least_squares(points: Points) -> tuple[float, float]:
@@ -447,8 +449,8 @@ def _least_squares(points: Points) -> tuple[float, float]:
     # With 1/t as weights: 1 = start · (1/t) + slope · (n/t).
     ones = [1 / time_s for _, time_s in points]
     slopes = [size / time_s for size, time_s in points]
-    aa, bb = sum(one * one for one in ones), sum(one * one for one in slopes)
-    ab = sum(one * other for one, other in zip(ones, slopes, strict=True))
+    aa, bb = sum(each * each for each in ones), sum(each * each for each in slopes)
+    ab = sum(each * other for each, other in zip(ones, slopes, strict=True))
     a, b = sum(ones), sum(slopes)
     determinant = aa * bb - ab * ab
     return (a * bb - b * ab) / determinant, (aa * b - ab * a) / determinant
@@ -466,18 +468,18 @@ SAME = ("to", "cuda")
 
 def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Return whether every line copied what it must, and what each costs beside the raw copy of its direction."""
-    rows = [one for one in measurements if one.name == IDIOM]
-    comparisons = [row for one in rows for row in judging.compared(one, _call(one), f"after `{_call(one)}`")]
+    rows = [row for row in measurements if row.name == IDIOM]
+    comparisons = [run for row in rows for run in judging.compared(row, _call(row), f"after `{_call(row)}`")]
     found = judging.verification("transfer.idioms_corrupt", comparisons, "a common idiom copied wrong bytes")
     corrupt = [] if not rows or found.verdict == "pass" else [found]
-    return [*corrupt, *_ratios([one for one in rows if one.time_s is not None])]
+    return [*corrupt, *_ratios([row for row in rows if row.time_s is not None])]
 
 
 def idiom_times(measurements: Sequence[Measurement]) -> tuple[IdiomTime, ...]:
     """Each line's time over the raw copy's, by its case."""
-    rows = [one for one in measurements if one.name == IDIOM]
+    rows = [row for row in measurements if row.name == IDIOM]
     ratios = times_raw(rows)
-    return tuple(IdiomTime(one.case, _call(one), ratios.get(place)) for place, one in enumerate(rows))
+    return tuple(IdiomTime(row.case, _call(row), ratios.get(place)) for place, row in enumerate(rows))
 
 
 def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:
@@ -486,16 +488,16 @@ def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:
     What stays on the host beside a device has none to be held against but the one to the device.
     """
     raw: dict[str, float] = {}
-    for one in measurements:
-        if one.case["idiom"] == "raw" and one.time_s:
-            direction = str(one.case["direction"])
-            raw[direction] = min(raw.get(direction, one.time_s.median), one.time_s.median)
+    for row in measurements:
+        if row.case["idiom"] == "raw" and row.time_s:
+            direction = str(row.case["direction"])
+            raw[direction] = min(raw.get(direction, row.time_s.median), row.time_s.median)
     if "host_to_device" in raw:
         raw.setdefault("host_to_host", raw["host_to_device"])
     return {
-        place: one.time_s.median / raw[one.case["direction"]]
-        for place, one in enumerate(measurements)
-        if one.time_s and one.case["direction"] in raw
+        place: row.time_s.median / raw[row.case["direction"]]
+        for place, row in enumerate(measurements)
+        if row.time_s and row.case["direction"] in raw
     }
 
 
@@ -515,7 +517,7 @@ def _ratios(rows: Sequence[Measurement]) -> list[Finding]:
     }
     messages, fix = _pinning(rows, evidence)
     messages += _new_memory(rows, ratios)
-    busy = sum("cpu-busy" in one.flags for one in rows)
+    busy = sum("cpu-busy" in row.flags for row in rows)
     if busy:
         messages.append(f"machine busy for {busy} of {len(rows)} rows")
     return [Finding("transfer.idioms", "info", title, "; ".join(messages), evidence, fix)]
@@ -532,20 +534,20 @@ def _written(rows: Sequence[Measurement], ratios: dict[int, float]) -> dict[int,
 
 def _new_memory(rows: Sequence[Measurement], ratios: dict[int, float]) -> list[str]:
     """Return what `y.cpu()` costs, where its new memory takes longer than the copy and the host has pinned memory."""
-    raw = [one.case for one in rows if one.case["idiom"] == "raw" and one.case["direction"] == "device_to_host"]
+    raw = [row.case for row in rows if row.case["idiom"] == "raw" and row.case["direction"] == "device_to_host"]
     if not any(case["host_memory"] == "pinned" for case in raw):
         return []
     return [
-        f"`{_call(one)}` takes {_times(ratios[place])}: copy into a pinned tensor that you keep"
-        for place, one in enumerate(rows)
-        if one.case["idiom"] == "cpu" and _samples(one) >= FEWEST and ratios[place] >= COSTLY
+        f"`{_call(row)}` takes {_times(ratios[place])}: copy into a pinned tensor that you keep"
+        for place, row in enumerate(rows)
+        if row.case["idiom"] == "cpu" and _samples(row) >= FEWEST and ratios[place] >= COSTLY
     ]
 
 
 def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[list[str], str | None]:
     """Return what pinning in a loop, and letting a DataLoader pin, costs or gains; and what to write."""
-    by_id = {one.case["idiom"]: one for one in rows if one.case["idiom"] != "raw"}
-    seconds = {name: one.time_s.median for name, one in by_id.items() if one.time_s}
+    by_id = {row.case["idiom"]: row for row in rows if row.case["idiom"] != "raw"}
+    seconds = {name: row.time_s.median for name, row in by_id.items() if row.time_s}
     messages, fix = [], None
     if seconds.keys() >= {"to", "pin_then_to"}:
         ratio = evidence["pin_in_loop_over_pageable"] = seconds["pin_then_to"] / seconds["to"]
@@ -556,12 +558,12 @@ def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[lis
             text = f"pays: {_times(1 / ratio)} as fast as x.to(device)"
         messages.append(f"x.pin_memory() in the loop {text}")
     if "pin_memory" in seconds:
-        size, one = units.capacity(by_id["pin_memory"].case["size_bytes"]), by_id["pin_memory"]
+        size, row = units.capacity(by_id["pin_memory"].case["size_bytes"]), by_id["pin_memory"]
         evidence["pin_memory_s"] = seconds["pin_memory"]
-        evidence["pin_memory_first_s"] = one.method.details["first_call_s"]
-        first = f"{units.duration(one.method.details['first_call_s'])} the first time"
+        evidence["pin_memory_first_s"] = row.method.details["first_call_s"]
+        first = f"{units.duration(row.method.details['first_call_s'])} the first time"
         each = f"{units.duration(seconds['pin_memory'])} each time, "
-        messages.append(f"pinning {size} takes {'' if 'few-samples' in one.flags else each}{first}")
+        messages.append(f"pinning {size} takes {'' if 'few-samples' in row.flags else each}{first}")
     if seconds.keys() >= {"loader", "loader_pinned_non_blocking"}:
         gain = evidence["loader_gain"] = seconds["loader"] / seconds["loader_pinned_non_blocking"]
         if gain >= WORTH_TELLING:
@@ -572,12 +574,12 @@ def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[lis
     return messages, fix
 
 
-def _samples(one: Measurement) -> int:
-    return one.time_s.n if one.time_s else 0
+def _samples(row: Measurement) -> int:
+    return row.time_s.n if row.time_s else 0
 
 
-def _call(one: Measurement) -> str:
-    return str(one.method.details["call"])
+def _call(row: Measurement) -> str:
+    return str(row.method.details["call"])
 
 
 def _times(ratio: float) -> str:
@@ -596,14 +598,14 @@ _AGAIN = "rerun when nothing else copies, with a longer --time-budget"
 
 def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Return whether both ways' copies arrived, and their rates at once beside the rates of one direction alone."""
-    rows = [one for one in measurements if one.name == BOTH_WAYS]
+    rows = [row for row in measurements if row.name == BOTH_WAYS]
     if not rows:
         return []
     comparisons = [
         compared
-        for one in rows
-        for prefix, way in (("", one.case["direction"]), ("other_", one.case["other"]))
-        for compared in judging.compared(one, way, WAYS[way], prefix)
+        for row in rows
+        for prefix, way in (("", row.case["direction"]), ("other_", row.case["other"]))
+        for compared in judging.compared(row, way, WAYS[way], prefix)
     ]
     title = "copies in both directions at once arrived corrupted"
     found = judging.verification("transfer.both_ways_corrupt", comparisons, title)
@@ -611,53 +613,53 @@ def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding
     return [
         *corrupt,
         *_never_together(rows),
-        *_both_rates(rows, [one for one in measurements if one.name == "transfer"]),
+        *_both_rates(rows, [row for row in measurements if row.name == "transfer"]),
     ]
 
 
 def _never_together(rows: Sequence[Measurement]) -> list[Finding]:
-    without = [one for one in rows if one.rate is None]
+    without = [row for row in rows if row.rate is None]
     if not without:
         return []
-    reasons: dict[str, str] = {one.case["direction"]: _reason(one) for one in without}
+    reasons: dict[str, str] = {row.case["direction"]: _reason(row) for row in without}
     evidence = {
-        "discarded_because": {one.case["direction"]: one.method.details["discarded_because"] for one in without}
+        "discarded_because": {row.case["direction"]: row.method.details["discarded_because"] for row in without}
     }
     message = "; ".join(f"{WAYS[way]}: {reason}" for way, reason in reasons.items())
-    if all(one.method.details.get("ended_because") == "it stood still" for one in without):
+    if all(row.method.details.get("ended_because") == "it stood still" for row in without):
         title = "copies in one direction wait for the other"
         return [Finding(BOTH_WAYS, "warn", title, message, evidence, fix=_SHARED)]
     title = "inconclusive: no window in which both directions copied"
     return [Finding(BOTH_WAYS, "inconclusive", title, message, evidence, fix=_AGAIN)]
 
 
-def _reason(one: Measurement) -> str:
-    details = one.method.details
+def _reason(row: Measurement) -> str:
+    details = row.method.details
     because = details.get("ended_because") or "out of time"
-    because = because.replace("it ", f"the copies {WAYS[one.case['other']]} ", 1) if because[:3] == "it " else because
+    because = because.replace("it ", f"the copies {WAYS[row.case['other']]} ", 1) if because[:3] == "it " else because
     return f"{because} (windows discarded: {details['discarded_windows']})"
 
 
 def _both_rates(rows: Sequence[Measurement], copies: Sequence[Measurement]) -> list[Finding]:
-    rates = {one.case["direction"]: one.rate.median for one in rows if one.rate}
+    rates = {row.case["direction"]: row.rate.median for row in rows if row.rate}
     if not rates:
         return []
     # What was not timed itself ran beside what was.
     beside = {
-        one.case["other"]: rate
-        for one in rows
-        if one.rate and (rate := one.method.details["other_bytes_per_s"]) is not None
+        row.case["other"]: rate
+        for row in rows
+        if row.rate and (rate := row.method.details["other_bytes_per_s"]) is not None
     }
     both = {way: found for way in WAYS if (found := rates.get(way, beside.get(way))) is not None}
     size = rows[0].case["size_bytes"]
     # By the device's clock, where rows of the same size tell it.
     measured = {
-        one.case["direction"]: one.rate.median
-        for one in copies
-        if one.rate and (one.case["host_memory"], one.case["timed"], one.case["size_bytes"]) == ("pinned", "link", size)
+        row.case["direction"]: row.rate.median
+        for row in copies
+        if row.rate and (row.case["host_memory"], row.case["timed"], row.case["size_bytes"]) == ("pinned", "link", size)
     }
     alone = measured or {
-        one.case["direction"]: size / one.method.details["alone_s"] for one in rows if one.method.details["alone_s"]
+        row.case["direction"]: size / row.method.details["alone_s"] for row in rows if row.method.details["alone_s"]
     }
     total = sum(both.values())
     gain = total / max(alone.values()) if alone and len(both) == 2 else None
@@ -695,21 +697,21 @@ MOVES = 2
 def on_device(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Return whether the copies arrived, and at what rate; beside the memory's peak where the part is known. Pure."""
     told = []
-    for one in measurements:
-        if one.name != ON_DEVICE:
+    for row in measurements:
+        if row.name != ON_DEVICE:
             continue
-        size = units.capacity(one.case["size_bytes"])
-        comparisons = judging.compared(one, size, f"({size} at a time)")
+        size = units.capacity(row.case["size_bytes"])
+        comparisons = judging.compared(row, size, f"({size} at a time)")
         found = judging.verification(ON_DEVICE, comparisons, "copies within the device arrived corrupted")
         if found.verdict != "pass":
             told.append(found)
-        elif one.rate is not None:
-            rate = one.rate.median
-            evidence = {"bytes_per_s": rate, "bytes_copied_per_s": rate / MOVES, "size_bytes": one.case["size_bytes"]}
+        elif row.rate is not None:
+            rate = row.rate.median
+            evidence = {"bytes_per_s": rate, "bytes_copied_per_s": rate / MOVES, "size_bytes": row.case["size_bytes"]}
             message = f"read and written ({size} at a time); nvbandwidth counts half, {units.byte_rate(rate / MOVES)}"
-            device = next((device for device in facts.devices if device.id == one.device.id), None)
+            device = next((device for device in facts.devices if device.id == row.device.id), None)
             part = judging.part_in(device) if device is not None else None
-            if isinstance(part, Part) and part.memory_bytes_per_s and one.method.cache == "cold":
+            if isinstance(part, Part) and part.memory_bytes_per_s and row.method.cache == "cold":
                 evidence["share_of_peak"] = rate / part.memory_bytes_per_s
                 whose = "estimated peak" if part.kind == "estimate" else "peak"
                 message += f"; {units.percent(evidence['share_of_peak'])} of its memory's {whose}"
@@ -727,10 +729,10 @@ LEAST_OF_ALONE = 0.6
 
 def together(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """One finding for each direction in which every device copied."""
-    mine = [one for one in measurements if one.name == TOGETHER]
+    mine = [row for row in measurements if row.name == TOGETHER]
     found = []
-    for direction in dict.fromkeys(one.case["direction"] for one in mine):
-        rows = [one for one in mine if one.case["direction"] == direction]
+    for direction in dict.fromkeys(row.case["direction"] for row in mine):
+        rows = [row for row in mine if row.case["direction"] == direction]
         # Where one was lost, that was said; what the others reached was not beside all.
         if rows and len(rows) >= rows[0].case["devices"]:
             found.append(_judge(direction, rows, measurements))
@@ -753,21 +755,21 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
     That of the link where there is one: windows together, too, wait for their end only once.
     """
     way, memory = row.case["direction"], row.case["host_memory"]
-    same = [one for one in measurements if one.device == row.device and one.case.get("host_memory") == memory]
+    same = [other for other in measurements if other.device == row.device and other.case.get("host_memory") == memory]
     best = fastest_copy(same, way, "link") or fastest_copy(same, way, "as_called")
     return None if best is None else judging.rate(best)
 
 
 def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> Finding:
     way = WAYS[direction]
-    comparisons = [row for one in rows for row in judging.compared(one, one.device.id, f"on {one.device.id}")]
+    comparisons = [run for row in rows for run in judging.compared(row, row.device.id, f"on {row.device.id}")]
     found = judging.verification(TOGETHER, comparisons, f"copies {way} arrived corrupted while several devices copied")
     if found.verdict != "pass":
         return replace(found, evidence={"direction": direction, **found.evidence})
-    rates = {one.device.id: rate for one in rows if (rate := carried(one)) is not None}
-    rates_alone = {one.device.id: rate for one in rows if (rate := alone(one, measurements)) is not None}
+    rates = {row.device.id: rate for row in rows if (rate := carried(row)) is not None}
+    rates_alone = {row.device.id: rate for row in rows if (rate := alone(row, measurements)) is not None}
     shares = {name: rate / rates_alone[name] for name, rate in rates.items() if name in rates_alone}
-    bridges = numa.shared({one.device.id: runs.each(one)[0]["details"].get("pci_bridges", ()) for one in rows})
+    bridges = numa.shared({row.device.id: runs.each(row)[0]["details"].get("pci_bridges", ()) for row in rows})
     total = sum(rates.values())
     evidence: dict[str, Any] = {
         "direction": direction,
@@ -810,19 +812,19 @@ Pair = tuple[str, str]
 
 def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """One finding for all pairs, with the matrix as evidence."""
-    rows = [one for one in measurements if one.name == PEER]
+    rows = [row for row in measurements if row.name == PEER]
     if not rows:
         return []
-    rated = {_pair(one): one for one in rows if one.case["what"] == "rate"}
-    rates = {pair: one.rate.median for pair, one in rated.items() if one.rate}
-    paths = {pair: _path(one) for pair, one in rated.items()}
+    rated = {_pair(row): row for row in rows if row.case["what"] == "rate"}
+    rates = {pair: row.rate.median for pair, row in rated.items() if row.rate}
+    paths = {pair: _path(row) for pair, row in rated.items()}
     wrong: dict[Pair, int] = {}
     comparisons = []
-    for one in rows:
-        name = "{} to {}".format(*_pair(one))
-        comparisons += (compared := judging.compared(one, name, name))
+    for row in rows:
+        name = "{} to {}".format(*_pair(row))
+        comparisons += (compared := judging.compared(row, name, name))
         if count := sum(run.wrong for run in compared):
-            wrong[_pair(one)] = wrong.get(_pair(one), 0) + count
+            wrong[_pair(row)] = wrong.get(_pair(row), 0) + count
     slow = slower(rates, paths)
     staged = [pair for pair in paths if paths[pair] == "staged"]
     mixed = staged if "peer" in paths.values() else []
@@ -879,7 +881,7 @@ def not_measured(pair: Pair, what: Sequence[str], reason: str, hung: Facts | Non
 
 def way(pair: Pair, facts: Facts) -> tuple[str, str, dict[str, Any]]:
     """Describe the path of a pair that hangs or delivers wrong data: in words, the fix, and the evidence."""
-    known = {one.id: one for one in facts.devices}
+    known = {device.id: device for device in facts.devices}
     ends = [known[name] for name in pair if name in known]
     path = numa.between(*ends) if len(ends) == 2 else None
     if path is None:
@@ -923,15 +925,15 @@ def asymmetric(rates: dict[Pair, float]) -> dict[Pair, float]:
 
 def matrix(rows: Sequence[Measurement]) -> dict[str, Any]:
     """The devices in order, and rate, path and latency from each (down) to each (across); None where there is none."""
-    ids = list(dict.fromkeys(one.case[end] for end in ("source", "destination") for one in rows))
+    ids = list(dict.fromkeys(row.case[end] for end in ("source", "destination") for row in rows))
     ids.sort(key=lambda name: (name.partition(":")[0], int(name.partition(":")[2] or 0)))
     cells: dict[str, dict[Pair, Any]] = {"bytes_per_s": {}, "path": {}, "latency_s": {}}
-    for one in rows:
-        if one.case["what"] == "rate":
-            cells["bytes_per_s"][_pair(one)] = one.rate.median if one.rate else None
-            cells["path"][_pair(one)] = _path(one)
-        elif one.time_s:
-            cells["latency_s"][_pair(one)] = one.time_s.median
+    for row in rows:
+        if row.case["what"] == "rate":
+            cells["bytes_per_s"][_pair(row)] = row.rate.median if row.rate else None
+            cells["path"][_pair(row)] = _path(row)
+        elif row.time_s:
+            cells["latency_s"][_pair(row)] = row.time_s.median
     return {"devices": ids} | {
         name: [[found.get((source, destination)) for destination in ids] for source in ids]
         for name, found in cells.items()
@@ -964,12 +966,12 @@ def _named(what: str, told: dict[Pair, str]) -> str:
     return f"{what}: {', '.join(names[:MOST_NAMED])}" + (f" and {more} more" if more > 0 else "")
 
 
-def _pair(one: Measurement) -> Pair:
-    return str(one.case["source"]), str(one.case["destination"])
+def _pair(row: Measurement) -> Pair:
+    return str(row.case["source"]), str(row.case["destination"])
 
 
-def _path(one: Measurement) -> str | None:
-    path: str | None = one.method.details["path"]
+def _path(row: Measurement) -> str | None:
+    path: str | None = row.method.details["path"]
     return path
 
 
@@ -979,9 +981,9 @@ def _path(one: Measurement) -> str | None:
 def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     return [
         Figure(SHORT_WAYS[way], why="no pinned copy was measured")
-        if one is None
-        else judging.figure(SHORT_WAYS[way], one, peak=None if way == "host_to_host" else Ceiling(FASTEST_LINK))
-        for way, one in largest_copies(measurements).items()
+        if row is None
+        else judging.figure(SHORT_WAYS[way], row, peak=None if way == "host_to_host" else Ceiling(FASTEST_LINK))
+        for way, row in largest_copies(measurements).items()
     ]
 
 
@@ -998,24 +1000,20 @@ def _links(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]
 def _gains(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
     figures = []
     for way, rows in by_way(measurements).items():
-        called = [one for one in rows if one.case["timed"] == "as_called" and one.time_s is not None]
-        pageable, pinned = (
-            {size(one): one for one in called if one.case["host_memory"] == kind} for kind in ("pageable", "pinned")
-        )
-        both = pageable.keys() & pinned.keys()
-        if not both:
+        pairs = {copied: times for (_, copied), times in _pairs(rows).items()}
+        if not pairs:
             figures.append(Figure(SHORT_WAYS[way], why="no size was copied from both pageable and pinned memory"))
             continue
-        slow, fast = pageable[max(both)], pinned[max(both)]
-        over, under = slow.time_s, fast.time_s
-        assert over is not None and under is not None
+        largest = max(pairs)
+        slow, fast = pairs[largest]
+        mine = [row for row in rows if row.case["timed"] == "as_called" and size(row) == largest]
         figures.append(
             Figure(
                 SHORT_WAYS[way],
-                over.median / under.median,
-                over.ci_low / under.ci_high if over.ci_low and under.ci_high else None,
-                over.ci_high / under.ci_low if over.ci_high and under.ci_low else None,
-                tuple(dict.fromkeys((*runs.flagged(slow, DISTURBING), *runs.flagged(fast, DISTURBING)))),
+                slow.median / fast.median,
+                slow.ci_low / fast.ci_high if slow.ci_low and fast.ci_high else None,
+                slow.ci_high / fast.ci_low if slow.ci_high and fast.ci_low else None,
+                tuple(dict.fromkeys(flag for row in mine for flag in runs.flagged(row, DISTURBING))),
             )
         )
     return figures
@@ -1050,13 +1048,13 @@ def findings(seen: Seen) -> list[Finding]:
 
 def of_several(devices: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[Finding]:
     """Return what the parts that concern several devices say of the rows of all."""
-    rows = [one for seen in devices for one in seen.rows]
+    rows = [row for seen in devices for row in seen.rows]
     return [finding for name, judge in OF_SEVERAL.items() if name in parts for finding in judge(rows, facts)]
 
 
 def answer(seen: Seen) -> TransferResult:
     """Return what all parts derive from a device's rows: gains, latencies as called, fits, the link, idioms."""
-    copies = [one for one in seen.rows if one.name == NAME]
+    copies = [row for row in seen.rows if row.name == NAME]
     return TransferResult(
         seen.device,
         link=link_under_load(copies),
@@ -1069,7 +1067,7 @@ def answer(seen: Seen) -> TransferResult:
 
 def ceilings(seen: Seen) -> Ceilings:
     """Return what the link carries, where large pinned copies were timed by the device's clock."""
-    copies = [one for one in seen.rows if one.name == NAME]
+    copies = [row for row in seen.rows if row.name == NAME]
     rates = [judging.rate(row) for row in fastest_links(copies).values()]
     if not rates:
         return {}
@@ -1081,9 +1079,9 @@ def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The largest pinned copy of each direction; where nothing can be pinned, what was copied."""
     found = []
     for way, pinned in largest_copies(seen.rows).items():
-        one = pinned or max(by_way(seen.rows)[way], key=size)
-        case = f"{one.case['host_memory']} {SHORT_WAYS[way]}, {units.capacity(size(one))}"
-        found.append(headline(NAME, case, one, known.get("link"), "the link"))
+        row = pinned or max(by_way(seen.rows)[way], key=size)
+        case = f"{row.case['host_memory']} {SHORT_WAYS[way]}, {units.capacity(size(row))}"
+        found.append(headline(NAME, case, row, known.get("link"), "the link"))
     return found
 
 

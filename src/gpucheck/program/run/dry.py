@@ -1,4 +1,4 @@
-"""In the program's own process: let it run on a claimed device, and write down what that device would have met.
+"""Run the program, in its own process, on a simulated device, and write down what that device would have met.
 
 The engine of `gpucheck model` claims; the counting of `gpucheck run` counts copies and waits by line. Nothing here is
 timed: a CPU does the work.
@@ -43,15 +43,15 @@ from gpucheck.work.target import import_compiler
 # Lines that are named of what is held; the JSON has them too.
 _MOST_LINES = 12
 _MOST_TOLD, _MOST_TEXT = 50, 500
-# How torch begins an error that a worker of a DataLoader sent, and how Python writes a frame.
+# The first line of an error that a worker of a DataLoader sent, and a frame as Python writes it.
 _OF_A_WORKER = "Original Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in ', re.MULTILINE)
 
 _world: engine.World
-_claimed = contextlib.ExitStack()
+_simulated = contextlib.ExitStack()
 _steps = 0
 _trains = False
-# The modules that keep what they read of torch as they load: before it is claimed.
+# The modules that keep what they read of torch as they load: before it is simulated.
 _EARLY = (
     "torch.distributions",
     "torch.distributed",
@@ -82,7 +82,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     )
     # Under torchrun each process of a machine has a GPU of its own there.
     count = max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), device.count)
-    _world = engine.World(claims=Claims(memory), card=device, has_values=asked["values"], count=count)
+    _world = engine.World(claims=Claims(memory), gpu=device, has_values=asked["values"], count=count)
     if not _world.has_values:
         # A parameter on the CPU cannot take the data of one without: the objects trade places instead.
         torch.__future__.set_swap_module_params_on_conversion(True)
@@ -90,10 +90,10 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
         torch.distributions.Distribution.set_default_validate_args(False)
     cells = counters.cells_of(shared)
     _world.in_fork = lambda place, text: counters.write_of_fork(shared, cells, str(place or "an unknown line"), text)
-    made = _claimed.enter_context(simulated_cuda.claimed(_world))
+    made = _simulated.enter_context(simulated_cuda.simulated(_world))
     if threading.current_thread() is not threading.main_thread():
         _enter_in_main(made)
-    _claimed.enter_context(simulated_files.replaced(_substitutes()))
+    _simulated.enter_context(simulated_files.replaced(_substitutes()))
     hooks.begin(shared, folder, use="simulation")
     simulated_devices.lines = hooks.lines
     atexit.unregister(hooks._end)
@@ -125,16 +125,16 @@ def _enter_in_main(surface: simulated_cuda.Surface) -> None:
     """The modes are each thread's own, and the main thread runs already: it takes them before its next line."""
 
     def enter(_: Any) -> int:
-        for one in (kernels.autocast_here(), surface, engine.Dispatch(surface.world)):
-            _kept.append(one)
-            one.__enter__()
+        for mode in (kernels.autocast_here(), surface, engine.Dispatch(surface.world)):
+            _kept.append(mode)
+            mode.__enter__()
         return 0
 
     _kept.append(ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(enter))
     ctypes.pythonapi.Py_AddPendingCall(_kept[0], None)
 
 
-# What would end with the last that knows of it.
+# Objects that must stay alive.
 _kept: list[Any] = []
 
 
@@ -191,7 +191,7 @@ def _is_pinned(tensor: Any) -> bool:
 def _substitutes() -> list[tuple[Any, str, Any]]:
     """Return what runs in another way here, each said once where it is used."""
     distributed = torch.distributed
-    found: list[tuple[Any, str, Any]] = []
+    patches: list[tuple[Any, str, Any]] = []
     if distributed.is_available() and all(map(torch_private.has, _OF_GROUPS)):
         c10d = distributed.distributed_c10d
         init, (whole, device, world) = c10d.init_process_group, map(torch_private.need, _OF_GROUPS)
@@ -213,10 +213,10 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
             return made
 
         for owner in (distributed, c10d):
-            found += [(owner, "init_process_group", initial), (owner, "is_nccl_available", lambda: True)]
+            patches += [(owner, "init_process_group", initial), (owner, "is_nccl_available", lambda: True)]
         # Torch's own tensors of objects go where the group takes them.
         of_objects = lambda group=None: "cuda" if _is_of_nccl(group) else device(group)  # noqa: E731
-        found += [
+        patches += [
             *torch_private.replacing(_OF_GROUPS[0], lambda _: group),
             *torch_private.replacing(_OF_GROUPS[1], lambda _: of_objects),
             (c10d, "default_pg_nccl_timeout", c10d.default_pg_timeout),
@@ -228,7 +228,7 @@ def _substitutes() -> list[tuple[Any, str, Any]]:
         _remark("processes started by spawn or forkserver are not judged: errors that they catch are not seen")
         return prepared(name)
 
-    return [*found, (torch, "compile", _uncompiled), (spawn, "get_preparation_data", unjudged)]
+    return [*patches, (torch, "compile", _uncompiled), (spawn, "get_preparation_data", unjudged)]
 
 
 _C10D = "torch.distributed.distributed_c10d"
@@ -240,7 +240,7 @@ def _remark_nccl() -> None:
     _remark("NCCL is replaced by gloo")
 
 
-# What sends tensors: `torch.distributed` calls them, each operation one. Not `barrier`, which makes its own tensor.
+# Methods that send tensors: each operation of `torch.distributed` calls one. Not `barrier`, which makes its own tensor.
 _COLLECTIVES = [
     name
     for name in (
@@ -307,7 +307,7 @@ def _end_here() -> None:
     raise StepsDone(0)
 
 
-# Of each iterator of a loader: its rounds, the steps and the time in backward passes when it began, and its length.
+# Iterators of loaders: the rounds, the steps and the time in backward passes when each began, and its length.
 _rounds: weakref.WeakKeyDictionary[Any, tuple[int, int, int, int | None]] = weakref.WeakKeyDictionary()
 # The batches that loops over loaders got, and that no step has used. Such loops end by themselves; what trains on other
 # data is ended at its step.
@@ -351,7 +351,7 @@ def _beginning(original: Any) -> Any:
     def beginning(self: Any) -> Any:
         made = original(self)
         try:
-            # Of data that is only gone through, torch warns where it has been asked for its length.
+            # An IterableDataset that was asked for its length makes torch warn.
             length = None if isinstance(self.dataset, IterableDataset) else len(self)
         except TypeError:  # a sampler without a length
             length = None
@@ -375,15 +375,15 @@ def _is_by_hand(frame: FrameType) -> bool:
 def _end_loop(frame: FrameType) -> None:
     """A loop over a loader is ended early: from now on, no file that was there before the program is written over."""
     if not _sunk:
-        _claimed.enter_context(simulated_files.sinking(_began_ns, _remark))
+        _simulated.enter_context(simulated_files.sinking(_began_ns, _remark))
         _sunk.append(True)
     at = _user_frames(frame)
     inner = next(at, None)
     if inner is not None:
         _say_left(inner.f_code, inner.f_lineno, is_loop=True)
-    for one in at:
-        if _is_loop(one):
-            _say_left(one.f_code, one.f_lineno, is_loop=True)
+    for outer in at:
+        if _is_loop(outer):
+            _say_left(outer.f_code, outer.f_lineno, is_loop=True)
 
 
 _sunk: list[bool] = []
@@ -466,7 +466,9 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
         with memory_peaks.unseen():
             _say(
                 "kept",
-                **memory_peaks.sums(hooks._steps.optimizers, lambda one: bool(_world.claims.device(one) == COUNTED)),
+                **memory_peaks.sums(
+                    hooks._steps.optimizers, lambda tensor: bool(_world.claims.device(tensor) == COUNTED)
+                ),
             )
 
 
@@ -479,10 +481,16 @@ def _end() -> None:
     assert memory is not None
     with memory_peaks.unseen():
         ended_by = None if error is None else placement.mismatch_in(_world, error)
-        refused = sorted(_world.refused.values(), key=lambda one: one is not ended_by)
-        for one in refused[:_MOST_TOLD]:
-            ended = ended_by is not None and one.site == ended_by.site
-            _say("mismatch", mismatch=to_json(one.entry), ended=ended, assumed=one.assumed, times=one.times)
+        refused = sorted(_world.refused.values(), key=lambda mismatch: mismatch is not ended_by)
+        for mismatch in refused[:_MOST_TOLD]:
+            ended = ended_by is not None and mismatch.site == ended_by.site
+            _say(
+                "mismatch",
+                mismatch=to_json(mismatch.entry),
+                ended=ended,
+                assumed=mismatch.assumed,
+                times=mismatch.times,
+            )
         if error is not None and ended_by is None:
             _say_error(error)
         trace = None if error is None else error.__traceback__
@@ -499,16 +507,16 @@ def _end() -> None:
             _say("unjudged", operation=name, place=text_of(place))
         _say(
             "memory",
-            peak=_told(memory.top()),
+            peak=_row_of(memory.top()),
             phases=memory.peaks,
             assumed=len(_world.assumed),
             trains=_trains,
         )
         exceeded = memory.exceeded or (_world.unmet if isinstance(error, torch.cuda.OutOfMemoryError) else None)
         if exceeded is not None:
-            _say("exceeded", peak=_told(exceeded))
+            _say("exceeded", peak=_row_of(exceeded))
     hooks.cells[counters.END_NS] = hooks.now()
-    _claimed.close()
+    _simulated.close()
 
 
 def _say(say: str, **row: Any) -> None:
@@ -521,7 +529,7 @@ def _say_error(error: BaseException) -> None:
     if _OF_A_WORKER in whole:
         # The error itself is the last line, and its own traceback stands above it.
         frames = [Place(file, int(line)) for file, line in _FRAME.findall(whole)]
-        place = next((one for one in reversed(frames) if rank(one.file) == 0), place)
+        place = next((frame for frame in reversed(frames) if rank(frame.file) == 0), place)
         whole = whole.strip().rpartition("\n")[2]
     text = " ".join(whole.split())[:_MOST_TEXT]
     row = {"kind": type(error).__name__, "text": text, "place": text_of(place)}
@@ -529,12 +537,12 @@ def _say_error(error: BaseException) -> None:
     _say("stopped", **row, of_device=of_device, autocast=torch.is_autocast_enabled("cuda"))
 
 
-def _told(one: Moment[Place]) -> dict[str, Any]:
+def _row_of(moment: Moment[Place]) -> dict[str, Any]:
     held_by = [
-        {"place": text_of(place), "phase": phase, "bytes": size} for (place, phase), size in one.held[:_MOST_LINES]
+        {"place": text_of(place), "phase": phase, "bytes": size} for (place, phase), size in moment.held[:_MOST_LINES]
     ]
-    row: dict[str, Any] = {name: getattr(one, name) for name in ("phase", "step", "asked_bytes", "allocated_bytes")}
+    row: dict[str, Any] = {name: getattr(moment, name) for name in ("phase", "step", "asked_bytes", "allocated_bytes")}
     made_in: Counter[str] = Counter()
-    for (_, phase), size in one.held:
+    for (_, phase), size in moment.held:
         made_in[phase] += size
-    return {**row, "place": text_of(one.place), "held": held_by, "made_in": made_in}
+    return {**row, "place": text_of(moment.place), "held": held_by, "made_in": made_in}

@@ -1,11 +1,12 @@
-"""The program's own functions that a dry run did not reach: those that the code which ran would have called, and that
+"""Functions and lines of the program that a dry run did not reach: the code that ran would have come to them, and they
 use a module, an optimizer or a loss. Pure: from the source, the functions that ran, and the places where it was left.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 # Named at most.
@@ -44,16 +45,18 @@ class _Function:
     @property
     def line(self) -> int:
         """The first line as code objects have it, that of a decorator."""
-        return min(one.lineno for one in (self.node, *self.node.decorator_list))
+        return min(node.lineno for node in (self.node, *self.node.decorator_list))
 
 
 def not_reached(trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int]], left: Iterable[Left]) -> list[str]:
-    """Return the functions as `evaluate()` or `Trainer.evaluate()`; `ran` are the first lines of those that ran."""
-    functions = [one for file, tree in trees.items() for one in _functions(file, tree)]
+    """Return functions as `evaluate()` or `Trainer.evaluate()`, and the next line of code that runs once as
+    `train.py:74`; `ran` are the first lines of functions that ran."""
+    functions = [function for file, tree in trees.items() for function in _functions(file, tree)]
     known: dict[str, list[_Function]] = {}
-    for one in functions:
-        known.setdefault(one.node.name, []).append(one)
-    begins = {(one.file, one.line): one.node for one in functions}
+    for function in functions:
+        if function.node.name not in function.variables:  # which may be a lambda in another branch
+            known.setdefault(function.node.name, []).append(function)
+    begins = {(function.file, function.line): function.node for function in functions}
     names: dict[str, None] = {}
     for at in left:
         tree = trees.get(at.file)
@@ -62,14 +65,17 @@ def not_reached(trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int
             continue
         for call in _calls(_ahead(scope.body, at)):
             called = known.get(_name_of(call), [])
-            if not any(one.line in ran.get(one.file, ()) for one in called):
-                names |= dict.fromkeys(f"{one.name}()" for one in called if _works(one, known, set()))
+            if not any(function.line in ran.get(function.file, ()) for function in called):
+                names |= dict.fromkeys(f"{function.name}()" for function in called if _works(function, known, set()))
+        if not at.is_loop and (scope is tree or _runs_once(getattr(scope, "name", ""), tree)):
+            held = frozenset((*_assigned(tree.body if tree is not None else []), *_assigned(scope.body)))
+            own = (statement for statement in _after(scope.body, at.line) if _uses([statement], held, {}, set()))
+            names |= dict.fromkeys(f"{os.path.basename(at.file)}:{statement.lineno}" for statement in [*own][:1])
     return list(names)[:MOST]
 
 
 def _functions(file: str, tree: ast.Module) -> Iterator[_Function]:
-    targets = (node for one in tree.body if isinstance(one, ast.Assign) for node in one.targets)
-    variables = frozenset(node.id for one in targets for node in ast.walk(one) if isinstance(node, ast.Name))
+    variables = frozenset(_assigned(tree.body))
 
     def below(node: ast.AST, prefix: str) -> Iterator[_Function]:
         for child in ast.iter_child_nodes(node):
@@ -84,19 +90,30 @@ def _functions(file: str, tree: ast.Module) -> Iterator[_Function]:
     yield from below(tree, "")
 
 
+def _assigned(body: list[ast.stmt]) -> Iterator[str]:
+    """The names that the statements of a module give values."""
+    for statement in body:
+        if isinstance(statement, ast.Assign):
+            nodes = (node for target in statement.targets for node in ast.walk(target))
+            yield from (node.id for node in nodes if isinstance(node, ast.Name))
+        elif not isinstance(statement, _SCOPES):
+            for block in _blocks(statement):
+                yield from _assigned(block)
+
+
 def _ahead(body: list[ast.stmt], at: Left) -> list[ast.stmt]:
     """The statements that were still to run: of a loop that was ended its own, else those behind the line, and the
     whole of the outermost loop around it."""
     loops: list[list[ast.stmt]] = []
     behind: list[ast.stmt] = []
     while True:
-        index = next((n for n, one in enumerate(body) if at.line <= (one.end_lineno or one.lineno)), len(body))
+        index = next((n for n, entry in enumerate(body) if at.line <= (entry.end_lineno or entry.lineno)), len(body))
         statement = body[index] if index < len(body) and body[index].lineno <= at.line else None
         behind = [*body[index + (statement is not None) :], *behind]
         if isinstance(statement, _LOOPS):
             loops.append(statement.body)
         inside = () if statement is None or isinstance(statement, _SCOPES) else _blocks(statement)
-        block = next((one for one in inside if one[0].lineno <= at.line <= (one[-1].end_lineno or 0)), None)
+        block = next((part for part in inside if part[0].lineno <= at.line <= (part[-1].end_lineno or 0)), None)
         if block is None:
             break
         body = block
@@ -105,10 +122,29 @@ def _ahead(body: list[ast.stmt], at: Left) -> list[ast.stmt]:
     return [*(loops[0] if loops else ()), *behind]
 
 
+def _after(body: list[ast.stmt], line: int) -> list[ast.stmt]:
+    """The statements behind a line and behind the outermost loop around it: none of them has run."""
+    for index, statement in enumerate(body):
+        if statement.lineno <= line <= (statement.end_lineno or 0):
+            inside = () if isinstance(statement, (*_LOOPS, *_SCOPES)) else _blocks(statement)
+            block = next((part for part in inside if part[0].lineno <= line <= (part[-1].end_lineno or 0)), [])
+            return [*_after(block, line), *body[index + 1 :]]
+    return []
+
+
+def _runs_once(name: str, tree: ast.Module | None) -> bool:
+    """Return whether a function is called once in its file, by code that runs once itself."""
+    nodes = [*ast.walk(tree)] if tree is not None else []
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _name_of(node) == name]
+    if len(calls) != 1 or tree is None or calls[0] not in _calls(tree.body):
+        return False
+    return not any(calls[0] in ast.walk(loop) for loop in nodes if isinstance(loop, _LOOPS))
+
+
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
     for part in (statement, *ast.iter_child_nodes(statement)):  # a handler and a case have blocks too
         blocks = (getattr(part, name, None) for name in ("body", "orelse", "finalbody"))
-        yield from (one for one in blocks if isinstance(one, list) and one)
+        yield from (block for block in blocks if isinstance(block, list) and block)
 
 
 def _calls(body: Iterable[ast.AST]) -> Iterator[ast.Call]:
@@ -126,17 +162,24 @@ def _name_of(call: ast.Call) -> str:
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
 
 
-def _works(function: _Function, known: Mapping[str, list[_Function]], seen: set[_Function]) -> bool:
+def _works(function: _Function, known: Mapping[str, list[_Function]], asked: set[_Function]) -> bool:
     """Return whether a function, or one that it calls, uses a module, an optimizer or a loss."""
-    if function in seen:
+    if function in asked:
         return False
-    seen.add(function)
+    asked.add(function)
     given = function.node.args
-    held = {one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)} | function.variables
-    for call in _calls(function.node.body):
+    held = {argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)} | function.variables
+    return _uses(function.node.body, held, known, asked)
+
+
+def _uses(body: Iterable[ast.AST], held: Set[str], known: Mapping[str, list[_Function]], asked: set[_Function]) -> bool:
+    """Return whether statements use a module, an optimizer or a loss; `held` are variables, which may be one."""
+    for call in _calls(body):
         name, called = _name_of(call), call.func
+        if any(_works(other, known, asked) for other in known.get(name, ())):
+            return True
         if isinstance(called, ast.Name):
-            if name in held or any(_works(one, known, seen) for one in known.get(name, ())):
+            if name in held:
                 return True
         elif isinstance(called, ast.Attribute):
             root: ast.AST = called
@@ -144,6 +187,6 @@ def _works(function: _Function, known: Mapping[str, list[_Function]], seen: set[
                 root = root.value
             is_torchs = isinstance(root, ast.Name) and root.id in _TORCH and name not in _NO_WORK
             is_held = isinstance(called.value, ast.Name) and called.value.id == "self" and name not in known
-            if name in _METHODS or is_torchs or is_held or any(_works(one, known, seen) for one in known.get(name, ())):
+            if name in _METHODS or is_torchs or is_held:
                 return True
     return False

@@ -1,0 +1,213 @@
+"""What CI reads: JUnit's XML, GitHub's annotations and its summary."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from gpucheck import errors
+from gpucheck.render import ci
+from gpucheck.report.events import Judged, Started
+from gpucheck.report.facts import Device, Driver, Facts, TorchBuild
+from gpucheck.report.finding import Finding
+from gpucheck.report.report import Collector, Report
+
+CARDS = (Device("cuda", name="H200"), Device("cpu"))
+FACTS = Facts(torch=TorchBuild(version="2.13.0"), driver=Driver(version="580.1"), devices=CARDS)
+PASS = Finding("tensors.round_trip", "pass", "bits survive", "27 dtypes", {"elapsed_s": 0.25})
+FAIL = Finding("numerics.matmul", "fail", "products agree", 'off by <3> & "more"', {"row": 4, "elapsed_s": 1}, "look")
+LISTED = Finding("numerics.matmul", "fail", "products agree: float32, bfloat16", "5 % off\r\nin row 3", fix="look")
+SKIP = Finding("streams.wait", "skip", "a stream waits", "no streams on cpu")
+WARN = Finding("data.loader", "warn", "a loader delivers", "small /dev/shm", fix="--shm-size=1g")
+OPEN = Finding("transfer.speed", "inconclusive", "fast enough", "too noisy")
+
+
+def made(
+    *findings: Finding, command: str = "smoke", complete: bool = True, strict: bool = False, code: int | None = None
+) -> Report:
+    collector = Collector()
+    collector(Started(FACTS))
+    for finding in findings:
+        collector(Judged(finding))
+    return collector.report(
+        version="0.1.0",
+        command=command,
+        argv=(),
+        started="2026-01-31T12:00:00Z",
+        elapsed_s=3.2,
+        complete=complete,
+        strict=strict,
+        code=code,
+    )
+
+
+# -- GitHub ------------------------------------------------------------------------------------------------------------
+
+
+def test_annotations_are_escaped_and_a_skip_is_none() -> None:
+    assert ci.workflow_commands(made(PASS, LISTED, SKIP, WARN)) == (
+        "::error title=gpucheck smoke%3A products agree%3A float32%2C bfloat16::"
+        "5 %25 off%0D%0Ain row 3%0ATo do: look%0A[numerics.matmul]\n"
+        "::warning title=gpucheck smoke%3A a loader delivers::small /dev/shm%0ATo do: --shm-size=1g%0A[data.loader]\n"
+    )
+
+
+def test_a_message_cannot_start_a_command_of_its_own() -> None:
+    evil = Finding("a.b", "fail", "t", "x\n::add-mask::secret\x1b[31m\x00")
+    lines = ci.workflow_commands(made(evil)).splitlines()
+    assert lines == ["::error title=gpucheck smoke%3A t::x%0A::add-mask::secret%0A[a.b]"]
+
+
+def test_under_strict_a_warning_is_an_error() -> None:
+    assert ci.workflow_commands(made(WARN, strict=True)).startswith("::error ")
+
+
+def test_nothing_to_say_is_no_line_and_a_cut_is_one() -> None:
+    assert ci.workflow_commands(made(PASS)) == ""
+    assert ci.workflow_commands(made(PASS, complete=False)) == (
+        "::error title=gpucheck smoke::cut off: the report is not complete\n"
+    )
+
+
+def test_a_target_that_failed_was_not_cut_off() -> None:
+    failed, cut = (
+        made(LISTED, command="find-batch-size", complete=False, code=code)
+        for code in (errors.USAGE, errors.INTERRUPTED)
+    )
+    assert "**Not complete: the target failed.**" in ci.step_summary(failed)
+    assert "**Not complete: the command was cut off.**" in ci.step_summary(cut)
+    assert ci.workflow_commands(failed).endswith("::the target failed: the report is not complete\n")
+    assert ci.workflow_commands(cut).endswith("::cut off: the report is not complete\n")
+    assert (">the command ran to its end\nthe target failed<" in ci.junit(failed), failed.incomplete) == (
+        True,
+        "the target failed",
+    )
+
+
+def test_the_summary_has_the_worst_first() -> None:
+    assert ci.step_summary(made(PASS, SKIP, LISTED)) == (
+        "### gpucheck smoke: ✗ fail\n"
+        "\n"
+        "H200 · cpu · torch 2.13.0 · driver 580.1 · 3.2 s\n"
+        "\n"
+        "| verdict | id | | |\n"
+        "|:--|:--|:--|:--|\n"
+        "| ✗ fail | `numerics.matmul` | products agree: float32, bfloat16 | 5 % off<br>in row 3<br>→ look |\n"
+        "| – skip | `streams.wait` | a stream waits | no streams on cpu |\n"
+        "| ✓ pass | `tensors.round_trip` | bits survive | 27 dtypes |\n"
+        "\n"
+    )
+
+
+def test_nothing_in_a_cell_is_markup() -> None:
+    hostile = Finding("a|`b", "fail", "<img src=x>", "a|b `c` [d](http://e) @f __g__ \x1b[1mh\x1b[0m &amp;")
+    text = ci.step_summary(made(hostile))
+    assert "| `a\\|'b` | &lt;img src=x&gt; | " in text
+    assert "| a\\|b \\`c\\` \\[d\\](http:&#47;&#47;e) &#64;f \\_\\_g\\_\\_ h &amp;amp; |" in text
+
+
+def test_a_summary_stays_below_what_github_takes() -> None:
+    many = [Finding(f"a.b{number}", "fail", "t" * 900, "m" * 5000) for number in range(900)]
+    text = ci.step_summary(made(*many))
+    assert len(text.encode()) < ci.SUMMARY_LIMIT_BYTES
+    shown = text.count("\n| ✗ fail")
+    assert 0 < shown < 900
+    assert text.endswith(f"\n\n{900 - shown} more findings are left out here.\n\n")
+
+
+def test_it_speaks_only_under_github_actions(tmp_path: Path) -> None:
+    out, summary = io.StringIO(), tmp_path / "summary.md"
+    ci.announce(made(LISTED), out, {"GITHUB_STEP_SUMMARY": str(summary)})
+    assert (out.getvalue(), summary.exists()) == ("", False)
+    summary.write_text("before\n")
+    ci.announce(made(LISTED), out, {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)})
+    assert out.getvalue() == ci.workflow_commands(made(LISTED))
+    assert summary.read_text(encoding="utf-8") == "before\n" + ci.step_summary(made(LISTED))
+
+
+def test_a_summary_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
+    out = io.StringIO()
+    ci.announce(made(WARN), out, {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(tmp_path)})
+    assert out.getvalue().splitlines()[-1].startswith("gpucheck: the step summary could not be written; ")
+
+
+@pytest.mark.parametrize(
+    ("text", "data", "prop"), [("100%25", "100%2525", "100%2525"), ("a:b,c", "a:b,c", "a%3Ab%2Cc")]
+)
+def test_escaping_escapes_the_escape(text: str, data: str, prop: str) -> None:
+    assert ci.escape_data(text) == data
+    assert ci.escape_property(text) == prop
+
+
+# -- JUnit -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_whole_document() -> None:
+    assert ci.junit(made(PASS, FAIL, SKIP)) == (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        '<testsuites name="gpucheck" tests="3" failures="1" errors="0" skipped="1" time="3.200">\n'
+        '  <testsuite name="gpucheck smoke" timestamp="2026-01-31T12:00:00Z" '
+        'tests="3" failures="1" errors="0" skipped="1" time="3.200">\n'
+        "    <properties>\n"
+        '      <property name="gpucheck" value="0.1.0" />\n'
+        '      <property name="torch" value="2.13.0" />\n'
+        '      <property name="driver" value="580.1" />\n'
+        '      <property name="devices" value="H200, cpu" />\n'
+        "    </properties>\n"
+        '    <testcase classname="gpucheck.smoke" name="tensors.round_trip" time="0.250">\n'
+        "      <system-out>bits survive\n27 dtypes</system-out>\n"
+        "    </testcase>\n"
+        '    <testcase classname="gpucheck.smoke" name="numerics.matmul" time="1.000">\n'
+        '      <failure message="products agree: off by &lt;3&gt; &amp; &quot;more&quot;" type="numerics.matmul">'
+        'products agree\noff by &lt;3&gt; &amp; "more"\nto do: look\nrow: 4</failure>\n'
+        "    </testcase>\n"
+        '    <testcase classname="gpucheck.smoke" name="streams.wait">\n'
+        '      <skipped message="a stream waits: no streams on cpu" />\n'
+        "    </testcase>\n"
+        "  </testsuite>\n"
+        "</testsuites>\n"
+    )
+
+
+def case(report: Report, number: int = 0) -> ElementTree.Element:
+    return ElementTree.fromstring(ci.junit(report)).findall("./testsuite/testcase")[number]
+
+
+def test_an_undecided_finding_is_an_error() -> None:
+    assert case(made(OPEN)).find("error") is not None
+    assert ElementTree.fromstring(ci.junit(made(OPEN))).get("errors") == "1"
+
+
+def test_a_warning_passes_unless_warnings_fail_the_command() -> None:
+    relaxed = case(made(WARN))
+    assert relaxed.find("failure") is None
+    assert relaxed.findtext("system-out") == "a loader delivers\nsmall /dev/shm\nto do: --shm-size=1g"
+    assert case(made(WARN, strict=True)).find("failure") is not None
+    # Where another finding failed, a warning need not have.
+    assert case(made(FAIL, WARN), 1).find("failure") is None
+
+
+def test_a_report_without_findings_is_one_case() -> None:
+    only = case(made(command="bench matmul"))
+    assert only.attrib == {"classname": "gpucheck.bench.matmul", "name": "bench.matmul"}
+    assert only.find("failure") is None
+
+
+def test_a_report_that_was_cut_off_is_no_pass() -> None:
+    document = ElementTree.fromstring(ci.junit(made(PASS, complete=False)))
+    assert document.get("errors") == "1"
+    assert document.findall("./testsuite/testcase")[1].get("name") == "complete"
+
+
+def test_control_characters_are_written_as_escapes_and_the_rest_survives() -> None:
+    assert ci.clean("a\x1b[31mb\x00\ud800\uffff\tc\n") == "a\\x1b[31mb\\x00\\ud800\\uffff\tc\n"
+    torn = Finding("a.b", "fail", "t\x07", "m\x1b\ud8ff", {"k": "v\x01"})
+    text = ci.junit(made(torn))
+    text.encode("utf-8")
+    failure = ElementTree.fromstring(text).find(".//failure")
+    assert failure is not None
+    assert failure.get("message") == "t\\x07: m\\x1b\\ud8ff"
+    assert failure.text == "t\\x07\nm\\x1b\\ud8ff\nk: v\\x01"
