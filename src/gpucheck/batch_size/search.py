@@ -355,9 +355,12 @@ class Search:
         if self.on_device:
             if fitted is None:
                 return self._middle(low, high)
-            # A size that fills the budget by the fit fails by little; where that does not help, halving does.
-            near = [r.outcome in BOUNDING for r in self.trials[-2:]] == [False, True] and fitted.peak(high) > FULL
-            likely = self.rounded(min(high * (1 - STRIDE), fitted.largest(low, high, CAUTION))) if near else 0
+            # A size that fills the budget by the fit, or by the prediction, fails by little; where that does not help,
+            # halving does.
+            full = fitted.peak(high) > FULL or (self.beyond is not None and high > FULL * self.beyond)
+            near = full and [r.outcome in BOUNDING for r in self.trials[-2:]] == [False, True]
+            aim = min(high * (1 - STRIDE), fitted.largest(low, high, CAUTION))
+            likely = self.rounded(aim) if near else 0
             return min(max(likely, self._middle(low, high)), high - max(step, self.multiple_of))
         failed = sum(1 for r in self.trials if r.purpose == "confirm" and r.outcome in BOUNDING)
         if failing.purpose == "confirm" and failing is self.trials[-1]:
