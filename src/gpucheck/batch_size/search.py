@@ -332,6 +332,9 @@ class Search:
             if len(self.trials) == FITTED_SIZES and not best.allocation_retries and low <= aim < most:
                 low, share = aim, 1 / 3
             aim = self.rounded(low + share * (most - low))
+            # What the allocator can still pack better is little where its blocks fill the budget.
+            if (best.peak_bytes or 0) > (1 - STRIDE / 2) * (self.budget_bytes or math.inf):
+                aim = min(aim, self.rounded(best.batch_size * (1 + 2 * STRIDE)))
         return min(max(aim, best.batch_size + self._apart(best.batch_size)), high)
 
     def _aim(self, best: TrialResult, fitted: Fit, high: int) -> int:
