@@ -398,7 +398,8 @@ def test_from_a_failure_a_device_goes_down_a_little_and_then_halves() -> None:
     # Peaks that leave room for the size that failed do not say how near it was.
     search.trials[1:] = [tried(1600, "fits", 290 * MIB), tried(2000, "out-of-memory")]
     assert search.next() == Attempt(1800, "confirm")
-    search.beyond = 2048  # there the prediction does
+    search.trials[1:] = [tried(2000, "out-of-memory")]
+    search.beyond = 2048  # the second trial goes where the prediction fills it
     assert search.next() == Attempt(1920, "confirm")
 
 

@@ -358,9 +358,9 @@ class Search:
         if self.on_device:
             if fitted is None:
                 return self._middle(low, high)
-            # A size that fills the budget by the fit, or by the prediction, fails by little; where that does not help,
-            # halving does.
-            full = fitted.peak(high) > FULL or (self.beyond is not None and high > FULL * self.beyond)
+            # A size that fills the budget by the fit, or by the prediction that the second trial follows, fails by
+            # little; where that does not help, halving does.
+            full = fitted.peak(high) > FULL or (self.beyond is not None and len(self.trials) == FITTED_SIZES)
             near = full and [r.outcome in BOUNDING for r in self.trials[-2:]] == [False, True]
             aim = min(high * (1 - STRIDE), fitted.largest(low, high, CAUTION))
             likely = self.rounded(aim) if near else 0
