@@ -17,7 +17,6 @@ from gpucheck.doctor.condition import RUNGS, Certainty, Condition, Rung
 from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.explain.command import TEXTS
 from gpucheck.explain.match import readable
-from gpucheck.explain.text import Text
 from gpucheck.program.lint.options import RULES, Rule
 
 _RUNGS: dict[Rung, str] = {
@@ -119,17 +118,17 @@ def _entry(one: Condition) -> list[str]:
     rows += [f"- to confirm: {_cell(one.settle)}"] if one.settle else []
     rows += [f"- what to do: {_cell(one.fix)}"] if one.fix else []
     # Spellings that differ in case are one text.
-    texts = {text.lower(): text for pattern in reversed(one.texts) for text in reversed(readable(pattern))}
+    texts = {text.lower(): text for pattern in reversed(one.patterns) for text in reversed(readable(pattern))}
     rows += [f"- error text: {' · '.join(f'`{text}`' for text in reversed(texts.values()))}"] if texts else []
     rows += [f"- source: {one.source}"] if one.source else []
     return [f"#### `{one.id}`: {one.title}", _cell(one.meaning), "\n".join(rows)]
 
 
-def _table(texts: Sequence[Text]) -> str:
+def _table(texts: Sequence[Condition]) -> str:
     rows = ["| ID | text | meaning | certainty | next step |", "| :--- | :--- | :--- | :--- | :--- |"]
     for one in texts:
         sure = "symptom" if one.symptom else _SURE[one.certainty]
-        cells = (f"`{one.id}`", one.title, one.meaning, sure, one.then)
+        cells = (f"`{one.id}`", one.title, one.meaning, sure, one.fix)
         rows.append(f"| {' | '.join(_cell(cell).replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(rows)
 

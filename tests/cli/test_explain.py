@@ -67,7 +67,7 @@ def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == document["summary"]["exit"] == errors.OK
     (match,) = document["results"]["explain"]["matches"]
     assert (match["id"], match["line"], match["cut"]) == ("cuinit.100", 1, False)
-    assert match["conditions"] == [one.id for one in CONDITIONS if "No CUDA GPUs are available" in one.texts]
+    assert match["conditions"] == [one.id for one in CONDITIONS if "No CUDA GPUs are available" in one.patterns]
     assert document["findings"][0]["evidence"]["text"] == "cuinit.100"
 
 
@@ -143,7 +143,7 @@ def test_every_condition_is_a_page() -> None:
         assert isinstance(answered, Answered) and isinstance(judged, Judged)
         told = answered.value.page
         assert (told.id, told.of, told.title) == (one.id, "doctor", one.title)
-        texts = tuple(text for pattern in one.texts for text in readable(pattern))
+        texts = tuple(text for pattern in one.patterns for text in readable(pattern))
         assert (told.rung, told.then, told.texts) == (one.rung, one.fix, texts)
         assert judged.finding.verdict == "info"
 

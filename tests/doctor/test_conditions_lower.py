@@ -510,7 +510,7 @@ def test_every_condition_has_a_page(condition: Condition) -> None:
     # A page is about every machine: no value of this one's, and nothing left to fill in.
     assert not re.search(r"[{}]", condition.title + condition.meaning + condition.settle + condition.fix)
     assert not condition.title.endswith(".") and condition.meaning.endswith((".", "?"))
-    for text in condition.texts:
+    for text in condition.patterns:
         re.compile(text)
 
 

@@ -38,7 +38,9 @@ def made(
 ) -> Condition:
     """A condition that holds everywhere."""
     title, fix = f"title of {name}", f"mend {name}"
-    return Condition(name, title, "", fix, lambda _: seen or Seen(name), rung, verdict, certainty)
+    return Condition(
+        name, title, "", fix, judge=lambda _: seen or Seen(name), rung=rung, verdict=verdict, certainty=certainty
+    )
 
 
 def test_the_lowest_rung_is_named_and_the_others_are_its_consequences() -> None:

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
+from gpucheck.doctor.condition import Condition
 from gpucheck.explain import match as matching
 from gpucheck.explain.command import OF_CONDITIONS, TEXTS
 from gpucheck.explain.match import Normal, Pattern, find
-from gpucheck.explain.text import Text
 
 
 def ids(pasted: str) -> list[str]:
     return [match.text.id for match in find(pasted, TEXTS, OF_CONDITIONS)]
 
 
-def text(name: str, *patterns: str, **more: Any) -> Text:
-    return Text(name, name, patterns, "It happened.", "do it", **more)
+def text(name: str, *patterns: str, **more: Any) -> Condition:
+    return Condition(name, name, "It happened.", "do it", patterns, **more)
 
 
 FRAME = """Traceback (most recent call last):
@@ -235,7 +235,7 @@ def test_a_line_of_source_is_no_error_where_the_error_is_another() -> None:
     pasted = FRAME.format(error="KeyError: 'loss'")
     assert ids(pasted) == []
     (match,) = find(pasted.rsplit("KeyError", 1)[0], TEXTS)
-    assert (match.certainty, match.doubt) == ("hint", "it is in a line of source code")
+    assert (match.certainty, match.doubt) == ("hint", "it is in quoted source or a list of guesses")
 
 
 def test_an_error_of_what_was_typed_is_no_line_of_source() -> None:
@@ -485,3 +485,73 @@ def test_the_lines_of_one_event_do_not_doubt_each_other() -> None:
     assert (first.text.id, first.certainty) == ("xid.48", "proof")
     (first, *_) = find(line.format("9c", 48) + line.format("1a", 79), TEXTS, OF_CONDITIONS)
     assert first.doubt == "the paste has other causes too"
+
+
+ILLEGAL = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+
+
+@pytest.mark.parametrize(
+    ("pasted", "expected"),
+    [
+        (  # a package that a report of the environment does not find
+            "Python: 3.12.3\nPyTorch: 2.6.0+cu124\nsglang: 0.4.4\nsgl_kernel: Module Not Found\ntriton: 3.2.0\n"
+            + ILLEGAL,
+            ["cuda.illegal_access"],
+        ),
+        (  # guesses of a program at a cause
+            "RuntimeError: NCCL communicator was aborted on rank 1.\nPossible reasons:\n  - CUDA out of memory on "
+            "another rank\n\n  - the NVIDIA driver on your system is too old (found version 11040)\n",
+            ["nccl.remote", "oom.cuda", "cuinit.too_old"],
+        ),
+        (  # a change to source
+            'diff --git a/x.py b/x.py\n@@ -1,3 +1,4 @@\n-    raise RuntimeError("CUDA out of memory")\n+    raise '
+            'RuntimeError(f"no kernel image is available for {x}")\n\nAssertionError: Torch not compiled with CUDA '
+            "enabled",
+            ["torch.cpu_only", "oom.cuda", "cuda.no_kernel"],
+        ),
+        (  # lines of source without a frame
+            'RuntimeError(f"no kernel image is available for {x}")\nassert torch.cuda.is_available(), "No CUDA GPUs '
+            'are available"\n' + ILLEGAL,
+            ["cuda.illegal_access", "cuda.no_kernel", "cuinit.100"],
+        ),
+        (  # information of a program that goes on
+            "WARNING 01-01 10:00:00 [custom_all_reduce.py:85] Custom allreduce is disabled because this process group "
+            "spans across nodes.\nncclSystemError: System call (e.g. socket, malloc) or external library call failed.",
+            ["nccl.unhandled_system", "cuda.peer"],
+        ),
+        (  # a version that a program accepts
+            "[WARNING] Installed CUDA version 12.4 does not match the version torch was compiled with 12.1 but since "
+            "the APIs are compatible, accepting this combination\nx.cu:3:10: fatal error: cusparse.h: No such file",
+            ["nvcc.missing", "nvcc.mismatch"],
+        ),
+        (  # the failure of what collects a report
+            'Collecting environment information...\nTraceback (most recent call last):\n  File "/w/collect_env.py", '
+            "line 813, in main\n    output = info()\npynvml.NVMLError_LibraryNotFound: NVML Shared Library Not Found\n"
+            '\nTraceback (most recent call last):\n  File "/w/serve.py", line 8, in main\n    go()\n' + ILLEGAL,
+            ["cuda.illegal_access"],
+        ),
+    ],
+)
+def test_what_reports_no_error_comes_last_and_proves_nothing(pasted: str, expected: list[str]) -> None:
+    found = find(pasted, TEXTS, OF_CONDITIONS)
+    assert [match.text.id for match in found] == expected
+    assert {match.certainty for match in found[1:]} <= {"hint"}
+
+
+def test_a_collectors_failure_that_stands_alone_is_the_error() -> None:
+    alone = 'Traceback (most recent call last):\n  File "/w/collect_env.py", line 8, in main\n    output = info()\n'
+    assert ids(alone + "pynvml.NVMLError_LibraryNotFound: NVML Shared Library Not Found") == ["nvml.no_library"]
+
+
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        "There is no sign of out of memory in the log of the torch job.",
+        "We could rule out CUDA out of memory, nvidia-smi shows 20 GB free.",
+        "Solved: it was the cuda out of memory thing, a smaller batch works now.",
+        "This PR adds a retry when we see CUDA out of memory. nit: could you rename it?",
+    ],
+)
+def test_an_error_that_is_excluded_or_in_the_past_is_none(pasted: str) -> None:
+    assert ids(pasted) == []
+    assert ids(pasted + "\n" + ILLEGAL)[0] == "cuda.illegal_access"

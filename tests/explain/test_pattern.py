@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from gpucheck.doctor.condition import Condition
 from gpucheck.explain.command import OF_CONDITIONS, TEXTS
 from gpucheck.explain.match import compiled, find
-from gpucheck.explain.text import Text
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,9 @@ def test_no_regular_expression_is_an_error() -> None:
 
 def cut(pasted: str, *sources: str) -> list[str]:
     """The patterns of which a part is found in what was pasted, each the pattern of a text of its own."""
-    return [match.text.id for match in find(pasted, [Text(one, one, (one,), "", "") for one in sources]) if match.cut]
+    return [
+        match.text.id for match in find(pasted, [Condition(one, one, "", "", (one,)) for one in sources]) if match.cut
+    ]
 
 
 def test_a_part_that_stops_within_a_word_is_known() -> None:

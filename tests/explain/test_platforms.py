@@ -111,13 +111,13 @@ def test_no_step_names_a_command_that_the_platform_does_not_have(platform: Platf
         text.id: told
         for text in TEXTS
         if not text.id.startswith((*_LINUXS, *others))
-        for told in [step({platform}, text.id, text.then)]
+        for told in [step({platform}, text.id, text.fix)]
         if re.search(foreign, told, re.IGNORECASE)
     }
     assert named == {}
 
 
 def test_without_a_mark_every_step_is_the_texts_own() -> None:
-    assert all(step((), text.id, text.then) == text.then for text in TEXTS)
+    assert all(step((), text.id, text.fix) == text.fix for text in TEXTS)
     (match,) = find(CPU_BUILD, TEXTS, OF_CONDITIONS)
     assert match.facts.platforms == frozenset()

@@ -35,7 +35,7 @@ def test_the_table_is_whole() -> None:
     assert len(TEXTS) >= 60
     for text in TEXTS:
         assert re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+", text.id)
-        assert (text.patterns or text.common) and text.title and text.meaning.endswith(".") and text.then, text.id
+        assert (text.patterns or text.common) and text.title and text.meaning.endswith(".") and text.fix, text.id
         assert not text.title.endswith("."), text.id
         assert all(name in BY_ID for name in text.conditions), text.id
         others = [name for name in (*ids, *(f"xid.{number}" for number in xid.BY_NUMBER)) if name != text.id]
@@ -105,7 +105,7 @@ def test_ordinary_lines_mean_nothing_together() -> None:
 def test_the_texts_of_every_condition_can_be_tried() -> None:
     """Conditions are written by others: their patterns have to stand the squeezing too."""
     for one in CONDITIONS:
-        for source in one.texts:
+        for source in one.patterns:
             assert compiled(source).regex.pattern
 
 
@@ -332,15 +332,15 @@ def test_what_brings_a_thing_about_comes_before_it(pasted: str, order: list[str]
 def test_no_advice_is_only_to_run_this_tool() -> None:
     """Who reads a colleague's paste has not the machine."""
     for text in (*TEXTS, *OF_CONDITIONS):
-        rest = re.sub(r"[^;.,]*\bgpucheck \w+[^;.,]*", "", text.then)
-        assert len(rest) > 12, (text.id, text.then)
+        rest = re.sub(r"[^;.,]*\bgpucheck \w+[^;.,]*", "", text.fix)
+        assert len(rest) > 12, (text.id, text.fix)
 
 
 def test_the_allocators_setting_is_named_for_every_torch() -> None:
     """Versions from 2.9.0 read one name of it for CUDA, those before 2.9 the other."""
     for text in TEXTS:
-        for setting in re.findall(r"PYTORCH_ALLOC_CONF\S*", text.then):
-            assert "PYTORCH_CUDA_ALLOC_CONF" in text.then or "PYTORCH_HIP_ALLOC_CONF" in text.then, (text.id, setting)
+        for setting in re.findall(r"PYTORCH_ALLOC_CONF\S*", text.fix):
+            assert "PYTORCH_CUDA_ALLOC_CONF" in text.fix or "PYTORCH_HIP_ALLOC_CONF" in text.fix, (text.id, setting)
 
 
 @pytest.mark.parametrize(
@@ -356,12 +356,12 @@ def test_the_allocators_setting_is_named_for_every_torch() -> None:
     ],
 )
 def test_the_step_names_what_helps(name: str, words: str) -> None:
-    assert words in next(text for text in TEXTS if text.id == name).then
+    assert words in next(text for text in TEXTS if text.id == name).fix
 
 
 def test_no_advice_replaces_torch_without_a_version() -> None:
     for text in TEXTS:
-        assert not re.search(r"--force-reinstall torch(?![=<>~])", text.then), text.id
+        assert not re.search(r"--force-reinstall torch(?![=<>~])", text.fix), text.id
 
 
 # --- what is known elsewhere ------------------------------------------------------------------------------------------
@@ -381,7 +381,7 @@ def test_the_patterns_are_spelled_once() -> None:
 
 def test_an_xid_tells_nvidias_action_in_plain_words() -> None:
     (match,) = find("NVRM: Xid (PCI:0000:b3:00.0): 94, pid=4711", TEXTS)
-    assert match.text.then.startswith("restart the affected program; other programs continue. Reset the GPU when")
+    assert match.text.fix.startswith("restart the affected program; other programs continue. Reset the GPU when")
     assert {one.action for one in xid.BY_NUMBER.values()} <= set(xid.ACTIONS)
     assert len(xid.BY_NUMBER) == len(xid.CATALOGUE) + len(xid.OLDER)
     for one in xid.BY_NUMBER.values():
@@ -392,9 +392,9 @@ def test_an_xid_tells_nvidias_action_in_plain_words() -> None:
 def test_a_reset_names_its_gpu_and_the_node_is_drained_first() -> None:
     """Also in every other advice: --gpu-reset alone resets all of them."""
     for text in TEXTS:
-        for place in re.finditer("--gpu-reset", text.then):
-            assert text.then[place.end() :].startswith(" -i "), text.id
-            assert re.search("drain|when its work is done|with nothing running", text.then[: place.start()]), text.id
+        for place in re.finditer("--gpu-reset", text.fix):
+            assert text.fix[place.end() :].startswith(" -i "), text.id
+            assert re.search("drain|when its work is done|with nothing running", text.fix[: place.start()]), text.id
 
 
 def test_the_catalogue_is_as_long_as_nvidias() -> None:
@@ -405,4 +405,4 @@ def test_other_vendors_are_not_sent_to_nvidias_tools() -> None:
     """`explain oom.hip` prints the row as it is; NVML, which `gpucheck devices --processes` asks, lists no such GPU."""
     others = [one for one in TEXTS if re.match(r"(?:oom\.)?(?:hip|xpu|hpu)\b", one.id)]
     assert len(others) > 8
-    assert [one.id for one in others if re.search(r"nvidia-smi|--processes|compute-sanitizer|CUDA_", one.then)] == []
+    assert [one.id for one in others if re.search(r"nvidia-smi|--processes|compute-sanitizer|CUDA_", one.fix)] == []

@@ -54,9 +54,13 @@ def command(options: DoctorOptions, emit: Emit) -> Evidence:
     emit(Started(evidence.facts))
     result, found = diagnosed(evidence, conditions, everything=len(conditions) == len(CONDITIONS))
     emit(Answered("doctor", result))
-    first = None if result.first is None else f"fix {result.first} first"
-    asked = choose.judge_required(options.require, None, usable(evidence.probe), evidence.facts, fix=first)
-    for finding in (*asked, *found):
+    if options.require is not None:
+        first = None if result.first is None else f"fix {result.first} first"
+        found = [
+            *choose.judge_required(options.require, None, usable(evidence.probe), evidence.facts, fix=first),
+            *found,
+        ]
+    for finding in found:
         emit(Judged(finding))
     return evidence
 

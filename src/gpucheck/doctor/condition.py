@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from gpucheck import units
-from gpucheck.cards import card
-from gpucheck.machine.stack import Stack, TorchProbe
+from gpucheck.cards import at_rest, card
+from gpucheck.cards.card import Said
+from gpucheck.machine import kernel_driver
+from gpucheck.machine.kernel_driver import PciDevice
+from gpucheck.machine.stack import Library, Stack, TorchProbe, version_of
+from gpucheck.machine.torch_probe_child import version_key
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
-from gpucheck.report.finding import Verdict
+from gpucheck.report.finding import VERDICTS, Finding, Verdict
 from gpucheck.report.results.short import LoadResult
 
 
@@ -22,6 +26,14 @@ class Evidence:
     `torch` is None where torch was not asked (no torch, or no time), `load` where none was wanted or possible.
     `variables` are the names of all variables that are set, without their values; values stand in `facts.environment`
     for those on its list alone.
+
+    The rest follows from these and is derived once, for all conditions. `cards` are the NVIDIA devices that NVML or
+    libcuda lists, `gpus` those on the PCI bus; `is_nvidia_here` says whether PCI, nodes, WSL's driver or a library
+    shows one, `is_cuda_hung` whether libcuda did not answer. `xids` are the kernel log's errors by PCI address, the
+    worst first, `sxids` those of NVSwitches, `nvlink` that of the links, `not_started` its reasons why a GPU did not
+    start, `names` torch's names by PCI address. `unlisted` and `not_shown` are the findings about GPUs that the
+    driver or CUDA leaves out. `loadable` are the files that the loader takes, by the library's name, `releases` what
+    is equal for two spellings of a version of torch.
     """
 
     facts: Facts = field(default_factory=Facts)
@@ -29,6 +41,52 @@ class Evidence:
     torch: TorchProbe | None = None
     variables: frozenset[str] = frozenset()
     load: LoadResult | None = None
+    cards: tuple[Device, ...] = field(init=False, repr=False, compare=False)
+    gpus: tuple[PciDevice, ...] = field(init=False, repr=False, compare=False)
+    is_nvidia_here: bool = field(init=False, repr=False, compare=False)
+    is_cuda_hung: bool = field(init=False, repr=False, compare=False)
+    xids: tuple[tuple[str | None, Said], ...] = field(init=False, repr=False, compare=False)
+    sxids: tuple[Finding, ...] = field(init=False, repr=False, compare=False)
+    nvlink: Finding | None = field(init=False, repr=False, compare=False)
+    not_started: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    names: Mapping[str | None, str] = field(init=False, repr=False, compare=False)
+    addresses_not_listed: list[str] = field(init=False, repr=False, compare=False)
+    unlisted: Finding | None = field(init=False, repr=False, compare=False)
+    not_shown: Finding | None = field(init=False, repr=False, compare=False)
+    loadable: Mapping[str, Library] = field(init=False, repr=False, compare=False)
+    libcuda_version: str | None = field(init=False, repr=False, compare=False)
+    releases: Mapping[str, object] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        facts, stack, driver, probe = self.facts, self.stack, self.driver, self.probe
+        logged = kernel_driver.events(stack.log or (), None, driver)
+        # The log counts also where NVML's reading did not take it in.
+        if driver.xids is None:
+            facts = replace(facts, driver=logged)
+        errors = facts.xids or ()
+        stories = ((one, at_rest.story(one, errors)) for one in dict.fromkeys(error.pci_address for error in errors))
+        told = [(address, said) for address, said in stories if said is not None]
+        cards = tuple(card.cards(facts))
+        torches = (*(probe.versions or {}).get("torch", ()), *filter(None, (probe.version,)))
+        derived = {
+            "cards": cards,
+            "gpus": stack.gpus,
+            "is_nvidia_here": card.is_nvidia_here(self.facts) or bool(stack.jetson or stack.wsl_driver),
+            "is_cuda_hung": driver.is_hung,
+            "xids": tuple(sorted(told, key=lambda pair: VERDICTS.index(pair[1].verdict), reverse=True)),
+            "sxids": tuple(at_rest.switches(facts)),
+            "nvlink": at_rest.nvlink(facts),
+            "not_started": logged.not_started or {},
+            "names": {card.address_of(one, facts): card.name_of(one) for one in cards},
+            "addresses_not_listed": card.addresses_not_listed(self.facts),
+            "unlisted": card.unlisted(facts),
+            "not_shown": card.not_shown(facts),
+            "loadable": {one.name: one for one in reversed((*stack.path_libraries, *stack.libraries))},
+            "libcuda_version": version_of(driver.libcuda_path),
+            "releases": {version: version_key(version)[0] for version in torches},
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     @property
     def host(self) -> Host:
@@ -44,17 +102,6 @@ class Evidence:
     def build(self) -> TorchBuild:
         """The torch that is diagnosed, read without importing it."""
         return self.facts.torch or TorchBuild()
-
-    @property
-    def cards(self) -> tuple[Device, ...]:
-        """NVIDIA devices that NVML or libcuda lists."""
-        return tuple(card.cards(self.facts))
-
-    @property
-    def is_nvidia_here(self) -> bool:
-        """Return whether an NVIDIA device is in this machine, as PCI, its nodes, WSL's driver or the libraries show
-        it."""
-        return card.is_nvidia_here(self.facts) or bool(self.stack.jetson or self.stack.wsl_driver)
 
     @property
     def cuda_works(self) -> bool:
@@ -129,29 +176,52 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One row of the catalogue.
+    """A fault that is known: what it is, how it shows, and what to do about it.
 
-    `rung` is the one that it breaks; None for what stands on its own, beside the ladder. `title` is the diagnosis in
-    one sentence, `meaning` what it is about, for its page; `settle` is what would make sure of it, where that takes
-    more than what is read; `fix` is what to type or do. `judge` reads the evidence and says whether it holds; it never
-    raises for evidence that is missing, which is unknown and says nothing. `cuinit` and `nvml` are the answers of
-    cuInit and nvmlInit of which it is a cause. `texts` are errors that point to it, as regular expressions, for
-    `gpucheck explain`; `source` is where its threshold or its claim comes from.
+    `title` is the diagnosis in one sentence, `meaning` what happened, `fix` what to type or do, `certainty` how sure
+    the signs make it. `source` is where its threshold or its claim comes from.
+
+    **What doctor reads.** `judge` reads the evidence and says whether it holds; it never raises for evidence that is
+    missing, which is unknown and says nothing. None for what only a text shows. `rung` is the stage that it breaks;
+    None for what stands on its own. `settle` is what would make sure of it, where that takes more than what is read.
+    `cuinit` and `nvml` are the answers of cuInit and nvmlInit of which it is a cause.
+
+    **What explain looks for.** `patterns` are regular expressions, read without regard to case, spaces and quotes; one
+    with `\\b` in it is read by words. `common` are patterns that programs of every kind print ("Killed"): they count
+    where the rest of the paste speaks of GPUs, torch or training; where `beside` is given, where it holds that instead.
+    `weak` ones say little (a launcher's frames): they are a hint where nothing else is found. `wraps` are of a message
+    that holds another's: it is named where nothing that stands in it is known. `names` are error names, which are whole
+    or not there. Rows that differ by a number alone share their patterns: `number` is what the group of that name must
+    hold. A `symptom` says that something failed and not what: it yields to every text that says more. `follows` are
+    ids, or their beginnings, of what brings this about: where one of them is in the paste too, it comes first.
+    `unless` makes it somebody else's, wherever in the paste it stands. `logged` texts are numbers that training reports
+    as information: they count on such a line too. `conditions` are those that doctor looks at for it.
     """
 
     id: str
     title: str
     meaning: str
     fix: str
-    judge: Callable[[Evidence], Seen | None]
+    patterns: tuple[str, ...] = ()
+    certainty: Certainty = "strong"
+    source: str = ""
+    judge: Callable[[Evidence], Seen | None] | None = None
     rung: Rung | None = None
     verdict: Verdict = "fail"
-    certainty: Certainty = "strong"
     settle: str = ""
     cuinit: tuple[int, ...] = ()
     nvml: tuple[int, ...] = ()
-    texts: tuple[str, ...] = ()
-    source: str = ""
+    common: tuple[str, ...] = ()
+    beside: str = ""
+    weak: tuple[str, ...] = ()
+    wraps: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    number: str = ""
+    symptom: bool = False
+    follows: tuple[str, ...] = ()
+    unless: str = ""
+    logged: bool = False
+    conditions: tuple[str, ...] = ()
 
 
 def on(rung: Rung, *rows: Condition) -> tuple[Condition, ...]:
@@ -175,7 +245,7 @@ def told_apart(by: Callable[[Evidence], tuple[str, Seen] | None], id: str) -> Ca
 def by_answer(row: Condition) -> Condition:
     """The row, asked only where cuInit gave one of its answers; one that has none is always asked."""
     codes, judge = row.cuinit, row.judge
-    if not codes:
+    if not codes or judge is None:
         return row
     return replace(row, judge=lambda evidence: judge(evidence) if evidence.driver.cuinit_code in codes else None)
 

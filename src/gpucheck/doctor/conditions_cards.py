@@ -181,7 +181,7 @@ CARDS: tuple[Condition, ...] = (
         title="a GPU does not answer its driver",
         meaning="NVML lists the GPU, but reading it fails: the GPU fell off the bus, or it needs a reset.",
         fix=FIX["lost"],
-        texts=(r"GPU is lost", r"Unable to determine the device handle"),
+        patterns=(r"GPU is lost", r"Unable to determine the device handle"),
         source="NVML, nvmlReturn_t 15 and 16",
     ),
     _check(
@@ -576,7 +576,7 @@ PEERS: tuple[Condition, ...] = (
         settle="`gpucheck bench transfer --only peer --device all` copies between each pair, verified",
         fix=IOMMU_FIX,
         judge=_iommu,
-        texts=(
+        patterns=(
             r"Missing .{0,3}iommu=pt.{0,3} from kernel command line",
             r"\bIO_PAGE_FAULT\b.{0,200}(nvidia|nvrm|xid)",
             r"(nvidia|nvrm).{0,80}(AMD-Vi|DMAR).{0,80}fault",
@@ -596,7 +596,7 @@ PEERS: tuple[Condition, ...] = (
         settle="`gpucheck bench transfer --only peer --device all` shows the rate of each pair, and verifies it",
         fix=ACS_FIX,
         judge=_acs,
-        texts=(r"\bPCIe? ACS\b.{0,80}\b(nccl|p2p|peer|gpudirect)", r"\bACSCtl ?: ?SrcValid\+"),
+        patterns=(r"\bPCIe? ACS\b.{0,80}\b(nccl|p2p|peer|gpudirect)", r"\bACSCtl ?: ?SrcValid\+"),
         source=_PEERS_SOURCE,
     ),
     Condition(

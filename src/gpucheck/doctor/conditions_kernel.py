@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from gpucheck import units, xid
 from gpucheck.cards import at_rest
-from gpucheck.cards.card import WHY_NOT_SHOWN, address_of, addresses_not_listed, name_of, not_shown, unlisted
+from gpucheck.cards.card import WHY_NOT_SHOWN
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
-from gpucheck.machine import kernel_driver
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.inventory import HONEST
 from gpucheck.machine.kernel_driver import (
@@ -28,7 +27,7 @@ from gpucheck.machine.kernel_driver import (
 )
 from gpucheck.machine.mask import MASK, Reading, read_mask
 from gpucheck.messages import FIX
-from gpucheck.report.facts import Device, Facts
+from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS
 
 # -- NVIDIA's module does not drive any card ---------------------------------------------------------------------------
@@ -42,17 +41,17 @@ def absent(evidence: Evidence) -> tuple[str, Seen] | None:
 
     One answer, so that one fault is never told twice.
     """
-    loaded, stack = evidence.driver.kernel_module_loaded, evidence.stack
+    loaded, stack, gpus = evidence.driver.kernel_module_loaded, evidence.stack, evidence.gpus
     if loaded is None and evidence.driver.nvml_code == 9:
         loaded = False
     # A sandbox may pass on the driver's calls and hide its module.
-    if evidence.cuda_works or evidence.driver.nvml_code == 0 or not stack.gpus:
+    if evidence.cuda_works or evidence.driver.nvml_code == 0 or not gpus:
         return None
-    holders = {gpu.driver for gpu in stack.gpus}
+    holders = {gpu.driver for gpu in gpus}
     if holders == {"nouveau"} or (holders <= {"nouveau", None} and "nouveau" in holders and not loaded):
-        return "driver.nouveau", _held(stack.gpus)
+        return "driver.nouveau", _held(gpus)
     if holders <= set(FOR_GUESTS):
-        return "driver.passed_through", _held(stack.gpus)
+        return "driver.passed_through", _held(gpus)
     if loaded is not False:
         return None
     if evidence.in_container:
@@ -97,7 +96,7 @@ def _held(gpus: tuple[PciDevice, ...]) -> Seen:
 
 
 def _on_the_bus(evidence: Evidence, more: str) -> Seen:
-    gpus, driver = evidence.stack.gpus, evidence.driver
+    gpus, driver = evidence.gpus, evidence.driver
     told = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
     return Seen(f"{addresses(gpus)} on the PCI bus; {more}", {"pci_addresses": [gpu.address for gpu in gpus], **told})
 
@@ -112,7 +111,7 @@ def _none_comes_up(evidence: Evidence) -> bool:
     """Return whether the module is loaded and no card of it is usable: NVML lists none or does not start, nor does
     CUDA."""
     loaded = evidence.driver.kernel_module_loaded
-    if evidence.cuda_works or not loaded or not evidence.stack.gpus or absent(evidence) is not None:
+    if evidence.cuda_works or not loaded or not evidence.gpus or absent(evidence) is not None:
         return False
     lists = any(card.nvml_index is not None and card.state != "lost" for card in evidence.cards)
     answered = evidence.driver.nvml_code is not None or evidence.driver.cuinit_code is not None
@@ -132,7 +131,7 @@ def _logged(pattern: str) -> Callable[[Evidence], Seen | None]:
 def _fallen(evidence: Evidence) -> Seen | None:
     """The kernel's log says so, and a card is missing now: a line alone may be of before a reset."""
     found = evidence.logged(FALLEN)
-    gone = [] if evidence.in_container else addresses_not_listed(evidence.facts)
+    gone = [] if evidence.in_container else list(evidence.addresses_not_listed)
     lost = [card for card in evidence.cards if card.state == "lost"] or evidence.driver.nvml_code == 15
     if not found or not (gone or lost or _none_comes_up(evidence)):
         return None
@@ -148,7 +147,7 @@ def _open_needed(evidence: Evidence) -> Seen | None:
     found = evidence.logged(OPEN_NEEDED)
     if found:
         return Seen(found[-1], {"log": found}, fix=_open_package(evidence), certainty="proof")
-    known = [gpu for gpu in evidence.stack.gpus if re.fullmatch(r"(0x)?[0-9a-fA-F]+", gpu.device or "")]
+    known = [gpu for gpu in evidence.gpus if re.fullmatch(r"(0x)?[0-9a-fA-F]+", gpu.device or "")]
     new = [gpu for gpu in known if int(gpu.device or "0", 16) >= FIRST_BLACKWELL]
     if not new or evidence.driver.kernel_module_open is not False or evidence.logged(FALLEN):
         return None
@@ -173,8 +172,9 @@ def _not_started(evidence: Evidence) -> Seen | None:
     """The module took the card and could not start it; only where no other line of this GPU says why."""
     if not _none_comes_up(evidence) or _open_needed(evidence) is not None:
         return None
-    reasons = kernel_driver.events(evidence.stack.log or ()).not_started or {}
-    unexplained = [why for why in reasons.values() if re.search(f"{NOT_STARTED}|{NO_GSP}", why, re.IGNORECASE)]
+    unexplained = [
+        why for why in evidence.not_started.values() if re.search(f"{NOT_STARTED}|{NO_GSP}", why, re.IGNORECASE)
+    ]
     if unexplained:
         return Seen(unexplained[-1], {"log": unexplained})
     explained = (FALLEN, OPEN_NEEDED, UNSUPPORTED, NO_ROOM, NO_POWER)
@@ -194,7 +194,7 @@ KERNEL = on(
         fix="printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/nouveau.conf && "
         "sudo update-initramfs -u (Fedora, RHEL: sudo dracut --force); install NVIDIA's driver, and reboot",
         judge=told_apart(absent, "driver.nouveau"),
-        texts=(r"NVIDIA probe routine was not called for \d+ device", r"nouveau, rivafb, nvidiafb or rivatv"),
+        patterns=(r"NVIDIA probe routine was not called for \d+ device", r"nouveau, rivafb, nvidiafb or rivatv"),
     ),
     Condition(
         id="driver.passed_through",
@@ -213,7 +213,7 @@ KERNEL = on(
         meaning="A GPU is on the PCI bus, but this system has no driver for it.",
         fix="sudo ubuntu-drivers install --gpgpu (Ubuntu; elsewhere NVIDIA's package of the distribution), and reboot",
         judge=told_apart(absent, "driver.not_installed"),
-        texts=(
+        patterns=(
             r"Found no NVIDIA driver on your system",
             r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
         ),
@@ -226,7 +226,7 @@ KERNEL = on(
         settle="`dkms status` lists the kernels for which it was built",
         fix="install the headers of the running kernel, sudo dkms autoinstall, then sudo modprobe nvidia",
         judge=told_apart(absent, "driver.other_kernel"),
-        texts=(r"modprobe: FATAL: Module nvidia not found in directory",),
+        patterns=(r"modprobe: FATAL: Module nvidia not found in directory",),
     ),
     Condition(
         id="driver.signature_rejected",
@@ -237,7 +237,7 @@ KERNEL = on(
         fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der (Debian and others: /var/lib/dkms/mok.pub), "
         "reboot, and enrol the key at the blue screen; or switch Secure Boot off in the firmware",
         judge=told_apart(absent, "driver.signature_rejected"),
-        texts=(r"insert '?nvidia\w*'?: Key was rejected by service", r"nvidia.{0,60}module.{0,40}key is rejected"),
+        patterns=(r"insert '?nvidia\w*'?: Key was rejected by service", r"nvidia.{0,60}module.{0,40}key is rejected"),
     ),
     Condition(
         id="driver.secure_boot",
@@ -259,7 +259,7 @@ KERNEL = on(
         fix="sudo modprobe nvidia; if that fails, sudo dmesg | grep -i nvidia",
         judge=told_apart(absent, "driver.not_loaded"),
         nvml=(9,),
-        texts=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
+        patterns=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
     ),
     Condition(
         id="container.host_driver",
@@ -281,7 +281,7 @@ KERNEL = on(
         "part is faulty",
         fix=FIX["lost"],
         judge=_fallen,
-        texts=(FALLEN, r"\bXid\b.{0,80}:\s*79\b", r"Unable to determine the device handle for (?:gpu|GPU)"),
+        patterns=(FALLEN, r"\bXid\b.{0,80}:\s*79\b", r"Unable to determine the device handle for (?:gpu|GPU)"),
         source="NVIDIA Xid 79; NVIDIA/open-gpu-kernel-modules: osinit.c for the lines without an Xid",
     ),
     Condition(
@@ -292,7 +292,7 @@ KERNEL = on(
         meaning="The GPU needs auxiliary power and will not start without it.",
         fix="shut down and connect all power cables of the GPU; in a server it may also need the riser's cable",
         judge=_logged(NO_POWER),
-        texts=(r"does not have the necessary power cables connected", r"Insufficient External Power"),
+        patterns=(r"does not have the necessary power cables connected", r"Insufficient External Power"),
     ),
     Condition(
         id="gpu.no_address_space",
@@ -304,7 +304,7 @@ KERNEL = on(
         fix="switch on Above 4G Decoding (and Resizable BAR) in the firmware; in a virtual machine, widen its 64-bit "
         "memory window",
         judge=_logged(NO_ROOM),
-        texts=(NO_ROOM, r"BAR\d is 0M @ 0x0"),
+        patterns=(NO_ROOM, r"BAR\d is 0M @ 0x0"),
         source="NVIDIA/gpu-operator issue 492; system76/firmware-open issue 66",
     ),
     Condition(
@@ -314,7 +314,10 @@ KERNEL = on(
         meaning="The GPU is newer than the driver, or so old that only a legacy driver supports it.",
         fix="install the newest driver; for a GPU before Turing, the last branch that lists it at nvidia.com/drivers",
         judge=_logged(UNSUPPORTED),
-        texts=(r"installed in this system is not supported by the", r"supported through the NVIDIA .* Legacy drivers"),
+        patterns=(
+            r"installed in this system is not supported by the",
+            r"supported through the NVIDIA .* Legacy drivers",
+        ),
     ),
     Condition(
         id="driver.open_module_needed",
@@ -324,7 +327,7 @@ KERNEL = on(
         settle="the kernel's log has `requires use of the NVIDIA open kernel modules`",
         fix="sudo apt install nvidia-open (the package of the distribution whose name has `-open`), and reboot",
         judge=_open_needed,
-        texts=(OPEN_NEEDED,),
+        patterns=(OPEN_NEEDED,),
         source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
     ),
     Condition(
@@ -336,7 +339,7 @@ KERNEL = on(
         settle="if a power cycle helps, the cause was the GPU's state; if another version helps, the driver",
         fix="power-cycle the machine, then try the newest driver, then try the GPU in another machine",
         judge=_not_started,
-        texts=(r"RmInitAdapter failed", r"rm_init_adapter failed"),
+        patterns=(r"RmInitAdapter failed", r"rm_init_adapter failed"),
         source="NVIDIA/open-gpu-kernel-modules issues 326 and 789",
     ),
 )
@@ -345,40 +348,24 @@ KERNEL = on(
 # -- the kernel's log --------------------------------------------------------------------------------------------------
 
 
-def _with_log(evidence: Evidence) -> Facts:
-    """The facts with what the kernel's log says, also where NVML's reading did not take it in."""
-    facts, driver = evidence.facts, evidence.driver
-    read = driver if driver.xids is not None else kernel_driver.events(evidence.stack.log or (), None, driver)
-    return replace(facts, driver=read)
-
-
 def _xid(evidence: Evidence) -> Seen | None:
     """The errors of each GPU, the worst first, under the name that torch has for it."""
-    facts = _with_log(evidence)
-    errors = facts.xids or ()
-    names = {address_of(card, facts): name_of(card) for card in evidence.cards}
-    stories = [
-        (address, known)
-        for address in dict.fromkeys(one.pci_address for one in errors)
-        if (known := at_rest.story(address, errors)) is not None
-    ]
-    if not stories:
+    if not evidence.xids:
         return None
-    stories.sort(key=lambda pair: VERDICTS.index(pair[1].verdict), reverse=True)
-    address, worst = stories[0]
-    called = {place: f"{name} ({place})" for place, name in names.items()}
+    address, worst = evidence.xids[0]
+    called = {place: f"{name} ({place})" for place, name in evidence.names.items()}
     told = [
         f"{called.get(place, place)}: {', '.join(part for part in (one.title, one.message) if part)}"
-        for place, one in stories
+        for place, one in evidence.xids
     ]
-    rows = [row for _, one in stories for row in one.evidence["xids"]]
+    rows = [row for _, one in evidence.xids for row in one.evidence["xids"]]
     fix = worst.fix.format(card=address) if worst.fix else ""
     return Seen("; ".join(told), {"xids": rows}, fix, verdict=worst.verdict)
 
 
 def _sxid(evidence: Evidence) -> Seen | None:
     """The errors of each NVSwitch, the worst first."""
-    found = sorted(at_rest.switches(_with_log(evidence)), key=lambda one: VERDICTS.index(one.verdict), reverse=True)
+    found = sorted(evidence.sxids, key=lambda one: VERDICTS.index(one.verdict), reverse=True)
     if not found:
         return None
     rows = {"sxids": [row for one in found for row in one.evidence["sxids"]]}
@@ -387,7 +374,7 @@ def _sxid(evidence: Evidence) -> Seen | None:
 
 
 def _nvlink(evidence: Evidence) -> Seen | None:
-    found = at_rest.nvlink(_with_log(evidence))
+    found = evidence.nvlink
     return None if found is None else Seen(found.message, found.evidence, found.fix or "", verdict=found.verdict)
 
 
@@ -407,7 +394,7 @@ LOG: tuple[Condition, ...] = (
         settle="NVIDIA's Xid catalogue has the meaning and the immediate action for each error",
         fix="sudo dmesg -T | grep -i xid",
         judge=_xid,
-        texts=(r"NVRM: Xid \(", r"\bXid \d+"),
+        patterns=(r"NVRM: Xid \(", r"\bXid \d+"),
         source=xid.SOURCE,
     ),
     Condition(
@@ -430,7 +417,7 @@ LOG: tuple[Condition, ...] = (
         settle="`nvidia-smi nvlink --status` lists the links; it is past if the driver was reloaded since",
         fix=at_rest.REBOOT,
         judge=_nvlink,
-        texts=(r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ff]ailed",),
+        patterns=(r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ff]ailed",),
         source="NVIDIA/open-gpu-kernel-modules: kernel_nvlink_gh100.c; leptonai/gpud pull request 1271",
     ),
     Condition(
@@ -545,12 +532,12 @@ def _one_instance(evidence: Evidence) -> Seen | None:
 
 
 def _cuda_shows_fewer(evidence: Evidence) -> Seen | None:
-    found = not_shown(evidence.facts)
+    found = evidence.not_shown
     return None if found is None else Seen(found.message, found.evidence, verdict=found.verdict)
 
 
 def _not_listed(evidence: Evidence) -> Seen | None:
-    found = unlisted(_with_log(evidence))
+    found = evidence.unlisted
     if found is None or not _listed(evidence):
         return None
     if "not_started" in found.evidence:
@@ -601,7 +588,7 @@ MASKS: tuple[Condition, ...] = (
         "that matches no GPU hides all of them. torch then finds no GPU and gives no reason.",
         fix="unset CUDA_VISIBLE_DEVICES",
         judge=told_apart(_masked, "mask.hides_all"),
-        texts=(r"No CUDA GPUs are available",),
+        patterns=(r"No CUDA GPUs are available",),
         source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
     ),
     Condition(
@@ -691,7 +678,7 @@ MASKS: tuple[Condition, ...] = (
         "CUDA's, torch reports a device that does not exist.",
         fix="export CUDA_VISIBLE_DEVICES with numbers, or with one MIG instance's UUID",
         judge=_count_disagrees,
-        texts=(r"device >= 0 && device < num_gpus.{0,40}INTERNAL ASSERT",),
+        patterns=(r"device >= 0 && device < num_gpus.{0,40}INTERNAL ASSERT",),
         source="pytorch issues 110000 and 130181",
     ),
 )
@@ -767,6 +754,6 @@ ENVIRONMENT: tuple[Condition, ...] = (
         meaning="A DataLoader's workers pass their batches through /dev/shm. If it is full, they die with a bus error.",
         fix="start the container with --shm-size=8g or --ipc=host",
         judge=_small_shm,
-        texts=(r"DataLoader worker \(pid.*\) is killed by signal: Bus error", r"insufficient shared memory \(shm\)"),
+        patterns=(r"DataLoader worker \(pid.*\) is killed by signal: Bus error", r"insufficient shared memory \(shm\)"),
     ),
 )

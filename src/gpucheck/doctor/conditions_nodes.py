@@ -35,7 +35,7 @@ def lacks_nodes(evidence: Evidence) -> bool:
         return False
     if absent(evidence) is not None or evidence.stack.devices is None:
         return False
-    no_card = bool(evidence.stack.gpus) and not _card_nodes(evidence) and evidence.in_container
+    no_card = bool(evidence.gpus) and not _card_nodes(evidence) and evidence.in_container
     return evidence.stack.node(CONTROL) is None or no_card
 
 
@@ -55,7 +55,7 @@ def _without_nodes(evidence: Evidence) -> tuple[str, Seen] | None:
         seen = {"container": evidence.host.container, "nodes": nodes, VISIBLE: value}
         return "container.no_gpu", Seen(said, seen, fix=fixes.start_with_gpus(evidence.host))
     said = f"the module is loaded, but {CONTROL} does not exist"
-    return ("driver.nodes_missing", Seen(said, {"kernel_module_loaded": True})) if evidence.stack.gpus else None
+    return ("driver.nodes_missing", Seen(said, {"kernel_module_loaded": True})) if evidence.gpus else None
 
 
 def _denied(evidence: Evidence) -> Seen | None:
@@ -146,12 +146,12 @@ def cuda_not_loaded(evidence: Evidence) -> bool:
 def has_nvml(evidence: Evidence) -> bool:
     """Return whether NVML's library is there, whatever it answers."""
     code = evidence.driver.nvml_code
-    return code not in (None, 12) or evidence.stack.found("libnvidia-ml.so.1") is not None
+    return code not in (None, 12) or NVML in evidence.loadable
 
 
 def without_compute(evidence: Evidence) -> bool:
     """Return whether a container was given NVML and not libcuda."""
-    given = evidence.in_container and evidence.stack.found("libcuda.so.1") is None and not evidence.stack.unlinked
+    given = evidence.in_container and LIBCUDA not in evidence.loadable and not evidence.stack.unlinked
     return given and has_nvml(evidence) and cuda_not_loaded(evidence) and evidence.is_nvidia_here
 
 
@@ -203,7 +203,7 @@ NODES = on(
         settle="the same image started with --gpus all finds it",
         fix=fixes.START_WITH_GPUS,
         judge=told_apart(_without_nodes, "container.no_gpu"),
-        texts=(
+        patterns=(
             r"WARNING: The NVIDIA Driver was not detected",
             r"CUDA driver version is insufficient for CUDA runtime version",
         ),
@@ -237,7 +237,7 @@ NODES = on(
         "create-dev-char-symlinks`",
         judge=_refused,
         nvml=(999,),
-        texts=(r"Failed to initialize NVML: Unknown Error",),
+        patterns=(r"Failed to initialize NVML: Unknown Error",),
         source="NVIDIA/nvidia-container-toolkit issue 48",
     ),
     Condition(
@@ -250,7 +250,7 @@ NODES = on(
         "then log in again",
         judge=_denied,
         nvml=(4,),
-        texts=(r"NVML_ERROR_NO_PERMISSION|NVML: Insufficient Permissions",),
+        patterns=(r"NVML_ERROR_NO_PERMISSION|NVML: Insufficient Permissions",),
     ),
     Condition(
         id="driver.nodes_stale",
@@ -354,7 +354,7 @@ def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
 def _on_disk(evidence: Evidence) -> Library | None:
     """A usable libcuda that is there and was not loaded."""
     stack = evidence.stack
-    found = [stack.found(LIBCUDA), *(one for one in stack.stray_libraries if one.name == LIBCUDA)]
+    found = [evidence.loadable.get(LIBCUDA), *(one for one in stack.stray_libraries if one.name == LIBCUDA)]
     return next((one for one in found if one is not None and one.is_usable), None)
 
 
@@ -369,7 +369,7 @@ def _broken(evidence: Evidence) -> Seen:
 
 def _not_searched(evidence: Evidence, library: Library) -> Seen:
     folder = library.path.rpartition("/")[0]
-    searched = evidence.stack.found(LIBCUDA) is not None
+    searched = LIBCUDA in evidence.loadable
     fix = "sudo ldconfig"
     if NIXOS in folder:
         fix = f"export LD_LIBRARY_PATH={folder}"
@@ -443,7 +443,7 @@ def _folder(library: Library) -> str:
 def other_version(evidence: Evidence) -> tuple[str, str] | None:
     """The versions of the libcuda that was loaded and of the kernel module, where both are known and differ."""
     path, module = evidence.driver.libcuda_path, evidence.driver.kernel_module_version
-    library = version_of(path)
+    library = evidence.libcuda_version
     if path is None or module is None or library is None or library == module or is_compat(path) or is_stub(path):
         return None
     return library, module
@@ -493,8 +493,8 @@ def _mismatch(evidence: Evidence) -> Seen | None:
     by_cuda = driver.cuinit_code == 803 and _compat(evidence) is None and _other_version(evidence) is None
     if driver.nvml_code != VERSION_MISMATCH and not by_cuda:
         return None
-    on_disk = evidence.stack.found(NVML) or evidence.stack.found(LIBCUDA)
-    loaded = version_of(driver.nvml_path) or version_of(driver.libcuda_path)
+    on_disk = evidence.loadable.get(NVML) or evidence.loadable.get(LIBCUDA)
+    loaded = version_of(driver.nvml_path) or evidence.libcuda_version
     library = loaded or (on_disk.version if on_disk is not None else None)
     module = driver.kernel_module_version
     differ = library is not None and module is not None and library != module
@@ -543,7 +543,7 @@ LIBRARY = on(
         "empty files with these names.",
         fix="ls -l the named file; remove it, or reinstall the driver's libraries, then sudo ldconfig",
         judge=told_apart(_unloaded, "library.broken"),
-        texts=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
+        patterns=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
     ),
     Condition(
         id="library.cuda_unlinked",
@@ -572,7 +572,7 @@ LIBRARY = on(
         settle="`ldconfig -p | grep libcuda.so.1` shows nothing",
         fix="install the driver's compute package",
         judge=told_apart(_unloaded, "library.cuda_missing"),
-        texts=(r"libcuda\.so\.1: cannot open shared object file",),
+        patterns=(r"libcuda\.so\.1: cannot open shared object file",),
     ),
     Condition(
         id="library.stub",
@@ -583,7 +583,7 @@ LIBRARY = on(
         fix="remove the stubs folder from LD_LIBRARY_PATH",
         judge=_stub,
         cuinit=(34,),
-        texts=(r"Error 34: CUDA driver is a stub library", r"CUDA_ERROR_STUB_LIBRARY"),
+        patterns=(r"Error 34: CUDA driver is a stub library", r"CUDA_ERROR_STUB_LIBRARY"),
         source="NVIDIA/warp issue 219",
     ),
     Condition(
@@ -607,7 +607,7 @@ LIBRARY = on(
         "then too old for torch, update the driver",
         judge=_compat_card,
         cuinit=(804,),
-        texts=(
+        patterns=(
             r"Error 804: forward compatibility was attempted on non supported HW",
             r"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
         ),
@@ -635,7 +635,7 @@ LIBRARY = on(
         judge=_mismatch,
         cuinit=(803,),
         nvml=(VERSION_MISMATCH,),
-        texts=(
+        patterns=(
             r"Driver/library version mismatch",
             r"RM has detected an NVML/RM version mismatch",
             r"Error 803: system has unsupported display driver / cuda driver combination",
@@ -652,6 +652,6 @@ LIBRARY = on(
         fix="install the driver's package with nvidia-smi (Ubuntu: nvidia-utils-*), then sudo ldconfig",
         judge=_no_nvml,
         nvml=(12,),
-        texts=(r"NVML Shared Library Not Found",),
+        patterns=(r"NVML Shared Library Not Found",),
     ),
 )

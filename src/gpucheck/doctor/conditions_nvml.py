@@ -100,13 +100,13 @@ def recovery(evidence: Evidence) -> Seen | None:
 def _lists_none(evidence: Evidence) -> Seen | None:
     """NVML starts and lists nothing, and neither the kernel's rung nor the nodes' says why."""
     driver = evidence.driver
-    if driver.nvml_code != 0 or driver.nvml_error is not None or evidence.cuda_works or not evidence.stack.gpus:
+    if driver.nvml_code != 0 or driver.nvml_error is not None or evidence.cuda_works or not evidence.gpus:
         return None
     if any(card.nvml_index is not None for card in evidence.cards):
         return None
     if absent(evidence) is not None or lacks_nodes(evidence):
         return None
-    addresses = [gpu.address for gpu in evidence.stack.gpus]
+    addresses = [gpu.address for gpu in evidence.gpus]
     return Seen(f"{', '.join(addresses)} on the PCI bus, but none in NVML's list", {"pci_addresses": addresses})
 
 
@@ -168,7 +168,7 @@ NVML = on(
         fix=FIX["lost"],
         judge=_in_state("lost", 15),
         nvml=(15,),
-        texts=(r"NVML_ERROR_GPU_IS_LOST|\bGPU is lost\b",),
+        patterns=(r"NVML_ERROR_GPU_IS_LOST|\bGPU is lost\b",),
     ),
     Condition(
         id="gpu.reset_required",
@@ -178,7 +178,7 @@ NVML = on(
         fix=fixes.reset(),
         judge=_in_state("reset required", RESET_REQUIRED),
         nvml=(16,),
-        texts=(r"GPU requires (?:a )?reset", r"NVML_ERROR_RESET_REQUIRED"),
+        patterns=(r"GPU requires (?:a )?reset", r"NVML_ERROR_RESET_REQUIRED"),
     ),
     Condition(
         id="gpu.recovery",
@@ -216,7 +216,7 @@ NVML = on(
         settle="the kernel log (`sudo dmesg`) has an NVRM line for each GPU that it could not start",
         fix="sudo dmesg | grep -i nvrm; then power-cycle the machine and try the newest driver",
         judge=_lists_none,
-        texts=(r"No devices were found",),
+        patterns=(r"No devices were found",),
         source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
     ),
     Condition(
@@ -227,7 +227,7 @@ NVML = on(
         fix="shut down the node and connect all power cables of the GPU",
         judge=_in_state("no power", 8),
         nvml=(8,),
-        texts=(r"NVML_ERROR_INSUFFICIENT_POWER",),
+        patterns=(r"NVML_ERROR_INSUFFICIENT_POWER",),
         source="nvml.h: NVML_ERROR_INSUFFICIENT_POWER",
     ),
     Condition(
@@ -252,7 +252,7 @@ NVML = on(
         "Windows",
         judge=_nvml_answers(BLOCKED, lambda seen: bool(seen.host.wsl)),
         nvml=(BLOCKED,),
-        texts=(r"GPU access blocked by the operating system", r"NVML_ERROR_OPERATING_SYSTEM"),
+        patterns=(r"GPU access blocked by the operating system", r"NVML_ERROR_OPERATING_SYSTEM"),
         source="microsoft/WSL issues 9938 and 11865",
     ),
     Condition(
@@ -315,7 +315,7 @@ NVML = on(
         settle="`nvidia-smi -q -d COMPUTE` shows the mode of each GPU",
         fix=f"end the process on it, or {fixes.smi((), '-c 0')}",
         judge=_busy,
-        texts=(r"all CUDA-capable devices are busy or unavailable",),
+        patterns=(r"all CUDA-capable devices are busy or unavailable",),
     ),
 )
 
@@ -333,7 +333,7 @@ def _after_start(driver: Driver) -> str:
 
 def _hung_cuinit(evidence: Evidence) -> Seen | None:
     driver = evidence.driver
-    if not driver.is_hung:
+    if not evidence.is_cuda_hung:
         return None
     told = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error}
     if evidence.probe.not_awaited is not None:
@@ -589,7 +589,7 @@ _CUINIT = on(
         fix="sudo dmesg | grep -i nvrm; ls -l /dev/nvidia*",
         judge=_no_device,
         cuinit=(100,),
-        texts=(r"No CUDA GPUs are available", r"Error 100: no CUDA-capable device is detected"),
+        patterns=(r"No CUDA GPUs are available", r"Error 100: no CUDA-capable device is detected"),
     ),
     Condition(
         id="driver.out_of_memory",
@@ -612,7 +612,7 @@ _CUINIT = on(
         fix="sudo nvidia-modprobe -c 0 -u",
         judge=_no_memory_node,
         cuinit=(999,),
-        texts=(r"CUDA unknown error - this may be due to an incorrectly set up environment",),
+        patterns=(r"CUDA unknown error - this may be due to an incorrectly set up environment",),
         source="pytorch issue 49081; NVIDIA/open-gpu-kernel-modules issue 689",
     ),
     Condition(
@@ -636,7 +636,7 @@ _CUINIT = on(
         fix="echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm.conf, then reboot",
         judge=_memory_module,
         cuinit=(3,),
-        texts=(
+        patterns=(
             r"CUDA driver initialization failed, you might not have a CUDA gpu",
             r"request_free_mem_region\(\) err -34",
         ),
@@ -651,7 +651,7 @@ _CUINIT = on(
         fix="sudo dmesg | grep -i -e nvrm -e nvidia",
         judge=lambda seen: answered(seen) if _memory_module(seen) is None else None,
         cuinit=(3,),
-        texts=(r"CUDA_ERROR_NOT_INITIALIZED",),
+        patterns=(r"CUDA_ERROR_NOT_INITIALIZED",),
     ),
     Condition(
         id="gpu.unavailable",
@@ -663,7 +663,7 @@ _CUINIT = on(
         fix=fixes.smi((), "-c 0"),
         judge=_unavailable,
         cuinit=(46,),
-        texts=(r"CUDA-capable device\(s\) is/are busy or unavailable", r"CUDA_ERROR_DEVICE_UNAVAILABLE"),
+        patterns=(r"CUDA-capable device\(s\) is/are busy or unavailable", r"CUDA_ERROR_DEVICE_UNAVAILABLE"),
     ),
     Condition(
         id="driver.toolchain",
@@ -675,7 +675,10 @@ _CUINIT = on(
         fix="update the driver, or use a torch built for an older CUDA",
         judge=answered,
         cuinit=(222,),
-        texts=(r"the provided PTX was compiled with an unsupported toolchain", r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
+        patterns=(
+            r"the provided PTX was compiled with an unsupported toolchain",
+            r"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        ),
     ),
     Condition(
         id="driver.not_permitted",
@@ -687,7 +690,7 @@ _CUINIT = on(
         fix="use a compute profile (vGPU: C or Q series); or run again outside the sandbox",
         judge=answered,
         cuinit=(800,),
-        texts=(r"Error 800: operation not permitted", r"CUDA_ERROR_NOT_PERMITTED"),
+        patterns=(r"Error 800: operation not permitted", r"CUDA_ERROR_NOT_PERMITTED"),
     ),
     Condition(
         id="driver.not_supported",
@@ -700,7 +703,7 @@ _CUINIT = on(
         fix="use a compute profile (vGPU: C or Q series); or run again outside the sandbox",
         judge=_not_supported,
         cuinit=(801,),
-        texts=(r"Error 801: operation not supported", r"CUDA_ERROR_NOT_SUPPORTED"),
+        patterns=(r"Error 801: operation not supported", r"CUDA_ERROR_NOT_SUPPORTED"),
         source="dusty-nv/jetson-containers issue 1136",
     ),
     Condition(
@@ -724,7 +727,7 @@ _CUINIT = on(
         "of it",
         judge=_fabric,
         cuinit=(802,),
-        texts=(r"Error 802: system not yet initialized", r"CUDA_ERROR_SYSTEM_NOT_READY"),
+        patterns=(r"Error 802: system not yet initialized", r"CUDA_ERROR_SYSTEM_NOT_READY"),
         source="pytorch issue 35710; huggingface_hub issue 4134; hiyouga/LlamaFactory issue 8968",
     ),
     Condition(
@@ -737,7 +740,7 @@ _CUINIT = on(
         fix="start MPS: nvidia-cuda-mps-control -d; or, to run without MPS, unset CUDA_MPS_PIPE_DIRECTORY",
         judge=_mps,
         cuinit=(805, 806),
-        texts=(
+        patterns=(
             r"MPS client failed to connect to the MPS control daemon",
             r"remote procedural call between the MPS server and the MPS client failed",
             r"CUDA_ERROR_MPS_(?:CONNECTION_FAILED|RPC_FAILURE)",
@@ -753,7 +756,7 @@ _CUINIT = on(
         fix="try again in a few seconds; else echo quit | nvidia-cuda-mps-control, and restart it",
         judge=_mps,
         cuinit=(807,),
-        texts=(r"MPS server is not ready to accept new MPS client", r"CUDA_ERROR_MPS_SERVER_NOT_READY"),
+        patterns=(r"MPS server is not ready to accept new MPS client", r"CUDA_ERROR_MPS_SERVER_NOT_READY"),
         source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(
@@ -764,7 +767,7 @@ _CUINIT = on(
         fix="end clients that you do not need: echo get_client_list PID | nvidia-cuda-mps-control lists them",
         judge=_mps,
         cuinit=(808, 809),
-        texts=(
+        patterns=(
             r"hardware resources required to (?:create MPS client|support device connections) have been exhausted",
             r"CUDA_ERROR_MPS_MAX_(?:CLIENTS|CONNECTIONS)_REACHED",
         ),
@@ -778,7 +781,7 @@ _CUINIT = on(
         fix="start the program again",
         judge=_mps,
         cuinit=(810,),
-        texts=(r"MPS client has been terminated by the server", r"CUDA_ERROR_MPS_CLIENT_TERMINATED"),
+        patterns=(r"MPS client has been terminated by the server", r"CUDA_ERROR_MPS_CLIENT_TERMINATED"),
         source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(

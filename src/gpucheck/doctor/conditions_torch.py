@@ -12,7 +12,6 @@ from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
 from gpucheck.doctor.conditions_nvml import refusing
 from gpucheck.machine.stack import KernelRun, TorchProbe
-from gpucheck.machine.torch_probe_child import version_key
 
 # The probe says a crash as the signal's name.
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
@@ -191,7 +190,7 @@ TORCH = on(
         "PATH`. This is a fault on a machine without a GPU too, because nothing can be trained without torch.",
         fix="python -m pip install torch",
         judge=told_apart(_not_started, "torch.missing"),
-        texts=(r"\bNo module named '?torch'?(?![\w.])",),
+        patterns=(r"\bNo module named '?torch'?(?![\w.])",),
     ),
     Condition(
         id="torch.shadowed",
@@ -201,7 +200,7 @@ TORCH = on(
         settle="the import works from another folder",
         fix="rename the file, or run from another folder",
         judge=told_apart(_not_started, "torch.shadowed"),
-        texts=(
+        patterns=(
             r"module 'torch' has no attribute 'cuda'",
             r"partially initialized module 'torch' has no attribute",
             r"No module named 'torch\._C'",
@@ -215,7 +214,7 @@ TORCH = on(
         settle="the import works with LD_LIBRARY_PATH unset",
         fix="unset LD_LIBRARY_PATH",
         judge=told_apart(_not_started, "torch.undefined_symbol"),
-        texts=(
+        patterns=(
             r"undefined symbol: (_Z\w*[NK](3c10|2at|5torch)|_*nvJitLink|cudnn|cublas|cusparse|nccl)\w*",
             r"__nvJitLink\w+",
         ),
@@ -247,7 +246,7 @@ TORCH = on(
         meaning="The import raises an error: parts of torch are missing, damaged or from another version.",
         fix="reinstall torch in a fresh environment",
         judge=told_apart(_not_started, "torch.import_broken"),
-        texts=(r"ImportError: lib(torch|c10|cu|nv|nccl|mkl)\w*\.so[\d.]*: cannot open shared object file",),
+        patterns=(r"ImportError: lib(torch|c10|cu|nv|nccl|mkl)\w*\.so[\d.]*: cannot open shared object file",),
     ),
     Condition(
         id="torch.cpu_build",
@@ -257,7 +256,7 @@ TORCH = on(
         "installs such a wheel on Windows, from a CPU index, and if another package requires it.",
         fix="install a torch that is built for CUDA",
         judge=_cpu_build,
-        texts=(r"Torch not compiled with CUDA enabled",),
+        patterns=(r"Torch not compiled with CUDA enabled",),
     ),
     Condition(
         id="torch.wrong_backend",
@@ -276,7 +275,7 @@ TORCH = on(
         "old driver, because CUDA also reports it if no driver is visible, for example in a container without a GPU.",
         fix="update the driver, or install a torch for an older CUDA",
         judge=_driver_too_old,
-        texts=(
+        patterns=(
             r"driver on your system is too old",
             r"CUDA driver version is insufficient for CUDA runtime version",
         ),
@@ -325,12 +324,12 @@ def _two_versions(evidence: Evidence) -> Seen | None:
         fix = fixes.out_of_pythonpath(*probe.pythonpath_torch)
     if probe.conda_torch is not None:
         return _condas(probe, told, how)
-    if any(not _is_same_version(told[0], other) for other in told[1:]):
+    if any(not _is_same_version(evidence, told[0], other) for other in told[1:]):
         where = f", in {' and '.join(probe.torch_folders)}" if len(probe.torch_folders) > 1 else ""
         told_versions = {"versions": list(told), "folders": list(probe.torch_folders)}
         return Seen(f"torch is installed as {' and '.join(sorted(set(told)))}{where}", told_versions, fix)
     loaded = probe.version
-    if loaded is None or _is_same_version(loaded, told[0]):
+    if loaded is None or _is_same_version(evidence, loaded, told[0]):
         return None
     return Seen(f"installed as {told[0]}, but its files say {loaded}", {"versions": list(told), "loaded": loaded}, fix)
 
@@ -346,12 +345,11 @@ def _condas(probe: TorchProbe, told: Sequence[str], how: fixes.Installer) -> See
     )
 
 
-def _is_same_version(one: str, other: str) -> bool:
+def _is_same_version(evidence: Evidence, one: str, other: str) -> bool:
     """The same release, and not built for two different things. Vendors' own suffixes are written in several ways."""
     local, other_local = one.partition("+")[2], other.partition("+")[2]
-    release, other_release = version_key(one)[0], version_key(other)[0]
     kinds = [part for part in (local, other_local) if _BUILT_FOR.fullmatch(part)]
-    return release == other_release and len(set(kinds)) < 2
+    return evidence.releases[one] == evidence.releases[other] and len(set(kinds)) < 2
 
 
 def _mixed(evidence: Evidence) -> Seen | None:
@@ -527,7 +525,7 @@ PACKAGES: tuple[Condition, ...] = (
         "driver supports and fail with error 222.",
         fix="update the driver if torch.compile fails with an unsupported toolchain",
         judge=_minor_older,
-        texts=(r"PTX was compiled with an unsupported toolchain",),
+        patterns=(r"PTX was compiled with an unsupported toolchain",),
     ),
     Condition(
         id="torch.two_versions",
@@ -558,7 +556,7 @@ PACKAGES: tuple[Condition, ...] = (
         fix="python -m pip uninstall -y pynvml; python -m pip install --force-reinstall --no-deps "
         "nvidia-ml-py==VERSION, with the installed version",
         judge=_pynvml,
-        texts=(r"The pynvml package is deprecated",),
+        patterns=(r"The pynvml package is deprecated",),
     ),
     Condition(
         id="torch.torchvision",
@@ -568,7 +566,7 @@ PACKAGES: tuple[Condition, ...] = (
         fix="install the matching torchvision from the index that torch came from: python -m pip install "
         "torch==VERSION 'torchvision==0.MINOR.*' --index-url INDEX; 0.(N + 15) belongs to torch 2.N",
         judge=_torchvision,
-        texts=(r"operator torchvision::nms does not exist",),
+        patterns=(r"operator torchvision::nms does not exist",),
         source="torchvision's README, table of versions",
     ),
     Condition(
@@ -579,7 +577,7 @@ PACKAGES: tuple[Condition, ...] = (
         meaning="Triton compiles a small C launcher for each kernel and needs CC, gcc or clang for it.",
         fix="install gcc, or set CC",
         judge=_triton("compiler"),
-        texts=(r"Failed to find C compiler",),
+        patterns=(r"Failed to find C compiler",),
         source="triton, runtime/build.py",
     ),
     Condition(
@@ -589,7 +587,7 @@ PACKAGES: tuple[Condition, ...] = (
         meaning="CUDA starts, but libcuda is not in the loader's cache, where Triton searches for it.",
         fix="sudo ldconfig, or set TRITON_LIBCUDA_PATH to the folder of libcuda.so.1",
         judge=_triton("libcuda"),
-        texts=(r"libcuda\.so cannot found",),
+        patterns=(r"libcuda\.so cannot found",),
         source="triton, backends/nvidia/driver.py",
     ),
     Condition(
@@ -751,7 +749,7 @@ ARCHITECTURE = on(
         "one. torch.cuda.is_available() is True, but the first kernel fails.",
         fix="install a torch that is built for this architecture",
         judge=partial(_judged, is_old=False),
-        texts=(
+        patterns=(
             r"no kernel image is available for execution on the device",
             r"with CUDA capability sm_\d+ is not compatible with the current PyTorch installation",
             r"does not include kernels for this GPU",
@@ -766,7 +764,7 @@ ARCHITECTURE = on(
         "CUDA 12.6 at sm_50.",
         fix="install a torch for an older CUDA",
         judge=partial(_judged, is_old=True),
-        texts=(r"PyTorch no longer supports this GPU because it is too old",),
+        patterns=(r"PyTorch no longer supports this GPU because it is too old",),
         source="torch/cuda/__init__.py, PYTORCH_RELEASES_CODE_CC",
     ),
     Condition(

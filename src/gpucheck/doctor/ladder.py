@@ -71,7 +71,7 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
             found.title or one.title,
         )
         for one in conditions
-        if (found := one.judge(evidence)) is not None
+        if one.judge is not None and (found := one.judge(evidence)) is not None
     ]
     breaking = sorted((sighting for sighting in seen if sighting.breaks), key=_order)
     if evidence.torch_works:
@@ -152,7 +152,7 @@ _BELOW_WINDOWS: tuple[Rung, ...] = ("hardware", "kernel", "nodes")
 
 
 def _hardware(evidence: Evidence) -> str | None:
-    gpus = evidence.stack.gpus
+    gpus = evidence.gpus
     if gpus:
         return f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) != 1)} on the PCI bus"
     if evidence.cards:

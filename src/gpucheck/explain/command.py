@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 
 from gpucheck import naming
 from gpucheck.bench import ids as bench
@@ -23,7 +24,7 @@ from gpucheck.explain import (
     texts_start,
 )
 from gpucheck.explain.match import Match, find, readable
-from gpucheck.explain.text import Text, step
+from gpucheck.explain.text import step
 from gpucheck.fleet import ids as fleet
 from gpucheck.messages import CAUSES, FIX
 from gpucheck.program import judge as program
@@ -115,7 +116,7 @@ def _ids() -> tuple[Id, ...]:
     )
 
 
-TEXTS: tuple[Text, ...] = errors.named(
+TEXTS: tuple[Condition, ...] = errors.named(
     (
         *texts_start.TEXTS,
         *texts_memory.TEXTS,
@@ -146,23 +147,18 @@ PAGES: dict[str, Id] = {
 }
 
 
-def of_condition(condition: Condition) -> Text:
-    """A condition as what its own error texts point to: a text alone proves none, so `gpucheck doctor` is to look."""
-    return Text(
-        id=condition.id,
-        title=condition.title,
-        patterns=(),
-        meaning=condition.meaning,
-        then=f"gpucheck doctor makes sure; where it is so: {condition.fix}" if condition.fix else "gpucheck doctor",
-        certainty="hint",
-        conditions=(condition.id,),
-        # Conditions are written for a machine that has a GPU: elsewhere their texts may be any program's.
-        common=condition.texts,
-        source=condition.source,
+def of_condition(condition: Condition) -> Condition:
+    """A condition of doctor as what its error texts point to: a text alone proves none, so `gpucheck doctor` is to
+    look."""
+    fix = f"gpucheck doctor makes sure; where it is so: {condition.fix}" if condition.fix else "gpucheck doctor"
+    # Doctor's are written for a machine that has a GPU: elsewhere their texts may be any program's.
+    common = condition.patterns
+    return replace(
+        condition, patterns=(), common=common, fix=fix, certainty="hint", conditions=(condition.id,), judge=None
     )
 
 
-OF_CONDITIONS: tuple[Text, ...] = tuple(of_condition(one) for one in CONDITIONS if one.texts)
+OF_CONDITIONS: tuple[Condition, ...] = tuple(of_condition(one) for one in CONDITIONS if one.patterns)
 
 
 # How the names of files end that hold what a program printed.
@@ -174,7 +170,7 @@ _ELSEWHERE = "gpucheck doctor on the machine where it happened, then gpucheck sm
 MOST_BYTES = 2**20
 
 
-def entries() -> dict[str, Text | Condition | Id]:
+def entries() -> dict[str, Condition | Id]:
     """Everything that has a page, by id: conditions of doctor, findings of smoke and bench, and texts."""
     return {**PAGES, **{one.id: one for one in TEXTS}, **{one.id: one for one in CONDITIONS}}
 
@@ -247,7 +243,7 @@ def _told(match: Match) -> TextMatch:
     text = match.text
     read = figures.read(text.id, match.said, match.around)
     specific = bool(read.then) or match.is_advised
-    then = text.then if match.is_advised else read.then or text.then
+    then = text.fix if match.is_advised else read.then or text.fix
     if "bus" in read.numbers and not read.then:  # nvidia-smi -i takes the address too, and it cannot hit another GPU
         then = re.sub(r"-i INDEX(?![,\w])", f"-i {read.numbers['bus']}", then)
     library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
@@ -270,20 +266,17 @@ def _told(match: Match) -> TextMatch:
     )
 
 
-def _whose(one: Text | Condition | Id) -> str:
+def _whose(one: Condition | Id) -> str:
     if isinstance(one, Id):
         return one.command
-    return "doctor" if isinstance(one, Condition) else "text"
+    return "text" if one.judge is None else "doctor"
 
 
-def _page_of(one: Text | Condition | Id) -> IdPage:
+def _page_of(one: Condition | Id) -> IdPage:
     about = (one.id, _whose(one), one.title, one.meaning)
     if isinstance(one, Id):
         return IdPage(*about, then=one.then)
-    patterns, number = (
-        ((*one.patterns, *one.names, *one.wraps, *one.common), one.number) if isinstance(one, Text) else (one.texts, "")
-    )
-    texts = tuple(dict.fromkeys(text for pattern in patterns for text in readable(pattern, number)))
-    if isinstance(one, Text):
-        return IdPage(*about, then=one.then, certainty=one.certainty, texts=texts, source=one.source)
-    return IdPage(*about, one.fix, one.certainty, one.rung, one.verdict, one.settle, texts, one.source)
+    patterns = (*one.patterns, *one.names, *one.wraps, *one.common)
+    texts = tuple(dict.fromkeys(text for pattern in patterns for text in readable(pattern, one.number)))
+    verdict = None if one.judge is None else one.verdict
+    return IdPage(*about, one.fix, one.certainty, one.rung, verdict, one.settle, texts, one.source)

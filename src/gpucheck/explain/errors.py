@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpucheck.explain.text import Text
+from gpucheck.doctor.condition import Condition
 
 _NAMES = r"""
 cuda.argument       hipError  InvalidDevicePointer InvalidMemcpyDirection InvalidPitchValue InvalidSymbol InvalidTexture
@@ -44,7 +44,7 @@ xpu.call            ZE_RESULT_ERROR_  UNSUPPORTED_IMAGE_FORMAT INVALID_\w+ HANDL
 """
 
 
-def named(texts: tuple[Text, ...]) -> tuple[Text, ...]:
+def named(texts: tuple[Condition, ...]) -> tuple[Condition, ...]:
     """The texts, each with the error names that it answers."""
     names: dict[str, list[str]] = {}
     for row, begin, *ends in map(str.split, _NAMES.strip().splitlines()):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from gpucheck import messages
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Certainty
-from gpucheck.explain.text import Platform, Text, marked
+from gpucheck.doctor.condition import Certainty, Condition
+from gpucheck.explain.text import Platform, marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,14 +354,14 @@ ADVICE: tuple[Advice, ...] = (
 )
 
 
-def advise(text: Text, facts: Facts) -> tuple[Text, bool]:
+def advise(text: Condition, facts: Facts) -> tuple[Condition, bool]:
     """The text with what the facts make of it, and whether they gave its step."""
     for row in ADVICE:
         if not row.becomes and text.id.startswith(row.of) and row.when(facts):
             step = row.then(facts)
             title, meaning = row.title or text.title, row.meaning or text.meaning
             sure = row.certainty or text.certainty
-            return replace(text, title=title, meaning=meaning, then=step or text.then, certainty=sure), bool(step)
+            return replace(text, title=title, meaning=meaning, fix=step or text.fix, certainty=sure), bool(step)
     return text, False
 
 

@@ -11,15 +11,14 @@ import bisect
 import functools
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 from urllib.parse import unquote
 
-from gpucheck.doctor.condition import CERTAINTIES, Certainty
+from gpucheck.doctor.condition import CERTAINTIES, Certainty, Condition
 from gpucheck.explain.facts import Facts, advise, proven
 from gpucheck.explain.facts import read as read_facts
-from gpucheck.explain.text import Text
 
 QUOTES = "'\"`´‘’“”"
 # How much of a line a `.*` may skip: without line ends it would reach through the whole text.
@@ -239,6 +238,24 @@ _PROMPT = re.compile(
     r"\[?[\w.-]+@[\w.-]+[: ][^$#]{0,80}[$#] )"
 )
 _TRACEBACK = "Traceback (most recent call last)"
+# A line of source or of a change to it: what stands in it was perhaps never printed.
+_SOURCE = re.compile(
+    r"raise \w|assert [\w(]|(?:el)?if .*:$|def \w+\(|f[\"']|(?:\w+\.)*\w*(?:Error|Exception)\((?:f[\"']|$)|"
+    r"(?:logger|logging|warnings)\.\w+\(|print\(|TORCH_(?:CHECK|WARN)\w*\("
+)
+_DIFF, _IN_DIFF = re.compile(r"diff --git |@@ -\d|--- a/"), re.compile(r"[-+@\\ ]|diff |index |$")
+# A program's guesses at a cause, each an item of a list below such a line.
+_GUESSES = re.compile(
+    r"\b(?:possible|potential|likely|common|usual|some)(?: root)? (?:reason|cause|solution|fix)|\bone of the following|"
+    r"\b(?:may|might|could|can) (?:be|have been) (?:caused by|due to|because)\b",
+    re.IGNORECASE,
+)
+_ITEM = re.compile(r"\s*(?:[-*•]|\(?\d{1,2}[.):])\s+\S")
+# Reports of an environment: a package that they do not find is none that a program missed, and their own failure is
+# no crash where another error stands beside it.
+_ABSENT = re.compile(r"\w[\w .()/+-]{0,40}: *(?:module )?not (?:found|installed)\.?$", re.IGNORECASE)
+_ENTRY = re.compile(r"\w[\w .()/+#-]{0,50}: *\S")
+_COLLECTOR = re.compile(r"\b(?:collect_env|check_env|env_report|ds_report|print_env)\w*\.py|bug_report\w*\.py")
 # What Python ignores as it ends is no error of the program's after the one that ended it.
 _CHAINED = (
     "The above exception was the direct cause",
@@ -288,7 +305,8 @@ class Normal:
 def normalise(text: str) -> Normal:
     """Bring a text into the one form."""
     text = _ESCAPES.sub("", _unescaped(text))
-    lines = _classed([(number, _bare(line)) for number, line in enumerate(re.split(r"\r\n|\r|\n", text), 1)])
+    given = re.split(r"\r\n|\r|\n", text)
+    lines = _classed([(number, _bare(line)) for number, line in enumerate(given, 1)], _quoted(given))
     solids: list[str] = []
     spaceds: list[str] = []
     starts: list[int] = []
@@ -343,7 +361,20 @@ def _bare(line: str) -> tuple[str, bool, str]:
     return ("", True, prefix) if _NCCL_INFO.search(line) else (line, quiet, prefix)
 
 
-def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]]) -> list[Line]:
+def _quoted(given: Sequence[str]) -> set[int]:
+    """The numbers of the lines that are a change to source, or an item of a list of guesses."""
+    quoted: set[int] = set()
+    in_diff = in_list = False
+    for number, line in enumerate(given, 1):
+        in_diff = _DIFF.match(line) is not None or (in_diff and _IN_DIFF.match(line) is not None and bool(line))
+        is_item = _ITEM.match(line) is not None
+        if in_diff or (in_list and is_item):
+            quoted.add(number)
+        in_list = _GUESSES.search(line) is not None or (in_list and (is_item or not line.strip()))
+    return quoted
+
+
+def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collection[int]) -> list[Line]:
     """Return what each line is. Tracebacks that are chained are one group; what follows a new one is the next."""
     found: list[Line] = []
     group, chained, frame_before = 0, False, False
@@ -352,16 +383,30 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]]) -> list[Line]:
             chained = True
         elif text.startswith(_TRACEBACK):
             group, chained = group if chained else group + 1, False
-        is_frame = _FRAME.match(text) is not None
+        is_frame = number in quoted or _FRAME.match(text) is not None or _SOURCE.match(text) is not None
         # Python shows no source of what was typed or given by -c: the error then stands right below.
         is_raised = _EXCEPTION.match(text) is not None
+        is_raised = is_raised and number not in quoted
         kind: Kind = "exception" if is_raised else "frame" if is_frame or frame_before else "plain"
         # CMake's lines of what it found begin so, and pip's of what it does.
         kind = "quiet" if kind == "plain" and (quiet or text.startswith(("-- ", "Building wheel"))) else kind
         found.append(Line(number, text, kind, group, prefix))
         # Under a line of a traceback stands the line of source that it names.
         frame_before = is_frame and text.startswith("File ")
-    return found
+    return _without_reports(found)
+
+
+def _without_reports(lines: Sequence[Line]) -> list[Line]:
+    """The same, without what a report of the environment lacks or failed in, where the paste has another traceback."""
+    collecting = {line.group for line in lines if line.group and _COLLECTOR.search(line.text)}
+    collecting = collecting if any(line.group > 0 and line.group not in collecting for line in lines) else set()
+    kept = list(lines)
+    for at, line in enumerate(lines):
+        beside = [*lines[max(at - 1, 0) : at], *lines[at + 1 : at + 2]]
+        is_absent = _ABSENT.match(line.text) and any(_ENTRY.match(other.text) for other in beside)
+        if is_absent or line.group in collecting:
+            kept[at] = replace(line, kind="quiet")
+    return kept
 
 
 # A pattern that is in a log more often than this says nothing new: the first ones and the last ones are looked at.
@@ -371,7 +416,8 @@ _SAME_LINE = 500
 # From where to where a pattern is, by the number that it holds, and everywhere under "": the row of the Xid errors that
 # have none of their own takes any number.
 _Spans = dict[str, list[tuple[int, int]]]
-# The line that ends a traceback says more than a line of a log, and that more than a line of source in a frame.
+# The line that ends a traceback says more than a line of a log, and that more than a quoted one: of source in a frame
+# or a change, or of a list of guesses.
 _WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2, "quiet": 3}
 # What a paste speaks of that is ours. What any program prints counts beside one of these.
 _OURS = re.compile(
@@ -391,6 +437,12 @@ _GOES_ON = re.compile(
     r"\b(retrying|will retry|skipping step)\b|hit config\.(recompile|cache_size)_limit",
     re.IGNORECASE,
 )
+# What they say of a thing that is as it may be: information, whatever stands beside it.
+_HARMLESS = re.compile(
+    r"\ballreduce is disabled\b|accepting this combination|shouldn'?t be a problem|userwarning: failed to initialize "
+    r"numpy|errno: 97\b",
+    re.IGNORECASE,
+)
 # What stands before an error that a sentence only names: it is denied, warned of or asked for.
 _DENIED = re.compile(
     r"\b(no|never|without|nor)( (a|an|any|such|more|single))?( \w+)?$|\b(is|was|are|were|do|does|did|have|has)( "
@@ -399,11 +451,18 @@ _DENIED = re.compile(
     r"(cause|lead to|result in|trigger|run into)( \w+){0,2}$|\b(not|isnt|wasnt|never) (an?|the|about the)? "
     r"?(issue|problem|question|matter|case)( with| of| about)?( an?| the)?( "
     r"\w+)?$|\b(docs?|documentation|readme|manual|page|comment|source|code) (says?|states?|mentions?|claims?)( "
-    r"that)?( \w+)?$"
+    r"that)?( \w+)?$|\b(no|any|without) (sign|evidence|trace|indication|hint)s?( of)?( an?| any)?( "
+    r"\w+)?$|\b(rul(e|ed|es|ing) out|exclud(ed|es|ing)|unrelated to|nothing to do with|rather than)( \w+){0,2}$"
 )
 _DENIED_AFTER = re.compile(
     r"^( errors?| problems?)? ((never|no longer|(do|does|did)( not|nt)) (happen|occur|appear|show|come)|"
-    r"(is|was|are) (gone|fixed|solved|not the (issue|problem|cause|case|reason)))"
+    r"(is|was|are) (gone|fixed|solved|ruled out|excluded|unlikely|not the (issue|problem|cause|case|reason)))"
+)
+# A discussion that is over, or one about a change to a program; where nothing printed stands in it, nothing is asked.
+_SETTLED = re.compile(
+    r"\b(re)?solved ?:|\[(re)?solved\]|\b(works?|working|runs) (fine )?(now|again)\b|\b(that|this|it|which) (has )?"
+    r"(fixed|solved|resolved) (it|this|that|the (issue|problem))\b|\b(this|the) (pr|patch) \w+s\b|\bin this pr\b|"
+    r"\blgtm\b|(^|\s)nit:"
 )
 # The words of somebody who tells of an error; programs do not print them.
 _PROSE = re.compile(
@@ -414,7 +473,8 @@ _PROSE = re.compile(
 _ASKED = re.compile(r"\b(could|can|might|may|is|was) (this|it|that|there)( \w+){0,4}$")
 _SAYS_ONLY = re.compile(
     r"\b(no|never|without|nor|not|\w+nt|if|in "
-    r"case|avoid\w*|prevent\w*|may|might|could|can|would|is|was|says?|states?|mentions?|claims?)\b"
+    r"case|avoid\w*|prevent\w*|may|might|could|can|would|is|was|says?|states?|mentions?|claims?|rul\w+|exclud\w+|"
+    r"unrelated|rather)\b"
 )
 # The kernel's log has one writer, so that its lines stand in the order of what happened.
 _ADDRESS = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\)")
@@ -432,7 +492,7 @@ class Match:
     that they gave the text's step.
     """
 
-    text: Text
+    text: Condition
     line: int
     conditions: tuple[str, ...]
     cut: bool = False
@@ -453,7 +513,7 @@ class Match:
 class _Place:
     """Where a text stands, in characters without spaces."""
 
-    text: Text
+    text: Condition
     start: int
     end: int
     line: Line
@@ -489,7 +549,7 @@ class _Near:
         return self._places[first : bisect.bisect_right(self._starts, place.end + _SAME_LINE)]
 
 
-def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) -> list[Match]:
+def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition] = ()) -> list[Match]:
     """The texts that `pasted` holds, the root cause first; none twice.
 
     `conditions` are those of `gpucheck doctor`: where one is in the same place as a text, the text tells and points to
@@ -523,15 +583,17 @@ def find(pasted: str, texts: Sequence[Text], conditions: Sequence[Text] = ()) ->
         for place in found
         if not any(place.within(other) or place.adds_nothing(other) for other in near.to(place))
     ]
+    if _SETTLED.search(normal.spaced) and all(place.line.kind == "plain" and not place.line.prefix for place in found):
+        return []
     found = [
-        replace(place, text=replace(place.text, certainty="hint")) if _is_prose(place) else place for place in found
+        replace(place, text=replace(place.text, certainty="hint")) if _is_doubtful(place) else place for place in found
     ]
     facts = read_facts(pasted, normal.spaced)
     by_id = {one.id: one for one in texts}
     found = [replace(place, text=by_id.get(proven(place.text.id, facts), place.text)) for place in found]
     first: dict[str, Line] = {}
     for place in found:
-        if place.line.kind != "frame":
+        if place.line.kind != "frame" and not _HARMLESS.search(place.line.text):
             first.setdefault(place.text.id, place.line)
     matches: dict[str, Match] = {}
     for place in sorted(found, key=lambda place: _order(place, first)):
@@ -571,7 +633,7 @@ def _is_reason(one: _Place, place: _Place, normal: Normal) -> bool:
     return one.line.number in lines and _BEFORE_REASON.search(normal.solid, place.end, one.start) is not None
 
 
-def _told(normal: Normal, texts: Sequence[Text]) -> list[_Place]:
+def _told(normal: Normal, texts: Sequence[Condition]) -> list[_Place]:
     wrapping = [replace(text, patterns=text.wraps, common=(), names=(), symptom=True) for text in texts if text.wraps]
     texts = (*texts, *wrapping)
     places = (place for place in _places(normal, texts) if place.line.kind != "quiet" or place.text.logged)
@@ -596,6 +658,17 @@ def _is_prose(place: _Place) -> bool:
     """Return whether somebody tells of an error in a sentence of their own: it is no proof."""
     line = place.line
     return line.kind == "plain" and not line.prefix and _PROSE.search(line.text.translate(_WITHOUT_QUOTES)) is not None
+
+
+def _is_doubtful(place: _Place) -> bool:
+    """Return whether a line reports no error: prose, quoted source, a guess, or what a program goes on after."""
+    return place.line.kind == "frame" or _is_prose(place) or _goes_on(place.line)
+
+
+def _goes_on(line: Line) -> bool:
+    """Return whether a program says that it goes on after it. A deprecation says what it is."""
+    goes_on = _GOES_ON.search(line.text) is not None and "deprecat" not in line.text.lower()
+    return goes_on or _HARMLESS.search(line.text) is not None
 
 
 def _unknown_errors(normal: Normal, found: Sequence[_Place]) -> tuple[list[Line], bool]:
@@ -625,6 +698,7 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
         one.text.id
         for one in found
         if one.line.kind != "frame"
+        and not _goes_on(one.line)
         and not one.text.symptom
         and one.text.id != first.text.id
         and not one.text.id.startswith(first.text.follows)
@@ -638,10 +712,8 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
     is_unknown = is_all or later or (unknown and first.text.symptom)
     doubt = "the paste has an error that is not known" if is_unknown else ""
     doubt = doubt or ("the paste has other causes too" if others else "")
-    doubt = doubt or ("it is in a line of source code" if place.line.kind == "frame" else "")
-    # A deprecation says what it is.
-    goes_on = _GOES_ON.search(place.line.text) is not None and "deprecat" not in place.line.text.lower()
-    doubt = doubt or ("the program says it goes on after it" if goes_on else "")
+    doubt = doubt or ("it is in quoted source or a list of guesses" if place.line.kind == "frame" else "")
+    doubt = doubt or ("the program says it goes on after it" if _goes_on(place.line) else "")
     return [replace(first, doubt=doubt), *matches[1:]]
 
 
@@ -667,13 +739,14 @@ def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
     if line.kind != "exception" and "deprecat" in line.text.lower():
         sure = len(CERTAINTIES)
     return (
-        line.kind == "frame",  # what stands in the source was perhaps never said
+        line.kind == "frame" or _HARMLESS.search(line.text) is not None,  # perhaps never said, or no error
         any(
             name.startswith(place.text.follows) and not _is_effect(name, one, place)
             for name, one in found.items()
             if name != place.text.id
         ),
         place.text.symptom,
+        line.kind == "quiet",
         0 if _KERNEL.search(line.text) else sure,
         _WEIGHT[line.kind],
         -line.group,
@@ -699,7 +772,7 @@ def _excerpts(normal: Normal, line: Line) -> tuple[str, str]:
     return " ".join(lines[before:])[:_MOST_LETTERS], " ".join(lines)[:_MOST_LETTERS]
 
 
-def _places(normal: Normal, texts: Sequence[Text], *, ours: bool = False) -> Iterator[_Place]:
+def _places(normal: Normal, texts: Sequence[Condition], *, ours: bool = False) -> Iterator[_Place]:
     tried: dict[str, _Spans] = {}
     solid, spaced = normal.solid, normal.spaced
     ours = ours or _OURS.search(normal.spaced) is not None
@@ -743,7 +816,7 @@ def _spans(normal: Normal, pattern: Pattern) -> _Spans:
     return found
 
 
-def _cut_places(normal: Normal, texts: Sequence[Text], *, ours: bool) -> list[_Place]:
+def _cut_places(normal: Normal, texts: Sequence[Condition], *, ours: bool) -> list[_Place]:
     """The text of which a part stands at the end or the beginning; what may be a part of several is none of them."""
     lines = [line for line in normal.lines if line.text]
     is_error = any(line.kind == "exception" for line in lines)
@@ -768,7 +841,7 @@ def _cut_places(normal: Normal, texts: Sequence[Text], *, ours: bool) -> list[_P
 
 
 @functools.cache
-def _edges(texts: tuple[Text, ...]) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
+def _edges(texts: tuple[Condition, ...]) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
     """The beginnings of the texts, and their ends read backwards: sorted, as (letters, shape, id of the text).
 
     The letters have no spaces. The shape is the same with a large letter at the start of each word.

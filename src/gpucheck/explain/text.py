@@ -1,5 +1,5 @@
-"""A text that is known: how it reads, what it means and what to do; and where a pasted text comes from, by the marks in
-it, and the step that works there. Pure.
+"""The beginnings that programs give their errors; and where a pasted text comes from, by the marks in it, and the step
+that works there. Pure.
 
 The tables of texts name the commands of Linux and of NVIDIA's driver. On a Mac, on Windows, inside WSL and on AMD's
 GPUs some of them do not exist, or mend nothing.
@@ -9,51 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Literal
-
-from gpucheck.doctor.condition import Certainty
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """One row of the table.
-
-    `patterns` are regular expressions, read without regard to case, spaces and quotes; one with `\\b` in it is read by
-    words. `meaning` says what happened, `certainty` how sure the text alone makes that, `then` what to type or do next.
-    `conditions` are those of `gpucheck doctor` that bring it about. A `symptom` says that something failed and not
-    what: it yields to every text that says more. `source` is where the claim comes from. Rows that differ by a number
-    alone share their patterns, which are tried once for all of them: `number` is what the group of that name must hold.
-
-    `common` are patterns that programs of every kind print ("Killed", "Too many open files"): they count where the rest
-    of the paste speaks of GPUs, torch or training; where `beside` is given, where it holds that instead. `follows` are
-    ids, or their beginnings, of what brings this about: where one of them is in the paste too, it is told first.
-    `unless` is what makes it somebody else's, wherever in the paste it stands. `weak` are patterns that say little (a
-    library's name beside its failing, a launcher's frames): they are a hint, in a paste that is ours, where nothing
-    else is found. `wraps` are patterns of a message that holds another's: it is named, as a symptom, where nothing that
-    stands in it is known. `names` are patterns of error names, which are whole or not there. `logged` texts
-    are numbers that training reports as information: they count on such a line too.
-    """
-
-    id: str
-    title: str
-    patterns: tuple[str, ...]
-    meaning: str
-    then: str
-    certainty: Certainty = "strong"
-    conditions: tuple[str, ...] = ()
-    symptom: bool = False
-    source: str = ""
-    number: str = ""
-    common: tuple[str, ...] = ()
-    follows: tuple[str, ...] = ()
-    beside: str = ""
-    unless: str = ""
-    weak: tuple[str, ...] = ()
-    wraps: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    logged: bool = False
-
 
 # How programs begin a message of CUDA's: torch, vLLM and DeepEP, FlashInfer, Triton, CTranslate2, ONNX Runtime, torch
 # before 1.0, caffe, and those that name the call that failed.

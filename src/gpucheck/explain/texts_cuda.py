@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpucheck import messages
-from gpucheck.explain.text import CUDA_SAYS, SERIALIZE, Text, by_code
+from gpucheck.doctor.condition import Condition
+from gpucheck.explain.text import CUDA_SAYS, SERIALIZE, by_code
 
 _BLOCKING = "CUDA_LAUNCH_BLOCKING=1 python …: the traceback then ends at the line that failed"
 _SANITIZER = _BLOCKING + "; then `compute-sanitizer python …` names the kernel"
@@ -15,11 +16,11 @@ _ARCHITECTURES = (
     "or newer; Maxwell and Pascal (sm_50 to sm_61) need a wheel of CUDA 12.6 or older, Volta (sm_70) one of CUDA 12"
 )
 
-TEXTS: tuple[Text, ...] = (
-    Text(
-        "cuda.illegal_access",
-        "a kernel accessed memory outside its own",
-        (
+TEXTS: tuple[Condition, ...] = (
+    Condition(
+        id="cuda.illegal_access",
+        title="a kernel accessed memory outside its own",
+        patterns=(
             r"\bCUDA (illegal memory access|illegal address)\b",
             r"Failed to encode tensor map: 700",
             r"an illegal memory access was encountered",
@@ -32,74 +33,74 @@ TEXTS: tuple[Text, ...] = (
             by_code(700, 77),
             r"Warp Illegal Address",
         ),
-        "Usually an index is out of range, a tensor was freed too early, or a custom kernel has a bug. Sometimes a "
-        "library did not notice that memory ran out. The traceback shows the line that noticed the error, not the "
-        "line that caused it. The process can no longer use the GPU.",
-        _SANITIZER,
-        "proof",
+        meaning="Usually an index is out of range, a tensor was freed too early, or a custom kernel has a bug. "
+        "Sometimes a library did not notice that memory ran out. The traceback shows the line that noticed the error, "
+        "not the line that caused it. The process can no longer use the GPU.",
+        fix=_SANITIZER,
+        certainty="proof",
         source=_RUNTIME,
         follows=("cuda.misaligned", "assert."),
         common=(r"\billegal memory access\b",),
     ),
-    Text(
-        "cuda.misaligned",
-        "a kernel read from a misaligned address",
-        (
+    Condition(
+        id="cuda.misaligned",
+        title="a kernel read from a misaligned address",
+        patterns=(
             r"CUDA_ERROR_MISALIGNED_ADDRESS",
             r"cudaErrorMisalignedAddress",
             r"Address 0x[0-9a-f]+ is misaligned",
             by_code(716, 74),
         ),
-        "A custom or compiled kernel got a view that begins at a misaligned offset. The process can no longer use "
-        "the GPU.",
-        _SANITIZER + "; a .contiguous() or .clone() before the call works around it",
-        "proof",
+        meaning="A custom or compiled kernel got a view that begins at a misaligned offset. The process can no "
+        "longer use the GPU.",
+        fix=_SANITIZER + "; a .contiguous() or .clone() before the call works around it",
+        certainty="proof",
         source=_RUNTIME,
         common=(r"misaligned address",),
     ),
-    Text(
-        "cuda.illegal_instruction",
-        "a kernel used an instruction that the GPU does not know",
-        (
+    Condition(
+        id="cuda.illegal_instruction",
+        title="a kernel used an instruction that the GPU does not know",
+        patterns=(
             r"an illegal instruction was encountered",
             r"CUDA_ERROR_ILLEGAL_INSTRUCTION",
             r"cudaErrorIllegalInstruction",
             by_code(715, 73),
         ),
-        "A bug in a kernel, or code built for another architecture. Rarely the hardware.",
-        "rebuild or reinstall the package whose kernel the traceback names, for this GPU and torch; gpucheck smoke "
+        meaning="A bug in a kernel, or code built for another architecture. Rarely the hardware.",
+        fix="rebuild or reinstall the package whose kernel the traceback names, for this GPU and torch; gpucheck smoke "
         "--device cuda on that machine tests the GPU itself",
         source=_RUNTIME,
     ),
-    Text(
-        "cuda.launch_failure",
-        "a kernel crashed",
-        (
+    Condition(
+        id="cuda.launch_failure",
+        title="a kernel crashed",
+        patterns=(
             r"unspecified launch failure",
             r"CUDA_ERROR_LAUNCH_FAILED",
             r"cudaErrorLaunchFailure",
             by_code(719),
         ),
-        "Usually it accessed memory outside its own. The driver gives no details. The process can no longer use the "
-        "GPU.",
-        _SANITIZER + "; sudo dmesg | grep -i xid shows the driver's messages",
+        meaning="Usually it accessed memory outside its own. The driver gives no details. The process can no longer "
+        "use the GPU.",
+        fix=_SANITIZER + "; sudo dmesg | grep -i xid shows the driver's messages",
         source=_RUNTIME,
     ),
-    Text(
-        "cuda.device_assert",
-        "a check inside a kernel failed",
-        (*messages.BY_ID["cuda.device_assert"].patterns, r"hipErrorAssert", by_code(710, 59)),
-        "A kernel got an invalid value, usually an index or a label out of range. The lines 'Assertion … failed' "
-        "above name it, and the same step on the CPU raises a clear error.",
-        "run the step on the CPU, or " + _BLOCKING,
-        "proof",
+    Condition(
+        id="cuda.device_assert",
+        title="a check inside a kernel failed",
+        patterns=(*messages.BY_ID["cuda.device_assert"].patterns, r"hipErrorAssert", by_code(710, 59)),
+        meaning="A kernel got an invalid value, usually an index or a label out of range. The lines 'Assertion … "
+        "failed' above name it, and the same step on the CPU raises a clear error.",
+        fix="run the step on the CPU, or " + _BLOCKING,
+        certainty="proof",
         symptom=True,
         source=_RUNTIME,
     ),
-    Text(
-        "assert.index",
-        "an index is out of range",
-        (
+    Condition(
+        id="assert.index",
+        title="an index is out of range",
+        patterns=(
             r"Assertion [`']?srcIndex < srcSelectDimSize",
             r"index out of bounds[`'\"]* failed",
             r"-sizes\[i\] <= index && index < sizes\[i\]",
@@ -112,68 +113,71 @@ TEXTS: tuple[Text, ...] = (
             r"thread: \[[\d, ]+\] Assertion .{0,60}index out of bounds",
             r"token (id|index|indices) .{0,40}out of vocab",
         ),
-        "An index into a tensor is negative or beyond its end: in an embedding, a token that is not in the "
+        meaning="An index into a tensor is negative or beyond its end: in an embedding, a token that is not in the "
         "vocabulary; else in gather, index_select or x[i].",
-        "compare index.max() and index.min() with the size of the dimension; for a language model len(tokenizer) with "
-        "model.get_input_embeddings().num_embeddings",
-        "proof",
+        fix="compare index.max() and index.min() with the size of the dimension; for a language model "
+        "len(tokenizer) with model.get_input_embeddings().num_embeddings",
+        certainty="proof",
     ),
-    Text(
-        "assert.label",
-        "a label is not a class of the loss",
-        (
+    Condition(
+        id="assert.label",
+        title="a label is not a class of the loss",
+        patterns=(
             r"t >= 0 && t < n_classes",
             r"cur_target >= 0 && cur_target < n_classes",
             r"Target -?\d+ is out of bounds",
             r"(nll_loss|ClassNLLCriterion)\w*: block: .{0,60}Assertion",
             r"ClassNLLCriterion\.cu.{0,100}Assertion",
         ),
-        "cross_entropy or nll_loss got a target that is negative or not below the number of classes. Labels begin at "
-        "0. To exclude a label, use ignore_index (−100).",
-        "print(target.min(), target.max(), logits.shape[1])",
-        "proof",
+        meaning="cross_entropy or nll_loss got a target that is negative or not below the number of classes. Labels "
+        "begin at 0. To exclude a label, use ignore_index (−100).",
+        fix="print(target.min(), target.max(), logits.shape[1])",
+        certainty="proof",
     ),
-    Text(
-        "assert.bce",
-        "binary cross entropy got a value outside 0 to 1",
-        (r"input_val >= zero && input_val <= one", r"all elements of (input|target) should be between 0 and 1"),
-        "binary_cross_entropy wants probabilities: a sigmoid is missing, or a value is NaN.",
-        "use binary_cross_entropy_with_logits, and look for NaN with torch.isfinite(x).all()",
-        "proof",
+    Condition(
+        id="assert.bce",
+        title="binary cross entropy got a value outside 0 to 1",
+        patterns=(
+            r"input_val >= zero && input_val <= one",
+            r"all elements of (input|target) should be between 0 and 1",
+        ),
+        meaning="binary_cross_entropy wants probabilities: a sigmoid is missing, or a value is NaN.",
+        fix="use binary_cross_entropy_with_logits, and look for NaN with torch.isfinite(x).all()",
+        certainty="proof",
     ),
-    Text(
-        "assert.probabilities",
-        "sampling got probabilities that are infinite, NaN or negative",
-        (
+    Condition(
+        id="assert.probabilities",
+        title="sampling got probabilities that are infinite, NaN or negative",
+        patterns=(
             r"probability tensor contains either [`']?inf",
             r"invalid multinomial distribution",
             r"cumdist\[size - 1\] > .{0,40}0",
             r"sampleMultinomial\w*: block: .{0,60}Assertion",
         ),
-        "The model's output is not finite, usually because float16 overflowed, the attention mask is wrong, or "
+        meaning="The model's output is not finite, usually because float16 overflowed, the attention mask is wrong, or "
         "weights did not load.",
-        "torch.isfinite(logits).all() before the sampling; bfloat16 instead of float16 overflows much later",
-        "proof",
+        fix="torch.isfinite(logits).all() before the sampling; bfloat16 instead of float16 overflows much later",
+        certainty="proof",
     ),
-    Text(
-        "cuda.launch_timeout",
-        "a kernel ran longer than the display driver allows",
-        (
+    Condition(
+        id="cuda.launch_timeout",
+        title="a kernel ran longer than the display driver allows",
+        patterns=(
             messages.LAUNCH_TIMEOUT,
             r"CUDA_ERROR_LAUNCH_TIMEOUT",
             r"cudaErrorLaunchTimeout",
             r"hipErrorLaunchTimeOut",
             by_code(702, 6),
         ),
-        "A GPU that drives a screen ends a kernel after some seconds (on Windows two).",
-        "smaller kernels (a smaller batch), another GPU, or a longer limit: TdrDelay on Windows",
-        "proof",
+        meaning="A GPU that drives a screen ends a kernel after some seconds (on Windows two).",
+        fix="smaller kernels (a smaller batch), another GPU, or a longer limit: TdrDelay on Windows",
+        certainty="proof",
         source=_RUNTIME,
     ),
-    Text(
-        "cuda.no_kernel",
-        "torch has no code for this GPU's architecture",
-        (
+    Condition(
+        id="cuda.no_kernel",
+        title="torch has no code for this GPU's architecture",
+        patterns=(
             r"cudaErrorNoKernelImageForDevice",
             r"CUDA_ERROR_NO_BINARY_FOR_GPU",
             CUDA_SAYS + r"invalid device function",
@@ -182,18 +186,18 @@ TEXTS: tuple[Text, ...] = (
             r"not compiled with any CUDA arch",
             by_code(98, 8, 209, 48),
         ),
-        "The wheel, or the extension in the traceback, was built for other architectures than this GPU's. "
+        meaning="The wheel, or the extension in the traceback, was built for other architectures than this GPU's. "
         "`torch.cuda.get_arch_list()` shows torch's own.",
-        _ARCHITECTURES + "; an extension (flash-attn, xformers, mmcv …) must be built for the GPU, with "
+        fix=_ARCHITECTURES + "; an extension (flash-attn, xformers, mmcv …) must be built for the GPU, with "
         "TORCH_CUDA_ARCH_LIST set",
-        "proof",
+        certainty="proof",
         source="pytorch issue 167244",
         follows=("cuda.capability",),
     ),
-    Text(
-        "cuda.invalid_image",
-        "the driver cannot read a kernel's code",
-        (
+    Condition(
+        id="cuda.invalid_image",
+        title="the driver cannot read a kernel's code",
+        patterns=(
             r"(CUDA|HIP) error: (invalid kernel file|kernel file is invalid)",
             r"hipErrorInvalid(KernelFile|Image|Source)\b",
             r"device kernel image is invalid",
@@ -205,18 +209,18 @@ TEXTS: tuple[Text, ...] = (
             CUDA_SAYS + r"shared object symbol not found",
             by_code(200, 300, 302, 500),
         ),
-        "The code was found but does not fit this driver. Usually a newer CUDA compiled it than the driver supports "
-        "(Triton includes its own ptxas). Otherwise it is for another architecture, or its cache is damaged.",
-        "update the driver, or use the torch whose CUDA nvidia-smi shows; rm -r ~/.triton/cache and "
+        meaning="The code was found but does not fit this driver. Usually a newer CUDA compiled it than the driver "
+        "supports (Triton includes its own ptxas). Otherwise it is for another architecture, or its cache is damaged.",
+        fix="update the driver, or use the torch whose CUDA nvidia-smi shows; rm -r ~/.triton/cache and "
         "/tmp/torchinductor_$USER",
-        "strong",
+        certainty="strong",
         source="triton issues 1556, 2971 and 3001",
         follows=("cuda.capability", "cuinit.too_old"),
     ),
-    Text(
-        "cuda.resources",
-        "a kernel needs more registers or threads than a multiprocessor has",
-        (
+    Condition(
+        id="cuda.resources",
+        title="a kernel needs more registers or threads than a multiprocessor has",
+        patterns=(
             r"too many resources requested for launch",
             r"cudaErrorLaunchOutOfResources",
             r"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
@@ -227,25 +231,26 @@ TEXTS: tuple[Text, ...] = (
             r"hipErrorLaunchOutOfResources",
             by_code(701, 7, 720),
         ),
-        "The kernel was compiled for larger blocks than this GPU can start. Usually an extension was built for "
+        meaning="The kernel was compiled for larger blocks than this GPU can start. Usually an extension was built for "
         "another GPU, or a block size was chosen by hand. More memory does not help.",
-        "use a smaller block size in that kernel, or an extension built for this GPU (TORCH_CUDA_ARCH_LIST); "
+        fix="use a smaller block size in that kernel, or an extension built for this GPU (TORCH_CUDA_ARCH_LIST); "
         + _BLOCKING,
         source=_RUNTIME,
     ),
-    Text(
-        "cuda.graph_output",
-        "an output of a CUDA graph was used after the next run had overwritten it",
-        (r"output of CUDAGraphs .{0,60}overwritten",),
-        "torch.compile with mode reduce-overhead keeps outputs in memory that each run uses again.",
-        "output.clone() before the next call, or torch.compiler.cudagraph_mark_step_begin() at the start of each step",
-        "proof",
+    Condition(
+        id="cuda.graph_output",
+        title="an output of a CUDA graph was used after the next run had overwritten it",
+        patterns=(r"output of CUDAGraphs .{0,60}overwritten",),
+        meaning="torch.compile with mode reduce-overhead keeps outputs in memory that each run uses again.",
+        fix="output.clone() before the next call, or torch.compiler.cudagraph_mark_step_begin() at the start of "
+        "each step",
+        certainty="proof",
         source="torch/_inductor/cudagraph_trees.py",
     ),
-    Text(
-        "cuda.capability",
-        "this torch does not support this GPU",
-        (
+    Condition(
+        id="cuda.capability",
+        title="this torch does not support this GPU",
+        patterns=(
             r"\bRTX ?(PRO )?\d+( \w+)?( \w+)? (cannot|can't|does not|doesn't|can not) (use|work with|run( with| "
             r"on)?|support) (CUDA|torch|pytorch|cu) ?\d",
             r"\b(CUDA|torch|pytorch) ?\d[\d.]*(\+cu\d+)? (does not|doesn't|cannot|can't) (support|work with|work "
@@ -265,16 +270,16 @@ TEXTS: tuple[Text, ...] = (
             r"(compute|cuda) capability .{0,40}(too low|too old|not supported|no longer supported)",
             r"is not compatible with devices with SM <",
         ),
-        "The GPU is newer or older than every architecture that the wheel was built for. torch.cuda.is_available() "
-        "is nevertheless True.",
-        _ARCHITECTURES,
-        "proof",
+        meaning="The GPU is newer or older than every architecture that the wheel was built for. "
+        "torch.cuda.is_available() is nevertheless True.",
+        fix=_ARCHITECTURES,
+        certainty="proof",
         source="torch/cuda/__init__.py; pytorch issue 167244",
     ),
-    Text(
-        "cuda.ordinal",
-        "no GPU has this number",
-        (
+    Condition(
+        id="cuda.ordinal",
+        title="no GPU has this number",
+        patterns=(
             r"invalid device ordinal",
             r"Device index value \d+ is out of index range",
             r"CUDA_ERROR_INVALID_DEVICE(?!_|\w)",
@@ -299,36 +304,37 @@ TEXTS: tuple[Text, ...] = (
             r"Insufficient device count",
             r"local_world_size \(\d+\) must be less than or equal to the number of visible devices",
         ),
-        "The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers from 0; a "
-        "launcher may also have started more processes than there are GPUs.",
-        "start as many processes as GPUs (--nproc-per-node), and device numbers from 0 within CUDA_VISIBLE_DEVICES; "
-        "python -c 'import torch; print(torch.cuda.device_count())', or gpucheck devices, shows how many there are",
-        "proof",
+        meaning="The program uses cuda:N, but fewer than N + 1 GPUs are visible. CUDA_VISIBLE_DEVICES renumbers "
+        "from 0; a launcher may also have started more processes than there are GPUs.",
+        fix="start as many processes as GPUs (--nproc-per-node), and device numbers from 0 within "
+        "CUDA_VISIBLE_DEVICES; python -c 'import torch; print(torch.cuda.device_count())', or gpucheck devices, shows "
+        "how many there are",
+        certainty="proof",
         follows=("cuinit.", "nvml.", "xid.79", "bus."),
         common=(r"Invalid device id",),
     ),
-    Text(
-        "cuda.count_assert",
-        "torch's count of GPUs contradicts CUDA's",
-        (r"device < num_gpus.{0,60}INTERNAL ASSERT FAILED",),
-        "torch counted with NVML, but CUDA shows fewer GPUs: because of a MIG instance, or because the two read "
-        "CUDA_VISIBLE_DEVICES differently.",
-        "unset CUDA_VISIBLE_DEVICES and try again (with MIG, set it to one instance's UUID); gpucheck doctor on that "
-        "machine compares what NVML and CUDA see",
+    Condition(
+        id="cuda.count_assert",
+        title="torch's count of GPUs contradicts CUDA's",
+        patterns=(r"device < num_gpus.{0,60}INTERNAL ASSERT FAILED",),
+        meaning="torch counted with NVML, but CUDA shows fewer GPUs: because of a MIG instance, or because the two "
+        "read CUDA_VISIBLE_DEVICES differently.",
+        fix="unset CUDA_VISIBLE_DEVICES and try again (with MIG, set it to one instance's UUID); gpucheck doctor on "
+        "that machine compares what NVML and CUDA see",
         source="pytorch issues 110000 and 130181",
     ),
-    Text(
-        "cuda.initialization",
-        "CUDA was used in a process that was forked after CUDA had started",
-        (CUDA_SAYS + r"initialization error", r"cudaErrorInitializationError"),
-        "A forked child inherits a CUDA context that it cannot use. Usually a DataLoader worker, or "
+    Condition(
+        id="cuda.initialization",
+        title="CUDA was used in a process that was forked after CUDA had started",
+        patterns=(CUDA_SAYS + r"initialization error", r"cudaErrorInitializationError"),
+        meaning="A forked child inherits a CUDA context that it cannot use. Usually a DataLoader worker, or "
         "multiprocessing's fork, uses a CUDA tensor.",
-        'keep CUDA out of Dataset and collate_fn, or multiprocessing.set_start_method("spawn")',
+        fix='keep CUDA out of Dataset and collate_fn, or multiprocessing.set_start_method("spawn")',
     ),
-    Text(
-        "cuda.fork",
-        "CUDA cannot start in a forked process",
-        (
+    Condition(
+        id="cuda.fork",
+        title="CUDA cannot start in a forked process",
+        patterns=(
             r"Cannot re-initialize (CUDA|XPU|MTIA) in forked subprocess",
             r"Lightning can'?t create new processes if CUDA is already initialized",
             r"avoid running any instruction using .{0,4}torch\.cuda",
@@ -336,16 +342,16 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA has been initialized before the '?notebook_launcher",
             r"`?Accelerator`? should only be initialized inside your training function",
         ),
-        "CUDA had started in the parent (torch.cuda.is_available() is enough), and then the child was forked.",
-        'multiprocessing.set_start_method("spawn") first of all, or touch CUDA only in the children; '
+        meaning="CUDA had started in the parent (torch.cuda.is_available() is enough), and then the child was forked.",
+        fix='multiprocessing.set_start_method("spawn") first of all, or touch CUDA only in the children; '
         "PYTORCH_NVML_BASED_CUDA_CHECK=1 makes is_available() harmless",
-        "proof",
+        certainty="proof",
         source="torch/cuda/__init__.py",
     ),
-    Text(
-        "cuda.peer",
-        "two GPUs cannot read each other's memory",
-        (
+    Condition(
+        id="cuda.peer",
+        title="two GPUs cannot read each other's memory",
+        patterns=(
             r"cudaDeviceEnablePeerAccess",
             r"cudaErrorMapBufferObjectFailed",
             r"(Cuda error \S{0,200})?custom_all_?reduce\w*\.cuh:\d+ invalid argument",
@@ -360,14 +366,14 @@ TEXTS: tuple[Text, ...] = (
             r"hipErrorPeerAccessUnsupported",
             by_code(217, 711),
         ),
-        "Direct copies between these GPUs are not possible here, or too many are mapped (at most eight).",
-        "NCCL_P2P_DISABLE=1, and --disable-custom-all-reduce for vLLM and SGLang; `gpucheck bench transfer --device "
-        "all` shows which pairs can",
+        meaning="Direct copies between these GPUs are not possible here, or too many are mapped (at most eight).",
+        fix="NCCL_P2P_DISABLE=1, and --disable-custom-all-reduce for vLLM and SGLang; `gpucheck bench transfer "
+        "--device all` shows which pairs can",
     ),
-    Text(
-        "cuda.ecc",
-        "the GPU's memory had an uncorrectable error",
-        (
+    Condition(
+        id="cuda.ecc",
+        title="the GPU's memory had an uncorrectable error",
+        patterns=(
             r"uncorrectable ECC error encountered",
             CUDA_SAYS + r"uncorrectable ECC error",
             r"CUDA_ERROR_ECC_UNCORRECTABLE",
@@ -375,71 +381,71 @@ TEXTS: tuple[Text, ...] = (
             r"hipErrorECCNotCorrectable",
             by_code(214, 39),
         ),
-        "Data were lost. The process must end. If it happens again, the GPU is failing.",
-        f"{messages.fix_of('ecc')}; gpucheck devices shows the counters before and after",
-        "proof",
+        meaning="Data were lost. The process must end. If it happens again, the GPU is failing.",
+        fix=f"{messages.fix_of('ecc')}; gpucheck devices shows the counters before and after",
+        certainty="proof",
         source=_RUNTIME,
     ),
-    Text(
-        "cuda.nvlink",
-        "NVLink had an uncorrectable error",
-        (
+    Condition(
+        id="cuda.nvlink",
+        title="NVLink had an uncorrectable error",
+        patterns=(
             r"uncorrectable NVLink error",
             r"CUDA_ERROR_NVLINK_UNCORRECTABLE",
             r"cudaErrorNvlinkUncorrectable",
             by_code(220),
         ),
-        "A link between GPUs lost data.",
-        "drain the node; nvidia-smi nvlink -e shows which link. Then reset all GPUs that NVLink joins, together "
+        meaning="A link between GPUs lost data.",
+        fix="drain the node; nvidia-smi nvlink -e shows which link. Then reset all GPUs that NVLink joins, together "
         "(sudo nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot",
-        "proof",
+        certainty="proof",
         source=_RUNTIME,
     ),
-    Text(
-        "cuda.hardware_stack",
-        "a kernel's call stack was damaged",
-        (
+    Condition(
+        id="cuda.hardware_stack",
+        title="a kernel's call stack was damaged",
+        patterns=(
             r"hardware stack error",
             r"CUDA_ERROR_HARDWARE_STACK_ERROR",
             by_code(714),
         ),
-        "A kernel overwrote its stack, or the hardware is faulty.",
-        _SANITIZER + "; gpucheck smoke --device cuda on that machine tests the GPU itself",
-        "hint",
+        meaning="A kernel overwrote its stack, or the hardware is faulty.",
+        fix=_SANITIZER + "; gpucheck smoke --device cuda on that machine tests the GPU itself",
+        certainty="hint",
         source=_RUNTIME,
     ),
-    Text(
-        "cuda.program_counter",
-        "a kernel jumped outside its own code",
-        (
+    Condition(
+        id="cuda.program_counter",
+        title="a kernel jumped outside its own code",
+        patterns=(
             *messages.BY_ID["cuda.program_counter"].patterns,
             r"cudaErrorInvalid(Pc|AddressSpace)\b",
             by_code(717, 718),
         ),
-        "A function pointer or a kernel's memory was overwritten. Rarely the hardware is the cause. The process can "
-        "no longer use the GPU.",
-        _SANITIZER,
-        "strong",
+        meaning="A function pointer or a kernel's memory was overwritten. Rarely the hardware is the cause. The "
+        "process can no longer use the GPU.",
+        fix=_SANITIZER,
+        certainty="strong",
         source=_RUNTIME,
     ),
-    Text(
-        "cuda.contained",
-        "the GPU's hardware reported an error",
-        (
+    Condition(
+        id="cuda.contained",
+        title="the GPU's hardware reported an error",
+        patterns=(
             *messages.BY_ID["cuda.contained"].patterns,
             r"Invalid access of peer GPU memory over nvlink",
             r"async error has occur?red in external entity outside of CUDA",
             by_code(226, 911, 914),
         ),
-        "Data of this process were lost, but other processes were not affected. The process must end. If it happens "
-        "again, the GPU is failing.",
-        "gpucheck devices; sudo dmesg | grep -i xid shows the driver's messages",
+        meaning="Data of this process were lost, but other processes were not affected. The process must end. If it "
+        "happens again, the GPU is failing.",
+        fix="gpucheck devices; sudo dmesg | grep -i xid shows the driver's messages",
         source=_RUNTIME,
     ),
-    Text(
-        "cuda.handle",
-        "a stream, event or handle belongs to another device or context",
-        (
+    Condition(
+        id="cuda.handle",
+        title="a stream, event or handle belongs to another device or context",
+        patterns=(
             r"hip\w+\(.{0,160}\[?HIP error\]?\W{0,3}invalid resource handle",
             r"CUDA_ERROR_INVALID_HANDLE",
             r"cudaError(InvalidResourceHandle|DeviceUninitialized|ContextIsDestroyed)",
@@ -448,14 +454,14 @@ TEXTS: tuple[Text, ...] = (
             r"hipErrorInvalidHandle",
             by_code(201, 400, 33, 709),
         ),
-        "Usually a stream or event was created on another GPU, or the process was forked.",
-        "create streams under torch.cuda.device(N) of the tensors that they use",
+        meaning="Usually a stream or event was created on another GPU, or the process was forked.",
+        fix="create streams under torch.cuda.device(N) of the tensors that they use",
         common=(r"invalid resource handle",),
     ),
-    Text(
-        "cuda.argument",
-        "CUDA was called with an invalid value",
-        (
+    Condition(
+        id="cuda.argument",
+        title="CUDA was called with an invalid value",
+        patterns=(
             r"\bCUDA (error[;,-] ?)?invalid argument",
             CUDA_SAYS + r"invalid argument",
             r"CUDA_ERROR_INVALID_VALUE",
@@ -467,20 +473,20 @@ TEXTS: tuple[Text, ...] = (
             r"HIP error: invalid argument",
             r"hipErrorInvalidValue",
         ),
-        "The message does not name the value. Common causes are an extension built for another torch, and memory "
-        "that is pinned twice.",
-        _BLOCKING,
-        "hint",
+        meaning="The message does not name the value. Common causes are an extension built for another torch, and "
+        "memory that is pinned twice.",
+        fix=_BLOCKING,
+        certainty="hint",
     ),
-    Text(
-        "cuda.unknown",
-        "a CUDA call failed, and the text does not name the cause",
-        (r"AcceleratorError\W{0,3}CUDA error(?!:| ?\()",),
-        "The text does not contain the line that names the error, or gpucheck does not know that error.",
-        "paste the whole message, including its first line; "
+    Condition(
+        id="cuda.unknown",
+        title="a CUDA call failed, and the text does not name the cause",
+        patterns=(r"AcceleratorError\W{0,3}CUDA error(?!:| ?\()",),
+        meaning="The text does not contain the line that names the error, or gpucheck does not know that error.",
+        fix="paste the whole message, including its first line; "
         + _BLOCKING
         + "; sudo dmesg | grep -i xid shows the driver's messages",
-        "hint",
+        certainty="hint",
         symptom=True,
         weak=(
             r"\bCUDA\w*[^\w\n]{0,2}(runtime |driver |kernel )*(error|failure|exception|failed)",
@@ -490,26 +496,26 @@ TEXTS: tuple[Text, ...] = (
             r"AcceleratorError",
         ),
     ),
-    Text(
-        "cuda.not_supported",
-        "the driver does not support this operation here",
-        (
+    Condition(
+        id="cuda.not_supported",
+        title="the driver does not support this operation here",
+        patterns=(
             CUDA_SAYS + r"operation not (supported|permitted)(?! when stream)",
             r"cudaErrorNot(Supported|Permitted)\b",
             by_code(800, 801),
         ),
-        "Not every GPU, driver and system supports all of CUDA: virtual GPUs, MIG instances, WSL and Windows lack "
-        "shared handles between processes, unified memory or virtual memory management; counters need administrator "
-        "rights.",
-        "do not use the feature in the traceback: shared CUDA tensors between processes, expandable_segments in "
+        meaning="Not every GPU, driver and system supports all of CUDA: virtual GPUs, MIG instances, WSL and "
+        "Windows lack shared handles between processes, unified memory or virtual memory management; counters need "
+        "administrator rights.",
+        fix="do not use the feature in the traceback: shared CUDA tensors between processes, expandable_segments in "
         "PYTORCH_CUDA_ALLOC_CONF, cudaMallocAsync, unified memory, the profiler",
-        "hint",
+        certainty="hint",
         source=_RUNTIME,
     ),
-    Text(
-        "cuda.capture",
-        "an operation is not allowed while a CUDA graph is recorded",
-        (
+    Condition(
+        id="cuda.capture",
+        title="an operation is not allowed while a CUDA graph is recorded",
+        patterns=(
             r"operation not permitted when stream is capturing",
             r"operation would make the legacy stream depend on a capturing",
             r"(cuda|hip)ErrorStreamCapture",
@@ -530,20 +536,20 @@ TEXTS: tuple[Text, ...] = (
             r"The CUDA Graph is empty",
             by_code(900, 901, 902, 903, 904, 905, 906, 907, 908),
         ),
-        "Synchronising, .item(), .cpu(), an allocation outside the graph's pool or the first call of cuBLAS happened "
-        "during the capture.",
-        "warm up on a side stream before the capture, and keep .item() and prints out of it",
-        "proof",
+        meaning="Synchronising, .item(), .cpu(), an allocation outside the graph's pool or the first call of cuBLAS "
+        "happened during the capture.",
+        fix="warm up on a side stream before the capture, and keep .item() and prints out of it",
+        certainty="proof",
         weak=(
             r"\bcaptur\w* (of )?(the )?(CUDA )?graphs? (fail|error)",
             r"CUDA graphs? captur\w* (fail|error)",
             r"\b(capture_one_batch_size|capture_model|_capture_cudagraphs)\b",
         ),
     ),
-    Text(
-        "cuda.ptx",
-        "the driver is too old to compile this PTX",
-        (
+    Condition(
+        id="cuda.ptx",
+        title="the driver is too old to compile this PTX",
+        patterns=(
             r"the provided PTX was compiled with an unsupported toolchain",
             r"CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|INVALID_PTX)",
             r"cudaErrorUnsupportedPtxVersion",
@@ -551,16 +557,16 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorInvalidPtx",
             by_code(218, 222),
         ),
-        "Code that is compiled at run time (Triton, NVRTC) came from a newer CUDA than the driver's, of the same major "
-        "version.",
-        "update the driver, or use a torch built for the CUDA version that nvidia-smi shows",
-        "proof",
+        meaning="Code that is compiled at run time (Triton, NVRTC) came from a newer CUDA than the driver's, of the "
+        "same major version.",
+        fix="update the driver, or use a torch built for the CUDA version that nvidia-smi shows",
+        certainty="proof",
         source=_RUNTIME,
     ),
-    Text(
-        "hip.arch",
-        "ROCm has no code for this GPU",
-        (
+    Condition(
+        id="hip.arch",
+        title="ROCm has no code for this GPU",
+        patterns=(
             r"(HIP|ROCm)\W? error:? .{0,40}no kernel image",
             r"Error \[HIP\]: .{0,60}no kernel image",
             r"amdgpu is not supported.{0,60}gfx",
@@ -579,16 +585,16 @@ TEXTS: tuple[Text, ...] = (
             r"HIP error: (shared object initiali[sz]ation failed|invalid kernel file)",
             r"Attempting to use hipBLASLt on an? unsupported architecture",
         ),
-        "The wheel was not built for this AMD GPU (gfx number).",
-        "use a wheel or a ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround, the number "
+        meaning="The wheel was not built for this AMD GPU (gfx number).",
+        fix="use a wheel or a ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround, the number "
         "of a near relative: HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x); another "
         "generation's number crashes",
         source="ROCm, supported GPUs; pytorch issue 106728",
     ),
-    Text(
-        "hip.init",
-        "HIP does not start",
-        (
+    Condition(
+        id="hip.init",
+        title="HIP does not start",
+        patterns=(
             r"filtering device which didn'?t fully initiali[sz]e",
             r"Unexpected error from hipGetDeviceCount",
             r"hipError(NotInitialized|InitializationError)",
@@ -599,15 +605,15 @@ TEXTS: tuple[Text, ...] = (
             r"hsa_init.{0,40}(fail|error)",
             r"\bamdgpu\b.{0,80}(requires firmware installed|failed to load ucode)",
         ),
-        "ROCm's runtime and the kernel driver do not match, or the user has no permission to open /dev/kfd.",
-        "rocminfo on that machine must work first; check ls -l /dev/kfd /dev/dri, and use a ROCm that the kernel's "
+        meaning="ROCm's runtime and the kernel driver do not match, or the user has no permission to open /dev/kfd.",
+        fix="rocminfo on that machine must work first; check ls -l /dev/kfd /dev/dri, and use a ROCm that the kernel's "
         "amdgpu supports",
         follows=("hip.none",),
     ),
-    Text(
-        "hip.none",
-        "ROCm finds no GPU, or has no permission to open it",
-        (
+    Condition(
+        id="hip.none",
+        title="ROCm finds no GPU, or has no permission to open it",
+        patterns=(
             r"no ROCm-capable device is detected",
             r"No HIP GPUs are available",
             r"is not member of .{0,3}(render|video).{0,3} group",
@@ -618,15 +624,15 @@ TEXTS: tuple[Text, ...] = (
             r"(Failed|Unable) to (open|get).{0,20}/dev/kfd",
             r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",
         ),
-        "ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render and video, "
-        "the container did not get them, or the kernel's amdgpu does not support compute on this GPU.",
-        "ls -l /dev/kfd /dev/dri; sudo usermod -aG render,video $USER, then log in again (in a container: --device "
+        meaning="ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render "
+        "and video, the container did not get them, or the kernel's amdgpu does not support compute on this GPU.",
+        fix="ls -l /dev/kfd /dev/dri; sudo usermod -aG render,video $USER, then log in again (in a container: --device "
         "/dev/kfd --device /dev/dri)",
     ),
-    Text(
-        "hip.fault",
-        "a kernel crashed or accessed memory outside its own (ROCm)",
-        (
+    Condition(
+        id="hip.fault",
+        title="a kernel crashed or accessed memory outside its own (ROCm)",
+        patterns=(
             r"\bgfx\d+\w?\b.{0,60}\bpage fault|\bpage fault\b.{0,60}\b(gfx\d+|ROCm|amdgpu)\b",
             r"Memory access fault by GPU node",
             r"hipErrorLaunchFailure",
@@ -639,14 +645,14 @@ TEXTS: tuple[Text, ...] = (
             r"amdgpu: .{0,60}(no-retry )?page fault",
             r"VM_L2_PROTECTION_FAULT_STATUS",
         ),
-        "The address does not belong to the process's memory: an index is out of range, or the code was built for "
-        "another GPU.",
-        SERIALIZE,
+        meaning="The address does not belong to the process's memory: an index is out of range, or the code was "
+        "built for another GPU.",
+        fix=SERIALIZE,
     ),
-    Text(
-        "hip.hang",
-        "the AMD GPU hung and was reset",
-        (
+    Condition(
+        id="hip.hang",
+        title="the AMD GPU hung and was reset",
+        patterns=(
             r"\bMES (might be in unrecoverable state|failed to (respond|respon\w+))",
             r"\bMES (0x[0-9a-f]+|firmware|ring).{0,60}(hang|hung|timeout)",
             r"\b(hang|hung)\b.{0,60}\b(amdgpu|gfx\d+|MES)\b.{0,10}\b(MES|firmware|hangcheck|reset)",
@@ -661,18 +667,18 @@ TEXTS: tuple[Text, ...] = (
             r"reason ?:GPU Hang",
             r"amdgpu.{0,80}SMU: I'?m not done with your previous command",
         ),
-        "A kernel did not finish, the GPU lost power or clocks, or its firmware failed. The driver reset it, and "
-        "every program on it lost its memory.",
-        "start the program again with AMD_SERIALIZE_KERNEL=3; if it happens with other programs too: newer firmware "
-        "and ROCm, lower clocks, or another GPU",
+        meaning="A kernel did not finish, the GPU lost power or clocks, or its firmware failed. The driver reset "
+        "it, and every program on it lost its memory.",
+        fix="start the program again with AMD_SERIALIZE_KERNEL=3; if it happens with other programs too: newer "
+        "firmware and ROCm, lower clocks, or another GPU",
         source="ROCm/ROCm issues 4021 and 5259",
         weak=(r"\bamdgpu\b.{0,100}(\*ERROR\*|failed|timed? ?out|fault|lost)",),
         follows=("hip.fault",),
     ),
-    Text(
-        "hip.library",
-        "a ROCm library failed",
-        (
+    Condition(
+        id="hip.library",
+        title="a ROCm library failed",
+        patterns=(
             r"\bHSA_STATUS_ERROR(_\w+)?\b",
             r"fail(ed|s)? to call hip\w+",
             r"MIOpen(\(HIP\):)? Error",
@@ -681,9 +687,9 @@ TEXTS: tuple[Text, ...] = (
             r"miopen::(Exception|exec::)",
             r"HIPRTC_ERROR_\w+",
         ),
-        "MIOpen, rocBLAS or hipBLASLt found no way to compute, or an earlier kernel failed.",
-        "run it again with AMD_SERIALIZE_KERNEL=3; MIOPEN_FIND_MODE=FAST, TORCH_BLAS_PREFER_HIPBLASLT=0",
-        "hint",
+        meaning="MIOpen, rocBLAS or hipBLASLt found no way to compute, or an earlier kernel failed.",
+        fix="run it again with AMD_SERIALIZE_KERNEL=3; MIOPEN_FIND_MODE=FAST, TORCH_BLAS_PREFER_HIPBLASLT=0",
+        certainty="hint",
         follows=("hip.fault", "hip.arch", "oom."),
         weak=(
             r"\b(HIP|ROCm)\w* (runtime )?(error|failure|failed)|\bhipError\w+",
@@ -691,17 +697,18 @@ TEXTS: tuple[Text, ...] = (
             r"\b(roc|hip)(blas|fft|solver|sparse|rand)\w*.{0,40}(error|fail)|\bMIOpen.{0,40}(error|fail)",
         ),
     ),
-    Text(
-        "cuda.shutdown",
-        "CUDA was used while the process was ending",
-        (r"CUDA error: driver shutting down", r"cudaErrorCudartUnloading", r"CUDA_ERROR_DEINITIALIZED"),
-        "A thread or a destructor used the GPU after the driver had begun to stop: a follow-on of how the program "
-        "ends.",
-        "look at the first error above it; end worker threads and destroy_process_group() before the main thread ends",
+    Condition(
+        id="cuda.shutdown",
+        title="CUDA was used while the process was ending",
+        patterns=(r"CUDA error: driver shutting down", r"cudaErrorCudartUnloading", r"CUDA_ERROR_DEINITIALIZED"),
+        meaning="A thread or a destructor used the GPU after the driver had begun to stop: a follow-on of how the "
+        "program ends.",
+        fix="look at the first error above it; end worker threads and destroy_process_group() before the main "
+        "thread ends",
         symptom=True,
         source=_RUNTIME,
     ),
-    Text(
+    Condition(
         id="cuda.ipc",
         title="a CUDA tensor cannot be shared between these processes",
         patterns=(
@@ -716,13 +723,13 @@ TEXTS: tuple[Text, ...] = (
         meaning="A process gets a handle to the other's memory: the process that made the tensor has to live as "
         "long, both have to see the same GPU, and segments that can grow need a newer kernel. The line about the "
         "producer process alone is a warning of how the program ended.",
-        then="pass CPU tensors (x.cpu()) between the processes; else keep the producer alive until they are "
+        fix="pass CPU tensors (x.cpu()) between the processes; else keep the producer alive until they are "
         "received, and leave expandable_segments out of PYTORCH_CUDA_ALLOC_CONF",
         certainty="strong",
         source="torch/csrc/CudaIPCTypes.cpp; c10/cuda/CUDACachingAllocator.cpp",
         follows=("oom.", "xid.", "cuda.", "process."),
     ),
-    Text(
+    Condition(
         id="cuda.feature",
         title="this GPU's generation does not have what an operation needs",
         patterns=(
@@ -739,14 +746,14 @@ TEXTS: tuple[Text, ...] = (
         ),
         meaning="The operation uses instructions or memory that newer GPUs have: 8.0 is Ampere, 8.9 Ada, 9.0 "
         "Hopper, 10.0 and 12.0 Blackwell. The GPU itself works.",
-        then="turn that feature or kernel off in the program (it usually has a slower way: another data type, "
+        fix="turn that feature or kernel off in the program (it usually has a slower way: another data type, "
         "backend or attention), or use a GPU of the capability that is named; nvidia-smi --query-gpu=name,compute_cap "
         "--format=csv shows this one's",
         certainty="strong",
         source="aten/src/ATen/native/cuda; Triton, backends/nvidia/compiler.py",
         follows=("cuda.capability", "amp.", "attention.", "quant.", "cutlass.", "xformers.", "compile."),
     ),
-    Text(
+    Condition(
         id="hip.mask",
         title="variables that choose AMD GPUs contradict each other",
         patterns=(
@@ -756,16 +763,16 @@ TEXTS: tuple[Text, ...] = (
         ),
         meaning="ROCR_VISIBLE_DEVICES hides GPUs first, HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES number what is "
         "left.",
-        then="set HIP_VISIBLE_DEVICES alone, and unset the others",
+        fix="set HIP_VISIBLE_DEVICES alone, and unset the others",
         certainty="proof",
         source="torch/cuda/__init__.py; vLLM, platforms/rocm.py; Ray, _private/accelerators/amd_gpu.py",
     ),
-    Text(
+    Condition(
         id="torch.internal",
         title="a check inside torch failed",
         patterns=(r"INTERNAL ASSERT FAILED at",),
         meaning="torch met a state that its authors excluded: a bug, or libraries that do not belong together.",
-        then="look for the condition before INTERNAL ASSERT in torch's issues; "
+        fix="look for the condition before INTERNAL ASSERT in torch's issues; "
         + _BLOCKING
         + "; a newer torch, in a fresh environment",
         certainty="hint",
@@ -773,23 +780,23 @@ TEXTS: tuple[Text, ...] = (
         source="c10/util/Exception.h",
         follows=("cuda.", "oom.", "cuinit.", "nvml.", "import."),
     ),
-    Text(
-        "cuda.registered",
-        "memory is registered with CUDA twice",
-        (
+    Condition(
+        id="cuda.registered",
+        title="memory is registered with CUDA twice",
+        patterns=(
             r"part or all of the requested memory range is already mapped",
             r"cudaErrorHostMemoryAlreadyRegistered",
             r"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
             by_code(712),
         ),
-        "The same host memory was pinned twice, or memory of another process was pinned.",
-        "pin it once; leave pin_memory out where the library pins on its own",
+        meaning="The same host memory was pinned twice, or memory of another process was pinned.",
+        fix="pin it once; leave pin_memory out where the library pins on its own",
         source=_RUNTIME,
     ),
-    Text(
-        "xpu.none",
-        "torch finds no Intel GPU",
-        (
+    Condition(
+        id="xpu.none",
+        title="torch finds no Intel GPU",
+        patterns=(
             r"torch\.xpu\.is_available\(\)\W{0,4}(is|returns?|==|=)?\W{0,3}False",
             r"Failed to initiali[sz]e XPU devices",
             r"No XPU (devices?|GPUs?)( is| are| was| were)? (available|found|detected)",
@@ -799,24 +806,25 @@ TEXTS: tuple[Text, ...] = (
             r"XPU device count is zero",
             r"\bXPU is not available\b",
         ),
-        "Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch is not built for XPU.",
-        "ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in again (sycl-ls lists the driver's devices)",
+        meaning="Intel's driver (Level Zero) or the permission for /dev/dri is missing, or torch is not built for XPU.",
+        fix="ls -l /dev/dri; sudo usermod -aG render,video $USER, then log in again (sycl-ls lists the driver's "
+        "devices)",
     ),
-    Text(
-        "xpu.memory_query",
-        "this Intel GPU does not report its free memory",
-        (r"doesn'?t support querying the available free memory",),
-        "Intel's driver reports free memory only where its management interface (Sysman) is switched on; integrated "
-        "GPUs often have none.",
-        "export ZES_ENABLE_SYSMAN=1 before the program; if the device has no such counter, set the memory size in "
+    Condition(
+        id="xpu.memory_query",
+        title="this Intel GPU does not report its free memory",
+        patterns=(r"doesn'?t support querying the available free memory",),
+        meaning="Intel's driver reports free memory only where its management interface (Sysman) is switched on; "
+        "integrated GPUs often have none.",
+        fix="export ZES_ENABLE_SYSMAN=1 before the program; if the device has no such counter, set the memory size in "
         "the program",
-        "proof",
+        certainty="proof",
         source="pytorch, torch/xpu/memory.py",
     ),
-    Text(
-        "tpu.none",
-        "no TPU is found",
-        (
+    Condition(
+        id="tpu.none",
+        title="no TPU is found",
+        patterns=(
             r"Unable to initialize backend 'tpu'",
             r"\bNo TPU (devices?|accelerator|platform)s? (were |was |are )?(found|available)",
             r"\bFailed to (get|find|initialize) .{0,20}\bTPU\b",
@@ -827,22 +835,25 @@ TEXTS: tuple[Text, ...] = (
             r"libtpu\.so.{0,60}(not found|cannot open|fail|already in use)",
             r"The TPU is already in use by process",
         ),
-        "The program wants a TPU: this machine has none, another process holds it, or the library libtpu is missing.",
-        "run it on a TPU machine, or choose the device: PJRT_DEVICE=CUDA, JAX_PLATFORMS=cuda; end what else holds it",
+        meaning="The program wants a TPU: this machine has none, another process holds it, or the library libtpu is "
+        "missing.",
+        fix="run it on a TPU machine, or choose the device: PJRT_DEVICE=CUDA, JAX_PLATFORMS=cuda; end what else "
+        "holds it",
     ),
-    Text(
-        "xpu.call",
-        "Intel's driver (Level Zero) refused a call",
-        (r"\bZE_RESULT_ERROR_INVALID_\w+",),
-        "A kernel could not be built for this GPU, or a library asked for what the driver or the GPU does not have.",
-        "update the compute runtime (intel-compute-runtime, level-zero) and use the torch that was released for it",
-        "hint",
+    Condition(
+        id="xpu.call",
+        title="Intel's driver (Level Zero) refused a call",
+        patterns=(r"\bZE_RESULT_ERROR_INVALID_\w+",),
+        meaning="A kernel could not be built for this GPU, or a library asked for what the driver or the GPU does "
+        "not have.",
+        fix="update the compute runtime (intel-compute-runtime, level-zero) and use the torch that was released for it",
+        certainty="hint",
         follows=("oom.xpu", "xpu.none", "xpu.lost"),
     ),
-    Text(
-        "xpu.lost",
-        "the Intel GPU stopped answering",
-        (
+    Condition(
+        id="xpu.lost",
+        title="the Intel GPU stopped answering",
+        patterns=(
             r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b",
             r"\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",
             r"Native API (failed|returns)",
@@ -852,20 +863,21 @@ TEXTS: tuple[Text, ...] = (
             r"UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+",
             r"-999 \(Unknown PI error\)",
         ),
-        "The driver reset the device or ran out of resources. Usually a kernel took too long or too much memory.",
-        "use a smaller batch; sudo dmesg | grep -i -e i915 -e xe",
-        "hint",
+        meaning="The driver reset the device or ran out of resources. Usually a kernel took too long or too much "
+        "memory.",
+        fix="use a smaller batch; sudo dmesg | grep -i -e i915 -e xe",
+        certainty="hint",
         weak=(
             r"\b(level[_-]?zero|sycl|xpu|oneapi|unified runtime)\b.{0,80}(error|fail|exception)",
             r"\bZE_RESULT_ERROR\w+",
         ),
     ),
-    Text(
-        "xpu.float64",
-        "this Intel GPU has no float64",
-        (r"Required aspect fp64 is not supported",),
-        "Intel's Arc and integrated GPUs compute no 64-bit floats.",
-        "use float32: .float(), dtype=torch.float32; NumPy's arrays are float64 unless told otherwise",
-        "proof",
+    Condition(
+        id="xpu.float64",
+        title="this Intel GPU has no float64",
+        patterns=(r"Required aspect fp64 is not supported",),
+        meaning="Intel's Arc and integrated GPUs compute no 64-bit floats.",
+        fix="use float32: .float(), dtype=torch.float32; NumPy's arrays are float64 unless told otherwise",
+        certainty="proof",
     ),
 )

@@ -4,7 +4,7 @@ a GPU that is gone without one."""
 from __future__ import annotations
 
 from gpucheck import messages, xid
-from gpucheck.explain.text import Text
+from gpucheck.doctor.condition import Condition
 
 # Without the versions pip would bring the newest torch, of another CUDA.
 _PAIR = (
@@ -41,14 +41,14 @@ _OTHER_WORDS = {
 }
 
 
-def _of_xid(one: xid.Xid) -> Text:
-    return Text(
+def _of_xid(one: xid.Xid) -> Condition:
+    return Condition(
         id=f"xid.{one.number}",
         title=f"Xid {one.number}: {one.what}",
         patterns=(_TYPED, _IN_LOG, *_OTHER_WORDS.get(one.number, ())),
         number=str(one.number),
         meaning=f"{_CAUSE[one.blame]} The driver reports it in the kernel log.",
-        then=one.step,
+        fix=one.step,
         certainty="hint" if one in xid.OLDER else "proof" if one.blame == "device" else "strong",
         source=xid.SOURCE,
         follows=tuple(f"xid.{number}" for number in one.follows),
@@ -56,11 +56,11 @@ def _of_xid(one: xid.Xid) -> Text:
     )
 
 
-TEXTS: tuple[Text, ...] = (
-    Text(
-        "import.nvjitlink",
-        "another CUDA library is loaded instead of torch's",
-        (
+TEXTS: tuple[Condition, ...] = (
+    Condition(
+        id="import.nvjitlink",
+        title="another CUDA library is loaded instead of torch's",
+        patterns=(
             r"versions_helpers\.cc:\d+: operation \w+.{0,60}failed",
             r"undefined symbol: (__nvJitLink|cu(blas|sparse|solver|fft|rand|da)|nccl|nvrtc)\w*",
             r"lib(cublas|cusparse|cusolver|cufft|nccl|nvJitLink|nvrtc|cudart)\w*\.so[.\d]*: undefined symbol",
@@ -69,16 +69,16 @@ TEXTS: tuple[Text, ...] = (
             r"symbol (__nvJitLink|cu(blas|sparse|solver|fft|rand)|nccl)\w*.{0,60}not defined in file",
             r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
         ),
-        "LD_LIBRARY_PATH, a CUDA toolkit or conda brings a libcusparse, libnvJitLink, libcudnn or libnccl of another "
-        "version than the wheel's.",
-        "echo $LD_LIBRARY_PATH: unset it and try again; where it is empty, pip install the nvidia-… packages in the "
-        "versions that `pip show torch` requires (iJIT_NotifyEvent: conda install mkl==2024.0)",
+        meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a libcusparse, libnvJitLink, libcudnn or libnccl "
+        "of another version than the wheel's.",
+        fix="echo $LD_LIBRARY_PATH: unset it and try again; where it is empty, pip install the nvidia-… packages in "
+        "the versions that `pip show torch` requires (iJIT_NotifyEvent: conda install mkl==2024.0)",
         source="pytorch issues 111469, 131312 and 134929",
     ),
-    Text(
-        "import.symbol",
-        "a compiled package was built for another torch",
-        (
+    Condition(
+        id="import.symbol",
+        title="a compiled package was built for another torch",
+        patterns=(
             # As compilers spell names of at::, c10::, torch:: and caffe2::, and the names of torch's C.
             r"undefined symbol:? _Z\w*([NK](3c10|2at|5torch|6caffe2))",
             r"undefined symbol: (THP|THC|Py ?Torch|torch_|at_|aoti_torch)\w*",
@@ -88,18 +88,18 @@ TEXTS: tuple[Text, ...] = (
             r"was compiled (with|against|for) (a different version of )?(Py)?torch",
             r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
         ),
-        "The file that the message begins with calls something that this torch does not have: it was compiled against "
-        "another version.",
-        "reinstall that package for this torch, at the version that its release notes name for it (pip list | grep -i "
-        "torch): pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation NAME==VERSION",
+        meaning="The file that the message begins with calls something that this torch does not have: it was "
+        "compiled against another version.",
+        fix="reinstall that package for this torch, at the version that its release notes name for it (pip list | "
+        "grep -i torch): pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation NAME==VERSION",
         common=(r"Could not load this library: .{0,200}\.(so|pyd|dll)",),
         follows=("attention.package", "xformers.setup", "bitsandbytes.setup", "import.nvjitlink", "cudnn.version"),
         weak=(r"undefined (\w+/)?\w* ?symbols?", r"The specified procedure could not be found"),
     ),
-    Text(
-        "import.libcuda",
-        "the driver's libcuda is not found",
-        (
+    Condition(
+        id="import.libcuda",
+        title="the driver's libcuda is not found",
+        patterns=(
             r"libcuda\.so(\.1)?: cannot open shared object file",
             r"(could not|failed to|unable to|cannot) (load|find|open|dlopen).{0,30}\blib(cuda|nvcuda)\.(so|dll)",
             r"\bnvcuda\.dll\b.{0,60}(not found|could not|missing)",
@@ -108,16 +108,16 @@ TEXTS: tuple[Text, ...] = (
             r"PTX JIT compiler library not found",
             r"(cudaError|CUDA_ERROR_)Jit_?Compiler_?Not_?Found",
         ),
-        "No driver, or a container without the capability compute.",
-        "ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container --gpus "
-        "all with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        "proof",
+        meaning="No driver, or a container without the capability compute.",
+        fix="ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container "
+        "--gpus all with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        certainty="proof",
         follows=("container.", "nvml.", "kernel."),
     ),
-    Text(
-        "import.library",
-        "a CUDA library is not found",
-        (
+    Condition(
+        id="import.library",
+        title="a CUDA library is not found",
+        patterns=(
             r"Error loading CUDA libraries\. GPU will not be used",
             r"Failed to load library \S*onnxruntime_providers_(cuda|tensorrt|rocm)",
             r"lib(?!cuda\.so|nvidia-ml)(cu|nv)[A-Za-z][\w-]*\.so[.\d]*: cannot open shared object file",
@@ -143,30 +143,30 @@ TEXTS: tuple[Text, ...] = (
             r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names",
             r"make sure libcudnn\w*\.so[.\d]* is in your library path",
         ),
-        "The package wants a CUDA or cuDNN of another major version than what is installed (the number after .so says "
-        "which), its nvidia-… wheels were left out, or they are in site-packages/nvidia/…/lib, where a program beside "
-        "torch does not look.",
-        "find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder (for "
-        "cuDNN …/site-packages/nvidia/cudnn/lib); else pip install the nvidia-… package of the version in the name, or "
-        "the program's release for the CUDA that is installed. Where it is torch itself: " + _PAIR,
+        meaning="The package wants a CUDA or cuDNN of another major version than what is installed (the number "
+        "after .so says which), its nvidia-… wheels were left out, or they are in site-packages/nvidia/…/lib, where a "
+        "program beside torch does not look.",
+        fix="find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder "
+        "(for cuDNN …/site-packages/nvidia/cudnn/lib); else pip install the nvidia-… package of the version in the "
+        "name, or the program's release for the CUDA that is installed. Where it is torch itself: " + _PAIR,
         follows=("cudnn.version",),
     ),
-    Text(
-        "import.nvrtc",
-        "NVRTC does not find nvrtc-builtins",
-        (
+    Condition(
+        id="import.nvrtc",
+        title="NVRTC does not find nvrtc-builtins",
+        patterns=(
             r"failed to open (lib)?nvrtc-builtins",
             r"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE",
             r"nvrtc-builtins[\w.-]*: (cannot open|not found)",
         ),
-        "torch compiles some kernels on the way with NVRTC, which loads nvrtc-builtins of exactly its own version. The "
-        "NVRTC that was loaded is another than the wheel's, or the wheel's folder lacks the file.",
-        "echo $LD_LIBRARY_PATH: unset it and try again; else " + _PAIR,
+        meaning="torch compiles some kernels on the way with NVRTC, which loads nvrtc-builtins of exactly its own "
+        "version. The NVRTC that was loaded is another than the wheel's, or the wheel's folder lacks the file.",
+        fix="echo $LD_LIBRARY_PATH: unset it and try again; else " + _PAIR,
     ),
-    Text(
-        "import.nms",
-        "torchvision does not fit torch",
-        (
+    Condition(
+        id="import.nms",
+        title="torchvision does not fit torch",
+        patterns=(
             r"PyTorch and TorchAudio were compiled with different CUDA",
             r"TorchAudio has CUDA version [\d.]+\b",
             r"Couldn'?t load custom C\+\+ ops",
@@ -177,24 +177,24 @@ TEXTS: tuple[Text, ...] = (
             r"torchvision(::|\.)\w+ does not exist",
             r"(No such operator|Could not run) '?torchvision::nms",
         ),
-        "torchvision was built for another torch, or one of the two is the CPU's and the other CUDA's.",
-        _PAIR,
+        meaning="torchvision was built for another torch, or one of the two is the CPU's and the other CUDA's.",
+        fix=_PAIR,
         source="torchvision/extension.py",
     ),
-    Text(
-        "import.torch",
-        "torch is not installed here",
-        (r"\bNo module named '?torch'?(?![\w.])",),
-        "The running interpreter has no torch. Usually torch is installed in another environment.",
-        "python -m pip show torch with that very interpreter; then activate the environment that has it, or python -m "
-        "pip install torch in a virtual environment",
-        "proof",
+    Condition(
+        id="import.torch",
+        title="torch is not installed here",
+        patterns=(r"\bNo module named '?torch'?(?![\w.])",),
+        meaning="The running interpreter has no torch. Usually torch is installed in another environment.",
+        fix="python -m pip show torch with that very interpreter; then activate the environment that has it, or "
+        "python -m pip install torch in a virtual environment",
+        certainty="proof",
         follows=("build.isolation",),
     ),
-    Text(
-        "build.isolation",
-        "a package is built without access to the installed torch",
-        (
+    Condition(
+        id="build.isolation",
+        title="a package is built without access to the installed torch",
+        patterns=(
             r"(pip-build-env-|get_requires_for_build_wheel|build_meta|Getting requirements to build wheel|pep517|"
             r"build_editable|prepare_metadata_for_build|subprocess-exited-with-error|build-backend|build dependencies|"
             r"builds-v0|setup\.py egg_info|Preparing metadata).{0,8000}\bNo module named '?torch'?(?!\w|\.\w)",
@@ -203,32 +203,33 @@ TEXTS: tuple[Text, ...] = (
             r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import "
             r"torch",
         ),
-        "pip and uv build a package in an isolated environment without torch, but its setup.py imports torch.",
-        "install torch first, then the package with pip install --no-build-isolation NAME (uv: "
+        meaning="pip and uv build a package in an isolated environment without torch, but its setup.py imports torch.",
+        fix="install torch first, then the package with pip install --no-build-isolation NAME (uv: "
         "no-build-isolation-package in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
-        "strong",
+        certainty="strong",
         source="Dao-AILab/flash-attention issues 246 and 1920",
         common=(r"--no-build-isolation",),
     ),
-    Text(
-        "import.torch_too_old",
-        "a package needs another version of torch",
-        (
+    Condition(
+        id="import.torch_too_old",
+        title="a package needs another version of torch",
+        patterns=(
             r"module '?torch(\.\w+)*'? has no attribute '?(?!cuda\b|Tensor\b|nn\b|tensor\b|__version__|_cuda_)\w+",
             r"cannot import name '?\w+'? from '?torch\.",
             r"No module named '?torch\.(?!_C|nn\b|cuda\b|utils\b)\w+",
             r"(requires|needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))",
             r"Disabling PyTorch because PyTorch >= ?[\d.]+ is required",
         ),
-        "The package uses a function that this torch does not have: torch is older or newer than the package expects.",
-        "pip show torch NAME; install the versions of both that the package's release notes name",
-        "hint",
+        meaning="The package uses a function that this torch does not have: torch is older or newer than the "
+        "package expects.",
+        fix="pip show torch NAME; install the versions of both that the package's release notes name",
+        certainty="hint",
         follows=("import.shadowed", "cuinit.", "torch.cpu_only"),
     ),
-    Text(
-        "import.shadowed",
-        "a file or folder called torch hides torch",
-        (
+    Condition(
+        id="import.shadowed",
+        title="a file or folder called torch hides torch",
+        patterns=(
             r"partially initialized module '?torch'? (from .{0,200})?has no attribute",
             r"module '?torch'? has no attribute '?(cuda|Tensor|nn|tensor|__version__)\b",
             r"(cannot import name .{1,40} from|partially initialized module) '?torch'? (\(|has no|from)"
@@ -236,35 +237,35 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to load PyTorch C extensions",
             r"No module named '?torch\.(nn|cuda|utils)'?; '?torch'? is not a package",
         ),
-        "Python imports from the current folder first: a torch.py, or a file named like a module of the standard "
-        "library.",
-        'python -c "import torch; print(torch.__file__)" shows which; rename it',
+        meaning="Python imports from the current folder first: a torch.py, or a file named like a module of the "
+        "standard library.",
+        fix='python -c "import torch; print(torch.__file__)" shows which; rename it',
     ),
-    Text(
-        "import.numpy",
-        "torch and NumPy do not fit",
-        (
+    Condition(
+        id="import.numpy",
+        title="torch and NumPy do not fit",
+        patterns=(
             r"RuntimeError: Numpy is not available",
             r"UserWarning: Failed to initialize NumPy",
         ),
-        "A torch before 2.3 was compiled for NumPy 1; or NumPy is missing.",
-        "pip install 'numpy<2', or a newer torch",
-        "proof",
+        meaning="A torch before 2.3 was compiled for NumPy 1; or NumPy is missing.",
+        fix="pip install 'numpy<2', or a newer torch",
+        certainty="proof",
         common=(r"NumPy 1\.x cannot be run in",),
         beside=r"\b(py)?torch(vision|audio)?\b|torch/",
     ),
-    Text(
-        "import.glibc",
-        "the system's C library is older than the package",
-        (
+    Condition(
+        id="import.glibc",
+        title="the system's C library is older than the package",
+        patterns=(
             r"lib(torch|c10|cu|nccl)\w*\.so[.\d]*: undefined reference to \W?\w+@GLIBC(XX)?_[\d.]+",
             _TORCHS + r"[\w./-]*\.so[.\d]*\)?.{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
             r"(GLIBC(XX)?|CXXABI)_[\d.]+'? not found \(required by [\w./-]{0,99}" + _TORCHS,
         ),
-        "A wheel or extension was built on a newer system, or conda's libstdc++ is hidden by the system's.",
-        "GLIBC: a newer system (or container image), or an older wheel; GLIBCXX and CXXABI: conda install -c "
+        meaning="A wheel or extension was built on a newer system, or conda's libstdc++ is hidden by the system's.",
+        fix="GLIBC: a newer system (or container image), or an older wheel; GLIBCXX and CXXABI: conda install -c "
         "conda-forge libstdcxx-ng, and its lib folder first in LD_LIBRARY_PATH",
-        "proof",
+        certainty="proof",
         common=(
             r"lib(c|stdc\+\+|m)\.so\.\d+: version \W?GLIBC(XX)?_[\d.]+\W? not found",
             r"ImportError: .{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
@@ -273,53 +274,53 @@ TEXTS: tuple[Text, ...] = (
         ),
         beside=r"torch|cuda|nvidia|flash_attn|xformers|bitsandbytes|vllm|\btriton",
     ),
-    Text(
-        "import.dll",
-        "a DLL that torch needs is missing",
-        (
+    Condition(
+        id="import.dll",
+        title="a DLL that torch needs is missing",
+        patterns=(
             r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
             r"fbgemm\.dll",
             r"LoadLibrary failed with error 12[67] .{0,300}onnxruntime_providers_\w+\.dll",
             r"Error loading \W?.{0,200}(torch\W{1,2}lib\W{1,2}|torch|c10|fbgemm|caffe2)\w*\.dll",
             r"DLL load failed while importing \w*" + _TORCHS,
         ),
-        "Windows lacks the Visual C++ runtime, or one of torch's DLLs needs another.",
-        "install Microsoft's Visual C++ Redistributable (x64), then reinstall torch",
+        meaning="Windows lacks the Visual C++ runtime, or one of torch's DLLs needs another.",
+        fix="install Microsoft's Visual C++ Redistributable (x64), then reinstall torch",
         weak=(r"DLL load failed", r"The specified module could not be found"),
         follows=("oom.host",),
     ),
-    Text(
-        "import.segment",
-        "a library could not be mapped into memory",
-        (
+    Condition(
+        id="import.segment",
+        title="a library could not be mapped into memory",
+        patterns=(
             _TORCHS + r"[\w./-]*\.so[.\d]*: failed to map segment",
             _TORCHS + r"[\w./-]*\.so[.\d]*: cannot allocate memory in static TLS block",
         ),
-        "The host's memory or a limit (ulimit -v) is reached, /tmp is mounted noexec, or too many libraries use "
-        "static thread-local storage.",
-        "check free -h, ulimit -v and mount | grep noexec; for a static TLS block import torch before the other "
+        meaning="The host's memory or a limit (ulimit -v) is reached, /tmp is mounted noexec, or too many libraries "
+        "use static thread-local storage.",
+        fix="check free -h, ulimit -v and mount | grep noexec; for a static TLS block import torch before the other "
         "packages",
-        "hint",
+        certainty="hint",
         common=(messages.NO_SEGMENT, r"cannot allocate memory in static TLS block"),
     ),
-    Text(
-        "compile.libcuda",
-        "Triton does not find libcuda",
-        (
+    Condition(
+        id="compile.libcuda",
+        title="Triton does not find libcuda",
+        patterns=(
             r"libcuda\.so cannot found",
             r"libcuda\.so (cannot|can not|could not) be? ?found",
             r"ld(\.\w+)?: (cannot find|unable to find library|skipping incompatible .{0,120}searching for) -lcuda\b",
         ),
-        "Triton asks `ldconfig -p` for libcuda.so.1, and the driver's folder is not on its list; old ones leave it to "
-        "the linker, which wants a libcuda.so.",
-        "sudo ldconfig, or TRITON_LIBCUDA_PATH=/folder/of/libcuda",
-        "proof",
+        meaning="Triton asks `ldconfig -p` for libcuda.so.1, and the driver's folder is not on its list; old ones "
+        "leave it to the linker, which wants a libcuda.so.",
+        fix="sudo ldconfig, or TRITON_LIBCUDA_PATH=/folder/of/libcuda",
+        certainty="proof",
         source="triton, backends/nvidia/driver.py",
     ),
-    Text(
-        "compile.compiler",
-        "Triton finds no C compiler",
-        (
+    Condition(
+        id="compile.compiler",
+        title="Triton finds no C compiler",
+        patterns=(
             r"Failed to find (a )?C(\+\+)? compiler",
             r"No working C\+\+ compiler found in torch\._inductor",
             r"InvalidCxxCompiler",
@@ -328,17 +329,17 @@ TEXTS: tuple[Text, ...] = (
             r"nvcc fatal *: Cannot find compiler",
             r"Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)",
         ),
-        "torch.compile builds a small launcher with the system's compiler.",
-        "apt-get install build-essential (gcc, g++), or CC=/path/to/compiler; on Windows a shell of Visual Studio's "
-        "build tools",
-        "proof",
+        meaning="torch.compile builds a small launcher with the system's compiler.",
+        fix="apt-get install build-essential (gcc, g++), or CC=/path/to/compiler; on Windows a shell of Visual "
+        "Studio's build tools",
+        certainty="proof",
         source="triton, runtime/build.py",
         common=(r"No such file or directory: '?(gcc|g\+\+|cc|c\+\+|clang|clang\+\+)'?(?![\w/.])",),
     ),
-    Text(
-        "compile.launcher",
-        "the small launcher that Triton compiles could not be built",
-        (
+    Condition(
+        id="compile.launcher",
+        title="the small launcher that Triton compiles could not be built",
+        patterns=(
             r"CalledProcessError: Command .{0,6}\[.{0,200}\b(cl|gcc|cc|clang|tcc|g\+\+|"
             r"clang\+\+)(\.exe)?\W{1,6}.{0,200}\.c(pp)?\b",
             r"(tcc|gcc|clang|cl)\.exe.{0,300}cuda_utils\.c.{0,500}returned non-zero exit status",
@@ -346,62 +347,62 @@ TEXTS: tuple[Text, ...] = (
             r"(gcc|cc|clang)\W+/tmp/tmp\w+/(cuda_utils|main|launcher|__triton_launcher)\.c",
             r"Failed to compile\. cc_cmd",
         ),
-        "The compiler exists but failed; see its output above. Usually Python.h is missing (python3-dev), or "
+        meaning="The compiler exists but failed; see its output above. Usually Python.h is missing (python3-dev), or "
         "libcuda.so is not in the linker's path.",
-        "apt-get install python3-dev, of the version that runs; sudo ldconfig, or "
+        fix="apt-get install python3-dev, of the version that runs; sudo ldconfig, or "
         "TRITON_LIBCUDA_PATH=/folder/of/libcuda",
-        "hint",
+        certainty="hint",
         symptom=True,
         follows=("compile.python_h", "compile.libcuda", "compile.compiler"),
         source="triton, runtime/build.py",
     ),
-    Text(
-        "compile.python_h",
-        "Python's headers are missing",
-        (
+    Condition(
+        id="compile.python_h",
+        title="Python's headers are missing",
+        patterns=(
             r"include file \W?Python\.h\W? not found",
             r"Failed to find Python libs",
             r"/tmp/tmp\w+/\w+\.c:\d+.{0,60}Python\.h",
         ),
-        "torch.compile and extensions build against Python.",
-        "apt-get install python3-dev, of the version that runs (python3.11-dev …)",
-        "proof",
+        meaning="torch.compile and extensions build against Python.",
+        fix="apt-get install python3-dev, of the version that runs (python3.11-dev …)",
+        certainty="proof",
         common=(r"Python\.h: No such file or directory",),
         beside=r"torch|triton|cuda|inductor",
     ),
-    Text(
-        "compile.cuda_h",
-        "CUDA's header cuda.h is not found",
-        (
+    Condition(
+        id="compile.cuda_h",
+        title="CUDA's header cuda.h is not found",
+        patterns=(
             r"\bcuda\.h: No such file or directory",
             r"cuda\.h.{0,4} file not found",
             r"Cannot open include file: .{0,2}cuda\.h",
             r"cannot open source file \W?(cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)\w*\.h",
         ),
-        "Something is compiled against CUDA's driver: Triton's launcher brings the header, an extension wants the "
-        "toolkit's.",
-        "an extension: the CUDA toolkit of torch's CUDA, and CUDA_HOME=/usr/local/cuda; Triton: reinstall it, or "
+        meaning="Something is compiled against CUDA's driver: Triton's launcher brings the header, an extension "
+        "wants the toolkit's.",
+        fix="an extension: the CUDA toolkit of torch's CUDA, and CUDA_HOME=/usr/local/cuda; Triton: reinstall it, or "
         "C_INCLUDE_PATH=/usr/local/cuda/include",
-        "proof",
+        certainty="proof",
     ),
-    Text(
-        "compile.resources",
-        "a Triton kernel needs more shared memory than the GPU has",
-        (
+    Condition(
+        id="compile.resources",
+        title="a Triton kernel needs more shared memory than the GPU has",
+        patterns=(
             r"out of resource: (shared memory|threads|tensor memory|registers)",
             r"No valid triton configs",
             r"triton.{0,200}OutOfResources",
         ),
-        "Block sizes and stages were chosen for a larger GPU. It is the memory inside a multiprocessor, not the GPU's "
-        "own.",
-        "smaller block sizes or num_stages; TORCHINDUCTOR_MAX_AUTOTUNE=0",
-        "proof",
+        meaning="Block sizes and stages were chosen for a larger GPU. It is the memory inside a multiprocessor, not "
+        "the GPU's own.",
+        fix="smaller block sizes or num_stages; TORCHINDUCTOR_MAX_AUTOTUNE=0",
+        certainty="proof",
         source="triton, runtime/errors.py; triton issue 8182",
     ),
-    Text(
-        "compile.ptxas",
-        "a CUDA compiler does not know this GPU, or rejects the code",
-        (
+    Condition(
+        id="compile.ptxas",
+        title="a CUDA compiler does not know this GPU, or rejects the code",
+        patterns=(
             r"Triton only supports? CUDA [\d.]+ or higher",
             r"Value '?sm_\w+'? is not defined for option",
             r"not supported on .target",
@@ -417,36 +418,36 @@ TEXTS: tuple[Text, ...] = (
             r"(NVRTC_ERROR|NVJITLINK_ERROR)_(?!BUILTIN)\w+",
             r"PTX ?\.?version [\d.]+ does not support ?\.?target",
         ),
-        "Triton's ptxas or torch's NVRTC is older than the GPU.",
-        "use a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
-        "proof",
+        meaning="Triton's ptxas or torch's NVRTC is older than the GPU.",
+        fix="use a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
+        certainty="proof",
     ),
-    Text(
-        "compile.missing",
-        "Triton is not installed",
-        (
+    Condition(
+        id="compile.missing",
+        title="Triton is not installed",
+        patterns=(
             r"Cannot find a working triton installation",
             r"\bNo module named '?triton'?(?![\w.])",
             r"TritonMissing",
             r"A matching Triton is not available",
             r"(no working|requires?|needs?) Triton (was )?found|Triton is (not installed|needed for)",
         ),
-        "torch.compile on a GPU needs Triton. On Windows this is a separate package.",
-        "pip install triton (on Windows triton-windows), of the version that this torch asks for",
-        "proof",
+        meaning="torch.compile on a GPU needs Triton. On Windows this is a separate package.",
+        fix="pip install triton (on Windows triton-windows), of the version that this torch asks for",
+        certainty="proof",
     ),
-    Text(
-        "compile.old_gpu",
-        "the GPU is too old for torch.compile",
-        (r"too old to be supported by the triton GPU compiler", r"GPUTooOldForTriton"),
-        "Triton needs compute capability 7.0.",
-        "do not use torch.compile; torch._dynamo.config.suppress_errors = True falls back",
-        "proof",
+    Condition(
+        id="compile.old_gpu",
+        title="the GPU is too old for torch.compile",
+        patterns=(r"too old to be supported by the triton GPU compiler", r"GPUTooOldForTriton"),
+        meaning="Triton needs compute capability 7.0.",
+        fix="do not use torch.compile; torch._dynamo.config.suppress_errors = True falls back",
+        certainty="proof",
     ),
-    Text(
-        "compile.backend",
-        "torch.compile failed",
-        (
+    Condition(
+        id="compile.backend",
+        title="torch.compile failed",
+        patterns=(
             r"\bInductorError\b",
             r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
             r"torch[/\\]_inductor[/\\].{0,80}(compilation failed|CompilationError)",
@@ -466,9 +467,9 @@ TEXTS: tuple[Text, ...] = (
             r"PassManager::run failed",
             r"Cannot select: intrinsic %llvm\.nvvm",
         ),
-        "The cause follows `raised:` in the message.",
-        "explain that line; TORCHDYNAMO_VERBOSE=1 and TORCH_LOGS=+dynamo show more",
-        "hint",
+        meaning="The cause follows `raised:` in the message.",
+        fix="explain that line; TORCHDYNAMO_VERBOSE=1 and TORCH_LOGS=+dynamo show more",
+        certainty="hint",
         symptom=True,
         weak=(
             r"torch[/\\]_(inductor|dynamo)[/\\]|triton[/\\](compiler|runtime)[/\\]",
@@ -476,10 +477,10 @@ TEXTS: tuple[Text, ...] = (
         ),
         follows=("compile.", "cuda.", "oom."),
     ),
-    Text(
-        "nvcc.missing",
-        "the CUDA toolkit for the build is missing",
-        (
+    Condition(
+        id="nvcc.missing",
+        title="the CUDA toolkit for the build is missing",
+        patterns=(
             r"RuntimeError: Failed to find CUDA\.?",
             r"CUDA_HOME environment variable is not set",
             r"nvcc: (command )?not found",
@@ -493,41 +494,41 @@ TEXTS: tuple[Text, ...] = (
             r"(requires|needs) nvcc",
             r"nvcc (was )?not found",
         ),
-        "An extension is compiled at its installation and needs nvcc; torch itself does not.",
-        "install a wheel instead of building, or install the toolkit of torch's CUDA version with CUDA_HOME set",
-        "proof",
+        meaning="An extension is compiled at its installation and needs nvcc; torch itself does not.",
+        fix="install a wheel instead of building, or install the toolkit of torch's CUDA version with CUDA_HOME set",
+        certainty="proof",
     ),
-    Text(
-        "nvcc.mismatch",
-        "the CUDA toolkit does not match torch's CUDA version",
-        (
+    Condition(
+        id="nvcc.mismatch",
+        title="the CUDA toolkit does not match torch's CUDA version",
+        patterns=(
             r"detected CUDA version \(.{1,12}\) mismatches the version that was used to compile",
             r"The detected CUDA version \([\d.]+\) mismatches the version that was used to compile\s*PyTorch",
             r"Installed CUDA version [\d.]+ does not match the version torch was compiled with",
             r"CUDAMismatchException",
             r"compiled with a version of Cuda that does not match the version used to compile Pytorch",
         ),
-        "An extension must be built with the same CUDA version as torch.",
-        "install the toolkit version in the message and set CUDA_HOME, or a torch for the toolkit's version",
-        "proof",
+        meaning="An extension must be built with the same CUDA version as torch.",
+        fix="install the toolkit version in the message and set CUDA_HOME, or a torch for the toolkit's version",
+        certainty="proof",
         source="torch/utils/cpp_extension.py",
     ),
-    Text(
-        "nvcc.arch",
-        "the CUDA toolkit does not know an architecture",
-        (
+    Condition(
+        id="nvcc.arch",
+        title="the CUDA toolkit does not know an architecture",
+        patterns=(
             r"Unsupported gpu architecture '?compute_\w+",
             r"Unknown CUDA arch \([\w.+]+\) or GPU not supported",
             r"nvcc fatal ?: Unsupported gpu",
         ),
-        "The GPU is newer than the toolkit, or so old that the toolkit dropped it.",
-        "another toolkit; TORCH_CUDA_ARCH_LIST names the architectures to build for",
-        "proof",
+        meaning="The GPU is newer than the toolkit, or so old that the toolkit dropped it.",
+        fix="another toolkit; TORCH_CUDA_ARCH_LIST names the architectures to build for",
+        certainty="proof",
     ),
-    Text(
-        "nvcc.host_compiler",
-        "the C++ compiler is too new for the CUDA toolkit",
-        (
+    Condition(
+        id="nvcc.host_compiler",
+        title="the C++ compiler is too new for the CUDA toolkit",
+        patterns=(
             r"unsupported (GNU|clang) version! (gcc|clang)",
             r"unsupported Microsoft Visual Studio version",
             r"nvcc fatal *: Unsupported \w+ compiler found",
@@ -535,63 +536,63 @@ TEXTS: tuple[Text, ...] = (
             r"The current installed version of .{0,60} is (less|greater) than the (min|max)imum required version",
             r"host_config\.h.{0,60}unsupported",
         ),
-        "nvcc accepts host compilers up to a version.",
-        "CC=gcc-12 CXX=g++-12, and NVCC_PREPEND_FLAGS='-ccbin g++-12'",
-        "proof",
+        meaning="nvcc accepts host compilers up to a version.",
+        fix="CC=gcc-12 CXX=g++-12, and NVCC_PREPEND_FLAGS='-ccbin g++-12'",
+        certainty="proof",
         common=(r"parameter packs not expanded with",),
     ),
     *(_of_xid(one) for one in (*xid.CATALOGUE, *xid.OLDER)),
-    Text(
-        "xid.unknown",
-        "an Xid that has no row here",
-        (r"\A.{0,20}" + _BEFORE + r"\d+\b.{0,20}\Z", _IN_LOG),
-        "The driver noted an error with a number that NVIDIA's catalogue calls unused, or that is newer than this "
-        "table.",
-        f"look it up: {xid.SOURCE}",
-        "hint",
+    Condition(
+        id="xid.unknown",
+        title="an Xid that has no row here",
+        patterns=(r"\A.{0,20}" + _BEFORE + r"\d+\b.{0,20}\Z", _IN_LOG),
+        meaning="The driver noted an error with a number that NVIDIA's catalogue calls unused, or that is newer "
+        "than this table.",
+        fix=f"look it up: {xid.SOURCE}",
+        certainty="hint",
         symptom=True,
         common=(_BEFORE + r"\d+",),
     ),
-    Text(
-        "nvswitch.sxid",
-        "an NVSwitch reported an error (SXid)",
-        (r"\bSXid ?(\(PCI:[0-9a-f:.]+\))?:? ?\d+",),
-        "NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. `Fatal`: programs "
-        "that used the links have ended, and the fabric needs a reset.",
-        "take the node out of use (drain or cordon); sudo journalctl -u nvidia-fabricmanager shows which partition. "
-        "Reset all GPUs and switches together (sudo nvidia-smi -r with nothing running), or reboot",
+    Condition(
+        id="nvswitch.sxid",
+        title="an NVSwitch reported an error (SXid)",
+        patterns=(r"\bSXid ?(\(PCI:[0-9a-f:.]+\))?:? ?\d+",),
+        meaning="NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. "
+        "`Fatal`: programs that used the links have ended, and the fabric needs a reset.",
+        fix="take the node out of use (drain or cordon); sudo journalctl -u nvidia-fabricmanager shows which "
+        "partition. Reset all GPUs and switches together (sudo nvidia-smi -r with nothing running), or reboot",
         source="NVIDIA, Fabric Manager user guide, SXid errors",
     ),
-    Text(
-        "bus.installed",
-        "a GPU has fallen off the bus (no Xid was written)",
-        (r"installed in this system has (NVRM: ?)?fallen off the bus",),
-        "The driver could not reach the GPU over PCIe at start: power, heat, seat or riser, or the slot. Tools that "
-        "only look for Xid 79 do not see this line.",
-        messages.FIX["lost"],
-        "proof",
+    Condition(
+        id="bus.installed",
+        title="a GPU has fallen off the bus (no Xid was written)",
+        patterns=(r"installed in this system has (NVRM: ?)?fallen off the bus",),
+        meaning="The driver could not reach the GPU over PCIe at start: power, heat, seat or riser, or the slot. "
+        "Tools that only look for Xid 79 do not see this line.",
+        fix=messages.FIX["lost"],
+        certainty="proof",
         source="leptonai/gpud, kmsg.go; NVIDIA/NVSentinel issue 155",
     ),
-    Text(
-        "bus.off",
-        "a GPU has fallen off the bus",
-        (
+    Condition(
+        id="bus.off",
+        title="a GPU has fallen off the bus",
+        patterns=(
             r"GPU .{0,60}has fallen off the bus",
             r"fallen off the bus and is not responding",
             r"NV_ERR_GPU_IS_LOST",
             r"GPU lost from the bus",
             r"\bgpu (has )?(fell|fallen|dropped) off (the )?bus\b",
         ),
-        "The driver could not reach the GPU over PCIe: power, heat, seat or riser, or the slot.",
-        messages.FIX["lost"],
-        "proof",
+        meaning="The driver could not reach the GPU over PCIe: power, heat, seat or riser, or the slot.",
+        fix=messages.FIX["lost"],
+        certainty="proof",
         source="leptonai/gpud, kmsg.go; NVIDIA/NVSentinel issue 155",
         follows=("xid.",),
     ),
-    Text(
-        "kernel.rm_init",
-        "the driver could not start a GPU",
-        (
+    Condition(
+        id="kernel.rm_init",
+        title="the driver could not start a GPU",
+        patterns=(
             r"GSP-FMC reported an error",
             r"Max GSP-RM boot attempts exceeded",
             r"Cannot initialize GSP firmware RM",
@@ -604,29 +605,29 @@ TEXTS: tuple[Text, ...] = (
             r"NVRM: None of the NVIDIA devices were initialized",
             r"NVRM: Open nvidia\.ko is only ready for use on",
         ),
-        "The GPU is on the bus but did not start: firmware, memory windows (Above 4G decoding, resizable BAR), "
+        meaning="The GPU is on the bus but did not start: firmware, memory windows (Above 4G decoding, resizable BAR), "
         "power, or a GPU that needs the open kernel module.",
-        "sudo dmesg | grep -i nvrm for the lines before it; a Blackwell GPU needs the open kernel module "
+        fix="sudo dmesg | grep -i nvrm for the lines before it; a Blackwell GPU needs the open kernel module "
         "(nvidia-open), a large GPU Above 4G decoding in the firmware. Then power-cycle and reseat the GPU",
         follows=("nvml.mismatch", "bus.", "kernel.key_rejected", "kernel.nouveau", "driver.open_module_needed", "gpu."),
     ),
-    Text(
-        "kernel.nvrm",
-        "NVIDIA's driver noted an error that has no row here",
-        (r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:",),
-        "A check inside the driver failed. Many such lines are harmless: a tool asked for what this GPU, its MIG mode "
-        "or its firmware does not have.",
-        "sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it; nvidia-smi has to list every GPU: where one "
-        "is missing or an Xid stands beside it, explain that line",
-        "hint",
+    Condition(
+        id="kernel.nvrm",
+        title="NVIDIA's driver noted an error that has no row here",
+        patterns=(r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:",),
+        meaning="A check inside the driver failed. Many such lines are harmless: a tool asked for what this GPU, "
+        "its MIG mode or its firmware does not have.",
+        fix="sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it; nvidia-smi has to list every GPU: where "
+        "one is missing or an Xid stands beside it, explain that line",
+        certainty="hint",
         symptom=True,
         follows=("xid.", "bus.", "kernel.", "gpu.", "nvml."),
         weak=(r"\bNVRM: (?!loading).{0,120}(fail|error|fault|time ?out|timed out|invalid|lost|unable|cannot)",),
     ),
-    Text(
-        "kernel.watchdog",
-        "the driver thinks that the GPU hangs",
-        (
+    Condition(
+        id="kernel.watchdog",
+        title="the driver thinks that the GPU hangs",
+        patterns=(
             r"NVRM: .{0,80}Call timed out \[NV_ERR_TIMEOUT\]",
             r"GPU is probably locked",
             r"RC watchdog:",
@@ -635,48 +636,53 @@ TEXTS: tuple[Text, ...] = (
             r"_kgspIsHeartbeatTimedOut",
             r"GSP( RM|-RM| firmware)? heartbeat (timeout|timed out|stuck|lost)",
         ),
-        "A kernel did not end, or the GPU's own processor (GSP) stopped answering. Xids after it follow from it.",
-        "drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot; if that "
-        "fails, power-cycle the machine. If it happens again, use another driver version",
-        "strong",
+        meaning="A kernel did not end, or the GPU's own processor (GSP) stopped answering. Xids after it follow "
+        "from it.",
+        fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot; if "
+        "that fails, power-cycle the machine. If it happens again, use another driver version",
+        certainty="strong",
         source="NVIDIA/open-gpu-kernel-modules",
         follows=("xid.", "bus."),
     ),
-    Text(
-        "kernel.pcie",
-        "the PCIe link reports errors",
-        (
+    Condition(
+        id="kernel.pcie",
+        title="the PCIe link reports errors",
+        patterns=(
             r"(nvidia|NVRM|amdgpu|GPU).{0,60}(\bAER\b|PCIe Bus Error).{0,80}(Uncorrect|Fatal)",
             r"nvidia [0-9a-f:.]+: AER: can'?t recover",
             r"pcieport [0-9a-f:.]+: (AER: )?PCIe Bus Error: severity=",
             r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
         ),
-        "`Uncorrected` or `Fatal`: the link lost data, and what is behind it may fall off the bus next. `Corrected`: "
-        "it sent them again, which costs speed where it is frequent. A line of pcieport does not say whose link it "
-        "is: the GPU's, a disk's or a network adapter's.",
-        "lspci -tv shows what is behind the address; if it is a GPU: drain the node, reseat the GPU, remove the "
+        meaning="`Uncorrected` or `Fatal`: the link lost data, and what is behind it may fall off the bus next. "
+        "`Corrected`: it sent them again, which costs speed where it is frequent. A line of pcieport does not say "
+        "whose link it is: the GPU's, a disk's or a network adapter's.",
+        fix="lspci -tv shows what is behind the address; if it is a GPU: drain the node, reseat the GPU, remove the "
         "riser, and compare with gpucheck bench transfer",
-        "hint",
+        certainty="hint",
         unless=r"\b(nvme|iwlwifi|ath\d+k?\w*|rtw\w*|r8\d+\w*|e1000e|igb|igc|ixgbe|i40e|ice|mlx\d_core|bnxt_en|xhci_hcd|"
         r"ahci|brcm\w*|megaraid_sas|mpt3sas) [0-9a-f]{4}:",
     ),
-    Text(
-        "kernel.gpu_hang",
-        "an Intel GPU hung and was reset",
-        (r"\bGPU HANG: ecode", r"\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine reset)"),
-        "A program's command did not end, and Intel's driver reset the GPU; that program loses its context.",
-        "start the program again; if it comes back: a newer kernel and Mesa or compute runtime; sudo dmesg | grep -i "
-        "-e i915 -e xe",
+    Condition(
+        id="kernel.gpu_hang",
+        title="an Intel GPU hung and was reset",
+        patterns=(
+            r"\bGPU HANG: ecode",
+            r"\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine "
+            r"reset)",
+        ),
+        meaning="A program's command did not end, and Intel's driver reset the GPU; that program loses its context.",
+        fix="start the program again; if it comes back: a newer kernel and Mesa or compute runtime; sudo dmesg | "
+        "grep -i -e i915 -e xe",
     ),
-    Text(
-        "kernel.dxg",
-        "WSL's GPU driver was refused an answer by Windows",
-        (r"dxgkio_\w+: ?Ioctl failed", r"misc dxg: dxgk: .{0,60}failed"),
-        "Lines with -2 and -22 alone stand in healthy logs too: Linux asks Windows's driver for things that it does "
-        "not know.",
-        "nvidia-smi inside WSL: where it lists the GPU these lines are harmless; else update NVIDIA's driver in "
+    Condition(
+        id="kernel.dxg",
+        title="WSL's GPU driver was refused an answer by Windows",
+        patterns=(r"dxgkio_\w+: ?Ioctl failed", r"misc dxg: dxgk: .{0,60}failed"),
+        meaning="Lines with -2 and -22 alone stand in healthy logs too: Linux asks Windows's driver for things that "
+        "it does not know.",
+        fix="nvidia-smi inside WSL: where it lists the GPU these lines are harmless; else update NVIDIA's driver in "
         "Windows, then wsl --update and wsl --shutdown",
-        "hint",
+        certainty="hint",
         symptom=True,
         source="microsoft/WSL issues",
     ),

@@ -4,7 +4,7 @@ asked for what a device does not have."""
 from __future__ import annotations
 
 from gpucheck import messages
-from gpucheck.explain.text import Text
+from gpucheck.doctor.condition import Condition
 
 _OOM_FIRST = "try a batch of 1: if it works, memory was full (nvidia-smi shows what is free)"
 _DEBUG = "NCCL_DEBUG=INFO on every rank; the first WARN of the first rank that fails says more"
@@ -56,26 +56,26 @@ _TO = (
     "before the optimizer is made"
 )
 
-TEXTS: tuple[Text, ...] = (
-    Text(
-        "cublas.not_initialized",
-        "cuBLAS could not start",
-        (
+TEXTS: tuple[Condition, ...] = (
+    Condition(
+        id="cublas.not_initialized",
+        title="cuBLAS could not start",
+        patterns=(
             r"CUBLAS_STATUS_NOT_INITIALIZED",
             r"failed to create cublas handle",
             r"cublas_?Create.{0,40}failed",
             _CUBLAS + r"(the )?library (was )?not initialized",
             r"BLAS operation using StreamExecutor without BLAS support",
         ),
-        "Usually the GPU's memory is full when cuBLAS creates its handle. Otherwise an earlier kernel has failed, "
-        "often because of an index out of range, or another cuBLAS is loaded.",
-        _OOM_FIRST + "; CUDA_LAUNCH_BLOCKING=1 shows an earlier failure",
+        meaning="Usually the GPU's memory is full when cuBLAS creates its handle. Otherwise an earlier kernel has "
+        "failed, often because of an index out of range, or another cuBLAS is loaded.",
+        fix=_OOM_FIRST + "; CUDA_LAUNCH_BLOCKING=1 shows an earlier failure",
         follows=_BEFORE_LIBRARIES,
     ),
-    Text(
-        "cublas.failed",
-        "a cuBLAS call failed on the GPU",
-        (
+    Condition(
+        id="cublas.failed",
+        title="a cuBLAS call failed on the GPU",
+        patterns=(
             r"CUBLAS_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|LICENSE_ERROR)",
             r"cuBLAS API failed",
             r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(11|13|14)\b",
@@ -83,41 +83,41 @@ TEXTS: tuple[Text, ...] = (
             r"cublasLt ran into an error",
             r"Blas x?GEMM\w* launch failed",
         ),
-        "An earlier kernel wrote outside its memory, or memory is full. A real cuBLAS bug is rare.",
-        "CUDA_LAUNCH_BLOCKING=1 python …; " + _OOM_FIRST,
-        "hint",
+        meaning="An earlier kernel wrote outside its memory, or memory is full. A real cuBLAS bug is rare.",
+        fix="CUDA_LAUNCH_BLOCKING=1 python …; " + _OOM_FIRST,
+        certainty="hint",
         follows=_BEFORE_LIBRARIES,
         weak=(r"\bcublas\w*.{0,40}(error|fail)|CUBLAS_STATUS_(?!SUCCESS)\w+",),
     ),
-    Text(
-        "cublas.not_supported",
-        "cuBLAS does not support this product",
-        (
+    Condition(
+        id="cublas.not_supported",
+        title="cuBLAS does not support this product",
+        patterns=(
             r"CUBLAS_STATUS_(NOT_SUPPORTED|ARCH_MISMATCH)",
             r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(8|15)\b",
             _CUBLAS + r"(the requested functionality is not supported|an absent device architectural feature)",
         ),
-        "The data type (bfloat16, float8) or the shape is not for this GPU's architecture, or a size or stride is "
-        "beyond 32 bits.",
-        "try float32: if it works, the data type is the cause; gpucheck bench matmul shows which ones this "
+        meaning="The data type (bfloat16, float8) or the shape is not for this GPU's architecture, or a size or "
+        "stride is beyond 32 bits.",
+        fix="try float32: if it works, the data type is the cause; gpucheck bench matmul shows which ones this "
         "GPU multiplies",
     ),
-    Text(
-        "cublas.invalid",
-        "cuBLAS got an invalid shape or pointer",
-        (
+    Condition(
+        id="cublas.invalid",
+        title="cuBLAS got an invalid shape or pointer",
+        patterns=(
             _CUBLAS + r"an unsupported value or parameter was passed",
             r"CUBLAS_STATUS_INVALID_VALUE",
         ),
-        "A dimension is 0, a leading dimension is wrong, or another cuBLAS is loaded instead of torch's.",
-        "print the shapes before the product; echo $LD_LIBRARY_PATH: a cuBLAS of another version there is loaded "
+        meaning="A dimension is 0, a leading dimension is wrong, or another cuBLAS is loaded instead of torch's.",
+        fix="print the shapes before the product; echo $LD_LIBRARY_PATH: a cuBLAS of another version there is loaded "
         "instead of torch's",
         follows=_BEFORE_LIBRARIES,
     ),
-    Text(
-        "cudnn.not_initialized",
-        "cuDNN could not start",
-        (
+    Condition(
+        id="cudnn.not_initialized",
+        title="cuDNN could not start",
+        patterns=(
             r"CUDNN_STATUS_NOT_INITIALIZED",
             r"Could not create cudnn handle",
             r"cuDNN failed to initialize",
@@ -125,14 +125,14 @@ TEXTS: tuple[Text, ...] = (
             r"CUDNN_?STATUS_?(ARCH_?MISMATCH|RUNTIME_PREREQUISITE_MISSING)",
             r"\bcudnn ?(error|failure|status)( code)?:? ?\(?(1|6|1001)\b",
         ),
-        "Memory is full when cuDNN creates its handle, or its libraries have another version than torch's.",
-        _OOM_FIRST + "; else echo $LD_LIBRARY_PATH: a cuDNN of another version there is loaded instead of torch's",
+        meaning="Memory is full when cuDNN creates its handle, or its libraries have another version than torch's.",
+        fix=_OOM_FIRST + "; else echo $LD_LIBRARY_PATH: a cuDNN of another version there is loaded instead of torch's",
         follows=_BEFORE_LIBRARIES,
     ),
-    Text(
-        "cudnn.version",
-        "cuDNN's parts are of different versions",
-        (
+    Condition(
+        id="cudnn.version",
+        title="cuDNN's parts are of different versions",
+        patterns=(
             r"CUDNN_STATUS_(SUBLIBRARY_)?VERSION_MISMATCH",
             r"CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED",
             r"cuDNN version incompatibility",
@@ -144,40 +144,41 @@ TEXTS: tuple[Text, ...] = (
             r"cuDNN version .{0,40}(mismatch|does not match|incompatible)",
             r"(incompatible version of|conflicting) cuDNN( in LD_LIBRARY_PATH)?",
         ),
-        "cuDNN comes in parts that have to be of one version. One from the system, conda or LD_LIBRARY_PATH is mixed "
-        "with the one that torch brings, or torch's own parts are not found.",
-        "pip install nvidia-cudnn-cu12 (cu13) in exactly the version that `pip show torch` requires; then look which "
-        "copy is found first (LD_DEBUG=libs python -c 'import torch; torch.backends.cudnn.version()'): unset "
+        meaning="cuDNN comes in parts that have to be of one version. One from the system, conda or LD_LIBRARY_PATH "
+        "is mixed with the one that torch brings, or torch's own parts are not found.",
+        fix="pip install nvidia-cudnn-cu12 (cu13) in exactly the version that `pip show torch` requires; then look "
+        "which copy is found first (LD_DEBUG=libs python -c 'import torch; torch.backends.cudnn.version()'): unset "
         "LD_LIBRARY_PATH where it leads to a foreign one, or set it to …/site-packages/nvidia/cudnn/lib where parts "
         "are not found",
-        "strong",
+        certainty="strong",
         source="pytorch issues 104591 and 119932",
     ),
-    Text(
-        "cudnn.failed",
-        "a cuDNN call failed on the GPU",
-        (
+    Condition(
+        id="cudnn.failed",
+        title="a cuDNN call failed on the GPU",
+        patterns=(
             r"CUDNN_STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR|BAD_PARAM|INVALID_VALUE|LICENSE_ERROR)\w*",
             r"CUDNN_(STATUS_)?BACKEND_API_FAILED",
             r"\bcudnn ?(error|failure|status)( code)?:? ?\(?([34578]|[245]00\d)\b",
         ),
-        "Full memory is the most frequent cause, a failed earlier kernel the next.",
-        _OOM_FIRST + "; torch.backends.cudnn.enabled = False shows whether cuDNN is the cause",
-        "hint",
+        meaning="Full memory is the most frequent cause, a failed earlier kernel the next.",
+        fix=_OOM_FIRST + "; torch.backends.cudnn.enabled = False shows whether cuDNN is the cause",
+        certainty="hint",
         weak=(r"\bcudnn\w*.{0,40}(error|fail)|CUDNN_STATUS_(?!SUCCESS)\w+",),
         follows=(*_BEFORE_LIBRARIES, "cudnn.not_initialized"),
     ),
-    Text(
-        "cudnn.not_supported",
-        "cuDNN does not support this operation",
-        (messages.CUDNN_NOT_SUPPORTED,),
-        "A tensor that is not contiguous, larger than 2³¹ elements, or a data type that the GPU has no code for.",
-        "x.contiguous() before the call; a smaller batch",
+    Condition(
+        id="cudnn.not_supported",
+        title="cuDNN does not support this operation",
+        patterns=(messages.CUDNN_NOT_SUPPORTED,),
+        meaning="A tensor that is not contiguous, larger than 2³¹ elements, or a data type that the GPU has no code "
+        "for.",
+        fix="x.contiguous() before the call; a smaller batch",
     ),
-    Text(
-        "cudnn.engine",
-        "cuDNN found no way to compute a convolution",
-        (
+    Condition(
+        id="cudnn.engine",
+        title="cuDNN found no way to compute a convolution",
+        patterns=(
             *messages.NO_ENGINE,
             r"Unable to find a valid cuDNN algorithm",
             r"No execution plans (support the graph|built)",
@@ -189,79 +190,79 @@ TEXTS: tuple[Text, ...] = (
             r"CUDNN_STATUS_NOT_SUPPORTED.{0,60}(engine|plan|finalize)",
             r"cuDNN .{0,40}(could not|cannot|unable to|no) .{0,20}(algorithm|engine)",
         ),
-        "Usually there is no memory for its workspace. Otherwise it does not support the data type, shape or GPU. In "
-        "attention it is torch's cuDNN backend, which not every GPU and torch supports (torch 2.5.0 chose it too "
-        "often).",
-        _OOM_FIRST + "; for attention torch.backends.cuda.enable_cudnn_sdp(False), or a newer torch",
+        meaning="Usually there is no memory for its workspace. Otherwise it does not support the data type, shape "
+        "or GPU. In attention it is torch's cuDNN backend, which not every GPU and torch supports (torch 2.5.0 chose "
+        "it too often).",
+        fix=_OOM_FIRST + "; for attention torch.backends.cuda.enable_cudnn_sdp(False), or a newer torch",
         source="pytorch issue 138354; ostris/ai-toolkit issue 203",
         follows=_BEFORE_LIBRARIES,
         common=(r"No algorithm worked",),
     ),
-    Text(
-        "cusolver.failed",
-        "a cuSOLVER call failed",
-        (
+    Condition(
+        id="cusolver.failed",
+        title="a cuSOLVER call failed",
+        patterns=(
             r"CUSOLVER_STATUS_\w+",
             r"cuSolver internal error",
             r"operation cusolver\w+\(.{0,60}\) failed",
             r"CUSOLVER API failed",
         ),
-        "Memory is full, or a matrix holds NaN or infinities.",
-        "torch.isfinite(x).all(); torch.backends.cuda.preferred_linalg_library('magma') goes another way",
-        "hint",
+        meaning="Memory is full, or a matrix holds NaN or infinities.",
+        fix="torch.isfinite(x).all(); torch.backends.cuda.preferred_linalg_library('magma') goes another way",
+        certainty="hint",
         follows=_BEFORE_LIBRARIES,
     ),
-    Text(
-        "cufft.failed",
-        "a cuFFT call failed",
-        (r"CUFFT_(?!SUCCESS|FORWARD|INVERSE|R2C|C2[RC]|Z2|D2Z)[A-Z]+_[A-Z_]+", r"cuFFT ?error: \w+"),
-        "Memory is full, or torch's CUDA is older than the GPU: cuFFT of CUDA 11.7 fails on Ada.",
-        "use a newer torch; torch.backends.cuda.cufft_plan_cache.clear()",
-        "hint",
+    Condition(
+        id="cufft.failed",
+        title="a cuFFT call failed",
+        patterns=(r"CUFFT_(?!SUCCESS|FORWARD|INVERSE|R2C|C2[RC]|Z2|D2Z)[A-Z]+_[A-Z_]+", r"cuFFT ?error: \w+"),
+        meaning="Memory is full, or torch's CUDA is older than the GPU: cuFFT of CUDA 11.7 fails on Ada.",
+        fix="use a newer torch; torch.backends.cuda.cufft_plan_cache.clear()",
+        certainty="hint",
         follows=_BEFORE_LIBRARIES,
     ),
-    Text(
-        "curand.failed",
-        "a cuRAND call failed",
-        (r"CURAND_STATUS_(?!SUCCESS(?! \())\w+ ?(?!\(\d)", r"curand(Create|Generate|Set)\w+.{0,20} failed"),
-        "Memory is full, an earlier kernel failed, or the library is older than the GPU.",
-        _OOM_FIRST + "; CUDA_LAUNCH_BLOCKING=1 shows an earlier failure",
-        "hint",
+    Condition(
+        id="curand.failed",
+        title="a cuRAND call failed",
+        patterns=(r"CURAND_STATUS_(?!SUCCESS(?! \())\w+ ?(?!\(\d)", r"curand(Create|Generate|Set)\w+.{0,20} failed"),
+        meaning="Memory is full, an earlier kernel failed, or the library is older than the GPU.",
+        fix=_OOM_FIRST + "; CUDA_LAUNCH_BLOCKING=1 shows an earlier failure",
+        certainty="hint",
         follows=_BEFORE_LIBRARIES,
     ),
-    Text(
-        "tensorrt.no_tactic",
-        "TensorRT found no way to compute a layer",
-        (r"Could not find any implementation for node",),
-        "TensorRT rejected every kernel that it tried. Usually the workspace is too small or memory is full. "
+    Condition(
+        id="tensorrt.no_tactic",
+        title="TensorRT found no way to compute a layer",
+        patterns=(r"Could not find any implementation for node",),
+        meaning="TensorRT rejected every kernel that it tried. Usually the workspace is too small or memory is full. "
         "Otherwise this release does not support the layer's shape or data type on this GPU.",
-        "use a larger workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, N), or trtexec "
+        fix="use a larger workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, N), or trtexec "
         "--memPoolSize=workspace:N), with nothing else on the GPU; then a newer TensorRT, or the layer in float32",
-        "hint",
+        certainty="hint",
         source="NVIDIA/TensorRT issues 1917 and 2929",
         follows=("oom.",),
     ),
-    Text(
-        "cusparse.failed",
-        "a cuSPARSE call failed",
-        (r"CUSPARSE_STATUS_\w+", r"CUSPARSE API failed", r"operation cusparse\w+\(.{0,60}\) failed"),
-        "Memory is full, or the sparse tensor's indices are wrong.",
-        "x.coalesce(), and check its indices",
-        "hint",
+    Condition(
+        id="cusparse.failed",
+        title="a cuSPARSE call failed",
+        patterns=(r"CUSPARSE_STATUS_\w+", r"CUSPARSE API failed", r"operation cusparse\w+\(.{0,60}\) failed"),
+        meaning="Memory is full, or the sparse tensor's indices are wrong.",
+        fix="x.coalesce(), and check its indices",
+        certainty="hint",
         follows=_BEFORE_LIBRARIES,
     ),
-    Text(
-        "nccl.duplicate",
-        "two ranks use the same GPU",
-        (r"Duplicate GPU detected", r"Multiple ranks .{0,40}same (GPU|device|CUDA)"),
-        "Every process works on cuda:0: the device of the local rank was not set.",
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group',
-        "proof",
+    Condition(
+        id="nccl.duplicate",
+        title="two ranks use the same GPU",
+        patterns=(r"Duplicate GPU detected", r"Multiple ranks .{0,40}same (GPU|device|CUDA)"),
+        meaning="Every process works on cuda:0: the device of the local rank was not set.",
+        fix='torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group',
+        certainty="proof",
     ),
-    Text(
-        "nccl.shared_memory",
-        "NCCL could not use shared memory (/dev/shm)",
-        (
+    Condition(
+        id="nccl.shared_memory",
+        title="NCCL could not use shared memory (/dev/shm)",
+        patterns=(
             r"Call to posix_fallocate failed.{0,40}No space left on device",
             r"unable to allocate shared memory.{0,40}nccl",
             r"/dev/shm/nccl-\w*.{0,80}(No space left|size \d+)",
@@ -269,30 +270,31 @@ TEXTS: tuple[Text, ...] = (
             r"failed to (open|create|map) shared memory segment .{0,60}nccl-",
             r"NCCL WARN Call to shm_open failed",
         ),
-        "Ranks on one machine speak through /dev/shm. `No space left on device`: a container's is 64 MiB unless it was "
-        "asked for more. `No such file or directory`: the other rank sees another /dev/shm, or has ended.",
-        "docker run --shm-size=8g …, or --ipc=host; df -h /dev/shm",
-        "proof",
+        meaning="Ranks on one machine speak through /dev/shm. `No space left on device`: a container's is 64 MiB "
+        "unless it was asked for more. `No such file or directory`: the other rank sees another /dev/shm, or has "
+        "ended.",
+        fix="docker run --shm-size=8g …, or --ipc=host; df -h /dev/shm",
+        certainty="proof",
         common=(r"Error while (creating|attaching to) shared memory segment",),
     ),
-    Text(
-        "nccl.unhandled_cuda",
-        "a CUDA call inside NCCL failed",
-        (
+    Condition(
+        id="nccl.unhandled_cuda",
+        title="a CUDA call inside NCCL failed",
+        patterns=(
             r"NCCL WARN (hip|cuda|cu)[A-Z]\w+ failed",
             _NCCL + "unhandled cuda error",
             r"ncclUnhandledCudaError",
         ),
-        "NCCL passes on CUDA's error; the line `Last error:` or NCCL_DEBUG=INFO says what: out of memory, a GPU used "
-        "twice, peer access.",
-        _DEBUG,
+        meaning="NCCL passes on CUDA's error; the line `Last error:` or NCCL_DEBUG=INFO says what: out of memory, a "
+        "GPU used twice, peer access.",
+        fix=_DEBUG,
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.duplicate", "nccl.shared_memory", "nccl.interface", "nccl.infiniband"),
     ),
-    Text(
-        "nccl.interface",
-        "NCCL or gloo finds no network interface",
-        (
+    Condition(
+        id="nccl.interface",
+        title="NCCL or gloo finds no network interface",
+        patterns=(
             r"no (socket|NCCL_SOCKET_IFNAME) interface found",
             r"NCCL WARN Error: network .{0,40}not found",
             r"NET/Socket ?: (no|0) (interface|socket).{0,20}found",
@@ -301,34 +303,34 @@ TEXTS: tuple[Text, ...] = (
             r"makeDeviceFor(Interface|Hostname)\(\): unsupported gloo device",
             r"gloo.{0,60}unsupported gloo device",
         ),
-        "The name in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME is not an interface of this machine, the machine has "
-        "only the loopback interface, or its host name has no address.",
-        "ip -brief address shows the names; unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME, or set both to one that joins "
-        "the machines (on one machine: lo)",
-        "proof",
+        meaning="The name in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME is not an interface of this machine, the "
+        "machine has only the loopback interface, or its host name has no address.",
+        fix="ip -brief address shows the names; unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME, or set both to one that "
+        "joins the machines (on one machine: lo)",
+        certainty="proof",
         source="NVIDIA/nccl issues 210 and 1837; NVIDIA/Megatron-LM issue 436",
         common=(r"Unable to find address for: ?\w+",),
     ),
-    Text(
-        "nccl.unhandled_system",
-        "a system call inside NCCL failed",
-        (
+    Condition(
+        id="nccl.unhandled_system",
+        title="a system call inside NCCL failed",
+        patterns=(
             r"ncclSystemError",
             r"NCCL WARN .{0,60}(Connection timed out|No route to host|Network is unreachable)",
             _NCCL + "unhandled system error",
         ),
-        "Sockets, /dev/shm or InfiniBand failed. Usually a wrong network interface or a firewall is the cause.",
-        _DEBUG + "; NCCL_SOCKET_IFNAME=eth0 chooses the interface",
+        meaning="Sockets, /dev/shm or InfiniBand failed. Usually a wrong network interface or a firewall is the cause.",
+        fix=_DEBUG + "; NCCL_SOCKET_IFNAME=eth0 chooses the interface",
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.shared_memory", "nccl.interface", "nccl.infiniband"),
     ),
-    Text(
-        "nccl.internal",
-        "NCCL failed inside",
-        (r"ncclInternalError", _NCCL + "internal error"),
-        "A topology that NCCL does not understand, ranks with different NCCL versions, or a lost rank.",
-        _DEBUG,
-        "hint",
+    Condition(
+        id="nccl.internal",
+        title="NCCL failed inside",
+        patterns=(r"ncclInternalError", _NCCL + "internal error"),
+        meaning="A topology that NCCL does not understand, ranks with different NCCL versions, or a lost rank.",
+        fix=_DEBUG,
+        certainty="hint",
         symptom=True,
         weak=(
             r"\b[NR]CCL (WARN|error|exception|fail)|\bDistBackendError",
@@ -336,18 +338,18 @@ TEXTS: tuple[Text, ...] = (
         ),
         follows=(*_RANK_ENDED, "nccl.shared_memory", "nccl.interface", "nccl.infiniband"),
     ),
-    Text(
-        "nccl.usage",
-        "NCCL was called in a way that is not allowed",
-        (r"ncclInvalidUsage", r"ncclInvalidArgument", _NCCL + "invalid (usage|argument)"),
-        "More ranks than GPUs, a device that is not set, or tensors on another device than the group's.",
-        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group; ' + _DEBUG,
+    Condition(
+        id="nccl.usage",
+        title="NCCL was called in a way that is not allowed",
+        patterns=(r"ncclInvalidUsage", r"ncclInvalidArgument", _NCCL + "invalid (usage|argument)"),
+        meaning="More ranks than GPUs, a device that is not set, or tensors on another device than the group's.",
+        fix='torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before init_process_group; ' + _DEBUG,
         symptom=True,
     ),
-    Text(
-        "nccl.remote",
-        "another rank is gone",
-        (
+    Condition(
+        id="nccl.remote",
+        title="another rank is gone",
+        patterns=(
             r"ncclRemoteError",
             r"NCCL group has been destroyed",
             r"remote process exited or there was a network error",
@@ -356,16 +358,16 @@ TEXTS: tuple[Text, ...] = (
             r"NCCL WARN .{0,40}Call to connect returned Connection refused",
             r"NCCL communicator was aborted on rank(?!.{0,40}Original reason)",
         ),
-        "This rank is not at fault: find the first rank that failed.",
-        "look in the other ranks' logs for the earliest error, and explain that one",
-        "proof",
+        meaning="This rank is not at fault: find the first rank that failed.",
+        fix="look in the other ranks' logs for the earliest error, and explain that one",
+        certainty="proof",
         symptom=True,
         follows=_RANK_ENDED,
     ),
-    Text(
-        "nccl.timeout",
-        "a collective was not finished in time",
-        (
+    Condition(
+        id="nccl.timeout",
+        title="a collective was not finished in time",
+        patterns=(
             r"\bNCCLHangError\b",
             r"\bcollective (is|was|operation is) (deadlocked|hanging|stuck)",
             r"Some NCCL operations have failed or timed out",
@@ -380,12 +382,12 @@ TEXTS: tuple[Text, ...] = (
             r"\bnccl (watchdog )?(timeout|timed out|hang|hangs)\b",
             r"Heartbeat monitor timed out! ?Process will be terminated",
         ),
-        "One rank did not join the collective: it crashed, hangs, or does something else (an uneven number of "
+        meaning="One rank did not join the collective: it crashed, hangs, or does something else (an uneven number of "
         "batches, a different branch, a slow checkpoint). The link is rarely the cause.",
-        "look in the other ranks' logs for the earliest error; TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
+        fix="look in the other ranks' logs for the earliest error; TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
         "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 write down which rank was where; where the first collective hangs on one "
         "machine: `gpucheck bench collective`, and `sudo gpucheck doctor` for IOMMU and ACS",
-        "strong",
+        certainty="strong",
         conditions=("peers.iommu", "peers.acs"),
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),
@@ -397,24 +399,24 @@ TEXTS: tuple[Text, ...] = (
             r"Heartbeat monitor timed out",
         ),
     ),
-    Text(
-        "nccl.infiniband",
-        "InfiniBand gave up on another machine",
-        (
+    Condition(
+        id="nccl.infiniband",
+        title="InfiniBand gave up on another machine",
+        patterns=(
             r"NET/IB ?: Got (async event|completion .{0,80}(error|status)=? ?\d+)",
             r"ibv_\w+ failed",
             r"misc/ibvwrap\.cc.{0,60}(WARN|fail)",
             r"NET/IB ?: (Unable to|No valid|.{0,40}failed)",
             r"NET/IB.{0,40}Got async event",
         ),
-        "A cable, a switch, a wrong GID index (RoCE), or the other machine is gone.",
-        "NCCL_IB_DISABLE=1 tells whether it is InfiniBand; ibstat, and NCCL_IB_GID_INDEX on RoCE",
+        meaning="A cable, a switch, a wrong GID index (RoCE), or the other machine is gone.",
+        fix="NCCL_IB_DISABLE=1 tells whether it is InfiniBand; ibstat, and NCCL_IB_GID_INDEX on RoCE",
         common=(r"GID (index|table).{0,40}(invalid|not found|zero)",),
     ),
-    Text(
-        "nccl.missing",
-        "this torch has no NCCL",
-        (
+    Condition(
+        id="nccl.missing",
+        title="this torch has no NCCL",
+        patterns=(
             r"Distributed package doesn'?t have NCCL",
             r"ProcessGroupNCCL is only supported with GPUs, no GPUs found",
             r"No backend type associated with device type cuda",
@@ -423,16 +425,16 @@ TEXTS: tuple[Text, ...] = (
             r"Requires distributed package to be available",
             r"torch\.distributed is not available",
         ),
-        "A CPU wheel, Windows or macOS has none; or no GPU is visible.",
-        "init_process_group('gloo') where there is no GPU; else a torch built for CUDA (python -c 'import torch; "
+        meaning="A CPU wheel, Windows or macOS has none; or no GPU is visible.",
+        fix="init_process_group('gloo') where there is no GPU; else a torch built for CUDA (python -c 'import torch; "
         "print(torch.version.cuda)' must not say None)",
-        "proof",
+        certainty="proof",
         follows=("cuinit.", "torch.cpu_only", "nvml."),
     ),
-    Text(
-        "dist.port",
-        "the port of the rendezvous is taken",
-        (
+    Condition(
+        id="dist.port",
+        title="the port of the rendezvous is taken",
+        patterns=(
             r"The server socket has failed to (listen|bind)",
             r"(c10d|TCPStore|torchrun|rendezvous|MASTER_PORT|distributed).{0,300}(EADDRINUSE|Address already in use)",
             r"(EADDRINUSE|Address already in use).{0,300}(c10d|TCPStore|torchrun|MASTER_PORT|init_process_group)",
@@ -441,14 +443,14 @@ TEXTS: tuple[Text, ...] = (
             r"DistNetworkError.{0,120}EADDRINUSE",
             r"launch distributed communication on port `?\d+`?, but another process is utilizing it",
         ),
-        "An earlier run has not ended, or two jobs use the same MASTER_PORT.",
-        "torchrun --standalone, or another --master-port; ss -ltnp | grep PORT shows which process has it",
-        "proof",
+        meaning="An earlier run has not ended, or two jobs use the same MASTER_PORT.",
+        fix="torchrun --standalone, or another --master-port; ss -ltnp | grep PORT shows which process has it",
+        certainty="proof",
     ),
-    Text(
-        "dist.rendezvous",
-        "not every rank came to the rendezvous",
-        (
+    Condition(
+        id="dist.rendezvous",
+        title="not every rank came to the rendezvous",
+        patterns=(
             r"DistStoreError",
             r"Timed out after \d+ seconds waiting for clients",
             r"RendezvousTimeoutError",
@@ -462,18 +464,18 @@ TEXTS: tuple[Text, ...] = (
             r"RuntimeError: Socket Timeout",
             r"Unable to meet other processes at the rendezvous store",
         ),
-        "MASTER_ADDR or MASTER_PORT is wrong or blocked, WORLD_SIZE is not the number of processes, or a rank died "
-        "before.",
-        "look at the first error of the missing ranks; nc -vz MASTER_ADDR MASTER_PORT from each machine",
+        meaning="MASTER_ADDR or MASTER_PORT is wrong or blocked, WORLD_SIZE is not the number of processes, or a "
+        "rank died before.",
+        fix="look at the first error of the missing ranks; nc -vz MASTER_ADDR MASTER_PORT from each machine",
         symptom=True,
         weak=(r"\b(c10d|TCPStore|rendezvous\w*)\b.{0,120}(error|fail|time ?out|timed out|refused|closed)",),
         follows=(*_RANK_ENDED, "dist.port", "nccl.interface"),
         unless=r"built without libuv support",  # which names its own cause and fix
     ),
-    Text(
-        "dist.environment",
-        "torch.distributed does not know its ranks",
-        (
+    Condition(
+        id="dist.environment",
+        title="torch.distributed does not know its ranks",
+        patterns=(
             r"No backend type associated with device type",
             r"environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected, but not set",
             r"Default process group (has not been|is not) initialized",
@@ -490,11 +492,12 @@ TEXTS: tuple[Text, ...] = (
             r"Unable to detect suitable master address",
             r"torch\.distributed (is|was) not (yet )?initialized",
         ),
-        "The program was started with python and not by torchrun, or it uses a collective before init_process_group.",
-        "torchrun --standalone --nproc-per-node=N program.py, and init_process_group() before the first collective",
-        "proof",
+        meaning="The program was started with python and not by torchrun, or it uses a collective before "
+        "init_process_group.",
+        fix="torchrun --standalone --nproc-per-node=N program.py, and init_process_group() before the first collective",
+        certainty="proof",
     ),
-    Text(
+    Condition(
         id="dist.set_device",
         title="a rank's GPU is not set, or is not the one that its tensors are on",
         patterns=(
@@ -520,13 +523,13 @@ TEXTS: tuple[Text, ...] = (
         meaning="NCCL, FSDP and DDP use the current device of each process, and that is cuda:0 in all of them until "
         "the program sets it. What is moved with .cuda() before that, or loaded to cuda:0 by a checkpoint, is on GPU "
         "0.",
-        then='local_rank = int(os.environ["LOCAL_RANK"]), torch.cuda.set_device(local_rank) before the model is made, '
+        fix='local_rank = int(os.environ["LOCAL_RANK"]), torch.cuda.set_device(local_rank) before the model is made, '
         'init_process_group(device_id=torch.device("cuda", local_rank)), and FSDP(device_id=local_rank)',
         certainty="strong",
         source="torch/distributed/fsdp/_init_utils.py; ProcessGroupNCCL.cpp",
         follows=("oom.", "nccl.duplicate"),
     ),
-    Text(
+    Condition(
         id="dist.world_size",
         title="the number of processes does not fit the configuration",
         patterns=(
@@ -545,63 +548,68 @@ TEXTS: tuple[Text, ...] = (
         ),
         meaning="A batch size, the number of attention heads, a mesh, or a checkpoint's parts are for another "
         "number of processes than were started.",
-        then="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the numbers in the message: for "
+        fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the numbers in the message: for "
         "DeepSpeed train_batch_size = micro batch × accumulation steps × processes, for tensor parallelism a divisor "
         "of the number of attention heads",
         certainty="strong",
         source="DeepSpeed, runtime/config.py; vLLM, config/model.py; torch/distributed/device_mesh.py",
     ),
-    Text(
-        "dist.mismatch",
-        "the ranks do not call the same collectives",
-        (
+    Condition(
+        id="dist.mismatch",
+        title="the ranks do not call the same collectives",
+        patterns=(
             r"Detected mismatch between collectives on ranks",
             r"CollectiveFingerPrint",
             r"Collectives differ in the following",
             r"Mismatched collective detected",
         ),
-        "One rank takes another branch, or tensors of another shape.",
-        "make every rank call the same collectives in the same order, with the same shapes; the message names both",
-        "proof",
+        meaning="One rank takes another branch, or tensors of another shape.",
+        fix="make every rank call the same collectives in the same order, with the same shapes; the message names both",
+        certainty="proof",
     ),
-    Text(
-        "dist.model",
-        "the ranks built different models",
-        (r"DDP expects same model across all ranks", r"Params? .{0,60}(shapes?|sizes) .{0,60}appears not to match"),
-        "DistributedDataParallel compares the parameters' number and shapes before the first step: a rank has another "
-        "configuration, layers that depend on its data, or another checkpoint.",
-        "print(sum(p.requires_grad for p in model.parameters())) and the configuration on every rank; build the model "
-        "from the same arguments, and freeze parameters before DDP on all of them",
-        "proof",
+    Condition(
+        id="dist.model",
+        title="the ranks built different models",
+        patterns=(
+            r"DDP expects same model across all ranks",
+            r"Params? .{0,60}(shapes?|sizes) .{0,60}appears not to "
+            r"match",
+        ),
+        meaning="DistributedDataParallel compares the parameters' number and shapes before the first step: a rank "
+        "has another configuration, layers that depend on its data, or another checkpoint.",
+        fix="print(sum(p.requires_grad for p in model.parameters())) and the configuration on every rank; build the "
+        "model from the same arguments, and freeze parameters before DDP on all of them",
+        certainty="proof",
         source="torch/csrc/distributed/c10d/reducer.cpp",
     ),
-    Text(
-        "dist.libuv",
-        "torch's store wants libuv, which this build does not have",
-        (r"use_libuv was requested but PyTorch was (built|build) with ?out libuv support",),
-        "torch 2.4 and newer start the TCPStore with libuv; the builds for Windows have none.",
-        "export USE_LIBUV=0 before the program starts (in the code: os.environ, before torch is imported)",
-        "proof",
+    Condition(
+        id="dist.libuv",
+        title="torch's store wants libuv, which this build does not have",
+        patterns=(r"use_libuv was requested but PyTorch was (built|build) with ?out libuv support",),
+        meaning="torch 2.4 and newer start the TCPStore with libuv; the builds for Windows have none.",
+        fix="export USE_LIBUV=0 before the program starts (in the code: os.environ, before torch is imported)",
+        certainty="proof",
         source="pytorch issue 139990",
     ),
-    Text(
-        "nccl.efa",
-        "NCCL's plugin finds no EFA device",
-        (
+    Condition(
+        id="nccl.efa",
+        title="NCCL's plugin finds no EFA device",
+        patterns=(
             r"NET/OFI .{0,120}(No eligible providers|couldn'?t find|No EFA|failed|Unable to)",
             r"No EFA devices? (were |was )?(found|available)",
             r"aws-ofi-nccl initialization failed",
         ),
-        "Elastic Fabric Adapter is AWS's network. The instance, its placement or the container has no EFA device, or "
-        "libfabric is missing.",
-        "fi_info -p efa where the program runs has to list the devices: docker --device=/dev/infiniband/uverbs0, in "
-        "Kubernetes vpc.amazonaws.com/efa; NCCL_NET_PLUGIN=none goes on over sockets",
+        meaning="Elastic Fabric Adapter is AWS's network. The instance, its placement or the container has no EFA "
+        "device, or libfabric is missing.",
+        fix="fi_info -p efa where the program runs has to list the devices: docker "
+        "--device=/dev/infiniband/uverbs0, in Kubernetes vpc.amazonaws.com/efa; NCCL_NET_PLUGIN=none goes on over "
+        "sockets",
         source="aws/aws-ofi-nccl, README",
     ),
-    Text(
-        "ray.resources",
-        "Ray has no node with the GPUs that were asked for",
-        (
+    Condition(
+        id="ray.resources",
+        title="Ray has no node with the GPUs that were asked for",
+        patterns=(
             r"No available node types can fulfill resource request",
             r"resource request cannot be scheduled right now: ?\{.{0,60}GPU",
             r"(create|reserve|schedule)\w* .{0,60}placement group.{0,200}(GPU|timed out|timeout|not ready)",
@@ -610,27 +618,27 @@ TEXTS: tuple[Text, ...] = (
             r"required GPUs exceeds the total number of available GPUs",
             r"Ray does not allocate any GPUs on the driver node",
         ),
-        "A task, an actor or a placement group waits for more GPUs than one node, or the cluster, has free.",
-        "ray status shows what is used and what waits; ask for fewer GPUs (tensor_parallel_size, num_gpus), end what "
-        "holds them, or add a node",
+        meaning="A task, an actor or a placement group waits for more GPUs than one node, or the cluster, has free.",
+        fix="ray status shows what is used and what waits; ask for fewer GPUs (tensor_parallel_size, num_gpus), end "
+        "what holds them, or add a node",
         source="Ray, placement groups",
         follows=("nvml.", "xid.", "cuinit."),
     ),
-    Text(
-        "dist.ready_twice",
-        "a parameter's gradient was ready twice in one step",
-        (r"Expected to mark a variable ready only once", r"has been marked as ready twice"),
-        "DistributedDataParallel counts each gradient once: the parameter was used twice, usually by checkpointing "
-        "with reentrant backward, by shared weights, or by two forward passes before one backward.",
-        "gradient_checkpointing_kwargs={'use_reentrant': False} (torch: checkpoint(…, use_reentrant=False)); "
+    Condition(
+        id="dist.ready_twice",
+        title="a parameter's gradient was ready twice in one step",
+        patterns=(r"Expected to mark a variable ready only once", r"has been marked as ready twice"),
+        meaning="DistributedDataParallel counts each gradient once: the parameter was used twice, usually by "
+        "checkpointing with reentrant backward, by shared weights, or by two forward passes before one backward.",
+        fix="gradient_checkpointing_kwargs={'use_reentrant': False} (torch: checkpoint(…, use_reentrant=False)); "
         "find_unused_parameters=False, or ddp static_graph=True",
-        "proof",
+        certainty="proof",
         source="torch/csrc/distributed/c10d/reducer.cpp",
     ),
-    Text(
-        "dist.child",
-        "a process that torchrun started has failed",
-        (
+    Condition(
+        id="dist.child",
+        title="a process that torchrun started has failed",
+        patterns=(
             r"ChildFailedError",
             r"torch\.multiprocessing\.spawn\.ProcessExitedException",
             r"ProcessRaisedException",
@@ -638,28 +646,28 @@ TEXTS: tuple[Text, ...] = (
             r"exits with return code = -?\d+",
             r"SignalException: Process \d+ got signal",
         ),
-        "torchrun only passes it on. The cause is the first error above, of the rank that is called root cause.",
-        "explain that rank's own traceback; @record of torch.distributed.elastic.multiprocessing.errors brings it "
+        meaning="torchrun only passes it on. The cause is the first error above, of the rank called root cause.",
+        fix="explain that rank's own traceback; @record of torch.distributed.elastic.multiprocessing.errors brings it "
         "into the summary",
-        "proof",
+        certainty="proof",
         symptom=True,
         follows=_ANYTHING,
     ),
-    Text(
-        "dist.unused",
-        "a parameter took no part in the loss",
-        (
+    Condition(
+        id="dist.unused",
+        title="a parameter took no part in the loss",
+        patterns=(
             r"parameters that were not used in producing",
             r"Expected to have finished reduction in the prior iteration before starting a new one",
         ),
-        "DistributedDataParallel waits for every gradient, and a branch of the model was not used.",
-        "find_unused_parameters=True, or leave the branch out; TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
-        "proof",
+        meaning="DistributedDataParallel waits for every gradient, and a branch of the model was not used.",
+        fix="find_unused_parameters=True, or leave the branch out; TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
+        certainty="proof",
     ),
-    Text(
-        "dist.tcp",
-        "a rank lost its connection to another",
-        (
+    Condition(
+        id="dist.tcp",
+        title="a rank lost its connection to another",
+        patterns=(
             r"client socket cannot be initiali[sz]ed to connect",
             r"Connection reset by peer.{0,120}TCPStore",
             r"TCPStore.{0,200}(Broken pipe|Connection reset by peer|Connection was likely closed)",
@@ -674,15 +682,15 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to check the \W?should dump\W? flag on TCPStore",
             r"DistNetworkError.{0,120}(Connection reset by peer|Broken pipe|Connection was likely closed)",
         ),
-        "The process at the other end, usually rank 0 that holds the store, ended earlier.",
-        "look in the other ranks' logs, rank 0's first, for the earliest error",
+        meaning="The process at the other end, usually rank 0 that holds the store, ended earlier.",
+        fix="look in the other ranks' logs, rank 0's first, for the earliest error",
         symptom=True,
         follows=(*_RANK_ENDED, "dist.port", "nccl.interface"),
     ),
-    Text(
-        "tensor.device_mismatch",
-        "two tensors are on different devices",
-        (
+    Condition(
+        id="tensor.device_mismatch",
+        title="two tensors are on different devices",
+        patterns=(
             r"Expected all tensors to be on the same device",
             r"but found at least two devices",
             r"tensors? (to be )?on the same device, but got",
@@ -720,28 +728,28 @@ TEXTS: tuple[Text, ...] = (
             r"different devices",
             r"Expected \w+\.device == \S+, got",
         ),
-        "One operand was not moved. The message names both devices. The one on `cpu` is usually a tensor created in "
-        "forward(), or a tensor attribute that was never registered as a buffer.",
-        _TO + "; torch.zeros(…, device=x.device); self.register_buffer",
-        "proof",
+        meaning="One operand was not moved. The message names both devices. The one on `cpu` is usually a tensor "
+        "created in forward(), or a tensor attribute that was never registered as a buffer.",
+        fix=_TO + "; torch.zeros(…, device=x.device); self.register_buffer",
+        certainty="proof",
     ),
-    Text(
-        "tensor.type_mismatch",
-        "the input and the weights are of different types or devices",
-        (
+    Condition(
+        id="tensor.type_mismatch",
+        title="the input and the weights are of different types or devices",
+        patterns=(
             r"Input type \(.{1,40}\) and (weight|bias) type \(.{1,40}\) should be the same",
             r"Expected object of (type|scalar type|data type) [\w.]+ but (found|got) (type|scalar type|data type)",
             r"expected type torch\.[\w.]+ but got torch\.[\w.]+",
         ),
-        "torch.cuda.FloatTensor is on the GPU and torch.FloatTensor on the CPU: one of them was not moved. HalfTensor "
-        "against FloatTensor is the data type.",
-        _TO,
-        "proof",
+        meaning="torch.cuda.FloatTensor is on the GPU and torch.FloatTensor on the CPU: one of them was not moved. "
+        "HalfTensor against FloatTensor is the data type.",
+        fix=_TO,
+        certainty="proof",
     ),
-    Text(
-        "tensor.dtype",
-        "two tensors are of different data types",
-        (
+    Condition(
+        id="tensor.dtype",
+        title="two tensors are of different data types",
+        patterns=(
             r"Expected \S{1,40}(dtype|scalar_type)\(\) == (torch::\w+|\S+ to be true)",
             r"expected scalar type \w+ but found \w+",
             r"(mat1|m1|self) and (mat2|m2) (must|to) have the same dtype",
@@ -756,99 +764,99 @@ TEXTS: tuple[Text, ...] = (
             r"Index put requires the source and destination dtypes match",
             r"result type \w+ can'?t be cast to the desired output type",
         ),
-        "A part of the model is in float16 or bfloat16 and another in float32, or an index is not an integer.",
-        "model.to(dtype) and x.to(dtype) alike, or the step under torch.autocast",
-        "proof",
+        meaning="A part of the model is in float16 or bfloat16 and another in float32, or an index is not an integer.",
+        fix="model.to(dtype) and x.to(dtype) alike, or the step under torch.autocast",
+        certainty="proof",
     ),
-    Text(
-        "tensor.not_implemented",
-        "torch has no code for this data type on this device",
-        (
+    Condition(
+        id="tensor.not_implemented",
+        title="torch has no code for this data type on this device",
+        patterns=(
             r"not implemented for '?(Half|BFloat16|Float|Double|Long|Int|Bool|Byte|Char)\b",
             r"not implemented for '?(Complex|Float8_)\w+",
             r"\w+ not implemented for '?(UInt\d+|Float4\w+)",
             r"_(cpu|cuda|mps)\w*\W? not (currently )?implemented for",
         ),
-        "float16 on the CPU, float8 outside of matrix products and integers in a loss are the usual ones.",
-        "x.float(), or bfloat16; on the GPU where the CPU has none",
-        "proof",
+        meaning="float16 on the CPU, float8 outside of matrix products and integers in a loss are the usual ones.",
+        fix="x.float(), or bfloat16; on the GPU where the CPU has none",
+        certainty="proof",
     ),
-    Text(
-        "tensor.numpy",
-        "a tensor on a device was given to NumPy",
-        (
+    Condition(
+        id="tensor.numpy",
+        title="a tensor on a device was given to NumPy",
+        patterns=(
             r"can'?t convert .{1,12} device type tensor to numpy",
             r"can'?t convert (a )?(CUDA|MPS|XPU|HIP) tensor to numpy",
             r"Can'?t call numpy\(\) on Tensor that requires grad",
         ),
-        "NumPy works in host memory and has no gradients.",
-        "x.detach().cpu().numpy()",
-        "proof",
+        meaning="NumPy works in host memory and has no gradients.",
+        fix="x.detach().cpu().numpy()",
+        certainty="proof",
     ),
-    Text(
-        "tensor.meta",
-        "a tensor without data was used",
-        (
+    Condition(
+        id="tensor.meta",
+        title="a tensor without data was used",
+        patterns=(
             r"Cannot copy out of meta tensor; no data",
             r"Tensor\.item\(\) cannot be called on meta tensors",
             r"is on the meta device, we need a `?value`?",
             r"`?from_pretrained`? with a meta device context manager",
             r"(weight|bias|parameter|tensor)s? .{0,40}(is|are) on (the )?meta device",
         ),
-        "The module was made on the meta device (init_empty_weights, low_cpu_mem_usage, device_map) and a part never "
-        "got weights.",
-        "model.to_empty(device=…) and load the weights, or load with device_map and leave .to() out",
-        "proof",
+        meaning="The module was made on the meta device (init_empty_weights, low_cpu_mem_usage, device_map) and a "
+        "part never got weights.",
+        fix="model.to_empty(device=…) and load the weights, or load with device_map and leave .to() out",
+        certainty="proof",
     ),
-    Text(
-        "tensor.backend",
-        "an operation does not exist on this device",
-        (
+    Condition(
+        id="tensor.backend",
+        title="an operation does not exist on this device",
+        patterns=(
             r"Could not run '?[\w:.]+'? with arguments from the '?\w+'? backend",
             r"Not compiled with (GPU|CUDA) support",
             r"implementation for device \w+(:\d)? not found",
             r"is not implemented on (CPU|GPU|CUDA)\b",
         ),
-        "The operation has no code for the device named: an extension built for the CPU alone, or a torch without "
-        "CUDA beside a package with it.",
-        "reinstall the package that the operation's name begins with, at the version made for this torch (torchvision: "
-        "pip list | grep -i torch, both with or both without +cu…)",
+        meaning="The operation has no code for the device named: an extension built for the CPU alone, or a torch "
+        "without CUDA beside a package with it.",
+        fix="reinstall the package that the operation's name begins with, at the version made for this torch "
+        "(torchvision: pip list | grep -i torch, both with or both without +cu…)",
         follows=("xformers.setup", "import.nms"),
     ),
-    Text(
-        "tensor.load",
-        "a checkpoint was saved on a device that is not here",
-        (
+    Condition(
+        id="tensor.load",
+        title="a checkpoint was saved on a device that is not here",
+        patterns=(
             r"Attempting to deserialize object on (a )?(CUDA|MPS|XPU) device",
             r"on CUDA device \d+ but torch\.cuda\.device_count\(\) is \d+",
             r"don'?t know how to restore data location of",
         ),
-        "torch.load puts tensors where they were saved.",
-        'torch.load(path, map_location="cpu"), then model.to(device)',
-        "proof",
+        meaning="torch.load puts tensors where they were saved.",
+        fix='torch.load(path, map_location="cpu"), then model.to(device)',
+        certainty="proof",
         follows=("cuinit.", "torch.cpu_only", "nvml."),
     ),
-    Text(
-        "tensor.indices",
-        "an index is on another device than the tensor",
-        (r"indices should be either on .{1,12}or on the same device as the indexed tensor",),
-        "A tensor on the CPU was indexed with one on the GPU.",
-        "x[index.to(x.device)]",
-        "proof",
+    Condition(
+        id="tensor.indices",
+        title="an index is on another device than the tensor",
+        patterns=(r"indices should be either on .{1,12}or on the same device as the indexed tensor",),
+        meaning="A tensor on the CPU was indexed with one on the GPU.",
+        fix="x[index.to(x.device)]",
+        certainty="proof",
     ),
-    Text(
-        "tensor.generator",
-        "the random generator is on another device",
-        (r"Expected a '?[\w:]+'? (device type for generator|generator device) but found '?\w+'?",),
-        "torch.randperm, a sampler or a DataLoader got a generator of another device, often after "
+    Condition(
+        id="tensor.generator",
+        title="the random generator is on another device",
+        patterns=(r"Expected a '?[\w:]+'? (device type for generator|generator device) but found '?\w+'?",),
+        meaning="torch.randperm, a sampler or a DataLoader got a generator of another device, often after "
         "torch.set_default_device.",
-        "torch.Generator(device=…) of the tensors' device; for a DataLoader the CPU's",
-        "proof",
+        fix="torch.Generator(device=…) of the tensors' device; for a DataLoader the CPU's",
+        certainty="proof",
     ),
-    Text(
-        "tensor.placed",
-        "a model was moved that is placed already",
-        (
+    Condition(
+        id="tensor.placed",
+        title="a model was moved that is placed already",
+        patterns=(
             r"\.?(to|cuda|half|float)\W{0,4} is not supported for .{0,4}(4|8)-bit",
             r"You (can'?t|shouldn'?t) move a model (that has some modules offloaded|that is dispatched|when it is "
             r"dispatched)",
@@ -857,39 +865,39 @@ TEXTS: tuple[Text, ...] = (
             r"loaded with `?accelerate`? and therefore cannot be moved to a specific device",
             r"cannot cast a bitsandbytes model in a new `?dtype",
         ),
-        "Weights in 4 or 8 bits, and a model with device_map or offloading, were placed while they were loaded.",
-        'take .to() and .cuda() of the model away; device_map={"": 0} in from_pretrained puts all of it on one GPU',
-        "proof",
+        meaning="Weights in 4 or 8 bits, and a model with device_map or offloading, are placed while they load.",
+        fix='take .to() and .cuda() of the model away; device_map={"": 0} in from_pretrained puts all of it on one GPU',
+        certainty="proof",
         source="transformers, modeling_utils.py; accelerate, big_modeling.py",
     ),
-    Text(
-        "tensor.pin",
-        "a tensor outside host memory cannot be pinned",
-        (r"only (dense )?CPU (tensors|memory) can be pinned", r"Pin memory is only supported for CPU tensors"),
-        "The dataset returns tensors on the GPU, and the DataLoader has pin_memory=True.",
-        "leave the dataset's tensors on the CPU, or pin_memory=False",
-        "proof",
+    Condition(
+        id="tensor.pin",
+        title="a tensor outside host memory cannot be pinned",
+        patterns=(r"only (dense )?CPU (tensors|memory) can be pinned", r"Pin memory is only supported for CPU tensors"),
+        meaning="The dataset returns tensors on the GPU, and the DataLoader has pin_memory=True.",
+        fix="leave the dataset's tensors on the CPU, or pin_memory=False",
+        certainty="proof",
     ),
-    Text(
-        "tensor.device_string",
-        "the name of a device is not understood",
-        (r"Invalid device string", r"Expected one of cpu, cuda, ipu, xpu", r"Device string must not be empty"),
-        "Devices are cpu, cuda, cuda:1, mps, xpu, meta.",
-        "write cuda, cuda:0, cpu, mps or xpu; gpucheck devices shows what torch calls each",
-        "proof",
+    Condition(
+        id="tensor.device_string",
+        title="the name of a device is not understood",
+        patterns=(r"Invalid device string", r"Expected one of cpu, cuda, ipu, xpu", r"Device string must not be empty"),
+        meaning="Devices are cpu, cuda, cuda:1, mps, xpu, meta.",
+        fix="write cuda, cuda:0, cpu, mps or xpu; gpucheck devices shows what torch calls each",
+        certainty="proof",
     ),
-    Text(
-        "mps.float64",
-        "Apple's GPU (Metal) has no float64",
-        (r"Cannot convert a MPS Tensor to float64", r"MPS framework doesn'?t support float64"),
-        "Metal computes in 32 and 16 bits. NumPy's arrays are float64 unless made otherwise.",
-        "torch.from_numpy(a.astype('float32')).to('mps')",
-        "proof",
+    Condition(
+        id="mps.float64",
+        title="Apple's GPU (Metal) has no float64",
+        patterns=(r"Cannot convert a MPS Tensor to float64", r"MPS framework doesn'?t support float64"),
+        meaning="Metal computes in 32 and 16 bits. NumPy's arrays are float64 unless made otherwise.",
+        fix="torch.from_numpy(a.astype('float32')).to('mps')",
+        certainty="proof",
     ),
-    Text(
-        "mps.operation",
-        "an operation does not exist for Apple's GPU (Metal)",
-        (
+    Condition(
+        id="mps.operation",
+        title="an operation does not exist for Apple's GPU (Metal)",
+        patterns=(
             r"MPS backend is (only )?supported on Mac ?OS",
             r"MPS(NDArray|Graph)\w*\.mm:\d+: ?failed assertion"
             r"(?!.{0,200}(total bytes|not large enough|product of dim|INT_MAX))",
@@ -902,14 +910,14 @@ TEXTS: tuple[Text, ...] = (
             r"LLVM ERROR: Failed to infer result type",
             r"The operator 'aten::\w+.{0,40}MPS",
         ),
-        "torch has no Metal code for it.",
-        "PYTORCH_ENABLE_MPS_FALLBACK=1 computes it on the CPU",
-        "proof",
+        meaning="torch has no Metal code for it.",
+        fix="PYTORCH_ENABLE_MPS_FALLBACK=1 computes it on the CPU",
+        certainty="proof",
     ),
-    Text(
-        "mps.command_buffer",
-        "Metal ended the work on Apple's GPU with an error",
-        (
+    Condition(
+        id="mps.command_buffer",
+        title="Metal ended the work on Apple's GPU with an error",
+        patterns=(
             r"\[METAL\] Command buffer execution failed(?!.{0,5}Insufficient)",
             r"failed assertion \W?commit an already committed command buffer",
             r"ggml_metal\w*: error: failed to (create|allocate)",
@@ -917,55 +925,55 @@ TEXTS: tuple[Text, ...] = (
             r"kIO(GPU|Accel)CommandBufferCallbackError(?!OutOfMemory)\w+",
             r"Caused GPU (Hang|Timeout|Address Fault) Error",
         ),
-        "A kernel took too long, touched memory that is not its own, or was ended with another program's failed "
-        "kernel. Results since then are lost.",
-        "use a smaller batch and nothing else on the GPU; gpucheck smoke tells whether it still fails",
-        "hint",
+        meaning="A kernel took too long, touched memory that is not its own, or was ended with another program's "
+        "failed kernel. Results since then are lost.",
+        fix="use a smaller batch and nothing else on the GPU; gpucheck smoke tells whether it still fails",
+        certainty="hint",
         follows=("oom.mps",),
     ),
-    Text(
-        "mps.dtype",
-        "Apple's GPU (Metal) does not have this data type",
-        (
+    Condition(
+        id="mps.dtype",
+        title="Apple's GPU (Metal) does not have this data type",
+        patterns=(
             r"Trying to convert \w+ to the MPS backend but it does not have support for that dtype",
             r"(Undefined type|MPS does not support) \W?(Float8|BFloat16|Complex|ComplexDouble)\w*",
             r"BFloat16 is not supported on MPS",
             r"(Float8|float8|fp8)\w*.{0,60}\bMPS\b.{0,60}(not support|unsupported|does not)",
             r"\bMPS (backend|device|framework) .{0,30}(does not|doesn'?t) support \W?(float8|bfloat16|complex|int64)",
         ),
-        "Metal has no float8 (and older macOS no bfloat16, no complex numbers): a checkpoint or model in that type "
-        "cannot be put on the GPU of a Mac.",
-        "load it in float16 or bfloat16 (torch_dtype=torch.float16), or a GGUF or MLX version of the model; else the "
-        "CPU",
-        "proof",
+        meaning="Metal has no float8 (and older macOS no bfloat16, no complex numbers): a checkpoint or model in "
+        "that type cannot be put on the GPU of a Mac.",
+        fix="load it in float16 or bfloat16 (torch_dtype=torch.float16), or a GGUF or MLX version of the model; "
+        "else the CPU",
+        certainty="proof",
         source="pytorch issue 148420; Comfy-Org/ComfyUI issue 9263",
     ),
-    Text(
-        "amp.unscale",
-        "the gradient scaler was given float16 gradients",
-        (r"Attempting to unscale FP16 gradients",),
-        "A GradScaler needs float32 weights, and float16 only in autocast.",
-        "leave the model in float32 (no .half()) under torch.autocast, or use bfloat16 without a scaler",
-        "proof",
+    Condition(
+        id="amp.unscale",
+        title="the gradient scaler was given float16 gradients",
+        patterns=(r"Attempting to unscale FP16 gradients",),
+        meaning="A GradScaler needs float32 weights, and float16 only in autocast.",
+        fix="leave the model in float32 (no .half()) under torch.autocast, or use bfloat16 without a scaler",
+        certainty="proof",
     ),
-    Text(
-        "amp.bfloat16",
-        "this device or torch has no bfloat16",
-        (
+    Condition(
+        id="amp.bfloat16",
+        title="this device or torch has no bfloat16",
+        patterns=(
             r"Your setup doesn'?t support bf16/gpu",
             r"Current CUDA Device does not support bfloat16",
             r"(bf16|bfloat16) .{0,30}(is )?(only )?(not )?supported (on|by|with) (this|your|the|Ampere|CUDA|GPU)",
             r"(bf16|bfloat16) .{0,20}requires? .{0,20}(Ampere|compute capability|sm_?80)",
             r"Your device does not support bf16",
         ),
-        "A GPU has bfloat16 from compute capability 8.0 on; a torch for the CPU sees no GPU at all.",
-        "--fp16 in place of --bf16 (dtype=half) on a GPU before Ampere; where the GPU is newer, python -c 'import "
+        meaning="A GPU has bfloat16 from compute capability 8.0 on; a torch for the CPU sees no GPU at all.",
+        fix="--fp16 in place of --bf16 (dtype=half) on a GPU before Ampere; where the GPU is newer, python -c 'import "
         "torch; print(torch.version.cuda, torch.cuda.get_device_capability())' shows whether torch sees it",
     ),
-    Text(
-        "attention.kernel",
-        "no attention kernel fits these inputs",
-        (
+    Condition(
+        id="attention.kernel",
+        title="no attention kernel fits these inputs",
+        patterns=(
             r"FlashAttention.{0,20}with FP8 KV cache (is )?not (yet )?supported",
             r"(attention )?backends? (\S+ )?(are|is) not valid for",
             r"Invalid attention backend for (cuda|rocm|xpu)",
@@ -983,14 +991,14 @@ TEXTS: tuple[Text, ...] = (
             r"Expected (query|q), (key|k),? and (value|v).{0,40}head (dim|size)",
             r"(Flash|Mem efficient|Memory efficient) attention kernel not used because",
         ),
-        "sdpa_kernel allows only backends that the data type, the head size, the mask or the GPU rules out.",
-        "warnings above the error say why each was left out; allow SDPBackend.MATH beside",
-        "proof",
+        meaning="sdpa_kernel allows only backends that the data type, the head size, the mask or the GPU rules out.",
+        fix="warnings above the error say why each was left out; allow SDPBackend.MATH beside",
+        certainty="proof",
     ),
-    Text(
-        "attention.flash",
-        "FlashAttention does not run on this GPU",
-        (
+    Condition(
+        id="attention.flash",
+        title="FlashAttention does not run on this GPU",
+        patterns=(
             r"could not determine CUDA architecture",
             r"(sage|flash)[-_ ]?att\w* (is )?not (a )?new enough",
             r"only supported (in|by|with|on) (FlashAttention|FA)[- ]?[34]",
@@ -1005,33 +1013,33 @@ TEXTS: tuple[Text, ...] = (
             r"Flash ?Attention ?[\d.]* requires compute capability",
             r"(Flash|Mem Efficient) attention only supports gpu architectures in the range",
         ),
-        "It needs compute capability 8.0 and float16 or bfloat16.",
-        'attn_implementation="sdpa"',
-        "proof",
+        meaning="It needs compute capability 8.0 and float16 or bfloat16.",
+        fix='attn_implementation="sdpa"',
+        certainty="proof",
         wraps=(r"Error running sage attention",),
     ),
-    Text(
-        "attention.dtype",
-        "FlashAttention got another data type than float16 or bfloat16",
-        (
+    Condition(
+        id="attention.dtype",
+        title="FlashAttention got another data type than float16 or bfloat16",
+        patterns=(
             r"Flash ?Attention[- ]?[\d.]* only supports? (torch\.)?(float16|fp16) and (torch\.)?(bfloat16|bf16)",
             r"Input tensors must be in dtype of torch\.float16 or torch\.bfloat16",
         ),
-        "The query, key or value is float32: the model was loaded so, or a norm or an adapter casts it.",
-        'dtype=torch.bfloat16 (older releases: torch_dtype=) in from_pretrained, or torch.autocast("cuda", '
+        meaning="The query, key or value is float32: the model was loaded so, or a norm or an adapter casts it.",
+        fix='dtype=torch.bfloat16 (older releases: torch_dtype=) in from_pretrained, or torch.autocast("cuda", '
         "dtype=torch.bfloat16) around the call",
-        "proof",
+        certainty="proof",
         source="Dao-AILab/flash-attention, csrc/flash_attn/flash_api.cpp",
     ),
-    Text(
-        "dtensor.mixed",
-        "an operation got a sharded tensor beside a plain one",
-        (r"mixed torch\.Tensor and DTensor",),
-        "FSDP2 and tensor parallelism turn parameters into DTensors. A tensor that is made or kept outside of the "
-        "wrapped module stays a plain one.",
-        "call the wrapped module instead of using its parameters directly; else distribute_tensor(x, mesh, "
+    Condition(
+        id="dtensor.mixed",
+        title="an operation got a sharded tensor beside a plain one",
+        patterns=(r"mixed torch\.Tensor and DTensor",),
+        meaning="FSDP2 and tensor parallelism turn parameters into DTensors. A tensor that is made or kept outside "
+        "of the wrapped module stays a plain one.",
+        fix="call the wrapped module instead of using its parameters directly; else distribute_tensor(x, mesh, "
         "[Replicate()]) for the plain tensor, or p.full_tensor() for the sharded one",
-        "proof",
+        certainty="proof",
         source="torch/distributed/tensor/_dispatch.py",
     ),
 )

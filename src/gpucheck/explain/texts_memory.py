@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpucheck import messages
-from gpucheck.explain.text import CUDA_SAYS, Text, by_code
+from gpucheck.doctor.condition import Condition
+from gpucheck.explain.text import CUDA_SAYS, by_code
 
 _FINDS = "gpucheck find-batch-size path/to/model.py:make_model finds the largest batch that fits"
 _FITS = f"use a smaller batch or a shorter sequence, end other programs on the GPU; {_FINDS}"
@@ -12,11 +13,11 @@ _OTHERS = f"gpucheck devices --processes (or nvidia-smi) shows other processes t
 # What the kernel's log says of a process that is Python's, or of a program that serves models.
 _OURS = r"\(?(python|pt_|ray|vllm|sglang|torchrun|accelerate|deepspeed|VLLM|llama|ollama|jupyter|ipython)"
 
-TEXTS: tuple[Text, ...] = (
-    Text(
-        "oom.cuda",
-        "GPU memory is full",
-        (
+TEXTS: tuple[Condition, ...] = (
+    Condition(
+        id="oom.cuda",
+        title="GPU memory is full",
+        patterns=(
             r"HAMI-core ERROR.{0,80}\bOOM \d",
             r"OutOfMemoryError.{0,40}Allocation on device",
             r"you ran out of memory on your GPU",
@@ -47,11 +48,11 @@ TEXTS: tuple[Text, ...] = (
             r"Cuda (Runtime|Driver) \(out of memory\)",
             r"Allocator \(GPU_\d+_bfc\) ran out of memory trying to allocate(?!.{0,200}not a failure)",
         ),
-        "torch requested more than was free. Your tensors, torch's cache or other processes fill the GPU; "
+        meaning="torch requested more than was free. Your tensors, torch's cache or other processes fill the GPU; "
         "the message tells which: 'allocated by PyTorch', 'reserved but unallocated', 'process N has'. If the "
         "reserved part is large, memory is fragmented, and " + messages.EXPANDABLE_SEGMENTS + " helps.",
-        _OTHERS,
-        "proof",
+        fix=_OTHERS,
+        certainty="proof",
         source="torch's allocator, c10/cuda/CUDACachingAllocator.cpp",
         common=(
             r"Maximum pool size exceeded",
@@ -59,10 +60,10 @@ TEXTS: tuple[Text, ...] = (
         ),
         follows=("oom.hip",),
     ),
-    Text(
-        "oom.hip",
-        "AMD GPU memory is full",
-        (
+    Condition(
+        id="oom.hip",
+        title="AMD GPU memory is full",
+        patterns=(
             r"HIP out of memory",
             r"(HIP|ROCm) error: out of memory",
             r"Triton Error \[HIP\]: .{0,20}out of memory",
@@ -72,41 +73,41 @@ TEXTS: tuple[Text, ...] = (
             r"(CUDA|HIP) error: out of memory.{0,200}hipMalloc",
             r"unable to allocate ROCm\d* buffer",
         ),
-        "torch asked ROCm for more than was free on the device.",
-        _OTHERS.replace("gpucheck devices --processes (or nvidia-smi)", "rocm-smi --showpids"),
-        "proof",
+        meaning="torch asked ROCm for more than was free on the device.",
+        fix=_OTHERS.replace("gpucheck devices --processes (or nvidia-smi)", "rocm-smi --showpids"),
+        certainty="proof",
     ),
-    Text(
-        "oom.xpu",
-        "Intel GPU memory is full",
-        (
+    Condition(
+        id="oom.xpu",
+        title="Intel GPU memory is full",
+        patterns=(
             r"(DPCPP|XPU) out of memory",
             messages.LEVEL_ZERO,
             r"PI_ERROR_(MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_HOST_MEMORY)",
         ),
-        "torch asked Intel's driver (Level Zero) for more than was free on the device or on the host.",
-        _FITS,
-        "proof",
+        meaning="torch asked Intel's driver (Level Zero) for more than was free on the device or on the host.",
+        fix=_FITS,
+        certainty="proof",
     ),
-    Text(
-        "oom.mps",
-        "Apple GPU memory is full (Metal)",
-        (
+    Condition(
+        id="oom.mps",
+        title="Apple GPU memory is full (Metal)",
+        patterns=(
             r"\[METAL\].{0,60}Insufficient Memory",
             r"command buffer \d+ failed with status \d.{0,60}Insufficient Memory",
             r"MPS backend out of memory",
             r"Failed to allocate private MTLBuffer",
             r"kIO(GPU|Accel)CommandBufferCallbackErrorOutOfMemory",
         ),
-        "Metal shares the machine's memory and torch limits its part of it. The message names the limit. Setting "
-        "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 takes the limit away, and may make the whole machine stall.",
-        _FITS,
-        "proof",
+        meaning="Metal shares the machine's memory and torch limits its part of it. The message names the limit. "
+        "Setting PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 takes the limit away, and may make the whole machine stall.",
+        fix=_FITS,
+        certainty="proof",
     ),
-    Text(
-        "oom.mps_buffer",
-        "one tensor is larger than Metal allows",
-        (
+    Condition(
+        id="oom.mps_buffer",
+        title="one tensor is larger than Metal allows",
+        patterns=(
             r"\[metal::malloc\] Attempting to allocate \d+ bytes",
             r"product of dimension sizes > 2\*\*31",
             messages.MPS_BUFFER + r" ?[\d.]+ ?[KMGT]i?B",
@@ -114,33 +115,33 @@ TEXTS: tuple[Text, ...] = (
             r"buffer is not large enough\. Must be \d+ bytes",
             r"MPSGraph does not support tensor dims larger than INT_MAX",
         ),
-        "Metal limits the size of a single buffer, even if more memory is free.",
-        "make the tensor smaller: a smaller batch, a shorter sequence, or computed in parts",
-        "proof",
+        meaning="Metal limits the size of a single buffer, even if more memory is free.",
+        fix="make the tensor smaller: a smaller batch, a shorter sequence, or computed in parts",
+        certainty="proof",
     ),
-    Text(
-        "oom.hpu",
-        "Gaudi device memory is full",
-        (messages.HPU,),
-        "Habana's allocator could not serve the request.",
-        "use a smaller batch",
-        "proof",
+    Condition(
+        id="oom.hpu",
+        title="Gaudi device memory is full",
+        patterns=(messages.HPU,),
+        meaning="Habana's allocator could not serve the request.",
+        fix="use a smaller batch",
+        certainty="proof",
     ),
-    Text(
-        "oom.cpu",
-        "host memory (RAM) is full",
-        (messages.CPU_ALLOCATOR,),
-        "A tensor on the CPU could not be allocated: the machine's, the container's or the shell's limit (ulimit -v) "
-        "is reached.",
-        "ask for less at once: print the shape, it may be wrong; free -h and top show who else uses the RAM, gpucheck "
-        "memory --device cpu the limits",
-        "proof",
+    Condition(
+        id="oom.cpu",
+        title="host memory (RAM) is full",
+        patterns=(messages.CPU_ALLOCATOR,),
+        meaning="A tensor on the CPU could not be allocated: the machine's, the container's or the shell's limit "
+        "(ulimit -v) is reached.",
+        fix="ask for less at once: print the shape, it may be wrong; free -h and top show who else uses the RAM, "
+        "gpucheck memory --device cpu the limits",
+        certainty="proof",
         source="torch's allocator, c10/core/impl/alloc_cpu.cpp",
     ),
-    Text(
-        "oom.host",
-        "host memory (RAM) is full",
-        (
+    Condition(
+        id="oom.host",
+        title="host memory (RAM) is full",
+        patterns=(
             r"(\(os|\[Win) ?error 1455",
             r"CUDA out of memory.{0,20}(host|pinned)",
             r"cudaHostAlloc.{0,60}out of memory",
@@ -150,9 +151,9 @@ TEXTS: tuple[Text, ...] = (
             r"\A.{0,70}std::bad_alloc.{0,30}\Z",
             r"\A\W*MemoryError\W*\Z",
         ),
-        "The process asked the system for memory and got none: the machine's, the container's or the shell's limit is "
-        "reached. It is RAM, not the GPU's memory.",
-        "fewer DataLoader workers, a smaller prefetch_factor or a smaller data set in memory; free -h and gpucheck "
+        meaning="The process asked the system for memory and got none: the machine's, the container's or the "
+        "shell's limit is reached. It is RAM, not the GPU's memory.",
+        fix="fewer DataLoader workers, a smaller prefetch_factor or a smaller data set in memory; free -h and gpucheck "
         "memory --device cpu show the limits. On Windows (WinError 1455) use a larger paging file",
         common=(
             r"_ArrayMemoryError",
@@ -162,10 +163,10 @@ TEXTS: tuple[Text, ...] = (
             r"\bMemoryError\b",
         ),
     ),
-    Text(
-        "oom.killed",
-        "the kernel killed the process: RAM was full",
-        (
+    Condition(
+        id="oom.killed",
+        title="the kernel killed the process: RAM was full",
+        patterns=(
             r"Kill(ed)? process \d+,? ?" + _OURS,
             r"oom-kill:.{0,300}task=" + _OURS,
             _OURS.removeprefix(r"\(?") + r"[\w.:-]* invoked oom-killer",
@@ -177,9 +178,9 @@ TEXTS: tuple[Text, ...] = (
             r"Workers? (is|was|were|are)? ?(killed|died).{0,60}(memory pressure|low on memory|OOM)",
             r"ray\.exceptions\.OutOfMemoryError",
         ),
-        "The kernel's out-of-memory killer, or the container's limit, ended it with SIGKILL (9, or 137 in a shell). "
-        "It is RAM, not the GPU's memory; exit status 137 alone may also be someone's `kill -9`.",
-        "fewer DataLoader workers, a smaller prefetch_factor, weights that are loaded once per machine (mmap, "
+        meaning="The kernel's out-of-memory killer, or the container's limit, ended it with SIGKILL (9, or 137 in a "
+        "shell). It is RAM, not the GPU's memory; exit status 137 alone may also be someone's `kill -9`.",
+        fix="fewer DataLoader workers, a smaller prefetch_factor, weights that are loaded once per machine (mmap, "
         "low_cpu_mem_usage), or a higher limit of the container or job; sudo dmesg | grep -i -e oom -e killed names "
         "the process and what it held",
         common=(
@@ -193,10 +194,10 @@ TEXTS: tuple[Text, ...] = (
             r"systemd-oomd .{0,80}killed",
         ),
     ),
-    Text(
-        "process.killed",
-        "the process was killed from outside (SIGKILL)",
-        (
+    Condition(
+        id="process.killed",
+        title="the process was killed from outside (SIGKILL)",
+        patterns=(
             r"A worker died or was killed while executing",
             r"\bactor (is dead|died)\b|its worker process has died",
             r"Worker exit type: (SYSTEM_ERROR|NODE_OUT_OF_MEMORY)",
@@ -207,11 +208,11 @@ TEXTS: tuple[Text, ...] = (
             r"\bexit(ed with)?( status| code)?:? ?137\b",
             r"interrupted by signal 9",
         ),
-        "Signal 9 ended it, which leaves no message. Usually it was the kernel's OOM killer because RAM (not GPU "
-        "memory) was full, otherwise the scheduler's time or memory limit, or a `kill -9`.",
-        "sudo dmesg -T | grep -i -e oom -e 'killed process' on that machine tells whether it was memory: then fewer "
-        "workers, or a higher limit; the scheduler's log (sacct, kubectl describe pod) tells the rest",
-        "strong",
+        meaning="Signal 9 ended it, which leaves no message. Usually it was the kernel's OOM killer because RAM "
+        "(not GPU memory) was full, otherwise the scheduler's time or memory limit, or a `kill -9`.",
+        fix="sudo dmesg -T | grep -i -e oom -e 'killed process' on that machine tells whether it was memory: then "
+        "fewer workers, or a higher limit; the scheduler's log (sacct, kubectl describe pod) tells the rest",
+        certainty="strong",
         symptom=True,
         common=(
             r"(exit|return) ?code ?[=:]? ?-9\b",
@@ -235,87 +236,88 @@ TEXTS: tuple[Text, ...] = (
             "sglang.",
         ),
     ),
-    Text(
-        "oom.nccl",
-        "NCCL found no memory left on the GPU",
-        (
+    Condition(
+        id="oom.nccl",
+        title="NCCL found no memory left on the GPU",
+        patterns=(
             r"Cuda failure (\d+ )?'out of memory'",
             r"NCCL (WARN|error.{0,300}) ?Failed to CUDA (m|c)alloc",
         ),
-        "NCCL allocates its buffers on the GPU beside torch's memory, but torch had already taken that memory.",
-        "leave memory free: use a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9) before the first "
-        "collective",
-        "proof",
+        meaning="NCCL allocates its buffers on the GPU beside torch's memory, but torch had already taken that memory.",
+        fix="leave memory free: use a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9) before the "
+        "first collective",
+        certainty="proof",
     ),
-    Text(
-        "oom.cublas",
-        "cuBLAS found no memory left on the GPU",
-        (
+    Condition(
+        id="oom.cublas",
+        title="cuBLAS found no memory left on the GPU",
+        patterns=(
             r"CUBLAS_STATUS_ALLOC_FAILED",
             r"\bcuBLAS (error|failure|status)( code)?:? ?\(?3\b",
             r"(CUDA error|cublas runtime error ?): (the )?resource allocation failed",
         ),
-        "cuBLAS needs memory for its handle and workspace beside torch's cache, and none was left. It usually "
+        meaning="cuBLAS needs memory for its handle and workspace beside torch's cache, and none was left. It usually "
         "happens at the first product of a process whose memory is nearly full.",
-        _OTHERS,
+        fix=_OTHERS,
     ),
-    Text(
-        "oom.cudnn",
-        "cuDNN found no memory left",
-        (r"CUDNN_STATUS_ALLOC_FAILED",),
-        "cuDNN could not allocate what it needs, on the GPU or on the host.",
-        _OTHERS,
+    Condition(
+        id="oom.cudnn",
+        title="cuDNN found no memory left",
+        patterns=(r"CUDNN_STATUS_ALLOC_FAILED",),
+        meaning="cuDNN could not allocate what it needs, on the GPU or on the host.",
+        fix=_OTHERS,
     ),
-    Text(
-        "oom.nvml_assert",
-        "torch could not ask NVML while it was out of memory",
-        (
+    Condition(
+        id="oom.nvml_assert",
+        title="torch could not ask NVML while it was out of memory",
+        patterns=(
             r"NVML internal assert.{0,60}(OOM|out of memory)",
             messages.NVML_ASSERT + " INTERNAL ASSERT",
             r"NVML_SUCCESS == (r\b|DriverAPI)",
             r"NvMapMemAlloc\w* ?: ?.{0,30}error 12",
         ),
-        "Memory was full first. While torch built its out-of-memory message it called NVML, which does not answer on "
-        "MIG instances and on Jetson.",
-        _FITS,
+        meaning="Memory was full first. While torch built its out-of-memory message it called NVML, which does not "
+        "answer on MIG instances and on Jetson.",
+        fix=_FITS,
         source="pytorch issues 112377 and 185240",
     ),
-    Text(
-        "oom.onednn",
-        "oneDNN could not set up an operation",
-        (messages.ONEDNN,),
-        "On the CPU the host's memory is usually full. Otherwise oneDNN does not support the shape or data type.",
-        "try a batch of 1: if that works it was memory, and gpucheck find-batch-size --device cpu finds what fits",
-        "hint",
+    Condition(
+        id="oom.onednn",
+        title="oneDNN could not set up an operation",
+        patterns=(messages.ONEDNN,),
+        meaning="On the CPU the host's memory is usually full. Otherwise oneDNN does not support the shape or data "
+        "type.",
+        fix="try a batch of 1: if that works it was memory, and gpucheck find-batch-size --device cpu finds what fits",
+        certainty="hint",
     ),
-    Text(
-        "oom.handles",
-        "a library's handle could not be created",
-        (messages.HANDLES, messages.NOT_READY),
-        "It is seen where the GPU's memory is nearly full, as the first call of a library makes its handle.",
-        _OTHERS,
-        "hint",
+    Condition(
+        id="oom.handles",
+        title="a library's handle could not be created",
+        patterns=(messages.HANDLES, messages.NOT_READY),
+        meaning="It is seen where the GPU's memory is nearly full, as the first call of a library makes its handle.",
+        fix=_OTHERS,
+        certainty="hint",
     ),
-    Text(
-        "oom.aot",
-        "a model compiled ahead of time failed inside",
-        (messages.AOT_RUN,),
-        "The runner hides the cause; out of memory is the most frequent one.",
-        "CUDA_LAUNCH_BLOCKING=1 and the same input again; then a smaller one",
-        "hint",
+    Condition(
+        id="oom.aot",
+        title="a model compiled ahead of time failed inside",
+        patterns=(messages.AOT_RUN,),
+        meaning="The runner hides the cause; out of memory is the most frequent one.",
+        fix="CUDA_LAUNCH_BLOCKING=1 and the same input again; then a smaller one",
+        certainty="hint",
         symptom=True,
     ),
-    Text(
-        "oom.c10",
-        "memory for a tensor could not be allocated",
-        (r"C10 Out of Memory",),
-        "An allocator other than CUDA's could not serve a tensor.",
-        _FITS,
+    Condition(
+        id="oom.c10",
+        title="memory for a tensor could not be allocated",
+        patterns=(r"C10 Out of Memory",),
+        meaning="An allocator other than CUDA's could not serve a tensor.",
+        fix=_FITS,
     ),
-    Text(
-        "oom.vllm",
-        "vLLM or SGLang finds too little free GPU memory",
-        (
+    Condition(
+        id="oom.vllm",
+        title="vLLM or SGLang finds too little free GPU memory",
+        patterns=(
             r"at least one request with the models?'?s? max seq len",
             r"reserved for KV Cache is -[\d.]+ ?GiB",
             r"No available memory for the cache blocks",
@@ -331,17 +333,17 @@ TEXTS: tuple[Text, ...] = (
             r"exceeds available Mamba cache blocks",
             r"Insufficient memory to allocate KV-caches",
         ),
-        "vLLM sets aside the share gpu_memory_utilization of all memory (SGLang: mem_fraction_static), for the weights "
-        "first and the cache of keys and values after. Others hold memory, or the weights leave no room.",
-        "end other programs on the GPU (nvidia-smi); a smaller max_model_len, a quantised or smaller model, more "
+        meaning="vLLM sets aside the share gpu_memory_utilization of all memory (SGLang: mem_fraction_static), for the "
+        "weights first and the cache of keys and values after. Others hold memory, or the weights leave no room.",
+        fix="end other programs on the GPU (nvidia-smi); a smaller max_model_len, a quantised or smaller model, more "
         "GPUs (tensor_parallel_size), or another share",
         source="vllm-project/vllm",
         logged=True,
     ),
-    Text(
-        "oom.other",
-        "something ran out of memory",
-        (
+    Condition(
+        id="oom.other",
+        title="something ran out of memory",
+        patterns=(
             r"\bGot an OOM\b|out of memory error, emptying cache",
             r"ggml_backend_\w+: failed to allocate|failed to allocate buffer, size = [\d.]+",
             r"(allocateMemory|vkAllocateMemory|createBuffer)\W{0,4}.{0,20}OutOf(Device|Host)Memory",
@@ -357,10 +359,10 @@ TEXTS: tuple[Text, ...] = (
             r"\b(train\w*|model|batch|inference|the job) .{0,40}(ran|runs|running|goes|went) (out of memory|oom)\b",
             r"ggml_vulkan: Device memory allocation of size \d+ failed",
         ),
-        "The text does not say whether the GPU's or the host's memory is full.",
-        "paste the whole message: torch's own says whose memory is full; nvidia-smi shows the GPU's, free -h the "
+        meaning="The text does not say whether the GPU's or the host's memory is full.",
+        fix="paste the whole message: torch's own says whose memory is full; nvidia-smi shows the GPU's, free -h the "
         "host's",
-        "hint",
+        certainty="hint",
         symptom=True,
         weak=(r"out ?of ?memory", r"(fail\w*|unable|cannot) to allocate \w* ?(memory|buffer|tensor|[\d.]+ ?[KMGT]i?B)"),
         common=(
@@ -370,40 +372,40 @@ TEXTS: tuple[Text, ...] = (
             r"\boom\b(?![ -]?kill)",
         ),
     ),
-    Text(
-        "size.grid",
-        "a kernel was started with a size that CUDA does not allow",
-        (
+    Condition(
+        id="size.grid",
+        title="a kernel was started with a size that CUDA does not allow",
+        patterns=(
             r"(CUDA|HIP)\w*( driver| runtime)? ?(error|failure).{0,12}" + messages.GRID,
             r"(cuda|hip)ErrorInvalidConfiguration",
             by_code(9),
         ),
-        "A dimension of the grid or of a block is beyond its limit (65 535 for the second and third), or zero. It is "
-        "seen in attention with batch times heads beyond 65 535. More memory does not help.",
-        "use a smaller batch, or compute in parts",
+        meaning="A dimension of the grid or of a block is beyond its limit (65 535 for the second and third), or "
+        "zero. It is seen in attention with batch times heads beyond 65 535. More memory does not help.",
+        fix="use a smaller batch, or compute in parts",
         source="pytorch issues 142228 and 146704",
         common=(messages.GRID,),
     ),
-    Text(
-        "size.index",
-        "a tensor has more elements than the operation can count",
-        (
+    Condition(
+        id="size.index",
+        title="a tensor has more elements than the operation can count",
+        patterns=(
             r"Can'?t be indexed using 32-bit iterator",
             r"\b(than|exceeds?) INT_MAX (elements|threads|values|entries)\b",
             r"(tensors?|elements|large|more|not) .{0,60}32-bit ind(ex|ices)",
             r"canUse32BitIndexMath",
             r"RuntimeError: integer out of range",
         ),
-        "Some operations count in 32 bits, to 2³¹ elements. More memory does not help.",
-        "use a smaller batch, or compute in parts",
+        meaning="Some operations count in 32 bits, to 2³¹ elements. More memory does not help.",
+        fix="use a smaller batch, or compute in parts",
         common=(r"\bINT_MAX\b",),
     ),
-    Text(
-        "size.storage",
-        "the sizes of a tensor multiply to more than 64 bits hold",
-        (messages.STORAGE_SIZE,),
-        "A size is far too large. Usually a length is wrong, or it is a product of two wrong dimensions.",
-        "print the shape before the line that fails",
-        "proof",
+    Condition(
+        id="size.storage",
+        title="the sizes of a tensor multiply to more than 64 bits hold",
+        patterns=(messages.STORAGE_SIZE,),
+        meaning="A size is far too large. Usually a length is wrong, or it is a product of two wrong dimensions.",
+        fix="print the shape before the line that fails",
+        certainty="proof",
     ),
 )

@@ -4,7 +4,7 @@ of models, and what it takes to build them."""
 from __future__ import annotations
 
 from gpucheck import messages
-from gpucheck.explain.text import Text
+from gpucheck.doctor.condition import Condition
 
 _SHM = (
     "docker run --shm-size=8g … or --ipc=host (in Kubernetes an emptyDir with medium: Memory on /dev/shm); "
@@ -26,105 +26,106 @@ _BELOW = (
 # Programs that compute with Vulkan; a game's error is not ours.
 _VULKAN_USERS = r"llama|ggml|gguf|lm ?studio|koboldcpp|whisper|ncnn|torch|vulkan backend"
 
-TEXTS: tuple[Text, ...] = (
-    Text(
-        "shm.bus",
-        "a DataLoader worker found no space in /dev/shm",
-        (
+TEXTS: tuple[Condition, ...] = (
+    Condition(
+        id="shm.bus",
+        title="a DataLoader worker found no space in /dev/shm",
+        patterns=(
             r"is killed by signal: Bus error",
             r"Unexpected bus error encountered in worker",
             r"dataloader'?s workers are out of shared memory",
             r"insufficient shared memory \(shm\)",
         ),
-        "Workers pass their batches through shared memory, and a container's /dev/shm is 64 MiB by default.",
-        _SHM + "; num_workers=0 works without",
+        meaning="Workers pass their batches through shared memory, and a container's /dev/shm is 64 MiB by default.",
+        fix=_SHM + "; num_workers=0 works without",
         source="torch/csrc/DataLoader.cpp",
     ),
-    Text(
-        "shm.open",
-        "shared memory for a tensor could not be created",
-        (
+    Condition(
+        id="shm.open",
+        title="shared memory for a tensor could not be created",
+        patterns=(
             r"unable to open (file|shared memory object) </?torch_",
             r"unable to (mmap|resize|allocate) .{0,40}(shared memory|file </?torch)",
             r"unable to write to file </?torch_",
             r"torch_shm_manager",
             r"multiprocessing.{0,200}\bctx\.\w*(Lock|Semaphore)\(.{0,40}No space left on device",
         ),
-        "/dev/shm is full or may not be written, or too many files are open: each shared tensor is one.",
-        _SHM + "; ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
+        meaning="/dev/shm is full or may not be written, or too many files are open: each shared tensor is one.",
+        fix=_SHM + "; ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
         common=(
             r"unable to open shared memory object",
             r"Couldn'?t allocate shared memory segment",
         ),
         follows=("loader.files",),
     ),
-    Text(
-        "loader.files",
-        "too many files are open",
-        (
+    Condition(
+        id="loader.files",
+        title="too many files are open",
+        patterns=(
             r"received \d+ items of ancdata",
             r"Too many open files\. ?Communication with the workers is no longer possible",
         ),
-        "Every tensor that a worker passes uses a file descriptor until it is freed.",
-        "ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
-        "proof",
+        meaning="Every tensor that a worker passes uses a file descriptor until it is freed.",
+        fix="ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
+        certainty="proof",
         common=(r"\[Errno 24\]", r"Too many open files"),
         beside=_TORCH,
     ),
-    Text(
-        "loader.killed",
-        "a DataLoader worker was killed",
-        (r"DataLoader worker \(pid \d+\) is killed by signal: Killed",),
-        "The OOM killer or a user ended it. Each worker has a copy of the dataset's Python objects.",
-        "sudo dmesg | grep -i oom; fewer workers, a smaller prefetch_factor, arrays instead of lists",
+    Condition(
+        id="loader.killed",
+        title="a DataLoader worker was killed",
+        patterns=(r"DataLoader worker \(pid \d+\) is killed by signal: Killed",),
+        meaning="The OOM killer or a user ended it. Each worker has a copy of the dataset's Python objects.",
+        fix="sudo dmesg | grep -i oom; fewer workers, a smaller prefetch_factor, arrays instead of lists",
     ),
-    Text(
-        "loader.crashed",
-        "a DataLoader worker crashed",
-        (
+    Condition(
+        id="loader.crashed",
+        title="a DataLoader worker crashed",
+        patterns=(
             r"DataLoader worker \(pid \d+\) is killed by signal: (Segmentation|Aborted|Illegal|Floating)",
             r"Unexpected (segmentation fault|floating-point exception) encountered in worker",
         ),
-        "A library in __getitem__ crashed: OpenCV's threads, a decoder, an HDF5 file opened before the fork.",
-        "num_workers=0 or PYTHONFAULTHANDLER=1 shows where; cv2.setNumThreads(0), and open files in the worker",
+        meaning="A library in __getitem__ crashed: OpenCV's threads, a decoder, an HDF5 file opened before the fork.",
+        fix="num_workers=0 or PYTHONFAULTHANDLER=1 shows where; cv2.setNumThreads(0), and open files in the worker",
     ),
-    Text(
-        "loader.exited",
-        "a DataLoader worker is gone",
-        (
+    Condition(
+        id="loader.exited",
+        title="a DataLoader worker is gone",
+        patterns=(
             r"DataLoader worker \(pid(\(s\))? [\d, ]+\) exited unexpectedly",
             r"DataLoader worker \(pid \d+\) is killed by signal",
             r"Pin memory thread exited unexpectedly",
         ),
-        "The message does not name the cause. See the worker's earlier output on stderr.",
-        "num_workers=0 shows the real error; sudo dmesg | grep -i -e oom -e killed",
-        "proof",
+        meaning="The message does not name the cause. See the worker's earlier output on stderr.",
+        fix="num_workers=0 shows the real error; sudo dmesg | grep -i -e oom -e killed",
+        certainty="proof",
         symptom=True,
     ),
-    Text(
-        "loader.timeout",
-        "a DataLoader worker did not deliver in time",
-        (r"DataLoader timed out after \d+ seconds",),
-        "A worker hangs: slow storage, a lock inherited by fork, or threads of OpenCV.",
-        "py-spy dump --pid of a worker shows where; multiprocessing_context='spawn'",
+    Condition(
+        id="loader.timeout",
+        title="a DataLoader worker did not deliver in time",
+        patterns=(r"DataLoader timed out after \d+ seconds",),
+        meaning="A worker hangs: slow storage, a lock inherited by fork, or threads of OpenCV.",
+        fix="py-spy dump --pid of a worker shows where; multiprocessing_context='spawn'",
     ),
-    Text(
-        "process.main",
-        "a program starts processes while it is imported",
-        (),
-        "With spawn, as on Windows and macOS, each child imports the main file again.",
-        'put the start of the program under `if __name__ == "__main__":`',
-        "proof",
+    Condition(
+        id="process.main",
+        title="a program starts processes while it is imported",
+        patterns=(),
+        meaning="With spawn, as on Windows and macOS, each child imports the main file again.",
+        fix='put the start of the program under `if __name__ == "__main__":`',
+        certainty="proof",
         common=(r"An attempt has been made to start a new process before the current process has finished its",),
         beside=_TORCH,
     ),
-    Text(
-        "process.pickle",
-        "an object cannot be passed to a child process",
-        (r"torch/multiprocessing/reductions?\.py.{0,400}pickle",),
-        "With spawn the dataset, collate_fn and hooks have to be pickled: no lambda, no local function, no open file.",
-        "move the function to the module's top level",
-        "proof",
+    Condition(
+        id="process.pickle",
+        title="an object cannot be passed to a child process",
+        patterns=(r"torch/multiprocessing/reductions?\.py.{0,400}pickle",),
+        meaning="With spawn the dataset, collate_fn and hooks have to be pickled: no lambda, no local function, no "
+        "open file.",
+        fix="move the function to the module's top level",
+        certainty="proof",
         common=(
             r"Can'?t (pickle|get) local object",
             r"Can'?t pickle <(function|class)",
@@ -132,13 +133,13 @@ TEXTS: tuple[Text, ...] = (
         ),
         beside=_TORCH,
     ),
-    Text(
-        "process.threads",
-        "the system cannot start more threads",
-        (),
-        "The process limit (ulimit -u, a container's pids limit) or the memory limit is reached. Every worker starts "
-        "its own threads.",
-        "OMP_NUM_THREADS=1 for workers; raise ulimit -u or docker run --pids-limit",
+    Condition(
+        id="process.threads",
+        title="the system cannot start more threads",
+        patterns=(),
+        meaning="The process limit (ulimit -u, a container's pids limit) or the memory limit is reached. Every "
+        "worker starts its own threads.",
+        fix="OMP_NUM_THREADS=1 for workers; raise ulimit -u or docker run --pids-limit",
         common=(
             r"OpenBLAS blas_thread_init: pthread_create failed",
             messages.NO_THREAD,
@@ -146,19 +147,19 @@ TEXTS: tuple[Text, ...] = (
         ),
         beside=_TORCH,
     ),
-    Text(
-        "crash.segfault",
-        "the process crashed in compiled code",
-        (
+    Condition(
+        id="crash.segfault",
+        title="the process crashed in compiled code",
+        patterns=(
             r"Signal 11 \(SIGSEGV\)",
             r"(exitcode ?:|exits with return code =) ?-11\b",
             r"Segfault encountered",
             r"\A\W*(fatal python error: )?(segfault|segmentation fault)( \(core dumped\))?\W*\Z",
             r"ERROR: Unexpected segmentation fault encountered in worker",
         ),
-        "Libraries do not match (extensions built for another torch), or a driver fails.",
-        "python -X faulthandler … shows the line; then run it in a fresh environment with only torch",
-        "hint",
+        meaning="Libraries do not match (extensions built for another torch), or a driver fails.",
+        fix="python -X faulthandler … shows the line; then run it in a fresh environment with only torch",
+        certainty="hint",
         symptom=True,
         common=(
             r"\b(segfaults?|segmentation fault)\b.{0,20} (on|in|with|when|during|at|after)\b",
@@ -174,17 +175,17 @@ TEXTS: tuple[Text, ...] = (
         ),
         follows=_ERRORS,
     ),
-    Text(
-        "crash.abort",
-        "the process aborted in compiled code (SIGABRT)",
-        (
+    Condition(
+        id="crash.abort",
+        title="the process aborted in compiled code (SIGABRT)",
+        patterns=(
             r"Signal 6 \(SIGABRT\)",
             r"exitcode ?: ?-6\b",
         ),
-        "A library found an error that it cannot handle and printed it before: a C++ exception (`what():`), an "
+        meaning="A library found an error that it cannot handle and printed it before: a C++ exception (`what():`), an "
         "assertion, or NCCL's watchdog.",
-        "explain the lines before the abort: they name the cause",
-        "hint",
+        fix="explain the lines before the abort: they name the cause",
+        certainty="hint",
         symptom=True,
         common=(
             r"double free detected in tcache",
@@ -197,15 +198,15 @@ TEXTS: tuple[Text, ...] = (
         ),
         follows=_ERRORS,
     ),
-    Text(
-        "crash.bus",
-        "the process read memory that does not exist",
-        (
+    Condition(
+        id="crash.bus",
+        title="the process read memory that does not exist",
+        patterns=(
             r"Signal 7 \(SIGBUS\)|exitcode ?: ?-7\b|exits with return code = -7\b",
             r"\A\W*bus error( \(core dumped\))?\W*\Z",
         ),
-        "Usually /dev/shm is full. Otherwise a memory-mapped file was truncated while it was read.",
-        _SHM,
+        meaning="Usually /dev/shm is full. Otherwise a memory-mapped file was truncated while it was read.",
+        fix=_SHM,
         symptom=True,
         common=(
             r"Bus error \(core dumped\)",
@@ -216,23 +217,23 @@ TEXTS: tuple[Text, ...] = (
         ),
         follows=_ERRORS,
     ),
-    Text(
-        "crash.instruction",
-        "the processor does not know an instruction of the program",
-        (
+    Condition(
+        id="crash.instruction",
+        title="the processor does not know an instruction of the program",
+        patterns=(
             r"died with <?(Signals\.)?SIGILL",
             r"Signal 4 \(SIGILL\)",
             r"exitcode ?: ?-4\b",
             r"\A\W*illegal instruction( \(core dumped\))?\W*\Z",
         ),
-        "A wheel built for newer processors (AVX2, AVX-512) than this one.",
-        "lscpu | grep -i avx; an older or differently built package",
+        meaning="A wheel built for newer processors (AVX2, AVX-512) than this one.",
+        fix="lscpu | grep -i avx; an older or differently built package",
         common=(r"Illegal instruction( \(core dumped\))",),
     ),
-    Text(
-        "attention.package",
-        "flash-attn is missing, built for another torch, or cannot be built",
-        (
+    Condition(
+        id="attention.package",
+        title="flash-attn is missing, built for another torch, or cannot be built",
+        patterns=(
             r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (install|build|"
             r"compile)\w*",
             r"(flash|sage)[-_ ]?att\w*(\(\))?( got)? an unexpected keyword",
@@ -253,10 +254,10 @@ TEXTS: tuple[Text, ...] = (
             r"FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
             r"GPU_ARCHS not set and",
         ),
-        "flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI. Without a "
+        meaning="flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI. Without a "
         "matching wheel pip compiles it for an hour with nvcc.",
-        'attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your torch, '
-        "CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
+        fix='attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your '
+        "torch, CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
         "--no-build-isolation with the CUDA toolkit of torch's CUDA",
         source="Dao-AILab/flash-attention, README and issues 246, 1920",
         follows=("build.", "nvcc.", "cuinit.", "torch.cpu_only", "torch.no_accelerator"),
@@ -266,10 +267,10 @@ TEXTS: tuple[Text, ...] = (
             r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (work|run)\w*",
         ),
     ),
-    Text(
-        "xformers.setup",
-        "xformers does not fit this torch, or has no code for this GPU",
-        (
+    Condition(
+        id="xformers.setup",
+        title="xformers does not fit this torch, or has no code for this GPU",
+        patterns=(
             r"xFormers can't load C\+\+/CUDA extensions",
             r"xFormers wasn'?t build with CUDA support",
             r"xFormers was built for:",
@@ -283,17 +284,17 @@ TEXTS: tuple[Text, ...] = (
             r"torch\.ops\.xformers\.\w+|_OpNamespace' 'xformers",
             r"requires device with capability .{0,60}but your GPU has capability",
         ),
-        "xformers is compiled for one torch and CUDA; another torch, or one for the CPU, finds none of its kernels. "
-        "Kernels that are there may still rule out the GPU, the data type or the shape.",
-        "pip uninstall xformers: torch's own attention (sdpa) does without it; else install the release made for this "
-        "torch (its release notes name it) with --no-deps, and look with python -m xformers.info",
+        meaning="xformers is compiled for one torch and CUDA; another torch, or one for the CPU, finds none of its "
+        "kernels. Kernels that are there may still rule out the GPU, the data type or the shape.",
+        fix="pip uninstall xformers: torch's own attention (sdpa) does without it; else install the release made "
+        "for this torch (its release notes name it) with --no-deps, and look with python -m xformers.info",
         source="facebookresearch/xformers issues 800 and 982",
         follows=("cuinit.", "torch.cpu_only", "attention.kernel"),
     ),
-    Text(
-        "bitsandbytes.setup",
-        "bitsandbytes finds no CUDA library",
-        (
+    Condition(
+        id="bitsandbytes.setup",
+        title="bitsandbytes finds no CUDA library",
+        patterns=(
             r"bitsandbytes library load error",
             r"Configured \w+ binary not found",
             r"CUDA Setup failed despite (GPU|CUDA) being available",
@@ -322,14 +323,15 @@ TEXTS: tuple[Text, ...] = (
             r"did not contain .{0,4}libcudart\.so.{0,60} as expected",
             r"Error named symbol not found at line \d+ in file",
         ),
-        "bitsandbytes brings a library for each CUDA version and loads the one for torch's CUDA: this release lacks "
-        "it or code for this GPU, it cannot load CUDA's runtime, or torch is built for the CPU or sees no GPU.",
-        "python -m bitsandbytes shows what it needs; pip install -U bitsandbytes; python -c 'import torch; "
+        meaning="bitsandbytes brings a library for each CUDA version and loads the one for torch's CUDA: this "
+        "release lacks it or code for this GPU, it cannot load CUDA's runtime, or torch is built for the CPU or sees "
+        "no GPU.",
+        fix="python -m bitsandbytes shows what it needs; pip install -U bitsandbytes; python -c 'import torch; "
         "print(torch.version.cuda, torch.cuda.is_available())' must print a CUDA version and True",
         source="bitsandbytes-foundation/bitsandbytes issues 82, 427 and 1559",
         follows=("cuinit.1", "cuinit.8", "cuinit.9", "cuinit.too_old", "torch.cpu_only", "import.libcuda"),
     ),
-    Text(
+    Condition(
         id="accelerate.offload",
         title="the model does not fit on the GPUs: parts of it would be on the CPU or the disk",
         patterns=(
@@ -349,12 +351,12 @@ TEXTS: tuple[Text, ...] = (
         meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk. It counts the memory "
         "that is free now, so that another program on the GPU has the same effect. Few quantised formats run from the "
         "CPU.",
-        then="nvidia-smi shows what else holds memory; then a smaller or quantised model, or more GPUs. To run slowly "
+        fix="nvidia-smi shows what else holds memory; then a smaller or quantised model, or more GPUs. To run slowly "
         'from the disk: offload_folder="offload" in from_pretrained (bitsandbytes in 8 bits: '
         "llm_int8_enable_fp32_cpu_offload=True)",
         source="accelerate, big_modeling.py and utils/modeling.py; transformers, quantizers",
     ),
-    Text(
+    Condition(
         id="accelerate.device_map",
         title="a model that device_map spreads over the GPUs is trained in several processes",
         patterns=(
@@ -365,22 +367,22 @@ TEXTS: tuple[Text, ...] = (
         ),
         meaning="Data-parallel training and ZeRO-3 place a whole model, or their own part of it, in each process. "
         "device_map places layers itself.",
-        then='device_map={"": int(os.environ["LOCAL_RANK"])} puts the model on each process\'s own GPU (with ZeRO-3 no '
+        fix='device_map={"": int(os.environ["LOCAL_RANK"])} puts the model on each process\'s own GPU (with ZeRO-3 no '
         'device_map at all); or start one process without torchrun and accelerate launch, and keep device_map="auto"',
         certainty="proof",
         source="accelerate, accelerator.py; transformers, integrations/accelerate.py",
     ),
-    Text(
+    Condition(
         id="deepspeed.offload",
         title="an optimizer for the CPU got parameters that are on the GPU",
         patterns=(r"CPU(Adam|Adagrad|Lion) param is on",),
         meaning="DeepSpeedCPUAdam and its kin update states that ZeRO keeps in host memory.",
-        then='"offload_optimizer": {"device": "cpu"} under zero_optimization of the configuration; without offloading '
+        fix='"offload_optimizer": {"device": "cpu"} under zero_optimization of the configuration; without offloading '
         "use FusedAdam or torch.optim.AdamW",
         certainty="proof",
         source="DeepSpeed, ops/adam/cpu_adam.py",
     ),
-    Text(
+    Condition(
         id="deepspeed.zero3",
         title="ZeRO-3 lost track of which parameters a step uses",
         patterns=(
@@ -394,15 +396,15 @@ TEXTS: tuple[Text, ...] = (
         meaning="ZeRO-3 gathers each parameter when its module runs, and expects the same order in every step and "
         "on every rank. Experts that are chosen by data, checkpointing with reentrant backward, generate() between "
         "steps, or a second engine in the process change that order.",
-        then="for experts deepspeed.utils.set_z3_leaf_modules(model, [MoE class]); else a newer DeepSpeed, "
+        fix="for experts deepspeed.utils.set_z3_leaf_modules(model, [MoE class]); else a newer DeepSpeed, "
         'use_reentrant=False, and as a test "stage": 2, which gathers no parameters',
         certainty="strong",
         source="DeepSpeed, runtime/zero/partitioned_param_coordinator.py",
     ),
-    Text(
-        "vllm.start",
-        "vLLM did not start, and the text does not name the cause",
-        (
+    Condition(
+        id="vllm.start",
+        title="vLLM did not start, and the text does not name the cause",
+        patterns=(
             r"RPC call to \w+ timed out",
             r"No available shared memory broadcast block found",
             r"Current node has no GPU available",
@@ -415,20 +417,20 @@ TEXTS: tuple[Text, ...] = (
             r"\bNo module named '?vllm(\._C|\.\w+)*",
             r"Model architectures? .{0,80}failed to be inspected",
         ),
-        "The server's engine runs in separate processes, and this message comes from their parent. The cause is the "
-        "first error of (EngineCore…) or (Worker…) above it.",
-        "explain the whole log, from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
+        meaning="The server's engine runs in separate processes, and this message comes from their parent. The "
+        "cause is the first error of (EngineCore…) or (Worker…) above it.",
+        fix="explain the whole log, from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
         "vllm.log; --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG distinguish compile and graph failures",
-        "hint",
+        certainty="hint",
         symptom=True,
         source="vllm-project/vllm issues 17618, 19002 and 23176",
         weak=(r"vllm[/\\](v1[/\\])?(executor|engine|worker|entrypoints)[/\\]",),
         follows=_BELOW,
     ),
-    Text(
-        "sglang.start",
-        "SGLang did not start, and the text does not name the cause",
-        (
+    Condition(
+        id="sglang.start",
+        title="SGLang did not start, and the text does not name the cause",
+        patterns=(
             r"Scheduler watchdog timeout",
             r"Scheduler hit an exception",
             r"Received sigquit from a child process?",
@@ -438,20 +440,20 @@ TEXTS: tuple[Text, ...] = (
             r"sglang.{0,200}scheduler process .{0,40}(died|exited|failed)",
             r"TP rank \d+ could finish the model loading, but there are other ranks",
         ),
-        "The server's schedulers run in separate processes, and this message comes from their parent. The cause is "
-        "in the traceback after 'Scheduler hit an exception', usually of the first rank.",
-        "explain the whole log: python -m sglang.launch_server … 2>&1 | tee sglang.log, then gpucheck explain < "
+        meaning="The server's schedulers run in separate processes, and this message comes from their parent. The "
+        "cause is in the traceback after 'Scheduler hit an exception', usually of the first rank.",
+        fix="explain the whole log: python -m sglang.launch_server … 2>&1 | tee sglang.log, then gpucheck explain < "
         "sglang.log",
-        "strong",
+        certainty="strong",
         symptom=True,
         source="sgl-project/sglang issues 3685, 8741 and 8974",
         weak=(r"sglang[/\\]srt[/\\](managers|model_executor)[/\\]",),
         follows=_BELOW,
     ),
-    Text(
-        "quant.dtype",
-        "the GPU is too old for this quantised or low-precision kernel",
-        (
+    Condition(
+        id="quant.dtype",
+        title="the GPU is too old for this quantised or low-precision kernel",
+        patterns=(
             r"GPU architecture \W?\d+\W? due to the lack of .{0,20}tensor ?cores",
             r"due to the lack of \d-?bit tensor ?cores",
             r"use \W?(fp4|int4|fp8|nvfp4)\W? quantization for \w+ GPUs",
@@ -473,17 +475,17 @@ TEXTS: tuple[Text, ...] = (
             r"FP8 is not available on this machine",
             r"compute capability .{0,40}insufficient for FP8",
         ),
-        "Float8 products need compute capability 8.9 (Ada) or 9.0, NVFP4 and MXFP4 10.0 or a fallback, AWQ's and "
-        "GPTQ's fast kernels 7.5 or 8.0. An older GPU has no instruction for them.",
-        "weights in a format that the GPU has: bfloat16 or float16, or a 4-bit format whose kernel runs there (GPTQ, "
-        "AWQ, bitsandbytes, GGUF)",
-        "proof",
+        meaning="Float8 products need compute capability 8.9 (Ada) or 9.0, NVFP4 and MXFP4 10.0 or a fallback, "
+        "AWQ's and GPTQ's fast kernels 7.5 or 8.0. An older GPU has no instruction for them.",
+        fix="weights in a format that the GPU has: bfloat16 or float16, or a 4-bit format whose kernel runs there "
+        "(GPTQ, AWQ, bitsandbytes, GGUF)",
+        certainty="proof",
         source="vllm-project/vllm, docs/features/quantization, table of supported hardware; vllm issue 4327",
     ),
-    Text(
-        "quant.extension",
-        "a package's compiled kernels are not installed",
-        (
+    Condition(
+        id="quant.extension",
+        title="a package's compiled kernels are not installed",
+        patterns=(
             r"\bkernels? (are |is )?(unavailable|not available|not found|missing)\b.{0,80}No module named",
             r"auto_?gptq\w*.{0,80}CUDA extension not installed",
             r"\A\W*CUDA extension not installed\W*\Z",
@@ -493,43 +495,43 @@ TEXTS: tuple[Text, ...] = (
             r"kaolin|mamba_ssm|causal_conv1d|transformer_engine|deep_(gemm|ep)|flashinfer|sgl_kernel|natten|tinycudann|"
             r"cumesh|o_voxel|flex_gemm|pointnet2_ops|MultiScaleDeformableAttention|fbgemm_gpu|nunchaku|torchao)\b",
         ),
-        "The package was installed without its CUDA half: the wheel is for another torch, Python or system. It runs "
-        "slowly, or not at all.",
-        "install the wheel that the package's release notes name for this torch and CUDA (pip list | grep -i torch); "
-        "else build it with --no-build-isolation and the CUDA toolkit of torch's CUDA",
+        meaning="The package was installed without its CUDA half: the wheel is for another torch, Python or system. "
+        "It runs slowly, or not at all.",
+        fix="install the wheel that the package's release notes name for this torch and CUDA (pip list | grep -i "
+        "torch); else build it with --no-build-isolation and the CUDA toolkit of torch's CUDA",
         source="AutoGPTQ/AutoGPTQ issues 249, 402 and 694",
         follows=("cuinit.", "torch.cpu_only", "import.symbol"),
     ),
-    Text(
-        "build.memory",
-        "a compile was killed, or ran out of memory",
-        (
+    Condition(
+        id="build.memory",
+        title="a compile was killed, or ran out of memory",
+        patterns=(
             r"(cicc|nvcc|ptxas|cudafe\+\+)'? died due to signal 9",
             r"nvcc error *: .{0,40}died due to signal (9|11)",
         ),
-        "Each compiler of a CUDA extension takes gigabytes, and ninja starts one for each core: the machine's memory, "
-        "RAM and not the GPU's, was full.",
-        "MAX_JOBS=2 (and NVCC_THREADS=1) before the same command; or use a wheel instead of a build",
-        "strong",
+        meaning="Each compiler of a CUDA extension takes gigabytes, and ninja starts one for each core: the "
+        "machine's memory, RAM and not the GPU's, was full.",
+        fix="MAX_JOBS=2 (and NVCC_THREADS=1) before the same command; or use a wheel instead of a build",
+        certainty="strong",
         source="Dao-AILab/flash-attention, README",
         common=(r"Killed signal terminated program", r"virtual memory exhausted", r"cc1plus: out of memory"),
     ),
-    Text(
-        "build.ninja",
-        "ninja is missing, which torch needs to build extensions",
-        (
+    Condition(
+        id="build.ninja",
+        title="ninja is missing, which torch needs to build extensions",
+        patterns=(
             r"Ninja is required to load C\+\+ extensions",
             r"verify_ninja_availability",
         ),
-        "torch.utils.cpp_extension starts ninja, a small build program.",
-        "pip install ninja, and look that ninja --version works in that environment",
-        "proof",
+        meaning="torch.utils.cpp_extension starts ninja, a small build program.",
+        fix="pip install ninja, and look that ninja --version works in that environment",
+        certainty="proof",
         common=(r"No such file or directory: '?ninja'?", r"\bninja: (command )?not found"),
     ),
-    Text(
-        "build.extension",
-        "an extension of torch could not be compiled",
-        (
+    Condition(
+        id="build.extension",
+        title="an extension of torch could not be compiled",
+        patterns=(
             r"nvlink (error|fatal) *:",
             r"\bptxas (fatal|error) *:(?!.{0,60}(gpu-name|Unsupported \.version))",
             r"FAILED: \S*(cuda|kernel|csrc|\.cu)\S*\.(o|obj)\b",
@@ -544,9 +546,10 @@ TEXTS: tuple[Text, ...] = (
             r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion)|apex_C|amp_C|syncbn|\w+_cuda_ext)\b",
             r"Error compiling the CUDA|Error in building the CUDA",
         ),
-        "The compiler's message is above: the first line with `error:` or FAILED.",
-        "explain the lines from the first `error:` on; usually the CUDA toolkit, the compiler and torch do not match",
-        "hint",
+        meaning="The compiler's message is above: the first line with `error:` or FAILED.",
+        fix="explain the lines from the first `error:` on; usually the CUDA toolkit, the compiler and torch do not "
+        "match",
+        certainty="hint",
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
         weak=(r"(Failed to build|Failed building wheel for) .{0,30}(cuda|torch|attn|gpu)",),
@@ -555,10 +558,10 @@ TEXTS: tuple[Text, ...] = (
             r"Error building extension",
         ),
     ),
-    Text(
-        "pip.torch",
-        "pip finds no torch of this version for this Python and system",
-        (
+    Condition(
+        id="pip.torch",
+        title="pip finds no torch of this version for this Python and system",
+        patterns=(
             r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it "
             r"doesn'?t have a source distribution or wheel",
             r"Could not find a version that satisfies the requirement (torch|torchvision|torchaudio|triton|pytorch)\b",
@@ -566,16 +569,16 @@ TEXTS: tuple[Text, ...] = (
             r"\btorch\S*\.whl is not a supported wheel on this platform",
             r"ResolvePackageNotFound.{0,200}\b(py)?torch",
         ),
-        "The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), or it has "
-        "no wheel for this Python, this system or this processor.",
-        "compare python --version with the release's Python versions; use the command of the selector on "
+        meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
+        "or it has no wheel for this Python, this system or this processor.",
+        fix="compare python --version with the release's Python versions; use the command of the selector on "
         "pytorch.org, with its index. pip index versions torch shows the available versions",
-        "proof",
+        certainty="proof",
     ),
-    Text(
-        "pip.conflict",
-        "two packages ask for different versions of torch",
-        (
+    Condition(
+        id="pip.conflict",
+        title="two packages ask for different versions of torch",
+        patterns=(
             r"No solution found when resolving dependencies.{0,400}\b(torch|torchvision|torchaudio|triton|vllm|"
             r"xformers|cuda-toolkit|nvidia-\w+)\b",
             r"(torch|torchvision|torchaudio|nvidia-[\w-]+|triton|xformers|vllm).{0,400}have conflicting dependencies",
@@ -584,17 +587,17 @@ TEXTS: tuple[Text, ...] = (
             r"unsatisfiable)",
             r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
         ),
-        "pip finds no version that fits both, or it installed one and reports that another package needs a different "
-        "one.",
-        "pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
+        meaning="pip finds no version that fits both, or it installed one and reports that another package needs a "
+        "different one.",
+        fix="pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
         "package "
         "after it, at a release made for that torch; python --version has to be one that the release has wheels for",
-        "strong",
+        certainty="strong",
     ),
-    Text(
-        "numerics.nan",
-        "the loss or a gradient is NaN or infinite",
-        (
+    Condition(
+        id="numerics.nan",
+        title="the loss or a gradient is NaN or infinite",
+        patterns=(
             r"\bloss ?(is|was|became|becomes|turned|went|goes|got|=|:|==)? ?(to )?(nan|inf|infinite|infinity|not "
             r"finite)\b",
             r"\bnan (in|for|as)? ?(the )?(loss|gradients?|grads?|logits|activations)\b",
@@ -614,13 +617,13 @@ TEXTS: tuple[Text, ...] = (
             r"\bfound NaN in local (grad|forward|param)",
             r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         ),
-        "The numbers overflowed or were undefined: a learning rate that is too high, float16 where its range (65 504) "
-        "is too small, a logarithm or division by zero, a fully masked batch, or NaN in the data. A faulty "
-        "GPU is the rarest cause.",
-        "torch.autograd.set_detect_anomaly(True) names the operation. Try bfloat16 instead of float16, a lower "
+        meaning="The numbers overflowed or were undefined: a learning rate that is too high, float16 where its "
+        "range (65 504) is too small, a logarithm or division by zero, a fully masked batch, or NaN in the data. A "
+        "faulty GPU is the rarest cause.",
+        fix="torch.autograd.set_detect_anomaly(True) names the operation. Try bfloat16 instead of float16, a lower "
         "learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch. The same step on another GPU "
         "excludes the hardware (gpucheck bench matmul compares results)",
-        "strong",
+        certainty="strong",
         logged=True,
         common=(
             r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|"
@@ -630,10 +633,10 @@ TEXTS: tuple[Text, ...] = (
         ),
         follows=("xid.", "cuda.ecc"),
     ),
-    Text(
-        "cutlass.arch",
-        "a kernel library (CUTLASS, FlashInfer) has no kernel for this GPU",
-        (
+    Condition(
+        id="cutlass.arch",
+        title="a kernel library (CUTLASS, FlashInfer) has no kernel for this GPU",
+        patterns=(
             r"\bkernel does not support (the )?current device",
             r"\bUnsupported (SM version|SM arch\w*|arch: ?\d+)",
             r"\bno GPU with the required compute capability",
@@ -663,10 +666,10 @@ TEXTS: tuple[Text, ...] = (
             r"cutlass.{0,60}(Error Internal|kArchMismatch|ErrorNotSupported|ErrorArchMismatch)",
             r"Failed to open: .{0,200}sm_?\d+a?_\w+\.cuh",
         ),
-        "Its kernels were built for other architectures, or it builds them at run time with a CUDA toolkit that does "
-        "not know this GPU. Torch itself may support the GPU.",
-        "update vLLM, SGLang or FlashInfer to a release that lists this GPU. For kernels that are built at run time "
-        "use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else another backend "
+        meaning="Its kernels were built for other architectures, or it builds them at run time with a CUDA toolkit "
+        "that does not know this GPU. Torch itself may support the GPU.",
+        fix="update vLLM, SGLang or FlashInfer to a release that lists this GPU. For kernels that are built at run "
+        "time use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else another backend "
         "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, --attention-backend triton)",
         source="flashinfer-ai/flashinfer, compilation_context.py; vllm-project/vllm issues 38423 and 42393",
         follows=("cuda.capability", "nvcc.arch"),
@@ -675,26 +678,26 @@ TEXTS: tuple[Text, ...] = (
             r"\bkernel not found (for|on) (this )?(GPU|device|arch|sm_?\d)",
         ),
     ),
-    Text(
-        "nvshmem.init",
-        "NVSHMEM could not start",
-        (
+    Condition(
+        id="nvshmem.init",
+        title="NVSHMEM could not start",
+        patterns=(
             r"(ibv_\w+ failed.{0,99}){0,9}/.{0,60}nvshmem.{0,160}(non-zero status|NULL value|Error in)",
             r"nvshmem setup connections failed|init failed for transport",
             r"nvshmem\w*_init\w* failed",
             r"NVSHMEM.{0,40}(initiali[sz]ation|bootstrap|init) (failed|error)",
         ),
-        "DeepEP and other libraries that let GPUs write to each other use it. It needs memory for its own heap and a "
-        "transport between the machines (IBGDA needs settings of the driver).",
-        "NVSHMEM_DEBUG=INFO shows which step fails: a heap that is too large (NVSHMEM_SYMMETRIC_SIZE) or a transport "
-        "(NVSHMEM_REMOTE_TRANSPORT=none on one machine, for IBGDA NVreg_EnableStreamMemOPs=1 and "
+        meaning="DeepEP and other libraries that let GPUs write to each other use it. It needs memory for its own "
+        "heap and a transport between the machines (IBGDA needs settings of the driver).",
+        fix="NVSHMEM_DEBUG=INFO shows which step fails: a heap that is too large (NVSHMEM_SYMMETRIC_SIZE) or a "
+        "transport (NVSHMEM_REMOTE_TRANSPORT=none on one machine, for IBGDA NVreg_EnableStreamMemOPs=1 and "
         "NVreg_RegistryDwords='PeerMappingOverride=1;')",
         source="deepseek-ai/DeepEP, third-party/README.md",
     ),
-    Text(
-        "llamacpp.start",
-        "llama.cpp's server ended, and the text does not name the cause",
-        (
+    Condition(
+        id="llamacpp.start",
+        title="llama.cpp's server ended, and the text does not name the cause",
+        patterns=(
             r"ggml_\w+_compute_forward: \w+ failed|\bggml_cuda_error \(",
             r"llama runner (was |has )?terminated",
             r"(llama|ollama) runner.{0,30}exit status \d+",
@@ -704,10 +707,10 @@ TEXTS: tuple[Text, ...] = (
             r"llama runner process (has terminated|no longer running)",
             r"llama-server.{0,40}(exited|terminated|crashed) (with|unexpectedly)",
         ),
-        "The program starts llama.cpp in a separate process, and this message reports the end of that process.",
-        "explain the server's own log, from where the model is loaded (ollama: journalctl -u ollama; OLLAMA_DEBUG=1 "
-        "says more)",
-        "hint",
+        meaning="The program starts llama.cpp in a separate process, and this message reports the end of that process.",
+        fix="explain the server's own log, from where the model is loaded (ollama: journalctl -u ollama; "
+        "OLLAMA_DEBUG=1 says more)",
+        certainty="hint",
         symptom=True,
         follows=("cuda.", "oom.", "cuinit.", "hip.", "process.", "crash.", "cublas."),
         weak=(
@@ -715,28 +718,29 @@ TEXTS: tuple[Text, ...] = (
             r"ggml-\w+\.(cu|cpp):\d+",
         ),
     ),
-    Text(
-        "vulkan.lost",
-        "the GPU was lost during work (Vulkan)",
-        (r"ggml_vulkan: device lost", r"vk::DeviceLostError", r"vk::\w+::\w+: ErrorDeviceLost"),
-        "The driver reset the GPU: a kernel ran too long or accessed memory outside its own, or the driver failed.",
-        "a smaller batch or context (llama.cpp: -ub 128), then a newer driver or Mesa; the kernel's or the system's "
-        "log names the driver's reason",
+    Condition(
+        id="vulkan.lost",
+        title="the GPU was lost during work (Vulkan)",
+        patterns=(r"ggml_vulkan: device lost", r"vk::DeviceLostError", r"vk::\w+::\w+: ErrorDeviceLost"),
+        meaning="The driver reset the GPU: a kernel ran too long or accessed memory outside its own, or the driver "
+        "failed.",
+        fix="a smaller batch or context (llama.cpp: -ub 128), then a newer driver or Mesa; the kernel's or the "
+        "system's log names the driver's reason",
         source="Vulkan specification, Lost Device",
         follows=("hip.hang", "xid.", "bus.", "kernel.gpu_hang"),
         common=(r"\bVK_ERROR_DEVICE_LOST", r"ErrorDeviceLost"),
         beside=_VULKAN_USERS,
     ),
-    Text(
-        "vulkan.none",
-        "Vulkan finds no GPU that it can use",
-        (
+    Condition(
+        id="vulkan.none",
+        title="Vulkan finds no GPU that it can use",
+        patterns=(
             r"ggml_vulkan: No devices found",
             r"vk::\w+::\w+: Error(IncompatibleDriver|ExtensionNotPresent|InitializationFailed)",
         ),
-        "The driver's Vulkan half is not installed, not visible in the container (for NVIDIA the capability graphics), "
-        "or older than what the program asks for.",
-        "vulkaninfo --summary where the program runs; for AMD and Intel apt-get install mesa-vulkan-drivers. In a "
+        meaning="The driver's Vulkan half is not installed, not visible in the container (for NVIDIA the capability "
+        "graphics), or older than what the program asks for.",
+        fix="vulkaninfo --summary where the program runs; for AMD and Intel apt-get install mesa-vulkan-drivers. In a "
         "container set NVIDIA_DRIVER_CAPABILITIES=all",
         common=(
             r"\bVK_ERROR_(INCOMPATIBLE_DRIVER|EXTENSION_NOT_PRESENT|INITIALIZATION_FAILED)",
@@ -744,10 +748,10 @@ TEXTS: tuple[Text, ...] = (
         ),
         beside=_VULKAN_USERS,
     ),
-    Text(
-        "llamacpp.cpu",
-        "llama.cpp or Ollama uses the CPU, because it found no GPU that it can use",
-        (
+    Condition(
+        id="llamacpp.cpu",
+        title="llama.cpp or Ollama uses the CPU, because it found no GPU that it can use",
+        patterns=(
             r"\bollama\b.{0,40}\b(not using|ignor\w+|doesn't use|does not use|won't use|stopped using) (the |my |"
             r"any )?GPU",
             r"\b(ollama|llama\.cpp|llama-server)\b.{0,60}\bfall\w* back to CPU",
@@ -760,51 +764,52 @@ TEXTS: tuple[Text, ...] = (
             r"\bentering low vram mode.{0,60}total vram=\W?0 B",
             r"warning: no usable GPU found, --gpu-layers option will be ignored",
         ),
-        "Its search for GPUs failed or took too long, or it was built without a backend for them.",
-        "nvidia-smi (AMD: rocminfo) where it runs, then OLLAMA_DEBUG=1 ollama serve: the lines about discovery name "
-        "the reason",
-        "hint",
+        meaning="Its search for GPUs failed or took too long, or it was built without a backend for them.",
+        fix="nvidia-smi (AMD: rocminfo) where it runs, then OLLAMA_DEBUG=1 ollama serve: the lines about discovery "
+        "name the reason",
+        certainty="hint",
         follows=("cuinit.", "hip.", "nvml.", "vulkan.", "library."),
         logged=True,
     ),
-    Text(
-        "deepep.timeout",
-        "an expert-parallel exchange (DeepEP) was not finished in time",
-        (r"deep_?ep.{0,80}(timed? ?out|dispatch CPU)",),
-        "A rank is late or gone, or GPUs of two machines cannot write to each other (NVSHMEM, IBGDA).",
-        "the first rank's own error in the log of each; then DeepEP's tests/test_internode.py alone on the same nodes",
-        "hint",
+    Condition(
+        id="deepep.timeout",
+        title="an expert-parallel exchange (DeepEP) was not finished in time",
+        patterns=(r"deep_?ep.{0,80}(timed? ?out|dispatch CPU)",),
+        meaning="A rank is late or gone, or GPUs of two machines cannot write to each other (NVSHMEM, IBGDA).",
+        fix="the first rank's own error in the log of each; then DeepEP's tests/test_internode.py alone on the same "
+        "nodes",
+        certainty="hint",
         symptom=True,
         follows=_BELOW,
         source="deepseek-ai/DeepEP, csrc/kernels",
     ),
-    Text(
-        "import.torchcodec",
-        "torchcodec finds no FFmpeg that it can use, or was built for another torch",
-        (
+    Condition(
+        id="import.torchcodec",
+        title="torchcodec finds no FFmpeg that it can use, or was built for another torch",
+        patterns=(
             r"libtorchcodec loading traceback",
             r"\blibav(util|codec|format|filter|device)\.so\.\d+: cannot open shared object",
             r"Could not load libtorchcodec",
             r"libtorchcodec\w*\.so",
         ),
-        "It loads FFmpeg's shared libraries of the system, and each release belongs to one torch.",
-        "ffmpeg -version (4 to 7, or 8 from 0.8 on, with shared libraries: apt-get install ffmpeg, conda install "
+        meaning="It loads FFmpeg's shared libraries of the system, and each release belongs to one torch.",
+        fix="ffmpeg -version (4 to 7, or 8 from 0.8 on, with shared libraries: apt-get install ffmpeg, conda install "
         "ffmpeg); torchcodec's README names the release for each torch",
         source="pytorch/torchcodec, README",
     ),
-    Text(
-        "checkpoint.weights_only",
-        "torch.load refuses a file that holds more than tensors",
-        (
+    Condition(
+        id="checkpoint.weights_only",
+        title="torch.load refuses a file that holds more than tensors",
+        patterns=(
             r"WeightsUnpickler error: (Unsupported|Can only|Trying to|Expected|Not allowed)",
             r"\(?weights_only.{0,80}Unsupported (global|class|operand)",
             r"GLOBAL \S+ was not an allowed global",
         ),
-        "Since torch 2.6, torch.load reads only tensors and plain containers, because a pickle can run any code. The "
-        "message names the rejected class.",
-        "torch.serialization.add_safe_globals([…]) with the class that is named; weights_only=False only for a file "
-        "whose author you trust",
-        "proof",
+        meaning="Since torch 2.6, torch.load reads only tensors and plain containers, because a pickle can run any "
+        "code. The message names the rejected class.",
+        fix="torch.serialization.add_safe_globals([…]) with the class that is named; weights_only=False only for a "
+        "file whose author you trust",
+        certainty="proof",
         source="torch/serialization.py",
         wraps=(r"Weights only load failed", r"WeightsUnpickler error"),
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpucheck.explain.text import CUDA_SAYS, Text, by_code
+from gpucheck.doctor.condition import Condition
+from gpucheck.explain.text import CUDA_SAYS, by_code
 from gpucheck.messages import FIX
 
 _DOCTOR = "gpucheck doctor on the machine where it happened names the cause"
@@ -30,42 +31,43 @@ def _code(number: int) -> tuple[str, ...]:
     )
 
 
-TEXTS: tuple[Text, ...] = (
-    Text(
-        "cuinit.3",
-        "CUDA's driver does not initialise",
-        (
+TEXTS: tuple[Condition, ...] = (
+    Condition(
+        id="cuinit.3",
+        title="CUDA's driver does not initialise",
+        patterns=(
             r"CUDA driver initialization failed, you might not have a CUDA gpu",
             r"CUDA_ERROR_NOT_INITIALIZED",
             *_code(3),
             r"cuInit failed: initialization error",
         ),
-        "cuInit returns 3. With the open kernel module and some kernels its memory management (HMM) does not start, "
-        "although nvidia-smi works.",
-        "sudo dmesg | grep -i -e hmm -e request_free_mem; where it is HMM: options nvidia_uvm uvm_disable_hmm=1 in "
+        meaning="cuInit returns 3. With the open kernel module and some kernels its memory management (HMM) does "
+        "not start, although nvidia-smi works.",
+        fix="sudo dmesg | grep -i -e hmm -e request_free_mem; where it is HMM: options nvidia_uvm uvm_disable_hmm=1 in "
         "/etc/modprobe.d, then reboot. " + _DOCTOR,
         source="NVIDIA/open-gpu-kernel-modules issues 797, 901 and 947",
         common=(r"Error 3: initialization error",),
     ),
-    Text(
-        "cuinit.34",
-        "the libcuda that is found is a stub",
-        (
+    Condition(
+        id="cuinit.34",
+        title="the libcuda that is found is a stub",
+        patterns=(
             r"(Loaded|Mapped|loading|paths?).{0,120}/stubs/libcuda\.so",
             r"CUDA driver is a stub library",
             r"CUDA_ERROR_STUB_LIBRARY",
             r"cudaErrorStubLibrary",
             by_code(34),
         ),
-        "A CUDA toolkit's stubs folder is in LD_LIBRARY_PATH, and its libcuda was loaded instead of the driver's.",
-        "remove the folder that ends in /stubs from LD_LIBRARY_PATH",
-        "proof",
+        meaning="A CUDA toolkit's stubs folder is in LD_LIBRARY_PATH, and its libcuda was loaded instead of the "
+        "driver's.",
+        fix="remove the folder that ends in /stubs from LD_LIBRARY_PATH",
+        certainty="proof",
         source="NVIDIA/warp issue 219",
     ),
-    Text(
-        "cuinit.46",
-        "another process uses the GPU exclusively",
-        (
+    Condition(
+        id="cuinit.46",
+        title="another process uses the GPU exclusively",
+        patterns=(
             *_code(46),
             r"all CUDA-capable devices are busy or unavailable",
             r"CUDA-capable device\(s\) is/are busy or unavailable",
@@ -76,16 +78,16 @@ TEXTS: tuple[Text, ...] = (
             r"device doesn'?t have valid Grid license",
             r"(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
         ),
-        "The GPU's compute mode allows one process at a time, or none. A virtual GPU without a licence gives the "
-        "same error.",
-        "nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
+        meaning="The GPU's compute mode allows one process at a time, or none. A virtual GPU without a licence "
+        "gives the same error.",
+        fix="nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
         "several in",
         source=_DRIVER,
     ),
-    Text(
-        "cuinit.100",
-        "CUDA finds no GPU",
-        (
+    Condition(
+        id="cuinit.100",
+        title="CUDA finds no GPU",
+        patterns=(
             r"No CUDA GPUs are available",
             r"no CUDA-capable device is detected",
             r"CUDA_ERROR_NO_DEVICE",
@@ -98,17 +100,17 @@ TEXTS: tuple[Text, ...] = (
             r"(found|available|detected)",
             r"ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device",
         ),
-        "cuInit returns 100: CUDA_VISIBLE_DEVICES hides every GPU, MIG is on without an instance, a container has "
-        "none, or the driver sees none.",
-        "run nvidia-smi -L where the program runs: if it lists the GPU, unset CUDA_VISIBLE_DEVICES; if not, start "
+        meaning="cuInit returns 100: CUDA_VISIBLE_DEVICES hides every GPU, MIG is on without an instance, a "
+        "container has none, or the driver sees none.",
+        fix="run nvidia-smi -L where the program runs: if it lists the GPU, unset CUDA_VISIBLE_DEVICES; if not, start "
         "the container with --gpus all, or request a GPU for the cluster's job. " + _DOCTOR,
         source=_DRIVER,
         follows=(*_DRIVER_DOWN, "cuinit.3", "cuinit.34", "cuinit.46", "cuinit.80", "cuinit.999", "cuinit.too_old"),
     ),
-    Text(
-        "cuinit.no_driver",
-        "torch finds no NVIDIA driver",
-        (
+    Condition(
+        id="cuinit.no_driver",
+        title="torch finds no NVIDIA driver",
+        patterns=(
             r"The NVIDIA Driver was not detected\. ?GPU functionality will not be available",
             r"Found no NVIDIA driver on your system",
             r"Could not find cuda drivers on your machine",
@@ -116,17 +118,17 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to load libcuda",
             r"failed call to cuInit: .{0,60}UNKNOWN ERROR ?\(303\)",
         ),
-        "libcuda could not be loaded: the driver is not installed, or a container was started without it (`--gpus "
-        "all`, and NVIDIA_DRIVER_CAPABILITIES with compute).",
-        "nvidia-smi on the host: where it works, start the container with --gpus all (podman: --device "
+        meaning="libcuda could not be loaded: the driver is not installed, or a container was started without it "
+        "(`--gpus all`, and NVIDIA_DRIVER_CAPABILITIES with compute).",
+        fix="nvidia-smi on the host: where it works, start the container with --gpus all (podman: --device "
         "nvidia.com/gpu=all); where it does not, install NVIDIA's driver. " + _DOCTOR,
         source="torch/cuda/__init__.py, torch/csrc/cuda",
-        follows=_DRIVER_DOWN,
+        follows=(*_DRIVER_DOWN, "import.libcuda"),
     ),
-    Text(
-        "cuinit.too_old",
-        "the driver is older than torch's CUDA",
-        (
+    Condition(
+        id="cuinit.too_old",
+        title="the driver is older than torch's CUDA",
+        patterns=(
             r"NVIDIA driver on your system is too old \(found version",
             r"CUDA driver version is insufficient for CUDA runtime version",
             r"cudaErrorInsufficientDriver",
@@ -139,37 +141,37 @@ TEXTS: tuple[Text, ...] = (
             r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
             r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         ),
-        "The driver supports CUDA up to the version that nvidia-smi shows, and the wheel needs a newer major "
+        meaning="The driver supports CUDA up to the version that nvidia-smi shows, and the wheel needs a newer major "
         "version: 13.x needs 580 or newer, 12.x 525, 11.x 450. `driver version is insufficient` alone does not prove "
         "an old driver: a container without a GPU, or with a libcuda that is not the host's, reports the same.",
-        "run nvidia-smi where the program runs: if it fails, start the container with --gpus all; else update the "
+        fix="run nvidia-smi where the program runs: if it fails, start the container with --gpus all; else update the "
         "driver, or install a torch built for a CUDA that it supports",
-        "strong",
+        certainty="strong",
         source="NVIDIA, CUDA compatibility, minimum driver versions",
         follows=_DRIVER_DOWN,
     ),
-    Text(
-        "cuinit.101",
-        "CUDA_VISIBLE_DEVICES names a GPU that does not exist",
-        (r"Error 101: invalid device ordinal",),
-        "One entry of the list is not a device.",
-        "nvidia-smi -L shows the indices and UUIDs that exist; export CUDA_VISIBLE_DEVICES with those, or unset it",
+    Condition(
+        id="cuinit.101",
+        title="CUDA_VISIBLE_DEVICES names a GPU that does not exist",
+        patterns=(r"Error 101: invalid device ordinal",),
+        meaning="One entry of the list is not a device.",
+        fix="nvidia-smi -L shows the indices and UUIDs that exist; export CUDA_VISIBLE_DEVICES with those, or unset it",
     ),
-    Text(
-        "mask.mig",
-        "a program reads the UUID of a MIG instance or GPU as a number",
-        (r"invalid literal for int\(\) with base 10: '?(MIG|GPU)-",),
-        "CUDA_VISIBLE_DEVICES holds a UUID (MIG-… or GPU-…), as CUDA allows it and as a cluster's device plugin sets "
-        "it, and the program wants indices.",
-        "update the program (vLLM and others parse it today); for a whole GPU its index: CUDA_VISIBLE_DEVICES=0. A "
+    Condition(
+        id="mask.mig",
+        title="a program reads the UUID of a MIG instance or GPU as a number",
+        patterns=(r"invalid literal for int\(\) with base 10: '?(MIG|GPU)-",),
+        meaning="CUDA_VISIBLE_DEVICES holds a UUID (MIG-… or GPU-…), as CUDA allows it and as a cluster's device "
+        "plugin sets it, and the program wants indices.",
+        fix="update the program (vLLM and others parse it today); for a whole GPU its index: CUDA_VISIBLE_DEVICES=0. A "
         "MIG instance has no index: if only one was passed in, unset the variable",
-        "proof",
+        certainty="proof",
         source="vllm-project/vllm issues 13815, 17047 and 41848",
     ),
-    Text(
-        "cuinit.802",
-        "the fabric between the GPUs is not ready",
-        (
+    Condition(
+        id="cuinit.802",
+        title="the fabric between the GPUs is not ready",
+        patterns=(
             r"\b802\b.{0,60}\bfabric-?manager\b",
             r"CUDA .{0,60}\bfails? with 802\b",
             r"Error 802: system not yet initialized",
@@ -178,9 +180,9 @@ TEXTS: tuple[Text, ...] = (
             r"cudaErrorSystemNotReady",
             *_code(802),
         ),
-        "cuInit returns 802: on machines with NVSwitch the fabric manager does not run, or its version is not "
+        meaning="cuInit returns 802: on machines with NVSwitch the fabric manager does not run, or its version is not "
         "exactly the driver's; in a confidential virtual machine the GPUs are not set ready.",
-        "systemctl status nvidia-fabricmanager; then gpucheck doctor",
+        fix="systemctl status nvidia-fabricmanager; then gpucheck doctor",
         source="pytorch issue 35710; huggingface_hub issue 4134",
         common=(
             r"(failed|unable) to (start|initialize) .{0,20}fabric ?manager",
@@ -189,44 +191,45 @@ TEXTS: tuple[Text, ...] = (
             r"system not yet initialized",
         ),
     ),
-    Text(
-        "cuinit.803",
-        "the versions of libcuda and the kernel module differ",
-        (
+    Condition(
+        id="cuinit.803",
+        title="the versions of libcuda and the kernel module differ",
+        patterns=(
             r"unsupported display driver / cuda driver combination",
             r"\A\W*(cuda |cuinit )?error 803\W*\Z",
             r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
             r"cudaErrorSystemDriverMismatch",
             *_code(803),
         ),
-        "cuInit returns 803: the driver was updated and not reloaded, or a container or LD_LIBRARY_PATH brings "
+        meaning="cuInit returns 803: the driver was updated and not reloaded, or a container or LD_LIBRARY_PATH brings "
         "another libcuda.",
-        "restart the container, or reboot; gpucheck doctor shows both versions",
+        fix="restart the container, or reboot; gpucheck doctor shows both versions",
         source=_DRIVER,
         common=(r"\bError 803\b",),
         follows=("nvml.mismatch",),
     ),
-    Text(
-        "cuinit.804",
-        "the forward-compatibility libcuda does not support this GPU",
-        (
+    Condition(
+        id="cuinit.804",
+        title="the forward-compatibility libcuda does not support this GPU",
+        patterns=(
             r"forward compatibility was attempted on non.?supported HW",
             r"\A\W*(cuda |cuinit )?error 804\W*\Z",
             r"CUDA_ERROR_COMPAT_NOT_SUPPORTED",
             r"cudaErrorCompatNotSupported",
             *_code(804),
         ),
-        "cuInit returns 804: a folder called compat brings a newer libcuda, which works only on data-centre GPUs.",
-        "remove the compat folder from LD_LIBRARY_PATH (or from the image), or update the driver",
-        "proof",
+        meaning="cuInit returns 804: a folder called compat brings a newer libcuda, which works only on data-centre "
+        "GPUs.",
+        fix="remove the compat folder from LD_LIBRARY_PATH (or from the image), or update the driver",
+        certainty="proof",
         source=_DRIVER,
         common=(r"\bError 804\b",),
         follows=("nvml.mismatch",),
     ),
-    Text(
-        "cuinit.mps",
-        "the MPS daemon does not accept this process",
-        (
+    Condition(
+        id="cuinit.mps",
+        title="the MPS daemon does not accept this process",
+        patterns=(
             r"CUDA_ERROR_MPS_\w+",
             r"cudaErrorMps\w+",
             *_code(805),
@@ -240,16 +243,16 @@ TEXTS: tuple[Text, ...] = (
             r"hardware resources required to (create MPS client|support device connections) have been exhausted",
             r"MPS client has been terminated",
         ),
-        "CUDA_MPS_PIPE_DIRECTORY, or its usual place, leads to a daemon that does not run, belongs to another user, "
-        "or accepts no more clients.",
-        "start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY; gpucheck doctor shows which",
+        meaning="CUDA_MPS_PIPE_DIRECTORY, or its usual place, leads to a daemon that does not run, belongs to "
+        "another user, or accepts no more clients.",
+        fix="start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY; gpucheck doctor shows which",
         source=_DRIVER,
         common=(r"\bError (80[5-9]|810)\b",),
     ),
-    Text(
-        "cuinit.999",
-        "CUDA does not start and gives no reason",
-        (
+    Condition(
+        id="cuinit.999",
+        title="CUDA does not start and gives no reason",
+        patterns=(
             r"unknown error - this may be due to an incorrectly set up environment",
             r"Error 999: unknown error",
             *_code(999),
@@ -261,32 +264,32 @@ TEXTS: tuple[Text, ...] = (
             r"CUDA: unknown error",
             r"cudaErrorUnknown\b",
         ),
-        "cuInit returns 999: /dev/nvidia-uvm is missing or not allowed, the memory module lost its state in a "
+        meaning="cuInit returns 999: /dev/nvidia-uvm is missing or not allowed, the memory module lost its state in a "
         "suspend, or CUDA_VISIBLE_DEVICES was changed after CUDA had started.",
-        "ls -l /dev/nvidia-uvm; where it is missing: sudo nvidia-modprobe -c 0 -u; after a suspend: sudo rmmod "
+        fix="ls -l /dev/nvidia-uvm; where it is missing: sudo nvidia-modprobe -c 0 -u; after a suspend: sudo rmmod "
         "nvidia_uvm && sudo modprobe nvidia_uvm. " + _DOCTOR,
-        "hint",
+        certainty="hint",
         source="pytorch issues 49081 and 88639",
     ),
-    Text(
-        "cuinit.unexpected",
-        "CUDA does not start",
-        (
+    Condition(
+        id="cuinit.unexpected",
+        title="CUDA does not start",
+        patterns=(
             r"Unexpected error from cudaGetDeviceCount\(\)",
             r"failed call to cuInit",
             r"cuInit.{0,20}(failed|returned|error)",
             r"CUDA initialization: .{0,20}error",
         ),
-        "cuInit's code follows the word Error at the end of the message.",
-        "explain the whole message: its end says why. " + _DOCTOR,
-        "hint",
+        meaning="cuInit's code follows the word Error at the end of the message.",
+        fix="explain the whole message: its end says why. " + _DOCTOR,
+        certainty="hint",
         symptom=True,
         follows=(*_DRIVER_DOWN, "cuinit."),
     ),
-    Text(
-        "torch.cpu_only",
-        "this torch is built without CUDA",
-        (
+    Condition(
+        id="torch.cpu_only",
+        title="this torch is built without CUDA",
+        patterns=(
             r"compiled without (XPU|CUDA|ROCm|HIP) support",
             r"was not compiled with (XPU|ROCm|HIP) (support|enabled)",
             r"Torch not compiled with (CUDA|XPU|ROCm|HIP|MPS|HPU) (enabled|support)",
@@ -298,21 +301,21 @@ TEXTS: tuple[Text, ...] = (
             r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)",
             r"has no attribute '?_Cuda\w+",
         ),
-        "The wheel is a CPU build: pip took it from an index without CUDA, or another package replaced a CUDA build "
-        "with it.",
-        "pip uninstall torch, then install the same version of torch from PyTorch's index of your CUDA (see the "
+        meaning="The wheel is a CPU build: pip took it from an index without CUDA, or another package replaced a "
+        "CUDA build with it.",
+        fix="pip uninstall torch, then install the same version of torch from PyTorch's index of your CUDA (see the "
         "selector on pytorch.org, in conda a CUDA build); gpucheck doctor on that machine names the command",
-        "proof",
+        certainty="proof",
         source="torch/cuda/__init__.py; pytorch issue 30528",
         weak=(
             r"CUDA used to build PyTorch: None.{0,40}ROCM used to build PyTorch: N/A ?(?!.{0,40}macOS).{0,900}Is CUDA "
             r"available: False",
         ),
     ),
-    Text(
-        "torch.no_accelerator",
-        "torch has no device beside the CPU",
-        (
+    Condition(
+        id="torch.no_accelerator",
+        title="torch has no device beside the CPU",
+        patterns=(
             r"no usable GPU found",
             r"\bNoDevicesFound\b.{0,60}gpu",
             r"No gpus? found without acceleration",
@@ -374,20 +377,20 @@ TEXTS: tuple[Text, ...] = (
             r"FSDP is only available (on|with) GPU",
             r"nvidia-smi has failed because|Can'?t initialize NVML",
         ),
-        "The program requested the accelerator (pinned memory, mixed precision, a trainer's GPU), but torch sees "
-        "none: a torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
-        "python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())' and nvidia-smi, where the "
+        meaning="The program requested the accelerator (pinned memory, mixed precision, a trainer's GPU), but torch "
+        "sees none: a torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
+        fix="python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())' and nvidia-smi, where the "
         "program "
         "runs: None is a torch for the CPU, and where nvidia-smi fails it is the driver or the container. " + _DOCTOR,
-        "hint",
+        certainty="hint",
         symptom=True,
         follows=(*_DRIVER_DOWN, "cuinit.", "torch.cpu_only", "mask.", "nvml."),
         common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),
     ),
-    Text(
-        "nvml.mismatch",
-        "NVIDIA's libraries and the kernel module are of different versions",
-        (
+    Condition(
+        id="nvml.mismatch",
+        title="NVIDIA's libraries and the kernel module are of different versions",
+        patterns=(
             r"Driver/library version mismatch",
             r"RM has detected an NVML/RM version mismatch",
             r"NVRM: API mismatch",
@@ -395,41 +398,42 @@ TEXTS: tuple[Text, ...] = (
             r"NVML_ERROR_LIB_RM_VERSION_MISMATCH",
             r"kernel (module )?version .{0,40}does not match DSO version",
         ),
-        "The driver was updated but the old kernel module is still loaded, or a container brings its own libraries.",
-        "end what uses the GPUs (drain the node), then reboot, or unload and load the modules: sudo rmmod nvidia_uvm "
-        "nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia",
-        "proof",
+        meaning="The driver was updated but the old kernel module is still loaded, or a container brings its own "
+        "libraries.",
+        fix="end what uses the GPUs (drain the node), then reboot, or unload and load the modules: sudo rmmod "
+        "nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia",
+        certainty="proof",
         source=_NVML,
     ),
-    Text(
-        "nvml.unknown",
-        "NVML lost access to the devices",
-        (
+    Condition(
+        id="nvml.unknown",
+        title="NVML lost access to the devices",
+        patterns=(
             r"Failed to initialize NVML: (N/A|Unknown Error)",
             r"NVMLError_Unknown",
             r"nvmlInit\w*.{0,30}Unknown Error",
         ),
-        "In a container: systemd reloaded its units and took the devices away from the container's cgroup.",
-        "restart the container; to prevent it, pass the devices by CDI or with --device",
+        meaning="In a container: systemd reloaded its units and took the devices away from the container's cgroup.",
+        fix="restart the container; to prevent it, pass the devices by CDI or with --device",
         source="NVIDIA/nvidia-container-toolkit issue 48",
     ),
-    Text(
-        "nvml.permission",
-        "access to the device nodes is denied",
-        (
+    Condition(
+        id="nvml.permission",
+        title="access to the device nodes is denied",
+        patterns=(
             r"NVMLError_NoPermission",
             r"NVML( error)?: Insufficient Permissions",
             r"(Failed|Unable) to .{0,60}(compute|GPU) ?(instances?|[\w:.]+): Insufficient Permissions",
         ),
-        "The user is not allowed to read and write /dev/nvidia*, or what was asked needs root.",
-        "ls -l /dev/nvidia*; on clusters ask for a GPU in the job",
+        meaning="The user is not allowed to read and write /dev/nvidia*, or what was asked needs root.",
+        fix="ls -l /dev/nvidia*; on clusters ask for a GPU in the job",
         source=_NVML,
         common=(r"ERROR_NO_PERMISSION",),
     ),
-    Text(
-        "nvml.not_loaded",
-        "the driver's kernel module is not loaded",
-        (
+    Condition(
+        id="nvml.not_loaded",
+        title="the driver's kernel module is not loaded",
+        patterns=(
             r"couldn'?t communicate with the NVIDIA driver",
             r"Failed to initialize NVML: Driver Not Loaded",
             r"NVMLError_DriverNotLoaded",
@@ -438,10 +442,10 @@ TEXTS: tuple[Text, ...] = (
             r"Failed to initialize the NVIDIA kernel module",
             r"nvidia-persistenced failed to initialize",
         ),
-        "After a kernel update the module was not built for the new kernel, nouveau controls the GPU, or Secure Boot "
-        "rejects the module.",
-        "sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm; after a kernel update sudo dkms autoinstall "
-        "and a reboot",
+        meaning="After a kernel update the module was not built for the new kernel, nouveau controls the GPU, or "
+        "Secure Boot rejects the module.",
+        fix="sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm; after a kernel update sudo dkms "
+        "autoinstall and a reboot",
         source=_NVML,
         follows=("kernel.", "nvml.mismatch", "container."),
         common=(
@@ -449,10 +453,10 @@ TEXTS: tuple[Text, ...] = (
             r"ERROR_DRIVER_NOT_LOADED",
         ),
     ),
-    Text(
-        "nvml.no_library",
-        "NVML is not installed",
-        (
+    Condition(
+        id="nvml.no_library",
+        title="NVML is not installed",
+        patterns=(
             r"libnvidia-ml\.so[.\d]* not found",
             r"(NVML Shared Library|NVIDIA Management Library \(NVML\)) Not Found",
             r"NVMLError_LibraryNotFound",
@@ -464,150 +468,152 @@ TEXTS: tuple[Text, ...] = (
             r"'?nvidia-smi'? is not recognized as",
             r"nvidia-smi.{0,4}: executable file not found",
         ),
-        "libnvidia-ml.so.1 cannot be loaded, or nvidia-smi is missing: no driver, or a container without the "
+        meaning="libnvidia-ml.so.1 cannot be loaded, or nvidia-smi is missing: no driver, or a container without the "
         "capability utility.",
-        "on the host: install NVIDIA's driver; in a container: --gpus all, and "
+        fix="on the host: install NVIDIA's driver; in a container: --gpus all, and "
         "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         source=_NVML,
         follows=("container.", "kubernetes."),
         common=(r"ERROR_LIBRARY_NOT_FOUND",),
     ),
-    Text(
-        "nvml.no_devices",
-        "the driver is there and finds no GPU",
-        (
+    Condition(
+        id="nvml.no_devices",
+        title="the driver is there and finds no GPU",
+        patterns=(
             r"\A\W*No devices were found\W*\Z",
             r"NVRM: No NVIDIA (GPU|graphics adapter) found",
             r"could not insert '?nvidia\w*'?: No such device",
         ),
-        "The module is loaded, but no GPU answers it: Blackwell needs the open kernel module, or a GPU is assigned "
-        "to a virtual machine or failed to start.",
-        "sudo dmesg | grep -i nvrm shows the module's errors: for a Blackwell GPU install the open kernel module "
+        meaning="The module is loaded, but no GPU answers it: Blackwell needs the open kernel module, or a GPU is "
+        "assigned to a virtual machine or failed to start.",
+        fix="sudo dmesg | grep -i nvrm shows the module's errors: for a Blackwell GPU install the open kernel module "
         "(nvidia-open); for RmInitAdapter see gpucheck explain kernel.rm_init",
         source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
         follows=("kernel.", "bus.", "xid.", "driver.open_module_needed", "driver.unsupported_card", "gpu."),
         common=(r"No devices were found",),
     ),
-    Text(
-        "nvml.lost",
-        "a GPU does not answer any more",
-        (
+    Condition(
+        id="nvml.lost",
+        title="a GPU does not answer any more",
+        patterns=(
             r"GPU is lost",
             r"Unable to determine the device handle for GPU",
             r"ERROR_GPU_IS_LOST",
         ),
-        "The GPU has fallen off the bus, usually because of power, heat or a bad seat.",
-        f"sudo dmesg | grep -i -e xid -e 'fallen off'; {FIX['lost']}",
-        "proof",
+        meaning="The GPU has fallen off the bus, usually because of power, heat or a bad seat.",
+        fix=f"sudo dmesg | grep -i -e xid -e 'fallen off'; {FIX['lost']}",
+        certainty="proof",
         source=_NVML,
         follows=("xid.", "bus."),
     ),
-    Text(
-        "nvml.reset",
-        "a GPU has to be reset before it can be used",
-        (
+    Condition(
+        id="nvml.reset",
+        title="a GPU has to be reset before it can be used",
+        patterns=(
             r"\bGPU\b.{0,80}\b(has a pending reset|is pending reset)",
             r"GPU requires reset",
             r"NVMLError_ResetRequired",
             r"GPU recovery action .{0,40}reset",
         ),
-        "The driver stopped using the GPU after an error that it could not clear.",
-        "drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
+        meaning="The driver stopped using the GPU after an error that it could not clear.",
+        fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
         "joined GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
-        "proof",
+        certainty="proof",
         source=_NVML,
         follows=("xid.",),
         common=(r"ERROR_RESET_REQUIRED",),
     ),
-    Text(
-        "nvml.call",
-        "NVML refused a call",
-        (r"NVMLError_(Uninitialized|AlreadyInitialized|InvalidArgument|NotFound)",),
-        "The program that reads the GPU's counters called NVML before nvmlInit or after nvmlShutdown, with an index or "
-        "a field that does not exist, or while the GPU was busy. It is not a fault of the GPU.",
-        "look at the call that is named; nvidia-smi -q shows whether the value exists on this GPU",
+    Condition(
+        id="nvml.call",
+        title="NVML refused a call",
+        patterns=(r"NVMLError_(Uninitialized|AlreadyInitialized|InvalidArgument|NotFound)",),
+        meaning="The program that reads the GPU's counters called NVML before nvmlInit or after nvmlShutdown, with "
+        "an index or a field that does not exist, or while the GPU was busy. It is not a fault of the GPU.",
+        fix="look at the call that is named; nvidia-smi -q shows whether the value exists on this GPU",
         source=_NVML,
         follows=("xid.", "bus.", "nvml.mismatch", "nvml.not_loaded", "nvml.lost"),
     ),
-    Text(
-        "nvml.hardware",
-        "NVML reports a fault of the GPU",
-        (r"NVMLError_(IrqIssue|CorruptedInforom|InsufficientPower|Timeout)",),
-        "The driver has a problem with the GPU's interrupts, its stored configuration (InfoROM), its power cables, or "
-        "had no answer in time.",
-        "sudo dmesg | grep -i nvrm names the GPU; then drain the node and power-cycle it: reseat the GPU and its "
+    Condition(
+        id="nvml.hardware",
+        title="NVML reports a fault of the GPU",
+        patterns=(r"NVMLError_(IrqIssue|CorruptedInforom|InsufficientPower|Timeout)",),
+        meaning="The driver has a problem with the GPU's interrupts, its stored configuration (InfoROM), its power "
+        "cables, or had no answer in time.",
+        fix="sudo dmesg | grep -i nvrm names the GPU; then drain the node and power-cycle it: reseat the GPU and its "
         "power cables, and have a GPU with a corrupted InfoROM serviced",
         source=_NVML,
         follows=("xid.", "bus."),
     ),
-    Text(
-        "nvml.not_supported",
-        "this GPU does not have what NVML was asked for",
-        (
+    Condition(
+        id="nvml.not_supported",
+        title="this GPU does not have what NVML was asked for",
+        patterns=(
             r"nvml\w* (returned|returns|failed with|failed:)\W{0,3}Not Supported",
             r"NVIDIA-SMI [\d.]+ .{0,1500}\|\s*Not Supported",
             r"NVMLError_(NotSupported|FunctionNotFound)",
             r"NVML_ERROR_NOT_SUPPORTED",
             r"\bnvml\w*.{0,60}: Not Supported\b",
         ),
-        "Not every GPU has every counter: a GeForce has no serial number, an integrated GPU no dedicated memory, and a "
-        "MIG instance no utilization. An older driver lacks newer functions (FunctionNotFound). The GPU is not faulty.",
-        "catch pynvml.NVMLError_NotSupported around that call, or leave the value out (for memory on an integrated GPU "
-        "torch.cuda.mem_get_info())",
-        "strong",
+        meaning="Not every GPU has every counter: a GeForce has no serial number, an integrated GPU no dedicated "
+        "memory, and a MIG instance no utilization. An older driver lacks newer functions (FunctionNotFound). The GPU "
+        "is not faulty.",
+        fix="catch pynvml.NVMLError_NotSupported around that call, or leave the value out (for memory on an integrated "
+        "GPU torch.cuda.mem_get_info())",
+        certainty="strong",
         source=_NVML,
     ),
-    Text(
-        "kubernetes.insufficient",
-        "Kubernetes has no free GPU for the pod",
-        (
+    Condition(
+        id="kubernetes.insufficient",
+        title="Kubernetes has no free GPU for the pod",
+        patterns=(
             r"UnexpectedAdmissionError.{0,200}(vgpu|gpu|device number not matched)",
             r"Insufficient (nvidia\.com|amd\.com|gpu\.intel\.com)/\w+",
             r"nodes? (are|is) available: .{0,200}Insufficient .{0,20}gpu",
             r"UnexpectedAdmissionError.{0,200}(nvidia\.com/gpu|devices? unavailable)",
         ),
-        "No node has as many GPUs free as the pod asks for: other pods have them, the node's device plugin does not "
-        "run, or the GPUs are marked unhealthy.",
-        "kubectl describe node NODE | grep -A8 Allocatable shows nvidia.com/gpu: 0 or absent is the device plugin or "
-        "the driver (kubectl logs of nvidia-device-plugin), else other pods hold them",
-        "proof",
+        meaning="No node has as many GPUs free as the pod asks for: other pods have them, the node's device plugin "
+        "does not run, or the GPUs are marked unhealthy.",
+        fix="kubectl describe node NODE | grep -A8 Allocatable shows nvidia.com/gpu: 0 or absent is the device "
+        "plugin or the driver (kubectl logs of nvidia-device-plugin), else other pods hold them",
+        certainty="proof",
         source="NVIDIA/k8s-device-plugin issues 348 and 585",
         follows=("nvml.", "container.", "xid."),
     ),
-    Text(
-        "slurm.ended",
-        "Slurm ended the job: time limit, preemption or a failed node",
-        (r"(JOB|STEP) [\w.+]+ ON \S+ CANCELLED AT \S+ DUE TO",),
-        "The end of the line says which. What the ranks say after it, a signal 15 for instance, follows from it.",
-        "TIME LIMIT: a longer --time; PREEMPTION and NODE FAILURE: --requeue; sacct -j JOB shows the state. "
+    Condition(
+        id="slurm.ended",
+        title="Slurm ended the job: time limit, preemption or a failed node",
+        patterns=(r"(JOB|STEP) [\w.+]+ ON \S+ CANCELLED AT \S+ DUE TO",),
+        meaning="The end of the line says which. What the ranks say after it, a signal 15 for instance, follows "
+        "from it.",
+        fix="TIME LIMIT: a longer --time; PREEMPTION and NODE FAILURE: --requeue; sacct -j JOB shows the state. "
         "A checkpoint on the signal of --signal=B:USR1@300 loses less",
-        "proof",
+        certainty="proof",
         source="Slurm, slurmstepd",
     ),
-    Text(
-        "slurm.gres",
-        "Slurm has no such GPU for the job",
-        (
+    Condition(
+        id="slurm.gres",
+        title="Slurm has no such GPU for the job",
+        patterns=(
             r"\bgpu\b.{0,60}Requested node configuration is not available",
             r"gres/gpu count reported lower than configured",
             r"Invalid generic resource \(gres\) specification",
             r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
             r"gres_plugin_\w+.{0,60}(error|fail|mismatch|invalid)",
         ),
-        "The type or number in --gres or --gpus is not configured on the partition's nodes, or a node reports fewer "
-        "GPUs than slurm.conf says and was drained.",
-        "scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what can be asked for. On a "
-        "drained node nvidia-smi -L has to list every GPU first; then scontrol update nodename=NODE state=resume",
-        "strong",
+        meaning="The type or number in --gres or --gpus is not configured on the partition's nodes, or a node "
+        "reports fewer GPUs than slurm.conf says and was drained.",
+        fix="scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what can be asked for. "
+        "On a drained node nvidia-smi -L has to list every GPU first; then scontrol update nodename=NODE state=resume",
+        certainty="strong",
         source="Slurm, gres.conf",
         follows=("nvml.", "xid.", "bus.", "kernel."),
         common=(r"Requested node configuration is not available",),
         weak=(r"\b(slurmstepd|slurmd|srun|sbatch|salloc): error: .{0,200}\b(gpus?|gres|cuda)\b",),
     ),
-    Text(
-        "kubernetes.plugin",
-        "NVIDIA's device plugin for Kubernetes does not find the GPUs",
-        (
+    Condition(
+        id="kubernetes.plugin",
+        title="NVIDIA's device plugin for Kubernetes does not find the GPUs",
+        patterns=(
             r"device plugin \w+ rpc failed",
             r"No devices found\. ?Waiting indefinitely",
             r"error starting plugins?",
@@ -622,73 +628,73 @@ TEXTS: tuple[Text, ...] = (
             r"Allocate failed due to .{0,200}(nvidia|gpu)",
             r"Detected non-NVML platform",
         ),
-        "The plugin's own container was started without NVIDIA's runtime, so that it sees no NVML; then the node "
-        "offers no nvidia.com/gpu.",
-        "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default && sudo systemctl restart containerd "
-        "on the node (or runtimeClassName: nvidia for the plugin's pods); then restart the plugin",
+        meaning="The plugin's own container was started without NVIDIA's runtime, so that it sees no NVML; then the "
+        "node offers no nvidia.com/gpu.",
+        fix="sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default && sudo systemctl restart "
+        "containerd on the node (or runtimeClassName: nvidia for the plugin's pods); then restart the plugin",
         source="NVIDIA/k8s-device-plugin, README",
         weak=(r"\bnvidia\.com/(gpu|mig).{0,120}\b(fail\w*|errors?|unhealthy)\b",),
     ),
-    Text(
-        "kubernetes.dcgm",
-        "DCGM, which reads the GPUs' counters for monitors, failed",
-        (
+    Condition(
+        id="kubernetes.dcgm",
+        title="DCGM, which reads the GPUs' counters for monitors, failed",
+        patterns=(
             r"Error watching fields",
             r"third-party Profiling module returned an unrecoverable error",
             r"\bDCGM_ST_(?!OK)\w+",
             r"Error (connecting|initializing).{0,40}(nv-hostengine|DCGM)|DCGM initialization (failed|error)",
         ),
-        "The hardware's counters have one user at a time: a profiler (Nsight, ncu), or another DCGM, has them; or DCGM "
-        "is older than the driver or the GPU.",
-        "dcgmi discovery -l, then dcgmi diag -r 1, where it runs; end other profilers and a second nv-hostengine. "
+        meaning="The hardware's counters have one user at a time: a profiler (Nsight, ncu), or another DCGM, has "
+        "them; or DCGM is older than the driver or the GPU.",
+        fix="dcgmi discovery -l, then dcgmi diag -r 1, where it runs; end other profilers and a second nv-hostengine. "
         "Remove the DCGM_FI_PROF_… fields from its list of counters, or use a newer DCGM",
-        "hint",
+        certainty="hint",
         follows=("nvml.", "xid.", "bus."),
         weak=(r"\b(dcgm[\w-]*|nv-hostengine)\b.{0,120}(error|fail)",),
     ),
-    Text(
-        "jax.cpu_only",
-        "this jaxlib is built without CUDA",
-        (
+    Condition(
+        id="jax.cpu_only",
+        title="this jaxlib is built without CUDA",
+        patterns=(
             r"no supported devices found for platform CUDA",
             r"CUDA-enabled jaxlib is not installed",
             r"jaxlib.{0,60}(without|no) (CUDA|GPU) support",
             r"No GPU/TPU found, falling back to CPU",
         ),
-        "JAX found a GPU and has no code for it: pip installed jaxlib for the CPU.",
-        'pip install -U "jax[cuda12]" (or cuda13), in the same environment',
-        "proof",
+        meaning="JAX found a GPU and has no code for it: pip installed jaxlib for the CPU.",
+        fix='pip install -U "jax[cuda12]" (or cuda13), in the same environment',
+        certainty="proof",
         source="JAX, installation",
     ),
-    Text(
-        "kernel.nouveau",
-        "nouveau controls the GPU, so NVIDIA's driver cannot use it",
-        (
+    Condition(
+        id="kernel.nouveau",
+        title="nouveau controls the GPU, so NVIDIA's driver cannot use it",
+        patterns=(
             r"Nouveau kernel driver is currently in use",
             r"NVIDIA probe routine was not called for \d+ device",
             r"nouveau, rivafb, nvidiafb or rivatv",
         ),
-        "The Linux kernel's driver for NVIDIA GPUs is loaded, and a GPU has only one driver.",
-        "echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/nouveau.conf; sudo update-initramfs -u (Fedora: dracut "
-        "--force); then reboot",
-        "proof",
+        meaning="The Linux kernel's driver for NVIDIA GPUs is loaded, and a GPU has only one driver.",
+        fix="echo 'blacklist nouveau' | sudo tee /etc/modprobe.d/nouveau.conf; sudo update-initramfs -u (Fedora: "
+        "dracut --force); then reboot",
+        certainty="proof",
     ),
-    Text(
-        "mig.no_room",
-        "there is no space for another MIG instance",
-        (
+    Condition(
+        id="mig.no_room",
+        title="there is no space for another MIG instance",
+        patterns=(
             r"(error creating|Unable to create a?|Failed to create) (GPU|compute|MIG) (instance|"
             r"device).{0,120}Insufficient Resources",
             r"MIG device allocation failed",
             r"Insufficient Resources.{0,60}(MIG|GPU instance)",
         ),
-        "The profile asked for does not fit beside the instances that are there, or MIG mode is not on.",
-        "nvidia-smi mig -lgi lists the instances, nvidia-smi mig -lgip the profiles with their free places; destroy "
-        "one that is not used (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
-        "proof",
+        meaning="The profile asked for does not fit beside the instances that are there, or MIG mode is not on.",
+        fix="nvidia-smi mig -lgi lists the instances, nvidia-smi mig -lgip the profiles with their free places; "
+        "destroy one that is not used (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
+        certainty="proof",
         source="NVIDIA Multi-Instance GPU user guide",
     ),
-    Text(
+    Condition(
         id="mig.in_use",
         title="a MIG instance cannot be destroyed while something uses it",
         patterns=(
@@ -698,32 +704,32 @@ TEXTS: tuple[Text, ...] = (
         ),
         meaning="A program, a monitor (DCGM, a device plugin), a display server or the persistence daemon has the "
         "instance or the GPU open.",
-        then="sudo lsof /dev/nvidia* shows who; stop it (sudo systemctl stop nvidia-dcgm dcgm-exporter, the device "
+        fix="sudo lsof /dev/nvidia* shows who; stop it (sudo systemctl stop nvidia-dcgm dcgm-exporter, the device "
         "plugin's pod), then repeat the command; in a passthrough virtual machine reboot",
         certainty="proof",
         source="NVIDIA Multi-Instance GPU user guide",
     ),
-    Text(
-        "nvml.wsl",
-        "Windows does not let WSL use the GPU",
-        (r"GPU access blocked by the operating system",),
-        "The Windows driver is too old, the GPU is in TCC mode, or a Linux driver inside WSL hides the Windows "
+    Condition(
+        id="nvml.wsl",
+        title="Windows does not let WSL use the GPU",
+        patterns=(r"GPU access blocked by the operating system",),
+        meaning="The Windows driver is too old, the GPU is in TCC mode, or a Linux driver inside WSL hides the Windows "
         "library.",
-        "update NVIDIA's driver in Windows and remove every nvidia package inside WSL",
+        fix="update NVIDIA's driver in Windows and remove every nvidia package inside WSL",
         source="microsoft/WSL issues 9938 and 11865",
     ),
-    Text(
-        "nvml.pynvml",
-        "the pynvml package is deprecated",
-        (r"pynvml package is deprecated",),
-        "A warning alone: the maintained package of the same module is nvidia-ml-py.",
-        "pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py",
-        "proof",
+    Condition(
+        id="nvml.pynvml",
+        title="the pynvml package is deprecated",
+        patterns=(r"pynvml package is deprecated",),
+        meaning="A warning alone: the maintained package of the same module is nvidia-ml-py.",
+        fix="pip uninstall pynvml && pip install --force-reinstall nvidia-ml-py",
+        certainty="proof",
     ),
-    Text(
-        "container.no_runtime",
-        "docker cannot pass GPUs to containers",
-        (
+    Condition(
+        id="container.no_runtime",
+        title="docker cannot pass GPUs to containers",
+        patterns=(
             r"\bnvidia runtime handler not found|runtime handler \W?nvidia\W{0,3} (is )?not (found|supported)",
             r"could not select device driver .{0,20}with capabilities: \[\[.{0,40}(gpu|compute|utility)",
             r"unknown flag: --gpus",
@@ -734,15 +740,15 @@ TEXTS: tuple[Text, ...] = (
             r"no runtime for \W*nvidia\W* is configured",
             r"nvidia-container-toolkit.{0,40}(not installed|not found|No such file)",
         ),
-        "NVIDIA's container toolkit is not installed on the host, or docker is not configured to use it.",
-        "install nvidia-container-toolkit on the host; then sudo nvidia-ctk runtime configure --runtime=docker && sudo "
-        "systemctl restart docker (containerd and k3s: --runtime=containerd)",
-        "proof",
+        meaning="NVIDIA's container toolkit is not installed on the host, or docker is not configured to use it.",
+        fix="install nvidia-container-toolkit on the host; then sudo nvidia-ctk runtime configure --runtime=docker && "
+        "sudo systemctl restart docker (containerd and k3s: --runtime=containerd)",
+        certainty="proof",
     ),
-    Text(
-        "container.cdi",
-        "the CDI description of the GPU is missing or outdated",
-        (
+    Condition(
+        id="container.cdi",
+        title="the CDI description of the GPU is missing or outdated",
+        patterns=(
             r"failed to construct nvml ?lib",
             r"failed to (generate|save) CDI spec\w*: .{0,120}NVML",
             r"(unresolvable|could not resolve) CDI device",
@@ -755,17 +761,17 @@ TEXTS: tuple[Text, ...] = (
             r"stat nvidia\.com/gpu=\w+: no such file",
             r"failed to (generate|create|get|load|parse) CDI spec",
         ),
-        "podman, and docker with CDI, take the devices from a file in /etc/cdi or /var/run/cdi that NVIDIA's toolkit "
-        "writes. It is missing, in another folder, or older than the last driver update.",
-        "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; nvidia-ctk cdi list shows the devices. Repeat "
+        meaning="podman, and docker with CDI, take the devices from a file in /etc/cdi or /var/run/cdi that "
+        "NVIDIA's toolkit writes. It is missing, in another folder, or older than the last driver update.",
+        fix="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; nvidia-ctk cdi list shows the devices. Repeat "
         "after each driver update",
-        "proof",
+        certainty="proof",
         source="NVIDIA/nvidia-container-toolkit issues 146, 885 and 1853",
     ),
-    Text(
-        "container.cli",
-        "NVIDIA's container toolkit could not set up the container",
-        (
+    Condition(
+        id="container.cli",
+        title="NVIDIA's container toolkit could not set up the container",
+        patterns=(
             r"(CUDA|GPU|NVML)\b.{0,40}\b(fails?|failed|broken|stopped working|not working|unavailable) in (\w+ "
             r")?(docker|podman|containers?).{0,120}(nvidia-container|container-?toolkit)",
             r"nvidia-container-cli: (initialization|requirement|mount|detection|device|container|ldcache|permission)",
@@ -774,16 +780,17 @@ TEXTS: tuple[Text, ...] = (
             r"error (executing|running) hook .{0,60}nvidia-container",
             r"Could not find any nv files on this host",
         ),
-        "The message names the cause: no driver on the host, a device that does not exist, a cgroup that may not be "
-        "changed, files of a driver inside the image, or a CUDA that the image requires and the driver does not have.",
-        "nvidia-smi on the host has to work first; then read what follows `error:` in the message",
+        meaning="The message names the cause: no driver on the host, a device that does not exist, a cgroup that "
+        "may not be changed, files of a driver inside the image, or a CUDA that the image requires and the driver "
+        "does not have.",
+        fix="nvidia-smi on the host has to work first; then read what follows `error:` in the message",
         weak=(r"\b(lib)?nvidia-(container-(cli|runtime)|ctk)[\w.-]*.{0,120}\b(error|fail\w*)\b",),
         follows=("nvml.mismatch", "nvml.not_loaded", "kernel."),
     ),
-    Text(
-        "kernel.key_rejected",
-        "Secure Boot refuses the driver's kernel module",
-        (
+    Condition(
+        id="kernel.key_rejected",
+        title="Secure Boot refuses the driver's kernel module",
+        patterns=(
             r"Secure ?Boot .{0,12}(block|prevent|reject)\w* .{0,20}(nvidia|module)",
             r"nvidia.{0,40}module keys? rejected",
             r"modprobe: ERROR: could not insert 'nvidia.{0,10}: Key was rejected by service",
@@ -792,14 +799,14 @@ TEXTS: tuple[Text, ...] = (
             r"Key was rejected by service.{0,200}nvidia",
             r"Secure boot is enabled on this system, .{0,60}not signed by a key",
         ),
-        "The module is not signed with a key that the firmware trusts.",
-        "enrol the key (sudo mokutil --import …, then reboot), or turn Secure Boot off",
-        "proof",
+        meaning="The module is not signed with a key that the firmware trusts.",
+        fix="enrol the key (sudo mokutil --import …, then reboot), or turn Secure Boot off",
+        certainty="proof",
     ),
-    Text(
-        "kernel.build",
-        "the driver's kernel module could not be built",
-        (
+    Condition(
+        id="kernel.build",
+        title="the driver's kernel module could not be built",
+        patterns=(
             r"\bDKMS\W{1,3}(build|module).{0,40}\bnvidia.{0,40}(fail|error)",
             r"\bnvidia\b.{0,20}\bDKMS\b.{0,40}(fail|error)\w*",
             r"\bnvidia[\w-]*/[\w-]+\.[ch]:\d+(:\d+)?: (fatal )?error",
@@ -813,9 +820,10 @@ TEXTS: tuple[Text, ...] = (
             r"Unable to find the kernel source tree for the currently running kernel",
             r"performing the step: \W?Building kernel modules",
         ),
-        "DKMS compiles the module for each kernel, and the compiler refused it: the kernel is newer than the driver "
-        "knows, its headers are missing, or it was built by another compiler. Without a module there is no GPU.",
-        "tail -n 40 the make.log that is named; then install a newer driver, or boot the previous kernel",
+        meaning="DKMS compiles the module for each kernel, and the compiler refused it: the kernel is newer than "
+        "the driver knows, its headers are missing, or it was built by another compiler. Without a module there is no "
+        "GPU.",
+        fix="tail -n 40 the make.log that is named; then install a newer driver, or boot the previous kernel",
         common=(
             r"Unable to find the kernel source tree",
             r"Your kernel headers for kernel .{0,60}cannot be found",
@@ -824,39 +832,40 @@ TEXTS: tuple[Text, ...] = (
         ),
         beside=r"nvidia",
     ),
-    Text(
-        "jetson.memory",
-        "a Jetson's memory manager does not answer",
-        (
+    Condition(
+        id="jetson.memory",
+        title="a Jetson's memory manager does not answer",
+        patterns=(
             r"NvRm(MemInit|MemInitNvmap|MemMgrInit|GpuLibOpen) ?failed",
             r"cudaAlloc\w*\(\) failed to allocate memory",
             r"/dev/nvmap.{0,60}(denied|failed|No such)",
         ),
-        "CUDA on a Jetson starts with /dev/nvmap. `Permission denied`: the user is not in the groups video and render; "
-        "`No such file`: the container was started without NVIDIA's runtime, or its image is of another JetPack.",
-        "sudo usermod -aG video,render $USER, then log in again; for a container docker run --runtime nvidia with an "
-        "image of the host's JetPack",
+        meaning="CUDA on a Jetson starts with /dev/nvmap. `Permission denied`: the user is not in the groups video and "
+        "render; `No such file`: the container was started without NVIDIA's runtime, or its image is of another "
+        "JetPack.",
+        fix="sudo usermod -aG video,render $USER, then log in again; for a container docker run --runtime nvidia "
+        "with an image of the host's JetPack",
         source="dusty-nv/jetson-containers issues 384 and 1136",
     ),
-    Text(
-        "kernel.wrong_module",
-        "the driver's module was not built for the kernel that runs",
-        (
+    Condition(
+        id="kernel.wrong_module",
+        title="the driver's module was not built for the kernel that runs",
+        patterns=(
             r"module uses symbols from proprietary module nvidia|Unknown symbol nvidia\w+",
             r"Module nvidia[\w-]* not found in directory",
             r"nvidia: version magic",
             r"nvidia\w*: (disagrees about version of symbol|Unknown symbol)",
             r"could not insert '?nvidia'?: (Exec format error|Invalid argument|Unknown symbol)",
         ),
-        "After a kernel update the module has to be built again.",
-        "install the headers of the running kernel, then sudo dkms autoinstall",
-        "proof",
+        meaning="After a kernel update the module has to be built again.",
+        fix="install the headers of the running kernel, then sudo dkms autoinstall",
+        certainty="proof",
         follows=("kernel.build",),
     ),
-    Text(
-        "kubernetes.driver",
-        "the GPU operator waits for a driver that does not load",
-        (
+    Condition(
+        id="kubernetes.driver",
+        title="the GPU operator waits for a driver that does not load",
+        patterns=(
             r"No pre-?installed driver detected on the host",
             r"Waiting for nvidia driver to be loaded",
             r"command .{0,4}nvidia-smi\W{0,4} failed with exit code",
@@ -864,23 +873,23 @@ TEXTS: tuple[Text, ...] = (
             r"Could not unload NVIDIA driver kernel modules",
             r"\b(driver|toolkit|cuda|plugin)-?validation\b.{0,20}(failed|waiting|error)",
         ),
-        "Its driver container could not build, load or replace the kernel module, and every pod after it waits.",
-        "kubectl logs -n gpu-operator -l app=nvidia-driver-daemonset --all-containers names the step; a driver that is "
-        "installed on the node wants driver.enabled=false",
+        meaning="Its driver container could not build, load or replace the kernel module, and all other pods wait.",
+        fix="kubectl logs -n gpu-operator -l app=nvidia-driver-daemonset --all-containers names the step; a driver "
+        "that is installed on the node wants driver.enabled=false",
         source="NVIDIA/gpu-operator",
         follows=("kernel.", "nvml.", "driver.", "container.", "bus.", "xid.", "cuinit."),
     ),
-    Text(
-        "kubernetes.mps",
-        "NVIDIA's device plugin for Kubernetes has no MPS daemon to share the GPU through",
-        (
+    Condition(
+        id="kubernetes.mps",
+        title="NVIDIA's device plugin for Kubernetes has no MPS daemon to share the GPU through",
+        patterns=(
             r"mps daemon not ready",
             r"(waiting for|Failed to start) MPS daemon",
             r"using MPS requires --mps-root",
         ),
-        "Sharing by MPS needs the plugin's control daemon on the node and a folder that both see.",
-        "kubectl label node NODE nvidia.com/mps.capable=true, and the plugin's Helm chart with mps.root set; the logs "
-        "of the pod …-mps-control-daemon name what it lacks",
+        meaning="Sharing by MPS needs the plugin's control daemon on the node and a folder that both see.",
+        fix="kubectl label node NODE nvidia.com/mps.capable=true, and the plugin's Helm chart with mps.root set; "
+        "the logs of the pod …-mps-control-daemon name what it lacks",
         source="NVIDIA/k8s-device-plugin, README",
         follows=("xid.", "bus.", "cuinit.mps"),
     ),
