@@ -360,10 +360,11 @@ class Search:
                 return self._middle(low, high)
             # A size that fills the budget by the fit, or by the prediction that the second trial follows, fails by
             # little; where that does not help, halving does.
-            full = fitted.peak(high) > FULL or (self.beyond is not None and len(self.trials) == FITTED_SIZES)
-            near = full and [r.outcome in BOUNDING for r in self.trials[-2:]] == [False, True]
-            aim = min(high * (1 - STRIDE), fitted.largest(low, high, CAUTION))
-            likely = self.rounded(aim) if near else 0
+            likely, is_first = 0, [r.outcome in BOUNDING for r in self.trials[-2:]] == [False, True]
+            if is_first and self.beyond is not None and len(self.trials) == FITTED_SIZES:
+                likely = self.rounded(high * (1 - STRIDE))
+            elif is_first and fitted.peak(high) > FULL:
+                likely = self.rounded(min(high * (1 - STRIDE), fitted.largest(low, high, CAUTION)))
             return min(max(likely, self._middle(low, high)), high - max(step, self.multiple_of))
         failed = sum(1 for r in self.trials if r.purpose == "confirm" and r.outcome in BOUNDING)
         if failing.purpose == "confirm" and failing is self.trials[-1]:
