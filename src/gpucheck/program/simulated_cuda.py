@@ -443,7 +443,7 @@ def _named_device(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a function of torch treats devices: by default its tensors lie on one, and so do its results.
+    """Treatment of devices by a function of torch: by default its tensors lie on one, and so do its results.
 
     `answer` takes the function's place. `read` returns the arguments that it reads on the host, by name; `type_error`
     is torch's text where it refuses them with a TypeError. `alike` is torch's text where it compares the devices of its
