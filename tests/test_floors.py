@@ -58,9 +58,9 @@ SIZES = {
     ".": (13, 1204),
     # A confirmation on a device is a plain loop: its end, its margin and what a process holds are measured.
     # A confirmation goes on while blocks move, and room between blocks keeps a search open.
-    "batch_size": (11, 2786),
+    "batch_size": (11, 2793),
     # What there was no time for is named, and not verified.
-    "bench": (31, 5663),
+    "bench": (31, 5658),
     # NVSwitches, GPUs that do not start, locks, fans, the odd GPU of several.
     "cards": (5, 1052),
     # Wrong usage is answered with a line that the command takes, by tables of words, options and values.
@@ -70,9 +70,9 @@ SIZES = {
     # A mask that names a GPU that does not exist, and a second reading of a GPU that is busy alone.
     "devices": (3, 283),
     # SXid errors, and a start judged GPU by GPU.
-    "doctor": (12, 1972),
+    "doctor": (12, 1999),
     # A paste's facts (torch, GPUs, frames, launcher) are read once, for the advice of every text.
-    "explain": (13, 1026),
+    "explain": (13, 1046),
     # One of three or four nodes that is far below the others; counts that no cluster has.
     "fleet": (8, 1358),
     # One reader for every NVIDIA line of the kernel's log.
@@ -82,13 +82,13 @@ SIZES = {
     # Memory that no visible process holds.
     "memory": (4, 262),
     # torch is seen in whatever way it is loaded; a dry run goes on behind loops that it ends.
-    "program": (32, 8539),
+    "program": (32, 8561),
     # The page names the machine once and leaves out who sends it.
     "render": (23, 3607),
     # What a rank raised, its own work, work of every n-th step.
     "report": (16, 1813),
     # A failed check says what to do.
-    "smoke": (6, 908),
+    "smoke": (6, 834),
     # A counter that rose has its own fix.
     "stress": (6, 1183),
     # A file without a name in it is read for its modules; inputs are proposed.

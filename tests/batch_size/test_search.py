@@ -418,3 +418,15 @@ def test_an_answer_that_ran_because_the_cache_was_emptied_needs_the_next_smaller
     assert search.next() is None
     search.trials[-2:] = [replace(answer, allocation_retries=0)]  # it had room: so has a smaller one
     assert search.next() is None
+
+
+def test_what_tensors_alone_are_predicted_to_exceed_bounds_a_search_on_a_device() -> None:
+    """From 2000 on a library takes a workspace, which no growth foretells: seven sizes above it were tried."""
+    search = Search(budget_bytes=400 * MIB, on_device=True, noise=DEVICE_PEAK_NOISE, beyond=2048)
+    for size, peak in ((494, 286), (1936, 342)):
+        memory = {f"max_memory_{part}_bytes": peak * MIB for part in ("allocated", "reserved")}
+        search.trials.append(replace(tried(size, "fits", peak * MIB), memory=memory))
+    following = search.next()
+    assert following == Attempt(1991, "confirm")
+    search.trials.append(replace(search.trials[-1], batch_size=2020, purpose="confirm"))
+    assert (search.next(), search.predicted_above) == (None, 2060)

@@ -10,11 +10,24 @@ from typing import Any
 
 import torch
 
+from gpucheck.bench.buffers import Buffer, allocate
 from gpucheck.machine.accel import open_device
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 
 HOST = torch.device("cpu")
 CPU = open_device("cpu")
+
+
+def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
+    """Allocate as `buffers.allocate` does, where pinned memory is plain memory."""
+    return allocate(size, device)
+
+
+def no_pinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
+    """Allocate where the driver refuses to pin."""
+    if pinned:
+        raise RuntimeError("CUDA error: out of memory\nmore words")
+    return allocate(size, device)
 
 
 @dataclass

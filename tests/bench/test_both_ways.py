@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 from duplex import Duplex
-from fake_device import FakeDevice
+from fake_device import FakeDevice, no_pinned, unpinned
 from judged import run
 
 from gpucheck.bench import buffers, concurrent
-from gpucheck.bench.buffers import Buffer, Buffers, Copies, Room, allocate
-from gpucheck.bench.concurrent import Lane, alone, ran_beside
+from gpucheck.bench.buffers import Buffers, Copies, Room
+from gpucheck.bench.concurrent import Lane, ran_beside, why_alone
 from gpucheck.bench.transfer import TransferOptions, judge, work
 from gpucheck.bench.transfer.work import Setting
 from gpucheck.errors import CannotLook
@@ -158,7 +158,7 @@ def test_both_are_prepared_before_each_window_with_patterns_of_their_own() -> No
     ],
 )
 def test_a_window_counts_only_inside_the_time_of_all_others(window: Any, others: Any, why: str | None) -> None:
-    assert alone(window, others) == why
+    assert why_alone(window, others) == why
 
 
 @pytest.mark.parametrize(
@@ -191,10 +191,6 @@ class Fake(FakeDevice):
 
 
 ROOM = Room(host=64 * MIB, device=64 * MIB, cache=64 * 1024, cache_known=True)
-
-
-def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
-    return allocate(size, device)
 
 
 @pytest.fixture(autouse=True)
@@ -304,12 +300,7 @@ def test_buffers_that_a_large_cache_would_make_huge_stay_small_and_are_warm(monk
 
 
 def test_pinned_memory_that_is_refused_is_one_skip(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
-        if pinned:
-            raise RuntimeError("CUDA error: out of memory\nmore words")
-        return allocate(size, device)
-
-    monkeypatch.setattr(buffers, "allocate", refuse)
+    monkeypatch.setattr(buffers, "allocate", no_pinned)
     given = setting()
     assert list(work.both_ways(given)) == []
     (found,) = [event.finding for event in given.emit.events if isinstance(event, Skipped)]  # type: ignore[attr-defined]

@@ -179,6 +179,10 @@ def test_wrong_results_and_another_precision_fail() -> None:
     # In one run alone, too: what other runs computed comes after it.
     several = judged(*rows("matmul", 64, 1.0, 2.0, 3.0)[:1], wrong, *rows("matmul", 64, 1.0, 2.0, 3.0)[1:])
     assert several["crossover.precision"].verdict == "fail"
+    first, *others = rows("matmul", 64, 1.0, 2.0, 3.0)
+    runs = [{"flags": (), "telemetry": None, "details": {"result_is_right": right}} for right in (True, False)]
+    first = replace(first, method=replace(first.method, details={"result_is_right": True, "each_run": runs}))
+    assert judged(first, *others)["crossover.result"].verdict == "fail"
 
 
 def test_nothing_timed_is_a_skip() -> None:

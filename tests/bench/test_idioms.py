@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from fake_device import FakeDevice
+from fake_device import FakeDevice, no_pinned, unpinned
 
 from gpucheck.bench import buffers
-from gpucheck.bench.buffers import Buffer, Buffers, Room, allocate
+from gpucheck.bench.buffers import Buffers, Room, allocate
 from gpucheck.bench.transfer import TransferOptions, judge, work
 from gpucheck.bench.transfer.work import IDIOMS, Idiom, Setting, Stage, of_device
 from gpucheck.errors import CannotLook
@@ -43,13 +43,10 @@ class Fake(FakeDevice):
 def pinning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pinned memory is plain memory, and what moves to a device is copied."""
 
-    def plain(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
-        return allocate(size, device)
-
     def copied(self: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
         return self.clone()
 
-    monkeypatch.setattr(buffers, "allocate", plain)
+    monkeypatch.setattr(buffers, "allocate", unpinned)
     monkeypatch.setattr(work, "pinned_like", torch.empty_like)
     for name in ("pin_memory", "to", "cuda", "cpu"):
         monkeypatch.setattr(torch.Tensor, name, copied)
@@ -143,12 +140,7 @@ def test_one_direction_alone() -> None:
 
 
 def test_refused_pinned_memory_costs_its_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
-        if pinned:
-            raise RuntimeError("CUDA error: out of memory")
-        return allocate(size, device)
-
-    monkeypatch.setattr(buffers, "allocate", refuse)
+    monkeypatch.setattr(buffers, "allocate", no_pinned)
     recorder = Recorder()
     rows = list(work.idioms(setting(Fake(kind="xpu"), recorder)))
     assert "pinned" not in {one.case["host_memory"] for one in rows} and len(rows) == 5

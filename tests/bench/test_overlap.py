@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import judged as judging
 import pytest
 import torch
 from engines import Engines
+from fake_device import FakeDevice, no_pinned, unpinned
 from judged import Document
 
 import document_schema as schema
 from gpucheck.bench import buffers, devices, rounds
 from gpucheck.bench import judge as whole_judge
-from gpucheck.bench.buffers import Buffer, Room, allocate
+from gpucheck.bench.buffers import Room
 from gpucheck.bench.overlap import OverlapOptions, judge, work
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
@@ -306,40 +307,26 @@ def test_compute_is_in_the_dtype_that_the_device_really_has() -> None:
 # the command
 
 
-class Fake:
+@dataclass
+class Fake(FakeDevice):
     """A device with two streams and pinned memory, whose memory is the host's."""
 
-    id, is_cpu, integrated, uuid, l2_cache_bytes, kind = "cuda:0", False, False, None, None, "cuda"
-    device, can_pin, compute_capability = torch.device("cpu"), True, (5, 2)
-    name, multiprocessors, memory_bus_width_bits = "a fake GPU", None, None
-    max_clock_hz, max_memory_clock_hz, transient = None, None, ""
-    ref = DeviceRef("cuda:0", name="a fake GPU")
-    streams = True
-    host_now, memory, reset_peak = CPU.host_now, CPU.memory, CPU.reset_peak
-    synchronize, empty_cache, as_current = CPU.synchronize, CPU.empty_cache, CPU.as_current
-    why_no_kernel = CPU.why_no_kernel
+    compute_capability: tuple[int, int] | None = (5, 2)
+    streams: bool = True
 
     def memory_info(self) -> tuple[int, int]:
         return GIB, GIB
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        return "out of memory" in str(error)
 
     def side_stream(self) -> Any:
         return contextlib.nullcontext if self.streams else None
 
 
 def run(device: Any, monkeypatch: pytest.MonkeyPatch, options: OverlapOptions, pin: bool = True) -> Document:
-    def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
-        if pinned and not pin:
-            raise RuntimeError("CUDA error: out of memory\nmore words")
-        return allocate(size, device)
-
     facts = Facts(devices=(Device(kind="cpu", id="cpu", name="CPU"),))
     monkeypatch.setattr(inventory, "read", lambda: facts)
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice((device.id,), "a notice"))
     monkeypatch.setattr(choose, "open_named", lambda device_id, facts: device)
-    monkeypatch.setattr(buffers, "allocate", unpinned)
+    monkeypatch.setattr(buffers, "allocate", unpinned if pin else no_pinned)
     monkeypatch.setattr(buffers, "LINK_WARM_UP_S", 0.0)
     monkeypatch.setattr(work, "WARM_UP_S", 0.0)
     monkeypatch.setattr(work, "SIDES", (8, 16))
@@ -393,10 +380,11 @@ def test_the_machine_is_in_the_document_also_where_the_device_is_not_there(monke
 
 
 def test_what_a_device_lacks_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Fake()
-    device.streams = False
     recorder = run(
-        device, monkeypatch, OverlapOptions(size=MIB, directions=("host_to_device",), time_budget_s=0.1), pin=False
+        Fake(streams=False),
+        monkeypatch,
+        OverlapOptions(size=MIB, directions=("host_to_device",), time_budget_s=0.1),
+        pin=False,
     )
     made = [event.measurement.case for event in recorder.events if isinstance(event, Measured)]
     assert {(case["host_memory"], case["streams"]) for case in made} == {("pageable", 1)}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_device import FakeDevice
+from fake_device import FakeDevice, no_pinned, unpinned
 from judged import Document
 
 from gpucheck.bench import buffers
@@ -295,10 +295,6 @@ def verdicts(document: Document) -> dict[str, str]:
     return {finding.id: finding.verdict for finding in document.judged().findings}
 
 
-def unpinned(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
-    return allocate(size, device)
-
-
 @pytest.mark.slow
 def test_the_whole_command_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     document = run(TransferOptions(sizes=(MIB,), time_budget_s=0.2), CPU, monkeypatch)
@@ -374,12 +370,7 @@ def test_what_was_measured_before_ctrl_c_is_judged(monkeypatch: pytest.MonkeyPat
 
 
 def test_pinned_memory_that_is_refused_costs_the_pinned_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(size: int, device: torch.device, *, pinned: bool = False) -> Buffer:
-        if pinned:
-            raise RuntimeError("CUDA error: out of memory\nmore words")
-        return allocate(size, device)
-
-    monkeypatch.setattr(buffers, "allocate", refuse)
+    monkeypatch.setattr(buffers, "allocate", no_pinned)
     monkeypatch.setattr(buffers, "LINK_WARM_UP_S", 0.0)
     made = run(TransferOptions(sizes=(MIB,), time_budget_s=0.2, only=("copies",)), Fake(), monkeypatch).judged()
     assert {row.case["host_memory"] for row in made.measurements} == {"pageable"}

@@ -76,6 +76,13 @@ def test_a_grace_hopper_is_held_against_its_own_link() -> None:
     assert set(judged(346e9, C2C)) == {"transfer.link"}  # its narrow PCIe link plays no part
 
 
+@pytest.mark.parametrize(("share", "verdict"), [(0.66, "pass"), (0.64, "warn")])
+def test_below_two_thirds_of_the_link_copies_are_slow(share: float, verdict: str) -> None:
+    link = as_read(5, 16, 16)
+    assert link.limit_bytes_per_s is not None
+    assert judged(share * link.limit_bytes_per_s, link)["transfer.link"].verdict == verdict
+
+
 def test_two_sources_that_disagree_give_no_share() -> None:
     half = as_read(c2c_bytes_per_s=5 * 44.712e9)
     assert half.limit_bytes_per_s is None

@@ -30,9 +30,7 @@ def row(name: str, device: str = "cpu") -> Measurement:
     )
 
 
-def part(
-    part_id: str, *, weight: float = 1.0, error: Exception | None = None, seen: list[Any] | None = None
-) -> Part[Any, Any]:
+def part(part_id: str, *, weight: float = 1.0, error: Exception | None = None, seen: list[Any] | None = None) -> Part:
     def rows(setting: Setting) -> Iterator[Measurement]:
         if seen is not None:
             seen.append(setting)
@@ -51,8 +49,8 @@ def counts(part_id: str) -> Any:
 def run(
     options: TransferOptions,
     monkeypatch: pytest.MonkeyPatch,
-    alone: Sequence[Part[Any, Any]],
-    together: Sequence[Part[Any, Any]] = (),
+    alone: Sequence[Part],
+    together: Sequence[Part] = (),
     ids: tuple[str, ...] = ("cpu",),
     document: Document | None = None,
 ) -> Document:
@@ -139,7 +137,7 @@ def test_the_first_part_without_room_ends_it(monkeypatch: pytest.MonkeyPatch) ->
 # several devices at once
 
 
-def several(part_id: str, seen: list[Several]) -> Part[Any, Any]:
+def several(part_id: str, seen: list[Several]) -> Part:
     def rows(together: Several) -> Iterator[Measurement]:
         seen.append(together)
         yield row(part_id, together.ids[-1])

@@ -21,7 +21,6 @@ from gpucheck.cli.health import decoded, read_end
 from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.explain import command
 from gpucheck.explain.command import MOST_BYTES
-from gpucheck.explain.match import readable
 from gpucheck.report.events import Answered, Judged, Recorder
 
 COMMAND = [sys.executable, "-m", "gpucheck", "explain"]
@@ -143,8 +142,7 @@ def test_every_condition_is_a_page() -> None:
         assert isinstance(answered, Answered) and isinstance(judged, Judged)
         told = answered.value.page
         assert (told.id, told.of, told.title) == (one.id, "doctor", one.title)
-        texts = tuple(text for pattern in one.patterns for text in readable(pattern))
-        assert (told.rung, told.then, told.texts) == (one.rung, one.fix, texts)
+        assert (told.rung, told.then, told.texts) == (one.rung, one.fix, one.printed)
         assert judged.finding.verdict == "info"
 
 

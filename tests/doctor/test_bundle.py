@@ -12,7 +12,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -54,114 +54,35 @@ class cuda:
 
 # --- what is planted --------------------------------------------------------------------------------------------------
 
-
-@dataclass
-class Planted:
-    """Secrets by where they lie, all different and made by one seed."""
-
-    shapes: dict[str, str] = field(default_factory=dict)
-    passwords: list[str] = field(default_factory=list)
-    variables: dict[str, str] = field(default_factory=dict)
-    paths: list[str] = field(default_factory=list)
-    users: list[str] = field(default_factory=list)
-    hosts: list[str] = field(default_factory=list)
-    mails: list[str] = field(default_factory=list)
-    addresses: list[str] = field(default_factory=list)
-    uuids: list[str] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-
-    def all(self) -> list[str]:
-        lists = (self.passwords, self.paths, self.users, self.hosts, self.mails, self.addresses, self.uuids, self.names)
-        return [*self.shapes.values(), *self.variables.values(), *(secret for one in lists for secret in one)]
+_draw = random.Random(100)
 
 
-LETTERS = string.ascii_letters + string.digits
-SHAPES = {
-    "GitHub": "ghp_{36}",
-    "GitHub, fine-grained": "github_pat_{22}_{59}",
-    "GitHub, for an app": "ghs_{36}",
-    "GitLab": "glpat-{20}",
-    "Hugging Face": "hf_{34}",
-    "OpenAI": "sk-proj-{48}",
-    "OpenAI, old": "sk-{48}",
-    "Anthropic": "sk-ant-api03-{40}",
-    "NVIDIA": "nvapi-{40}",
-    "Slack": "xoxb-{12}-{24}",
-    "npm": "npm_{36}",
-    "PyPI": "pypi-AgEIcHlwaS5vcmc{40}",
-    "Google": "AIza{35}",
-    "Stripe": "sk_live_{24}",
-    "JWT": "eyJ{20}.eyJ{30}.{43}",
-    "Replicate": "r8_{37}",
-    "Groq": "gsk_{40}",
-    "nothing": "{64}",
-    "AWS": "AKIA{aws}",
-    "a key": "-----BEGIN PRIVATE KEY-----\\n{64}\\n{20}\\n-----END PRIVATE KEY-----",
-}
+def _word(length: int, letters: str = string.ascii_lowercase) -> str:
+    return "".join(_draw.choices(letters, k=length))
 
 
-def planted(seed: int = 100) -> Planted:
-    draw = random.Random(seed)
-
-    def word(length: int, letters: str = string.ascii_lowercase) -> str:
-        return "".join(draw.choices(letters, k=length))
-
-    def token(form: str) -> str:
-        made = form.replace("{aws}", word(16, string.ascii_uppercase + "234567"))
-        for length in (12, 20, 22, 24, 30, 34, 35, 36, 37, 40, 43, 48, 59, 64):
-            while f"{{{length}}}" in made:
-                # As the makers' tokens: with digits and both cases.
-                made = made.replace(f"{{{length}}}", word(length - 6, LETTERS) + "a1B2c3", 1)
-        return made
-
-    def hexes(length: int) -> str:
-        return word(length, "0123456789abcdef")
-
-    return Planted(
-        shapes={name: token(form) for name, form in SHAPES.items()},
-        passwords=[word(9) + str(draw.randrange(100, 999)) for _ in range(10)],
-        variables={f"PLANTED_{n}": f"{word(7)}-{word(6)}" for n in range(10)},
-        paths=[f"/srv/{word(8)}/{word(7)}" for _ in range(10)],
-        users=[word(8) for _ in range(15)],
-        hosts=[f"{word(6)}{n}" for n in range(3)] + [f"{word(7)}.example" for _ in range(2)],
-        mails=[f"{word(5)}.{word(6)}@{word(7)}.example" for _ in range(8)],
-        addresses=[f"10.{draw.randrange(1, 250)}.{draw.randrange(1, 250)}.{draw.randrange(1, 250)}" for _ in range(6)]
-        + [f"2001:db8::{hexes(3)}1:{hexes(3)}2" for _ in range(2)]
-        + [f"02:{':'.join(hexes(2) for _ in range(5))}" for _ in range(2)],
-        uuids=[f"{hexes(8)}-{hexes(4)}-{hexes(4)}-{hexes(4)}-{hexes(12)}" for _ in range(4)],
-        names=[word(12, string.digits) for _ in range(2)] + [f"{word(6).title()} {word(8).title()}" for _ in range(6)],
-    )
-
-
-SECRETS = planted()
+# A hundred secrets by where they lie, all different. The archive has listed fields alone: of tokens one shape stands
+# for all.
+TOKENS = [_word(40, string.ascii_letters + string.digits) for _ in range(30)]
+VARIABLES = {f"PLANTED_{n}": f"{_word(7)}-{_word(6)}" for n in range(10)}
+PATHS = [f"/srv/{_word(8)}/{_word(7)}" for _ in range(10)]
+USERS = [_word(8) for _ in range(15)]
+HOSTS = [f"{_word(6)}{n}" for n in range(3)] + [f"{_word(7)}.example" for _ in range(2)]
+MAILS = [f"{_word(5)}.{_word(6)}@{_word(7)}.example" for _ in range(8)]
+ADDRESSES = [f"10.{n + 1}.{_draw.randrange(250)}.7" for n in range(8)] + ["2001:db8::a1:b2", "02:11:22:33:44:55"]
+UUIDS = [f"{_word(8, string.hexdigits)}-0000-1111-2222-{n:012}" for n in range(4)]
+NAMES = [_word(12, string.digits) for _ in range(2)] + [f"{_word(6).title()} {_word(8).title()}" for _ in range(6)]
+SECRETS = [*TOKENS, *VARIABLES.values(), *PATHS, *USERS, *HOSTS, *MAILS, *ADDRESSES, *UUIDS, *NAMES]
 
 
 def lines() -> list[str]:
     """Sentences that hold the secrets that programs print."""
-    here = SECRETS
-    told = [f"the request with {secret} was refused" for secret in here.shapes.values()]
-    said: tuple[str, ...] = (
-        "password={}",
-        "secret: '{}'",
-        '"api_key": "{}"',
-        "--db-password {} x",
-        "https://me:{}@example.org/x",
-    )
-    said += (
-        "MODEL_TOKEN={}",
-        "passwd {} ignored: passwd={}",
-        "Authorization: Basic {}",
-        "client_secret={}",
-        "pwd_token={}",
-    )
-    told += [form.format(secret, secret) for form, secret in zip(said, here.passwords, strict=True)]
-    told += [f"cannot write to {mail}" for mail in here.mails]
-    told += [f"no route to {address}, port 29500" for address in here.addresses]
-    told += [f"device {uuid} is gone" for uuid in here.uuids[2:]]
-    told += [f"{path}/x.so is not readable" for path in here.paths]
-    told += [f"Serial number: {serial}" for serial in here.names[:2]]
-    told += [f"started by {name}" for name in here.names[2:]]
-    return told
+    told = [f"the request with token={secret} was refused" for secret in TOKENS]
+    told += [f"cannot write to {mail}" for mail in MAILS]
+    told += [f"no route to {address}, port 29500" for address in ADDRESSES]
+    told += [f"device {uuid} is gone" for uuid in UUIDS[2:]]
+    told += [f"{path}/x.so is not readable" for path in PATHS]
+    return told + [f"started by {name}" for name in NAMES]
 
 
 class Rig:
@@ -169,9 +90,9 @@ class Rig:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, fake_driver: Fake) -> None:
         self.folder, self.patch = folder, monkeypatch
-        users, hosts = SECRETS.users, SECRETS.hosts
+        users, hosts = USERS, HOSTS
         script = "nvml.count=2\ncuda.order=0,1\npersistence=1\n0.processes=4242:50,4243:-\n1.processes=4244:7\n"
-        script += "".join(f"{n}.uuid=GPU-{uuid}\n" for n, uuid in enumerate(SECRETS.uuids[:2]))
+        script += "".join(f"{n}.uuid=GPU-{uuid}\n" for n, uuid in enumerate(UUIDS[:2]))
         fake_driver(script)
         self.machine = FakeMachine(folder / "root").card(0x10).card(0x11).module().on_disk()
         self.machine.nodes("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1").libraries()
@@ -183,7 +104,7 @@ class Rig:
         )
         accounts = "".join(
             f"{name}:x:{1000 + n}:100:{full},,,:/home/{name}:/bin/sh\n"
-            for n, (name, full) in enumerate(zip(users[:6], SECRETS.names[2:], strict=True))
+            for n, (name, full) in enumerate(zip(users[:6], NAMES[2:], strict=True))
         )
         self.machine.write(
             {
@@ -191,7 +112,7 @@ class Rig:
                 "etc/hostname": f"{hosts[0]}\n",
                 "etc/hosts": f"10.0.0.1 {hosts[0]}.{hosts[3]} {hosts[0]} {hosts[1]}\n",
                 "etc/resolv.conf": f"search {hosts[4]}\n",
-                "proc/driver/nvidia/gpus/0000:10:00.0/information": f"GPU UUID: GPU-{SECRETS.uuids[0]}\n",
+                "proc/driver/nvidia/gpus/0000:10:00.0/information": f"GPU UUID: GPU-{UUIDS[0]}\n",
                 "proc/driver/nvidia/params": f'RegistryDwords: "on {hosts[1]}.{hosts[4]} at {hosts[2]}"\n',
             }
         )
@@ -199,9 +120,9 @@ class Rig:
             (self.machine.root / "home" / user).mkdir(parents=True)
         self._doors()
         site = self._torch([line for n, line in enumerate(told) if n % 2])
-        for name, value in {**SECRETS.variables, "SUDO_USER": users[9], "HOSTNAME": hosts[2]}.items():
+        for name, value in {**VARIABLES, "SUDO_USER": users[9], "HOSTNAME": hosts[2]}.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(SECRETS.paths))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(PATHS))
         monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", f"/home/{users[10]}/mps")
         self.python = folder / "home" / users[11] / "python"
         self.python.parent.mkdir(parents=True)
@@ -212,14 +133,14 @@ class Rig:
         """The command line has no other root: the doors are given this one."""
         for door, name in ((inventory, "Inventory"), (stack, "read")):
             self.patch.setattr(door, name, elsewhere(getattr(door, name), self.machine.root))
-        users = SECRETS.users
+        users = USERS
         # The kernel keeps 15 letters of a process's name.
-        names = {4242: f"{users[12]}_train", 4243: f"py {users[0]}", 4244: SECRETS.users[13]}
+        names = {4242: f"{users[12]}_train", 4243: f"py {users[0]}", 4244: USERS[13]}
         self.patch.setattr(host, "_sees_the_machine", lambda root: True)
         self.patch.setattr(host, "process_name", names.get)
 
     def _torch(self, told: list[str]) -> Path:
-        users = SECRETS.users
+        users = USERS
         # What a name stands in once is known for one everywhere.
         told = [*told, f"{users[14]} owns it: /data/home/{users[14]}/x", f"also {users[13]}: /Users/{users[13]}/y"]
         told += [f"{users[n]} and {users[n]}hood in /home/{users[n]}/z" for n in (2, 3, 4, 5, 6, 7, 8, 9, 12)]
@@ -227,7 +148,7 @@ class Rig:
         package.mkdir(parents=True)
         (self.folder / "lines").write_text(json.dumps(told))
         package.joinpath("__init__.py").write_text(
-            TORCH.format(lines=str(self.folder / "lines"), variables=list(SECRETS.variables))
+            TORCH.format(lines=str(self.folder / "lines"), variables=list(VARIABLES))
         )
         package.joinpath("version.py").write_text("__version__ = '2.11.0+cpu'\ncuda = None\nhip = None\n")
         return package.parent
@@ -275,11 +196,11 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_driver: Fake) -> I
 def found(files: dict[str, str]) -> set[str]:
     """Which secrets stand in the files, as they are or as JSON writes them."""
     whole = "\n".join(files.values())
-    return {one for one in SECRETS.all() if one in whole or json.dumps(one)[1:-1] in whole}
+    return {one for one in SECRETS if one in whole or json.dumps(one)[1:-1] in whole}
 
 
 def test_a_hundred_secrets_go_in_and_none_comes_out(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(set(SECRETS.all())) == 100
+    assert len(set(SECRETS)) == 100
     files = rig.run()
     assert set(files) == MEMBERS
     assert found(files) == set()
@@ -293,7 +214,7 @@ def test_a_hundred_secrets_go_in_and_none_comes_out(rig: Rig, monkeypatch: pytes
     monkeypatch.setattr(bundle, "members", members)
     rig.run()
     read = json.dumps(to_json(held[0]))
-    assert len([one for one in SECRETS.all() if json.dumps(one)[1:-1] in read]) > 60
+    assert len([one for one in SECRETS if json.dumps(one)[1:-1] in read]) > 60
 
 
 def test_every_text_is_told_only_as_its_field_looks() -> None:

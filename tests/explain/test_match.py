@@ -301,8 +301,6 @@ def test_what_is_tried_again_is_a_guess() -> None:
         ("Failed to initialize NVML: Driver/library version mismatch\nRuntimeError: Error 803: system has unsupported "
          "display driver / cuda driver combination", "nvml.mismatch"),
         ("Failed to initialize NVML: Unknown Error\nRuntimeError: No CUDA GPUs are available", "nvml.unknown"),
-        ("slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-11-20T10:00:00 DUE TO PREEMPTION ***\n"
-         "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4242 got signal: 15", "slurm.ended"),
     ],
 )  # fmt: skip
 def test_what_brings_it_about_comes_first_and_without_a_doubt(pasted: str, first: str) -> None:

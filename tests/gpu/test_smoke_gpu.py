@@ -82,8 +82,8 @@ def test_everything_passes_on_a_cuda_device() -> None:
     assert bad == {}
     assert child.returncode == 0
     skipped = {f["id"] for f in document["findings"] if f["verdict"] == "skip"}
-    # NumPy is not needed, older parts have no TF32, and some machines share their memory.
-    assert skipped <= {"tensors.numpy_needs_cpu", "numerics.tf32", "memory.one_pebibyte", "memory.to_the_end"}
+    # Older parts have no TF32, and some machines share their memory.
+    assert skipped <= {"numerics.tf32", "memory.one_pebibyte"}
 
 
 def test_an_error_that_kills_the_device_skips_the_rest() -> None:
@@ -118,27 +118,8 @@ def test_tf32_forbidden_from_outside_is_a_warning() -> None:
     assert (found["verdict"], found["evidence"]["precision_observed"]) in (("warn", "float32"), ("pass", "tf32"))
 
 
-def test_running_out_leaves_the_limit_and_the_level_as_they_were() -> None:
-    found = judged("leave_memory_behind,memory.one_pebibyte,memory.to_the_end,memory.accounting")
+def test_running_out_leaves_the_level_as_it_was() -> None:
+    found = judged("leave_memory_behind,memory.one_pebibyte,memory.accounting")
     # What another check left is that check's level: running out gives back exactly its own.
     assert {name: finding["verdict"] for name, finding in found.items()} == dict.fromkeys(found, "pass")
     assert found["memory.accounting"]["evidence"]["workspaces_bytes"] >= 12 * 2**20
-    assert found["memory.to_the_end"]["message"].startswith("4 × 16 MiB fit, ")
-
-
-def test_the_memory_fraction_is_put_back() -> None:
-    import torch
-
-    from gpucheck.machine.accel import open_device
-    from gpucheck.smoke.check import DeviceUnderTest
-    from gpucheck.smoke.data import to_the_end
-
-    accel = open_device("cuda:0")
-    if not hasattr(torch.cuda.memory, "get_per_process_memory_fraction"):
-        pytest.skip("this torch does not tell its memory fraction")
-    torch.cuda.memory.set_per_process_memory_fraction(0.75)
-    try:
-        to_the_end(DeviceUnderTest(accel))
-        assert torch.cuda.memory.get_per_process_memory_fraction() == 0.75
-    finally:
-        torch.cuda.memory.set_per_process_memory_fraction(1.0)

@@ -351,8 +351,11 @@ def test_counters_that_rose_are_told_by_what_they_mean() -> None:
         device(0, counters={"xids": 0, "pcie_replays": 0}),
         device(1, counters={"ecc_corrected": 3, "pcie_replays": 2}),
         device(2, counters={"ecc_uncorrected": 1, "ecc_corrected": 1}),
+        device(3, counters={"lost": 1}),
     ]
-    assert [(one.verdict, one.title) for one in judge.errors(result(devices))] == [
+    *counted, lost = judge.errors(result(devices))
+    assert lost.verdict == "fail" and lost.title.startswith("cuda:3: the driver lost the GPU")
+    assert [(one.verdict, one.title) for one in counted] == [
         ("warn", "cuda:1: 3 corrected memory errors, 2 PCIe packets resent"),
         ("fail", "cuda:2: 1 uncorrected memory errors, 1 corrected memory errors"),
     ]

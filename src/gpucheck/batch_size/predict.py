@@ -425,6 +425,8 @@ class Guide:
             return attempt
         self.foresight = replace(self.foresight, calibration=calibration)
         self.foresight = replace(self.foresight, max_batch_size=self.foresight.within(budget))
+        if calibration.factor >= 1:
+            search.beyond = min((point.size for point in points if not point.within(budget)), default=None)
         size = self._aim(search, budget, rough=first.kept_bytes is None)
         inside = best is not None and size > best.batch_size and (failing is None or size < failing.batch_size)
         return Attempt(size) if inside else attempt

@@ -90,6 +90,8 @@ class Search:
     start: int | None = None
     # Standard deviation of a peak as a share of itself.
     noise: float = PEAK_NOISE
+    # A size that is predicted to exceed the budget by its tensors alone, once a trial has calibrated the prediction.
+    beyond: int | None = None
     extra_trials: int = 0
     trials: list[TrialResult] = field(default_factory=list)
 
@@ -283,7 +285,9 @@ class Search:
 
         On a device that is predicted of its tensors alone, however well the allocator packs them.
         """
-        points = dict(self._measured(tensors=self.on_device))
+        points, above = dict(self._measured(tensors=self.on_device)), best.batch_size + self.step(best.batch_size)
+        if self.on_device and self.beyond is not None and self.tolerance and above >= self.beyond > best.batch_size:
+            return True
         if not self.tolerance or not self.seek_failure or len(points) < FITTED_SIZES:
             return False
         fitted, step = self._fit(1.0, tensors=self.on_device), self.step(best.batch_size)
@@ -318,13 +322,15 @@ class Search:
         if failing is not None:
             return self._between(best, failing)
         high = min(self._highest, max(self.rounded(best.batch_size * LARGEST_JUMP), best.batch_size + self.multiple_of))
+        if self.beyond is not None and self.on_device:
+            high = min(high, max(self.rounded(self.beyond - 1), best.batch_size + self.multiple_of))
         fitted = self._fit(1.0)
         aim = 2 * best.batch_size if fitted is None else self._aim(best, fitted, high)
         if self.on_device and (packed := self._fit(1.0, tensors=True)) is not None and len(self.trials) >= FITTED_SIZES:
             # By the sum of its blocks too few fit, by its tensors alone too many: a third of the way, then halves.
             most, low, share = packed.largest(best.batch_size, high), best.batch_size, 1 / 2
-            if len(self.trials) == FITTED_SIZES and not best.allocation_retries:
-                low, share = max(low, min(aim, most)), 1 / 3
+            if len(self.trials) == FITTED_SIZES and not best.allocation_retries and low <= aim < most:
+                low, share = aim, 1 / 3
             aim = self.rounded(low + share * (most - low))
         return min(max(aim, best.batch_size + self._apart(best.batch_size)), high)
 

@@ -20,9 +20,9 @@ from gpucheck.report.finding import of_error
 # For a CPU: with the start of torch and what a benchmark does beside measuring, this ends within a minute. For each
 # accelerator: about what the benchmarks take by themselves.
 DEFAULT_BUDGET_S = {"cpu": 48.0, "accelerator": 90.0}
-# Of the memory that is there as this begins, the process with torch and all buffers included.
+# Share of the memory that is there as this begins, the process with torch and all buffers included.
 MEMORY_SHARE = 0.25
-# What measuring takes beside the buffers: patterns, results in float64 for some rows, threads.
+# Memory of measuring beside the buffers: patterns, results in float64 for some rows, threads.
 BESIDE_BYTES = 128 * 2**20
 CPU = ("cpu",)
 # Buffers smaller than this share would tell of a cache and not of the memory.
@@ -30,7 +30,7 @@ LEAST_SHARE = 0.02
 
 
 @dataclass(slots=True)
-class _Told:
+class _Relay:
     """Passes a benchmark's events on: facts and notices once, steps with its name; keeps the faults."""
 
     emit: Emit
@@ -62,81 +62,83 @@ class _Told:
 def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Run every benchmark that was not left out; one that fails does not cost the others.
 
-    A device that this process cannot use any more is told once, and nothing more is measured on it. Raises UsageError
-    for a prefix that fits none, CannotLook where the device asked for is not there, and at the end the first bug.
+    A device that this process cannot use any more is reported once, and nothing more is measured on it. Raises
+    UsageError for a prefix that fits none, CannotLook where the device is not there, and at the end the first bug.
     """
     began = time.monotonic()
     facts = shared.facts or inventory.read()
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
-    # One that needs several devices has its place where several are measured, or it was named. Where a launcher has
-    # started several of us, each would start a process for every device; it is asked last, for it may raise.
+    # A benchmark of several devices has its place where several are measured, or it was named. Where a launcher has
+    # started several of us, each would start a process for every device; the launcher is asked last, for it may raise.
     todo = [
-        one
-        for one in BENCHMARKS
-        if one.id in options.ids
+        benchmark
+        for benchmark in BENCHMARKS
+        if benchmark.id in options.ids
         and (
-            not one.of_several or one.id in options.only or (len(chosen.ids) > 1 and launcher.place(os.environ) is None)
+            not benchmark.of_several
+            or benchmark.id in options.only
+            or (len(chosen.ids) > 1 and launcher.place(os.environ) is None)
         )
     ]
-    begin(emit, facts, [one.id for one in todo if not one.of_several], chosen.ids, shared)
-    if several := tuple(one.id for one in todo if one.of_several):
+    begin(emit, facts, [benchmark.id for benchmark in todo if not benchmark.of_several], chosen.ids, shared)
+    if several := tuple(benchmark.id for benchmark in todo if benchmark.of_several):
         emit(Planned(several, chosen.ids[:1]))  # it has one place in the document
     total_s = options.time_budget_s or default_s(chosen.ids)
     deadline, until_s = began + total_s, pulse.ends_by(total_s, began)
     of_host = host_share()
-    told = _Told(emit)
+    relay = _Relay(emit)
     lost: dict[str, Fault] = {}
     bugs: list[Exception] = []
-    for place, one in enumerate(todo):
+    for place, benchmark in enumerate(todo):
         now_s = time.monotonic()
-        if now_s >= until_s or (now_s >= deadline and now_s + told.first_s >= until_s):
-            emit(Skipped(out_of_time(one.id, "not measured")))
+        if now_s >= until_s or (now_s >= deadline and now_s + relay.first_s >= until_s):
+            emit(Skipped(out_of_time(benchmark.id, "not measured")))
             continue
         weights = sum(other.weight for other in todo[place:] if other.on_cpu or chosen.ids != CPU)
         # A budget of nothing would be none at all.
-        share = one.weight / max(weights, one.weight)
+        share = benchmark.weight / max(weights, benchmark.weight)
         budget_s = max((deadline - now_s) * share, 1e-3)
         its_end_s = now_s + max((until_s - now_s) * share, 0.0)
-        told.name, told.began_s = one.id, now_s
+        relay.name, relay.began_s = benchmark.id, now_s
         if all(device in lost for device in chosen.ids):
             break
         try:
-            given = asked(one, options.device, budget_s, of_host)
-            one.command()(given, told, Shared((), facts, lost, its_end_s, is_planned=True))
+            given = asked(benchmark, options.device, budget_s, of_host)
+            benchmark.command()(given, relay, Shared((), facts, lost, its_end_s, is_planned=True))
         except UsageError:
             raise
         except pulse.OutOfTime:
-            some = "" if told.began_s is not None else "some rows were "
-            told(Skipped(out_of_time(one.id, f"{some}not measured")))
+            some = "" if relay.began_s is not None else "some rows were "
+            relay(Skipped(out_of_time(benchmark.id, f"{some}not measured")))
         except Exception as error:  # noqa: BLE001 (it is told; a bug is raised on when all others have run)
-            bugs += _broken_off(one, error, told, lost, chosen.ids)
+            bugs += _broken_off(benchmark, error, relay, lost, chosen.ids)
     if bugs:
         raise bugs[0]
 
 
-def asked(one: Benchmark, device: str, budget_s: float, host_share: float) -> object:
+def asked(benchmark: Benchmark, device: str, budget_s: float, host_share: float) -> object:
     """A benchmark's options: its time, the device as it was asked for, and its part of the host's memory."""
     given = {"time_budget_s": budget_s, "device": device, "host_share": host_share}
-    known = {field.name for field in fields(one.options)}
-    return one.options(**{name: value for name, value in given.items() if name in known})
+    known = {field.name for field in fields(benchmark.options)}
+    return benchmark.options(**{name: value for name, value in given.items() if name in known})
 
 
 def _broken_off(
-    one: Benchmark, error: Exception, told: _Told, lost: dict[str, Fault], ids: Sequence[str]
+    benchmark: Benchmark, error: Exception, relay: _Relay, lost: dict[str, Fault], ids: Sequence[str]
 ) -> list[Exception]:
-    """Tell what a benchmark raised, unless it has done so itself; keep what ends with it: devices. Returns a bug."""
+    """Report what a benchmark raised, unless it has done so; keep the devices that end with it. Returns a bug."""
     if isinstance(error, GpucheckError) and not faults.is_device(error):
-        told(Skipped(of_error(error)))
+        relay(Skipped(of_error(error)))
         return []
-    fault = next((known for known in told.faults if known.is_of(error)), None)
+    fault = next((known for known in relay.faults if known.is_of(error)), None)
     if fault is None:
         device = ids[0] if len(ids) == 1 else None
-        fault = faults.of(error, f"bench {one.id}", device, step=pulse.step())
-        told(Failed(fault))
+        fault = faults.of(error, f"bench {benchmark.id}", device, step=pulse.step())
+        relay(Failed(fault))
     if fault.poisons:
         lost.update({device: fault for device in ids if device not in lost})
-    # What a library raises on a device that works is its own: that benchmark failed, and the others tell.
+    # An error of a library on a device that works is no bug of ours: that benchmark failed, and the others go on.
     return [error] if fault.kind == "error" and not faults.is_of_library(error) else []
 
 

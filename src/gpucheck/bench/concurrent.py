@@ -1,8 +1,8 @@
 """Copies that run at the same time: on two streams of one device, and on several devices.
 
-A window of one counts only if it lies inside the time in which all others copied (`alone`). Streams are compared by the
-time stamps of their device. Each device has a child, whose windows are compared by CLOCK_MONOTONIC; two devices that
-copy to each other share one, so that a hang costs only their pair.
+A window of one counts only if it lies inside the time in which all others copied (`why_alone`). Streams are compared by
+the time stamps of their device. Each device has a child, whose windows are compared by CLOCK_MONOTONIC; two devices
+that copy to each other share one, so that a hang costs only their pair.
 
 A child is sent lines of JSON, the setup first. A child of one device answers each: the setup → `ready`; a `direction` →
 `prepared`; `at_s` and `for_s` (when to begin, and for how long) → when the first window began and the last one ended;
@@ -65,7 +65,7 @@ Stream = Callable[[], contextlib.AbstractContextManager[Any]]
 Reason = Literal["it began too late", "it ended too early", "it stood still", "the device waited for the host"]
 
 
-def alone(window: Span, others: Sequence[Span]) -> Reason | None:
+def why_alone(window: Span, others: Sequence[Span]) -> Reason | None:
     """Why a window (its start and end) does not count; None where each of the others copied before, during and after
     it."""
     start_s, end_s = window
@@ -149,7 +149,7 @@ class Pair:
         end_s = start_s + elapsed_s
         wrong: Reason | None = "the device waited for the host"
         if waiting or elapsed_s >= AHEAD_IN_WINDOW * enqueue_s:
-            wrong = alone((start_s, end_s), [(marks_s[0], marks_s[-1])])
+            wrong = why_alone((start_s, end_s), [(marks_s[0], marks_s[-1])])
             if wrong is None and not any(start_s < mark <= end_s for mark in marks_s):
                 wrong = "it stood still"
         # The window lay before what the other had left to copy.
@@ -211,12 +211,12 @@ def take(timer: Accel, lane: Lane, other: Lane, limits: Limits) -> Timed:
     # Copies in turn on one engine come to one of the other's for each of ours.
     beside = math.ceil(OUTLAST * (UNTIMED_CALLS + calls) * max(1.0, alone_s / other_alone_s)) + 1
     pair = Pair(timer, lane, other, calls, min(beside, MOST_BESIDE))
-    # Not counted: it tells what enqueueing takes.
+    # The first window is not counted: it tells what enqueueing takes.
     pair.hold_s = HOLD_BASE_S + HOLD_FACTOR * pair.take(0).enqueue_s
     # Filling the buffers for the first time is setting up.
     deadline = timer.host_now() + limits.budget_s
     windows: list[Window] = []
-    # By reason: of all that do not count, and of those in a row.
+    # The windows that do not count, by reason: all, and those in a row.
     discarded, failures = Counter[str](), Counter[str]()
     notes: dict[str, Any] = {"alone_s": alone_s}
     number = 0
@@ -261,7 +261,7 @@ def _run(started: str, calls: int, windows: Sequence[Span]) -> Run:
 
 def _alone_s(timer: Accel, lane: Lane, number: int) -> float:
     """Seconds of one copy on the device's clock, nothing beside it: the least of a few."""
-    found = math.inf
+    least_s = math.inf
     lane.prepare(number, 2 * CALIBRATIONS)
     timer.synchronize()
     for _ in range(CALIBRATIONS):
@@ -271,8 +271,8 @@ def _alone_s(timer: Accel, lane: Lane, number: int) -> float:
             lane.copy()
             end = timer.record()
         timer.synchronize()
-        found = min(found, timer.elapsed_s(start, end) / 2)
-    return max(found, 1e-9)
+        least_s = min(least_s, timer.elapsed_s(start, end) / 2)
+    return max(least_s, 1e-9)
 
 
 # -- the talk with a child ---------------------------------------------------------------------------------------------
@@ -439,7 +439,9 @@ def without_pause(accel: Accel, call: Callable[[], object], calls: int, at_s: fl
 def within(taken: Run, from_s: float, to_s: float) -> Run:
     """The windows that lie in the time in which all copied. Raises CannotLook where there is none."""
     windows = list(zip(taken.started_monotonic_s, taken.samples_s, strict=True))
-    counted = [(start, length) for start, length in windows if alone((start, start + length), [(from_s, to_s)]) is None]
+    counted = [
+        (start, length) for start, length in windows if why_alone((start, start + length), [(from_s, to_s)]) is None
+    ]
     if not counted:
         raise CannotLook("none of its copies overlapped with all others", f"{len(windows)} windows ran outside")
     return _run(taken.started, taken.calls_per_sample, counted)

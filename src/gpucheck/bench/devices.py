@@ -191,11 +191,11 @@ class _Run:
         with accel.as_current():
             kept.begin(accel)
             try:
-                for one in self.rows(accel, deadline):
-                    self.emit(Measured(replace(one, flags=(*one.flags, judging.SHARED)) if shared else one))
+                for row in self.rows(accel, deadline):
+                    self.emit(Measured(replace(row, flags=(*row.flags, judging.SHARED)) if shared else row))
                     left_out = "some rows were not measured"
                     # Rows that were timed in turn are told together.
-                    together = together - 1 if together else len(one.method.details.get("in_turn_with", ()))
+                    together = together - 1 if together else len(row.method.details.get("in_turn_with", ()))
                     now_s = time.monotonic()
                     needs_s = AS_LONG * (now_s - begun_s)
                     pulse.PULSE.late = not together and now_s >= deadline and now_s + needs_s >= until_s
@@ -216,7 +216,7 @@ class _Run:
             self.unseen.append(error)
             return
         fault = faults.of(error, self.where, device_id, step=pulse.step())
-        before = next((one for one in self.lost.values() if one.poisons), None)
+        before = next((fault for fault in self.lost.values() if fault.poisons), None)
         if fault.kind == "device" and before is not None:
             # What follows from a process that CUDA gave up is no fault of this device's.
             self.lost[device_id] = before
@@ -299,7 +299,7 @@ def repeated(
         raise
     whole = runs.merge(reports)
     _tell(whole, emit)
-    if cut := sum(not (one.summary.complete or one.faults) for one in reports):
+    if cut := sum(not (report.summary.complete or report.faults) for report in reports):
         emit(
             Skipped(
                 Finding(
@@ -322,7 +322,7 @@ def _ends(report: Report) -> bool:
 
     A threshold is for all runs together: one that misses it goes on.
     """
-    failed = any(one.verdict == "fail" and not one.is_gate for one in report.findings)
+    failed = any(finding.verdict == "fail" and not finding.is_gate for finding in report.findings)
     return failed or bool(report.faults) or report.summary.exit in (errors.COULD_NOT_LOOK, errors.BUG)
 
 

@@ -72,7 +72,7 @@ _CUDA: dict[str, tuple[tuple[int, int], Literal["emulated", "none"]]] = {
 
 
 def _support_on_rocm(dtype: Dtype, accel: Accel) -> Support:
-    """Return what is not told apart is unknown; the two float8 formats are (AMD CDNA3 and CDNA4 instruction sets)."""
+    """Tell the two float8 formats apart (AMD CDNA3 and CDNA4 instruction sets); all else is unknown."""
     if dtype == "float8_e4m3fn_fast":
         return Support("none", NO_FAST_ACCUMULATION)
     get = getattr(accel.module, "get_device_properties", None)

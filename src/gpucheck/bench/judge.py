@@ -39,7 +39,7 @@ def check(document: Report, name: str) -> None:
         if (row.name.partition(".")[0], row.device.id) not in planned:
             why = visible(f"it has rows of {row.name} on {row.device.id}")
             raise UsageError(f"{name} does not record which parts ran", why, "measure it again")
-    if unknown := [one.id for one in document.settings.thresholds if one.id not in BY_ID]:
+    if unknown := [limit.id for limit in document.settings.thresholds if limit.id not in BY_ID]:
         why = f"it was written by another gpucheck, with {naming.few(unknown)}"
         raise UsageError(f"{name} sets thresholds that this gpucheck does not know", why, "judge it with that one")
 
@@ -47,30 +47,30 @@ def check(document: Report, name: str) -> None:
 def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgement:
     """Judge the document of a benchmark, or of all, by the thresholds that it was measured with, or others."""
     asked = document.settings.thresholds if thresholds is None else thresholds
-    found = [one for device in _devices(document.parts) for one in judging.in_use(document.facts, [device])]
+    found = [finding for device in _devices(document.parts) for finding in judging.in_use(document.facts, [device])]
     results: dict[str, Any] = {}
     headlines: list[Headline] = []
-    ran = [one for one in BENCHMARKS if any(part.id == one.id for part in document.parts)]
+    ran = [benchmark for benchmark in BENCHMARKS if any(part.id == benchmark.id for part in document.parts)]
     placed = _Placed(document)
     for benchmark in ran:
         rule = rule_of(benchmark.id)
         mine = [limit for limit in asked if limit.id in rule.thresholds]
         judged = []
         for device in _devices(document.parts, benchmark.id):
-            one = _seen(document, benchmark, device)
-            ceilings = rule.ceilings(one)
+            seen = _seen(document, benchmark, device)
+            ceilings = rule.ceilings(seen)
             found += placed.skips(benchmark, device)
-            whole = one.parts.get(benchmark.id) == ""
+            whole = seen.parts.get(benchmark.id) == ""
             findings: list[Finding] = []
-            if one.rows or whole:
-                judged.append(one)
-                findings = rule.findings(one)
-                headlines += rule.headlines(one, ceilings)
+            if seen.rows or whole:
+                judged.append(seen)
+                findings = rule.findings(seen)
+                headlines += rule.headlines(seen, ceilings)
             findings += _not_begun(document, benchmark, device)
             name = next((known.name for known in document.facts.devices if known.id == device), None)
             if mine:
                 ref = DeviceRef(device, name=name)
-                findings = gated(findings, one.rows, mine, ref, ceilings, complete=whole)
+                findings = gated(findings, seen.rows, mine, ref, ceilings, complete=whole)
             found += [replace(finding, device=device) for finding in findings]
             found += placed.faults(benchmark, device)
         several = [
@@ -78,10 +78,10 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
         ]
         found += [*placed.skips(benchmark), *rule.together(judged, document.facts, several), *placed.faults(benchmark)]
         if rule.result is not None and judged:
-            results[rule.result] = tuple(answer for one in judged for answer in rule.answers(one))
+            results[rule.result] = tuple(answer for seen in judged for answer in rule.answers(seen))
     found += placed.rest()
     if ran and document.command.endswith(f" {ALL}"):
-        results["bench_all"] = BenchAll(tuple(headlines), tuple(summary(one.id, found) for one in ran))
+        results["bench_all"] = BenchAll(tuple(headlines), tuple(summary(benchmark.id, found) for benchmark in ran))
     return Judgement(tuple(found), results)
 
 
@@ -103,7 +103,7 @@ def _devices(parts: Iterable[Part], benchmark: str | None = None) -> list[str]:
 
 def _seen(document: Report, benchmark: Benchmark, device: str) -> Seen:
     rows = [
-        one for one in document.measurements if one.device.id == device and one.name.partition(".")[0] == benchmark.id
+        row for row in document.measurements if row.device.id == device and row.name.partition(".")[0] == benchmark.id
     ]
     parts = {
         part.id: part.ended
@@ -115,12 +115,12 @@ def _seen(document: Report, benchmark: Benchmark, device: str) -> Seen:
 
 def _not_begun(document: Report, benchmark: Benchmark, device: str) -> list[Finding]:
     """Return what was planned and, because of a fault before, never begun."""
-    part = next(one for one in document.parts if (one.id, one.device) == (benchmark.id, device))
+    part = next(part for part in document.parts if (part.id, part.device) == (benchmark.id, device))
     where = f"bench {benchmark.id}"
     # What failed here before it was begun is told as what it is.
-    earlier = [one for one in document.faults if (one.where, one.device) != (where, device)]
-    cause = next((one for one in earlier if one.kind == "device" and one.device == device), None)
-    cause = cause or next((one for one in earlier if one.poisons), None)
+    earlier = [fault for fault in document.faults if (fault.where, fault.device) != (where, device)]
+    cause = next((fault for fault in earlier if fault.kind == "device" and fault.device == device), None)
+    cause = cause or next((fault for fault in earlier if fault.poisons), None)
     if part.begun or cause is None or len(earlier) < len(document.faults):
         return []
     return [not_run(benchmark.id, f"{device} in {where}", cause)]
@@ -135,23 +135,26 @@ class _Placed:
 
     def skips(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
         """Return those of a benchmark on a device, or of none."""
-        mine = (one for one in self.document.skips if one.id.partition(".")[0] == benchmark.id)
-        return list(self._once(one for one in mine if device is None or one.device == device))
+        mine = (skip for skip in self.document.skips if skip.id.partition(".")[0] == benchmark.id)
+        return list(self._once(skip for skip in mine if device is None or skip.device == device))
 
     def faults(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
         """Return what broke a benchmark off on a device, or anywhere."""
-        mine = (one for one in self.document.faults if one.where == f"bench {benchmark.id}")
-        return [_of_fault(one) for one in self._once(one for one in mine if device is None or one.device == device)]
+        mine = (fault for fault in self.document.faults if fault.where == f"bench {benchmark.id}")
+        return [
+            _of_fault(fault)
+            for fault in self._once(fault for fault in mine if device is None or fault.device == device)
+        ]
 
     def rest(self) -> list[Finding]:
         """Return what is about no benchmark that was planned."""
-        return [*self._once(self.document.skips), *(_of_fault(one) for one in self._once(self.document.faults))]
+        return [*self._once(self.document.skips), *(_of_fault(fault) for fault in self._once(self.document.faults))]
 
     def _once(self, some: Iterable[Any]) -> Iterator[Any]:
-        for one in some:
-            if id(one) not in self._given:
-                self._given.add(id(one))
-                yield one
+        for entry in some:
+            if id(entry) not in self._given:
+                self._given.add(id(entry))
+                yield entry
 
 
 def _of_fault(fault: Fault) -> Finding:
@@ -161,7 +164,11 @@ def _of_fault(fault: Fault) -> Finding:
 def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
     """A benchmark is as good as the worst of its findings; remarks and skips say nothing of it."""
     # A device that failed in it is told by an id of its own.
-    mine = [one for one in findings if one.id.startswith(f"{name}.") or one.evidence.get("where") == f"bench {name}"]
+    mine = [
+        finding
+        for finding in findings
+        if finding.id.startswith(f"{name}.") or finding.evidence.get("where") == f"bench {name}"
+    ]
     told = [finding for finding in mine if finding.verdict not in _SILENT]
     if told:
         worst = min(told, key=lambda finding: WORST_FIRST.index(finding.verdict))
@@ -201,11 +208,11 @@ def gated(
 
 def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[str]) -> list[str]:
     """In a line each, the devices for which nothing is asked by name though there is of others: a name may be wrong."""
-    known = sorted({one.device for one in limits if one.device is not None})
+    known = sorted({limit.device for limit in limits if limit.device is not None})
     if not known:
         return []
     listed = ", ".join(f'"{name}"' for name in known)
-    names = dict.fromkeys(one.name or one.id for one in facts.devices if one.id in device_ids)
+    names = dict.fromkeys(device.name or device.id for device in facts.devices if device.id in device_ids)
     return [f'no threshold is set for "{name}"; the settings name {listed}' for name in names if name not in known]
 
 
@@ -220,7 +227,7 @@ def _finding(
     complete: bool = True,
 ) -> Finding:
     subject, bound = threshold.subject, threshold.of
-    there = any(one.name == limit.id.partition(".")[0] for one in measurements)
+    there = any(row.name == limit.id.partition(".")[0] for row in measurements)
     of_ways = (figure for way in _ways(measurements) for figure in threshold.figures(way, known))
     found = list(dict.fromkeys(of_ways)) or [Figure(subject, why=NO_RATE if there else NO_ROW)]
     told = [_told(figure, limit) for figure in found]
@@ -248,14 +255,14 @@ def _finding(
     }
     message = naming.few(texts)
     # What is not known is not known the next time either.
-    unclear = [one for one, (word, _) in zip(found, told, strict=True) if word == "inconclusive" and one.value]
-    retry = verdict == "inconclusive" and any(not one.doubt for one in unclear)
+    unclear = [figure for figure, (word, _) in zip(found, told, strict=True) if word == "inconclusive" and figure.value]
+    retry = verdict == "inconclusive" and any(not figure.doubt for figure in unclear)
     return Finding(limit.id, verdict, title, message, evidence, LOOK if verdict == "fail" else AGAIN if retry else None)
 
 
 def _ways(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:
     """The rows with one of each case, as often as runs measured a case in different ways: each way has to do."""
-    rows = judging.by(lambda one: (one.name, str(one.case)), measurements).values()
+    rows = judging.by(lambda row: (row.name, str(row.case)), measurements).values()
     for place in range(max(map(len, rows), default=0)):
         yield [of_case[min(place, len(of_case) - 1)] for of_case in rows]
 
@@ -293,10 +300,10 @@ def _too_far(figure: Figure, limit: Limit) -> str:
         beside.append("estimate")
     if figure.why:
         beside.append("warm")
-    best = max(one for one in (figure.value, figure.high, figure.best) if one is not None)
+    best = max(value for value in (figure.value, figure.high, figure.best) if value is not None)
     if not beside or best * config.bridge(beside, figure.call_s) >= limit.value:
         return ""
     times = f"1/{units.significant(limit.value / best, 2)}" if best > 0 else "zero"
-    *others, last = (config.BRIDGES[one][1] for one in beside)
+    *others, last = (config.BRIDGES[reason][1] for reason in beside)
     reasons = f"{', '.join(others)} and {last}" if others else last
     return f"{times} of the threshold, more than {reasons} can explain"

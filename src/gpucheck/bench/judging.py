@@ -266,7 +266,7 @@ def doubts_of(flags: Collection[str]) -> list[str]:
 
 
 def own_doubts(flags: Collection[str]) -> list[str]:
-    """Those of them that no finding says of the machine."""
+    """The doubts of these flags that no finding says of the machine."""
     return [flag for flag in doubts_of(flags) if flag not in OF_THE_MACHINE]
 
 

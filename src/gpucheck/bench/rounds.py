@@ -90,8 +90,8 @@ def take(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
         done += 1
         if done < FEWEST_ROUNDS:
             continue
-        now_s, lengths = clock.host_now(), [[length for _, length in one] for one in windows.values()]
-        if all(timing.enough(one, now_s, until_s, PRECISION) for one in lengths):
+        now_s, lengths = clock.host_now(), [[length for _, length in taken] for taken in windows.values()]
+        if all(timing.enough(taken, now_s, until_s, PRECISION) for taken in lengths):
             break
     flags = ("few-samples",) if done < WANTED_SAMPLES else ()
     return {
@@ -116,10 +116,10 @@ def watched(
     timed, used = timing.with_cores_of_others(watch, work)
     samples = watch.take()
     found = {}
-    for name, one in timed.items():
+    for name, row in timed.items():
         why_not = ON_THE_HOST if name in on_host else watch.reason
-        seen = (None, why_not) if why_not else telemetry.summarise(samples, one.run, runs.lead_in(one.run, one.details))
-        found[name] = (one, timing.beside(one, threads[name], used, *seen))
+        seen = (None, why_not) if why_not else telemetry.summarise(samples, row.run, runs.lead_in(row.run, row.details))
+        found[name] = (row, timing.beside(row, threads[name], used, *seen))
     return found
 
 
@@ -140,15 +140,15 @@ def ratios(over: Sequence[Run], under: Sequence[Run]) -> list[float]:
 def _paired(over: Sequence[Run], under: Sequence[Run]) -> list[Run]:
     return [
         Run(
-            one.started,
+            run.started,
             1,
             tuple(
-                a / one.calls_per_sample / (b / other.calls_per_sample)
-                for a, b in zip(one.samples_s, other.samples_s, strict=True)
+                a / run.calls_per_sample / (b / other.calls_per_sample)
+                for a, b in zip(run.samples_s, other.samples_s, strict=True)
             ),
-            one.started_monotonic_s,
+            run.started_monotonic_s,
         )
-        for one, other in _same_rounds(over, under)
+        for run, other in _same_rounds(over, under)
     ]
 
 
@@ -168,7 +168,7 @@ def windows(*parts: Sequence[Run]) -> tuple[Run, ...]:
         Run(
             same[0].started,
             1,
-            tuple(map(sum, zip(*(one.samples_s for one in same), strict=True))),
+            tuple(map(sum, zip(*(run.samples_s for run in same), strict=True))),
             same[0].started_monotonic_s,
         )
         for same in _same_rounds(*parts)

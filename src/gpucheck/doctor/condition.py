@@ -159,6 +159,10 @@ Certainty = Literal["proof", "strong", "hint"]
 CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)
 
 
+# A pattern without any syntax: it is the text itself.
+_PLAIN = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\\W)+")
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """That a condition holds here: the sentence that says how it shows, and the evidence.
@@ -186,16 +190,18 @@ class Condition:
     None for what stands on its own. `settle` is what would make sure of it, where that takes more than what is read.
     `cuinit` and `nvml` are the answers of cuInit and nvmlInit of which it is a cause.
 
-    **What explain looks for.** `patterns` are regular expressions, read without regard to case, spaces and quotes; one
-    with `\\b` in it is read by words. `common` are patterns that programs of every kind print ("Killed"): they count
-    where the rest of the paste speaks of GPUs, torch or training; where `beside` is given, where it holds that instead.
-    `weak` ones say little (a launcher's frames): they are a hint where nothing else is found. `wraps` are of a message
-    that holds another's: it is named where nothing that stands in it is known. `names` are error names, which are whole
-    or not there. Rows that differ by a number alone share their patterns: `number` is what the group of that name must
-    hold. A `symptom` says that something failed and not what: it yields to every text that says more. `follows` are
-    ids, or their beginnings, of what brings this about: where one of them is in the paste too, it comes first.
-    `unless` makes it somebody else's, wherever in the paste it stands. `logged` texts are numbers that training reports
-    as information: they count on such a line too. `conditions` are those that doctor looks at for it.
+    **What explain looks for.** `examples` are messages as programs print them, beside those patterns that are plain
+    text: the page shows them, and a paste that holds only a part of one is known by it. `patterns` are regular
+    expressions, read without regard to case, spaces and quotes; one with `\\b` in it is read by words. `common` are
+    patterns that programs of every kind print ("Killed"): they count where the rest of the paste speaks of GPUs,
+    torch or training; where `beside` is given, where it holds that instead. `weak` ones say little (a launcher's
+    frames): they are a hint where nothing else is found. `wraps` are of a message that holds another's: it is named
+    where nothing that stands in it is known. `names` are error names, which are whole or not there. Rows that differ
+    by a number alone share their patterns: `number` is what the group of that name must hold. A `symptom` says that
+    something failed and not what: it yields to every text that says more. `follows` are ids, or their beginnings, of
+    what brings this about: where one of them is in the paste too, it comes first. `unless` makes it somebody else's,
+    wherever in the paste it stands. `logged` texts are numbers that training reports as information: they count on
+    such a line too. `conditions` are those that doctor looks at for it.
     """
 
     id: str
@@ -203,6 +209,7 @@ class Condition:
     meaning: str
     fix: str
     patterns: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
     certainty: Certainty = "strong"
     source: str = ""
     judge: Callable[[Evidence], Seen | None] | None = None
@@ -222,6 +229,12 @@ class Condition:
     unless: str = ""
     logged: bool = False
     conditions: tuple[str, ...] = ()
+
+    @property
+    def printed(self) -> tuple[str, ...]:
+        """The messages as programs print them."""
+        plain = filter(_PLAIN.fullmatch, (*self.patterns, *self.wraps, *self.names, *self.common))
+        return tuple(dict.fromkeys((*self.examples, *(re.sub(r"\\(\W)", r"\1", one) for one in plain))))
 
 
 def on(rung: Rung, *rows: Condition) -> tuple[Condition, ...]:

@@ -584,6 +584,7 @@ PEERS: tuple[Condition, ...] = (
             r"\b(p2p|peer[- ]to[- ]peer) (copy|copies|transfers?|memcpy)\b.{0,40}\b"
             r"(wrong|incorrect|corrupt\w*|garbage) (values?|data|results?|numbers?)\b",
         ),
+        examples=('Missing "iommu=pt" from kernel command line',),
         source=_PEERS_SOURCE,
     ),
     Condition(
@@ -597,6 +598,7 @@ PEERS: tuple[Condition, ...] = (
         fix=ACS_FIX,
         judge=_acs,
         patterns=(r"\bPCIe? ACS\b.{0,80}\b(nccl|p2p|peer|gpudirect)", r"\bACSCtl ?: ?SrcValid\+"),
+        examples=("ACSCtl: SrcValid+",),
         source=_PEERS_SOURCE,
     ),
     Condition(

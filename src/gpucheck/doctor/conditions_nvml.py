@@ -169,6 +169,7 @@ NVML = on(
         judge=_in_state("lost", 15),
         nvml=(15,),
         patterns=(r"NVML_ERROR_GPU_IS_LOST|\bGPU is lost\b",),
+        examples=("GPU is lost",),
     ),
     Condition(
         id="gpu.reset_required",
@@ -771,6 +772,7 @@ _CUINIT = on(
             r"hardware resources required to (?:create MPS client|support device connections) have been exhausted",
             r"CUDA_ERROR_MPS_MAX_(?:CLIENTS|CONNECTIONS)_REACHED",
         ),
+        examples=("hardware resources required to create MPS client have been exhausted",),
         source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(

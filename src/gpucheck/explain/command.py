@@ -24,7 +24,7 @@ from gpucheck.explain import (
     texts_start,
 )
 from gpucheck.explain.facts import untried
-from gpucheck.explain.match import Match, find, readable
+from gpucheck.explain.match import Match, find
 from gpucheck.explain.text import step
 from gpucheck.fleet import ids as fleet
 from gpucheck.messages import CAUSES, FIX
@@ -279,7 +279,5 @@ def _page_of(one: Condition | Id) -> IdPage:
     about = (one.id, _whose(one), one.title, one.meaning)
     if isinstance(one, Id):
         return IdPage(*about, then=one.then)
-    patterns = (*one.patterns, *one.names, *one.wraps, *one.common)
-    texts = tuple(dict.fromkeys(text for pattern in patterns for text in readable(pattern, one.number)))
     verdict = None if one.judge is None else one.verdict
-    return IdPage(*about, one.fix, one.certainty, one.rung, verdict, one.settle, texts, one.source)
+    return IdPage(*about, one.fix, one.certainty, one.rung, verdict, one.settle, one.printed, one.source)

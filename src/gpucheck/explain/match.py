@@ -97,64 +97,6 @@ def _runs(parts: list[tuple[str, str]]) -> list[str]:
     return runs
 
 
-# Of a class of characters: what it stands for, by what is in it.
-_ANYTHING = re.compile(r"^\^|\\w")
-# Alternatives that are told one by one; of more, the first stands for all.
-MOST = 8
-# A number, until the whole text is there. Right behind a letter an N would read as a part of the word.
-_NUMBER = "\0"
-_IN_WORD = re.compile(rf"(?<=[A-Za-z]){_NUMBER}")
-_SPACES = re.compile(r" {2,}| (?=[:.,])")
-
-
-def readable(pattern: str, number: str = "") -> tuple[str, ...]:
-    """The texts of a pattern's alternatives, a few at most; `number` is what the group of that name holds."""
-    found = []
-    for text in _alternatives(iter(_PART.findall(pattern)), number or _NUMBER)[0]:
-        plain = _SPACES.sub(lambda gap: " " if len(gap.group()) > 1 else "", text)
-        plain = _IN_WORD.sub("0", plain).replace(_NUMBER, "N")
-        found.append(re.sub("…{2,}", "…", plain).strip())
-    return tuple(dict.fromkeys(found))
-
-
-def _alternatives(parts: Iterator[tuple[str, str]], number: str) -> tuple[list[str], str]:
-    """The texts of what the tables use of regular expressions, up to the end of the pattern, or of the group that was
-    begun, with that one's quantifier."""
-    texts, ended = [""], list[str]()
-    for token, often in parts:
-        if token == ")":
-            return ended + texts, often
-        if token == "|":
-            ended, texts = ended + texts, [""]
-            continue
-        more = [_letter(token)]
-        if token.startswith("("):
-            inner, times = _alternatives(parts, number)
-            more = [number] if token.startswith("(?P") else inner
-            # What may be left out is left out where it is more than a letter.
-            more = [""] if token[-1] in "=!" or times[:1] in ("?", "*") else more
-        more = more if len(texts) * len(more) <= MOST else more[:1]
-        texts = [text + one for text in texts for one in more]
-    return ended + texts, ""
-
-
-_LETTERS = {".": "…", r"\d": _NUMBER, r"\w": "…", r"\s": " ", r"\W": " ", r"\S": "…"}
-_LETTERS |= dict.fromkeys((r"\b", r"\B", r"\A", r"\Z", "^", "$"), "")
-
-
-@functools.cache
-def _letter(token: str) -> str:
-    """Return what stands for a letter, an escape or a class."""
-    if not token.startswith("["):
-        return _LETTERS.get(token, token[-1])
-    letters = token[1:-1]
-    if _ANYTHING.search(letters):
-        return "…"
-    if r"\d" in letters or "0-9" in letters:
-        return "…" if "." in letters else _NUMBER
-    return "'" if "'" in letters else letters[0]
-
-
 Kind = Literal["exception", "plain", "frame", "quiet"]
 
 # Colours and links of a terminal, also where the escape character itself was lost on the way.
@@ -846,15 +788,13 @@ def _cut_places(normal: Normal, texts: Sequence[Condition], *, ours: bool) -> li
 
 @functools.cache
 def _edges(texts: tuple[Condition, ...]) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
-    """The beginnings of the texts, and their ends read backwards: sorted, as (letters, shape, id of the text).
+    """The beginnings of the texts as they are printed, and their ends read backwards: sorted, as (letters, shape, id).
 
     The letters have no spaces. The shape is the same with a large letter at the start of each word.
     """
     found: tuple[set[tuple[str, str, str]], ...] = (set(), set())
-    for text, pattern in ((one, pattern) for one in texts for pattern in (*one.patterns, *one.wraps)):
-        for whole in _alternatives(iter(_PART.findall(pattern)), text.number or _NUMBER)[0]:
-            parts = re.split(f"[…{_NUMBER}]", whole.translate(_WITHOUT_QUOTES))
-            for edges, part in zip(found, (parts[0], parts[-1][::-1]), strict=True):
-                shape = "".join(part.title().split())
-                edges.add((shape.lower(), shape, text.id))
+    for text, whole in ((one, whole.translate(_WITHOUT_QUOTES)) for one in texts for whole in one.printed):
+        for edges, part in zip(found, (whole, whole[::-1]), strict=True):
+            shape = "".join(part.title().split())
+            edges.add((shape.lower(), shape, text.id))
     return sorted(found[0]), sorted(found[1])

@@ -104,7 +104,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     ),
     (
         "windows",
-        ("oom.host", "shm.", "import.segment"),
+        ("oom.host", "shm."),
         "a larger paging file (System, Advanced, Performance, Virtual memory), or fewer DataLoader workers: each "
         "process that imports torch reserves some GiB of it",
     ),

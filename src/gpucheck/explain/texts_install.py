@@ -46,6 +46,7 @@ def _of_xid(one: xid.Xid) -> Condition:
         id=f"xid.{one.number}",
         title=f"Xid {one.number}: {one.what}",
         patterns=(_TYPED, _IN_LOG, *_OTHER_WORDS.get(one.number, ())),
+        examples=(f"Xid {one.number}",),
         number=str(one.number),
         meaning=f"{_CAUSE[one.blame]} The driver reports it in the kernel log.",
         fix=one.step,
@@ -72,6 +73,7 @@ TEXTS: tuple[Condition, ...] = (
             r"symbol (__nvJitLink|cu(blas|sparse|solver|fft|rand)|nccl)\w*.{0,60}not defined in file",
             r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
         ),
+        examples=("/venv/lib/python3.11/site-packages/torch/lib/../../nvidia/cusparse/lib/libcusparse.so.12:",),
         meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a libcusparse, libnvJitLink, libcudnn or libnccl "
         "of another version than the wheel's.",
         fix="echo $LD_LIBRARY_PATH: unset it and try again; where it is empty, pip install the nvidia-… packages in "
@@ -91,6 +93,7 @@ TEXTS: tuple[Condition, ...] = (
             r"was compiled (with|against|for) (a different version of )?(Py)?torch",
             r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
         ),
+        examples=("/venv/lib/python3.11/site-packages/mmcv/_ext.cpython-311-x86_64-linux-gnu.so: undefined",),
         meaning="The file that the message begins with calls something that this torch does not have: it was "
         "compiled against another version.",
         fix="reinstall that package for this torch, at the version that its release notes name for it (pip list | "
@@ -188,6 +191,7 @@ TEXTS: tuple[Condition, ...] = (
         id="import.torch",
         title="torch is not installed here",
         patterns=(r"\bNo module named '?torch'?(?![\w.])",),
+        examples=("No module named 'torch'",),
         meaning="The running interpreter has no torch. Usually torch is installed in another environment.",
         fix="python -m pip show torch with that very interpreter; then activate the environment that has it, or "
         "python -m pip install torch in a virtual environment",
@@ -226,6 +230,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(requires|needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))",
             r"Disabling PyTorch because PyTorch >= ?[\d.]+ is required",
         ),
+        examples=("AttributeError: module 'torch' has no attribute 'float8_e4m3fn'",),
         meaning="The package uses a function that this torch does not have: torch is older or newer than the "
         "package expects.",
         fix="pip show torch NAME; install the versions of both that the package's release notes name",
@@ -268,6 +273,7 @@ TEXTS: tuple[Condition, ...] = (
             _TORCHS + r"[\w./-]*\.so[.\d]*\)?.{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
             r"(GLIBC(XX)?|CXXABI)_[\d.]+'? not found \(required by [\w./-]{0,99}" + _TORCHS,
         ),
+        examples=("/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by",),
         meaning="A wheel or extension was built on a newer system, or conda's libstdc++ is hidden by the system's.",
         fix="GLIBC: a newer system (or container image), or an older wheel; GLIBCXX and CXXABI: conda install -c "
         "conda-forge libstdcxx-ng, and its lib folder first in LD_LIBRARY_PATH",
@@ -296,20 +302,6 @@ TEXTS: tuple[Condition, ...] = (
         "names, at the version made for the packages beside it",
         weak=(r"DLL load failed", r"The specified module could not be found"),
         follows=("oom.host",),
-    ),
-    Condition(
-        id="import.segment",
-        title="a library could not be mapped into memory",
-        patterns=(
-            _TORCHS + r"[\w./-]*\.so[.\d]*: failed to map segment",
-            _TORCHS + r"[\w./-]*\.so[.\d]*: cannot allocate memory in static TLS block",
-        ),
-        meaning="The host's memory or a limit (ulimit -v) is reached, /tmp is mounted noexec, or too many libraries "
-        "use static thread-local storage.",
-        fix="check free -h, ulimit -v and mount | grep noexec; for a static TLS block import torch before the other "
-        "packages",
-        certainty="hint",
-        common=(messages.NO_SEGMENT, r"cannot allocate memory in static TLS block"),
     ),
     Condition(
         id="compile.libcuda",
@@ -387,6 +379,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Cannot open include file: .{0,2}cuda\.h",
             r"cannot open source file \W?(cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)\w*\.h",
         ),
+        examples=("/tmp/tmpx/main.c:1:10: fatal error: cuda.h: No such file or directory",),
         meaning="Something is compiled against CUDA's driver: Triton's launcher brings the header, an extension "
         "wants the toolkit's.",
         fix="an extension: the CUDA toolkit of torch's CUDA, and CUDA_HOME=/usr/local/cuda; Triton: reinstall it, or "
@@ -546,6 +539,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Unknown CUDA arch \([\w.+]+\) or GPU not supported",
             r"nvcc fatal ?: Unsupported gpu",
         ),
+        examples=("nvcc fatal   : Unsupported gpu architecture 'compute_120'",),
         meaning="The GPU is newer than the toolkit, or so old that the toolkit dropped it.",
         fix="another toolkit; TORCH_CUDA_ARCH_LIST names the architectures to build for",
         certainty="proof",
@@ -582,6 +576,7 @@ TEXTS: tuple[Condition, ...] = (
         id="nvswitch.sxid",
         title="an NVSwitch reported an error (SXid)",
         patterns=(r"\bSXid ?(\(PCI:[0-9a-f:.]+\))?:? ?\d+",),
+        examples=("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 46 sourcetrack timeout error",),
         meaning="NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. "
         "`Fatal`: programs that used the links have ended, and the fabric needs a reset.",
         fix="take the node out of use (drain or cordon); sudo journalctl -u nvidia-fabricmanager shows which "
@@ -592,6 +587,7 @@ TEXTS: tuple[Condition, ...] = (
         id="bus.installed",
         title="a GPU has fallen off the bus (no Xid was written)",
         patterns=(r"installed in this system has (NVRM: ?)?fallen off the bus",),
+        examples=("NVRM: The NVIDIA GPU 0000:b3:00.0",),
         meaning="The driver could not reach the GPU over PCIe at start: power, heat, seat or riser, or the slot. "
         "Tools that only look for Xid 79 do not see this line.",
         fix=messages.FIX["lost"],
@@ -640,6 +636,7 @@ TEXTS: tuple[Condition, ...] = (
         id="kernel.nvrm",
         title="NVIDIA's driver noted an error that has no row here",
         patterns=(r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:",),
+        examples=("NVRM: nvCheckOkFailedNoLog: Check failed",),
         meaning="A check inside the driver failed. Many such lines are harmless: a tool asked for what this GPU, "
         "its MIG mode or its firmware does not have.",
         fix="sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it; nvidia-smi has to list every GPU: where "
@@ -678,6 +675,7 @@ TEXTS: tuple[Condition, ...] = (
             r"pcieport [0-9a-f:.]+: (AER: )?PCIe Bus Error: severity=",
             r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
         ),
+        examples=("pcieport 0000:00:01.0: AER: Multiple Corrected error received",),
         meaning="`Uncorrected` or `Fatal`: the link lost data, and what is behind it may fall off the bus next. "
         "`Corrected`: it sent them again, which costs speed where it is frequent. A line of pcieport does not say "
         "whose link it is: the GPU's, a disk's or a network adapter's.",
@@ -695,20 +693,9 @@ TEXTS: tuple[Condition, ...] = (
             r"\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine "
             r"reset)",
         ),
+        examples=("[29256.536743] [drm] GPU HANG: ecode 9:0:0x84df7efc, in python [9467], reason: Ring hung,",),
         meaning="A program's command did not end, and Intel's driver reset the GPU; that program loses its context.",
         fix="start the program again; if it comes back: a newer kernel and Mesa or compute runtime; sudo dmesg | "
         "grep -i -e i915 -e xe",
-    ),
-    Condition(
-        id="kernel.dxg",
-        title="WSL's GPU driver was refused an answer by Windows",
-        patterns=(r"dxgkio_\w+: ?Ioctl failed", r"misc dxg: dxgk: .{0,60}failed"),
-        meaning="Lines with -2 and -22 alone stand in healthy logs too: Linux asks Windows's driver for things that "
-        "it does not know.",
-        fix="nvidia-smi inside WSL: where it lists the GPU these lines are harmless; else update NVIDIA's driver in "
-        "Windows, then wsl --update and wsl --shutdown",
-        certainty="hint",
-        symptom=True,
-        source="microsoft/WSL issues",
     ),
 )

@@ -37,8 +37,8 @@ from gpucheck.program.simulated_devices import (
     Place,
     cause,
     here,
-    is_set,
     own_device,
+    peer,
     place_of,
     stale,
     storage_of,
@@ -271,7 +271,7 @@ class World:
                     self._operand(operand, tensor, frame, expected, cached, is_wrong=operand in verdict.wrong)
                     for operand, tensor in dict(operands).items()
                 ),
-                peer=self._peer(frame, expected) if frame is not None else None,
+                peer=peer(frame, expected, self.claims) if frame is not None else None,
                 own_device=own_device(frame, expected) if frame is not None else None,
             )
             self.refused[site] = Mismatch(site, entry, len(self.assumed))
@@ -383,15 +383,6 @@ class World:
                 return self.names[id(own)]
             frame = frame.f_back
         return None
-
-    def _peer(self, frame: FrameType, expected: str) -> str | None:
-        """A local variable that holds a tensor where it should be, and did before the user's line."""
-        tensors = {
-            name: value
-            for name, value in frame.f_locals.items()
-            if isinstance(value, Tensor) and name.isidentifier() and is_set(frame.f_code, name, frame.f_lineno)
-        }
-        return next((name for name, value in tensors.items() if str(self.claims.device(value)) == expected), None)
 
 
 UNSEEN = torch_private.need("torch._C.DisableTorchFunction")

@@ -270,19 +270,30 @@ def _lines(code: CodeType) -> set[int]:
 def _names(frame: FrameType, place: Place, expected: str, claims: Claims, *, inside: bool) -> Iterator[str]:
     """Expressions for the device `expected` that a line can use: a tensor's or a variable that is set before it."""
     if inside:
-        known = {name: value for name, value in frame.f_locals.items() if is_set(frame.f_code, name, place.line)}
-        tensors = {name: value for name, value in known.items() if isinstance(value, Tensor)}
-        yield from (f"{name}.device" for name, value in tensors.items() if str(claims.device(value)) == expected)
+        known = _known(frame, place.line)
+        yield from (f"{name}.device" for name, value in known.items() if _is_at(value, expected, claims))
         yield from _devices(known, expected)
     in_module = inside and frame.f_code.co_name == "<module>"
     if place.file == frame.f_code.co_filename and not in_module:
         yield from _devices(frame.f_globals, expected)
 
 
+def peer(frame: FrameType, expected: str, claims: Claims) -> str | None:
+    """A local variable of the running line that holds a tensor on the device `expected`."""
+    known = _known(frame, frame.f_lineno)
+    return next(
+        (name for name, value in known.items() if name.isidentifier() and _is_at(value, expected, claims)), None
+    )
+
+
 def own_device(frame: FrameType, expected: str) -> str | None:
     """The program's own name for a device, that the running line can use."""
-    known = {name: value for name, value in frame.f_locals.items() if is_set(frame.f_code, name, frame.f_lineno)}
-    return next(_devices({**frame.f_globals, **known}, expected), None)
+    return next(_devices({**frame.f_globals, **_known(frame, frame.f_lineno)}, expected), None)
+
+
+def _known(frame: FrameType, line: int) -> dict[str, Any]:
+    """The local variables that have their value before a line."""
+    return {name: value for name, value in frame.f_locals.items() if _is_set(frame.f_code, name, line)}
 
 
 def _devices(known: Mapping[str, Any], expected: str) -> Iterator[str]:
@@ -298,7 +309,7 @@ def _devices(known: Mapping[str, Any], expected: str) -> Iterator[str]:
         yield from (f"{name}.{key}" for key, inner in held.items() if names_it(key, inner))
 
 
-def is_set(code: CodeType, name: str, line: int) -> bool:
+def _is_set(code: CodeType, name: str, line: int) -> bool:
     """Return whether a name of a function or module has its value before a line: an argument, or assigned above."""
     if name in (*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], *code.co_freevars):
         return True

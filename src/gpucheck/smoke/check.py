@@ -79,15 +79,6 @@ def dedicated_memory(dut: DeviceUnderTest) -> str | None:
     return None
 
 
-def numpy(dut: DeviceUnderTest) -> str | None:
-    """Needs NumPy, and a torch that can use the one installed."""
-    try:
-        torch.zeros(1).numpy()
-    except RuntimeError as error:  # "Numpy is not available": none is installed, or one that this torch cannot use
-        return str(error).strip().splitlines()[0]
-    return None
-
-
 # -- torch's global state ---------------------------------------------------------------------------------------------
 
 

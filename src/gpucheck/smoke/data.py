@@ -426,26 +426,6 @@ def layouts(dut: DeviceUnderTest) -> Passed:
     return Passed(f"{len(cases)} layouts: {', '.join(cases)}", {"layouts": list(cases)})
 
 
-def to_returns_new(dut: DeviceUnderTest) -> Passed:
-    """`.to()` returns a new tensor and leaves the old where it was; the tensor itself where nothing changes."""
-    home, away = (dut.device, dut.other) if dut.accel.is_cpu else (dut.other, dut.device)
-    tensor = torch.arange(12.0, device=home)
-    before = tensor.clone()
-    moved = tensor.to(away)
-    expect(moved.device == away, f".to({away}) returned a tensor on {moved.device}")
-    expect(tensor.device == home, f".to({away}) moved the tensor itself to {tensor.device}")
-    if away.type != "meta":
-        moved.fill_(-1)
-        dut.accel.synchronize()
-        expect(moved.to(away) is moved, f".to({away}) of a tensor already there returned a new one")
-    expect(torch.equal(tensor, before), "changing what .to() returned changed the tensor it came from")
-    expect(tensor.to(home) is tensor, f".to({home}) of a tensor already there returned a new one")
-    expect(tensor.to(home, tensor.dtype) is tensor, ".to() with its own dtype returned a new tensor")
-    copied = tensor.to(home, copy=True)
-    expect(copied.data_ptr() != tensor.data_ptr(), ".to(copy=True) returned the same memory")
-    return Passed(f"{home} → {away}: `x.to(device)` alone moves nothing, `x = x.to(device)` does")
-
-
 def device_mismatch(dut: DeviceUnderTest) -> Passed:
     """Operands on two devices raise RuntimeError, and say so."""
     here = torch.ones(4, 4, device=dut.device)
@@ -469,23 +449,6 @@ def device_mismatch(dut: DeviceUnderTest) -> Passed:
         names_it = any(word in text.lower() for word in ("device", "cpu"))
         expect(names_it, f"{name} of tensors on two devices raised another error: {text}")
     return Passed(f"{', '.join(calls)} across {dut.device} and {dut.other} raise RuntimeError", {"errors": texts})
-
-
-def numpy_needs_cpu(dut: DeviceUnderTest) -> Passed:
-    """`numpy()` works on the CPU, on the tensor's own memory, and is refused elsewhere."""
-    elsewhere = torch.ones(3, device="meta" if dut.accel.is_cpu else dut.device)
-    try:
-        elsewhere.numpy()
-    except TypeError as error:
-        refused = first_line(error)
-    else:
-        raise Wrong(f"numpy() of a tensor on {elsewhere.device} was not refused")
-    tensor = torch.arange(3.0, device=dut.device).cpu()
-    array = tensor.numpy()
-    array[0] = 7.0
-    expect(float(tensor[0]) == 7.0, "numpy() of a tensor on the CPU returned a copy")
-    expect(torch.equal(torch.from_numpy(array).to(dut.device).cpu(), tensor), "from_numpy().to() changed values")
-    return Passed("refused on other devices, shares memory on the CPU", {"refusal": refused})
 
 
 class _Tied(nn.Module):  # type: ignore[misc] # torch counts as untyped
@@ -546,9 +509,6 @@ def gradients(dut: DeviceUnderTest) -> Passed:
 
 # What the accounting check allocates: above 1 MiB, so that every allocator gives it a block of its own size.
 BLOCKS = (4 * MIB, 24 * MIB)
-# The fraction leaves room for so much. The chunks are whole segments (10 MiB and more, a multiple of 2 MiB), so that
-# exactly four fit; the slack is below one segment and covers the rounding of the fraction.
-ROOM, CHUNK, SLACK = 64 * MIB, 16 * MIB, 1 * MIB
 
 
 def _work(device: torch.device) -> None:
@@ -637,60 +597,6 @@ def one_pebibyte(dut: DeviceUnderTest) -> Passed:
         raise Wrong("an allocation of 1 PiB raised no error")
     _works_at_level(accel, before)
     return Passed("raised out-of-memory; the device still works", {"error": text})
-
-
-def has_fraction(dut: DeviceUnderTest) -> str | None:
-    """Needs an allocator that can be limited, and one whose reservations are its own."""
-    accel = dut.accel
-    if accel.set_memory_fraction is None or accel.memory_info() is None:
-        return f"not on {accel.kind}: torch cannot limit its memory"
-    if uncached(accel):
-        return "no memory fraction without a caching allocator"
-    return None
-
-
-def to_the_end(dut: DeviceUnderTest) -> Passed:
-    """Under a memory fraction that leaves 64 MiB, allocating to the end raises out-of-memory; the device works on."""
-    accel = dut.accel
-    before = settled(accel)
-    _, driver_total = accel.memory_info() or (0, 0)
-    total = accel.memory_total_bytes or driver_total
-    reserved = before.memory_reserved_bytes or 0
-    limit = accel.set_memory_fraction
-    assert limit is not None  # so `has_fraction` found
-    # Older versions do not tell it; the limit is then none, unless this process's own code has set one.
-    told = getattr(getattr(accel.module, "memory", None), "get_per_process_memory_fraction", None)
-    put_back = float(told(accel.device)) if told else 1.0
-    limit((reserved + ROOM + SLACK) / total)
-    try:
-        fitted, text = _fill(dut)
-        exact = accel.allocator().is_default
-        whole = ROOM // CHUNK
-        # What is reserved behind workspaces may hold some more.
-        spare = (reserved - (before.memory_allocated_bytes or 0)) // CHUNK
-        # Other allocators may round, or use what they hold already: at least one must fit, and at most twice as many.
-        right = whole <= fitted <= whole + spare if exact else 1 <= fitted <= 2 * whole
-        expect(right, f"{fitted} × {capacity(CHUNK)} fit into {capacity(ROOM)}, not {whole}", fitted=fitted)
-    finally:
-        limit(put_back)
-    _works_at_level(accel, before)
-    return Passed(f"{fitted} × {capacity(CHUNK)} fit, the next raised out-of-memory", {"error": text})
-
-
-def _fill(dut: DeviceUnderTest) -> tuple[int, str]:
-    """Allocate chunks until there is no room: how many fitted, and what was raised."""
-    accel = dut.accel
-    held: list[torch.Tensor] = []
-    # Far more than can fit: an allocator that ignores the limit must not be let loose on the whole card.
-    for _ in range(4 * ROOM // CHUNK):
-        try:
-            held.append(torch.empty(CHUNK, dtype=torch.uint8, device=accel.device))
-        except (RuntimeError, MemoryError) as error:
-            text, info = _must_be_out_of_memory(accel, error), accel.memory_info()
-            if len(held) < ROOM // CHUNK and info is not None and info[0] < CHUNK:
-                raise  # the device itself is full: others hold what is missing
-            return len(held), text
-    raise Wrong(f"{capacity(len(held) * CHUNK)} allocated, the memory fraction allows {capacity(ROOM)}")
 
 
 def _must_be_out_of_memory(accel: Accel, error: RuntimeError | MemoryError) -> str:

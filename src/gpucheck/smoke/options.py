@@ -49,26 +49,11 @@ CHECKS = (
         "data.layouts",
     ),
     CheckRow(
-        "tensors.to_returns_new",
-        ".to() returns a new tensor and leaves the old",
-        "`x.to(device)` alone moves nothing: keep its result.",
-        "x = x.to(device)",
-        "data.to_returns_new",
-    ),
-    CheckRow(
         "tensors.device_mismatch",
         "mixing devices raises RuntimeError",
         "torch computed with tensors on two devices without an error.",
         "use a newer torch",
         "data.device_mismatch",
-    ),
-    CheckRow(
-        "tensors.numpy_needs_cpu",
-        "numpy() needs the CPU",
-        "NumPy works in host memory.",
-        "x.cpu().numpy()",
-        "data.numpy_needs_cpu",
-        ("check.numpy",),
     ),
     CheckRow(
         "modules.to",
@@ -134,14 +119,6 @@ CHECKS = (
         "use a newer torch or driver",
         "data.one_pebibyte",
         ("check.dedicated_memory",),
-    ),
-    CheckRow(
-        "memory.to_the_end",
-        "allocating to the end raises out-of-memory",
-        "Filling the device did not raise torch.OutOfMemoryError, or the device did not work afterwards.",
-        "use a newer torch or driver",
-        "data.to_the_end",
-        ("data.has_fraction", "check.dedicated_memory"),
     ),
     CheckRow(
         "copies.pinned",

@@ -85,9 +85,42 @@ def test_what_ran_is_reached() -> None:
     assert not_reached(TREES, everything, [Left("prog.py", FIT, line("self.step"), False)]) == []
 
 
-def test_a_name_that_another_branch_gives_a_value_is_not_known() -> None:
+def test_a_name_that_another_branch_gives_a_value_is_not_the_functions() -> None:
     """A lambda in place of a function that reads real data."""
     source = "if real:\n    def batch():\n        return torch.ones(2)\nelse:\n    batch = lambda: x\nstop\nbatch()\n"
-    assert not_reached({"p": ast.parse(source)}, {}, [Left("p", 0, 6, False)]) == []
+    assert not_reached({"p": ast.parse(source)}, {}, [Left("p", 0, 6, False)]) == ["p:7"]
     alone = source.replace("batch = lambda: x", "pass")
     assert not_reached({"p": ast.parse(alone)}, {}, [Left("p", 0, 6, False)]) == ["batch()"]
+
+
+EPOCHS = """
+import torch
+def main(epochs):
+    net = torch.nn.Linear(2, 2)
+    for epoch in range(epochs):
+        step()
+    print("trained")
+    net(x)
+if __name__ == "__main__":
+    main(9)
+    print("done")
+    loss(torch.ones(2))
+loss = torch.nn.MSELoss()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "function", "line", "names"),
+    [
+        # Evaluation that stands behind the loop, in code that runs once.
+        (EPOCHS, 3, 6, ["prog.py:8"]),
+        (EPOCHS, 0, 10, ["prog.py:12"]),
+        # A function that may have run before, to its end.
+        (EPOCHS.replace("    main(9)", "    for _ in x: main(9)"), 3, 6, []),
+        (EPOCHS.replace("    main(9)", "    main(9); main(8)"), 3, 6, []),
+        (EPOCHS.replace("    net(x)", "    print(x)"), 3, 6, []),
+    ],
+)
+def test_lines_behind_the_loop_are_named(source: str, function: int, line: int, names: list[str]) -> None:
+    left = [Left("/folder/prog.py", function, line, False)]
+    assert not_reached({"/folder/prog.py": ast.parse(source)}, {}, left) == names

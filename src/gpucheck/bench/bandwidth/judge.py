@@ -34,8 +34,8 @@ def findings(seen: Seen) -> list[Finding]:
 
 def best(measurements: Sequence[Measurement]) -> dict[str, float]:
     """Bytes per second of each operation on arrays that no cache holds; only these tell the memory's rate."""
-    cold = (one for one in measurements if one.rate is not None and one.method.cache == "cold")
-    rows = judging.by(lambda one: str(one.case["operation"]), cold)
+    cold = (row for row in measurements if row.rate is not None and row.method.cache == "cold")
+    rows = judging.by(lambda row: str(row.case["operation"]), cold)
     return {operation: max(map(judging.rate, mine)) for operation, mine in rows.items()}
 
 
@@ -52,12 +52,12 @@ def ceilings(seen: Seen) -> Ceilings:
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The largest arrays of each operation, as a share of the memory's peak."""
     largest = largest_arrays(seen.rows).values()
-    return [headline("bandwidth", label(one), one, known.get("memory"), "the peak") for one in largest]
+    return [headline("bandwidth", label(row), row, known.get("memory"), "the peak") for row in largest]
 
 
-def label(one: Measurement) -> str:
+def label(row: Measurement) -> str:
     """A row in words: `copy, 1 GiB`."""
-    return f"{one.case['operation']}, {units.capacity(one.case['size_bytes'])}"
+    return f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}"
 
 
 def _result(measurements: Sequence[Measurement]) -> Finding:
@@ -138,10 +138,10 @@ def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> lis
 
 def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None, peak: Ceiling | None = None) -> list[Figure]:
     return [
-        judging.figure(operation, one, ceiling, peak)
-        if one.method.cache == "cold"
-        else replace(judging.figure(operation, one, ceiling), why="the array fits in the cache")
-        for operation, one in largest_arrays(measurements).items()
+        judging.figure(operation, row, ceiling, peak)
+        if row.method.cache == "cold"
+        else replace(judging.figure(operation, row, ceiling), why="the array fits in the cache")
+        for operation, row in largest_arrays(measurements).items()
     ]
 
 

@@ -12,8 +12,6 @@ from gpucheck import naming, options, units
 from gpucheck.options import TIME, option
 
 ITEM = 4  # float32
-# What the buffers may take of the host's memory that is left, where the ranks are processes on a CPU.
-HOST_SHARE = 0.25
 # No machine has more GPUs: a larger number of processes is a typing error.
 MOST_RANKS = 128
 # A hung collective never ends; one of 16 GiB over PCIe takes seconds, and a first connection of many ranks takes some.
@@ -80,7 +78,8 @@ class CollectiveOptions:
     )
     time_budget_s: float | None = options.time_budget("2m, on a CPU 30s")
     device: str = "auto"
-    host_share: float = HOST_SHARE
+    # Of the host's free memory, for the buffers of ranks that are processes on a CPU.
+    host_share: float = 0.25
 
     @property
     def collectives(self) -> list[str]:
@@ -90,7 +89,7 @@ class CollectiveOptions:
 
     def names(self) -> list[tuple[str, str]]:
         """The selected collectives with their titles."""
-        return [(one, COLLECTIVES[one].title) for one in self.collectives]
+        return [(name, COLLECTIVES[name].title) for name in self.collectives]
 
     def check(self) -> None:
         """Raises UsageError for a prefix that fits nothing."""

@@ -218,7 +218,8 @@ def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
         for run in runs.each(row):
             comparisons.append(judging.Compared(where, where, run["details"]["verified_elements"], 0))
             bad = [rank for rank in run["details"]["ranks"] if rank["wrong_elements"]]
-            wrong += [{"row": label(row), **{name: rank[name] for name in _OF_RANK}} for rank in bad]
+            named = ("rank", "host", "device", "wrong_elements", "wrong_from")
+            wrong += [{"row": label(row), **{name: rank[name] for name in named}} for rank in bad]
     if not wrong:
         measured = ", ".join(dict.fromkeys(row.case["collective"] for row in rows))
         title = "all results verified" if is_whole else f"verified: {measured}"
@@ -238,9 +239,6 @@ def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
     if case["backend"] == "gloo":
         fix = "rerun; if it repeats, the memory or the network changes data: `gpucheck smoke`"
     return Finding("collective.result", "fail", f"wrong data on rank {ranks}", naming.few(texts), {"wrong": wrong}, fix)
-
-
-_OF_RANK = ("rank", "host", "device", "wrong_elements", "wrong_from")
 
 
 def _speed(largest: Mapping[str, Measurement]) -> list[Finding]:

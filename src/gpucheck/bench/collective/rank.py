@@ -1,6 +1,6 @@
-"""One rank of `bench collective`: a process that joins the others, and times and verifies the collectives it is told.
+"""One rank of `bench collective`: a process that joins the others, and times and verifies the collectives asked for.
 
-It speaks lines with its parent (`ranks`): at each step that it reaches, one, so that the parent knows where it hangs.
+It writes a line to its parent (`work.Ranks`) at each step that it reaches, so that the parent knows where it hangs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ MOST_CALLS, LEAST_WINDOWS, MOST_WINDOWS = 1000, 3, 20
 SLICE = 1 << 22
 # A prime, so that data from a wrong place differs; and so many tags that sums of 1024 ranks are exact in float32.
 PERIOD, TAGS = 251, 64
-# What tells which algorithm NCCL takes.
+# Variables that choose NCCL's algorithm.
 SETTINGS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE")
-# Of a device's free memory: an array and its copy are half of it, and NCCL's own buffers have room.
+# Share of a device's free memory: an array and its copy are half of it, and NCCL's own buffers have room.
 DEVICE_SHARE = 0.25
 
 
@@ -45,8 +45,8 @@ def main() -> int:
     asked = requests()
     try:
         rank = Rank(next(asked), say)
-        for told in asked:
-            rank.measure(str(told["collective"]), int(told["size"]), float(told["for_s"]))
+        for request in asked:
+            rank.measure(str(request["collective"]), int(request["size"]), float(request["for_s"]))
     except CannotLook as error:
         say({"error": str(error), "end": True})
     except RuntimeError as error:  # torch's, for whatever its backend and driver answer
@@ -54,7 +54,7 @@ def main() -> int:
         # NCCL's own words stand below torch's.
         text, _, last = str(error).partition("Last error:")
         say({"error": first_line(last if last.strip() else text) or type(error).__name__, "end": True})
-    # The others may be gone, and whoever says good-bye to them waits.
+    # Leave without a good-bye: the others may be gone, and it would wait for them.
     kept.leave(0)
 
 
@@ -104,7 +104,7 @@ class Rank:
         self.accel.synchronize()
 
     def slowest(self, seconds: float) -> float:
-        """The largest figure of all ranks: what they must agree on is decided by it."""
+        """The largest figure of all ranks, on which all agree."""
         figure = torch.full((1,), seconds, device=self.accel.device)
         dist.all_reduce(figure, dist.ReduceOp.MAX)
         return float(figure.item())
@@ -141,7 +141,7 @@ class Rank:
             began_s.append(began)
             samples_s.append(self.accel.host_now() - began)
             self.say({"step": "timing"})
-        # Sums of sums have grown by then, and mean nothing: verified is one call more.
+        # One more call is verified: sums of sums have grown by then, and mean nothing.
         for source, number in self._verified(work, 2).items():
             wrong[source] = wrong.get(source, 0) + number
         self.say(
@@ -159,7 +159,7 @@ class Rank:
         )
 
     def _verified(self, work: Work, turn: int) -> dict[int | None, int]:
-        """The wrong elements of one call, by the rank that they come from where that can be told."""
+        """The wrong elements of one call, by the rank that they come from where that is known."""
         work.fill(turn)
         self.accel.synchronize()
         # Nobody sends before all have filled: a copy writes into the neighbour's memory by itself.
@@ -205,8 +205,8 @@ class Work:
 
     def _pass_on(self) -> None:
         sends = dist.P2POp(dist.isend, self.given, self.behind), dist.P2POp(dist.irecv, self.out, self.before)
-        for one in dist.batch_isend_irecv(list(sends)):
-            one.wait()
+        for request in dist.batch_isend_irecv(list(sends)):
+            request.wait()
 
     def fill(self, turn: int) -> None:
         """Write what this rank gives, and poison what it gets."""
@@ -218,18 +218,18 @@ class Work:
 
     def wrong(self, turn: int) -> dict[int | None, int]:
         """The elements that are not what they must be, by the rank that they come from; None for sums."""
-        found: dict[int | None, int] = {}
+        counts: dict[int | None, int] = {}
         for start, places in self._slices(self.out):
             wanted, sources = self._wanted(places, turn)
             bad = self.out[start : start + SLICE] != wanted
             if not bool(bad.any()):
                 continue
             if sources is None:
-                found[None] = found.get(None, 0) + int(bad.sum())
+                counts[None] = counts.get(None, 0) + int(bad.sum())
                 continue
             for source, number in zip(*sources[bad].unique(return_counts=True), strict=True):
-                found[int(source)] = found.get(int(source), 0) + int(number)
-        return found
+                counts[int(source)] = counts.get(int(source), 0) + int(number)
+        return counts
 
     def _wanted(self, places: torch.Tensor, turn: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         part = self.count // self.world

@@ -42,7 +42,7 @@ from gpucheck.units import GIB, KIB, MIB
 
 # This module's main() is the child's.
 CHILD = "gpucheck.bench.collective.rank"
-# What the literature gives rates for, and between them what shows where latency ends.
+# Sizes that the literature gives rates for, and between them those that show where latency ends.
 SIZES = (8, 32 * KIB, MIB, 64 * MIB, GIB, 4 * GIB, 16 * GIB)
 # Below this an array's size hardly counts.
 LATENCY_BYTES = MIB
@@ -97,7 +97,7 @@ class Ranks:
         self.unstarted: dict[int, Answer] = {}
 
     def begin(self, kind: str, is_over: Callable[[], bool] = lambda: False) -> list[Answer]:
-        """Start them on devices of this kind, new ones after a failure; what each says of itself."""
+        """Start them on devices of this kind, new ones after a failure; return each one's first answer."""
         self.stop()
         self.turn += 1
         self.unstarted = {}
@@ -123,32 +123,32 @@ class Ranks:
 
     def _hear(self, limit_s: float, is_over: Callable[[], bool]) -> list[Answer]:
         """The answers to what was asked last. Where one rank fails, the others have a little more time."""
-        found = dict(self.unstarted)
+        answers = dict(self.unstarted)
         steps = dict.fromkeys(self.mine, "")
-        until = time.monotonic() + (AFTER_A_FAILURE_S if found else limit_s)
+        until = time.monotonic() + (AFTER_A_FAILURE_S if answers else limit_s)
         while (
-            (waiting := [rank for rank in self.mine if rank not in found])
+            (waiting := [rank for rank in self.mine if rank not in answers])
             and time.monotonic() < until
             and not is_over()
         ):
             for rank in waiting:
-                failed = any(one.line is None for one in found.values())
+                has_failed = any(answer.line is None for answer in answers.values())
                 try:
                     line = self.children[rank].receive(POLL_S)
                 except child_protocol.Lost as lost:
-                    found[rank] = Answer(rank, None, lost.ending.in_words, steps[rank], lost.ending.how)
+                    answers[rank] = Answer(rank, None, lost.ending.in_words, steps[rank], lost.ending.how)
                 else:
                     if line is None:
                         continue
                     steps[rank] = str(line.get("step", steps[rank]))
                     if "error" in line:
-                        found[rank] = Answer(rank, None, str(line["error"]), steps[rank])
+                        answers[rank] = Answer(rank, None, str(line["error"]), steps[rank])
                     elif "end" in line:
-                        found[rank] = Answer(rank, line, "", steps[rank])
-                if not failed:
-                    gone = rank in found and found[rank].line is None
-                    until = time.monotonic() + (AFTER_A_FAILURE_S if gone else limit_s)
-        return [found.get(rank) or self._late(rank, steps[rank], limit_s) for rank in self.mine]
+                        answers[rank] = Answer(rank, line, "", steps[rank])
+                if not has_failed:
+                    is_gone = rank in answers and answers[rank].line is None
+                    until = time.monotonic() + (AFTER_A_FAILURE_S if is_gone else limit_s)
+        return [answers.get(rank) or self._late(rank, steps[rank], limit_s) for rank in self.mine]
 
     def _late(self, rank: int, step: str, limit_s: float) -> Answer:
         with contextlib.suppress(psutil.Error):
@@ -194,7 +194,7 @@ class Meeting:
             ) from error
 
     def begin(self, kind: str) -> list[Answer]:
-        """Let every process start its rank; what each says of itself."""
+        """Let every process start its rank; return each one's first answer."""
         return self._asked({"begin": kind}, START_S)
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
@@ -215,14 +215,14 @@ class Meeting:
         patience_s = MEET_S
         try:
             while True:
-                told = self._hear("exit", f"ask/{self.number}", limit_s=patience_s)
-                if told is None:
+                request = self._hear("exit", f"ask/{self.number}", limit_s=patience_s)
+                if request is None:
                     sys.stderr.write(f"gpucheck: rank {self.place.rank}: rank 0 does not answer\n")
                     return errors.UNDECIDED
-                if "exit" in told:
+                if "exit" in request:
                     self._say(f"left/{self.place.rank}", {})
-                    return int(told["exit"])
-                self._answer(told)
+                    return int(request["exit"])
+                self._answer(request)
                 patience_s = self.options.limit_s + START_S + LINE_S
         except RuntimeError as error:
             sys.stderr.write(f"gpucheck: rank {self.place.rank} has lost rank 0: {first_line(str(error))}\n")
@@ -235,24 +235,25 @@ class Meeting:
         self._say(f"ask/{number}", request)
         self._answer(request)
         until = time.monotonic() + LINE_S
-        found = []
+        answers = []
         for rank in range(self.world):
             # The first lines wait for whoever starts last; later ones begin as rank 0's do.
             left_s = (MEET_S if number == 0 else 0.0) + max(until - time.monotonic(), 0.1)
-            told = self._hear(f"answer/{number}/{rank}", limit_s=left_s)
-            found.append(Answer(rank, None, "its host does not answer", "", "late") if told is None else Answer(**told))
-        return found
+            fields = self._hear(f"answer/{number}/{rank}", limit_s=left_s)
+            late = Answer(rank, None, "its host does not answer", "", "late")
+            answers.append(late if fields is None else Answer(**fields))
+        return answers
 
-    def _answer(self, told: Mapping[str, Any]) -> None:
-        """Let this process's rank do what was asked, and write down what it comes to."""
+    def _answer(self, request: Mapping[str, Any]) -> None:
+        """Let this process's rank do what was asked, and write its answer into the store."""
         place = self.place
-        if "begin" in told:
+        if "begin" in request:
             setup = _setup(self.options, (), place.world, place.host, place.port, f"gpucheck/{place.attempt}")
             self.ranks = Ranks([place.rank], {**setup, "local_rank": place.local_rank}, self.start_child)
-            (mine,) = self.ranks.begin(told["begin"], self._is_dismissed)
+            (mine,) = self.ranks.begin(request["begin"], self._is_dismissed)
         else:
             assert self.ranks is not None
-            (mine,) = self.ranks.ask(told["ask"], float(told["limit_s"]), self._is_dismissed)
+            (mine,) = self.ranks.ask(request["ask"], float(request["limit_s"]), self._is_dismissed)
         self._say(f"answer/{self.number}/{place.rank}", asdict(mine))
         self.number += 1
 
@@ -266,18 +267,18 @@ class Meeting:
     def _name(self, key: str) -> str:
         return f"gpucheck/{self.place.attempt}/{key}"
 
-    def _say(self, key: str, told: Mapping[str, Any]) -> None:
-        self.store.set(self._name(key), json.dumps(told))
+    def _say(self, key: str, value: Mapping[str, Any]) -> None:
+        self.store.set(self._name(key), json.dumps(value))
 
     def _hear(self, *keys: str, limit_s: float) -> dict[str, Any] | None:
         """Return the value of the first of these keys that the store has, or None after `limit_s` seconds."""
         until = time.monotonic() + limit_s
-        while (name := next((one for one in map(self._name, keys) if self.store.check([one])), None)) is None:
+        while (name := next((name for name in map(self._name, keys) if self.store.check([name])), None)) is None:
             if time.monotonic() >= until:
                 return None
             time.sleep(POLL_S)
-        told: dict[str, Any] = json.loads(self.store.get(name))
-        return told
+        value: dict[str, Any] = json.loads(self.store.get(name))
+        return value
 
     def stop(self) -> None:
         """End this process's rank."""
@@ -367,7 +368,7 @@ def _ids(options: CollectiveOptions, facts: Facts, emit: Emit, meeting: Meeting 
     if chosen.ids == ("cpu",) and options.device in ("auto", "all", "cpu"):
         return ["cpu"] * (options.ranks or 2)
     kind = chosen.ids[0].partition(":")[0] if options.device in ("auto", "all") else options.device
-    ids = [one for one in chosen.ids if one.partition(":")[0] == kind]
+    ids = [device for device in chosen.ids if device.partition(":")[0] == kind]
     if len(ids) < (options.ranks or 2):
         raise CannotLook(
             f"{len(ids)} GPU{'s' * (len(ids) != 1)} for {options.ranks or 2} ranks",
@@ -383,9 +384,9 @@ def _check_backend(kind: str) -> None:
     name = BACKENDS.get(kind)
     if name is not None and dist.is_available() and dist.is_backend_available(name):
         return
-    told = (name or f"backend for {kind}").upper() if name != "gloo" else "gloo"
+    backend = (name or f"backend for {kind}").upper() if name != "gloo" else "gloo"
     raise CannotLook(
-        f"collective: torch has no {told}",
+        f"collective: torch has no {backend}",
         "this build of torch was made without it" if name else "torch cannot connect devices of this kind",
         "install a build with it (NCCL: the CUDA builds for Linux); --device cpu measures gloo on the host",
         finding="collective.backend",
@@ -476,7 +477,7 @@ class _Run:
         """Start the ranks; False where they do not come together."""
         self.emit(Progress(f"{self.group.world} ranks start"))
         answers = self.group.begin(self.kind)
-        self.ready = [one.line for one in answers if one.line is not None]
+        self.ready = [answer.line for answer in answers if answer.line is not None]
         if len(self.ready) < self.group.world:
             self.emit(Skipped(judge.failed("the start", answers, (), self.kind)))
             return False

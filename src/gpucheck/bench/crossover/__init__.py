@@ -19,19 +19,17 @@ TITLES = {
     "training": "training step of a small network",
 }
 OPERATIONS = tuple(TITLES)
-# What one size may take of the host's memory that is left.
-HOST_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class CrossoverOptions:
-    """The user's options; `only` are prefixes of operations, `host_share` what a size may take of host memory."""
+    """The user's options; `only` are prefixes of operations, `host_share` is a size's share of free host memory."""
 
     only: tuple[str, ...] = options.only("operations", metavar="OPERATION")
     list_all: bool = options.list_all("operations")
     time_budget_s: float | None = options.time_budget("30s")
     device: str = "auto"
-    host_share: float = HOST_SHARE
+    host_share: float = 0.25
 
     @property
     def operations(self) -> list[str]:
@@ -40,7 +38,7 @@ class CrossoverOptions:
 
     def names(self) -> list[tuple[str, str]]:
         """The selected operations with their titles."""
-        return [(one, TITLES[one]) for one in self.operations]
+        return [(operation, TITLES[operation]) for operation in self.operations]
 
     def check(self) -> None:
         """Raises UsageError for a prefix that fits nothing."""

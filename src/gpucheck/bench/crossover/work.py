@@ -139,10 +139,10 @@ def _step(model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
 
 def _copies(accel: Accel, *tensors: Tensor) -> list[Tensor]:
     """The same on the device, in memory of its own also where host and device are one."""
-    made = [torch.empty_like(one, device=accel.device) for one in tensors]
-    for there, one in zip(made, tensors, strict=True):
-        there.copy_(one)
-    return made
+    copies = [torch.empty_like(tensor, device=accel.device) for tensor in tensors]
+    for there, tensor in zip(copies, tensors, strict=True):
+        there.copy_(tensor)
+    return copies
 
 
 # Sizes in steps of 4. 8192³ takes a CPU of 1 TFLOP/s a second, a vector of 64 Mi elements is 256 MiB, and small models
@@ -179,14 +179,13 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 
-NAME = "crossover"
 # The side of the products on which the precision of both is observed.
 OBSERVED_SIDE = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The two sides, what watches the device, and what the products of each were seen to be computed in."""
+    """The two sides, the watch of the device, and the precision observed in the products of each side."""
 
     accel: Accel
     cpu: Accel
@@ -219,8 +218,8 @@ def measure(operation: Operation, size: int, bench: Bench, budget_s: float) -> l
     rows = []
     for name, (timed, beside) in taken.items():
         side, transfers = ("cpu" if name == "cpu" else "device"), name == "transfers"
-        made = timing.measurement(
-            NAME,
+        row = timing.measurement(
+            judge.NAME,
             # The CPU's rows too: they are its competitor's, in the same rounds.
             accel.ref,
             timed,
@@ -243,13 +242,13 @@ def measure(operation: Operation, size: int, bench: Bench, budget_s: float) -> l
             precision_requested="float32",
             precision_observed=bench.observed[side],
         )
-        rows.append(made)
+        rows.append(row)
     return rows
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-# What one size may take of the device's memory that is left.
+# One size's share of the device's memory that is left.
 DEVICE_SHARE = 0.25
 
 
@@ -271,7 +270,7 @@ CALLS_A_SIZE = 7
 
 
 def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> None:
-    """Find from what size on every device asked for is faster than this CPU. Raises CannotLook and UsageError."""
+    """Find the size from which every device asked for is faster than this CPU. Raises CannotLook and UsageError."""
     facts = shared.facts or inventory.read()
     devices.each(
         options.device,
@@ -291,15 +290,15 @@ def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> No
 
 
 def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, deadline: float) -> Iterator[Measurement]:
-    todo = [one for one in OPERATIONS if one.id in options.operations]
-    cpu = accels.open_device("cpu", name=next((one.name for one in facts.devices if one.kind == "cpu"), None))
+    todo = [operation for operation in OPERATIONS if operation.id in options.operations]
+    cpu = accels.open_device("cpu", name=next((device.name for device in facts.devices if device.kind == "cpu"), None))
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
-        seen = {"cpu": precision_of(cpu), "device": precision_of(accel)}
-        bench = Bench(accel, cpu, watch, seen, precision.state())
+        observed = {"cpu": precision_of(cpu), "device": precision_of(accel)}
+        bench = Bench(accel, cpu, watch, observed, precision.state())
         for place, operation in enumerate(todo):
             pulse.go_on()
-            until = share_until(deadline, [one.weight for one in todo[place:]])
-            name = f"{NAME}.{operation.id}"
+            until = share_until(deadline, [later.weight for later in todo[place:]])
+            name = f"{judge.NAME}.{operation.id}"
             emit(Began(name, accel.id))
             try:
                 ended_by = yield from _sizes(operation, bench, emit, until, room(options, accel))

@@ -36,10 +36,6 @@ def label(row: Measurement) -> str:
     return f"{row.case['dtype']} {row.case['m']}x{row.case['n']}x{row.case['k']}"
 
 
-def dtype_of(row: Measurement) -> str:
-    return str(row.case["dtype"])
-
-
 def is_as_asked(row: Measurement) -> bool:
     """Return whether it was computed in the precision asked for. If not, that is what is wrong, and no result is."""
     return row.method.precision_observed == row.method.precision_requested
@@ -421,7 +417,7 @@ def efficiency(rows: Rows) -> list[Finding]:
     unknown: dict[str, str] = {}
     # Long runs last: where one tells nothing, its reason counts.
     for row in sorted(timed, key=lambda row: row.name == SUSTAINED):
-        entry, dtype = _per_joule(row), dtype_of(row)
+        entry, dtype = _per_joule(row), str(row.case["dtype"])
         known = best.get(dtype)
         if entry is None:
             unknown[dtype] = _why_no_power(row)
@@ -482,7 +478,7 @@ def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
     for row in sorted(rows, key=lambda row: len(row.runs)):
         if row.rate is not None:
             m, n, k = (int(row.case[side]) for side in "mnk")
-            rates[dtype_of(row), (m, n, k)] = row.rate.median
+            rates[str(row.case["dtype"]), (m, n, k)] = row.rate.median
     evidence, texts = {}, []
     for dtype, of_runs in judging.by(lambda entry: entry.dtype, entries).items():
         found = [(entry, entry.best) for entry in of_runs if entry.best is not None]

@@ -1,11 +1,12 @@
-"""The products of each dtype: a row of a table says what is multiplied, what fills it, what is called.
+"""The products of each dtype, the comparison of their results, and the search for the fastest shape.
 
-torch multiplies float8 and int8 through functions of its own, which want the right matrix by columns on CUDA; every
-device gets the same layout, so that rows compare.
+A row of a table says what is multiplied, what fills it, what is called. torch multiplies float8 and int8 through its
+private functions, which want the right matrix by columns on CUDA; every device gets the same layout, so that rows
+compare.
 
 Later results are compared with the first one, bit for bit: inputs, memory and stream are the same, so that the library
-takes the same kernel, and another bit is another computation. What differs is computed in float64: a wrong element, or
-a right one that was added up in another order.
+takes the same kernel, and another bit is another computation. Elements that differ are computed in float64: they are
+wrong, or right and added up in another order.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from gpucheck.work.reference import FAST_ACCUMULATION, Element
 
 _T = TypeVar("_T")
 
-# Random numbers that are drawn at once in float32 where the dtype itself has no generator: 64 MiB of them.
+# Random numbers drawn at once in float32 where the dtype has no generator: 64 MiB of them.
 _DRAWN_AT_ONCE = 2**24
 # Of int8: -128 is left out, so that the mean is zero and no sum of a billion terms leaves an int32 but by design.
 _LARGEST_INT8 = 127
@@ -77,14 +78,14 @@ class Kind:
     @property
     def operand_dtype(self) -> torch.dtype:
         """The dtype of A and B."""
-        found: torch.dtype = getattr(torch, self.operand)
-        return found
+        dtype: torch.dtype = getattr(torch, self.operand)
+        return dtype
 
     @property
     def result_dtype(self) -> torch.dtype:
         """The dtype of the result."""
-        found: torch.dtype = getattr(torch, self.result)
-        return found
+        dtype: torch.dtype = getattr(torch, self.result)
+        return dtype
 
     @property
     def itemsizes(self) -> tuple[int, int, int]:
@@ -98,8 +99,8 @@ def _mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], obj
 
 def _scaled_mm(fast: bool) -> Bind:
     def bind(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
-        one = torch.ones((), dtype=torch.float32, device=a.device)
-        settings = {"scale_a": one, "scale_b": one, "out_dtype": out.dtype, "use_fast_accum": fast}
+        scale = torch.ones((), dtype=torch.float32, device=a.device)
+        settings = {"scale_a": scale, "scale_b": scale, "out_dtype": out.dtype, "use_fast_accum": fast}
         product = torch_private.kernel("torch._scaled_mm")
         return lambda: product(a, b, **settings, out=out)
 
@@ -201,12 +202,12 @@ def fill(kind: Kind, flat: Matrices) -> None:
 
 def call_of(kind: Kind, flat: Matrices, shape: Shape) -> Callable[[], object]:
     """The product of this shape at the beginning of flat memory, as a call."""
-    one = view(kind, flat, shape)
-    return kind.bind(one.a, one.b, one.out)
+    matrices = view(kind, flat, shape)
+    return kind.bind(matrices.a, matrices.b, matrices.out)
 
 
 def in_rotation(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    """One call for those of several sets in turn, so that none finds its own in the cache; the only one as it is."""
+    """One call for those of several sets in turn, so that none finds its set in the cache; a single one as it is."""
     turns = itertools.cycle(calls)
     return calls[0] if len(calls) == 1 else lambda: next(turns)()
 
@@ -226,7 +227,7 @@ def why_no_kernel(error: BaseException, kind: Kind, accel: Accel) -> str | None:
 
 
 def try_once(call: Callable[[], _T], dtype: Dtype, accel: Accel) -> _T:
-    """The first product of a dtype. What torch's private functions refuse is told as a product that is not implemented.
+    """The first product of a dtype. A refusal of torch's private functions is a product that is not implemented.
 
     Returns what the call returns. Raises RuntimeError, and what torch raises for memory that runs out, a device that
     breaks or a shape that alone has no kernel.
@@ -254,7 +255,7 @@ DEFAULT_ON_CPU = frozenset({"float32", "float16", "bfloat16"})
 FAST_FLOAT64 = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
 # With --cold the sets together are more than this many last-level caches (CUTLASS's guide to measuring products).
 COLD_FACTOR = 2
-# Where the size of the cache is not told: no smaller than any cache in front of a device's memory (256 MiB, MI300X).
+# A cache of unknown size is no larger than any in front of a device's memory (256 MiB, MI300X).
 ASSUMED_CACHE_BYTES = 256 * units.MIB
 # Small products would need more sets than it is worth to make; with fewer they are not called cold.
 MOST_SETS = 1024
@@ -264,7 +265,7 @@ MOST_SETS = 1024
 class Case:
     """One product to time. It runs on `sets` of equal matrices in turn; `cold` where these are more than the cache.
 
-    `rotation` is what the record tells of that, beside the sets; empty where nothing was asked.
+    `rotation` goes into the row's details with the sets; empty without `--cold`.
     """
 
     dtype: Dtype
@@ -297,27 +298,21 @@ class Case:
 
     @property
     def set_bytes(self) -> int:
-        """Return what one set of its three matrices takes."""
+        """Bytes of one set of its three matrices."""
         return sum(count * size for count, size in zip(self.elements, self.kind.itemsizes, strict=True))
 
     @property
     def bytes(self) -> int:
-        """Return what it takes, with its check."""
-        return needed_bytes(self.kind, self.shape, self.sets)
+        """Bytes that it takes: its matrices, a copy of the first result, and a byte for each element that is compared
+        with it or, when that is over, the memory of its check."""
+        m, n, k = self.shape
+        copy = m * n * self.kind.itemsizes[2]
+        return self.sets * self.set_bytes + copy + max(m * n, reference.extra_bytes(m, n, k))
 
     @property
     def label(self) -> str:
         """The case in words."""
         return f"{self.dtype} {'x'.join(map(str, self.shape))}"
-
-
-def needed_bytes(kind: Kind, shape: Shape, sets: int = 1) -> int:
-    """Return what a row takes: its matrices, a copy of the first result, and a byte for each element that is compared
-    with it or, when that is over, what its check takes."""
-    m, n, k = shape
-    of_a, of_b, of_result = kind.itemsizes
-    matrices = m * k * of_a + k * n * of_b + m * n * of_result
-    return sets * matrices + m * n * of_result + max(m * n, reference.extra_bytes(m, n, k))
 
 
 def _by_default(dtype: Dtype, has: Support, accel: Accel) -> bool:
@@ -342,22 +337,22 @@ def _case(dtype: Dtype, shape: Shape, has: Support, options: MatmulOptions, acce
     problem = why_not(dtype, shape, accel)
     if has.kind != "none" and problem:
         has = Support("none", f"{'x'.join(map(str, shape))}: {problem}")
-    one = Case(dtype, shape, has)
+    case = Case(dtype, shape, has)
     if not options.cold:
-        return one
+        return case
     known = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
-    wanted = max(2, COLD_FACTOR * (known or ASSUMED_CACHE_BYTES) // one.set_bytes + 1)
-    told: dict[str, Any] = {"cache_bytes": known}
+    wanted = max(2, COLD_FACTOR * (known or ASSUMED_CACHE_BYTES) // case.set_bytes + 1)
+    rotation: dict[str, Any] = {"cache_bytes": known}
     if known is None:
-        told["cache_assumed_bytes"] = ASSUMED_CACHE_BYTES
+        rotation["cache_assumed_bytes"] = ASSUMED_CACHE_BYTES
     if wanted > MOST_SETS:
-        told["not_cold_because"] = f"{wanted} sets would be needed, but at most {MOST_SETS} are made"
-    return replace(one, sets=min(wanted, MOST_SETS), cold=wanted <= MOST_SETS, rotation=told)
+        rotation["not_cold_because"] = f"{wanted} sets would be needed, but at most {MOST_SETS} are made"
+    return replace(case, sets=min(wanted, MOST_SETS), cold=wanted <= MOST_SETS, rotation=rotation)
 
 
-def fitting(found: Sequence[Case], options: MatmulOptions, room: int) -> Iterator[Case]:
+def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterator[Case]:
     """The cases that fit into `room` bytes. One that the user asked for and that does not is a UsageError."""
-    for case in found:
+    for case in wanted:
         if case.bytes <= room:
             yield case
         elif options.wanted:
@@ -371,13 +366,13 @@ def fitting(found: Sequence[Case], options: MatmulOptions, room: int) -> Iterato
 
 # -- later results against the first one -------------------------------------------------------------------------------
 
-# Of the time since the first result, for comparing; the windows themselves are never shortened by it.
+# Share of the time since the first result that comparing may take; windows are never shortened by it.
 ALLOWANCE = 0.1
-# Results whose differing elements are looked at one by one, and how many elements of each.
+# Results whose differing elements are examined, and how many elements of each.
 MOST_EXAMINED, MOST_ELEMENTS = 4, 64
-# At the end every set is compared; of more than this many, the first ones.
+# Sets that are compared at the end: all, or the first ones of more than this.
 MOST_LAST_SETS = 64
-# Elements that are compared one by one at once, to find which differ: each takes some 32 bytes where it does.
+# Elements compared one by one at once, to find which differ: each takes some 32 bytes where it does.
 _AT_ONCE = 2**22
 
 _WHOLE_NUMBERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -415,28 +410,28 @@ class Repeats:
         self._began_s = self.accel.host_now()
 
     def before(self, sample: int, calls: int) -> None:
-        """Before a window: compare what the one before left, as often as the allowance affords it; the first always."""
+        """Compare the result of the window before, as often as the allowance affords it; the first always."""
         if sample == 0:  # nothing but the first results themselves
             return
         if not self.compared or self.spent_s <= ALLOWANCE * (self.accel.host_now() - self._began_s):
             self._compare(self.sets[self.compared % len(self.sets)])
 
     def finish(self) -> None:
-        """After the last window."""
+        """Compare each set after the last window."""
         self.accel.synchronize()
-        for one in self.sets[:MOST_LAST_SETS]:
-            self._compare(one)
+        for matrices in self.sets[:MOST_LAST_SETS]:
+            self._compare(matrices)
 
     @property
     def _is_late(self) -> bool:
         return self.accel.host_now() >= self.until_s
 
     def told(self) -> dict[str, Any]:
-        """Return what was seen. `worst` is the differing element that lies farthest from float64, None where none
-        differs.
+        """Return the comparisons as a row has them.
 
-        Elements are counted and looked at in the first few results that differ: `results_examined` of them. In
-        `results_vanished` of these nothing differed any more.
+        `worst` is the differing element that lies farthest from float64, None where none differs. Elements are counted
+        and examined in the first few results that differ: `results_examined` of them. In `results_vanished` of these
+        nothing differed any more.
         """
         return {
             "results_compared": self.compared,
@@ -449,26 +444,26 @@ class Repeats:
             "detects": "any bit of a compared result",
         }
 
-    def _compare(self, one: Matrices) -> None:
+    def _compare(self, matrices: Matrices) -> None:
         began = self.accel.host_now()
         self.compared += 1
-        if not torch.equal(bits(one.out), bits(self.first)):
+        if not torch.equal(bits(matrices.out), bits(self.first)):
             self.differing += 1
             if self._examined < MOST_EXAMINED and not (self._examined and self._is_late):
                 self._examined += 1
-                self._examine(one)
+                self._examine(matrices)
         self.spent_s += self.accel.host_now() - began
 
-    def _examine(self, one: Matrices) -> None:
-        """Which elements differ, and the worst of those that differ most.
+    def _examine(self, matrices: Matrices) -> None:
+        """Find which elements differ, and the worst of those that differ most.
 
-        All of it on a copy that the host has: what a device that computes wrongly says of its own results, a place or a
-        count, proves nothing. Where nothing differs there, the difference was gone at the second look.
+        The host does it on its own copy: a place or a count from a device that computes wrongly proves nothing. Where
+        nothing differs there, the difference was gone at the second look.
         """
         found: list[tuple[float, tuple[int, int], float]] = []
-        rows = max(1, _AT_ONCE // one.out.shape[1])
-        for start in range(0, one.out.shape[0], rows):
-            now, before = one.out[start : start + rows].cpu(), self.first[start : start + rows].cpu()
+        rows = max(1, _AT_ONCE // matrices.out.shape[1])
+        for start in range(0, matrices.out.shape[0], rows):
+            now, before = matrices.out[start : start + rows].cpu(), self.first[start : start + rows].cpu()
             places = (bits(now) != bits(before)).nonzero()
             self.elements += len(places)
             index = places[:, 0], places[:, 1]
@@ -485,7 +480,7 @@ class Repeats:
             return
         most = sorted(found, key=lambda element: element[:2], reverse=True)[:MOST_ELEMENTS]
         places_of, values = [place for _, place, _ in most], [value for _, _, value in most]
-        worst = reference.check_elements(one.a, one.b, one.out, places_of, self.precision, got=values)[0]
+        worst = reference.check_elements(matrices.a, matrices.b, matrices.out, places_of, self.precision, got=values)[0]
         if self.worst is None or worst.worst > self.worst.worst:
             self.worst = worst
 
@@ -503,7 +498,7 @@ class First:
     operands_spread: float | None
 
     def told(self) -> dict[str, Any]:
-        """For the record."""
+        """Return the check as a row has it."""
         rows, sums = self.rows, self.sums
         sampled = Element(rows.row, rows.column, rows.got, rows.expected, rows.worst)
         wrong = sampled if rows.worst > 1 else self.element
@@ -527,8 +522,8 @@ def check_first(matrices: Matrices, result: torch.Tensor, precision: str | None)
     if not sums.passed:
         places = [(sums.row, column) for column in range(sums.column, sums.column + sums.columns)]
         element = reference.check_elements(a, b, result, places, precision)[0]
-    spread = min((one for one in (reference.spread(a), reference.spread(b)) if one is not None), default=None)
-    return First(rows, sums, element, spread)
+    spreads = [spread for spread in map(reference.spread, (a, b)) if spread is not None]
+    return First(rows, sums, element, min(spreads, default=None))
 
 
 # -- the search: which shape to try next. Pure, without clock and device -----------------------------------------------
@@ -555,7 +550,7 @@ SPREAD, FEWEST_SPREAD, CROSSED, FEWEST_CROSSED = 0.25, 8, 1 / 30, 6
 SPREAD_BETWEEN = 2
 # Dimensions of up to this many values are tried value by value, longer ones coarse to fine from a few values.
 TRIED_WHOLE, COARSE_VALUES = 16, 6
-# Of each side its best scores count, and of each dimension its best sides are crossed: 24³ are a few milliseconds.
+# Of each side its best scores count, and of each dimension its best sides are crossed: 24³ take some 10 ms.
 BEST_OF_SIDE, MOST_CROSSED = 3, 24
 # Where this many shapes in a row have no kernel and none had one, the dtype has none here.
 MOST_REFUSED = 16
@@ -771,22 +766,20 @@ class Search:
 
     def _crossings(self, count: int) -> list[Shape]:
         """The untried crossings of the sides whose best scores are highest."""
+        scores = {shape: self._score(shape) for shape in self._scores}
         dimensions: list[dict[int, float]] = []
         for dimension in range(3):
-            scores: dict[int, list[float]] = {}
-            for shape in self._scores:
-                scores.setdefault(shape[dimension], []).append(self._score(shape))
-            means = {side: statistics.fmean(heapq.nlargest(BEST_OF_SIDE, of_side)) for side, of_side in scores.items()}
-            dimensions.append(
-                {side: means[side] for side in heapq.nlargest(MOST_CROSSED, means, key=means.__getitem__)}
-            )
+            by_side: dict[int, list[float]] = {}
+            for shape, score in scores.items():
+                by_side.setdefault(shape[dimension], []).append(score)
+            means = {side: statistics.fmean(heapq.nlargest(BEST_OF_SIDE, its)) for side, its in by_side.items()}
+            best = heapq.nlargest(MOST_CROSSED, means, key=means.__getitem__)
+            dimensions.append({side: means[side] for side in best})
         of_m, of_n, of_k = dimensions
-        untried = (
-            shape
-            for shape in itertools.product(of_m, of_n, of_k)
-            if shape not in self._scores and self.grid.fits(shape)
-        )
-        return heapq.nlargest(count, untried, key=lambda shape: of_m[shape[0]] * of_n[shape[1]] * of_k[shape[2]])
+        crossed = itertools.product(of_m, of_n, of_k)
+        ranked = sorted(crossed, key=lambda shape: -of_m[shape[0]] * of_n[shape[1]] * of_k[shape[2]])
+        untried = (shape for shape in ranked if shape not in scores and self.grid.fits(shape))
+        return list(itertools.islice(untried, count))
 
     def _again(self, time_s: float, most: int) -> Steps:
         """Look at the best once more and for longer, at as many as there is time for."""

@@ -258,10 +258,8 @@ def grid_in(case: Case, grid: Grid, room: int, accel: Accel) -> Grid:
 
     def fits(shape: Shape) -> bool:
         m, n, k = shape
-        small = (
-            m * k <= most_a and k * n <= most_b and m * n <= most_out and product.needed_bytes(case.kind, shape) <= room
-        )
-        return small and not why_not(case.dtype, shape, accel)
+        is_small = m * k <= most_a and k * n <= most_b and m * n <= most_out
+        return is_small and replace(case, shape=shape).bytes <= room and not why_not(case.dtype, shape, accel)
 
     return Grid(grid.axes, fits)
 

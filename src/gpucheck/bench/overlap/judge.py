@@ -38,7 +38,7 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
     for key, parts in _cases(measurements).items():
         if parts.keys() < {"copy", "compute", "both"}:
             continue
-        copy, compute, both = ([run for one in parts[what] for run in one.runs] for what in ("copy", "compute", "both"))
+        copy, compute, both = ([run for row in parts[what] for run in row.runs] for what in ("copy", "compute", "both"))
         if not rounds.windows(copy, compute, both):
             continue
         copy_s, compute_s, both_s = (rounds.window_s(part) for part in (copy, compute, both))
@@ -75,9 +75,9 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
 
 def _cases(measurements: Sequence[Measurement]) -> dict[tuple[Any, ...], dict[str, list[Measurement]]]:
     """The rows by case and part. A part may have several: processes that calibrated to other products."""
-    mine = (one for one in measurements if one.name == NAME)
-    cases = judging.by(lambda one: (one.device, *(one.case[name] for name in CASE)), mine)
-    return {key: judging.by(lambda one: str(one.case["what"]), rows) for key, rows in cases.items()}
+    mine = (row for row in measurements if row.name == NAME)
+    cases = judging.by(lambda row: (row.device, *(row.case[name] for name in CASE)), mine)
+    return {key: judging.by(lambda row: str(row.case["what"]), rows) for key, rows in cases.items()}
 
 
 def unbalanced(copy_s: float, compute_s: float) -> bool:
@@ -101,7 +101,7 @@ def findings(seen: Seen) -> list[Finding]:
 
 
 def _of(found: Sequence[OverlapResult], memory: str, streams: int) -> list[OverlapResult]:
-    return [one for one in found if (one.host_memory, one.streams) == (memory, streams)]
+    return [row for row in found if (row.host_memory, row.streams) == (memory, streams)]
 
 
 def answering(found: Sequence[OverlapResult]) -> list[OverlapResult]:
@@ -116,11 +116,11 @@ def doubts(found: Sequence[OverlapResult]) -> set[str]:
 
 
 def _told(found: Sequence[OverlapResult]) -> str:
-    return ", ".join(f"{units.percent(one.overlap)} {WAYS[one.direction]}" for one in found)
+    return ", ".join(f"{units.percent(row.overlap)} {WAYS[row.direction]}" for row in found)
 
 
 def _evidence(found: Sequence[OverlapResult]) -> dict[str, Any]:
-    return {"overlap": {one.direction: one.overlap for one in found}}
+    return {"overlap": {row.direction: row.overlap for row in found}}
 
 
 def _pinned(found: Sequence[OverlapResult], environment: Mapping[str, str]) -> list[Finding]:
@@ -130,19 +130,19 @@ def _pinned(found: Sequence[OverlapResult], environment: Mapping[str, str]) -> l
     name, told, evidence = "overlap.pinned_two_streams", _told(two), _evidence(two)
     if one_stream:
         told += f"; on one stream {_told(one_stream)}"
-    doubts = sorted({flag for one in two for flag in one.flags if flag in DOUBTFUL})
+    doubts = sorted({flag for row in two for flag in row.flags if flag in DOUBTFUL})
     if doubts:
         title = "inconclusive: how much of a pinned copy hides on a second stream"
         return [Finding(name, "info", title, f"{told}; disturbed: {config.in_words(doubts)}", evidence, fix=AGAIN)]
     # Certainly less than the half, as far as there is an interval.
-    if any((one.overlap if one.ci_high is None else one.ci_high) < HALF for one in two):
+    if any((row.overlap if row.ci_high is None else row.ci_high) < HALF for row in two):
         title = "pinned copies do not hide behind compute"
-        told = ", ".join(f"{units.percent(one.overlap)} {SHORT_WAYS[one.direction]}" for one in two)
+        told = ", ".join(f"{units.percent(row.overlap)} {SHORT_WAYS[row.direction]}" for row in two)
         fix = "look for a debugger, profiler, CUDA_LAUNCH_BLOCKING=1 or Windows' WDDM driver model"
         if environment.get("CUDA_LAUNCH_BLOCKING") == "1":
             fix = "unset CUDA_LAUNCH_BLOCKING: it synchronizes every launch"
         return [Finding(name, "warn", title, told, evidence, fix=fix)]
-    if all(one.overlap >= HIDDEN for one in two):
+    if all(row.overlap >= HIDDEN for row in two):
         return [Finding(name, "pass", "pinned copies hide behind compute on a second stream", told, evidence)]
     return [Finding(name, "info", "pinned copies hide in part behind compute on a second stream", told, evidence)]
 
@@ -152,10 +152,10 @@ def _pageable(found: Sequence[OverlapResult]) -> list[Finding]:
     two = _of(found, "pageable", 2) or _of(found, "pageable", 1)
     if not two:
         return []
-    pinned = {one.direction: one.overlap for one in _of(found, "pinned", 2)}
-    exposed = [one for one in two if one.overlap < HALF]
-    sure = [one for one in exposed if not set(one.flags) & set(DOUBTFUL)]
-    gains = [one for one in sure if pinned.get(one.direction, 0.0) >= HALF]
+    pinned = {row.direction: row.overlap for row in _of(found, "pinned", 2)}
+    exposed = [row for row in two if row.overlap < HALF]
+    sure = [row for row in exposed if not set(row.flags) & set(DOUBTFUL)]
+    gains = [row for row in sure if pinned.get(row.direction, 0.0) >= HALF]
     title = "pageable copies block the host and hide little" if exposed else "pageable copies hide behind compute too"
     told = f"{_told(two)}, with non_blocking=True"
     return [Finding("overlap.pageable", "info", title, told, _evidence(two), ADVICE if gains else None)]
@@ -163,12 +163,12 @@ def _pageable(found: Sequence[OverlapResult]) -> list[Finding]:
 
 def _copies(measurements: Sequence[Measurement]) -> Finding:
     """Return whether every copy that was compared arrived as it was sent."""
-    copies = [one for one in measurements if one.name == NAME and one.case["what"] == "copy"]
+    copies = [row for row in measurements if row.name == NAME and row.case["what"] == "copy"]
     comparisons = [
         compared
-        for one in copies
-        for where in [f"{WAYS[one.case['direction']]}, {one.case['host_memory']}"]
-        for compared in judging.compared(one, where, where)
+        for row in copies
+        for where in [f"{WAYS[row.case['direction']]}, {row.case['host_memory']}"]
+        for compared in judging.compared(row, where, where)
     ]
     return judging.verification("overlap.copies", comparisons, "copies beside compute arrived corrupted")
 
@@ -176,10 +176,10 @@ def _copies(measurements: Sequence[Measurement]) -> Finding:
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """Return what hides of a pinned copy on a second stream; where there is neither, of what was copied."""
     found = []
-    for one in answering(answer(seen.rows)):
-        streams = "" if one.streams == 2 else ", one stream"
-        case = f"{one.host_memory} {SHORT_WAYS[one.direction]}, hidden{streams}"
-        found.append(Headline("overlap", one.device, case, one.overlap, "1", one.ci_low, one.ci_high, flags=one.flags))
+    for row in answering(answer(seen.rows)):
+        streams = "" if row.streams == 2 else ", one stream"
+        case = f"{row.host_memory} {SHORT_WAYS[row.direction]}, hidden{streams}"
+        found.append(Headline("overlap", row.device, case, row.overlap, "1", row.ci_low, row.ci_high, flags=row.flags))
     return found
 
 

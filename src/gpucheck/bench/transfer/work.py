@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader
@@ -790,22 +790,21 @@ def peer(several: Several, start: Start = start_child) -> Iterator[Measurement]:
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
-# A `Setting` and its device, or `Several` and the names of their devices.
-_Given = TypeVar("_Given")
-_On = TypeVar("_On")
-
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[_Given, _On]):
-    """A part of one device, or of several at once. `weight` is its share of the time among the parts of its kind."""
+class Part:
+    """A part: its rows of a `Setting`, where it applies to the device; or of `Several`, and to the names of theirs.
+
+    `weight` is its share of the time among the parts of its kind.
+    """
 
     id: str
     weight: float
-    rows: Callable[[_Given], Iterator[Measurement]]
-    applies: Callable[[_On], bool] = lambda where: True
+    rows: Callable[[Any], Iterator[Measurement]]
+    applies: Callable[[Any], bool] = lambda where: True
 
 
-PARTS: tuple[Part[Setting, Accel], ...] = (
+PARTS = (
     Part("copies", 8.0, copies),
     Part("idioms", 3.0, idioms),
     # Where the device could copy both ways at once, and its clock tell that it did.
@@ -814,10 +813,7 @@ PARTS: tuple[Part[Setting, Accel], ...] = (
     Part("on_device", 1.5, on_device, lambda accel: not accel.is_cpu),
 )
 # After the others, where more than one device was chosen.
-OF_SEVERAL: tuple[Part[Several, Sequence[str]], ...] = (
-    Part("together", 2.0, together),
-    Part("peer", 3.0, peer, lambda ids: bool(pairs(ids))),
-)
+OF_SEVERAL = (Part("together", 2.0, together), Part("peer", 3.0, peer, lambda ids: bool(pairs(ids))))
 
 # The command ends within 30 s, starting torch included. In 14 s an H100 left rows from 128 MiB on with one to seven
 # samples, and the last two parts out.
@@ -863,7 +859,7 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
 
 
 def rows_on(
-    options: TransferOptions, wanted: Sequence[Part[Setting, Accel]], accel: Accel, emit: Emit, deadline: float
+    options: TransferOptions, wanted: Sequence[Part], accel: Accel, emit: Emit, deadline: float
 ) -> Iterator[Measurement]:
     """The rows of every part that applies; the first is always measured. One that has no room costs only itself."""
     todo = [part for part in wanted if part.applies(accel)]
@@ -903,7 +899,7 @@ def rows_on(
 
 def _of_several(
     options: TransferOptions,
-    todo: Sequence[Part[Several, Sequence[str]]],
+    todo: Sequence[Part],
     ids: Sequence[str],
     facts: Facts,
     emit: Emit,
@@ -930,7 +926,7 @@ def _of_several(
         emit(Finished(judge.part(part.id), why=why))
 
 
-def _no_time(left: Sequence[Part[Any, Any]], device: str | None = None) -> Finding:
+def _no_time(left: Sequence[Part], device: str | None = None) -> Finding:
     names = [part.id for part in left]
     # The whole command: `bench all` and `fleet check` tell it too, whose --only means something else.
     return Finding(

@@ -1,11 +1,12 @@
-"""The program's own functions that a dry run did not reach: those that the code which ran would have called, and that
+"""Functions and lines of the program that a dry run did not reach: the code that ran would have come to them, and they
 use a module, an optimizer or a loss. Pure: from the source, the functions that ran, and the places where it was left.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 # Named at most.
@@ -48,7 +49,8 @@ class _Function:
 
 
 def not_reached(trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int]], left: Iterable[Left]) -> list[str]:
-    """Return the functions as `evaluate()` or `Trainer.evaluate()`; `ran` are the first lines of those that ran."""
+    """Return functions as `evaluate()` or `Trainer.evaluate()`, and the next line of code that runs once as
+    `train.py:74`; `ran` are the first lines of functions that ran."""
     functions = [function for file, tree in trees.items() for function in _functions(file, tree)]
     known: dict[str, list[_Function]] = {}
     for function in functions:
@@ -65,6 +67,10 @@ def not_reached(trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int
             called = known.get(_name_of(call), [])
             if not any(function.line in ran.get(function.file, ()) for function in called):
                 names |= dict.fromkeys(f"{function.name}()" for function in called if _works(function, known, set()))
+        if not at.is_loop and (scope is tree or _runs_once(getattr(scope, "name", ""), tree)):
+            held = frozenset((*_assigned(tree.body if tree is not None else []), *_assigned(scope.body)))
+            own = (statement for statement in _after(scope.body, at.line) if _uses([statement], held, {}, set()))
+            names |= dict.fromkeys(f"{os.path.basename(at.file)}:{statement.lineno}" for statement in [*own][:1])
     return list(names)[:MOST]
 
 
@@ -116,6 +122,25 @@ def _ahead(body: list[ast.stmt], at: Left) -> list[ast.stmt]:
     return [*(loops[0] if loops else ()), *behind]
 
 
+def _after(body: list[ast.stmt], line: int) -> list[ast.stmt]:
+    """The statements behind a line and behind the outermost loop around it: none of them has run."""
+    for index, statement in enumerate(body):
+        if statement.lineno <= line <= (statement.end_lineno or 0):
+            inside = () if isinstance(statement, (*_LOOPS, *_SCOPES)) else _blocks(statement)
+            block = next((part for part in inside if part[0].lineno <= line <= (part[-1].end_lineno or 0)), [])
+            return [*_after(block, line), *body[index + 1 :]]
+    return []
+
+
+def _runs_once(name: str, tree: ast.Module | None) -> bool:
+    """Return whether a function is called once in its file, by code that runs once itself."""
+    nodes = [*ast.walk(tree)] if tree is not None else []
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _name_of(node) == name]
+    if len(calls) != 1 or tree is None or calls[0] not in _calls(tree.body):
+        return False
+    return not any(calls[0] in ast.walk(loop) for loop in nodes if isinstance(loop, _LOOPS))
+
+
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
     for part in (statement, *ast.iter_child_nodes(statement)):  # a handler and a case have blocks too
         blocks = (getattr(part, name, None) for name in ("body", "orelse", "finalbody"))
@@ -144,10 +169,17 @@ def _works(function: _Function, known: Mapping[str, list[_Function]], asked: set
     asked.add(function)
     given = function.node.args
     held = {argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)} | function.variables
-    for call in _calls(function.node.body):
+    return _uses(function.node.body, held, known, asked)
+
+
+def _uses(body: Iterable[ast.AST], held: Set[str], known: Mapping[str, list[_Function]], asked: set[_Function]) -> bool:
+    """Return whether statements use a module, an optimizer or a loss; `held` are variables, which may be one."""
+    for call in _calls(body):
         name, called = _name_of(call), call.func
+        if any(_works(other, known, asked) for other in known.get(name, ())):
+            return True
         if isinstance(called, ast.Name):
-            if name in held or any(_works(other, known, asked) for other in known.get(name, ())):
+            if name in held:
                 return True
         elif isinstance(called, ast.Attribute):
             root: ast.AST = called
@@ -155,11 +187,6 @@ def _works(function: _Function, known: Mapping[str, list[_Function]], asked: set
                 root = root.value
             is_torchs = isinstance(root, ast.Name) and root.id in _TORCH and name not in _NO_WORK
             is_held = isinstance(called.value, ast.Name) and called.value.id == "self" and name not in known
-            if (
-                name in _METHODS
-                or is_torchs
-                or is_held
-                or any(_works(other, known, asked) for other in known.get(name, ()))
-            ):
+            if name in _METHODS or is_torchs or is_held:
                 return True
     return False

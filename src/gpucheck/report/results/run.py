@@ -358,7 +358,8 @@ class DryResult:
     program that was cut off. `written` are the files of the scratch folder that were new or changed. `mixed` are errors
     about dtypes that the program caught, `in_forks` the last that a process which it forked met, `trains` is whether it
     made an optimizer. `loops_ended` is whether loops over a DataLoader were ended early, `not_reached` names functions
-    of the program that use a module, an optimizer or a loss and that the code which ran would have called.
+    of the program, and the next line of code that runs once, that use a module, an optimizer or a loss and that the
+    code which ran would have come to.
     `not_followed` is what this torch does not let be followed.
     """
 
