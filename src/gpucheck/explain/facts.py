@@ -250,10 +250,12 @@ def _torch(text: str) -> tuple[str, str]:
 def _operators(text: str) -> str:
     """Why xFormers leaves out all its operators; what it says of a mask in one of them counts for all."""
     listed = text.split("is not supported because:")[1:]
-    for title, (pattern, _) in _OPERATORS.items():
-        if listed and (any if "mask" in title else all)(re.search(pattern, block) for block in listed):
-            return title
-    return ""
+    fitting = (
+        title
+        for title, (pattern, _) in _OPERATORS.items()
+        if listed and (any if "mask" in title else all)(re.search(pattern, block) for block in listed)
+    )
+    return next(fitting, "")
 
 
 def _capabilities(text: str) -> tuple[str, ...]:
@@ -297,8 +299,8 @@ class Advice:
 
     def holds(self, name: str, facts: Facts) -> bool:
         """Return whether it is for the text with this id and these facts."""
-        when = self.when
-        return name.startswith(self.of) and (when in facts.names if isinstance(when, str) else bool(when(facts)))
+        is_so = self.when in facts.names if isinstance(self.when, str) else self.when(facts)
+        return name.startswith(self.of) and bool(is_so)
 
 
 def _install(facts: Facts) -> str:
