@@ -404,7 +404,8 @@ _DENIED_AFTER = re.compile(
 _SETTLED = re.compile(
     r"\b(re)?solved ?:|\[(re)?solved\]|\b(works?|working|runs) (fine )?(now|again)\b|\b(that|this|it|which) (has )?"
     r"(fixed|solved|resolved) (it|this|that|the (issue|problem))\b|\b(this|the) (pr|patch) \w+s\b|\bin this pr\b|"
-    r"\blgtm\b|(^|\s)nit:"
+    r"\blgtm\b|(^|\s)nit:",
+    re.IGNORECASE,
 )
 # The words of somebody who tells of an error; programs do not print them.
 _PROSE = re.compile(
@@ -525,7 +526,7 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
         for place in found
         if not any(place.within(other) or place.adds_nothing(other) for other in near.to(place))
     ]
-    if _SETTLED.search(normal.spaced) and all(place.line.kind == "plain" and not place.line.prefix for place in found):
+    if _SETTLED.search(normal.spaced) and all(_is_prose(place) or _SETTLED.search(place.line.text) for place in found):
         return []
     # Prose, source and what a program goes on after report no error of their own.
     found = [
