@@ -29,9 +29,9 @@ class Evidence:
 
     The rest follows from these and is derived once, for all conditions. `cards` are the NVIDIA devices that NVML or
     libcuda lists, `gpus` those on the PCI bus; `is_nvidia_here` says whether PCI, nodes, WSL's driver or a library
-    shows one, `is_cuda_hung` whether libcuda did not answer. `xids` are the kernel log's errors by PCI address, the
-    worst first, `sxids` those of NVSwitches, `nvlink` that of the links, `not_started` its reasons why a GPU did not
-    start, `names` torch's names by PCI address. `unlisted` and `not_shown` are the findings about GPUs that the
+    shows one, `is_cuda_hung` whether libcuda did not answer. `xids` are the kernel log's errors of each GPU, by its
+    PCI address and torch's name, the worst first, `sxids` those of NVSwitches, `nvlink` that of the links,
+    `not_started` its reasons why a GPU did not start. `unlisted` and `not_shown` are the findings about GPUs that the
     driver or CUDA leaves out. `loadable` are the files that the loader takes, by the library's name, `releases` what
     is equal for two spellings of a version of torch.
     """
@@ -45,11 +45,10 @@ class Evidence:
     gpus: tuple[PciDevice, ...] = field(init=False, repr=False, compare=False)
     is_nvidia_here: bool = field(init=False, repr=False, compare=False)
     is_cuda_hung: bool = field(init=False, repr=False, compare=False)
-    xids: tuple[tuple[str | None, Said], ...] = field(init=False, repr=False, compare=False)
+    xids: tuple[tuple[str | None, str | None, Said], ...] = field(init=False, repr=False, compare=False)
     sxids: tuple[Finding, ...] = field(init=False, repr=False, compare=False)
     nvlink: Finding | None = field(init=False, repr=False, compare=False)
     not_started: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    names: Mapping[str | None, str] = field(init=False, repr=False, compare=False)
     addresses_not_listed: list[str] = field(init=False, repr=False, compare=False)
     unlisted: Finding | None = field(init=False, repr=False, compare=False)
     not_shown: Finding | None = field(init=False, repr=False, compare=False)
@@ -63,21 +62,23 @@ class Evidence:
         # The log counts also where NVML's reading did not take it in.
         if driver.xids is None:
             facts = replace(facts, driver=logged)
-        errors = facts.xids or ()
-        stories = ((one, at_rest.story(one, errors)) for one in dict.fromkeys(error.pci_address for error in errors))
-        told = [(address, said) for address, said in stories if said is not None]
         cards = tuple(card.cards(facts))
+        names = {card.address_of(one, facts): card.name_of(one) for one in cards}
+        stories = (
+            (address, names.get(address), said)
+            for address in dict.fromkeys(error.pci_address for error in facts.xids or ())
+            if (said := at_rest.story(address, facts.xids or ())) is not None
+        )
         torches = (*(probe.versions or {}).get("torch", ()), *filter(None, (probe.version,)))
         derived = {
             "cards": cards,
             "gpus": stack.gpus,
             "is_nvidia_here": card.is_nvidia_here(self.facts) or bool(stack.jetson or stack.wsl_driver),
             "is_cuda_hung": driver.is_hung,
-            "xids": tuple(sorted(told, key=lambda pair: VERDICTS.index(pair[1].verdict), reverse=True)),
+            "xids": tuple(sorted(stories, key=lambda story: VERDICTS.index(story[2].verdict), reverse=True)),
             "sxids": tuple(at_rest.switches(facts)),
             "nvlink": at_rest.nvlink(facts),
             "not_started": logged.not_started or {},
-            "names": {card.address_of(one, facts): card.name_of(one) for one in cards},
             "addresses_not_listed": card.addresses_not_listed(self.facts),
             "unlisted": card.unlisted(facts),
             "not_shown": card.not_shown(facts),

@@ -354,13 +354,12 @@ def _xid(evidence: Evidence) -> Seen | None:
     """The errors of each GPU, the worst first, under the name that torch has for it."""
     if not evidence.xids:
         return None
-    address, worst = evidence.xids[0]
-    called = {place: f"{name} ({place})" for place, name in evidence.names.items()}
+    address, _, worst = evidence.xids[0]
     told = [
-        f"{called.get(place, place)}: {', '.join(part for part in (one.title, one.message) if part)}"
-        for place, one in evidence.xids
+        f"{f'{name} ({place})' if name else place}: {', '.join(part for part in (one.title, one.message) if part)}"
+        for place, name, one in evidence.xids
     ]
-    rows = [row for _, one in evidence.xids for row in one.evidence["xids"]]
+    rows = [row for *_, one in evidence.xids for row in one.evidence["xids"]]
     fix = worst.fix.format(card=address) if worst.fix else ""
     return Seen("; ".join(told), {"xids": rows}, fix, verdict=worst.verdict)
 

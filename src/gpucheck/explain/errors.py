@@ -7,12 +7,14 @@ exceptions (`NVMLError_DriverNotLoaded`).
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from gpucheck.doctor.condition import Condition
 from gpucheck.explain.text import by_code
 
-_BEGINS = ("CUDA_ERROR_", "cudaError", "hipError", "HIP_ERROR_", "NVML_ERROR_", "ZE_RESULT_ERROR_", "code")
+_BEGINS = r"(?:CUDA_ERROR_|cudaError|hipError|HIP_ERROR_|NVML_ERROR_|ZE_RESULT_ERROR_|code)(?= )"
+_PARTS = re.compile(rf"({_BEGINS})((?: (?!{_BEGINS})\S+)+)")
 _NAMES = r"""
 cuda.argument             hipError InvalidDevicePointer InvalidMemcpyDirection InvalidPitchValue InvalidSymbol
 cuda.argument             hipError InvalidTexture InvalidChannelDescriptor MissingConfiguration UnsupportedLimit
@@ -88,19 +90,16 @@ xpu.none                  ZE_RESULT_ERROR_ UNINITIALIZED DEPENDENCY_UNAVAILABLE 
 
 def named(texts: tuple[Condition, ...]) -> tuple[Condition, ...]:
     """The texts, each with the error names that it answers."""
-    names: dict[str, dict[str, list[str]]] = {}
-    for row, *words in map(str.split, _NAMES.strip().splitlines()):
-        begin = ""
-        for word in words:
-            begin = word if word in _BEGINS else begin
-            if word != begin:
-                names.setdefault(row, {}).setdefault(begin, []).append(word)
-    return tuple(replace(one, names=tuple(_pattern(*part) for part in names.get(one.id, {}).items())) for one in texts)
+    lines = [line.split(maxsplit=1) for line in _NAMES.strip().splitlines()]
+    names = {
+        one.id: tuple(_pattern(*part) for row, rest in lines if row == one.id for part in _PARTS.findall(rest))
+        for one in texts
+    }
+    return tuple(replace(one, names=names[one.id]) for one in texts)
 
 
-def _pattern(begin: str, ends: list[str]) -> str:
+def _pattern(begin: str, ends: str) -> str:
     if begin == "code":
-        return by_code(*map(int, ends))
-    if begin == "NVML_ERROR_":
-        return rf"\bNVML_?ERROR_({'|'.join(end.replace('_', '_?') for end in ends)})\b"
-    return rf"\b{begin}({'|'.join(ends)})\b"
+        return by_code(*map(int, ends.split()))
+    either = "|".join(ends.split())
+    return rf"\b{begin}({either})\b" if begin != "NVML_ERROR_" else rf"\bNVML_?ERROR_({either.replace('_', '_?')})\b"

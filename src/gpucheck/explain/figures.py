@@ -136,12 +136,8 @@ def human(bytes_: int) -> str:
     """A size as torch writes it: at most two decimals, in the largest binary unit."""
     for unit, scale in _SCALES:
         if bytes_ >= scale:
-            return f"{_digits(bytes_ / scale)} {unit}"
+            return f"{f'{bytes_ / scale:.2f}'.rstrip('0').rstrip('.')} {unit}"
     return f"{bytes_} bytes"
-
-
-def _digits(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def _filled(sentence: str, found: Numbers) -> str:

@@ -647,7 +647,11 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
         and not first.text.id.startswith(one.text.follows)
         and (one.line.kind == "exception" or place.line.kind != "exception")
         and not _of_one_event(one.line, place.line)
-        and (one.line.group == place.line.group or _of_two_ranks(one.line, place.line))
+        and (
+            one.line.group == place.line.group
+            # Of the errors of two ranks none is known to be the earlier.
+            or ("rank" in one.line.prefix and "rank" in place.line.prefix and one.line.prefix != place.line.prefix)
+        )
     }
     # The program went on after what stands in an earlier traceback.
     later = [one for one in unknown if one.group > place.line.group and not _PASSED_ON.search(one.text)]
@@ -663,11 +667,6 @@ def _of_one_event(one: Line, other: Line) -> bool:
     """Return whether the kernel's log has both lines of one GPU: an error and what the driver did about it."""
     address, another = _ADDRESS.search(one.text), _ADDRESS.search(other.text)
     return address is not None and another is not None and address[1] == another[1]
-
-
-def _of_two_ranks(one: Line, other: Line) -> bool:
-    """Return whether two ranks wrote the lines: of their errors none is known to be the earlier."""
-    return "rank" in one.prefix and "rank" in other.prefix and one.prefix != other.prefix
 
 
 def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
