@@ -389,12 +389,18 @@ def test_what_a_failure_leaves_is_no_prediction() -> None:
     assert search.likely_largest is None
 
 
-def test_from_a_failure_a_device_goes_down_by_strides_that_double() -> None:
+def test_from_a_failure_a_device_goes_down_a_little_and_then_halves() -> None:
     search = Search(budget_bytes=400 * MIB, on_device=True, noise=DEVICE_PEAK_NOISE)
-    search.trials += [tried(500, "fits", 286 * MIB), tried(1600, "fits", 342 * MIB), tried(2000, "out-of-memory")]
+    search.trials += [tried(500, "fits", 286 * MIB), tried(1600, "fits", 370 * MIB), tried(2000, "out-of-memory")]
     assert search.next() == Attempt(1920, "confirm")
     search.trials.append(tried(1920, "out-of-memory"))
-    assert search.next() == Attempt(1766, "confirm")
+    assert search.next() == Attempt(1760, "confirm")
+    # Peaks that leave room for the size that failed do not say how near it was.
+    search.trials[1:] = [tried(1600, "fits", 290 * MIB), tried(2000, "out-of-memory")]
+    assert search.next() == Attempt(1800, "confirm")
+    search.trials[1:] = [tried(2000, "out-of-memory")]
+    search.beyond = 2048  # the second trial goes where the prediction fills it
+    assert search.next() == Attempt(1920, "confirm")
 
 
 def test_a_failure_within_the_tolerance_closes_a_search_on_a_device() -> None:

@@ -6,6 +6,7 @@ does not import torch.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import replace
@@ -222,6 +223,10 @@ class Runner:
         """A new child's answer to the setup, and how it ended where it gave none."""
         self._drop()
         self._child, began = self._ahead.pop(0) if self._ahead else (self._new_process(), time.monotonic())
+        if not self.setup.is_cpu and not self._ahead and self.ready:
+            # On a device most trials need a new process; the next one loads beside this, where the device works.
+            with contextlib.suppress(CannotLook):  # the next trial says so, if it comes to that
+                self._ahead.append((self._new_process(), time.monotonic()))
         self._watch = Watch(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
         message = {**to_json(self.setup), "free_expected": self._free_expected}
         asked = time.monotonic()

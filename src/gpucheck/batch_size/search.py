@@ -8,7 +8,6 @@ the allocator decides, so that near the maximum each size is run as it would be 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -41,6 +40,7 @@ APART = 0.5
 # A device's allocator packs its blocks in ways that no sum foretells: its largest size lies up to a tenth beside the
 # fit. Sizes go up, and down from a failure, by this share, and by twice as much each time that the same happens again.
 STRIDE = 0.04
+FULL = 1 - 2 * STRIDE
 # A size no larger than so many times the best is near enough to the maximum to be run in a separate process at once.
 CLOSE = 1.5
 # Sizes closer together than this tell more of noise than of growth.
@@ -332,12 +332,10 @@ class Search:
             if len(self.trials) == FITTED_SIZES and not best.allocation_retries and low <= aim < most:
                 low, share = aim, 1 / 3
             aim = self.rounded(low + share * (most - low))
+            # What the allocator can still pack better is little where its blocks fill the budget.
+            if (best.peak_bytes or 0) > (1 - STRIDE / 2) * (self.budget_bytes or math.inf):
+                aim = min(aim, self.rounded(best.batch_size * (1 + 2 * STRIDE)))
         return min(max(aim, best.batch_size + self._apart(best.batch_size)), high)
-
-    def _stride(self) -> float:
-        """The share by which sizes go down from a failure: doubled for each failure in a row."""
-        failed = itertools.takewhile(lambda r: r.outcome in BOUNDING, reversed(self.trials))
-        return STRIDE * float(2 ** (sum(1 for _ in failed) - 1))
 
     def _aim(self, best: TrialResult, fitted: Fit, high: int) -> int:
         """The largest size that is as good as certain to fit, a part of a tolerance below the most likely maximum.
@@ -360,8 +358,13 @@ class Search:
         if self.on_device:
             if fitted is None:
                 return self._middle(low, high)
-            back = high * (1 - min(0.5, self._stride()))
-            likely = self.rounded(min(back, fitted.largest(low, high, CAUTION)))
+            # A size that fills the budget by the fit, or by the prediction that the second trial follows, fails by
+            # little; where that does not help, halving does.
+            likely, is_first = 0, [r.outcome in BOUNDING for r in self.trials[-2:]] == [False, True]
+            if is_first and self.beyond is not None and len(self.trials) == FITTED_SIZES:
+                likely = self.rounded(high * (1 - STRIDE))
+            elif is_first and fitted.peak(high) > FULL:
+                likely = self.rounded(min(high * (1 - STRIDE), fitted.largest(low, high, CAUTION)))
             return min(max(likely, self._middle(low, high)), high - max(step, self.multiple_of))
         failed = sum(1 for r in self.trials if r.purpose == "confirm" and r.outcome in BOUNDING)
         if failing.purpose == "confirm" and failing is self.trials[-1]:
