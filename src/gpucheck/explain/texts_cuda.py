@@ -781,29 +781,6 @@ TEXTS: tuple[Condition, ...] = (
         source="pytorch, torch/xpu/memory.py",
     ),
     Condition(
-<<<<<<< HEAD
-=======
-        id="tpu.none",
-        title="no TPU is found",
-        patterns=(
-            r"Unable to initialize backend 'tpu'",
-            r"\bNo TPU (devices?|accelerator|platform)s? (were |was |are )?(found|available)",
-            r"\bFailed to (get|find|initialize) .{0,20}\bTPU\b",
-            r"\bTPU (initialization|driver|system|platform).{0,60}(fail|not (available|found|initialized))",
-            r"\b(TPU|XLA)Accelerator\W{0,3} can ?not run on your system since the accelerator is not available",
-            r"Cannot find any TPU cores",
-            r"Missing XRT configuration",
-            r"PJRT_DEVICE.{0,60}TPU.{0,60}(fail|error)",
-            r"libtpu\.so.{0,60}(not found|cannot open|fail|already in use)",
-            r"The TPU is already in use by process",
-        ),
-        meaning="The program wants a TPU: this machine has none, another process holds it, or the library libtpu is "
-        "missing.",
-        fix="run it on a TPU machine, or choose the device: PJRT_DEVICE=CUDA, JAX_PLATFORMS=cuda; end what else "
-        "holds it",
-    ),
-    Condition(
->>>>>>> w/texts2
         id="xpu.call",
         title="Intel's driver (Level Zero) refused a call",
         patterns=(r"\bZE_RESULT_ERROR_INVALID_\w+",),
