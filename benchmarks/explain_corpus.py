@@ -51,7 +51,8 @@ who had just written rows (facts of a paste, reasons inside messages, error name
 57026eda…) had 32 right first (76.2 %), 8 unknown or a wrong hint and 2 confident and wrong (4.8 %). Then its misses
 were read and it belongs to `tune`.
 
-After the first run over d five labels of it were widened, where another row's answer was read to be right as well.
+After the first run over d six labels of it were widened, where another row's answer was read to be right as well: the
+last for instructions that the GPU of a build's target does not have, which had been called a compiler that is too old.
 
     python benchmarks/explain_corpus.py            # all sets, counted
     python benchmarks/explain_corpus.py --misses   # and what is wrong in the set `tune`

@@ -16,7 +16,6 @@ from gpucheck.cli.parse import HelpGroup, help_page
 from gpucheck.doctor.condition import RUNGS, Certainty, Condition, Rung
 from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.explain.command import TEXTS
-from gpucheck.explain.match import readable
 from gpucheck.program.lint.options import RULES, Rule
 
 _RUNGS: dict[Rung, str] = {
@@ -118,7 +117,7 @@ def _entry(one: Condition) -> list[str]:
     rows += [f"- to confirm: {_cell(one.settle)}"] if one.settle else []
     rows += [f"- what to do: {_cell(one.fix)}"] if one.fix else []
     # Spellings that differ in case are one text.
-    texts = {text.lower(): text for pattern in reversed(one.patterns) for text in reversed(readable(pattern))}
+    texts = {text.lower(): text for text in reversed(one.printed)}
     rows += [f"- error text: {' · '.join(f'`{text}`' for text in reversed(texts.values()))}"] if texts else []
     rows += [f"- source: {one.source}"] if one.source else []
     return [f"#### `{one.id}`: {one.title}", _cell(one.meaning), "\n".join(rows)]

@@ -21,7 +21,7 @@ from tests.fleet.nodes import node, slower
 
 from gpucheck import errors
 from gpucheck.cli import commands
-from gpucheck.cli.parse import parameter
+from gpucheck.cli.parse import parameters
 from gpucheck.fleet.documents import write
 from gpucheck.report.results.fleet import NodePart, NodeProblem
 
@@ -48,7 +48,7 @@ def accepts(words: list[str]) -> str:
     name = next(name for size in (2, 1) if (name := " ".join(words[:size])) in commands.names())
     import typer
 
-    command = typer.core.TyperCommand(name, params=[parameter(option) for option in commands.parameters(name)])
+    command = typer.core.TyperCommand(name, params=parameters(commands.parameters(name)))
     command.make_context(name, list(words[len(name.split()) :]))
     return name
 

@@ -55,22 +55,22 @@ FLOORS = {
 # it (the log has those before), and lower it where it shrank.
 SIZES = {
     # What each command refuses is refused by the api too; whose memory ran out is decided in one place.
-    ".": (13, 1204),
+    ".": (13, 1205),
     # A confirmation on a device is a plain loop: its end, its margin and what a process holds are measured.
     # A confirmation goes on while blocks move, and room between blocks keeps a search open.
-    "batch_size": (11, 2793),
+    "batch_size": (11, 2799),
     # What there was no time for is named, and not verified.
     "bench": (31, 5658),
     # NVSwitches, GPUs that do not start, locks, fans, the odd GPU of several.
-    "cards": (5, 1052),
+    "cards": (5, 1037),
     # Wrong usage is answered with a line that the command takes, by tables of words, options and values.
-    "cli": (14, 1701),
+    "cli": (14, 1714),
     # A figure is the speed, new over old, wherever it stands.
     "compare": (2, 267),
     # A mask that names a GPU that does not exist, and a second reading of a GPU that is busy alone.
     "devices": (3, 283),
     # SXid errors, and a start judged GPU by GPU.
-    "doctor": (12, 1999),
+    "doctor": (12, 1998),
     # A paste's facts (torch, GPUs, frames, launcher) are read once, for the advice of every text.
     "explain": (13, 1046),
     # One of three or four nodes that is far below the others; counts that no cluster has.
@@ -82,13 +82,13 @@ SIZES = {
     # Memory that no visible process holds.
     "memory": (4, 262),
     # torch is seen in whatever way it is loaded; a dry run goes on behind loops that it ends.
-    "program": (32, 8561),
+    "program": (32, 8575),
     # The page names the machine once and leaves out who sends it.
     "render": (23, 3607),
     # What a rank raised, its own work, work of every n-th step.
     "report": (16, 1813),
     # A failed check says what to do.
-    "smoke": (6, 834),
+    "smoke": (6, 795),
     # A counter that rose has its own fix.
     "stress": (6, 1183),
     # A file without a name in it is read for its modules; inputs are proposed.

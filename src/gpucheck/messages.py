@@ -410,10 +410,14 @@ def _frames(trace: TracebackType | None) -> str:
     return "\n".join((*rows, line))
 
 
+# Colours of a terminal, as in torch's error about weights_only.
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
 def message_of(error: BaseException) -> str:
-    """The message of an exception, as a traceback shows one whose own `__str__` fails."""
+    """The message of an exception without colours, as a traceback shows one whose own `__str__` fails."""
     try:
-        return str(error)
+        return _COLOURS.sub("", str(error))
     except Exception:  # noqa: BLE001 (the class is the user's, and so is what it raises)
         return "<exception str() failed>"
 

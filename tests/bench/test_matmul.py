@@ -16,7 +16,7 @@ from products_here import needs, one_run, together
 from gpucheck.bench.buffers import why_full
 from gpucheck.bench.dtypes import DTYPES, Dtype, Support, support
 from gpucheck.bench.matmul import MatmulOptions, product, work
-from gpucheck.bench.matmul.judge import JUDGE
+from gpucheck.bench.matmul.judge import JUDGE, fastest_products
 from gpucheck.bench.matmul.product import Case
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, host, inventory, torch_private
@@ -379,6 +379,12 @@ def test_the_gain_of_tf32_is_told_where_there_is_one() -> None:
     gain = next(f for f in judged(JUDGE, [measured(), measured("tf32", 7.5e12)]) if f.id == "matmul.tf32_gain")
     assert gain.evidence == {"gain": 7.5} and gain.fix
     assert "matmul.tf32_gain" not in verdicts(measured(), measured("tf32", 1.1e12))
+
+
+def test_an_emulated_product_stands_for_no_dtype() -> None:
+    native, emulated = measured("float16", 1e12), measured("bfloat16", 2e12)
+    emulated.case["support"] = "emulated"
+    assert list(fastest_products([native, emulated])) == ["float16"]
 
 
 def test_a_row_without_a_rate_is_no_fastest() -> None:

@@ -418,3 +418,6 @@ def test_what_has_no_kernel_in_any_of_several_runs_is_named() -> None:
     skip = next(one for one in found if one.id == "matmul.shape")
     assert (skip.verdict, skip.message) == ("skip", "bfloat16 24x8x8 and 1 others: no algorithm")
     assert [one["m"] for one in skip.evidence["bfloat16"]] == [24, 40]
+    # Only the first of those that a run tried are listed.
+    many = replace(entry(), shapes_refused=20, refused=(RefusedShape(24, 8, 8, "no algorithm"),))
+    assert judge.search([many], [])[-1].message == "bfloat16 24x8x8 and 19 others: no algorithm"

@@ -310,12 +310,6 @@ def test_a_counter_over_no_time_says_nothing() -> None:
     assert said(card(3, changes=Changes(0.01, violations_s={"thermal": 0.01}))) == []
 
 
-def test_what_held_the_clock_since_the_driver_was_loaded_is_a_remark() -> None:
-    found = the_one(card(3, violations_s={"thermal": 0.0, "power": 90.0, "low_utilization": 9e9, "reliability": 0.5}))
-    assert (found.id, found.verdict) == ("devices.violations", "info")
-    assert found.message == "cuda:3: power 1 min 30 s since the driver was loaded"
-
-
 # --- heat -------------------------------------------------------------------------------------------------------------
 
 
@@ -374,7 +368,6 @@ def test_a_power_cap_far_below_the_limit_is_a_fault() -> None:
 def test_without_reasons_the_power_itself_shows_the_limit() -> None:
     blind = card(3, power_w=699.0, sm_clock_hz=1.4e9, clock_reasons=None)
     assert ("devices.power_limited", "info", "clock limited by power") in said(blind)
-    assert said(card(3, power_w=900.0)) == [("devices.power_limited", "info", "power above its limit")]
 
 
 @pytest.mark.parametrize(
@@ -551,14 +544,12 @@ def test_a_link_without_another_card_beside_it(changes: dict[str, Any], found: t
     [
         (50_000, None, ("warn", "50000 PCIe replays")),
         (50_000, Changes(2.0, pcie_replays=0), ("warn", "50000 PCIe replays")),
-        (50_000, Changes(7200.0, pcie_replays=0), ("info", "50000 PCIe replays")),
+        (50_000, Changes(7200.0, pcie_replays=0), None),
         (50_000, Changes(7200.0, pcie_replays=None), ("warn", "50000 PCIe replays")),
-        (5_000, None, ("info", "5000 PCIe replays")),
-        (999, None, None),
+        (5_000, None, None),
         (100, Changes(2.0, pcie_replays=50), ("warn", "50 new PCIe replays")),
-        (100, Changes(2.0, pcie_replays=3), ("info", "100 PCIe replays")),
-        (100, Changes(600.0, pcie_replays=50), ("info", "100 PCIe replays")),
-        (100, Changes(2.0, pcie_replays=0), None),
+        (100, Changes(2.0, pcie_replays=3), None),
+        (100, Changes(600.0, pcie_replays=50), None),
         (100, Changes(2.0, pcie_replays=None), None),
     ],
 )
@@ -665,7 +656,6 @@ def test_errors_of_links_say_what_is_new() -> None:
         ({"remapped_rows": RemappedRows(0, 1, True, False)}, ("devices.remapped_rows", "warn", "row remap pending")),
         ({"remapped_rows": RemappedRows(0, 512, False, False)}, ("devices.remapped_rows", "warn", "512 rows remapped")),
         ({"remap_banks": RemapBanks(600, 0, 0, 0, 40)}, ("devices.remap_banks", "warn", "40 banks without spare rows")),
-        ({"remap_banks": RemapBanks(639, 0, 0, 1, 0)}, ("devices.remap_banks", "info", "few spare rows left")),
         ({"remap_banks": RemapBanks(630, 9, 1, 0, 0)}, None),
         # A GeForce answers zeros.
         ({"remap_banks": RemapBanks(0, 0, 0, 0, 0)}, None),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable
@@ -210,11 +209,6 @@ def test_a_list_is_no_result(
     captured = capsys.readouterr()
     assert captured.out == "" and sentence(captured.err)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_explain_lists_as_json_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app_module.main(["explain", "--list", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["results"]["explain"]["known"]) > 100
 
 
 # -- layout -----------------------------------------------------------------------------------------------------------

@@ -98,7 +98,6 @@ def test_two_cards_at_work_are_well(fake_driver: Fake, tmp_path: Path) -> None:
         ("1.ecc.pending=0\n", ("devices.ecc_mode", "info"), "info"),
         ("1.power_limit=350000\n1.power=340000\n", ("devices.power_limit", "warn"), "warn"),
         ("1.compute_mode=2\n", ("devices.compute_mode", "info"), "info"),
-        ("1.violation.thermal=9000000000\n", ("devices.violations", "info"), "info"),
         ("1.mig=1\ncuda.order=0\n", ("devices.mig_empty", "warn"), "warn"),
         ("1.handle=!15\ncuda.order=0\n", ("devices.answers", "fail"), "fail"),
     ],

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -50,7 +51,7 @@ def test_a_healthy_machine(fake_driver: Fake, tmp_path: Path) -> None:
 
 def test_a_machine_without_a_gpu_is_no_fault_unless_one_is_required(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver(nvml=False, cuda=False)
-    python = interpreter(tmp_path, torch_of(tmp_path, cuda=None, count=0, architectures=()))
+    python = interpreter(tmp_path, torch_of(tmp_path, **NO_CUDA))
     bare = FakeMachine(tmp_path / "bare").root
     report = diagnosed(DoctorOptions(python=python, root=bare))
     assert told(report) == [("torch.cpu_build", "info"), ("doctor.no_gpu", "info")]
@@ -65,7 +66,7 @@ def test_what_is_required_and_missing_is_sent_to_what_is_broken_here(
     fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_driver(TWO_GPUS)
-    python = interpreter(tmp_path, torch_of(tmp_path, cuda=None, count=0, architectures=()))
+    python = interpreter(tmp_path, torch_of(tmp_path, **NO_CUDA))
     assert main(["doctor", "--python", python, "--require", "cuda"]) == 1
     printed = capsys.readouterr().out
     assert "→ fix torch.cpu_build first" in printed and "gpucheck doctor" not in printed
@@ -82,30 +83,44 @@ def test_what_is_required_is_judged_by_the_torch_that_was_asked(fake_driver: Fak
     assert told(report)[0] == ("device.required", "pass") and report.summary.exit == 0
 
 
+NO_CUDA: dict[str, Any] = {"cuda": None, "count": 0, "architectures": ()}
+
+
 @pytest.mark.parametrize(
-    ("torch", "first"),
+    ("script", "torch", "found", "consequences"),
     [
-        ({"cuda": None, "count": 0, "architectures": ()}, "torch.cpu_build"),
-        ({"cuda": "14.0", "count": 0}, "torch.driver_too_old"),
-        ({"count": 0}, "torch.sees_none"),
-        ({"architectures": ("sm_50",), "kernel": "1 / 0"}, "architecture.missing"),
-        ({"kernel": "1 / 0"}, "run.kernel_failed"),
-        ({"kernel": "__import__('os').abort()"}, "run.crashed"),
-        ({"top": "import os; os.abort()"}, "torch.crashed"),
-        ({"top": "raise ImportError('libcublas.so.12: undefined symbol: x')"}, "torch.undefined_symbol"),
-        ({"top": "raise ImportError('broken')"}, "torch.import_broken"),
+        ("", NO_CUDA, ["torch.cpu_build"], []),
+        ("", {"cuda": "14.0", "count": 0}, ["torch.driver_too_old"], []),
+        ("", {"count": 0}, ["torch.sees_none"], []),
+        ("", {"architectures": ("sm_50",), "kernel": "1 / 0"}, ["architecture.missing"], []),
+        ("", {"kernel": "1 / 0"}, ["run.kernel_failed"], []),
+        ("", {"kernel": "__import__('os').abort()"}, ["run.crashed"], []),
+        ("", {"top": "import os; os.abort()"}, ["torch.crashed"], []),
+        ("", {"top": "raise ImportError('libcublas.so.12: undefined symbol: x')"}, ["torch.undefined_symbol"], []),
+        ("", {"top": "raise ImportError('broken')"}, ["torch.import_broken"], []),
+        # A torch that prints is no trouble.
+        ("", {"top": "print('{\"stage\": 1}')"}, [], []),
+        ("", {"count": 3, "kernel": "1 / 0"}, ["devices.count"], None),
+        # A lower rung is named, and torch is its consequence.
+        ("cuda.init=!34\n", NO_CUDA, ["library.stub"], ["torch.cpu_build"]),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=lambda value: value[0] if isinstance(value, list) and value else "",
 )
-def test_a_fault_of_torchs_is_the_first_broken_rung_alone(
-    fake_driver: Fake, tmp_path: Path, torch: dict[str, object], first: str
+def test_the_first_broken_rung_is_told_alone(
+    fake_driver: Fake,
+    tmp_path: Path,
+    script: str,
+    torch: dict[str, Any],
+    found: list[str],
+    consequences: list[str] | None,
 ) -> None:
-    fake_driver(TWO_GPUS)
-    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, **torch))))  # type: ignore[arg-type]
-    assert report.results["doctor"].first == first
-    assert worst(report) == [(first, "fail")]
-    assert report.results["doctor"].consequences == ()
-    assert report.summary.exit == 1
+    fake_driver(TWO_GPUS + script)
+    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, **torch))))
+    answer = report.results["doctor"]
+    assert worst(report) == [(name, "fail") for name in found]
+    assert answer.first == (found[0] if found else None) or consequences is None
+    assert consequences is None or list(answer.consequences) == consequences
+    assert report.summary.exit == (1 if found else 0)
 
 
 def test_an_interpreter_without_torch(fake_driver: Fake, tmp_path: Path) -> None:
@@ -222,12 +237,6 @@ def test_a_time_limit_of_the_command_line(
     assert "importing torch did not finish within 4.00 s" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_torch_that_prints_is_no_trouble(fake_driver: Fake, tmp_path: Path) -> None:
-    fake_driver(TWO_GPUS)
-    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, top="print('{\"stage\": 1}')"))))
-    assert worst(report) == []
-
-
 @pytest.mark.parametrize(
     ("mask", "found"),
     [
@@ -281,15 +290,6 @@ def test_a_mask_that_nothing_can_be_held_against_is_the_first_to_be_taken_away(
     assert report.findings[0].fix == "unset CUDA_VISIBLE_DEVICES"
 
 
-def test_a_lower_rung_is_named_and_torch_is_its_consequence(fake_driver: Fake, tmp_path: Path) -> None:
-    fake_driver(TWO_GPUS + "cuda.init=!34\n")
-    report = diagnosed(
-        DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, cuda=None, count=0, architectures=())))
-    )
-    assert worst(report) == [("library.stub", "fail")]
-    assert report.results["doctor"].consequences == ("torch.cpu_build",)
-
-
 @pytest.mark.parametrize(
     ("script", "variables", "found"),
     [
@@ -339,12 +339,6 @@ def test_a_torch_that_asks_nvml_is_contradicted_by_a_cuda_that_does_not_start(
     assert report.results["doctor"].consequences == ("run.kernel_failed",)
 
 
-def test_a_torch_that_counts_more_than_cuda_shows(fake_driver: Fake, tmp_path: Path) -> None:
-    fake_driver("nvml.count=2\ncuda.order=0,1\n")
-    report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, count=3, kernel="1 / 0"))))
-    assert worst(report) == [("devices.count", "fail")]
-
-
 def test_one_mig_instance_of_two(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver("nvml.count=2\nmig=1\nmig.used=3\ncuda.order=100\n")
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, count=1))))
@@ -372,7 +366,7 @@ def test_xid_errors_and_a_card_that_the_driver_does_not_list(fake_driver: Fake, 
 
 def test_conditions_are_chosen_by_prefix(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver(TWO_GPUS)
-    python = interpreter(tmp_path, torch_of(tmp_path, cuda=None, count=0, architectures=()))
+    python = interpreter(tmp_path, torch_of(tmp_path, **NO_CUDA))
     report = diagnosed(DoctorOptions(python=python, skip=("torch.",)))
     assert worst(report) == [("doctor.unknown", "inconclusive")]
     assert report.findings[-1].message == "no selected condition matches, or evidence was unreadable"

@@ -324,8 +324,8 @@ CASES: list[tuple[str, Evidence, str]] = [
     ("devices.throttled", with_cards(busy(0, "hw_slowdown")), "cuda:0: clock 1980 of 1980 MHz, no loss now"),
     (
         "devices.violations",
-        with_cards(card(0, violations_s={"thermal": 90.0})),
-        "cuda:0: thermal 1 min 30 s since the driver was loaded",
+        with_cards(card(0, changes=Changes(2.0, violations_s={"thermal": 0.8}))),
+        "cuda:0: thermal 40 % of the last 2.00 s",
     ),
     (
         "devices.hot",

@@ -201,7 +201,9 @@ def test_a_low_clock_without_a_reason(held_by: dict[str, int], seen: bool) -> No
     found = judged("load.low_clock", loaded({"sm_clock_hz": clock(345e6), **heat}, held_by))
     assert (found is not None) == seen
     if found is not None:
-        assert found.message.startswith("cuda:1: clock 345 of 1980 MHz; NVML gives no reason")
+        assert found.message.startswith(
+            "cuda:1: clock 345 of 1980 MHz; the other GPU of the same name runs at 1980 MHz; NVML gives no reason"
+        )
 
 
 # --- the link ---------------------------------------------------------------------------------------------------------

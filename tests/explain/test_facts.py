@@ -60,7 +60,7 @@ def test_what_else_is_stated() -> None:
     )
     assert read.capabilities == ("8.9",)
     assert (read.packages, read.extension) == (("gsplat", "torch"), "gsplat")
-    assert (read.ranks, read.driver_cuda, read.names) == ((1,), "12.4", frozenset({"ray"}))
+    assert (read.ranks, read.driver_cuda, read.names) == ((1,), "12.4", {"ray", "kernels", "nvidia"})
     assert read.exceptions == ("valueerror", "runtimeerror")
 
 
@@ -148,3 +148,247 @@ def test_an_answer_by_the_facts(pasted: str, id: str, words: str) -> None:
 def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -> None:
     assert first("RuntimeError: CUDA error: out of memory").certainty == "strong"
     assert first("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB").certainty == "proof"
+
+
+@pytest.mark.parametrize(
+    ("pasted", "id", "words", "without"),
+    [
+        (
+            "GPU: AMD Radeon RX 7900 XTX\nOS: Ubuntu 24.04\nImportError: libcudart.so.12: cannot open shared "
+            "object file: No such file or directory",
+            "import.library",
+            "ROCm",
+            "nvidia-|find / -name",
+        ),
+        (
+            "OS: Windows 11\nGPU: Intel(R) Arc(TM) A770 Graphics\ntorch: 2.8.0+cpu\nAssertionError: Torch not "
+            "compiled with CUDA enabled",
+            "torch.cpu_only",
+            "/xpu",
+            "/cu1",
+        ),
+        (
+            "OS: Windows 11 Pro, Docker Desktop 4.40\ndocker: Error response from daemon: could not select "
+            'device driver "" with capabilities: [[gpu]].',
+            "container.no_runtime",
+            "WSL",
+            "nvidia-ctk|systemctl",
+        ),
+        (
+            "NotImplementedError: No operator found for `memory_efficient_attention_forward` with "
+            "inputs:\n     query       : shape=(1, 77, 1, 512) (torch.float32)\n     key         : shape=(1, "
+            "77, 1, 512) (torch.float32)\n     attn_bias   : <class 'NoneType'>\n     p           : 0.0\n"
+            "`fa2F@v2.5.7` is not supported because:\n    device=cpu (supported: {'cuda'})\n    "
+            "dtype=torch.float32 (supported: {torch.float16, torch.bfloat16})\n`cutlassF` is not supported "
+            "because:\n    device=cpu (supported: {'cuda'})\n",
+            "attention.kernel",
+            "cuda",
+            "SDPBackend",
+        ),
+        (
+            "NotImplementedError: No operator found for `memory_efficient_attention_forward` with "
+            "inputs:\n     query       : shape=(1, 77, 1, 512) (torch.float32)\n     key         : shape=(1, "
+            "77, 1, 512) (torch.float32)\n     attn_bias   : <class 'torch.Tensor'>\n     p           : 0.0\n"
+            "`fa2F@2.5.7-pt` is not supported because:\n    attn_bias type is <class 'torch.Tensor'>\n"
+            "`cutlassF-pt` is not supported because:\n    attn_bias.stride(-2) % 8 != 0 (attn_bias.stride() = "
+            "(77, 77, 1))\n    HINT: To use an `attn_bias` with a sequence length that is not a multiple of 8, "
+            "you need to ensure memory is aligned by slicing a bigger tensor. Example: use `attn_bias = "
+            "torch.zeros([1, 1, 5, 8])[:,:,:,:5]` instead of `torch.zeros([1, 1, 5, 5])`",
+            "attention.kernel",
+            "multiple of 8",
+            "SDPBackend",
+        ),
+        (
+            "NotImplementedError: No operator found for `memory_efficient_attention_forward` with "
+            "inputs:\n     query       : shape=(1, 77, 1, 512) (torch.float32)\n     key         : shape=(1, "
+            "77, 1, 512) (torch.float32)\n     attn_bias   : <class 'NoneType'>\n     p           : 0.0\n"
+            "`decoderF` is not supported because:\n    xFormers wasn't build with CUDA support\n    operator "
+            "wasn't built - see `python -m xformers.info` for more info\n`cutlassF` is not supported "
+            "because:\n    xFormers wasn't build with CUDA support\n    operator wasn't built - see `python -m "
+            "xformers.info` for more info\n",
+            "xformers.setup",
+            "xformers",
+            "SDPBackend",
+        ),
+        (
+            "NotImplementedError: No operator found for `memory_efficient_attention_forward` with "
+            "inputs:\n     query       : shape=(1, 77, 1, 512) (torch.float32)\n     key         : shape=(1, "
+            "77, 1, 512) (torch.float32)\n     attn_bias   : <class 'NoneType'>\n     p           : 0.0\n"
+            "`fa2F@v2.5.7` is not supported because:\n    max(query.shape[-1], value.shape[-1]) > 256\n"
+            "`cutlassF` is not supported because:\n    max(query.shape[-1], value.shape[-1]) > 128\n",
+            "attention.kernel",
+            "head",
+            "SDPBackend",
+        ),
+        (
+            "OSError: [WinError 1114] A dynamic link library (DLL) initialization routine failed. Error "
+            'loading "C:\\\\Python311\\\\Lib\\\\site-packages\\\\torch\\\\lib\\\\c10.dll" or one of its '
+            "dependencies.",
+            "import.dll",
+            "msvcp140",
+            "",
+        ),
+        (
+            "ImportError: DLL load failed while importing flash_attn_2_cuda: 动态链接库(DLL)初始化例程失败。",
+            "attention.package",
+            "msvcp140",
+            "",
+        ),
+        (
+            "ImportError: DLL load failed while importing tensorrt_bindings: The specified module could not be found.",
+            "import.dll",
+            "",
+            "torch",
+        ),
+        (
+            "Training on bare metal, not in docker, num_workers=0, /dev/shm is 256G.\nstep 100\nBus error "
+            "(core dumped)\npython train.py CUDA",
+            "crash.bus",
+            "df -h",
+            "--shm-size",
+        ),
+        (
+            "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker "
+            "exit detail: Worker unexpectedly exits with a connection error code 2. End of file. There are "
+            "some potential root causes. (1) The process is killed by SIGKILL by OOM killer due to high memory "
+            "usage. (2) ray stop --force is called. (3) The worker is crashed unexpectedly due to SIGSEGV or "
+            "other unexpected errors.",
+            "process.killed",
+            "session_latest",
+            "",
+        ),
+        (
+            "[W socket.cpp:663] [c10d] The client socket cannot be initialized to connect to [localhost]:29500 "
+            "(errno: 97 - Address family not supported by protocol).",
+            "dist.tcp",
+            "nothing",
+            "",
+        ),
+        (
+            '  File "/x/site-packages/triton/compiler/compiler.py", line 279, in compile\n    next_module = '
+            "compile_ir(module, metadata)\nRuntimeError: PassManager::run failed",
+            "compile.backend",
+            "Triton",
+            "",
+        ),
+        (
+            "I run rocm/pytorch docker as a non-root user with --device=/dev/kfd --device=/dev/dri.\nrocminfo "
+            "lists gfx1100\n>>> torch.cuda.is_available()\nFalse\ntorch 2.5.1+rocm6.2",
+            "hip.none",
+            "--group-add",
+            "",
+        ),
+        (
+            "With HSA_OVERRIDE_GFX_VERSION=10.3.0 the machine hangs, so I left it out.\nRuntimeError: HIP "
+            "error: invalid device function\nGPU gfx1103",
+            "hip.arch",
+            "rocminfo",
+            "HSA_OVERRIDE",
+        ),
+        (
+            "$ PYTORCH_ENABLE_MPS_FALLBACK=1 python t.py\nNotImplementedError: The operator 'aten::_foo' is "
+            "not currently implemented for the MPS device.",
+            "mps.operation",
+            "",
+            "PYTORCH_ENABLE_MPS_FALLBACK=1 ",
+        ),
+        (
+            "I already rebooted twice.\nFailed to initialize NVML: Driver/library version mismatch",
+            "nvml.mismatch",
+            "rmmod",
+            "reboot",
+        ),
+        (
+            "I have installed the Visual C++ Redistributable.\nOSError: [WinError 126] The specified module "
+            'could not be found. Error loading "C:\\\\x\\\\torch\\\\lib\\\\shm.dll" or one of its dependencies.',
+            "import.dll",
+            "",
+            "edistributable",
+        ),
+        (
+            "OSError: [WinError 126] The specified module could not be found. Error loading "
+            '"C:\\\\x\\\\torch\\\\lib\\\\fbgemm.dll" or one of its dependencies.',
+            "import.dll",
+            "libomp140",
+            "edistributable (x64)",
+        ),
+        (
+            "Linux 5.15.148-tegra aarch64, JetPack 6.1\nRuntimeError: operator torchvision::nms does not exist",
+            "import.nms",
+            "JetPack",
+            "PyTorch's",
+        ),
+        (
+            "OS: Windows 11\nIntel(R) Arc(TM) B580\nRuntimeError: Native API failed. Native API returns: 20 "
+            "(UR_RESULT_ERROR_DEVICE_LOST)",
+            "xpu.lost",
+            "Event Viewer",
+            "nvlddmkm",
+        ),
+        (
+            "C:\\x\\main.py --directml\nRuntimeError: Could not allocate tensor with 536870912 bytes. There is "
+            "not enough GPU video memory available!",
+            "oom.other",
+            "Task Manager",
+            "nvidia-smi",
+        ),
+        (
+            "Linux 5.15.167.4-microsoft-standard-WSL2\ntorch.cuda.is_available() True\n/usr/bin/ld: cannot "
+            "find -lcuda: No such file or directory\ncollect2: error: ld returned 1 exit status",
+            "compile.libcuda",
+            "/usr/lib/wsl/lib",
+            "NVIDIA's Linux driver",
+        ),
+        (
+            "/home/u/miniconda3/envs/ml/lib/python3.11/site-packages/torch/include/x.h:1:10: fatal error: "
+            "cuda.h: No such file or directory",
+            "compile.cuda_h",
+            "conda install",
+            "/usr/local/cuda",
+        ),
+        (
+            '  File "/home/u/bitsandbytes/bitsandbytes/cextension.py", line 85, in <module>\nRuntimeError: '
+            "Configured CUDA binary not found at /home/u/bitsandbytes/bitsandbytes/libbitsandbytes_cuda124.so",
+            "bitsandbytes.setup",
+            "another folder",
+            "pip install -U",
+        ),
+        (
+            "Skipping the first 12000 batches\n[rank0]:[E ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught "
+            "collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, Timeout(ms)=600000) ran for "
+            "600010 milliseconds before timing out.",
+            "nccl.timeout",
+            "timeout=",
+            "",
+        ),
+        (
+            '  File "/x/site-packages/vllm/worker/model_runner.py", line 9, in f\ntorch.OutOfMemoryError: CUDA '
+            "out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.10 "
+            "GiB is free.",
+            "oom.cuda",
+            "gpu-memory-utilization",
+            "find-batch-size",
+        ),
+        (
+            '  File "/x/site-packages/flashinfer/prefill.py", line 9, in f\nRuntimeError: CUDA error: no '
+            "kernel image is available for execution on the device",
+            "cuda.no_kernel",
+            "flashinfer",
+            "wheel for this architecture",
+        ),
+    ],
+)
+def test_advice_for_what_the_paste_states(pasted: str, id: str, words: str, without: str) -> None:
+    answer = first(pasted)
+    assert answer.id == id
+    assert words in f"{answer.title}: {answer.then}"
+    assert not any(word in f"{answer.title}: {answer.then}" for word in without.split("|") if word)
+
+
+def test_figures_of_an_allocators_block() -> None:
+    answer = first(
+        "torch.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently "
+        "allocated     : 7.15 GiB\nRequested               : 20.00 MiB\nDevice limit            : 8.00 GiB\nFree "
+        "(according to CUDA): 0 bytes"
+    )
+    assert answer.says == "GPU 8 GiB, your tensors 7.15 GiB, free 0 bytes, requested 20 MiB"

@@ -235,7 +235,7 @@ def test_a_line_of_source_is_no_error_where_the_error_is_another() -> None:
     pasted = FRAME.format(error="KeyError: 'loss'")
     assert ids(pasted) == []
     (match,) = find(pasted.rsplit("KeyError", 1)[0], TEXTS)
-    assert (match.certainty, match.doubt) == ("hint", "it is in quoted source or a list of guesses")
+    assert (match.certainty, match.doubt) == ("hint", "it is in a line of source code")
 
 
 def test_an_error_of_what_was_typed_is_no_line_of_source() -> None:
@@ -301,8 +301,6 @@ def test_what_is_tried_again_is_a_guess() -> None:
         ("Failed to initialize NVML: Driver/library version mismatch\nRuntimeError: Error 803: system has unsupported "
          "display driver / cuda driver combination", "nvml.mismatch"),
         ("Failed to initialize NVML: Unknown Error\nRuntimeError: No CUDA GPUs are available", "nvml.unknown"),
-        ("slurmstepd: error: *** JOB 7 ON n CANCELLED AT 2026-11-20T10:00:00 DUE TO PREEMPTION ***\n"
-         "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4242 got signal: 15", "slurm.ended"),
     ],
 )  # fmt: skip
 def test_what_brings_it_about_comes_first_and_without_a_doubt(pasted: str, first: str) -> None:
@@ -501,13 +499,13 @@ ILLEGAL = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
         (  # guesses of a program at a cause
             "RuntimeError: NCCL communicator was aborted on rank 1.\nPossible reasons:\n  - CUDA out of memory on "
             "another rank\n\n  - the NVIDIA driver on your system is too old (found version 11040)\n",
-            ["nccl.remote", "oom.cuda", "cuinit.too_old"],
+            ["nccl.remote"],
         ),
         (  # a change to source
             'diff --git a/x.py b/x.py\n@@ -1,3 +1,4 @@\n-    raise RuntimeError("CUDA out of memory")\n+    raise '
             'RuntimeError(f"no kernel image is available for {x}")\n\nAssertionError: Torch not compiled with CUDA '
             "enabled",
-            ["torch.cpu_only", "oom.cuda", "cuda.no_kernel"],
+            ["torch.cpu_only"],
         ),
         (  # lines of source without a frame
             'RuntimeError(f"no kernel image is available for {x}")\nassert torch.cuda.is_available(), "No CUDA GPUs '
@@ -540,7 +538,9 @@ def test_what_reports_no_error_comes_last_and_proves_nothing(pasted: str, expect
 
 def test_a_collectors_failure_that_stands_alone_is_the_error() -> None:
     alone = 'Traceback (most recent call last):\n  File "/w/collect_env.py", line 8, in main\n    output = info()\n'
-    assert ids(alone + "pynvml.NVMLError_LibraryNotFound: NVML Shared Library Not Found") == ["nvml.no_library"]
+    alone += "pynvml.NVMLError_LibraryNotFound: NVML Shared Library Not Found\n"
+    assert ids(alone) == ["nvml.no_library"]
+    assert ids(alone + "PyTorch: 2.6.0\nRuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB") == ["oom.cuda"]
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,8 @@ _FOREIGN: dict[Platform, tuple[str, tuple[str, ...]]] = {
     ),
     "wsl": (r"modprobe|dmesg|gpu-reset|dkms", ("hip.", "xpu.")),
     "rocm": (r"compute-sanitizer|\bxid\b|nvidia-smi", ("nvml.", "cuinit.", "cuda.ecc", "cuda.nvlink", "cudnn.")),
+    "xpu": (r"nvidia-smi|CUDA_VISIBLE", ("nvml.", "cuinit.", "cuda.", "cudnn.", "hip.")),
+    "directml": (r"nvidia-smi", ("nvml.", "cuda.", "cuinit.", "cudnn.", "cublas.", "hip.")),
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from gpucheck.batch_size.answer import accumulate
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device, Driver, Facts, Python, TorchBuild
 from gpucheck.report.finding import Finding, Verdict
@@ -217,6 +219,10 @@ BATCH_SIZE = {
             fix="run the same command again",
         ),
     ),
+    "search_without_an_answer": search({**NOTHING, "trials": []}, "inconclusive", complete=False),
+    "search_of_a_target_that_fails": search(
+        {**NOTHING, "trials": []}, "fail", Finding("target", "fail", "make fails with a batch of 1: ValueError")
+    ),
     "search_devices": report(
         "find-batch-size",
         "pass",
@@ -263,6 +269,88 @@ BATCH_SIZE = {
         max_batch_size=None,
         peak_bytes=None,
     ),
+}
+
+
+def accumulated(effective: int) -> dict[str, Any]:
+    steps = accumulate(effective, 104)
+    assert steps is not None
+    return asdict(steps)
+
+
+# Answers that differ in little from the first two, each with what it has in place of theirs.
+PREDICTION = {
+    "max_batch_size": 634,
+    "uncalibrated_max_batch_size": 650,
+    "calibration": {"size": 158, "factor": 1.018, "constant_bytes": 0},
+    "device": "cpu",
+    "reason": None,
+}
+NO_PREDICTION = {**PREDICTION, "max_batch_size": None, "calibration": None}
+LITTLE = {"parameter_bytes": 18 * MIB, "gradient_bytes": 0, "optimizer_bytes": 0, "fixed_bytes": 3 * MIB}
+CHECKS = [
+    {"kind": "evaluation", "batch_size": 116, "outcome": "fits"},
+    {"kind": "partial batch", "batch_size": 115, "outcome": "fits"},
+    {"kind": "partial batch", "batch_size": 1, "outcome": "fits"},
+]
+AT_ONCE = {
+    "first_failing_reason": "one allocation of 851 MiB failed with 375 MiB in use",
+    "first_failing_at_once": True,
+}
+CAPPED = {"at_least": 8, "limiting_factor": "max-batch-size"}
+OF_HEALTHY: dict[str, dict[str, Any]] = {
+    "recommended is slower": {"recommended": {**RECOMMENDED, "speed": "slower"}},
+    "recommended is of unknown speed": {"recommended": {**RECOMMENDED, "speed": None}},
+    "nothing is recommended": {
+        "recommended": {**RECOMMENDED, "batch_size": None, "reason": "no time left to run it"},
+        "knee": {**KNEE, "batch_size": None, "reason": "fewer than two sizes were timed"},
+    },
+    "it stayed below the limit": {"limited_by": "safety", "limiting_factor": "safety"},
+    "one allocation failed": AT_ONCE,
+    "nothing is known beside": dict.fromkeys(("recommended", "knee", "memory_split", "confidence", "accumulation")),
+    "a model of some MiB": {"memory_split": LITTLE},
+    "an unknown split": {"memory_split": dict.fromkeys(("parameter_bytes", "gradient_bytes", "optimizer_bytes"))},
+    "along an axis": SEQ,
+    "an effective batch without a divisor": {"accumulation": accumulated(509)},
+    "an effective batch that fits": {"accumulation": accumulated(64)},
+    "the next size is predicted to fail": {"predicted_above": 117},
+    "checks passed": {"checks": CHECKS},
+    "a check failed": {"checks": [{**CHECKS[0], "outcome": "user-error"}]},
+    "fourteen trials": {"trials": [trial(size, "fits", 1.0) for size in range(1, 15)]},
+    "a prediction": {"prediction": PREDICTION},
+    "a prediction with a constant": {
+        "prediction": {**PREDICTION, "calibration": {"size": 158, "factor": 1.018, "constant_bytes": 512 * MIB}}
+    },
+    "a prediction that is not calibrated": {"prediction": {**PREDICTION, "calibration": None}},
+    "a prediction that is not used": {
+        "prediction": {**PREDICTION, "calibration": None, "reason": "a batch of 158 took 1.93 times the prediction"}
+    },
+    "predicted to fit not even once": {"prediction": NO_PREDICTION},
+    "no prediction": {"prediction": {**NO_PREDICTION, "device": None, "reason": "at most 9 sizes are searched"}},
+}
+OF_OPEN: dict[str, dict[str, Any]] = {
+    "a larger size fails": {
+        "predicted_batch_size": None,
+        "first_failing": 12_000,
+        "first_failing_outcome": "over-budget",
+    },
+    # Three digits, as in the table: 134.7 was told as 130.
+    "nearly all of the memory": {
+        "predicted_batch_size": None,
+        "peak_bytes": 144671571968,
+        "budget_bytes": 145603176039,
+    },
+    "passed once": {"confirmed": False, "predicted_batch_size": None},
+    "inference along an axis": {"axis": SEQ["axis"], "mode": "infer", "predicted_batch_size": 9773},
+    "capped": CAPPED,
+    "capped, passed once": {**CAPPED, "confirmed": False},
+    "capped along an axis": {**CAPPED, **SEQ},
+    "capped, and recommended": {**CAPPED, "recommended": {**RECOMMENDED, "batch_size": 8, "headroom": 0.9}},
+    "capped by default": {**CAPPED, "limiting_factor": "default-cap"},
+    **{
+        f"ended by {factor}": {"limiting_factor": factor, "predicted_batch_size": None}
+        for factor in ("trials", "killed", "interrupted", "disturbed", "device", "no-process")
+    },
 }
 
 # --- smoke ------------------------------------------------------------------------------------------------------------

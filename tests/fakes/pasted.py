@@ -8,6 +8,7 @@ from gpucheck.report.events import Answered, Event
 from gpucheck.report.results.short import ExplainResult, TextMatch
 
 SAMPLES: dict[str, str] = {
+    "process.threads": "import torch\nlibgomp: Thread creation failed: Resource temporarily unavailable",
     "accelerate.offload": "ValueError: At least one of the model submodule will be offloaded to disk, please pass "
     "along an `offload_folder`.",
     "accelerate.device_map": "ValueError: You can't train a model that has been loaded with `device_map='auto'` in any "
@@ -25,7 +26,11 @@ SAMPLES: dict[str, str] = {
     'CUDACachingAllocator.cpp":3475, please report a bug to PyTorch.',
     "mig.in_use": "Unable to destroy compute instance ID  0 from GPU  0 GPU instance ID  3: In use by another client",
     "vulkan.lost": "terminate called after throwing an instance of 'vk::DeviceLostError'",
-    "vulkan.none": "ggml_vulkan: No devices found.",
+    "assert.library": "python3: /build/faiss/gpu/Tensor.cc:120: void copy(): Assertion `numElements == size' failed.",
+    "tensor.magma": "RuntimeError: Calling torch.linalg.lstsq on a CUDA tensor requires compiling PyTorch with MAGMA.",
+    "build.windows": "OSError: mamba_ssm is not supported on Windows; building its CUDA extension fails",
+    "nvcc.old": "nvcc fatal   : Value 'c++17' is not defined for option 'std'",
+    "tpu.none": "RuntimeError: Unable to initialize backend 'tpu'",
     "llamacpp.cpu": 'time=2025-10-01T10:11:12Z level=INFO source=types.go:60 msg="inference compute" id=cpu '
     'library=cpu compute="" name=cpu description=cpu',
     "deepep.timeout": "RuntimeError: DeepEP error: timeout (dispatch CPU)",
@@ -41,7 +46,6 @@ SAMPLES: dict[str, str] = {
     "nvshmem.init": "/dvs/p4/build/gpgpu/main_nvshmem/src/modules/transport/ibgda/ibgda.cpp:2966: non-zero status: 7 "
     "create DCT share err.",
     "llamacpp.start": "Error: llama runner process has terminated: exit status 2",
-    "kernel.dxg": "[   12.345678] misc dxg: dxgk: dxgkio_query_adapter_info: Ioctl failed: -22",
     "attention.dtype": "RuntimeError: FlashAttention only support fp16 and bf16 data type",
     "dist.model": "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 146 params, while rank 1 has "
     "inconsistent 145 params.",
@@ -288,17 +292,10 @@ SAMPLES: dict[str, str] = {
     "loader.crashed": "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Segmentation fault.",
     "loader.exited": "RuntimeError: DataLoader worker (pid(s) 4711, 4712) exited unexpectedly",
     "loader.timeout": "RuntimeError: DataLoader timed out after 30 seconds",
-    "process.main": (
-        'File "torch/utils/data/dataloader.py", line 1039, in __init__\n'
-        "RuntimeError: An attempt has been made to start a new process before the current process has finished its "
-        "bootstrapping phase."
-    ),
     "process.pickle": 'File "torch/utils/data/dataloader.py", line 1039, in __init__\n'
     "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
-    "process.threads": "import torch\nlibgomp: Thread creation failed: Resource temporarily unavailable",
     "crash.segfault": "Fatal Python error: Segmentation fault",
     "crash.bus": "Bus error (core dumped)",
-    "crash.instruction": "Illegal instruction (core dumped)",
     # what does not fit together
     "import.nvjitlink": "ImportError: /venv/lib/python3.11/site-packages/torch/lib/../../nvidia/cusparse/lib/"
     "libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",
@@ -320,7 +317,6 @@ SAMPLES: dict[str, str] = {
     "import.dll": (
         'OSError: [WinError 126] The specified module could not be found. Error loading "C:\\torch\\fbgemm.dll"'
     ),
-    "import.segment": "ImportError: libtorch_cpu.so: failed to map segment from shared object",
     "bitsandbytes.setup": (
         "RuntimeError: CUDA Setup failed despite GPU being available. Please run the following command"
     ),
@@ -364,7 +360,6 @@ SAMPLES: dict[str, str] = {
     "import.nvrtc": "RuntimeError: nvrtc: error: failed to open libnvrtc-builtins.so.12.1.",
     "oom.vllm": "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
     "initializing the engine.",
-    "slurm.ended": "slurmstepd: error: *** JOB 12345 ON node7 CANCELLED AT 2026-11-20T10:00:00 DUE TO TIME LIMIT ***",
     "process.killed": "subprocess.CalledProcessError: Command '['/venv/bin/python', 'train.py']' died with "
     "<Signals.SIGKILL: 9>.",
     "crash.abort": "E0902 15:10:49.013000 819010 torch/distributed/elastic/multiprocessing/api.py:874] Signal 6 "
@@ -375,7 +370,6 @@ SAMPLES: dict[str, str] = {
     "cuda.shutdown": "RuntimeError: CUDA error: driver shutting down",
     "cuda.registered": "RuntimeError: CUDA error: part or all of the requested memory range is already mapped",
     "xpu.none": "RuntimeError: No XPU devices are available.",
-    "tpu.none": "RuntimeError: Unable to initialize backend 'tpu': INTERNAL: Failed to open libtpu.so",
     "nccl.interface": "ncclInternalError: Internal check failed.\nLast error:\nBootstrap : no socket interface found",
     "dist.environment": "ValueError: Error initializing torch.distributed using env:// rendezvous: environment "
     "variable "
@@ -641,7 +635,7 @@ MORE: tuple[tuple[str, str], ...] = (
         "architecture",
     ),
     (
-        "compile.ptxas",
+        "cuda.feature",
         "ptxas /tmp/x.ptx, line 5; error : Instruction 'tcgen05.alloc' not supported on .target 'sm_120'",
     ),
     (

@@ -210,6 +210,10 @@ def test_a_module_of_torchscript_is_where_its_file_was_asked_for(surface: Surfac
     with pytest.raises(RuntimeError):
         torch.jit.load(file, map_location="cpu")(x)
     assert surface.world.last is not None and surface.world.last.entry.expected == "cuda:0"
+    torch.jit.save(torch.jit.freeze(torch.jit.trace(nn.Linear(2, 2).cuda().eval(), x)), file)
+    assert torch.jit.load(file, map_location="cuda")(x).device == torch.jit.load(file)(x).device == GPU
+    torch.jit.save(torch.jit.trace(lambda x: x * 2, x), file)
+    assert torch.jit.load(file)(x).device == GPU
 
 
 def test_lengths_and_targets_go_to_the_scores_on_the_cpu(surface: Surface) -> None:
@@ -620,6 +624,12 @@ def test_a_gradient_on_another_device_is_met_by_what_uses_it(surface: Surface) -
     Doubled.apply(weight).sum().backward()
     with pytest.raises(DeviceMismatch):
         torch.optim.SGD([weight]).step()
+
+
+def test_a_first_gradient_that_is_a_number_is_moved(surface: Surface) -> None:
+    x = torch.ones(2, device="cuda", requires_grad=True)
+    (x.exp().mean() * 2).backward(torch.tensor(3.0))
+    assert x.grad is not None and x.grad.device == GPU
 
 
 @pytest.mark.parametrize("read", [lambda x: x.numpy(), np.asarray, np.array])

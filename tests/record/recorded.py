@@ -46,8 +46,8 @@ class Case:
     # Whether the names of this run's folders stand in it, and make columns wider.
     ragged: bool = False
     note: str = ""
-    # The forms beside text; without, the text alone.
-    forms: tuple[str, ...] = FORMS
+    # The forms beside text.
+    forms: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:

@@ -14,7 +14,7 @@ import pytest
 import torch
 import worlds
 from failing_card import ECC, Plan
-from recorded import Case, cut, failing, hold, threads, wrote
+from recorded import FORMS, Case, cut, failing, hold, threads, wrote
 
 from gpucheck.bench import devices
 from gpucheck.bench.collective import work as collective
@@ -24,7 +24,6 @@ from gpucheck.machine.child import ChildResult
 
 __all__ = ["threads"]
 ECC_ERROR = getattr(torch, "AcceleratorError", RuntimeError)(ECC)
-NO_FORMS: tuple[str, ...] = ()
 
 TRANSFER = "bench transfer --only copies --size 64KiB --size 128KiB --time-budget 10m --device"
 BANDWIDTH = "bench bandwidth --size 64KiB --time-budget 10m --device"
@@ -39,27 +38,22 @@ def broken(line: str, after: int = 1) -> list[Case]:
     json = f"{line} cuda:0 --quiet --json"
     return [
         Case(f"{line} cuda:0", cut("memory", after), note="cut by Ctrl-C", forms=("json",)),
-        Case(json, cut("memory", after, signal.SIGTERM), note="terminated", forms=NO_FORMS),
-        Case(json, failing("memory", after, ECC_ERROR, poisons=True), note="the device fails", forms=NO_FORMS),
-        Case(
-            f"{line} all --quiet --json",
-            failing("memory", after, ECC_ERROR, poisons=True),
-            note="one of two fails",
-            forms=NO_FORMS,
-        ),
-        Case(json, failing("memory", after, IndexError("of ours")), note="a bug", forms=NO_FORMS),
-        Case(json, failing("memory", after, MemoryError()), note="no memory", forms=NO_FORMS),
-        Case(json, failing("open", 0, ECC_ERROR), note="does not open", forms=NO_FORMS),
+        Case(json, cut("memory", after, signal.SIGTERM), note="terminated"),
+        Case(json, failing("memory", after, ECC_ERROR, poisons=True), note="the device fails"),
+        Case(f"{line} all --quiet --json", failing("memory", after, ECC_ERROR, poisons=True), note="one of two fails"),
+        Case(json, failing("memory", after, IndexError("of ours")), note="a bug"),
+        Case(json, failing("memory", after, MemoryError()), note="no memory"),
+        Case(json, failing("open", 0, ECC_ERROR), note="does not open"),
     ]
 
 
 def usage(name: str) -> list[Case]:
     return [
-        Case(f"bench {name} --nonsense", forms=NO_FORMS),
-        Case(f"bench {name} --time-budget soon", forms=NO_FORMS),
-        Case(f"bench {name} --device cuda:97", forms=NO_FORMS),
-        Case(f"bench {name} --device warp", forms=NO_FORMS),
-        Case(f"bench {name} --output x.pdf", forms=NO_FORMS),
+        Case(f"bench {name} --nonsense"),
+        Case(f"bench {name} --time-budget soon"),
+        Case(f"bench {name} --device cuda:97"),
+        Case(f"bench {name} --device warp"),
+        Case(f"bench {name} --output x.pdf"),
     ]
 
 
@@ -68,7 +62,7 @@ def runs_of(line: str) -> list[Case]:
     gate = {TRANSFER: " --min-gbps 1e9", BANDWIDTH: " --min-gbps 1e9", MATMUL: " --min-tflops 1e9"}.get(line, "")
     return [
         Case(f"{line} cuda:0 --runs 2", forms=("json",)),
-        *([Case(f"{line} cuda:0 --runs 2{gate} --json --quiet", forms=NO_FORMS)] if gate else []),
+        *([Case(f"{line} cuda:0 --runs 2{gate} --json --quiet")] if gate else []),
     ]
 
 
@@ -78,11 +72,7 @@ def in_process(patches: pytest.MonkeyPatch) -> None:
     def run(argv: Sequence[str], timeout_s: float, *, env: Mapping[str, str] | None = None, **_: Any) -> ChildResult:
         words = list(argv[3:])
         out, err = io.StringIO(), io.StringIO()
-        with (
-            pytest.MonkeyPatch.context() as inner,
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
+        with pytest.MonkeyPatch.context() as inner, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             inner.setattr(sys, "argv", ["gpucheck", *words])
             worlds.settle(inner, Plan(), Plan())
             code = main(words)
@@ -118,86 +108,86 @@ class Ranks:
 COLLECTIVE = "bench collective --only all-reduce --size 64KiB --size 1MiB --device"
 CASES = {
     "bench_collective": [
-        Case(f"{COLLECTIVE} cpu"),
-        Case(f"{COLLECTIVE} cpu --only all-to-all --json --quiet", note="one hangs", forms=NO_FORMS),
-        Case(f"{COLLECTIVE} cpu --min-busbw 1", note="a gate that decides nothing here", forms=NO_FORMS),
-        Case(f"{COLLECTIVE} cuda:0", forms=NO_FORMS),
+        Case(f"{COLLECTIVE} cpu", forms=FORMS),
+        Case(f"{COLLECTIVE} cpu --only all-to-all --json --quiet", note="one hangs"),
+        Case(f"{COLLECTIVE} cpu --min-busbw 1", note="a gate that decides nothing here"),
+        Case(f"{COLLECTIVE} cuda:0"),
         *usage("collective"),
-        Case("bench collective --only nonsense", forms=NO_FORMS),
-        Case("bench collective --ranks 1", forms=NO_FORMS),
+        Case("bench collective --only nonsense"),
+        Case("bench collective --ranks 1"),
     ],
     "bench_transfer": [
-        Case(f"{TRANSFER} cuda:0"),
+        Case(f"{TRANSFER} cuda:0", forms=FORMS),
         Case(f"{TRANSFER} cpu", forms=("csv",)),
-        Case(f"{TRANSFER} all --json --quiet", forms=NO_FORMS),
+        Case(f"{TRANSFER} all --json --quiet"),
         Case(f"{TRANSFER} cuda:0 --min-gbps 1e9", note="a gate that is missed", forms=("json",)),
         Case(
             f"{TRANSFER} cuda:0 --min-gbps 1e-9 --json --quiet",
             failing("memory", 1, ECC_ERROR),
             note="a gate on rows from before a fault",
-            forms=NO_FORMS,
         ),
         *broken(TRANSFER),
         *runs_of(TRANSFER),
         *usage("transfer"),
-        Case("bench transfer --only nonsense", forms=NO_FORMS),
-        Case("bench transfer --direction up", forms=NO_FORMS),
+        Case("bench transfer --only nonsense"),
+        Case("bench transfer --direction up"),
     ],
     "bench_bandwidth": [
-        Case(f"{BANDWIDTH} cuda:0"),
+        Case(f"{BANDWIDTH} cuda:0", forms=FORMS),
         Case(f"{BANDWIDTH} cuda:0 --min-gbps 1e9", note="a gate that is missed", forms=("xml",)),
         Case(
             f"{BANDWIDTH} cuda:0 --min-gbps 1e-9 --json --quiet",
             failing("memory", 1, ECC_ERROR),
             note="a gate on rows from before a fault",
-            forms=NO_FORMS,
         ),
         Case(
-            f"{BANDWIDTH} cuda:0", failing("memory", 1, ECC_ERROR, poisons=True), note="the device fails, in every form"
+            f"{BANDWIDTH} cuda:0",
+            failing("memory", 1, ECC_ERROR, poisons=True),
+            note="the device fails, in every form",
+            forms=FORMS,
         ),
         *broken(BANDWIDTH),
         *runs_of(BANDWIDTH),
         *usage("bandwidth"),
-        Case("bench bandwidth --size none", forms=NO_FORMS),
+        Case("bench bandwidth --size none"),
     ],
     "bench_matmul": [
-        Case(f"{MATMUL} cuda:0"),
+        Case(f"{MATMUL} cuda:0", forms=FORMS),
         Case(f"{MATMUL} cpu", forms=("csv",)),
-        Case(f"{MATMUL} all --json --quiet", forms=NO_FORMS),
+        Case(f"{MATMUL} all --json --quiet"),
         Case(f"{MATMUL} cuda:0 --min-tflops 1e9", note="a gate that is missed", forms=("json",)),
         Case(
             f"{MATMUL} cuda:0 --min-tflops 1e-9 --json --quiet",
             failing("memory", 1, ECC_ERROR),
             note="a gate on rows from before a fault",
-            forms=NO_FORMS,
         ),
         *broken(MATMUL),
         *runs_of(MATMUL),
         *usage("matmul"),
-        Case("bench matmul --dtype float3", forms=NO_FORMS),
-        Case("bench matmul --search --cold", forms=NO_FORMS),
+        Case("bench matmul --dtype float3"),
+        Case("bench matmul --search --cold"),
     ],
     "bench_overlap": [
-        Case(f"{OVERLAP} cuda:0"),
+        Case(f"{OVERLAP} cuda:0", forms=FORMS),
         Case(f"{OVERLAP} cpu", forms=("json",)),
         *broken(OVERLAP, 3)[1:3],
         *runs_of(OVERLAP),
         *usage("overlap"),
     ],
     "bench_crossover": [
-        Case(f"{CROSSOVER} cuda:0"),
+        Case(f"{CROSSOVER} cuda:0", forms=FORMS),
         Case(f"{CROSSOVER} cpu", forms=("json",)),
         *runs_of(CROSSOVER),
         *usage("crossover"),
-        Case("bench crossover --only nonsense", forms=NO_FORMS),
+        Case("bench crossover --only nonsense"),
     ],
     "bench_all": [
-        Case(f"{ALL} cuda:0"),
+        Case(f"{ALL} cuda:0", forms=FORMS),
         *runs_of(ALL),
         *usage("all"),
-        Case("bench all --only nonsense", forms=NO_FORMS),
-        Case("bench", forms=NO_FORMS),
-        Case("bench nonsense", forms=NO_FORMS),
+        Case("bench all --only nonsense"),
+        Case("bench"),
+        Case("bench nonsense"),
     ],
 }
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from recorded import SOURCE, Case, Ended, hold, threads, words_of, written, wrote
+from recorded import FORMS, SOURCE, Case, Ended, hold, threads, words_of, written, wrote
 from stressed import world
 
 from gpucheck.machine import child, pulse
@@ -21,14 +21,13 @@ from gpucheck.stress import command as stress_command
 __all__ = ["threads"]
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and forks are those of a POSIX system")
 PROGRAMS = Path(__file__).parents[1] / "programs"
-NO_FORMS: tuple[str, ...] = ()
 ONE_FORM = ("json",)
 
 # Programs that are run: each starts two processes with torch, so each has a record of its own.
 RUN = {
     "run_raise": Case("run run_raise.py", figures=False, forms=("json",)),
-    "run_killed": Case("run --json run_killed.py", figures=False, forms=NO_FORMS, note="ended by a signal"),
-    "run_dry": Case("run --dry cuda:80GiB dry/mlp.py", figures=False),
+    "run_killed": Case("run --json run_killed.py", figures=False, note="ended by a signal"),
+    "run_dry": Case("run --dry cuda:80GiB dry/mlp.py", figures=False, forms=FORMS),
     "run_dry_mistake": Case("run --dry cuda:H200 dry/mistakes.py labels_stay", figures=False, forms=("json", "md")),
     "run_dry_small": Case("run --dry cuda:1KiB dry/mlp.py", figures=False, forms=("json", "md")),
 }
@@ -77,14 +76,14 @@ PLAYED: dict[str, list[tuple[Case, dict[str, str]]]] = {
         (Case(f"{STRESS} all", forms=("json", "csv", "xml")), {}),
         (Case(f"{STRESS} all", note="one computes wrongly", forms=ONE_FORM), {"cuda:2": "computes wrongly"}),
         (Case(f"{STRESS} all", note="the device fails", forms=ONE_FORM), {"cuda:1": "fails"}),
-        (Case(f"{STRESS} all", note="its process dies", forms=NO_FORMS), {"cuda:1": "dies"}),
-        (Case(f"{STRESS} cuda:0 --json --quiet", note="no memory", forms=NO_FORMS), {"cuda:0": "raises at the start"}),
-        (Case("stress --device cuda:97", forms=NO_FORMS), {}),
-        (Case("stress --list", forms=NO_FORMS), {}),
-        (Case("stress --only nonsense", forms=NO_FORMS), {}),
-        (Case("stress --fill 200%", forms=NO_FORMS), {}),
-        (Case("stress --nonsense", forms=NO_FORMS), {}),
-    ],
+        (Case(f"{STRESS} all", note="its process dies"), {"cuda:1": "dies"}),
+        (Case(f"{STRESS} cuda:0 --json --quiet", note="no memory"), {"cuda:0": "raises at the start"}),
+        (Case("stress --device cuda:97"), {}),
+        (Case("stress --list"), {}),
+        (Case("stress --only nonsense"), {}),
+        (Case("stress --fill 200%"), {}),
+        (Case("stress --nonsense"), {}),
+    ]
 }
 
 
@@ -115,15 +114,15 @@ FLEET = "fleet check --host n1 --run tonight"
 # The verdict of each part, by its id; the others pass.
 PARTS: dict[str, list[tuple[Case, dict[str, str]]]] = {
     "fleet_check": [
-        (Case(f"{FLEET} --gather {{folder}}", figures=False), {}),
+        (Case(f"{FLEET} --gather {{folder}}", figures=False, forms=FORMS), {}),
         (Case(f"{FLEET} --only smoke", figures=False, forms=ONE_FORM), {"smoke": "fail"}),
         (Case(f"{FLEET} --prolog --quiet", figures=False, forms=ONE_FORM), {"doctor": "inconclusive"}),
-        (Case(f"{FLEET} --devices 8 --json --quiet", figures=False, forms=NO_FORMS), {}),
-        (Case(f"{FLEET} --list", forms=NO_FORMS), {}),
-        (Case(f"{FLEET} --only nonsense", forms=NO_FORMS), {}),
-        (Case("fleet check --host a;b", forms=NO_FORMS), {}),
-        (Case("fleet check --nonsense", forms=NO_FORMS), {}),
-    ],
+        (Case(f"{FLEET} --devices 8 --json --quiet", figures=False), {}),
+        (Case(f"{FLEET} --list"), {}),
+        (Case(f"{FLEET} --only nonsense"), {}),
+        (Case("fleet check --host a;b"), {}),
+        (Case("fleet check --nonsense"), {}),
+    ]
 }
 # A part, played: it writes the document of a finding of its verdict.
 PART = """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import answer_scenes
 import bench_scenes
@@ -21,7 +22,9 @@ from shown import shown
 
 from gpucheck.render import devices, terminal, text
 from gpucheck.render.blocks import Block
+from gpucheck.report.codec import from_json
 from gpucheck.report.report import Report
+from gpucheck.report.results import Results
 
 WHEN = datetime.datetime(2026, 1, 31, 12, 0, 4, tzinfo=datetime.timezone.utc)
 
@@ -106,6 +109,25 @@ def test_a_scene_is_shown_as_recorded(name: str, request: pytest.FixtureRequest)
         watched = devices.watched(device_scenes.DEVICES["lost and hot"](), WHEN, 2.0)
         found["$ gpucheck devices --watch 2s  # lost and hot"] = [*lines(watched, 80, "80"), *lines(watched, 40, "40")]
     hold(name, found, write=request.config.getoption("--write-record", False))
+
+
+def test_an_answer_differs_from_another_as_recorded(request: pytest.FixtureRequest) -> None:
+    """Of a search with `-v` in a pipe: which lines it has in place of others."""
+    found = {}
+    for name, base, changes in (
+        ("search_healthy", answer_scenes.HEALTHY, answer_scenes.OF_HEALTHY),
+        ("search_time", answer_scenes.OPEN, answer_scenes.OF_OPEN),
+    ):
+        first = answer_scenes.SCENES[name]
+        before = shown(text.blocks(first, verbose=True))
+        for title, parts in changes.items():
+            results = from_json(Results, {"find_batch_size": {**base, **parts}})
+            after = shown(text.blocks(replace(first, results=results), verbose=True))
+            found[f"$ gpucheck find-batch-size  # {name}, but {title}"] = [
+                *(f"-| {line}".rstrip() for line in before if line not in after),
+                *(f"+| {line}".rstrip() for line in after if line not in before),
+            ]
+    hold("screens_searches", found, write=request.config.getoption("--write-record", False))
 
 
 def made_of(name: str) -> dict[str, Report]:

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpucheck.doctor.condition import Condition
 from gpucheck.explain import command
-from gpucheck.explain.match import find, readable
+from gpucheck.explain.match import find
 from gpucheck.messages import CAUSES
 from gpucheck.report.events import Failed
 from gpucheck.report.fault import Fault, judge, not_run
@@ -94,6 +95,6 @@ def test_what_a_device_says_explain_knows_by_the_same_id() -> None:
     assert len(shared) > 10
     for cause in shared:
         begins = "HIP" if cause.id.startswith("hip.") else "CUDA"
-        for words in (words for pattern in cause.patterns for words in readable(pattern)):
-            pasted = f"RuntimeError: {begins} error: {words.replace('…', 'X')}"
+        for words in Condition(cause.id, "", "", "", cause.patterns).printed:
+            pasted = f"RuntimeError: {begins} error: {words}"
             assert find(pasted, command.TEXTS, command.OF_CONDITIONS)[0].text.id == cause.id, pasted

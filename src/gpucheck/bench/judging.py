@@ -261,7 +261,7 @@ OF_THE_MACHINE = ("cpu-busy", SHARED, "throttled", "link-below-max")
 
 def doubts_of(flags: Collection[str]) -> list[str]:
     """The flags that make a figure doubtful, the weightiest first. A rate that drifts at the power limit does what it
-    does on any card there, and its spread is told."""
+    does on any GPU there, and its spread is reported."""
     return [flag for flag in DOUBTS if flag in flags and not (flag == "drift" and "power-limited" in flags)]
 
 

@@ -388,9 +388,6 @@ def remap_banks(device: Device, facts: Facts) -> Said | None:
         title = f"{banks.none} bank{'s' * (banks.none != 1)} without spare rows"
         message = "the next faulty memory row there cannot be replaced"
         return Said("warn", title, message, "plan to replace the GPU", evidence)
-    if banks.low:
-        message = f"in {banks.low} memory bank{'s' * (banks.low != 1)}"
-        return Said("info", "few spare rows left", message, None, evidence)
     return Said("pass", "spare rows left in every bank", evidence=evidence)
 
 

@@ -60,19 +60,13 @@ WHOLLY_BUSY_PERCENT = 90.0
 # A card that draws this little is not held by its power limit, whatever it says.
 FAR_BELOW_LIMIT = 0.5
 AT_LIMIT = 0.98
-# The limit holds over a second; what is read for a shorter time may lie above it by a few percent.
-OVER_LIMIT = 1.1
 # Shorter than this a counter's growth says more of the counter than of the card.
 LEAST_SPAN_S = 0.5
 # A clock that was held for less than this share of the time cannot move a figure by more than that.
 LEAST_SHARE = 0.01
-# Since the driver was loaded: less is what any start of a job brings.
-LEAST_VIOLATION_S = 1.0
 # The driver's counters of what protects the card; those of power and of settings are how it is meant to be.
 PROTECTING = ("thermal", "reliability")
 COUNTED = ("thermal", "reliability", "board_limit", "power", "sync_boost")
-# Fewer over days are a few packets that were sent again.
-FEW_REPLAYS = 1000
 MINUTES_OF_A_DAY = 24 * 60
 
 
@@ -208,7 +202,7 @@ def slowed_down(device: Device, facts: Facts) -> Said | None:
 
 
 def violations(device: Device, facts: Facts) -> Said | None:
-    """Return how long limits lowered the clock: between two readings, else since the driver was loaded."""
+    """Return how long limits lowered the clock between two readings; counts from before say nothing of now."""
     grown, shares = device.changes, _shares(device)
     if grown is not None and shares:
         verdict: Verdict = "warn" if any(name in PROTECTING for name in shares) else "info"
@@ -221,15 +215,7 @@ def violations(device: Device, facts: Facts) -> Said | None:
         return Said(
             verdict, f"clock limited{by}", message, fix, {"shares": shares, "span_s": grown.span_s, "cost": lost}
         )
-    counted = {
-        name: seconds
-        for name in COUNTED
-        if (seconds := (device.violations_s or {}).get(name)) is not None and seconds >= LEAST_VIOLATION_S
-    }
-    if not counted:
-        return None
-    held = ", ".join(f"{name.replace('_', ' ')} {units.duration(seconds)}" for name, seconds in counted.items())
-    return Said("info", "clock was limited", f"{held} since the driver was loaded", None, {"violations_s": counted})
+    return None
 
 
 def _shares(device: Device) -> dict[str, float]:
@@ -326,13 +312,9 @@ def power_limited(device: Device, facts: Facts) -> Said | None:
     at_limit = power is not None and limit is not None and power >= AT_LIMIT * limit
     # Where NVML gives no reasons, the power itself shows it.
     inferred = device.clock_reasons is None and at_limit and low is not None and low < AT_HIGHEST
-    over = power is not None and limit is not None and power > OVER_LIMIT * limit
-    if work(device) != "busy" or not (POWER_CAP in _reasons(device) or inferred or over):
+    if work(device) != "busy" or not (POWER_CAP in _reasons(device) or inferred):
         return None
-    message = _joined(_power(device), _busy(device), _cost(device))
-    if over:
-        return Said("info", "power above its limit", message, None, _live(device))
-    message = _joined(message, of_default(device))
+    message = _joined(_power(device), _busy(device), _cost(device), of_default(device))
     starved = power is not None and limit is not None and power < FAR_BELOW_LIMIT * limit
     if starved and low is not None and low < LOW_CLOCK:
         fix = "check power cables and supply, then reset the GPU; nvidia-smi -q -d POWER,PERFORMANCE"
@@ -416,13 +398,17 @@ def _reference(device: Device, clock: str, facts: Facts) -> tuple[float, str] | 
         for one in sisters(device, facts)
         if getattr(one, clock) is not None and _is_wholly_busy(one)
     )
-    # The lower of the middle two, which accuses nobody for a sister that is far above the rest.
-    others = clocks[(len(clocks) - 1) // 2] if len(clocks) >= LEAST_SISTERS else 0.0
+    # The lower of the middle two, which accuses nobody for a sister that is far above the rest. One sister alone counts
+    # where it runs at more than twice the clock.
+    others = clocks[(len(clocks) - 1) // 2] if clocks else 0.0
+    if len(clocks) < LEAST_SISTERS and (getattr(device, clock) or 0.0) >= LOW_CLOCK * others:
+        others = 0.0
     # Memory has no boost: its highest clock is its usual one.
     highest = device.max_memory_clock_hz if clock == "memory_clock_hz" else None
     default = getattr(device, f"default_application_{clock}") or highest
     if others > (default or 0.0):
-        return others, f"most other GPUs of the same name run at {others / 1e6:.0f} MHz"
+        who = "most other GPUs of the same name run" if len(clocks) > 1 else "the other GPU of the same name runs"
+        return others, f"{who} at {others / 1e6:.0f} MHz"
     return None if default is None else (default, f"its default is {default / 1e6:.0f} MHz")
 
 
@@ -515,10 +501,6 @@ def pcie_replays(device: Device, facts: Facts) -> Said | None:
     if link.replays > a_minute * MINUTES_OF_A_DAY and not (grown == 0 and span_s >= OLD_S):
         message = f"since the driver was loaded; a healthy link has at most {a_minute * MINUTES_OF_A_DAY} per day"
         return Said("warn", f"{link.replays} PCIe replays", message, fix, evidence)
-    if grown or link.replays >= FEW_REPLAYS:
-        more = f", {grown or 'none'} in the last {units.duration(span_s)}" if grown or span_s >= OLD_S else ""
-        message = f"since the driver was loaded{more}"
-        return Said("info", f"{link.replays} PCIe replays", message, None, evidence)
     return None
 
 

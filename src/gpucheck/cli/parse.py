@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import field, fields, make_dataclass, replace
 from pkgutil import resolve_name
-from typing import Any
+from typing import Annotated, Any
 
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
+from typer.main import get_command
 
 from gpucheck import errors
 from gpucheck.cli import commands, pages
@@ -90,7 +92,7 @@ class HelpCommand(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters that the row declares, and `--help`."""
-        self.params = self.params or [parameter(option) for option in commands.parameters(self.row.name)]
+        self.params = self.params or parameters(commands.parameters(self.row.name))
         params: list[Any] = super().get_params(ctx)
         return params
 
@@ -233,24 +235,32 @@ def _list(common: Common, rows: Sequence[tuple[str, str]]) -> int:
     return errors.OK
 
 
-def parameter(option: Option) -> TyperArgument | TyperOption:
-    """Return an option as Typer reads it: text, as it was typed, or None. Older names are names of the same one."""
+def parameters(options: Sequence[Option]) -> list[Any]:
+    """Return the parameters that Typer makes of a class with a field for each option: text, as it was typed, or None.
+
+    Its own parameter classes are built differently in each of its versions.
+    """
+    taking = make_dataclass("taking", [_field(option) for option in options], kw_only=True)
+    app = typer.Typer(add_completion=False)
+    app.command()(taking)
+    return get_command(app).params
+
+
+def _field(option: Option) -> tuple[str, Any, Any]:
     if option.positional:
-        return TyperArgument(
-            param_decls=[option.key],
-            type=str,
-            required=option.required,
-            nargs=-1 if option.repeat else 1,
-            metavar=option.metavar,
+        how: Any = typer.Argument(metavar=option.metavar, show_default=False)
+    else:
+        words = list(DEVICES if option.name == "--device" else option.choices)
+        # Older names are names of the same parameter.
+        how = typer.Option(
+            *option.names,
+            metavar=option.metavar or None,
+            help=option.help,
+            show_default=False,
+            autocompletion=lambda: words,
         )
-    return TyperOption(
-        param_decls=[*option.names, option.key],
-        type=bool if option.is_flag else str,
-        is_flag=option.is_flag,
-        default=False if option.is_flag else None,
-        multiple=option.repeat,
-        required=option.required,
-        metavar=option.metavar or None,
-        help=option.help,
-        autocompletion=lambda context, arguments, incomplete: DEVICES if option.name == "--device" else option.choices,
-    )
+    kind: Any = bool if option.is_flag else list[str] if option.repeat else str
+    if option.required:
+        return option.key, Annotated[kind, how], field()
+    default = field(default=False if option.is_flag else None)
+    return option.key, Annotated[kind if option.is_flag else kind | None, how], default

@@ -29,9 +29,9 @@ class Evidence:
 
     The rest follows from these and is derived once, for all conditions. `cards` are the NVIDIA devices that NVML or
     libcuda lists, `gpus` those on the PCI bus; `is_nvidia_here` says whether PCI, nodes, WSL's driver or a library
-    shows one, `is_cuda_hung` whether libcuda did not answer. `xids` are the kernel log's errors by PCI address, the
-    worst first, `sxids` those of NVSwitches, `nvlink` that of the links, `not_started` its reasons why a GPU did not
-    start, `names` torch's names by PCI address. `unlisted` and `not_shown` are the findings about GPUs that the
+    shows one, `is_cuda_hung` whether libcuda did not answer. `xids` are the kernel log's errors of each GPU, by its
+    PCI address and torch's name, the worst first, `sxids` those of NVSwitches, `nvlink` that of the links,
+    `not_started` its reasons why a GPU did not start. `unlisted` and `not_shown` are the findings about GPUs that the
     driver or CUDA leaves out. `loadable` are the files that the loader takes, by the library's name, `releases` what
     is equal for two spellings of a version of torch.
     """
@@ -45,11 +45,10 @@ class Evidence:
     gpus: tuple[PciDevice, ...] = field(init=False, repr=False, compare=False)
     is_nvidia_here: bool = field(init=False, repr=False, compare=False)
     is_cuda_hung: bool = field(init=False, repr=False, compare=False)
-    xids: tuple[tuple[str | None, Said], ...] = field(init=False, repr=False, compare=False)
+    xids: tuple[tuple[str | None, str | None, Said], ...] = field(init=False, repr=False, compare=False)
     sxids: tuple[Finding, ...] = field(init=False, repr=False, compare=False)
     nvlink: Finding | None = field(init=False, repr=False, compare=False)
     not_started: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    names: Mapping[str | None, str] = field(init=False, repr=False, compare=False)
     addresses_not_listed: list[str] = field(init=False, repr=False, compare=False)
     unlisted: Finding | None = field(init=False, repr=False, compare=False)
     not_shown: Finding | None = field(init=False, repr=False, compare=False)
@@ -63,21 +62,23 @@ class Evidence:
         # The log counts also where NVML's reading did not take it in.
         if driver.xids is None:
             facts = replace(facts, driver=logged)
-        errors = facts.xids or ()
-        stories = ((one, at_rest.story(one, errors)) for one in dict.fromkeys(error.pci_address for error in errors))
-        told = [(address, said) for address, said in stories if said is not None]
         cards = tuple(card.cards(facts))
+        names = {card.address_of(one, facts): card.name_of(one) for one in cards}
+        stories = (
+            (address, names.get(address), said)
+            for address in dict.fromkeys(error.pci_address for error in facts.xids or ())
+            if (said := at_rest.story(address, facts.xids or ())) is not None
+        )
         torches = (*(probe.versions or {}).get("torch", ()), *filter(None, (probe.version,)))
         derived = {
             "cards": cards,
             "gpus": stack.gpus,
             "is_nvidia_here": card.is_nvidia_here(self.facts) or bool(stack.jetson or stack.wsl_driver),
             "is_cuda_hung": driver.is_hung,
-            "xids": tuple(sorted(told, key=lambda pair: VERDICTS.index(pair[1].verdict), reverse=True)),
+            "xids": tuple(sorted(stories, key=lambda story: VERDICTS.index(story[2].verdict), reverse=True)),
             "sxids": tuple(at_rest.switches(facts)),
             "nvlink": at_rest.nvlink(facts),
             "not_started": logged.not_started or {},
-            "names": {card.address_of(one, facts): card.name_of(one) for one in cards},
             "addresses_not_listed": card.addresses_not_listed(self.facts),
             "unlisted": card.unlisted(facts),
             "not_shown": card.not_shown(facts),
@@ -159,6 +160,10 @@ Certainty = Literal["proof", "strong", "hint"]
 CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)
 
 
+# A pattern without any syntax: it is the text itself.
+_PLAIN = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\\W)+")
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """That a condition holds here: the sentence that says how it shows, and the evidence.
@@ -186,16 +191,18 @@ class Condition:
     None for what stands on its own. `settle` is what would make sure of it, where that takes more than what is read.
     `cuinit` and `nvml` are the answers of cuInit and nvmlInit of which it is a cause.
 
-    **What explain looks for.** `patterns` are regular expressions, read without regard to case, spaces and quotes; one
-    with `\\b` in it is read by words. `common` are patterns that programs of every kind print ("Killed"): they count
-    where the rest of the paste speaks of GPUs, torch or training; where `beside` is given, where it holds that instead.
-    `weak` ones say little (a launcher's frames): they are a hint where nothing else is found. `wraps` are of a message
-    that holds another's: it is named where nothing that stands in it is known. `names` are error names, which are whole
-    or not there. Rows that differ by a number alone share their patterns: `number` is what the group of that name must
-    hold. A `symptom` says that something failed and not what: it yields to every text that says more. `follows` are
-    ids, or their beginnings, of what brings this about: where one of them is in the paste too, it comes first.
-    `unless` makes it somebody else's, wherever in the paste it stands. `logged` texts are numbers that training reports
-    as information: they count on such a line too. `conditions` are those that doctor looks at for it.
+    **What explain looks for.** `examples` are messages as programs print them, beside those patterns that are plain
+    text: the page shows them, and a paste that holds only a part of one is known by it. `patterns` are regular
+    expressions, read without regard to case, spaces and quotes; one with `\\b` in it is read by words. `common` are
+    patterns that programs of every kind print ("Killed"): they count where the rest of the paste speaks of GPUs,
+    torch or training; where `beside` is given, where it holds that instead. `weak` ones say little (a launcher's
+    frames): they are a hint where nothing else is found. `wraps` are of a message that holds another's: it is named
+    where nothing that stands in it is known. `names` are error names, which are whole or not there. Rows that differ
+    by a number alone share their patterns: `number` is what the group of that name must hold. A `symptom` says that
+    something failed and not what: it yields to every text that says more. `follows` are ids, or their beginnings, of
+    what brings this about: where one of them is in the paste too, it comes first. `unless` makes it somebody else's,
+    wherever in the paste it stands. `logged` texts are numbers that training reports as information: they count on
+    such a line too. `conditions` are those that doctor looks at for it.
     """
 
     id: str
@@ -203,6 +210,7 @@ class Condition:
     meaning: str
     fix: str
     patterns: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
     certainty: Certainty = "strong"
     source: str = ""
     judge: Callable[[Evidence], Seen | None] | None = None
@@ -222,6 +230,12 @@ class Condition:
     unless: str = ""
     logged: bool = False
     conditions: tuple[str, ...] = ()
+
+    @property
+    def printed(self) -> tuple[str, ...]:
+        """The messages as programs print them."""
+        plain = filter(_PLAIN.fullmatch, (*self.patterns, *self.wraps, *self.names, *self.common))
+        return tuple(dict.fromkeys((*self.examples, *(re.sub(r"\\(\W)", r"\1", one) for one in plain))))
 
 
 def on(rung: Rung, *rows: Condition) -> tuple[Condition, ...]:

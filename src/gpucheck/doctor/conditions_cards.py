@@ -318,7 +318,7 @@ CARDS: tuple[Condition, ...] = (
         title="limits lowered the clock",
         meaning="The driver counts how long heat, power, the board, reliability and sync boost limited the clock. A "
         "counter that grew between two readings shows a limit that is active now. Heat and reliability are a "
-        "warning. Counts since the driver was loaded are a remark, because power limits are normal at full load.",
+        "warning. Power limits are normal at full load.",
         fix="no action needed; nvidia-smi -q -d PERFORMANCE shows what limits the clock now",
         source="NVML, NVML_FI_DEV_PERF_POLICY_POWER to _RELIABILITY",
     ),
@@ -340,7 +340,7 @@ CARDS: tuple[Condition, ...] = (
         title="a busy GPU's clock is far too low for no reported reason",
         meaning="The GPU is busy and NVML reports no limit, but the clock is at least a fifth below other equally busy "
         "GPUs of the same name, or below its default. It may be locked: NVML cannot read a lock. The maximum clock "
-        "is a boost that many GPUs never reach: without another reference, only less than half of it counts.",
+        "is a boost that many GPUs never reach: without another reference a clock below half of it is only a remark.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
         fix=_UNLOCK,
         source="gpucheck's choice: below half for a GPU that is busy for half of the time, and a fifth below for a "
@@ -584,6 +584,7 @@ PEERS: tuple[Condition, ...] = (
             r"\b(p2p|peer[- ]to[- ]peer) (copy|copies|transfers?|memcpy)\b.{0,40}\b"
             r"(wrong|incorrect|corrupt\w*|garbage) (values?|data|results?|numbers?)\b",
         ),
+        examples=('Missing "iommu=pt" from kernel command line',),
         source=_PEERS_SOURCE,
     ),
     Condition(
@@ -597,6 +598,7 @@ PEERS: tuple[Condition, ...] = (
         fix=ACS_FIX,
         judge=_acs,
         patterns=(r"\bPCIe? ACS\b.{0,80}\b(nccl|p2p|peer|gpudirect)", r"\bACSCtl ?: ?SrcValid\+"),
+        examples=("ACSCtl: SrcValid+",),
         source=_PEERS_SOURCE,
     ),
     Condition(
@@ -652,6 +654,10 @@ _FIXED = (
     "kind",
     "id",
     "name",
+    "nvml_index",
+    "compute_capability",
+    "application_sm_clock_hz",
+    "default_application_sm_clock_hz",
     "pci_address",
     "integrated",
     "gpu_max_celsius",

@@ -238,6 +238,7 @@ KERNEL = on(
         "reboot, and enrol the key at the blue screen; or switch Secure Boot off in the firmware",
         judge=told_apart(absent, "driver.signature_rejected"),
         patterns=(r"insert '?nvidia\w*'?: Key was rejected by service", r"nvidia.{0,60}module.{0,40}key is rejected"),
+        examples=("modprobe: ERROR: could not insert 'nvidia': Key was rejected by service",),
     ),
     Condition(
         id="driver.secure_boot",
@@ -260,6 +261,7 @@ KERNEL = on(
         judge=told_apart(absent, "driver.not_loaded"),
         nvml=(9,),
         patterns=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
+        examples=("Failed to initialize NVML: Driver Not Loaded",),
     ),
     Condition(
         id="container.host_driver",
@@ -352,13 +354,12 @@ def _xid(evidence: Evidence) -> Seen | None:
     """The errors of each GPU, the worst first, under the name that torch has for it."""
     if not evidence.xids:
         return None
-    address, worst = evidence.xids[0]
-    called = {place: f"{name} ({place})" for place, name in evidence.names.items()}
+    address, _, worst = evidence.xids[0]
     told = [
-        f"{called.get(place, place)}: {', '.join(part for part in (one.title, one.message) if part)}"
-        for place, one in evidence.xids
+        f"{f'{name} ({place})' if name else place}: {', '.join(part for part in (one.title, one.message) if part)}"
+        for place, name, one in evidence.xids
     ]
-    rows = [row for _, one in evidence.xids for row in one.evidence["xids"]]
+    rows = [row for *_, one in evidence.xids for row in one.evidence["xids"]]
     fix = worst.fix.format(card=address) if worst.fix else ""
     return Seen("; ".join(told), {"xids": rows}, fix, verdict=worst.verdict)
 
@@ -679,6 +680,7 @@ MASKS: tuple[Condition, ...] = (
         fix="export CUDA_VISIBLE_DEVICES with numbers, or with one MIG instance's UUID",
         judge=_count_disagrees,
         patterns=(r"device >= 0 && device < num_gpus.{0,40}INTERNAL ASSERT",),
+        examples=("device >= 0 && device < num_gpus INTERNAL ASSERT FAILED",),
         source="pytorch issues 110000 and 130181",
     ),
 )

@@ -251,6 +251,7 @@ NODES = on(
         judge=_denied,
         nvml=(4,),
         patterns=(r"NVML_ERROR_NO_PERMISSION|NVML: Insufficient Permissions",),
+        examples=("NVML: Insufficient Permissions",),
     ),
     Condition(
         id="driver.nodes_stale",
@@ -544,6 +545,7 @@ LIBRARY = on(
         fix="ls -l the named file; remove it, or reinstall the driver's libraries, then sudo ldconfig",
         judge=told_apart(_unloaded, "library.broken"),
         patterns=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
+        examples=("libcuda.so.1: file too short",),
     ),
     Condition(
         id="library.cuda_unlinked",

@@ -19,15 +19,10 @@ from gpucheck.machine.mask import MASK, read_mask
 from gpucheck.messages import FIX
 from gpucheck.naming import MOST_NAMED, few
 from gpucheck.report.facts import Device, Driver
-from gpucheck.report.finding import Verdict
 from gpucheck.units import GIB
 
 # NVML_ERROR_RESET_REQUIRED and NVML_ERROR_OPERATING_SYSTEM of nvml.h.
 RESET_REQUIRED, BLOCKED = 16, 17
-
-
-def _unless_cuda_works(evidence: Evidence) -> Verdict | None:
-    return "warn" if evidence.cuda_works else None
 
 
 def _said(evidence: Evidence, more: str = "") -> Seen:
@@ -36,7 +31,7 @@ def _said(evidence: Evidence, more: str = "") -> Seen:
     return Seen(
         f"{said}; {more}" if more else said,
         {"nvml_code": driver.nvml_code, "nvml_error": driver.nvml_error},
-        verdict=_unless_cuda_works(evidence),
+        verdict="warn" if evidence.cuda_works else None,
     )
 
 
@@ -48,7 +43,7 @@ def _broken_off(words: str, at: str) -> Callable[[Evidence], Seen | None]:
         # The card at which NVML did not answer in its time, or ended its process.
         card = next((one for one in evidence.cards if (one.state or "").startswith("not answering")), None)
         where = f"{at}{_name(card)}" if card is not None else ""
-        known = Seen(f"{error}{where}", {"nvml_code": code}, verdict=_unless_cuda_works(evidence))
+        known = Seen(f"{error}{where}", {"nvml_code": code}, verdict="warn" if evidence.cuda_works else None)
         return known if words in error else None
 
     return judge
@@ -62,11 +57,13 @@ def _in_state(state: str, code: int) -> Callable[[Evidence], Seen | None]:
     """A judge for cards that are in this state, or an nvmlInit that answers so; not where the log tells more."""
 
     def judge(evidence: Evidence) -> Seen | None:
+        if state == "lost" and evidence.logged(FALLEN):
+            return None
         if evidence.driver.nvml_code == code:
-            return None if _is_told_by_log(evidence, state) else _said(evidence)
+            return _said(evidence)
         cards = [card for card in evidence.cards if card.state == state]
         # Where CUDA works with the others, the card's own check says it.
-        if not cards or evidence.cuda_works or _is_told_by_log(evidence, state):
+        if not cards or evidence.cuda_works:
             return None
         actions = sorted({card.recovery_action for card in cards if card.recovery_action} - {"none"})
         asked = f"; the driver's recovery action is {', '.join(actions)}" if actions else ""
@@ -77,10 +74,6 @@ def _in_state(state: str, code: int) -> Callable[[Evidence], Seen | None]:
         )
 
     return judge
-
-
-def _is_told_by_log(evidence: Evidence, state: str) -> bool:
-    return state == "lost" and bool(evidence.logged(FALLEN))
 
 
 def recovery(evidence: Evidence) -> Seen | None:
@@ -169,6 +162,7 @@ NVML = on(
         judge=_in_state("lost", 15),
         nvml=(15,),
         patterns=(r"NVML_ERROR_GPU_IS_LOST|\bGPU is lost\b",),
+        examples=("GPU is lost",),
     ),
     Condition(
         id="gpu.reset_required",
@@ -771,6 +765,7 @@ _CUINIT = on(
             r"hardware resources required to (?:create MPS client|support device connections) have been exhausted",
             r"CUDA_ERROR_MPS_MAX_(?:CLIENTS|CONNECTIONS)_REACHED",
         ),
+        examples=("hardware resources required to create MPS client have been exhausted",),
         source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(

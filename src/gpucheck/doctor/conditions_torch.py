@@ -191,6 +191,7 @@ TORCH = on(
         fix="python -m pip install torch",
         judge=told_apart(_not_started, "torch.missing"),
         patterns=(r"\bNo module named '?torch'?(?![\w.])",),
+        examples=("No module named 'torch'",),
     ),
     Condition(
         id="torch.shadowed",
@@ -218,6 +219,7 @@ TORCH = on(
             r"undefined symbol: (_Z\w*[NK](3c10|2at|5torch)|_*nvJitLink|cudnn|cublas|cusparse|nccl)\w*",
             r"__nvJitLink\w+",
         ),
+        examples=("undefined symbol: __nvJitLinkComplete_12_4",),
         source="pytorch issues 111469, 131312 and 134929",
     ),
     Condition(
@@ -247,6 +249,7 @@ TORCH = on(
         fix="reinstall torch in a fresh environment",
         judge=told_apart(_not_started, "torch.import_broken"),
         patterns=(r"ImportError: lib(torch|c10|cu|nv|nccl|mkl)\w*\.so[\d.]*: cannot open shared object file",),
+        examples=("ImportError: libcudart.so.12: cannot open shared object file",),
     ),
     Condition(
         id="torch.cpu_build",

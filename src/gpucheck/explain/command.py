@@ -23,7 +23,8 @@ from gpucheck.explain import (
     texts_packages,
     texts_start,
 )
-from gpucheck.explain.match import Match, find, readable
+from gpucheck.explain.facts import untried
+from gpucheck.explain.match import Match, find
 from gpucheck.explain.text import step
 from gpucheck.fleet import ids as fleet
 from gpucheck.messages import CAUSES, FIX
@@ -248,12 +249,14 @@ def _told(match: Match) -> TextMatch:
         then = re.sub(r"-i INDEX(?![,\w])", f"-i {read.numbers['bus']}", then)
     library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
     then = then.replace("'LIBRARY*'", f"'{library}*'")
+    then = step(match.facts.platforms, text.id, then, specific=specific)
+    then = untried(then, match.facts) or untried(text.fix, match.facts) or then
     return TextMatch(
         id=text.id,
         title=text.title,
         meaning=text.meaning,
         certainty=match.certainty,
-        then=step(match.facts.platforms, text.id, then, specific=specific),
+        then=then,
         says=read.says,
         specific=specific,
         numbers=read.numbers,
@@ -276,7 +279,5 @@ def _page_of(one: Condition | Id) -> IdPage:
     about = (one.id, _whose(one), one.title, one.meaning)
     if isinstance(one, Id):
         return IdPage(*about, then=one.then)
-    patterns = (*one.patterns, *one.names, *one.wraps, *one.common)
-    texts = tuple(dict.fromkeys(text for pattern in patterns for text in readable(pattern, one.number)))
     verdict = None if one.judge is None else one.verdict
-    return IdPage(*about, one.fix, one.certainty, one.rung, verdict, one.settle, texts, one.source)
+    return IdPage(*about, one.fix, one.certainty, one.rung, verdict, one.settle, one.printed, one.source)

@@ -6,6 +6,7 @@ whose code. A fact that the paste does not state is empty, and no advice is made
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Callable
@@ -25,7 +26,9 @@ class Facts:
     torch.cuda.is_available() gave. `capabilities` are the GPUs' (`12.0`), by their names where none is written;
     `architectures` the code that torch has. `packages` are those of the frames, `names` what any line mentions of
     `_NAMED`, and `offers` the lines by which torch itself says what to install. `on_gpu` has each rank that ran out of
-    memory with the GPU that it was on. `exceptions` is in the order of the paste.
+    memory with the GPU that it was on. `exceptions` is in the order of the paste. `checkout` is the package whose
+    sources lie in the working folder, `operators` why xFormers leaves its operators out, `tried` the variables that
+    were set already.
     """
 
     platforms: frozenset[Platform] = frozenset()
@@ -43,6 +46,15 @@ class Facts:
     ranks: tuple[int, ...] = ()
     on_gpu: tuple[tuple[int, int], ...] = ()
     exceptions: tuple[str, ...] = ()
+    checkout: str = ""
+    operators: str = ""
+    tried: frozenset[str] = frozenset()
+
+    @property
+    def vendor(self) -> str:
+        """Who made all GPUs that are named; empty for several or none."""
+        named = self.names & {"nvidia", "amd", "intel"}
+        return next(iter(named)) if len(named) == 1 else ""
 
     @property
     def has_code(self) -> bool | None:
@@ -122,7 +134,28 @@ _NAMED = {
     "torchrun": r"\btorchrun\b|torch\.distributed\.(?:run|launch|elastic)",
     "slurm": r"\bsrun\b|\bslurmstepd\b|\bslurm_",
     "container": r"\bdocker\b|/\.dockerenv|\bkubectl\b|\bpodman\b|/workspace/",
-    "jetson": r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b",
+    "jetson": r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b|\borin\b",
+    "conda": r"\bconda\b|mini(?:conda|forge)|anaconda|mambaforge",
+    "desktop": r"\bdocker desktop\b|docker_engine|dockerdesktop",
+    "nvidia": r"\b(?:geforce|quadro|rtx ?(?:pro )?\d{4}|gtx ?\d{3,4}|tesla [a-z]\d|[ahb][12]00|l40s?)\b",
+    "amd": r"\bradeon\b|\bamd instinct\b|\bmi[123]\d\dx?\b|\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b",
+    "intel": r"\bintel\b.{0,8}\b(?:arc|iris(?:\W+r)?\W+xe|data center gpu)\b|\barc\W{1,2}(?:tm\W{1,2})?[ab]\d{3}\b",
+    "reboot": r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|system|server))\b",
+    "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
+    "started": r"winerror 1114|dll.{0,20}initiali[sz]ation routine|dll.{0,8}(?:初始化|初期化|초기화)|"
+    r"dll-?initialisierung|(?:inicializaci[oó]n|initialisation|инициализац).{0,40}dll",
+    "fbgemm": r"fbgemm\.dll",
+    "no_shm": r"\b(?:0|no|zero) (?:dataloader )?workers|num_workers ?[=:] ?0\b(?! it| works)|--shm-size[= ]?\d+ ?g|"
+    r"ipc[=: ]host|\b(?:not|no|without) (?:in |using )?(?:an? )?(?:docker|container)|/dev/shm\b.{0,30} \d{2,} ?gi?b?\b",
+    "server": r"\bvllm serve|enginecore|vllm[./\\](?:v1|worker|engine|entrypoints|executor)|sglang[./\\](?:srt|launch)|"
+    r"text[-_]generation[-_](?:launcher|server)|tritonserver|\blmdeploy\b",
+    "resume": r"skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
+    "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*)[/\\]",
+    "guesses": r"potential root causes",
+    "inductor": r"_inductor|_dynamo|torch\.compile|inductorerror|backendcompiler|loweringexc|cppcompile",
+    "triton": r"passmanager|mlir pass|triton[./\\](?:compiler|runtime)|triton error",
+    "ipv6": r"errno: 97\b",
+    "tcp": r"broken pipe|connection (?:reset|closed|refused|timed)|got 0 bytes|recvvalue|sendbytes",
     "colab": r"(?<![\w./])/content/|google\.colab|\bcolab\b",
     "cl": r"\bcl(?:\.exe)? is not found|cpp_builder\.py|\bcl\.exe\b",
     "dispatch": r"in dispatch_model\b",
@@ -133,6 +166,41 @@ _NAMED = {
     "code": r"no kernel image|invalid device function",
 }
 _NAMES = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _NAMED.items()}
+# Why xFormers leaves out every operator, the reason that decides first: the title, its pattern, and what mends it.
+_OPERATORS = {
+    "xformers was built without its CUDA code": (
+        r"wasnt buil[dt]",
+        "the xformers of this torch (its release notes name it; python -m xformers.info shows what is built): pip "
+        "install --no-deps xformers==VERSION; or pip uninstall xformers, torch's own attention does without",
+    ),
+    "xformers has no operator for this GPU": (
+        "requires device with capability",
+        "pip uninstall xformers: torch's own attention does without; or a newer xformers, where the GPU is newer",
+    ),
+    "xformers has no operator for the CPU, where the tensors are": (
+        "device=cpu",
+        'model.to("cuda") and the inputs too, where torch.cuda.is_available() is True; on the CPU run without xformers',
+    ),
+    "xformers rejects how the attention bias (mask) lies in memory": (
+        r"attn_bias\.stride|attn_bias.{0,40}aligned|hint: to use an attn_bias",
+        "make the bias longer, to a multiple of 8, and slice it: torch.zeros(…, ceil(n / 8) * 8)[…, :n]; or torch's "
+        "scaled_dot_product_attention, which takes any mask",
+    ),
+    "xformers has no operator for this data type or size of heads": (
+        r"max\(query\.shape|dtype=torch",
+        "x.half() or bfloat16 where the list names the type; else run the program without xformers (torch's attention "
+        "takes heads of any size)",
+    ),
+}
+# What a paste says was set: in a command, or in a sentence about it.
+_SET = re.compile(
+    r"(?:export |environ\[|\bset |setx |env |-e |\$env:|with |tried |using |added |adding |already |\$ |&& )"
+    r"([a-z]\w+_\w+)\]? ?= ?\S"
+    r"|^([a-z]\w+_\w+)=\S+ +(?:python|torchrun|accelerate|\./|\w+=)",
+    re.MULTILINE,
+)
+# The steps that were done where a paste says so; a variable's is each that sets it.
+_STEPS = {"reboot": r"(?:else |or )?reboot\b", "redistributable": r".*redistributable"}
 # Frames of these show no extension: torch has its own code, the others run what they are given.
 _TORCHS = frozenset(
     (
@@ -146,7 +214,8 @@ def read(pasted: str, spaced: str) -> Facts:
     """Read the facts of a paste; `spaced` is the same without colours and prefixes."""
     text = re.sub("[\"'`]", "", pasted.lower())
     version, build = _torch(text)
-    frames = [_package(match[1] or match[2]) for match in _FRAME.finditer(text)]
+    paths = [match[1] or match[2] for match in _FRAME.finditer(text)]
+    frames = [_package(path) for path in paths]
     one = {name: match[1] for name, pattern in _ONE.items() if (match := pattern.search(text))}
     return Facts(
         platforms=marked(spaced),
@@ -160,6 +229,9 @@ def read(pasted: str, spaced: str) -> Facts:
         ranks=tuple(sorted({int(rank) for rank in _RANK.findall(text)})),
         on_gpu=tuple((int(rank), int(gpu)) for rank, gpu in _FULL.findall(text)),
         exceptions=tuple(_EXCEPTION.findall(text)),
+        checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
+        operators=_operators(text),
+        tried=frozenset(name for pair in _SET.findall(text) for name in pair if name),
         **one,
     )
 
@@ -172,6 +244,15 @@ def _torch(text: str) -> tuple[str, str]:
     if not build and (built := _BUILD.search(text)):
         build = f"cu{built[1].replace('.', '')}" if built[1][0].isdigit() else "" if _OF_ROCM.search(text) else "cpu"
     return version, build
+
+
+def _operators(text: str) -> str:
+    """Why xFormers leaves out all its operators; what it says of a mask in one of them counts for all."""
+    listed = text.split("is not supported because:")[1:]
+    for title, (pattern, _) in _OPERATORS.items():
+        if listed and (any if "mask" in title else all)(re.search(pattern, block) for block in listed):
+            return title
+    return ""
 
 
 def _capabilities(text: str) -> tuple[str, ...]:
@@ -200,18 +281,23 @@ def _package(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The advice for a text: of which ids, when, and the answer in place of the text's own.
+    """The advice for a text: of which ids, when (a name of `_NAMED` or a function), and the answer in place of its own.
 
     `becomes` is the id of the text that the facts prove instead.
     """
 
     of: tuple[str, ...]
-    when: Callable[[Facts], bool]
-    then: Callable[[Facts], str] = lambda _: ""
+    when: Callable[[Facts], bool | None] | str
+    then: Callable[[Facts], str] | str = ""
     title: str = ""
     meaning: str = ""
     becomes: str = ""
     certainty: Certainty | None = None
+
+    def holds(self, name: str, facts: Facts) -> bool:
+        """Return whether it is for the text with this id and these facts."""
+        when = self.when
+        return name.startswith(self.of) and (when in facts.names if isinstance(when, str) else bool(when(facts)))
 
 
 def _install(facts: Facts) -> str:
@@ -233,14 +319,45 @@ def _install(facts: Facts) -> str:
 
 
 def _rebuild(facts: Facts) -> str:
-    name = facts.extension or "the extension in the traceback"
+    name, arch = facts.extension or "the extension in the traceback", facts.arch_list
+    arch = arch or "X.Y (nvidia-smi --query-gpu=compute_cap --format=csv)"
     variable = "set" if "windows" in facts.platforms else "export"
     return (
-        f"{variable} TORCH_CUDA_ARCH_LIST={facts.arch_list}, then build {name} again: pip install --no-build-isolation "
+        f"{variable} TORCH_CUDA_ARCH_LIST={arch}, then build {name} again: pip install --no-build-isolation "
         "--no-cache-dir --force-reinstall --no-deps FOLDER_OF_ITS_SOURCES; or a release of it that names this GPU"
     )
 
 
+def _for_amd(facts: Facts) -> str:
+    if "windows" in facts.platforms:
+        return (
+            "AMD's own torch for Windows, where its page `PyTorch on Windows` lists the GPU, or ROCm inside WSL; of "
+            "other packages their release for ROCm or DirectML"
+        )
+    return (
+        "pip uninstall torch torchvision torchaudio, then install them from PyTorch's index for ROCm (the selector on "
+        f"pytorch.org names it: {fixes.INDEX}/rocmX.Y); of {facts.extension or 'other packages'} the release for ROCm"
+    )
+
+
+def untried(then: str, facts: Facts) -> str:
+    """The advice without the steps that the paste says were tried; empty where no other is left."""
+    kept = [
+        part
+        for part in re.split(r"(?<=;) |(?<=\.) (?=[A-Z])", then)
+        if not any(
+            re.match(_STEPS.get(name, rf".*\b{name}="), part, re.IGNORECASE)
+            for name in facts.tried | facts.names & set(_STEPS)
+        )
+    ]
+    whole = " ".join(kept).rstrip("; ")
+    return whole if len(whole) == len(then) else re.sub(r"^(?:then|else|or) ", "", whole)
+
+
+_CUDAS = (
+    *("import.library", "import.libcuda", "import.nv", "nvcc.missing", "cuinit.", "torch.cpu_only", "nvml.no"),
+    *("torch.no_accelerator", "torch.sees_none", "driver.", "library.", "compile.libcuda"),
+)
 _OFFLINE = (
     "torch.no_accelerator",
     "torch.sees_none",
@@ -251,6 +368,124 @@ _OFFLINE = (
 )
 # The first that fits decides.
 ADVICE: tuple[Advice, ...] = (
+    Advice(
+        ("torch.no_accelerator", "torch.sees_none", "cuinit.100"),
+        lambda facts: facts.vendor == "amd" and (facts.build.startswith("rocm") or "rocm" in facts.platforms),
+        becomes="hip.none",
+    ),
+    Advice(("torch.cpu_only", "bitsandbytes.setup"), lambda facts: facts.vendor == "amd", _for_amd),
+    Advice(
+        _CUDAS,
+        lambda facts: facts.vendor == "amd" and not facts.build.startswith("rocm"),
+        _for_amd,
+        title="a build for NVIDIA's CUDA on a machine with an AMD GPU",
+        meaning="CUDA's libraries and NVIDIA's driver are of no use to an AMD GPU: ROCm has builds of its own.",
+    ),
+    Advice(
+        _CUDAS,
+        lambda facts: facts.vendor == "intel",
+        f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu, Intel's newest graphics driver, and "
+        'device "xpu" in place of "cuda" (in the code, or the program\'s option for its device)',
+    ),
+    Advice(
+        ("import.nms", "import.symbol", "import.library", "pip.torch", "cuinit.too_old", "cuda.no_kernel", "torch.cpu"),
+        "jetson",
+        f"{fixes.JETSON}, and the torchvision that belongs to it; other indexes have no wheel for this GPU",
+    ),
+    Advice(
+        ("container.no_runtime", "container.cli", "container.cdi"),
+        lambda facts: "windows" in facts.platforms or ("desktop" in facts.names and "mac" not in facts.platforms),
+        "Docker Desktop brings the toolkit: choose its WSL 2 engine (Settings, General), update NVIDIA's driver in "
+        "Windows, wsl --update, then docker run --gpus all …",
+    ),
+    Advice(("attention.kernel",), lambda facts: facts.operators in list(_OPERATORS)[:2], becomes="xformers.setup"),
+    Advice(("xformers.setup",), lambda facts: facts.operators in list(_OPERATORS)[2:], becomes="attention.kernel"),
+    *(
+        Advice(
+            ("attention.kernel", "xformers.setup"),
+            functools.partial(lambda facts, title: facts.operators == title, title=title),
+            then,
+            title=title,
+            meaning="xFormers lists below each operator why it does not take these inputs; all of them name this.",
+        )
+        for title, (_, then) in _OPERATORS.items()
+    ),
+    Advice(
+        ("import.dll", "attention.package"),
+        "started",
+        "where vcruntime140.dll msvcp140.dll libiomp5md.dll shows copies: rename old ones beside python.exe, or update "
+        "them (conda install -c conda-forge vc14_runtime; else Microsoft's Visual C++ Redistributable); import torch "
+        "before packages that load their own, such as PyQt",
+        title="a DLL was found and failed as it started (error 1114)",
+        meaning="No file is missing. It got an older runtime DLL, usually from beside python.exe or from another "
+        "package that was loaded first.",
+    ),
+    Advice(
+        ("import.dll",),
+        "fbgemm",
+        "pip install -U torch: 2.4.1 and newer bring libomp140.x86_64.dll",
+        title="fbgemm.dll does not find libomp140.x86_64.dll",
+        meaning="The wheel of torch 2.4.0 lacks that DLL, and Microsoft's redistributable does not have it either.",
+    ),
+    Advice(
+        ("crash.bus",),
+        "no_shm",
+        "df -h of the folders of data, checkpoints and caches (a memory-mapped file on a full disk, or one that was "
+        "shortened); sudo dmesg | tail shows a failing disk or RAM; python -X faulthandler … names the line",
+        title="the process read memory that does not exist (bus error)",
+        meaning="The text says that shared memory is not short: then it is a memory-mapped file, or the hardware.",
+        certainty="hint",
+    ),
+    Advice(
+        ("compile.cuda_h", "nvcc.missing", "nvcc.mismatch"),
+        "conda",
+        "conda install -c nvidia cuda-toolkit=X.Y (torch.version.cuda), then export CUDA_HOME=$CONDA_PREFIX (Windows: "
+        "%CONDA_PREFIX%\\Library) in the same environment, and build again",
+    ),
+    Advice(
+        ("bitsandbytes.setup", "import.symbol", "quant.extension", "vllm.start", "attention.package", "xformers.setup"),
+        lambda facts: bool(facts.checkout),
+        lambda facts: (
+            f"start the program from another folder: Python imports the sources of {facts.checkout} that lie here and "
+            "are not built, in place of a release; or build them here (pip install --no-build-isolation -e .)"
+        ),
+    ),
+    Advice(
+        ("nccl.timeout",),
+        "resume",
+        "init_process_group(timeout=timedelta(hours=3)), in the Trainer ddp_timeout=10800: one rank skips data longer "
+        "than the others wait; or skip it faster (ignore_data_skip=True, a sampler's own state)",
+    ),
+    Advice(
+        ("oom.cuda", "oom.hip"),
+        lambda facts: "server" in facts.names and not facts.on_gpu,
+        "give the server another share of the GPU: vLLM --gpu-memory-utilization 0.85 (less, where the error comes "
+        "while it works), --max-model-len and --max-num-seqs smaller; SGLang --mem-fraction-static 0.8; nvidia-smi "
+        "shows whether others hold memory",
+    ),
+    Advice(
+        ("process.killed",),
+        "guesses",
+        "the dead worker's own log names it: /tmp/ray/session_latest/logs/worker-*PID*.err and .out; ray list "
+        "workers --detail, and sudo dmesg -T | grep -i -e oom -e segfault on its node",
+        title="a Ray worker ended, and the text does not name the cause",
+        meaning="Ray lists what may be behind it: the OOM killer, ray stop, a crash in compiled code. None is shown.",
+    ),
+    Advice(
+        ("dist.tcp",),
+        lambda facts: "ipv6" in facts.names and "tcp" not in facts.names,
+        "nothing to do for it; the first error below or on another rank is the cause",
+        title="a harmless warning: this machine has no IPv6",
+        meaning="torch tries IPv6 first and goes on with IPv4.",
+    ),
+    Advice(
+        ("compile.backend",),
+        lambda facts: "triton" in facts.names and "inductor" not in facts.names,
+        "look at the first error: line above, and which package's kernel the traceback names; update that package and "
+        "triton together, rm -r ~/.triton/cache; on a GPU before Ampere (8.0) turn the kernel off",
+        title="Triton could not compile a package's kernel",
+        meaning="torch.compile takes no part in it: the kernel is that of the package in the traceback.",
+    ),
     Advice(_OFFLINE, lambda facts: facts.build == "cpu" and "mac" not in facts.platforms, becomes="torch.cpu_only"),
     Advice(
         ("torch.cpu_only",),
@@ -259,38 +494,34 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuinit.100", "torch.no_accelerator"),
-        lambda facts: "ray" in facts.names,
-        lambda _: (
-            "@ray.remote(num_gpus=1) on the task or actor that uses the GPU (Ray hides the GPUs from every other "
-            "one); ray status shows how many GPUs Ray has"
-        ),
+        "ray",
+        "@ray.remote(num_gpus=1) on the task or actor that uses the GPU (Ray hides the GPUs from every other "
+        "one); ray status shows how many GPUs Ray has",
         meaning="Ray sets CUDA_VISIBLE_DEVICES in each task and actor to the GPUs that it asked for: none without "
         "num_gpus.",
     ),
     Advice(
         ("cuinit.100", "torch.no_accelerator", "torch.sees_none"),
-        lambda facts: "colab" in facts.names,
-        lambda _: "Runtime, Change runtime type, a GPU; then start the notebook again",
+        "colab",
+        "Runtime, Change runtime type, a GPU; then start the notebook again",
     ),
     Advice(
         ("oom.cuda",),
         lambda facts: any(0 < rank < 8 and gpu == 0 for rank, gpu in facts.on_gpu),
-        lambda _: (
-            'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the model is made, and no "cuda:0" in '
-            "the program: a rank other than 0 is on GPU 0, where another process is too, probably the job's own rank 0"
-        ),
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before the model is made, and no "cuda:0" in '
+        "the program: a rank other than 0 is on GPU 0, where another process is too, probably the job's own rank 0",
     ),
     Advice(
         ("cuda.no_kernel",),
-        lambda facts: facts.has_code is True,
+        lambda facts: facts.has_code or (facts.has_code is None and "kernels" in facts.names),
         _rebuild,
         title="a package has no code for this GPU's architecture",
-        meaning="torch itself has code for this GPU. A package with its own kernels was built for other architectures.",
+        meaning="A package with its own kernels was built for other architectures; torch's own code did not fail.",
     ),
     Advice(
         ("cuda.capability", "architecture."),
         lambda facts: facts.has_code is True and "code" not in facts.names,
-        lambda _: "nothing to install: the warning is harmless",
+        "nothing to install: the warning is harmless",
         title="a harmless warning: torch's code runs on this GPU",
         meaning="Code of the same major version runs on a GPU of a higher minor version, as that for 12.0 on 12.1.",
     ),
@@ -311,11 +542,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("compile.ptxas",),
-        lambda facts: "ptxas" in facts.names,
-        lambda _: (
-            "export TRITON_PTXAS_PATH=/usr/local/cuda-13.0/bin/ptxas (Triton brings an older ptxas, which does not "
-            "know this GPU; that of CUDA 13 does), or use a newer torch"
-        ),
+        "ptxas",
+        "export TRITON_PTXAS_PATH=/usr/local/cuda-13.0/bin/ptxas (Triton brings an older ptxas, which does not "
+        "know this GPU; that of CUDA 13 does), or use a newer torch",
     ),
     Advice(
         ("oom.cuda",),
@@ -338,18 +567,14 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("oom.host",),
         lambda facts: "wsl" in facts.platforms and "pinned" in facts.names,
-        lambda _: (
-            "DataLoader(pin_memory=False): Windows limits how much memory WSL may pin; a larger memory= in "
-            ".wslconfig raises the rest"
-        ),
+        "DataLoader(pin_memory=False): Windows limits how much memory WSL may pin; a larger memory= in "
+        ".wslconfig raises the rest",
     ),
     Advice(
         ("tensor.placed",),
-        lambda facts: "dispatch" in facts.names,
-        lambda _: (
-            "pip install -U transformers accelerate bitsandbytes: from_pretrained itself calls .to(), so these "
-            "releases do not fit each other"
-        ),
+        "dispatch",
+        "pip install -U transformers accelerate bitsandbytes: from_pretrained itself calls .to(), so these "
+        "releases do not fit each other",
     ),
 )
 
@@ -357,8 +582,8 @@ ADVICE: tuple[Advice, ...] = (
 def advise(text: Condition, facts: Facts) -> tuple[Condition, bool]:
     """The text with what the facts make of it, and whether they gave its step."""
     for row in ADVICE:
-        if not row.becomes and text.id.startswith(row.of) and row.when(facts):
-            step = row.then(facts)
+        if not row.becomes and row.holds(text.id, facts):
+            step = row.then if isinstance(row.then, str) else row.then(facts)
             title, meaning = row.title or text.title, row.meaning or text.meaning
             sure = row.certainty or text.certainty
             return replace(text, title=title, meaning=meaning, fix=step or text.fix, certainty=sure), bool(step)
@@ -367,4 +592,4 @@ def advise(text: Condition, facts: Facts) -> tuple[Condition, bool]:
 
 def proven(name: str, facts: Facts) -> str:
     """The id of the text that the facts prove in place of the one with this id; empty for none."""
-    return next((row.becomes for row in ADVICE if row.becomes and name.startswith(row.of) and row.when(facts)), "")
+    return next((row.becomes for row in ADVICE if row.becomes and row.holds(name, facts)), "")

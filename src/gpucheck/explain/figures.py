@@ -136,12 +136,8 @@ def human(bytes_: int) -> str:
     """A size as torch writes it: at most two decimals, in the largest binary unit."""
     for unit, scale in _SCALES:
         if bytes_ >= scale:
-            return f"{_digits(bytes_ / scale)} {unit}"
+            return f"{f'{bytes_ / scale:.2f}'.rstrip('0').rstrip('.')} {unit}"
     return f"{bytes_} bytes"
-
-
-def _digits(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def _filled(sentence: str, found: Numbers) -> str:
@@ -182,7 +178,12 @@ _MEMORY = (
     r"other allocations: (?P<other_bytes>SIZE)",
     r"max allowed: (?P<allowed_bytes>SIZE)",
     r"(?P<total_bytes>SIZE) total capacity",
-    r"(?P<free_bytes>SIZE) free",
+    r"(?P<free_bytes>SIZE) free(?! \(according)",
+    # torch 2.5's and newer block for an allocator of the driver's, as ComfyUI shows it
+    r"Currently allocated *: (?P<allocated_bytes>SIZE)",
+    r"Requested *: (?P<requested_bytes>SIZE)",
+    r"Device limit *: (?P<total_bytes>SIZE)",
+    r"Free \(according to CUDA\) *: (?P<free_bytes>SIZE)",
     r"(?P<allocated_bytes>SIZE) already allocated",
     r"(?P<reserved_bytes>SIZE) reserved in total by PyTorch",
     r"(?P<cached_bytes>SIZE) cached",  # before torch 1.4; it does not contain what is allocated
@@ -461,7 +462,7 @@ _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
         _NEAR + r"(No such file or directory|\(2\))",
         "the segment does not exist: the process that made it has ended, or has another /dev/shm",
         "give ranks of one machine one /dev/shm (one container, or --ipc=host), or set NCCL_SHM_DISABLE=1; where a "
-        "rank ended first, its log names the cause",
+        "rank ended first, its log names the cause; else another NCCL release (pip install -U nvidia-nccl-cu12)",
         "look for the process that ended first; a process that sends a tensor has to live until it is received "
         "(torch.multiprocessing.set_sharing_strategy('file_descriptor') keeps it)",
     ),

@@ -97,64 +97,6 @@ def _runs(parts: list[tuple[str, str]]) -> list[str]:
     return runs
 
 
-# Of a class of characters: what it stands for, by what is in it.
-_ANYTHING = re.compile(r"^\^|\\w")
-# Alternatives that are told one by one; of more, the first stands for all.
-MOST = 8
-# A number, until the whole text is there. Right behind a letter an N would read as a part of the word.
-_NUMBER = "\0"
-_IN_WORD = re.compile(rf"(?<=[A-Za-z]){_NUMBER}")
-_SPACES = re.compile(r" {2,}| (?=[:.,])")
-
-
-def readable(pattern: str, number: str = "") -> tuple[str, ...]:
-    """The texts of a pattern's alternatives, a few at most; `number` is what the group of that name holds."""
-    found = []
-    for text in _alternatives(iter(_PART.findall(pattern)), number or _NUMBER)[0]:
-        plain = _SPACES.sub(lambda gap: " " if len(gap.group()) > 1 else "", text)
-        plain = _IN_WORD.sub("0", plain).replace(_NUMBER, "N")
-        found.append(re.sub("…{2,}", "…", plain).strip())
-    return tuple(dict.fromkeys(found))
-
-
-def _alternatives(parts: Iterator[tuple[str, str]], number: str) -> tuple[list[str], str]:
-    """The texts of what the tables use of regular expressions, up to the end of the pattern, or of the group that was
-    begun, with that one's quantifier."""
-    texts, ended = [""], list[str]()
-    for token, often in parts:
-        if token == ")":
-            return ended + texts, often
-        if token == "|":
-            ended, texts = ended + texts, [""]
-            continue
-        more = [_letter(token)]
-        if token.startswith("("):
-            inner, times = _alternatives(parts, number)
-            more = [number] if token.startswith("(?P") else inner
-            # What may be left out is left out where it is more than a letter.
-            more = [""] if token[-1] in "=!" or times[:1] in ("?", "*") else more
-        more = more if len(texts) * len(more) <= MOST else more[:1]
-        texts = [text + one for text in texts for one in more]
-    return ended + texts, ""
-
-
-_LETTERS = {".": "…", r"\d": _NUMBER, r"\w": "…", r"\s": " ", r"\W": " ", r"\S": "…"}
-_LETTERS |= dict.fromkeys((r"\b", r"\B", r"\A", r"\Z", "^", "$"), "")
-
-
-@functools.cache
-def _letter(token: str) -> str:
-    """Return what stands for a letter, an escape or a class."""
-    if not token.startswith("["):
-        return _LETTERS.get(token, token[-1])
-    letters = token[1:-1]
-    if _ANYTHING.search(letters):
-        return "…"
-    if r"\d" in letters or "0-9" in letters:
-        return "…" if "." in letters else _NUMBER
-    return "'" if "'" in letters else letters[0]
-
-
 Kind = Literal["exception", "plain", "frame", "quiet"]
 
 # Colours and links of a terminal, also where the escape character itself was lost on the way.
@@ -253,8 +195,8 @@ _GUESSES = re.compile(
 _ITEM = re.compile(r"\s*(?:[-*•]|\(?\d{1,2}[.):])\s+\S")
 # Reports of an environment: a package that they do not find is none that a program missed, and their own failure is
 # no crash where another error stands beside it.
-_ABSENT = re.compile(r"\w[\w .()/+-]{0,40}: *(?:module )?not (?:found|installed)\.?$", re.IGNORECASE)
-_ENTRY = re.compile(r"\w[\w .()/+#-]{0,50}: *\S")
+_ABSENT = re.compile(r"[\w .()/+-]{1,40}: *module not (?:found|installed)\.?$", re.IGNORECASE)
+_FATAL = re.compile(r"Fatal Python error|core dumped")
 _COLLECTOR = re.compile(r"\b(?:collect_env|check_env|env_report|ds_report|print_env)\w*\.py|bug_report\w*\.py")
 # What Python ignores as it ends is no error of the program's after the one that ended it.
 _CHAINED = (
@@ -362,7 +304,7 @@ def _bare(line: str) -> tuple[str, bool, str]:
 
 
 def _quoted(given: Sequence[str]) -> set[int]:
-    """The numbers of the lines that are a change to source, or an item of a list of guesses."""
+    """The numbers of the lines that are a change to source, or an item of a list of guesses: nobody reports them."""
     quoted: set[int] = set()
     in_diff = in_list = False
     for number, line in enumerate(given, 1):
@@ -383,13 +325,13 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collect
             chained = True
         elif text.startswith(_TRACEBACK):
             group, chained = group if chained else group + 1, False
-        is_frame = number in quoted or _FRAME.match(text) is not None or _SOURCE.match(text) is not None
+        is_frame = _FRAME.match(text) is not None or _SOURCE.match(text) is not None
         # Python shows no source of what was typed or given by -c: the error then stands right below.
         is_raised = _EXCEPTION.match(text) is not None
-        is_raised = is_raised and number not in quoted
         kind: Kind = "exception" if is_raised else "frame" if is_frame or frame_before else "plain"
         # CMake's lines of what it found begin so, and pip's of what it does.
-        kind = "quiet" if kind == "plain" and (quiet or text.startswith(("-- ", "Building wheel"))) else kind
+        quiet = quiet or text.startswith(("-- ", "Building wheel")) or _ABSENT.match(text) is not None
+        kind = "quiet" if number in quoted or (kind == "plain" and quiet) else kind
         found.append(Line(number, text, kind, group, prefix))
         # Under a line of a traceback stands the line of source that it names.
         frame_before = is_frame and text.startswith("File ")
@@ -397,16 +339,21 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collect
 
 
 def _without_reports(lines: Sequence[Line]) -> list[Line]:
-    """The same, without what a report of the environment lacks or failed in, where the paste has another traceback."""
-    collecting = {line.group for line in lines if line.group and _COLLECTOR.search(line.text)}
-    collecting = collecting if any(line.group > 0 and line.group not in collecting for line in lines) else set()
-    kept = list(lines)
-    for at, line in enumerate(lines):
-        beside = [*lines[max(at - 1, 0) : at], *lines[at + 1 : at + 2]]
-        is_absent = _ABSENT.match(line.text) and any(_ENTRY.match(other.text) for other in beside)
-        if is_absent or line.group in collecting:
-            kept[at] = replace(line, kind="quiet")
-    return kept
+    """The same, without the traceback of what reports the environment, where the paste has another error."""
+    collecting: set[Line] = set()
+    traceback: list[Line] | None = None
+    for line in lines:
+        begins = line.text.startswith(_TRACEBACK)
+        traceback = [] if begins else traceback
+        if traceback is not None:
+            traceback.append(line)
+            # Below the frames, and below the marks that Python puts under their source, stands the exception.
+            if not begins and line.kind != "frame" and line.text.strip("^~ "):
+                collecting.update(traceback if any(_COLLECTOR.search(one.text) for one in traceback) else ())
+                traceback = None
+    if not any(line not in collecting and (line.kind == "exception" or _FATAL.search(line.text)) for line in lines):
+        return list(lines)
+    return [replace(line, kind="quiet") if line in collecting else line for line in lines]
 
 
 # A pattern that is in a log more often than this says nothing new: the first ones and the last ones are looked at.
@@ -416,8 +363,7 @@ _SAME_LINE = 500
 # From where to where a pattern is, by the number that it holds, and everywhere under "": the row of the Xid errors that
 # have none of their own takes any number.
 _Spans = dict[str, list[tuple[int, int]]]
-# The line that ends a traceback says more than a line of a log, and that more than a quoted one: of source in a frame
-# or a change, or of a list of guesses.
+# The line that ends a traceback says more than a line of a log, and that more than a line of source.
 _WEIGHT: dict[Kind, int] = {"exception": 0, "plain": 1, "frame": 2, "quiet": 3}
 # What a paste speaks of that is ours. What any program prints counts beside one of these.
 _OURS = re.compile(
@@ -661,7 +607,7 @@ def _is_prose(place: _Place) -> bool:
 
 
 def _is_doubtful(place: _Place) -> bool:
-    """Return whether a line reports no error: prose, quoted source, a guess, or what a program goes on after."""
+    """Return whether a line reports no error: prose, quoted source, or what a program goes on after."""
     return place.line.kind == "frame" or _is_prose(place) or _goes_on(place.line)
 
 
@@ -705,14 +651,18 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
         and not first.text.id.startswith(one.text.follows)
         and (one.line.kind == "exception" or place.line.kind != "exception")
         and not _of_one_event(one.line, place.line)
-        and (one.line.group == place.line.group or _of_two_ranks(one.line, place.line))
+        and (
+            one.line.group == place.line.group
+            # Of the errors of two ranks none is known to be the earlier.
+            or ("rank" in one.line.prefix and "rank" in place.line.prefix and one.line.prefix != place.line.prefix)
+        )
     }
     # The program went on after what stands in an earlier traceback.
     later = [one for one in unknown if one.group > place.line.group and not _PASSED_ON.search(one.text)]
     is_unknown = is_all or later or (unknown and first.text.symptom)
     doubt = "the paste has an error that is not known" if is_unknown else ""
     doubt = doubt or ("the paste has other causes too" if others else "")
-    doubt = doubt or ("it is in quoted source or a list of guesses" if place.line.kind == "frame" else "")
+    doubt = doubt or ("it is in a line of source code" if place.line.kind == "frame" else "")
     doubt = doubt or ("the program says it goes on after it" if _goes_on(place.line) else "")
     return [replace(first, doubt=doubt), *matches[1:]]
 
@@ -721,11 +671,6 @@ def _of_one_event(one: Line, other: Line) -> bool:
     """Return whether the kernel's log has both lines of one GPU: an error and what the driver did about it."""
     address, another = _ADDRESS.search(one.text), _ADDRESS.search(other.text)
     return address is not None and another is not None and address[1] == another[1]
-
-
-def _of_two_ranks(one: Line, other: Line) -> bool:
-    """Return whether two ranks wrote the lines: of their errors none is known to be the earlier."""
-    return "rank" in one.prefix and "rank" in other.prefix and one.prefix != other.prefix
 
 
 def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
@@ -842,15 +787,13 @@ def _cut_places(normal: Normal, texts: Sequence[Condition], *, ours: bool) -> li
 
 @functools.cache
 def _edges(texts: tuple[Condition, ...]) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
-    """The beginnings of the texts, and their ends read backwards: sorted, as (letters, shape, id of the text).
+    """The beginnings of the texts as they are printed, and their ends read backwards: sorted, as (letters, shape, id).
 
     The letters have no spaces. The shape is the same with a large letter at the start of each word.
     """
     found: tuple[set[tuple[str, str, str]], ...] = (set(), set())
-    for text, pattern in ((one, pattern) for one in texts for pattern in (*one.patterns, *one.wraps)):
-        for whole in _alternatives(iter(_PART.findall(pattern)), text.number or _NUMBER)[0]:
-            parts = re.split(f"[…{_NUMBER}]", whole.translate(_WITHOUT_QUOTES))
-            for edges, part in zip(found, (parts[0], parts[-1][::-1]), strict=True):
-                shape = "".join(part.title().split())
-                edges.add((shape.lower(), shape, text.id))
+    for text, whole in ((one, whole.translate(_WITHOUT_QUOTES)) for one in texts for whole in one.printed):
+        for edges, part in zip(found, (whole, whole[::-1]), strict=True):
+            shape = "".join(part.title().split())
+            edges.add((shape.lower(), shape, text.id))
     return sorted(found[0]), sorted(found[1])

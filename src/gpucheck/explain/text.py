@@ -37,7 +37,7 @@ def by_code(*numbers: int) -> str:
     )
 
 
-Platform = Literal["wsl", "windows", "mac", "rocm"]
+Platform = Literal["wsl", "windows", "mac", "rocm", "xpu", "directml"]
 
 # In text without capitals and quotes, as `normal` makes it.
 _MARKS: dict[Platform, re.Pattern[str]] = {
@@ -50,10 +50,15 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
         r"(?<![\w:/])/users/\w|/opt/homebrew/|\bdarwin\b|\bmacos\b|\bapple silicon\b|\bmps backend\b|"
         r"/library/frameworks/python\.framework/|\.dylib\b|\barm64-apple\b"
     ),
-    "rocm": re.compile(r"\bhsa_status_|\brocdevice\.cpp|\bhip error\b|\bhiperror\w|/opt/rocm\b|\+rocm\d|\bamdgpu\b"),
+    "rocm": re.compile(
+        r"\bhsa_status_|\brocdevice\.cpp|\bhip error\b|\bhiperror\w|/opt/rocm\b|\+rocm\d|\bamdgpu\b|\bradeon rx\b"
+    ),
+    "xpu": re.compile(r"\bintel\b.{0,8}\b(arc|iris xe)\b|\b[uz][re]_result_|\+xpu\b|\bxpu (error|out of memory)"),
+    "directml": re.compile(r"\bdirectml\b|torch_directml|\bdmlexecution|\bprivateuseone"),
 }
+_IS_WINDOWS = re.compile(r"\bwindows[- ](1[01]|server)\b|\bwin_amd64\b|\bpowershell\b")
 # A laptop's kernel log names its AMD GPU too: where NVIDIA's driver speaks, the error is NVIDIA's.
-_NVIDIA = re.compile(r"\bnvrm\b|\bcudaerror|\bcuda error\b")
+_NVIDIA = re.compile(r"\bnvrm\b|\bcudaerror|\bcuda error\b|\bgeforce\b|\brtx \d{4}")
 
 _CUDA_IS_NOT_THERE = (
     *("torch.cpu_only", "torch.no_accelerator", "cuinit.", "nvml.no", "nvml.permission", "import.libcuda"),
@@ -87,13 +92,19 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     ("wsl", _AS_ON_LINUX, ""),
     (
         "wsl",
+        ("compile.libcuda",),
+        "export LIBRARY_PATH=/usr/lib/wsl/lib:$LIBRARY_PATH (WSL has its libcuda.so there, where the linker does not "
+        "look), and the same folder in LD_LIBRARY_PATH",
+    ),
+    (
+        "wsl",
         _DRIVER,
         "update NVIDIA's driver in Windows; remove NVIDIA's Linux driver inside WSL (dpkg -l | grep nvidia-driver), "
         "because WSL uses Windows's; then wsl --shutdown and start WSL again",
     ),
     (
         "windows",
-        ("oom.host", "shm.", "import.segment"),
+        ("oom.host", "shm."),
         "a larger paging file (System, Advanced, Performance, Virtual memory), or fewer DataLoader workers: each "
         "process that imports torch reserves some GiB of it",
     ),
@@ -123,6 +134,11 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         "sign in the Device Manager names the cause",
     ),
     ("rocm", _KERNELS, SERIALIZE),
+    (
+        "directml",
+        _CUDA_IS_NOT_THERE,
+        "DirectML uses no CUDA: device = torch_directml.device() in the code, or the program's option for DirectML",
+    ),
 )
 
 _DMESG = r"sudo dmesg( -T)? \| grep( -[ei]+| '[^']+'| [\w-]+(?= -e|;| tells| shows| names| for|$))+"
@@ -152,19 +168,26 @@ _SWAPS: tuple[tuple[Platform, str, str], ...] = (
     ("rocm", r"CUDA_LAUNCH_BLOCKING=1", "AMD_SERIALIZE_KERNEL=3"),
     ("rocm", r"(; then|,) `compute-sanitizer python …` names the kernel", ""),
     ("rocm", r"grep -i xid\b", "grep -i amdgpu"),
+    ("directml", r"gpucheck devices --processes \(or nvidia-smi\)|\bnvidia-smi\b", "Task Manager (Performance, GPU)"),
     ("rocm", r"\bnvidia-smi\b", "rocm-smi"),
+    ("rocm", r"\bCUDA_VISIBLE_DEVICES\b", "HIP_VISIBLE_DEVICES"),
+    ("xpu", r"\bnvidia-smi\b", "xpu-smi"),
+    ("xpu", r"\bCUDA_VISIBLE_DEVICES\b", "ZE_AFFINITY_MASK"),
+    *((other, "nvlddmkm", "Display") for other in ("rocm", "xpu", "directml")),
 )
 
 
 def marked(spaced: str) -> frozenset[Platform]:
     """The platforms whose marks are in a text without capitals. WSL shows Windows's marks too and is Linux."""
     found = {platform for platform, marks in _MARKS.items() if marks.search(spaced)}
+    if "directml" in found or (_IS_WINDOWS.search(spaced) and "wsl" not in spaced):
+        found.add("windows")
     if "wsl" in found:
         found -= {"windows", "mac"}
     if "windows" in found:
         found -= {"mac"}
     if _NVIDIA.search(spaced):
-        found -= {"rocm"}
+        found -= {"rocm", "xpu"}
     return frozenset(found)
 
 

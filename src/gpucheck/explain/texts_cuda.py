@@ -26,11 +26,9 @@ TEXTS: tuple[Condition, ...] = (
             r"an illegal memory access was encountered",
             CUDA_SAYS + r"illegal memory access",
             r"(CUDA_ERROR_|CUDA error: |CUDA_SUCCESS, )ILLEGAL_ADDRESS",
-            r"cudaErrorIllegalAddress",
             r"\bInvalid __(global|shared|local)__ (read|write|atomic) of size",
             r"Address 0x[0-9a-f]+ is out of bounds",
             CUDA_SAYS + r"illegal address",
-            by_code(700, 77),
             r"Warp Illegal Address",
         ),
         meaning="Usually an index is out of range, a tensor was freed too early, or a custom kernel has a bug. "
@@ -45,46 +43,34 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="cuda.misaligned",
         title="a kernel read from a misaligned address",
-        patterns=(
-            r"CUDA_ERROR_MISALIGNED_ADDRESS",
-            r"cudaErrorMisalignedAddress",
-            r"Address 0x[0-9a-f]+ is misaligned",
-            by_code(716, 74),
-        ),
+        patterns=(r"Address 0x[0-9a-f]+ is misaligned",),
         meaning="A custom or compiled kernel got a view that begins at a misaligned offset. The process can no "
         "longer use the GPU.",
         fix=_SANITIZER + "; a .contiguous() or .clone() before the call works around it",
         certainty="proof",
         source=_RUNTIME,
+        follows=("assert.",),
         common=(r"misaligned address",),
     ),
     Condition(
         id="cuda.illegal_instruction",
         title="a kernel used an instruction that the GPU does not know",
-        patterns=(
-            r"an illegal instruction was encountered",
-            r"CUDA_ERROR_ILLEGAL_INSTRUCTION",
-            r"cudaErrorIllegalInstruction",
-            by_code(715, 73),
-        ),
+        patterns=(r"an illegal instruction was encountered",),
         meaning="A bug in a kernel, or code built for another architecture. Rarely the hardware.",
         fix="rebuild or reinstall the package whose kernel the traceback names, for this GPU and torch; gpucheck smoke "
         "--device cuda on that machine tests the GPU itself",
         source=_RUNTIME,
+        follows=("assert.",),
     ),
     Condition(
         id="cuda.launch_failure",
         title="a kernel crashed",
-        patterns=(
-            r"unspecified launch failure",
-            r"CUDA_ERROR_LAUNCH_FAILED",
-            r"cudaErrorLaunchFailure",
-            by_code(719),
-        ),
+        patterns=(r"unspecified launch failure",),
         meaning="Usually it accessed memory outside its own. The driver gives no details. The process can no longer "
         "use the GPU.",
         fix=_SANITIZER + "; sudo dmesg | grep -i xid shows the driver's messages",
         source=_RUNTIME,
+        follows=("assert.",),
     ),
     Condition(
         id="cuda.device_assert",
@@ -96,6 +82,7 @@ TEXTS: tuple[Condition, ...] = (
         certainty="proof",
         symptom=True,
         source=_RUNTIME,
+        follows=("assert.",),
     ),
     Condition(
         id="assert.index",
@@ -160,15 +147,24 @@ TEXTS: tuple[Condition, ...] = (
         certainty="proof",
     ),
     Condition(
+        id="assert.library",
+        title="a check in a library's own code failed",
+        patterns=(
+            r"\.(cpp|cc|cuh?|hpp|h|inl):\d+:? (?!.{0,200}(thread: ?\[|INTERNAL)).{0,160}Assertion .{1,160} failed",
+            r"Assertion (error|failed)\W{1,3}\S{1,160}\.(cpp|cc|cuh?|hpp|h):\d+",
+            r"Assertion failed: .{1,160}, file .{1,160}, line \d+",
+        ),
+        meaning="The line names the file and the condition that did not hold. CUDA's errors beside it follow from it.",
+        fix="look for that file and condition in the library's issues; usually a shape, a version or a GPU that it "
+        "does not expect: its newest release, in the versions of torch and CUDA that it names",
+        certainty="hint",
+        source="assert(3)",
+        follows=("oom.", "compile.", "cutlass.", "quant."),
+    ),
+    Condition(
         id="cuda.launch_timeout",
         title="a kernel ran longer than the display driver allows",
-        patterns=(
-            messages.LAUNCH_TIMEOUT,
-            r"CUDA_ERROR_LAUNCH_TIMEOUT",
-            r"cudaErrorLaunchTimeout",
-            r"hipErrorLaunchTimeOut",
-            by_code(702, 6),
-        ),
+        patterns=(messages.LAUNCH_TIMEOUT,),
         meaning="A GPU that drives a screen ends a kernel after some seconds (on Windows two).",
         fix="smaller kernels (a smaller batch), another GPU, or a longer limit: TdrDelay on Windows",
         certainty="proof",
@@ -178,13 +174,9 @@ TEXTS: tuple[Condition, ...] = (
         id="cuda.no_kernel",
         title="torch has no code for this GPU's architecture",
         patterns=(
-            r"cudaErrorNoKernelImageForDevice",
-            r"CUDA_ERROR_NO_BINARY_FOR_GPU",
             CUDA_SAYS + r"invalid device function",
-            r"cudaErrorInvalidDeviceFunction",
             r"no kernel image is available",
             r"not compiled with any CUDA arch",
-            by_code(98, 8, 209, 48),
         ),
         meaning="The wheel, or the extension in the traceback, was built for other architectures than this GPU's. "
         "`torch.cuda.get_arch_list()` shows torch's own.",
@@ -207,7 +199,6 @@ TEXTS: tuple[Condition, ...] = (
             r"CUDA_ERROR_(INVALID_IMAGE|INVALID_SOURCE|NOT_FOUND|SHARED_OBJECT_SYMBOL_NOT_FOUND)",
             r"\b(cuModuleLoad\w*|load_binary)\b.{0,60}(invalid|failed)",
             CUDA_SAYS + r"shared object symbol not found",
-            by_code(200, 300, 302, 500),
         ),
         meaning="The code was found but does not fit this driver. Usually a newer CUDA compiled it than the driver "
         "supports (Triton includes its own ptxas). Otherwise it is for another architecture, or its cache is damaged.",
@@ -222,14 +213,10 @@ TEXTS: tuple[Condition, ...] = (
         title="a kernel needs more registers or threads than a multiprocessor has",
         patterns=(
             r"too many resources requested for launch",
-            r"cudaErrorLaunchOutOfResources",
-            r"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
             r"too many blocks in cooperative launch",
             r"Requested shared memory .{1,30}exceeds device limit",
             r"Too much shared memory required",
             r"(cudaError|CUDA_ERROR_)Cooperative_?Launch_?Too_?Large",
-            r"hipErrorLaunchOutOfResources",
-            by_code(701, 7, 720),
         ),
         meaning="The kernel was compiled for larger blocks than this GPU can start. Usually an extension was built for "
         "another GPU, or a block size was chosen by hand. More memory does not help.",
@@ -241,6 +228,7 @@ TEXTS: tuple[Condition, ...] = (
         id="cuda.graph_output",
         title="an output of a CUDA graph was used after the next run had overwritten it",
         patterns=(r"output of CUDAGraphs .{0,60}overwritten",),
+        examples=("Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run.",),
         meaning="torch.compile with mode reduce-overhead keeps outputs in memory that each run uses again.",
         fix="output.clone() before the next call, or torch.compiler.cudagraph_mark_step_begin() at the start of "
         "each step",
@@ -287,7 +275,6 @@ TEXTS: tuple[Condition, ...] = (
             r"You requested GPUs?: .{0,40}But your machine only has: ?\[\d",
             r"Invalid CUDA 'device=.{0,300}is_available\(\): True",
             r"requested GPUs?.{0,60}but only .{0,20}(available|visible)",
-            by_code(101, 10),
             r"The requested CUDA device could not be loaded",
             r"requested to find \S{1,9} devices but this machine only has",
             r"(World|tensor[_-]?parallel) size \S{1,9}( is| cannot be)? (larger|greater) than (the number of "
@@ -317,6 +304,7 @@ TEXTS: tuple[Condition, ...] = (
         id="cuda.count_assert",
         title="torch's count of GPUs contradicts CUDA's",
         patterns=(r"device < num_gpus.{0,60}INTERNAL ASSERT FAILED",),
+        examples=("device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at",),
         meaning="torch counted with NVML, but CUDA shows fewer GPUs: because of a MIG instance, or because the two "
         "read CUDA_VISIBLE_DEVICES differently.",
         fix="unset CUDA_VISIBLE_DEVICES and try again (with MIG, set it to one instance's UUID); gpucheck doctor on "
@@ -353,22 +341,19 @@ TEXTS: tuple[Condition, ...] = (
         title="two GPUs cannot read each other's memory",
         patterns=(
             r"cudaDeviceEnablePeerAccess",
-            r"cudaErrorMapBufferObjectFailed",
             r"(Cuda error \S{0,200})?custom_all_?reduce\w*\.cuh:\d+ invalid argument",
             r"invalid argument \S{0,60}custom_all_?reduce\w*\.cuh",
             r"Custom allreduce is disabled because",
+            r"NCCL_P2P_DISABLE ?=? ?1\W{0,4}( it| this| that)?\b.{0,20}(works?|runs?|fix|solve|help|cure)",
             r"hip\w*Peer\w* failed",
             r"peer access is not supported between these two devices",
             r"peer mapping resources exhausted",
-            r"cudaErrorPeerAccessUnsupported",
-            r"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
-            r"cudaErrorTooManyPeers",
-            r"hipErrorPeerAccessUnsupported",
-            by_code(217, 711),
         ),
         meaning="Direct copies between these GPUs are not possible here, or too many are mapped (at most eight).",
         fix="NCCL_P2P_DISABLE=1, and --disable-custom-all-reduce for vLLM and SGLang; `gpucheck bench transfer "
-        "--device all` shows which pairs can",
+        "--device all` shows which pairs can. Where that alone cures a freeze: switch IOMMU and ACS off in the "
+        "firmware (gpucheck doctor looks at both)",
+        conditions=("peers.iommu", "peers.acs"),
     ),
     Condition(
         id="cuda.ecc",
@@ -376,10 +361,6 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"uncorrectable ECC error encountered",
             CUDA_SAYS + r"uncorrectable ECC error",
-            r"CUDA_ERROR_ECC_UNCORRECTABLE",
-            r"cudaErrorECCUncorrectable",
-            r"hipErrorECCNotCorrectable",
-            by_code(214, 39),
         ),
         meaning="Data were lost. The process must end. If it happens again, the GPU is failing.",
         fix=f"{messages.fix_of('ecc')}; gpucheck devices shows the counters before and after",
@@ -389,12 +370,7 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="cuda.nvlink",
         title="NVLink had an uncorrectable error",
-        patterns=(
-            r"uncorrectable NVLink error",
-            r"CUDA_ERROR_NVLINK_UNCORRECTABLE",
-            r"cudaErrorNvlinkUncorrectable",
-            by_code(220),
-        ),
+        patterns=(r"uncorrectable NVLink error",),
         meaning="A link between GPUs lost data.",
         fix="drain the node; nvidia-smi nvlink -e shows which link. Then reset all GPUs that NVLink joins, together "
         "(sudo nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot",
@@ -404,11 +380,7 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="cuda.hardware_stack",
         title="a kernel's call stack was damaged",
-        patterns=(
-            r"hardware stack error",
-            r"CUDA_ERROR_HARDWARE_STACK_ERROR",
-            by_code(714),
-        ),
+        patterns=(r"hardware stack error",),
         meaning="A kernel overwrote its stack, or the hardware is faulty.",
         fix=_SANITIZER + "; gpucheck smoke --device cuda on that machine tests the GPU itself",
         certainty="hint",
@@ -420,7 +392,6 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             *messages.BY_ID["cuda.program_counter"].patterns,
             r"cudaErrorInvalid(Pc|AddressSpace)\b",
-            by_code(717, 718),
         ),
         meaning="A function pointer or a kernel's memory was overwritten. Rarely the hardware is the cause. The "
         "process can no longer use the GPU.",
@@ -435,7 +406,6 @@ TEXTS: tuple[Condition, ...] = (
             *messages.BY_ID["cuda.contained"].patterns,
             r"Invalid access of peer GPU memory over nvlink",
             r"async error has occur?red in external entity outside of CUDA",
-            by_code(226, 911, 914),
         ),
         meaning="Data of this process were lost, but other processes were not affected. The process must end. If it "
         "happens again, the GPU is failing.",
@@ -447,12 +417,9 @@ TEXTS: tuple[Condition, ...] = (
         title="a stream, event or handle belongs to another device or context",
         patterns=(
             r"hip\w+\(.{0,160}\[?HIP error\]?\W{0,3}invalid resource handle",
-            r"CUDA_ERROR_INVALID_HANDLE",
             r"cudaError(InvalidResourceHandle|DeviceUninitialized|ContextIsDestroyed)",
             CUDA_SAYS + r"(context is destroyed|invalid device context)",
             r"CUDA_ERROR_(CONTEXT_IS_DESTROYED|INVALID_CONTEXT)",
-            r"hipErrorInvalidHandle",
-            by_code(201, 400, 33, 709),
         ),
         meaning="Usually a stream or event was created on another GPU, or the process was forked.",
         fix="create streams under torch.cuda.device(N) of the tensors that they use",
@@ -464,14 +431,12 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"\bCUDA (error[;,-] ?)?invalid argument",
             CUDA_SAYS + r"invalid argument",
-            r"CUDA_ERROR_INVALID_VALUE",
             r"cudaErrorInvalid(Value|PitchValue|Symbol|DevicePointer|HostPointer|Texture\w*|MemcpyDirection)\b",
             CUDA_SAYS
             + r"(invalid (pitch argument|device (symbol|pointer)|texture|copy direction)|__global__ function)",
             r"\bCUDA ?(driver |runtime )?error( detected)?:? ?\(?(1|11)\b(?!\.\d)",
             r"\[1\] Call to cu",
             r"HIP error: invalid argument",
-            r"hipErrorInvalidValue",
         ),
         meaning="The message does not name the value. Common causes are an extension built for another torch, and "
         "memory that is pinned twice.",
@@ -482,6 +447,7 @@ TEXTS: tuple[Condition, ...] = (
         id="cuda.unknown",
         title="a CUDA call failed, and the text does not name the cause",
         patterns=(r"AcceleratorError\W{0,3}CUDA error(?!:| ?\()",),
+        examples=("torch.AcceleratorError: CUDA error",),
         meaning="The text does not contain the line that names the error, or gpucheck does not know that error.",
         fix="paste the whole message, including its first line; "
         + _BLOCKING
@@ -502,8 +468,8 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             CUDA_SAYS + r"operation not (supported|permitted)(?! when stream)",
             r"cudaErrorNot(Supported|Permitted)\b",
-            by_code(800, 801),
         ),
+        examples=("CUDA error: operation not supported",),
         meaning="Not every GPU, driver and system supports all of CUDA: virtual GPUs, MIG instances, WSL and "
         "Windows lack shared handles between processes, unified memory or virtual memory management; counters need "
         "administrator rights.",
@@ -534,7 +500,6 @@ TEXTS: tuple[Condition, ...] = (
             r"CUDA graph captur\w+ detected at an inappropriate time",
             r"CUDAGraph::\w+\S* without a preceding successful capture",
             r"The CUDA Graph is empty",
-            by_code(900, 901, 902, 903, 904, 905, 906, 907, 908),
         ),
         meaning="Synchronising, .item(), .cpu(), an allocation outside the graph's pool or the first call of cuBLAS "
         "happened during the capture.",
@@ -552,10 +517,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"the provided PTX was compiled with an unsupported toolchain",
             r"CUDA_ERROR_(UNSUPPORTED_PTX_VERSION|INVALID_PTX)",
-            r"cudaErrorUnsupportedPtxVersion",
             r"PTX JIT compilation failed",
-            r"cudaErrorInvalidPtx",
-            by_code(218, 222),
         ),
         meaning="Code that is compiled at run time (Triton, NVRTC) came from a newer CUDA than the driver's, of the "
         "same major version.",
@@ -580,15 +542,13 @@ TEXTS: tuple[Condition, ...] = (
             r"rocBLAS error: .{0,200}Tensile",
             r"TensileLibrary\w*\.dat .{0,40}(No such file|not found)",
             r"HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
-            r"hipErrorSharedObjectInitFailed",
-            r"hipErrorInvalidImage",
             r"HIP error: (shared object initiali[sz]ation failed|invalid kernel file)",
             r"Attempting to use hipBLASLt on an? unsupported architecture",
         ),
         meaning="The wheel was not built for this AMD GPU (gfx number).",
         fix="use a wheel or a ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround, the number "
-        "of a near relative: HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x); another "
-        "generation's number crashes",
+        "of a near relative: HSA_OVERRIDE_GFX_VERSION=10.3.0 on RDNA 2 (gfx103x), 11.0.0 on RDNA 3 (gfx110x), never "
+        "another generation's",
         source="ROCm, supported GPUs; pytorch issue 106728",
     ),
     Condition(
@@ -617,17 +577,16 @@ TEXTS: tuple[Condition, ...] = (
             r"no ROCm-capable device is detected",
             r"No HIP GPUs are available",
             r"is not member of .{0,3}(render|video).{0,3} group",
-            r"hipErrorNoDevice",
-            r"HIP_ERROR_NoDevice",
             r"ROCk module is NOT loaded",
             r"HSA_STATUS_ERROR_OUT_OF_RESOURCES.{0,200}(rocminfo|hsa_init)|hsa_init Failed",
             r"(Failed|Unable) to (open|get).{0,20}/dev/kfd",
+            r"\brocm/\w+.{0,300}is_available\W{1,4}(is |returns? |= ?)?False",
             r"(rocminfo|hsa api call failure).{0,120}HSA_STATUS_ERROR_OUT_OF_RESOURCES",
         ),
-        meaning="ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render "
-        "and video, the container did not get them, or the kernel's amdgpu does not support compute on this GPU.",
+        meaning="ROCm needs to read and write /dev/kfd and /dev/dri/render*: the user is not in the groups render and "
+        "video, the container did not get them, or the kernel's amdgpu does not support compute on this GPU.",
         fix="ls -l /dev/kfd /dev/dri; sudo usermod -aG render,video $USER, then log in again (in a container: --device "
-        "/dev/kfd --device /dev/dri)",
+        "/dev/kfd --device /dev/dri --group-add video --group-add render, or the numbers of those groups on the host)",
     ),
     Condition(
         id="hip.fault",
@@ -635,7 +594,6 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"\bgfx\d+\w?\b.{0,60}\bpage fault|\bpage fault\b.{0,60}\b(gfx\d+|ROCm|amdgpu)\b",
             r"Memory access fault by GPU node",
-            r"hipErrorLaunchFailure",
             r"HSA_STATUS_ERROR_(EXCEPTION|ILLEGAL_INSTRUCTION)",
             r"Memory critical error by agent node",
             r"HSA_STATUS_ERROR_MEMORY_(APERTURE_VIOLATION|FAULT)",
@@ -687,6 +645,7 @@ TEXTS: tuple[Condition, ...] = (
             r"miopen::(Exception|exec::)",
             r"HIPRTC_ERROR_\w+",
         ),
+        examples=("MIOpen Error: /MIOpen/src/hipoc/hipoc_program.cpp:304: Code object build failed.",),
         meaning="MIOpen, rocBLAS or hipBLASLt found no way to compute, or an earlier kernel failed.",
         fix="run it again with AMD_SERIALIZE_KERNEL=3; MIOPEN_FIND_MODE=FAST, TORCH_BLAS_PREFER_HIPBLASLT=0",
         certainty="hint",
@@ -741,6 +700,10 @@ TEXTS: tuple[Condition, ...] = (
             r"num_ctas > 1 requires",
             r"requires? an SM\d+[- ]?class GPU",
             r"\bkernel \w+ is for sm\d+.{0,20}but was built for sm\d+",
+            r"not supported on .target",
+            r"Feature '[\w.:]+' requires .target sm_\d+\w?( or higher)?",
+            r"Instruction '[\w.:]+' (cannot be compiled for architecture|without .{0,40}is not supported)",
+            r"Cannot select: (intrinsic )?.{0,60}(%llvm\.nvvm|NVPTX)",
             r"GPU does not have enough shared-memory",
             r"Cooperative launch requested but not supported",
         ),
@@ -751,7 +714,7 @@ TEXTS: tuple[Condition, ...] = (
         "--format=csv shows this one's",
         certainty="strong",
         source="aten/src/ATen/native/cuda; Triton, backends/nvidia/compiler.py",
-        follows=("cuda.capability", "amp.", "attention.", "quant.", "cutlass.", "xformers.", "compile."),
+        follows=("cuda.capability", "amp.", "attention.", "quant.", "cutlass.", "xformers."),
     ),
     Condition(
         id="hip.mask",
@@ -783,12 +746,7 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="cuda.registered",
         title="memory is registered with CUDA twice",
-        patterns=(
-            r"part or all of the requested memory range is already mapped",
-            r"cudaErrorHostMemoryAlreadyRegistered",
-            r"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
-            by_code(712),
-        ),
+        patterns=(r"part or all of the requested memory range is already mapped",),
         meaning="The same host memory was pinned twice, or memory of another process was pinned.",
         fix="pin it once; leave pin_memory out where the library pins on its own",
         source=_RUNTIME,
@@ -814,6 +772,7 @@ TEXTS: tuple[Condition, ...] = (
         id="xpu.memory_query",
         title="this Intel GPU does not report its free memory",
         patterns=(r"doesn'?t support querying the available free memory",),
+        examples=("The device (Intel(R) Arc(TM) Graphics) doesn't support querying the available free memory.",),
         meaning="Intel's driver reports free memory only where its management interface (Sysman) is switched on; "
         "integrated GPUs often have none.",
         fix="export ZES_ENABLE_SYSMAN=1 before the program; if the device has no such counter, set the memory size in "
@@ -829,6 +788,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\bNo TPU (devices?|accelerator|platform)s? (were |was |are )?(found|available)",
             r"\bFailed to (get|find|initialize) .{0,20}\bTPU\b",
             r"\bTPU (initialization|driver|system|platform).{0,60}(fail|not (available|found|initialized))",
+            r"\b(TPU|XLA)Accelerator\W{0,3} can ?not run on your system since the accelerator is not available",
             r"Cannot find any TPU cores",
             r"Missing XRT configuration",
             r"PJRT_DEVICE.{0,60}TPU.{0,60}(fail|error)",
@@ -844,6 +804,7 @@ TEXTS: tuple[Condition, ...] = (
         id="xpu.call",
         title="Intel's driver (Level Zero) refused a call",
         patterns=(r"\bZE_RESULT_ERROR_INVALID_\w+",),
+        examples=("level_zero backend failed: ZE_RESULT_ERROR_INVALID_KERNEL_NAME",),
         meaning="A kernel could not be built for this GPU, or a library asked for what the driver or the GPU does "
         "not have.",
         fix="update the compute runtime (intel-compute-runtime, level-zero) and use the torch that was released for it",

@@ -46,6 +46,7 @@ def _of_xid(one: xid.Xid) -> Condition:
         id=f"xid.{one.number}",
         title=f"Xid {one.number}: {one.what}",
         patterns=(_TYPED, _IN_LOG, *_OTHER_WORDS.get(one.number, ())),
+        examples=(f"Xid {one.number}",),
         number=str(one.number),
         meaning=f"{_CAUSE[one.blame]} The driver reports it in the kernel log.",
         fix=one.step,
@@ -55,6 +56,9 @@ def _of_xid(one: xid.Xid) -> Condition:
         common=(_IN_WORDS,),
     )
 
+
+# What setup.py says that asked nvcc, or torch, for CUDA's version and got none: a torch for the CPU, or no toolkit.
+_NO_CUDA = r"NameError: name '?(bare_metal_version|\w*(cuda|nvcc)_version\w*)'? is not defined"
 
 TEXTS: tuple[Condition, ...] = (
     Condition(
@@ -69,6 +73,7 @@ TEXTS: tuple[Condition, ...] = (
             r"symbol (__nvJitLink|cu(blas|sparse|solver|fft|rand)|nccl)\w*.{0,60}not defined in file",
             r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
         ),
+        examples=("/venv/lib/python3.11/site-packages/torch/lib/../../nvidia/cusparse/lib/libcusparse.so.12:",),
         meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a libcusparse, libnvJitLink, libcudnn or libnccl "
         "of another version than the wheel's.",
         fix="echo $LD_LIBRARY_PATH: unset it and try again; where it is empty, pip install the nvidia-… packages in "
@@ -88,6 +93,7 @@ TEXTS: tuple[Condition, ...] = (
             r"was compiled (with|against|for) (a different version of )?(Py)?torch",
             r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
         ),
+        examples=("/venv/lib/python3.11/site-packages/mmcv/_ext.cpython-311-x86_64-linux-gnu.so: undefined",),
         meaning="The file that the message begins with calls something that this torch does not have: it was "
         "compiled against another version.",
         fix="reinstall that package for this torch, at the version that its release notes name for it (pip list | "
@@ -185,6 +191,7 @@ TEXTS: tuple[Condition, ...] = (
         id="import.torch",
         title="torch is not installed here",
         patterns=(r"\bNo module named '?torch'?(?![\w.])",),
+        examples=("No module named 'torch'",),
         meaning="The running interpreter has no torch. Usually torch is installed in another environment.",
         fix="python -m pip show torch with that very interpreter; then activate the environment that has it, or "
         "python -m pip install torch in a virtual environment",
@@ -197,7 +204,9 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"(pip-build-env-|get_requires_for_build_wheel|build_meta|Getting requirements to build wheel|pep517|"
             r"build_editable|prepare_metadata_for_build|subprocess-exited-with-error|build-backend|build dependencies|"
-            r"builds-v0|setup\.py egg_info|Preparing metadata).{0,8000}\bNo module named '?torch'?(?!\w|\.\w)",
+            r"builds-v0|setup\.py egg_info|Preparing metadata).{0,8000}(\bNo module named '?torch'?(?!\w|\.\w)|"
+            + _NO_CUDA
+            + ")",
             r"\bNo module named '?torch'?(?!\w|\.\w).{0,400}(subprocess-exited-with-error|metadata-generation-failed|"
             r"Getting requirements to build wheel did not|egg_info|--no-build-isolation|build isolation)",
             r"(Getting requirements to build wheel|get_requires_for_build_wheel|egg_info).{0,3000}Unable to import "
@@ -209,6 +218,7 @@ TEXTS: tuple[Condition, ...] = (
         certainty="strong",
         source="Dao-AILab/flash-attention issues 246 and 1920",
         common=(r"--no-build-isolation",),
+        unless=r"\binstall\b[^\n]{0,200}--no-build-isolation|--no-build-isolation[^\n]{0,100}\binstall\b",
     ),
     Condition(
         id="import.torch_too_old",
@@ -220,6 +230,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(requires|needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))",
             r"Disabling PyTorch because PyTorch >= ?[\d.]+ is required",
         ),
+        examples=("AttributeError: module 'torch' has no attribute 'float8_e4m3fn'",),
         meaning="The package uses a function that this torch does not have: torch is older or newer than the "
         "package expects.",
         fix="pip show torch NAME; install the versions of both that the package's release notes name",
@@ -262,6 +273,7 @@ TEXTS: tuple[Condition, ...] = (
             _TORCHS + r"[\w./-]*\.so[.\d]*\)?.{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
             r"(GLIBC(XX)?|CXXABI)_[\d.]+'? not found \(required by [\w./-]{0,99}" + _TORCHS,
         ),
+        examples=("/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by",),
         meaning="A wheel or extension was built on a newer system, or conda's libstdc++ is hidden by the system's.",
         fix="GLIBC: a newer system (or container image), or an older wheel; GLIBCXX and CXXABI: conda install -c "
         "conda-forge libstdcxx-ng, and its lib folder first in LD_LIBRARY_PATH",
@@ -276,7 +288,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="import.dll",
-        title="a DLL that torch needs is missing",
+        title="a DLL that a compiled package needs is missing",
         patterns=(
             r"\[WinError (126|127|182|1114|193|206)\].{0,300}(torch|c10|fbgemm|caffe2|cudnn|cublas|nvrtc|shm\.dll)",
             r"fbgemm\.dll",
@@ -284,24 +296,12 @@ TEXTS: tuple[Condition, ...] = (
             r"Error loading \W?.{0,200}(torch\W{1,2}lib\W{1,2}|torch|c10|fbgemm|caffe2)\w*\.dll",
             r"DLL load failed while importing \w*" + _TORCHS,
         ),
-        meaning="Windows lacks the Visual C++ runtime, or one of torch's DLLs needs another.",
-        fix="install Microsoft's Visual C++ Redistributable (x64), then reinstall torch",
+        meaning="Windows lacks the Visual C++ runtime, or a DLL that the named one loads (of CUDA, cuDNN or another "
+        "package).",
+        fix="install Microsoft's Visual C++ Redistributable (x64); then reinstall the package whose DLL the message "
+        "names, at the version made for the packages beside it",
         weak=(r"DLL load failed", r"The specified module could not be found"),
         follows=("oom.host",),
-    ),
-    Condition(
-        id="import.segment",
-        title="a library could not be mapped into memory",
-        patterns=(
-            _TORCHS + r"[\w./-]*\.so[.\d]*: failed to map segment",
-            _TORCHS + r"[\w./-]*\.so[.\d]*: cannot allocate memory in static TLS block",
-        ),
-        meaning="The host's memory or a limit (ulimit -v) is reached, /tmp is mounted noexec, or too many libraries "
-        "use static thread-local storage.",
-        fix="check free -h, ulimit -v and mount | grep noexec; for a static TLS block import torch before the other "
-        "packages",
-        certainty="hint",
-        common=(messages.NO_SEGMENT, r"cannot allocate memory in static TLS block"),
     ),
     Condition(
         id="compile.libcuda",
@@ -379,6 +379,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Cannot open include file: .{0,2}cuda\.h",
             r"cannot open source file \W?(cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)\w*\.h",
         ),
+        examples=("/tmp/tmpx/main.c:1:10: fatal error: cuda.h: No such file or directory",),
         meaning="Something is compiled against CUDA's driver: Triton's launcher brings the header, an extension "
         "wants the toolkit's.",
         fix="an extension: the CUDA toolkit of torch's CUDA, and CUDA_HOME=/usr/local/cuda; Triton: reinstall it, or "
@@ -405,22 +406,22 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"Triton only supports? CUDA [\d.]+ or higher",
             r"Value '?sm_\w+'? is not defined for option",
-            r"not supported on .target",
             r"Assertion failed: false && .{0,3}computeCapability not supported",
             r"Internal Triton PTX codegen error",
             r"`?ptxas`? (stderr|failed with error code)",
-            r"ptxas (fatal|error|died)",
+            r"ptxas (fatal|error|died)(?!.{0,9}Ptx assembly aborted)",
             r"/ptxas\b.{0,200}returned non-zero exit status",
             r"nvrtc: error: invalid value for",
             r"'sm_\w+' is not a recognized processor",
-            r"Feature '[\w.:]+' requires .target sm_\d+",
             r"XLA requires ptxas version",
             r"(NVRTC_ERROR|NVJITLINK_ERROR)_(?!BUILTIN)\w+",
+            r"\.ptx, line .{1,8}; fatal .{1,4}Unsupported ?\.version",
             r"PTX ?\.?version [\d.]+ does not support ?\.?target",
         ),
         meaning="Triton's ptxas or torch's NVRTC is older than the GPU.",
         fix="use a newer torch (it brings Triton), or TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas of a newer CUDA",
         certainty="proof",
+        follows=("cuda.feature",),
     ),
     Condition(
         id="compile.missing",
@@ -465,7 +466,6 @@ TEXTS: tuple[Condition, ...] = (
             r"Windows not yet supported for torch\.compile",
             r"(torch\.compile|Dynamo) is not supported on Python \d",
             r"PassManager::run failed",
-            r"Cannot select: intrinsic %llvm\.nvvm",
         ),
         meaning="The cause follows `raised:` in the message.",
         fix="explain that line; TORCHDYNAMO_VERBOSE=1 and TORCH_LOGS=+dynamo show more",
@@ -493,6 +493,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(Could not find|Failed to find|No) (nvcc|CUDA_TOOLKIT_ROOT_DIR|CUDA toolkit)",
             r"(requires|needs) nvcc",
             r"nvcc (was )?not found",
+            r"NameError: name '?bare_metal_version'? is not defined",
         ),
         meaning="An extension is compiled at its installation and needs nvcc; torch itself does not.",
         fix="install a wheel instead of building, or install the toolkit of torch's CUDA version with CUDA_HOME set",
@@ -514,6 +515,23 @@ TEXTS: tuple[Condition, ...] = (
         source="torch/utils/cpp_extension.py",
     ),
     Condition(
+        id="nvcc.old",
+        title="nvcc or the C++ compiler does not know C++17, which torch's headers need",
+        patterns=(
+            r"nvcc fatal *: Value '?(gnu|c)\+\+(1[7-9]|2\d)'? is not defined for option",
+            r"#error .{0,20}(You need C\+\+1[47]|C\+\+1[47] (or later )?compatible compiler)",
+            r"nvcc fatal *: Unknown option '?-+std",
+            r"The -std=c\+\+1[47] flag is not supported with the configured host compiler",
+            r"unrecognized command line option \W?-std=(gnu|c)\+\+1[47]",
+        ),
+        meaning="The toolkit is older than CUDA 11 or the compiler than gcc 9; or the package's setup.py asks for "
+        "-std=c++14.",
+        fix="nvcc --version: install the toolkit of torch's CUDA, with CUDA_HOME set; gcc 9 or newer (CXX=g++-11); "
+        "where the package sets -std=c++14 itself, a newer release of it, or c++17 in its setup.py",
+        certainty="proof",
+        source="torch/utils/cpp_extension.py",
+    ),
+    Condition(
         id="nvcc.arch",
         title="the CUDA toolkit does not know an architecture",
         patterns=(
@@ -521,6 +539,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Unknown CUDA arch \([\w.+]+\) or GPU not supported",
             r"nvcc fatal ?: Unsupported gpu",
         ),
+        examples=("nvcc fatal   : Unsupported gpu architecture 'compute_120'",),
         meaning="The GPU is newer than the toolkit, or so old that the toolkit dropped it.",
         fix="another toolkit; TORCH_CUDA_ARCH_LIST names the architectures to build for",
         certainty="proof",
@@ -557,6 +576,7 @@ TEXTS: tuple[Condition, ...] = (
         id="nvswitch.sxid",
         title="an NVSwitch reported an error (SXid)",
         patterns=(r"\bSXid ?(\(PCI:[0-9a-f:.]+\))?:? ?\d+",),
+        examples=("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 46 sourcetrack timeout error",),
         meaning="NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. "
         "`Fatal`: programs that used the links have ended, and the fabric needs a reset.",
         fix="take the node out of use (drain or cordon); sudo journalctl -u nvidia-fabricmanager shows which "
@@ -567,6 +587,7 @@ TEXTS: tuple[Condition, ...] = (
         id="bus.installed",
         title="a GPU has fallen off the bus (no Xid was written)",
         patterns=(r"installed in this system has (NVRM: ?)?fallen off the bus",),
+        examples=("NVRM: The NVIDIA GPU 0000:b3:00.0",),
         meaning="The driver could not reach the GPU over PCIe at start: power, heat, seat or riser, or the slot. "
         "Tools that only look for Xid 79 do not see this line.",
         fix=messages.FIX["lost"],
@@ -615,6 +636,7 @@ TEXTS: tuple[Condition, ...] = (
         id="kernel.nvrm",
         title="NVIDIA's driver noted an error that has no row here",
         patterns=(r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:",),
+        examples=("NVRM: nvCheckOkFailedNoLog: Check failed",),
         meaning="A check inside the driver failed. Many such lines are harmless: a tool asked for what this GPU, "
         "its MIG mode or its firmware does not have.",
         fix="sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it; nvidia-smi has to list every GPU: where "
@@ -653,6 +675,7 @@ TEXTS: tuple[Condition, ...] = (
             r"pcieport [0-9a-f:.]+: (AER: )?PCIe Bus Error: severity=",
             r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
         ),
+        examples=("pcieport 0000:00:01.0: AER: Multiple Corrected error received",),
         meaning="`Uncorrected` or `Fatal`: the link lost data, and what is behind it may fall off the bus next. "
         "`Corrected`: it sent them again, which costs speed where it is frequent. A line of pcieport does not say "
         "whose link it is: the GPU's, a disk's or a network adapter's.",
@@ -670,20 +693,9 @@ TEXTS: tuple[Condition, ...] = (
             r"\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine "
             r"reset)",
         ),
+        examples=("[29256.536743] [drm] GPU HANG: ecode 9:0:0x84df7efc, in python [9467], reason: Ring hung,",),
         meaning="A program's command did not end, and Intel's driver reset the GPU; that program loses its context.",
         fix="start the program again; if it comes back: a newer kernel and Mesa or compute runtime; sudo dmesg | "
         "grep -i -e i915 -e xe",
-    ),
-    Condition(
-        id="kernel.dxg",
-        title="WSL's GPU driver was refused an answer by Windows",
-        patterns=(r"dxgkio_\w+: ?Ioctl failed", r"misc dxg: dxgk: .{0,60}failed"),
-        meaning="Lines with -2 and -22 alone stand in healthy logs too: Linux asks Windows's driver for things that "
-        "it does not know.",
-        fix="nvidia-smi inside WSL: where it lists the GPU these lines are harmless; else update NVIDIA's driver in "
-        "Windows, then wsl --update and wsl --shutdown",
-        certainty="hint",
-        symptom=True,
-        source="microsoft/WSL issues",
     ),
 )

@@ -31,6 +31,7 @@ _BEFORE_LIBRARIES = (
     "oom.",
     "xid.",
     "cudnn.version",
+    "import.lib",
 )
 # Whatever stands beside a launcher's summary is its cause.
 _ANYTHING = (
@@ -97,6 +98,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(8|15)\b",
             _CUBLAS + r"(the requested functionality is not supported|an absent device architectural feature)",
         ),
+        examples=("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx`",),
         meaning="The data type (bfloat16, float8) or the shape is not for this GPU's architecture, or a size or "
         "stride is beyond 32 bits.",
         fix="try float32: if it works, the data type is the cause; gpucheck bench matmul shows which ones this "
@@ -161,6 +163,7 @@ TEXTS: tuple[Condition, ...] = (
             r"CUDNN_(STATUS_)?BACKEND_API_FAILED",
             r"\bcudnn ?(error|failure|status)( code)?:? ?\(?([34578]|[245]00\d)\b",
         ),
+        examples=("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",),
         meaning="Full memory is the most frequent cause, a failed earlier kernel the next.",
         fix=_OOM_FIRST + "; torch.backends.cudnn.enabled = False shows whether cuDNN is the cause",
         certainty="hint",
@@ -216,6 +219,7 @@ TEXTS: tuple[Condition, ...] = (
         id="cufft.failed",
         title="a cuFFT call failed",
         patterns=(r"CUFFT_(?!SUCCESS|FORWARD|INVERSE|R2C|C2[RC]|Z2|D2Z)[A-Z]+_[A-Z_]+", r"cuFFT ?error: \w+"),
+        examples=("cuFFT error: CUFFT_INTERNAL_ERROR",),
         meaning="Memory is full, or torch's CUDA is older than the GPU: cuFFT of CUDA 11.7 fails on Ada.",
         fix="use a newer torch; torch.backends.cuda.cufft_plan_cache.clear()",
         certainty="hint",
@@ -225,6 +229,7 @@ TEXTS: tuple[Condition, ...] = (
         id="curand.failed",
         title="a cuRAND call failed",
         patterns=(r"CURAND_STATUS_(?!SUCCESS(?! \())\w+ ?(?!\(\d)", r"curand(Create|Generate|Set)\w+.{0,20} failed"),
+        examples=("Check failed: status == CURAND_STATUS_SUCCESS (201 vs. 0)  CURAND_STATUS_LAUNCH_FAILURE",),
         meaning="Memory is full, an earlier kernel failed, or the library is older than the GPU.",
         fix=_OOM_FIRST + "; CUDA_LAUNCH_BLOCKING=1 shows an earlier failure",
         certainty="hint",
@@ -298,15 +303,19 @@ TEXTS: tuple[Condition, ...] = (
             r"no (socket|NCCL_SOCKET_IFNAME) interface found",
             r"NCCL WARN Error: network .{0,40}not found",
             r"NET/Socket ?: (no|0) (interface|socket).{0,20}found",
+            r"Using the loopback address as fallback",
+            r"gloo.{0,200}(connect|SO_ERROR|timed out)\b(?!.{0,12}closed).{0,80}\[?127\.0\.\d\.1\b",
             r"ifa != nullptr\. Unable to find (address|interface) for",
             r"connecting to address .{0,60}with family \d+ is neither AF_INET",
             r"makeDeviceFor(Interface|Hostname)\(\): unsupported gloo device",
             r"gloo.{0,60}unsupported gloo device",
         ),
+        examples=("ncclInternalError: Internal check failed.",),
         meaning="The name in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME is not an interface of this machine, the "
         "machine has only the loopback interface, or its host name has no address.",
         fix="ip -brief address shows the names; unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME, or set both to one that "
-        "joins the machines (on one machine: lo)",
+        "joins the machines (on one machine: lo); gloo takes the address of the host's own name, so that /etc/hosts "
+        "must not give it 127.0.1.1",
         certainty="proof",
         source="NVIDIA/nccl issues 210 and 1837; NVIDIA/Megatron-LM issue 436",
         common=(r"Unable to find address for: ?\w+",),
@@ -409,6 +418,7 @@ TEXTS: tuple[Condition, ...] = (
             r"NET/IB ?: (Unable to|No valid|.{0,40}failed)",
             r"NET/IB.{0,40}Got async event",
         ),
+        examples=("transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<48742> with",),
         meaning="A cable, a switch, a wrong GID index (RoCE), or the other machine is gone.",
         fix="NCCL_IB_DISABLE=1 tells whether it is InfiniBand; ibstat, and NCCL_IB_GID_INDEX on RoCE",
         common=(r"GID (index|table).{0,40}(invalid|not found|zero)",),
@@ -586,6 +596,7 @@ TEXTS: tuple[Condition, ...] = (
         id="dist.libuv",
         title="torch's store wants libuv, which this build does not have",
         patterns=(r"use_libuv was requested but PyTorch was (built|build) with ?out libuv support",),
+        examples=("torch.distributed.DistStoreError: use_libuv was requested but PyTorch was built without libuv",),
         meaning="torch 2.4 and newer start the TCPStore with libuv; the builds for Windows have none.",
         fix="export USE_LIBUV=0 before the program starts (in the code: os.environ, before torch is imported)",
         certainty="proof",
@@ -741,6 +752,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Expected object of (type|scalar type|data type) [\w.]+ but (found|got) (type|scalar type|data type)",
             r"expected type torch\.[\w.]+ but got torch\.[\w.]+",
         ),
+        examples=("Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",),
         meaning="torch.cuda.FloatTensor is on the GPU and torch.FloatTensor on the CPU: one of them was not moved. "
         "HalfTensor against FloatTensor is the data type.",
         fix=_TO,
@@ -777,6 +789,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\w+ not implemented for '?(UInt\d+|Float4\w+)",
             r"_(cpu|cuda|mps)\w*\W? not (currently )?implemented for",
         ),
+        examples=("\"addmm_impl_cpu_\" not implemented for 'Half'",),
         meaning="float16 on the CPU, float8 outside of matrix products and integers in a loss are the usual ones.",
         fix="x.float(), or bfloat16; on the GPU where the CPU has none",
         certainty="proof",
@@ -789,6 +802,7 @@ TEXTS: tuple[Condition, ...] = (
             r"can'?t convert (a )?(CUDA|MPS|XPU|HIP) tensor to numpy",
             r"Can'?t call numpy\(\) on Tensor that requires grad",
         ),
+        examples=("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host",),
         meaning="NumPy works in host memory and has no gradients.",
         fix="x.detach().cpu().numpy()",
         certainty="proof",
@@ -817,11 +831,24 @@ TEXTS: tuple[Condition, ...] = (
             r"implementation for device \w+(:\d)? not found",
             r"is not implemented on (CPU|GPU|CUDA)\b",
         ),
+        examples=("Could not run 'torchcodec_ns::create_from_file' with arguments from the 'CUDA' backend.",),
         meaning="The operation has no code for the device named: an extension built for the CPU alone, or a torch "
         "without CUDA beside a package with it.",
         fix="reinstall the package that the operation's name begins with, at the version made for this torch "
         "(torchvision: pip list | grep -i torch, both with or both without +cu…)",
         follows=("xformers.setup", "import.nms"),
+    ),
+    Condition(
+        id="tensor.magma",
+        title="this torch has no MAGMA, which an operation of linear algebra needs on the GPU",
+        patterns=(
+            r"requires compiling PyTorch with MAGMA|PyTorch (was )?compiled without MAGMA|built with MAGMA support",
+        ),
+        meaning="PyTorch's wheels for CUDA on x86-64 have it; builds for other processors, and one's own, often do "
+        "not.",
+        fix='x.cpu() for that call; or torch.backends.cuda.preferred_linalg_library("cusolver"), where cuSOLVER has it',
+        certainty="proof",
+        source="aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp",
     ),
     Condition(
         id="tensor.load",
@@ -831,6 +858,7 @@ TEXTS: tuple[Condition, ...] = (
             r"on CUDA device \d+ but torch\.cuda\.device_count\(\) is \d+",
             r"don'?t know how to restore data location of",
         ),
+        examples=("Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If",),
         meaning="torch.load puts tensors where they were saved.",
         fix='torch.load(path, map_location="cpu"), then model.to(device)',
         certainty="proof",
@@ -840,6 +868,7 @@ TEXTS: tuple[Condition, ...] = (
         id="tensor.indices",
         title="an index is on another device than the tensor",
         patterns=(r"indices should be either on .{1,12}or on the same device as the indexed tensor",),
+        examples=("indices should be either on cpu or on the same device as the indexed tensor (cpu)",),
         meaning="A tensor on the CPU was indexed with one on the GPU.",
         fix="x[index.to(x.device)]",
         certainty="proof",
@@ -848,6 +877,7 @@ TEXTS: tuple[Condition, ...] = (
         id="tensor.generator",
         title="the random generator is on another device",
         patterns=(r"Expected a '?[\w:]+'? (device type for generator|generator device) but found '?\w+'?",),
+        examples=("Expected a 'cuda' device type for generator but found 'cpu'",),
         meaning="torch.randperm, a sampler or a DataLoader got a generator of another device, often after "
         "torch.set_default_device.",
         fix="torch.Generator(device=…) of the tensors' device; for a DataLoader the CPU's",
@@ -865,6 +895,7 @@ TEXTS: tuple[Condition, ...] = (
             r"loaded with `?accelerate`? and therefore cannot be moved to a specific device",
             r"cannot cast a bitsandbytes model in a new `?dtype",
         ),
+        examples=("`.to` is not supported for `4-bit` or `8-bit` bitsandbytes models. Please use the model as it",),
         meaning="Weights in 4 or 8 bits, and a model with device_map or offloading, are placed while they load.",
         fix='take .to() and .cuda() of the model away; device_map={"": 0} in from_pretrained puts all of it on one GPU',
         certainty="proof",
@@ -881,9 +912,14 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="tensor.device_string",
         title="the name of a device is not understood",
-        patterns=(r"Invalid device string", r"Expected one of cpu, cuda, ipu, xpu", r"Device string must not be empty"),
-        meaning="Devices are cpu, cuda, cuda:1, mps, xpu, meta.",
-        fix="write cuda, cuda:0, cpu, mps or xpu; gpucheck devices shows what torch calls each",
+        patterns=(
+            r"Invalid CUDA '?(--)?device ?=?'?cuda'? requested",
+            r"Invalid device string",
+            r"Expected one of cpu, cuda, ipu, xpu",
+            r"Device string must not be empty",
+        ),
+        meaning="Devices are cpu, cuda, cuda:1, mps, xpu, meta; YOLOv5 and its kin want the GPU's number alone.",
+        fix="write cuda, cuda:0, cpu, mps or xpu (YOLOv5: --device 0); gpucheck devices shows what torch calls each",
         certainty="proof",
     ),
     Condition(
@@ -911,7 +947,8 @@ TEXTS: tuple[Condition, ...] = (
             r"The operator 'aten::\w+.{0,40}MPS",
         ),
         meaning="torch has no Metal code for it.",
-        fix="PYTORCH_ENABLE_MPS_FALLBACK=1 computes it on the CPU",
+        fix="PYTORCH_ENABLE_MPS_FALLBACK=1 computes it on the CPU; else a newer torch or macOS, or the operation's "
+        'tensors moved by .to("cpu") in the code',
         certainty="proof",
     ),
     Condition(
@@ -963,7 +1000,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Your setup doesn'?t support bf16/gpu",
             r"Current CUDA Device does not support bfloat16",
             r"(bf16|bfloat16) .{0,30}(is )?(only )?(not )?supported (on|by|with) (this|your|the|Ampere|CUDA|GPU)",
-            r"(bf16|bfloat16) .{0,20}requires? .{0,20}(Ampere|compute capability|sm_?80)",
+            r"(bf16|bfloat16) .{0,20}requires?(?!s?.target) .{0,20}(Ampere|compute capability|sm_?80)",
             r"Your device does not support bf16",
         ),
         meaning="A GPU has bfloat16 from compute capability 8.0 on; a torch for the CPU sees no GPU at all.",

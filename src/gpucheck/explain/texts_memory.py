@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpucheck import messages
 from gpucheck.doctor.condition import Condition
-from gpucheck.explain.text import CUDA_SAYS, by_code
+from gpucheck.explain.text import CUDA_SAYS
 
 _FINDS = "gpucheck find-batch-size path/to/model.py:make_model finds the largest batch that fits"
 _FITS = f"use a smaller batch or a shorter sequence, end other programs on the GPU; {_FINDS}"
@@ -21,11 +21,10 @@ TEXTS: tuple[Condition, ...] = (
             r"HAMI-core ERROR.{0,80}\bOOM \d",
             r"OutOfMemoryError.{0,40}Allocation on device",
             r"you ran out of memory on your GPU",
+            r"Not enough memory, use lower resolution|Not enough memory\b.{0,80}Need: ?[\d.]+ ?[GM]i?B",
             r"CUDA out of memory",
             r"(?<!out of memory\.)Tried to allocate .{1,20}\(GPU \d+; .{1,20}total capacity",
             CUDA_SAYS + r"out of memory",
-            r"cudaErrorMemoryAllocation",
-            by_code(2),
             r"\bCuda Error in \S*allocate\S*: 2\b",
             r"\A\W*(my |the )?(cuda|gpu|vram|torch|pytorch)( memory)?( is| went| ran| error)*\W*(oom|out|full)\b",
             r"\b(cuda|gpu|vram|torch) ?(oom|out of memory|memory is full|memory full)\b",
@@ -68,7 +67,6 @@ TEXTS: tuple[Condition, ...] = (
             r"(HIP|ROCm) error: out of memory",
             r"Triton Error \[HIP\]: .{0,20}out of memory",
             r"hipError(OutOfMemory|MemoryAllocation)",
-            r"HIP_ERROR_OutOfMemory",
             r"hipMalloc\w*\(.{0,60}(out of memory|CUDA error)",
             r"(CUDA|HIP) error: out of memory.{0,200}hipMalloc",
             r"unable to allocate ROCm\d* buffer",
@@ -85,6 +83,7 @@ TEXTS: tuple[Condition, ...] = (
             messages.LEVEL_ZERO,
             r"PI_ERROR_(MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_HOST_MEMORY)",
         ),
+        examples=("level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",),
         meaning="torch asked Intel's driver (Level Zero) for more than was free on the device or on the host.",
         fix=_FITS,
         certainty="proof",
@@ -123,6 +122,7 @@ TEXTS: tuple[Condition, ...] = (
         id="oom.hpu",
         title="Gaudi device memory is full",
         patterns=(messages.HPU,),
+        examples=("[Rank:0] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::1073741824",),
         meaning="Habana's allocator could not serve the request.",
         fix="use a smaller batch",
         certainty="proof",
@@ -131,6 +131,7 @@ TEXTS: tuple[Condition, ...] = (
         id="oom.cpu",
         title="host memory (RAM) is full",
         patterns=(messages.CPU_ALLOCATOR,),
+        examples=("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you",),
         meaning="A tensor on the CPU could not be allocated: the machine's, the container's or the shell's limit "
         "(ulimit -v) is reached.",
         fix="ask for less at once: print the shape, it may be wrong; free -h and top show who else uses the RAM, "
@@ -243,6 +244,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Cuda failure (\d+ )?'out of memory'",
             r"NCCL (WARN|error.{0,300}) ?Failed to CUDA (m|c)alloc",
         ),
+        examples=("node1:411:411 [0] init.cc:1691 NCCL WARN Cuda failure 2 'out of memory'",),
         meaning="NCCL allocates its buffers on the GPU beside torch's memory, but torch had already taken that memory.",
         fix="leave memory free: use a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9) before the "
         "first collective",
@@ -285,6 +287,7 @@ TEXTS: tuple[Condition, ...] = (
         id="oom.onednn",
         title="oneDNN could not set up an operation",
         patterns=(messages.ONEDNN,),
+        examples=("could not create a primitive",),
         meaning="On the CPU the host's memory is usually full. Otherwise oneDNN does not support the shape or data "
         "type.",
         fix="try a batch of 1: if that works it was memory, and gpucheck find-batch-size --device cpu finds what fits",
@@ -302,6 +305,7 @@ TEXTS: tuple[Condition, ...] = (
         id="oom.aot",
         title="a model compiled ahead of time failed inside",
         patterns=(messages.AOT_RUN,),
+        examples=("run_func_( container_handle_, input_handles.data(), input_handles.size()) API call failed at",),
         meaning="The runner hides the cause; out of memory is the most frequent one.",
         fix="CUDA_LAUNCH_BLOCKING=1 and the same input again; then a smaller one",
         certainty="hint",
@@ -378,7 +382,6 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"(CUDA|HIP)\w*( driver| runtime)? ?(error|failure).{0,12}" + messages.GRID,
             r"(cuda|hip)ErrorInvalidConfiguration",
-            by_code(9),
         ),
         meaning="A dimension of the grid or of a block is beyond its limit (65 535 for the second and third), or "
         "zero. It is seen in attention with batch times heads beyond 65 535. More memory does not help.",

@@ -75,6 +75,7 @@ TEXTS: tuple[Condition, ...] = (
         id="loader.killed",
         title="a DataLoader worker was killed",
         patterns=(r"DataLoader worker \(pid \d+\) is killed by signal: Killed",),
+        examples=("DataLoader worker (pid 4711) is killed by signal: Killed.",),
         meaning="The OOM killer or a user ended it. Each worker has a copy of the dataset's Python objects.",
         fix="sudo dmesg | grep -i oom; fewer workers, a smaller prefetch_factor, arrays instead of lists",
     ),
@@ -85,6 +86,7 @@ TEXTS: tuple[Condition, ...] = (
             r"DataLoader worker \(pid \d+\) is killed by signal: (Segmentation|Aborted|Illegal|Floating)",
             r"Unexpected (segmentation fault|floating-point exception) encountered in worker",
         ),
+        examples=("DataLoader worker (pid 4711) is killed by signal: Segmentation fault.",),
         meaning="A library in __getitem__ crashed: OpenCV's threads, a decoder, an HDF5 file opened before the fork.",
         fix="num_workers=0 or PYTHONFAULTHANDLER=1 shows where; cv2.setNumThreads(0), and open files in the worker",
     ),
@@ -105,23 +107,15 @@ TEXTS: tuple[Condition, ...] = (
         id="loader.timeout",
         title="a DataLoader worker did not deliver in time",
         patterns=(r"DataLoader timed out after \d+ seconds",),
+        examples=("DataLoader timed out after 30 seconds",),
         meaning="A worker hangs: slow storage, a lock inherited by fork, or threads of OpenCV.",
         fix="py-spy dump --pid of a worker shows where; multiprocessing_context='spawn'",
-    ),
-    Condition(
-        id="process.main",
-        title="a program starts processes while it is imported",
-        patterns=(),
-        meaning="With spawn, as on Windows and macOS, each child imports the main file again.",
-        fix='put the start of the program under `if __name__ == "__main__":`',
-        certainty="proof",
-        common=(r"An attempt has been made to start a new process before the current process has finished its",),
-        beside=_TORCH,
     ),
     Condition(
         id="process.pickle",
         title="an object cannot be passed to a child process",
         patterns=(r"torch/multiprocessing/reductions?\.py.{0,400}pickle",),
+        examples=('File "torch/utils/data/dataloader.py", line 1039, in __init__',),
         meaning="With spawn the dataset, collate_fn and hooks have to be pickled: no lambda, no local function, no "
         "open file.",
         fix="move the function to the module's top level",
@@ -218,28 +212,15 @@ TEXTS: tuple[Condition, ...] = (
         follows=_ERRORS,
     ),
     Condition(
-        id="crash.instruction",
-        title="the processor does not know an instruction of the program",
-        patterns=(
-            r"died with <?(Signals\.)?SIGILL",
-            r"Signal 4 \(SIGILL\)",
-            r"exitcode ?: ?-4\b",
-            r"\A\W*illegal instruction( \(core dumped\))?\W*\Z",
-        ),
-        meaning="A wheel built for newer processors (AVX2, AVX-512) than this one.",
-        fix="lscpu | grep -i avx; an older or differently built package",
-        common=(r"Illegal instruction( \(core dumped\))",),
-    ),
-    Condition(
         id="attention.package",
         title="flash-attn is missing, built for another torch, or cannot be built",
         patterns=(
             r"(flash|sage)[-_ ]?att\w*\b (does not|doesn't|won't|cannot|can't|not|fails to|failed to) (install|build|"
             r"compile)\w*",
             r"(flash|sage)[-_ ]?att\w*(\(\))?( got)? an unexpected keyword",
-            r"FAILED: \S*(flash|sage)[-_]?attn?\S*\.(o|so|obj)\b",
+            r"FAILED: \S*(flash-|sage)attention\S*\.(o|so|obj)\b",
             r"(install|build|compil)\w* (of )?(flash|sage)[-_ ]?att\w* .{0,20}(fail|error|stuck|hang)",
-            r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol|cannot open)",
+            r"flash_?attn\w*[\w./-]*\.so[.\d]*: (undefined symbol(?!: cu[mtligde])|cannot open)",
             r"DLL load failed while importing flash_attn\w*",
             r"you need flash_?attn package version",
             r"SM\d+ kernel is not available",
@@ -249,7 +230,8 @@ TEXTS: tuple[Condition, ...] = (
             r"flash[-_ ]?attn\w* .{0,20}(is not installed|not installed|not be installed)",
             r"flash[-_]?attention.{0,40}(is not installed|not installed|not available(?! on CPU))",
             r"Please install flash[-_ ]attn",
-            r"flash_attn.{0,300}(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
+            r"(?<![/_])flash_attn(?!/).{0,300}"
+            r"(error: subprocess-exited-with-error|CUDA_HOME|RuntimeError: Error compiling objects)",
             r"undefined symbol: \w*flash\w*",
             r"FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
             r"GPU_ARCHS not set and",
@@ -365,6 +347,7 @@ TEXTS: tuple[Condition, ...] = (
             r"`?(`?low_cpu_mem_usage=True`? or with passing a `?)?device_map",
             r"`?(device_map|tp_plan|Tensor parallelism)`? and `?(device_map|tp_plan)`? are mutually exclusive",
         ),
+        examples=("You can't train a model that has been loaded with `device_map='auto'` in any distributed mode.",),
         meaning="Data-parallel training and ZeRO-3 place a whole model, or their own part of it, in each process. "
         "device_map places layers itself.",
         fix='device_map={"": int(os.environ["LOCAL_RANK"])} puts the model on each process\'s own GPU (with ZeRO-3 no '
@@ -376,6 +359,7 @@ TEXTS: tuple[Condition, ...] = (
         id="deepspeed.offload",
         title="an optimizer for the CPU got parameters that are on the GPU",
         patterns=(r"CPU(Adam|Adagrad|Lion) param is on",),
+        examples=("CPUAdam param is on cuda:0 and must be 'cpu', make sure you enabled 'offload_optimizer': 'cpu'",),
         meaning="DeepSpeedCPUAdam and its kin update states that ZeRO keeps in host memory.",
         fix='"offload_optimizer": {"device": "cpu"} under zero_optimization of the configuration; without offloading '
         "use FusedAdam or torch.optim.AdamW",
@@ -495,6 +479,7 @@ TEXTS: tuple[Condition, ...] = (
             r"kaolin|mamba_ssm|causal_conv1d|transformer_engine|deep_(gemm|ep)|flashinfer|sgl_kernel|natten|tinycudann|"
             r"cumesh|o_voxel|flex_gemm|pointnet2_ops|MultiScaleDeformableAttention|fbgemm_gpu|nunchaku|torchao)\b",
         ),
+        examples=("ERROR:auto_gptq.nn_modules.qlinear.qlinear_exllama:exllama_kernels not installed.",),
         meaning="The package was installed without its CUDA half: the wheel is for another torch, Python or system. "
         "It runs slowly, or not at all.",
         fix="install the wheel that the package's release notes name for this torch and CUDA (pip list | grep -i "
@@ -559,6 +544,25 @@ TEXTS: tuple[Condition, ...] = (
         ),
     ),
     Condition(
+        id="build.windows",
+        title="an extension does not compile on Windows, or was never meant to",
+        patterns=(
+            r"(extension|kernels?|compiling|building|package)\b.{0,60}not (supported|available) (on|for) Windows\b",
+            r"not (supported|available) (on|for) Windows\b.{0,60}(extension|kernel|compil|build|triton|nccl)",
+        ),
+        meaning="Many CUDA extensions are written for gcc and Linux alone; others want another Visual Studio than "
+        "this one.",
+        fix="a wheel for Windows of this torch and Python (the project's releases, or a fork that its issues name), "
+        "or the program inside WSL; to build it, the `x64 Native Tools` prompt of a Visual Studio that the CUDA "
+        "release lists",
+        source="torch/utils/cpp_extension.py",
+        common=(
+            r"(cl|nvcc)(\.exe)?\W{1,3} ?failed with exit (code|status):? \d",
+            r"\berror (C|LNK)\d+:",
+        ),
+        follows=("nvcc.", "compile.cuda_h", "compile.compiler"),
+    ),
+    Condition(
         id="pip.torch",
         title="pip finds no torch of this version for this Python and system",
         patterns=(
@@ -569,6 +573,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\btorch\S*\.whl is not a supported wheel on this platform",
             r"ResolvePackageNotFound.{0,200}\b(py)?torch",
         ),
+        examples=("ERROR: No matching distribution found for torch==1.7.1+cu110",),
         meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
         "or it has no wheel for this Python, this system or this processor.",
         fix="compare python --version with the release's Python versions; use the command of the selector on "
@@ -587,6 +592,7 @@ TEXTS: tuple[Condition, ...] = (
             r"unsatisfiable)",
             r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
         ),
+        examples=("ERROR: Cannot install torch~=1.10.0 and torchvision==0.8.2 because these package versions have",),
         meaning="pip finds no version that fits both, or it installed one and reports that another package needs a "
         "different one.",
         fix="pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
@@ -617,6 +623,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\bfound NaN in local (grad|forward|param)",
             r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         ),
+        examples=("loss is nan",),
         meaning="The numbers overflowed or were undefined: a learning rate that is too high, float16 where its "
         "range (65 504) is too small, a logarithm or division by zero, a fully masked batch, or NaN in the data. A "
         "faulty GPU is the rarest cause.",
@@ -648,7 +655,7 @@ TEXTS: tuple[Condition, ...] = (
             r"expected sm_?\d+a?( or sm_?\d+a?)+",
             r"(NotImplementedError|AssertionError|RuntimeError): .{0,60}\b(only )?(supports?|requires?|expects?|"
             r"expected) .{0,20}\b(Hopper|Blackwell|sm_?\d{2,3}a?)\b",
-            r"(Only|requires?|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
+            r"(Only|requires?(?!s? ?.target)|expects?|supported (on|by)|supports? only) .{0,30}\bsm_?(8|9|10|"
             r"12)\d[a-z]?\b.{0,40}(supported|and above|or (newer|above|higher)|but got|required)",
             r"expects arch to be one of",
             r"(Runner|Kernel|fmha|gemm|moe|cutlass|flashinfer|deep_?gemm|trtllm)\w*.{0,120}Unsupported architectur",
@@ -687,6 +694,7 @@ TEXTS: tuple[Condition, ...] = (
             r"nvshmem\w*_init\w* failed",
             r"NVSHMEM.{0,40}(initiali[sz]ation|bootstrap|init) (failed|error)",
         ),
+        examples=("/dvs/p4/build/gpgpu/main_nvshmem/src/modules/transport/ibgda/ibgda.cpp:2966: non-zero status:",),
         meaning="DeepEP and other libraries that let GPUs write to each other use it. It needs memory for its own "
         "heap and a transport between the machines (IBGDA needs settings of the driver).",
         fix="NVSHMEM_DEBUG=INFO shows which step fails: a heap that is too large (NVSHMEM_SYMMETRIC_SIZE) or a "
@@ -732,23 +740,6 @@ TEXTS: tuple[Condition, ...] = (
         beside=_VULKAN_USERS,
     ),
     Condition(
-        id="vulkan.none",
-        title="Vulkan finds no GPU that it can use",
-        patterns=(
-            r"ggml_vulkan: No devices found",
-            r"vk::\w+::\w+: Error(IncompatibleDriver|ExtensionNotPresent|InitializationFailed)",
-        ),
-        meaning="The driver's Vulkan half is not installed, not visible in the container (for NVIDIA the capability "
-        "graphics), or older than what the program asks for.",
-        fix="vulkaninfo --summary where the program runs; for AMD and Intel apt-get install mesa-vulkan-drivers. In a "
-        "container set NVIDIA_DRIVER_CAPABILITIES=all",
-        common=(
-            r"\bVK_ERROR_(INCOMPATIBLE_DRIVER|EXTENSION_NOT_PRESENT|INITIALIZATION_FAILED)",
-            r"(vkCreateInstance|vulkaninfo).{0,120}(no drivers?|Could not find|Failed to|not found)",
-        ),
-        beside=_VULKAN_USERS,
-    ),
-    Condition(
         id="llamacpp.cpu",
         title="llama.cpp or Ollama uses the CPU, because it found no GPU that it can use",
         patterns=(
@@ -775,6 +766,7 @@ TEXTS: tuple[Condition, ...] = (
         id="deepep.timeout",
         title="an expert-parallel exchange (DeepEP) was not finished in time",
         patterns=(r"deep_?ep.{0,80}(timed? ?out|dispatch CPU)",),
+        examples=("DeepEP error: timeout (dispatch CPU)",),
         meaning="A rank is late or gone, or GPUs of two machines cannot write to each other (NVSHMEM, IBGDA).",
         fix="the first rank's own error in the log of each; then DeepEP's tests/test_internode.py alone on the same "
         "nodes",

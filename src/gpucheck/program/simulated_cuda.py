@@ -131,6 +131,14 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         with UNSEEN():
             return self.world.claims.device(value) if isinstance(value, Tensor) else None
 
+    def number_at(self, value: Any, beside: Any) -> Any:
+        """A number on the device of another tensor; any other value as it is."""
+        device = self.device_of(beside)
+        if not isinstance(value, Tensor) or value.dim() or device is None:
+            return value
+        with UNSEEN():
+            return self.move(value, device)
+
     # -- gradients -----------------------------------------------------------------------------------------------------
 
     def _all_on(self, device: torch.device, args: Any, kwargs: Any) -> Any:
@@ -831,6 +839,11 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
             if surface.device_of(tensor) == CPU:
                 surface.world.claims.put(tensor, CPU, origin)
 
+    def backward(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the backward pass. Numbers among its first gradients go to where their outputs lie."""
+        first = tuple(map(surface.number_at, gradients, outputs))
+        return run(outputs, first, *args, **kwargs)
+
     return [
         *patches,
         *((owner, "set_rng_state", restoring(set_state)) for owner in (torch, torch.random)),
@@ -840,7 +853,9 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         *torch_private.replacing("torch._C._group_tensors_by_device_and_dtype", functools.partial(_grouped, surface)),
         (threading.Thread, "_bootstrap_inner", functools.partialmethod(lambda thread: begun(begin, thread))),
         (_thread, "start_new_thread", lambda function, *rest: start(functools.partial(begun, function), *rest)),
-        *torch_private.replacing("torch.autograd._engine_run_backward", surface.again),
+        *torch_private.replacing(
+            "torch.autograd._engine_run_backward", lambda run: surface.again(functools.partial(backward, run))
+        ),
         *torch_private.replacing("torch._C._autograd._push_saved_tensors_default_hooks", pushing),
     ]
 

@@ -90,7 +90,12 @@ def load_script(world: World, load: Any, f: Any, map_location: Any = None, *args
     made = load(f, map_location if target is None or is_real(target) else CPU, *args, **kwargs)
     if target is not None and target.type in CLAIMED:
         world.use(target)
-    for tensor in made.state_dict().values() if target is None or not is_real(target) else ():
+    if target is not None and is_real(target):
+        return made
+    graph = getattr(made, "inlined_graph", None)  # a frozen module has its weights there
+    nodes = [node for node in graph.findAllNodes("prim::Constant") if node.hasAttribute("value")] if graph else []
+    constants = [node.t("value") for node in nodes if node.kindOf("value") == "t"]
+    for tensor in (*made.state_dict().values(), *(constant for constant in constants if constant.dim())):
         world.claims.put(tensor, target)
     return made
 

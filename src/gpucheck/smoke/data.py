@@ -1,5 +1,5 @@
 """Tensors, modules and data get to the device whole and in time: round trips, pinned and non-blocking copies, streams,
-contexts, a DataLoader. And memory: it is counted rightly, running out of it can be caught, nothing stays behind."""
+a DataLoader. And memory: it is counted rightly, running out of it can be caught, nothing stays behind."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def main() -> int:
     return 0
 
 
-# -- streams and contexts ---------------------------------------------------------------------------------------------
+# -- streams ----------------------------------------------------------------------------------------------------------
 
 
 def has_streams(dut: DeviceUnderTest) -> str | None:
@@ -179,31 +179,6 @@ def streams(dut: DeviceUnderTest) -> Passed:
     writer.synchronize()
     expect(writer.query(), "a synchronised stream still has work")
     return Passed("the waiting stream read what the other stream wrote", {"writer_was_held": held})
-
-
-def device_context(dut: DeviceUnderTest) -> Passed:
-    """Factory functions obey `torch.device` as a context, and `torch.cuda.device` sets and restores the current one."""
-    with torch.device(dut.other):
-        inside = torch.empty(1).device
-    expect(inside.type == dut.other.type, f"under torch.device({dut.other}) a tensor was created on {inside}")
-    with torch.device(dut.device):
-        expect(torch.empty(1).device == dut.device, f"under torch.device({dut.device}) it was created elsewhere")
-    expect(torch.empty(1).device.type == "cpu", "torch.device stayed active after its block")
-    module = dut.accel.module
-    if dut.accel.is_cpu or not hasattr(module, "device"):
-        return Passed(f"torch.device as a context; {dut.accel.kind} has no current device to set")
-    before, own = module.current_device(), dut.device.index
-    # One other is enough to be sent away to; on more of them contexts would only take memory and time.
-    others = [index for index in range(module.device_count()) if index != own][:1]
-    for index in (*others, own):
-        with module.device(index):
-            expect(module.current_device() == index, f"under device({index}) the current device is another")
-            if index == own:
-                made = torch.empty(1, device=dut.accel.kind).device
-                expect(made.index == index, f"under device({index}) a tensor was created on {made}")
-        expect(module.current_device() == before, f"after device({index}) the current device is another")
-    visited = ", ".join(str(index) for index in (*others, own))
-    return Passed(f"torch.device, and {module.__name__}.device({visited})")
 
 
 # -- DataLoader -------------------------------------------------------------------------------------------------------
@@ -424,31 +399,6 @@ def layouts(dut: DeviceUnderTest) -> Passed:
         sent = cases[name].to(dut.device, copy=True)
         expect(sent.stride() == cases[name].stride(), f"{name} lost its strides", strides=list(sent.stride()))
     return Passed(f"{len(cases)} layouts: {', '.join(cases)}", {"layouts": list(cases)})
-
-
-def device_mismatch(dut: DeviceUnderTest) -> Passed:
-    """Operands on two devices raise RuntimeError, and say so."""
-    here = torch.ones(4, 4, device=dut.device)
-    there = torch.ones(4, 4, device=dut.other)
-    calls: dict[str, Callable[[], torch.Tensor]] = {
-        "add": lambda: here + there,
-        "cat": lambda: torch.cat([here, there]),
-    }
-    if dut.other.type != "meta":  # `meta` has shapes alone, and some operations of the CPU let it pass
-        calls["matmul"] = lambda: here @ there
-        calls["linear"] = lambda: nn.functional.linear(there, here)
-    texts = {}
-    for name, call in calls.items():
-        try:
-            call()
-        except RuntimeError as error:
-            texts[name] = first_line(error)
-            continue
-        raise Wrong(f"{name} of tensors on {dut.device} and {dut.other} raised no error")
-    for name, text in texts.items():
-        names_it = any(word in text.lower() for word in ("device", "cpu"))
-        expect(names_it, f"{name} of tensors on two devices raised another error: {text}")
-    return Passed(f"{', '.join(calls)} across {dut.device} and {dut.other} raise RuntimeError", {"errors": texts})
 
 
 class _Tied(nn.Module):  # type: ignore[misc] # torch counts as untyped

@@ -49,13 +49,6 @@ CHECKS = (
         "data.layouts",
     ),
     CheckRow(
-        "tensors.device_mismatch",
-        "mixing devices raises RuntimeError",
-        "torch computed with tensors on two devices without an error.",
-        "use a newer torch",
-        "data.device_mismatch",
-    ),
-    CheckRow(
         "modules.to",
         "model.to() moves parameters and buffers",
         "Parameters, buffers or tied weights did not arrive together.",
@@ -143,13 +136,6 @@ CHECKS = (
         "use a newer torch or driver",
         "data.streams",
         ("data.has_streams",),
-    ),
-    CheckRow(
-        "device.context",
-        "device contexts take effect and end",
-        "Tensors created under a device are on another device, or the context does not end.",
-        "use a newer torch",
-        "data.device_context",
     ),
     CheckRow(
         "data.loader",

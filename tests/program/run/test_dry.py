@@ -706,9 +706,11 @@ match sys.argv[1]:
 
 
 def test_an_error_of_the_programs_own_is_where_judging_ends(dry: Dry, tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("import torch\nx = torch.ones(2, device='cuda')\nraise ValueError('mine')\n")
+    text = "import torch\nx = torch.ones(2, device='cuda')\nraise ValueError('\\x1b[1mmine\\x1b[0m')\n"
+    (tmp_path / "own.py").write_text(text)
     document = dry("own.py", cwd=tmp_path, status=1)
     assert wrong(document) == [("run.dry.followed", "not judged from own.py:3 on")]
+    assert "ValueError: mine" in [found["message"] for found in document["findings"]]
     assert "gpucheck/program" not in document["screen"]
 
 

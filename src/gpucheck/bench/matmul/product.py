@@ -545,7 +545,7 @@ SHORTEST_S, LONGEST_S = 1e-3, 10e-3
 # The same shape again and again shows how the clock moves. One of this many tries costs 6 %.
 REFERENCE_EVERY = 16
 # Of the looks that there is time for: points spread before anything is followed, and crossings after each climb.
-SPREAD, FEWEST_SPREAD, CROSSED, FEWEST_CROSSED = 0.25, 8, 1 / 30, 6
+SPREAD, CROSSED = 0.25, 1 / 30
 # Points between two climbs find what no crossing foresees.
 SPREAD_BETWEEN = 2
 # Dimensions of up to this many values are tried value by value, longer ones coarse to fine from a few values.
@@ -731,7 +731,7 @@ class Search:
         if self.shapes_in_range is not None:  # as long as lets every shape have one, within reason
             window_s = min(max(until_s / self.shapes_in_range - 2 * call_s, SHORTEST_S), LONGEST_S)
         affordable = until_s / (window_s + 1.5 * call_s)
-        spread, crossed = (max(int(SPREAD * affordable), FEWEST_SPREAD), max(int(CROSSED * affordable), FEWEST_CROSSED))
+        spread, crossed = (max(int(share * affordable), 1) for share in (SPREAD, CROSSED))
         climbed: set[Shape] = set()
         tries = -1
         # A round that found nothing to try is the last.
