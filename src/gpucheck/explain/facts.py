@@ -155,6 +155,7 @@ _NAMED = {
     "resume": r"skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
     "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*)[/\\]",
     "guesses": r"potential root causes",
+    "tpu": r"\b(?:tpu|xla)accelerator\b",
     "inductor": r"_inductor|_dynamo|torch\.compile|inductorerror|backendcompiler|loweringexc|cppcompile",
     "triton": r"passmanager|mlir pass|triton[./\\](?:compiler|runtime)|triton error",
     "ipv6": r"errno: 97\b",
@@ -475,6 +476,12 @@ ADVICE: tuple[Advice, ...] = (
         "workers --detail, and sudo dmesg -T | grep -i -e oom -e segfault on its node",
         title="a Ray worker ended, and the text does not name the cause",
         meaning="Ray lists what may be behind it: the OOM killer, ray stop, a crash in compiled code. None is shown.",
+    ),
+    Advice(
+        ("torch.no_accelerator",),
+        "tpu",
+        'run it on a machine with a TPU, or choose one of the accelerators that the message lists (accelerator="auto")',
+        title="no TPU is found",
     ),
     Advice(
         ("dist.tcp",),
