@@ -385,7 +385,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: facts.vendor == "amd" and not facts.build.startswith("rocm"),
         _for_amd,
         title="a build for NVIDIA's CUDA on a machine with an AMD GPU",
-        meaning="CUDA's libraries and NVIDIA's driver are of no use to an AMD GPU: ROCm has builds of its own.",
+        meaning="CUDA's libraries and NVIDIA's driver are of no use to an AMD GPU: ROCm has other builds.",
     ),
     Advice(
         _CUDAS,
@@ -493,8 +493,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("compile.backend",),
         lambda facts: "triton" in facts.names and "inductor" not in facts.names,
-        "look at the first error: line above, and which package's kernel the traceback names; update that package and "
-        "triton together, rm -r ~/.triton/cache; on a GPU before Ampere (8.0) turn the kernel off",
+        "look at the first error: line above, and update triton and the package whose kernel the traceback names "
+        "together, then rm -r ~/.triton/cache. On a GPU before Ampere (8.0) turn the kernel off",
         title="Triton could not compile a package's kernel",
         meaning="torch.compile takes no part in it: the kernel is that of the package in the traceback.",
     ),

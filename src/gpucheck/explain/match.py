@@ -312,7 +312,8 @@ def _quoted(given: Sequence[str]) -> set[int]:
         is_item = _ITEM.match(line) is not None
         if in_diff or (in_list and is_item):
             quoted.add(number)
-        in_list = _GUESSES.search(line) is not None or (in_list and (is_item or not line.strip()))
+        # Where a launcher or a list marks every line, the head is marked too.
+        in_list = (in_list and (is_item or not line.strip())) or (not is_item and _GUESSES.search(line) is not None)
     return quoted
 
 

@@ -728,7 +728,7 @@ TEXTS: tuple[Condition, ...] = (
         "left.",
         fix="set HIP_VISIBLE_DEVICES alone, and unset the others",
         certainty="proof",
-        source="torch/cuda/__init__.py; vLLM, platforms/rocm.py; Ray, _private/accelerators/amd_gpu.py",
+        source="torch/cuda/__init__.py; vLLM, platforms/rocm.py, and Ray, _private/accelerators/amd_gpu.py",
     ),
     Condition(
         id="torch.internal",
