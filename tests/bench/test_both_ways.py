@@ -269,7 +269,7 @@ def test_a_copy_that_arrives_changed_is_counted_where_it_belongs(monkeypatch: py
 def test_what_does_not_apply_and_what_there_is_no_room_for() -> None:
     (part,) = (one for one in work.PARTS if one.id == "both_ways")
     assert not part.applies(accel.open_device("cpu"))
-    assert part.applies(Fake())  # type: ignore[arg-type]
+    assert part.applies(Fake())
     with pytest.raises(CannotLook, match="both ways at once need pinned memory; --host-memory excludes it"):
         list(work.both_ways(setting(memories=("pageable",))))
     with pytest.raises(CannotLook, match="cuda:0 has no second stream"):

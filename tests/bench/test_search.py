@@ -167,7 +167,7 @@ def test_a_clock_that_falls_all_the_time_is_no_reason_to_prefer_what_came_first(
     while (ask := search.ask()) is not None and not search._finals:
         reading = machine.take(ask)
         slower = 1 - 0.4 * machine.now_s / search.time_s
-        search.tell(Reading(*(rate * slower for rate in (reading.rate, reading.low, reading.high)), reading.spent_s))
+        search.tell(Reading(reading.rate * slower, reading.low * slower, reading.high * slower, reading.spent_s))
     most = max(map(landscape, grid.shapes()))
     assert max(map(landscape, search._finals)) >= 0.99 * most
     assert min(map(landscape, search._finals)) >= 0.95 * most

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.doctor.condition import Evidence
+from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.machine.kernel_driver import PciDevice
 from gpucheck.machine.stack import KernelRun, Library, Node, Stack, TorchProbe
 from gpucheck.report.facts import ClockReasons, Device, Driver, Ecc, Facts, Host, Link, Python, RemappedRows, TorchBuild
@@ -177,3 +177,9 @@ def without_gpu() -> Evidence:
     )
     probe = TorchProbe(stage="end", path="/env/lib/torch", version="2.13.0+cpu", available=False, count=0)
     return Evidence(facts, Stack(devices=(), modules=frozenset(), log_error="Permission denied"), probe)
+
+
+def seen_by(condition: Condition, evidence: Evidence) -> Seen | None:
+    """Return what a condition sees."""
+    assert condition.judge is not None
+    return condition.judge(evidence)

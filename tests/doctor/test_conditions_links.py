@@ -10,7 +10,18 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from healthy import CARDS, HEALTHY, card, with_cards, with_driver, with_stack, with_torch, with_unknown, without_gpu
+from healthy import (
+    CARDS,
+    HEALTHY,
+    card,
+    seen_by,
+    with_cards,
+    with_driver,
+    with_stack,
+    with_torch,
+    with_unknown,
+    without_gpu,
+)
 
 from gpucheck.doctor import conditions_cards
 from gpucheck.doctor.condition import Condition, Evidence, Seen
@@ -23,7 +34,7 @@ UP, DOWN = NvLink(0, True, QUIET), NvLink(1, False)
 
 
 def judged(condition: str, evidence: Evidence) -> Seen | None:
-    return CONDITIONS[condition].judge(evidence)
+    return seen_by(CONDITIONS[condition], evidence)
 
 
 def told(condition: str, evidence: Evidence) -> tuple[str, str] | None:

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from healthy import (
     CARDS,
     HEALTHY,
+    seen_by,
     with_cards,
     with_driver,
     with_host,
@@ -187,7 +188,7 @@ BESIDE = ("wsl.no_driver", "library.nvml_missing")
 
 
 def seen(identity: str, evidence: Evidence) -> Seen | None:
-    return CONDITIONS[identity].judge(evidence)
+    return seen_by(CONDITIONS[identity], evidence)
 
 
 def first(evidence: Evidence) -> str | None:
@@ -319,9 +320,9 @@ def test_one_answer_has_several_causes(evidence: Evidence, identity: str | None)
 def test_a_condition_holds_at_each_answer_that_it_names(condition: Condition) -> None:
     evidence = SEEN[condition.id]
     for code in condition.cuinit:
-        assert condition.judge(with_driver(evidence, cuinit_code=code, cuinit_error="words")) is not None
+        assert seen_by(condition, with_driver(evidence, cuinit_code=code, cuinit_error="words")) is not None
     for code in condition.nvml:
-        assert condition.judge(with_driver(evidence, nvml_code=code, nvml_error="words")) is not None
+        assert seen_by(condition, with_driver(evidence, nvml_code=code, nvml_error="words")) is not None
 
 
 @pytest.mark.parametrize(("refused", "answers"), [("driver.refused", "cuinit"), ("driver.nvml_refused", "nvml")])
@@ -620,14 +621,14 @@ def test_who_holds_a_gpu_in_exclusive_mode_is_on_that_gpu() -> None:
     exclusive = replace(HIDDEN[1], compute_mode="exclusive_process")
     for processes, said in (((), "NVML shows no GPU in exclusive use"), ((Process(8, "compute"),), "PID 8 uses it")):
         cards = (other, replace(exclusive, processes=processes))
-        seen = CONDITIONS["gpu.unavailable"].judge(with_driver(with_cards(*cards, evidence=DOWN), cuinit_code=46))
+        seen = seen_by(CONDITIONS["gpu.unavailable"], with_driver(with_cards(*cards, evidence=DOWN), cuinit_code=46))
         assert seen is not None and seen.message.endswith(said) and "PID 7" not in f"{seen.message}{seen.fix}"
 
 
 def test_where_the_processes_that_have_to_end_are_more_than_are_named_the_fix_says_what_lists_them() -> None:
     users = tuple(Process(pid, "compute") for pid in (11, 12, 13))
     held = replace(HIDDEN[0], compute_mode="exclusive_process", processes=users)
-    seen = CONDITIONS["gpu.unavailable"].judge(with_driver(with_cards(held, evidence=DOWN), cuinit_code=46))
+    seen = seen_by(CONDITIONS["gpu.unavailable"], with_driver(with_cards(held, evidence=DOWN), cuinit_code=46))
     assert seen is not None and seen.message.endswith("PID 11, 12, and 1 more uses it")
     fix = "end PID 11, 12, and 1 more (gpucheck devices --processes lists them), or sudo nvidia-smi -i "
     assert (seen.fix or "").startswith(fix)

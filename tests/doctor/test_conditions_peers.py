@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from healthy import HEALTHY, card, with_cards, without_gpu
+from healthy import HEALTHY, card, seen_by, with_cards, without_gpu
 
 from gpucheck.doctor import conditions_cards, ladder
 from gpucheck.doctor.condition import Condition, Evidence, Seen
@@ -29,13 +29,13 @@ def below(index: int, iommu: str | None = "off", acs: bool | None = False, **mor
 
 
 def judged(condition: str, *cards: Device) -> Seen | None:
-    return CONDITIONS[condition].judge(with_cards(*cards))
+    return seen_by(CONDITIONS[condition], with_cards(*cards))
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_it_is_not_seen_where_nothing_is_known_nor_of_one_gpu(condition: str) -> None:
     for evidence in (HEALTHY, Evidence(), without_gpu(), with_cards(below(0, "translating", True))):
-        assert CONDITIONS[condition].judge(evidence) is None
+        assert seen_by(CONDITIONS[condition], evidence) is None
 
 
 def peers(why: str, *others: int) -> dict[str, str]:

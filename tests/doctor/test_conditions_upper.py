@@ -19,6 +19,7 @@ from healthy import (
     busy,
     card,
     ended_at,
+    seen_by,
     with_cards,
     with_driver,
     with_host,
@@ -426,7 +427,7 @@ CASES: list[tuple[str, Evidence, str]] = [
 
 
 def judged(condition: str, evidence: Evidence) -> Seen | None:
-    return CONDITIONS[condition].judge(evidence)
+    return seen_by(CONDITIONS[condition], evidence)
 
 
 @pytest.mark.parametrize(("condition", "evidence", "words"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)])
@@ -454,7 +455,7 @@ def test_a_machine_without_a_gpu_has_none_of_it(condition: str) -> None:
 def test_one_fault_is_named_once(condition: str, evidence: Evidence, words: str) -> None:
     """Of the conditions that break a rung, no other one holds beside it."""
     others = [one for one in CONDITIONS.values() if one.id != condition and one.rung is not None]
-    held = [(one, seen) for one in others if (seen := one.judge(evidence)) is not None]
+    held = [(one, seen) for one in others if (seen := seen_by(one, evidence)) is not None]
     assert [one.id for one, seen in held if (seen.verdict or one.verdict) == "fail"] == []
 
 
@@ -902,7 +903,7 @@ def test_of_thousands_of_processes_two_are_named() -> None:
     evidence = with_torch(kernels=refused)
     evidence = replace(evidence, facts=replace(evidence.facts, devices=(full,)))
     for name in ("devices.foreign_memory", "gpu.exclusive"):
-        seen = ladder.BY_ID[name].judge(evidence)
+        seen = seen_by(ladder.BY_ID[name], evidence)
         assert seen is not None and "1001" in seen.message and "and 1998 more" in seen.message
         assert "1002" not in f"{seen.message}{seen.fix}"
     assert why_not(replace(full, state=None)) == "in use by others: python1000 (1000), python1001 (1001), and 1998 more"
@@ -942,4 +943,4 @@ def test_a_library_that_is_gone_is_told_before_the_crash_that_may_come_of_it(cra
     found = ladder.findings(ladder.diagnose(with_torch(crash, missing_files=gone), ladder.CONDITIONS))
     assert "torch.missing_libraries" in [one.id for one in found[:2]] and found[0].verdict == "fail"
     told = with_torch(ended_at("import", "ImportError: libcudnn_cnn.so.9: cannot open"), missing_files=gone)
-    assert CONDITIONS["torch.missing_libraries"].judge(told) is None
+    assert seen_by(CONDITIONS["torch.missing_libraries"], told) is None

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from healthy import CARDS, HEALTHY, with_cards, with_driver, with_host, with_stack, with_torch
+from healthy import CARDS, HEALTHY, seen_by, with_cards, with_driver, with_host, with_stack, with_torch
 
 from gpucheck.doctor import fixes, ladder
 from gpucheck.doctor.condition import Evidence
@@ -217,5 +217,5 @@ def test_a_pynvml_that_overwrites_nothing_is_a_remark() -> None:
 def test_the_torchvision_of_a_vendors_image_is_its_own_matter() -> None:
     condition = ladder.BY_ID["torch.torchvision"]
     evidence = with_torch(HEALTHY, version="2.6.0a0+ecf3bae40a.nv25.01", versions={"torchvision": ("0.20.0a0",)})
-    assert condition.judge(evidence) is None
-    assert condition.judge(with_torch(HEALTHY, version="2.6.0", versions={"torchvision": ("0.20.0",)})) is not None
+    assert seen_by(condition, evidence) is None
+    assert seen_by(condition, with_torch(HEALTHY, version="2.6.0", versions={"torchvision": ("0.20.0",)})) is not None

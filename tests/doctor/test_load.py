@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from healthy import CARDS, GIB, HEALTHY, busy, card, with_cards, with_torch, without_gpu
+from healthy import CARDS, GIB, HEALTHY, busy, card, seen_by, with_cards, with_torch, without_gpu
 from whole import TWO_GPUS, diagnosed, interpreter, root, told, torch_of, worst
 
 from gpucheck.doctor import command, conditions_cards
@@ -78,12 +78,12 @@ def loaded(
 
 
 def judged(condition: str, evidence: Evidence) -> Seen | None:
-    return CONDITIONS[condition].judge(evidence)
+    return seen_by(CONDITIONS[condition], evidence)
 
 
 def said(evidence: Evidence) -> list[tuple[str, str, str]]:
     """Every condition of this file that holds: id, verdict, message."""
-    found = [(one, seen) for one in CONDITIONS.values() if (seen := one.judge(evidence)) is not None]
+    found = [(one, seen) for one in CONDITIONS.values() if (seen := seen_by(one, evidence)) is not None]
     return [(one.id, seen.verdict or one.verdict, seen.message) for one, seen in found]
 
 
