@@ -66,8 +66,8 @@ def again_twin():
 
 def made():
     for batch in data:
-        noise = torch.randn(8, 16)
-        train(batch.to("cuda") + noise.to("cuda"))
+        noise = torch.randn(8, 16).to("cuda")
+        train(batch.to("cuda") + noise)
 
 
 def made_twin():

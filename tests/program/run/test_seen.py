@@ -57,7 +57,7 @@ MISTAKES = {
     "discarded_twin": {},
     "again": {"run.copies.again": 'held.to("cuda"))'},
     "again_twin": {},
-    "made": {"run.copies.made_on_host": 'noise.to("cuda"))'},
+    "made": {"run.copies.made_on_host": "        noise = torch.randn"},
     "made_twin": {},
     "small": {"run.copies.small": 'row.to("cuda") for row'},
     "small_twin": {},

@@ -430,7 +430,7 @@ class Sources:
         self._files: dict[str, tuple[list[str], ast.Module | None]] = {}
 
     def said(self, file: str, line: int) -> tuple[str | None, bool | None, str | None]:
-        """The source of a line, whether it is in a loop, and the factory of the tensor that it moves."""
+        """The source of a line, whether it is in a loop, and the factory that makes the tensor moved on it."""
         lines, tree = self._file(file)
         text = lines[line - 1].strip() if 0 < line <= len(lines) else None
         if tree is None:
@@ -441,7 +441,8 @@ class Sources:
         # A comprehension is one line's loop; the head of a `for` is not in it.
         loops = [node for node in within if isinstance(node, _LOOPS)]
         in_loop = any(isinstance(node, ast.expr) or line > node.lineno for node in loops)
-        return text, in_loop, _made_by(within[0] if within else tree, line)
+        statement = next((node for node in reversed(path) if isinstance(node, ast.stmt)), tree)
+        return text, in_loop, _made_by(statement, line)
 
     def tree(self, file: str) -> ast.Module | None:
         """The syntax tree of a file."""
@@ -469,19 +470,12 @@ def _path_to(tree: ast.AST, line: int) -> list[ast.AST]:
     return path
 
 
-def _made_by(scope: ast.AST, line: int) -> str | None:
-    """The factory that makes the tensor which is moved on this line: in the same expression, or in the last value that
-    its variable was given in the same scope."""
-    for call in ast.walk(scope):
+def _made_by(statement: ast.AST, line: int) -> str | None:
+    """The factory that makes the tensor which is moved on this line, where both stand in one expression."""
+    for call in ast.walk(statement):
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _MOVES):
             continue
-        if not call.lineno <= line <= (call.end_lineno or call.lineno):
-            continue
-        made = _factory(call.func.value)
-        if made is None and isinstance(call.func.value, ast.Name):
-            value = _last_value(scope, call.func.value.id, line)
-            made = None if value is None else _factory(value)
-        if made is not None:
+        if call.lineno <= line <= (call.end_lineno or call.lineno) and (made := _factory(call.func.value)) is not None:
             return made
     return None
 
@@ -502,17 +496,6 @@ def _factory(value: ast.expr) -> str | None:
         else:
             return None
     return None
-
-
-def _last_value(scope: ast.AST, name: str, line: int) -> ast.expr | None:
-    found: ast.expr | None = None
-    at = 0
-    for node in ast.walk(scope):
-        if not (isinstance(node, ast.Assign) and at <= node.lineno < line):
-            continue
-        if any(isinstance(target, ast.Name) and target.id == name for target in node.targets):
-            found, at = node.value, node.lineno
-    return found
 
 
 # The first steps load kernels, fill caches and compile: they stand apart where enough others are there.
