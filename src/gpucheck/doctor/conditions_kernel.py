@@ -541,17 +541,8 @@ def _not_listed(evidence: Evidence) -> Seen | None:
     found = evidence.unlisted
     if found is None or not _listed(evidence):
         return None
-    if "not_started" in found.evidence:
-        return Seen(found.message, found.evidence, found.fix, verdict=found.verdict, title=found.title)
-    # One that the kernel's log calls fallen is lost, whatever the driver lists.
-    lines = evidence.logged(FALLEN)
-    addresses = found.evidence["pci_addresses"]
-    fallen = [address for address in addresses if any(address.rpartition(".")[0] in line for line in lines)]
-    if not fallen:
-        return Seen(found.message, found.evidence, found.fix, title=found.title)
-    message = f"{', '.join(fallen)} fell off the bus, according to the kernel log; {found.message}"
-    title = f"{len(fallen)} GPU{'s' * (len(fallen) != 1)} lost: fell off the bus"
-    return Seen(message, {**found.evidence, "fallen": fallen}, FIX["lost"], verdict="fail", title=title)
+    verdict = found.verdict if "not_started" in found.evidence else None
+    return Seen(found.message, found.evidence, found.fix, verdict=verdict, title=found.title)
 
 
 def _nvml_check(evidence: Evidence) -> Seen | None:
