@@ -46,7 +46,7 @@ OTHER_GRID = "meshgrid expects all tensors to have the same device"
 NO_BACKEND = "No backend type associated with device type {}"
 # Parts of these errors by which they are known in the text of a forked process.
 ELSEWHERE = (
-    *("device type tensor to numpy", "device type for generator but found"),
+    *("device type tensor to numpy", "device type for generator but found", " - expected device "),
     *("attempting to assign a gradient with device type", "No backend type associated with device type"),
     *(OTHER_GRID, OTHER_QUANTILE, "DeviceType, but got tensor with"),
 )

@@ -162,8 +162,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
                         return _Move.apply(value, self, None, now, value.dtype, {})
                 return value
 
-            first = args[:1] if kind.copies else tuple(map(followed, args[:1]))  # a copy writes to it
-            return (*first, *map(followed, args[1:])), {name: followed(value) for name, value in kwargs.items()}
+            start = 1 if kind.copies else 0  # a copy writes to its first argument
+            return (*args[:start], *map(followed, args[start:])), {key: followed(item) for key, item in kwargs.items()}
 
     # -- factories -----------------------------------------------------------------------------------------------------
 
@@ -847,8 +847,13 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
                 surface.world.claims.put(tensor, CPU, origin)
 
     def backward(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run the backward pass. Numbers among its first gradients go to where their outputs lie."""
-        pairs = zip(gradients, map(surface.device_of, outputs), strict=True)
+        """Run the backward pass. Its first gradients must lie where their outputs do; numbers are moved there."""
+        pairs = [*zip(gradients, map(surface.device_of, outputs), strict=True)]
+        with UNSEEN():
+            for place, (gradient, device) in enumerate(pairs):
+                if isinstance(gradient, Tensor) and gradient.dim():
+                    text = f"invalid gradient at index {place} - expected device {device} but got {{}}"
+                    surface.world.apart("gradient", gradient, device, "backward", text)
         first = (
             gradient.to(device) if device and isinstance(gradient, Tensor) and not gradient.dim() else gradient
             for gradient, device in pairs
