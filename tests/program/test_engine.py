@@ -617,8 +617,12 @@ class Doubled(torch.autograd.Function):  # type: ignore[misc]
 
 def test_a_gradient_on_another_device_is_met_by_what_uses_it(surface: Surface) -> None:
     weight = torch.ones(3, device="cuda", requires_grad=True)
-    with pytest.raises(DeviceMismatch):
-        (weight * 2).exp().backward(torch.ones(3))
+    for call in (
+        lambda: (weight * 2).backward(torch.ones(3)),
+        lambda: torch.autograd.grad(weight, weight, [torch.ones(3)]),
+    ):
+        with pytest.raises(DeviceMismatch, match=r"^invalid gradient at index 0 - expected device cuda:0 but got cpu"):
+            call()
     with pytest.raises(DeviceMismatch):
         Doubled.apply(weight.exp()).sum().backward()
     Doubled.apply(weight).sum().backward()

@@ -80,6 +80,7 @@ _TABLE = (
     Private("torch._C._nn._parse_to", _SIMULATION, "reads what Module.to is given", "Module.to"),
     Private("torch._C._nn.pad_sequence", _SIMULATION, "pads sequences", "pad_sequence"),
     Private("torch._pad_packed_sequence", _SIMULATION, "unpacks sequences", "packed sequences"),
+    Private("torch._nested_view_from_jagged", _SIMULATION, "makes jagged tensors", "jagged tensors"),
     Private("torch._tensor_str._str", _SIMULATION, "prints a tensor", "devices in printed tensors"),
     Private("torch.nn.parallel._functions.Scatter", _SIMULATION, "what DataParallel does", "nn.DataParallel"),
     Private("torch.nn.parallel._functions.Broadcast", _SIMULATION, "what DataParallel does", "nn.DataParallel"),

@@ -36,13 +36,19 @@ OTHER_GRAD = (
     "attempting to assign a gradient with device type '{}' to a tensor with device type '{}'. Please ensure that the "
     "gradient and the tensor are on the same device"
 )
+OTHER_OUT = "device type {} does not match device type of out parameter ({})"
+OTHER_OFFSETS = "values and offsets must be on the same device, but one is on {}"
+OTHER_QUANTILE = "quantile() q tensor must be on the same device as the input tensor"
+OTHER_INNER = (
+    "Expected tensor to have another DeviceType, but got tensor with {} (while checking arguments for inner())"
+)
 OTHER_GRID = "meshgrid expects all tensors to have the same device"
 NO_BACKEND = "No backend type associated with device type {}"
 # Parts of these errors by which they are known in the text of a forked process.
 ELSEWHERE = (
-    *("device type tensor to numpy", "device type for generator but found"),
+    *("device type tensor to numpy", "device type for generator but found", " - expected device "),
     *("attempting to assign a gradient with device type", "No backend type associated with device type"),
-    OTHER_GRID,
+    *(OTHER_GRID, OTHER_QUANTILE, "DeviceType, but got tensor with"),
 )
 # gpucheck's error for a lone operand on a device that its operation does not take.
 MISPLACED = ", but it is on"

@@ -85,13 +85,18 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
         kind, given = KINDS.get(func, _OTHER), [*args, *kwargs.values()]
-        device = self.common([next(tensors_in(given), None)] if kind.is_at_first else given)
+        device = self.common([*tensors_in(given)][: kind.first] if kind.first else given)
+        if kwargs.get("out") is not None and func not in self._constructors and not kind.fills_any:
+            rest = [*args, *(value for name, value in kwargs.items() if name != "out")]
+            beside = self.common(rest) if any(True for _ in tensors_in(rest)) else None
+            for tensor in tensors_in(kwargs["out"]):  # some compare in C++, and only a copy follows
+                self.world.apart("out", tensor, beside, name_of(func), None)
         generator = kwargs.get("generator")
         if generator is not None and device is not None:
             self._check_generator(func, generator, device)
         if kind.read is not None:
             self.check_host(func, kind.read(*args, **kwargs))
-        for place, tensor in enumerate(tensors_in(given) if kind.alike else ()):
+        for place, tensor in enumerate([*tensors_in(given)][: kind.first] if kind.alike else ()):
             self.world.apart(f"tensors[{place}]", tensor, device, name_of(func), kind.alike)
         if kind.carries:
             device = self.world.claims.device(args[0] if args else kwargs["log_probs"]) or device
@@ -157,8 +162,8 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
                         return _Move.apply(value, self, None, now, value.dtype, {})
                 return value
 
-            first = args[:1] if kind.copies else tuple(map(followed, args[:1]))  # a copy writes to it
-            return (*first, *map(followed, args[1:])), {name: followed(value) for name, value in kwargs.items()}
+            start = 1 if kind.copies else 0  # a copy writes to its first argument
+            return (*args[:start], *map(followed, args[start:])), {key: followed(item) for key, item in kwargs.items()}
 
     # -- factories -----------------------------------------------------------------------------------------------------
 
@@ -195,7 +200,11 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         return out
 
     def _filled(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """A factory that writes into its `out`."""
+        """A factory that writes into its `out`, which lies on a device of the kind that it names, if it names any."""
+        device, now = device_of(kwargs.get("device") or _default_device()), self.device_of(kwargs["out"])
+        if device is not None and now is not None and device.type != now.type:
+            text = rules.OTHER_OUT.format(device.type, now.type)
+            self.world.apart("out", kwargs["out"], device, name_of(func), text)
         return self._called(func, args, {**kwargs, "device": kwargs["out"].device})
 
     # -- moves ---------------------------------------------------------------------------------------------------------
@@ -439,19 +448,20 @@ class Kind:
 
     `answer` takes the function's place. `read` returns the arguments that it reads on the host, by name; `type_error`
     is torch's text where it refuses them with a TypeError. `alike` is torch's text where it compares the devices of its
-    tensors itself, because only operations on one each follow. Its results lie where the first of its tensors does
-    (`is_at_first`). It copies what it is given to its first argument (`copies`), or to the device of the result
-    (`carries`). `of_data` makes a tensor where its data is; a tensor that is a size, as in `torch.arange(n)`, is only
-    read. `sparse_at` is the position of a sparse tensor's values.
+    tensors itself, because only operations on one each follow. `first` is how many of its tensors tell where its
+    results lie. It copies what it is given to its first argument (`copies`), to the device of the result (`carries`) or
+    of `out` (`fills_any`). `of_data` makes a tensor where its data is; a tensor that is a size, as in
+    `torch.arange(n)`, is only read. `sparse_at` is the position of a sparse tensor's values.
     """
 
     answer: Callable[..., Any] | None = None
     read: Callable[..., list[tuple[str, Any]]] | None = None
     type_error: str | None = None
     alike: str | None = None
-    is_at_first: bool = False
+    first: int | None = None
     copies: bool = False
     carries: bool = False
+    fills_any: bool = False
     of_data: bool = False
     sparse_at: int | None = None
 
@@ -459,6 +469,7 @@ class Kind:
 _OTHER = Kind()
 # None, which is no function, where this torch has none.
 _PADDED, _UNPACKED = map(torch_private.find, ("torch._C._nn.pad_sequence", "torch._pad_packed_sequence"))
+_JAGGED = torch_private.find("torch._nested_view_from_jagged")
 _printed, _parsed = map(torch_private.find, ("torch._tensor_str._str", "torch._C._nn._parse_to"))
 _SECTIONS = "tensor_indices_or_sections"
 _ANSWERS: dict[Any, Callable[..., Any]] = {
@@ -500,7 +511,11 @@ KINDS: dict[Any, Kind] = {
         Kind(read=lambda x, places=None, *_, **more: [(_SECTIONS, more.get(_SECTIONS, places))]),
     ),
     **dict.fromkeys((torch.meshgrid, torch.cartesian_prod), Kind(alike=rules.OTHER_GRID)),
-    _PADDED: Kind(is_at_first=True),
+    **dict.fromkeys((torch.inner, _T.inner), Kind(alike=rules.OTHER_INNER)),
+    **dict.fromkeys((torch.quantile, _T.quantile, torch.nanquantile, _T.nanquantile), Kind(alike=rules.OTHER_QUANTILE)),
+    _JAGGED: Kind(alike=rules.OTHER_OFFSETS, first=2),
+    **dict.fromkeys((torch.bernoulli, torch.normal), Kind(fills_any=True)),
+    _PADDED: Kind(first=1),
     **dict.fromkeys((_T.copy_, _T.__setitem__), Kind(copies=True)),
     # Lengths and targets may lie on the CPU.
     **dict.fromkeys((torch.ctc_loss, torch.nn.functional.ctc_loss), Kind(carries=True)),
@@ -832,8 +847,13 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
                 surface.world.claims.put(tensor, CPU, origin)
 
     def backward(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run the backward pass. Numbers among its first gradients go to where their outputs lie."""
-        pairs = zip(gradients, map(surface.device_of, outputs), strict=True)
+        """Run the backward pass. Its first gradients must lie where their outputs do; numbers are moved there."""
+        pairs = [*zip(gradients, map(surface.device_of, outputs), strict=True)]
+        with UNSEEN():
+            for place, (gradient, device) in enumerate(pairs):
+                if isinstance(gradient, Tensor) and gradient.dim():
+                    text = f"invalid gradient at index {place} - expected device {device} but got {{}}"
+                    surface.world.apart("gradient", gradient, device, "backward", text)
         first = (
             gradient.to(device) if device and isinstance(gradient, Tensor) and not gradient.dim() else gradient
             for gradient, device in pairs

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gpucheck.machine import torch_private
 from gpucheck.program.engine import World
-from gpucheck.program.simulated_devices import CLAIMED, CPU, device_of, is_real
+from gpucheck.program.simulated_devices import CLAIMED, CPU, device_of, here, is_real
 
 
 def new_storage(world: World, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
@@ -92,9 +92,14 @@ def load_script(world: World, load: Any, f: Any, map_location: Any = None, *args
         world.use(target)
     if target is not None and is_real(target):
         return made
+    if target is None:
+        world.unjudged.setdefault("torch.jit.load without map_location", here())
     graph = getattr(made, "inlined_graph", None)  # a frozen module has its weights there
-    nodes = [node for node in graph.findAllNodes("prim::Constant") if node.hasAttribute("value")] if graph else []
-    constants = [node.t("value") for node in nodes if node.kindOf("value") == "t"]
+    constants = [
+        node.t("value")
+        for node in (graph.findAllNodes("prim::Constant") if graph else ())
+        if node.hasAttribute("value") and node.kindOf("value") == "t"
+    ]
     for tensor in (*made.state_dict().values(), *(constant for constant in constants if constant.dim())):
         world.claims.put(tensor, target)
     return made
