@@ -54,6 +54,9 @@ were read and it belongs to `tune`.
 After the first run over d six labels of it were widened, where another row's answer was read to be right as well: the
 last for instructions that the GPU of a build's target does not have, which had been called a compiler that is too old.
 
+`explain-sources.tsv` is no set: it lists messages in the sources of libraries, filled in, each with the condition under
+which it is raised and its id (`-`: it explains itself). `tests/explain/test_sources.py` walks it.
+
     python benchmarks/explain_corpus.py            # all sets, counted
     python benchmarks/explain_corpus.py --misses   # and what is wrong in the set `tune`
 """

@@ -55,7 +55,7 @@ FLOORS = {
 # it (the log has those before), and lower it where it shrank.
 SIZES = {
     # What each command refuses is refused by the api too; whose memory ran out is decided in one place.
-    ".": (13, 1205),
+    ".": (13, 1204),
     # A confirmation on a device is a plain loop: its end, its margin and what a process holds are measured.
     # A confirmation goes on while blocks move, and room between blocks keeps a search open.
     "batch_size": (11, 2799),
@@ -72,7 +72,7 @@ SIZES = {
     # SXid errors, and a start judged GPU by GPU.
     "doctor": (12, 1998),
     # A paste's facts (torch, GPUs, frames, launcher) are read once, for the advice of every text.
-    "explain": (13, 1046),
+    "explain": (13, 1038),
     # One of three or four nodes that is far below the others; counts that no cluster has.
     "fleet": (8, 1358),
     # One reader for every NVIDIA line of the kernel's log.
@@ -82,7 +82,7 @@ SIZES = {
     # Memory that no visible process holds.
     "memory": (4, 262),
     # torch is seen in whatever way it is loaded; a dry run goes on behind loops that it ends.
-    "program": (32, 8575),
+    "program": (32, 8540),
     # The page names the machine once and leaves out who sends it.
     "render": (23, 3607),
     # What a rank raised, its own work, work of every n-th step.

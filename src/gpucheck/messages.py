@@ -410,14 +410,10 @@ def _frames(trace: TracebackType | None) -> str:
     return "\n".join((*rows, line))
 
 
-# Colours of a terminal, as in torch's error about weights_only.
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-
-
 def message_of(error: BaseException) -> str:
     """The message of an exception without colours, as a traceback shows one whose own `__str__` fails."""
     try:
-        return _COLOURS.sub("", str(error))
+        return re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # torch colours its error about weights_only
     except Exception:  # noqa: BLE001 (the class is the user's, and so is what it raises)
         return "<exception str() failed>"
 

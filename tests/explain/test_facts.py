@@ -65,6 +65,21 @@ def test_what_else_is_stated() -> None:
 
 
 @pytest.mark.parametrize(
+    ("pasted", "vendor"),
+    [
+        ("GPU: AMD Radeon RX 7900 XTX", "amd"),
+        ("AMD Ryzen 7 7840HS w/ Radeon 780M Graphics", ""),
+        ("AMD Radeon RX 6600\nNVIDIA GeForce RTX 3060", ""),
+        ("Intel(R) Iris(R) Xe Graphics", "intel"),
+        ("Intel(R) Xeon(R) Gold 6338\nDriver Version: 550.54.15", "nvidia"),
+        ("torch 2.6.0+rocm6.2 on gfx1100", "amd"),
+    ],
+)
+def test_the_vendor_of_the_gpus(pasted: str, vendor: str) -> None:
+    assert facts(pasted).vendor == vendor
+
+
+@pytest.mark.parametrize(
     ("pasted", "has_code"),
     [
         ("GPU: NVIDIA GeForce RTX 5090\ntorch 2.7.1+cu128", True),

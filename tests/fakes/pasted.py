@@ -30,7 +30,6 @@ SAMPLES: dict[str, str] = {
     "tensor.magma": "RuntimeError: Calling torch.linalg.lstsq on a CUDA tensor requires compiling PyTorch with MAGMA.",
     "build.windows": "OSError: mamba_ssm is not supported on Windows; building its CUDA extension fails",
     "nvcc.old": "nvcc fatal   : Value 'c++17' is not defined for option 'std'",
-    "tpu.none": "RuntimeError: Unable to initialize backend 'tpu'",
     "llamacpp.cpu": 'time=2025-10-01T10:11:12Z level=INFO source=types.go:60 msg="inference compute" id=cpu '
     'library=cpu compute="" name=cpu description=cpu',
     "deepep.timeout": "RuntimeError: DeepEP error: timeout (dispatch CPU)",

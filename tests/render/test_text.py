@@ -42,8 +42,8 @@ def test_only_the_layout_that_is_shown_is_loaded() -> None:
     layouts = {f"gpucheck.render.{name.partition('.')[0]}" for name in text.LAYOUTS.values()}
     assert layouts & set(loaded) == {"gpucheck.render.bench"}
     others = ("gpucheck.bench.", "gpucheck.compare.", "gpucheck.doctor.")
-    # What a page says of all results is read from their ids.
-    assert [name for name in loaded if name.startswith(others)] == ["gpucheck.bench.ids"]
+    # What a page says of all results is read from their ids, and which figures are in doubt from their judge.
+    assert [name for name in loaded if name.startswith(others)] == ["gpucheck.bench.ids", "gpucheck.bench.judging"]
 
 
 def with_fix(fix: str, typed: str) -> str:

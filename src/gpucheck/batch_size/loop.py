@@ -301,7 +301,7 @@ PATIENCE_FACTOR = 4.0
 
 
 class FollowUp:
-    """What follows a confirmed answer: the size to recommend, then the other steps of an epoch.
+    """Trials after a confirmed answer: the size to recommend, then the other steps of an epoch.
 
     `seconds` forecasts how long so many steps of a size take; `deadline` is on the monotonic clock. The `history` gets
     what ran.

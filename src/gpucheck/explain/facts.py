@@ -137,8 +137,11 @@ _NAMED = {
     "jetson": r"\btegra\b|\bjetson\b|\bjetpack\b|\bl4t\b|\borin\b",
     "conda": r"\bconda\b|mini(?:conda|forge)|anaconda|mambaforge",
     "desktop": r"\bdocker desktop\b|docker_engine|dockerdesktop",
-    "nvidia": r"\b(?:geforce|quadro|rtx ?(?:pro )?\d{4}|gtx ?\d{3,4}|tesla [a-z]\d|[ahb][12]00|l40s?)\b",
-    "amd": r"\bradeon\b|\bamd instinct\b|\bmi[123]\d\dx?\b|\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b",
+    "nvidia": r"\b(?:geforce|quadro|rtx ?(?:pro )?\d{4}|gtx ?\d{3,4}|tesla [a-z]\d|[ahb][12]00|l40s?)\b|"
+    r"driver version: \d{3}\.|\bnvidia (?:gpu|titan|gb?\d)",
+    # Not the graphics of a processor.
+    "amd": r"(?<!w/ )(?<!with )\bradeon\b(?!(?: tm)? graphics| \d{3}m)|"
+    r"\bamd instinct\b|\bmi[123]\d\dx?\b|\bgfx\d{3,4}\w?\b|\brx ?[5679]\d00\b",
     "intel": r"\bintel\b.{0,8}\b(?:arc|iris(?:\W+r)?\W+xe|data center gpu)\b|\barc\W{1,2}(?:tm\W{1,2})?[ab]\d{3}\b",
     "reboot": r"\b(?:rebooted|rebooting|restarted (?:the|my) (?:pc|machine|computer|system|server))\b",
     "redistributable": r"(?<!not )installed[^\n.]{0,60}redist|redist\w*[^\n.]{0,40}(?:is|was|already|re) ?installed",
@@ -152,6 +155,7 @@ _NAMED = {
     "resume": r"skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
     "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*)[/\\]",
     "guesses": r"potential root causes",
+    "tpu": r"\b(?:tpu|xla)accelerator\b",
     "inductor": r"_inductor|_dynamo|torch\.compile|inductorerror|backendcompiler|loweringexc|cppcompile",
     "triton": r"passmanager|mlir pass|triton[./\\](?:compiler|runtime)|triton error",
     "ipv6": r"errno: 97\b",
@@ -249,10 +253,12 @@ def _torch(text: str) -> tuple[str, str]:
 def _operators(text: str) -> str:
     """Why xFormers leaves out all its operators; what it says of a mask in one of them counts for all."""
     listed = text.split("is not supported because:")[1:]
-    for title, (pattern, _) in _OPERATORS.items():
-        if listed and (any if "mask" in title else all)(re.search(pattern, block) for block in listed):
-            return title
-    return ""
+    fitting = (
+        title
+        for title, (pattern, _) in _OPERATORS.items()
+        if listed and (any if "mask" in title else all)(re.search(pattern, block) for block in listed)
+    )
+    return next(fitting, "")
 
 
 def _capabilities(text: str) -> tuple[str, ...]:
@@ -296,8 +302,8 @@ class Advice:
 
     def holds(self, name: str, facts: Facts) -> bool:
         """Return whether it is for the text with this id and these facts."""
-        when = self.when
-        return name.startswith(self.of) and (when in facts.names if isinstance(when, str) else bool(when(facts)))
+        is_so = self.when in facts.names if isinstance(self.when, str) else self.when(facts)
+        return name.startswith(self.of) and bool(is_so)
 
 
 def _install(facts: Facts) -> str:
@@ -379,7 +385,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: facts.vendor == "amd" and not facts.build.startswith("rocm"),
         _for_amd,
         title="a build for NVIDIA's CUDA on a machine with an AMD GPU",
-        meaning="CUDA's libraries and NVIDIA's driver are of no use to an AMD GPU: ROCm has builds of its own.",
+        meaning="CUDA's libraries and NVIDIA's driver are of no use to an AMD GPU: ROCm has other builds.",
     ),
     Advice(
         _CUDAS,
@@ -472,6 +478,12 @@ ADVICE: tuple[Advice, ...] = (
         meaning="Ray lists what may be behind it: the OOM killer, ray stop, a crash in compiled code. None is shown.",
     ),
     Advice(
+        ("torch.no_accelerator",),
+        "tpu",
+        'run it on a machine with a TPU, or choose one of the accelerators that the message lists (accelerator="auto")',
+        title="no TPU is found",
+    ),
+    Advice(
         ("dist.tcp",),
         lambda facts: "ipv6" in facts.names and "tcp" not in facts.names,
         "nothing to do for it; the first error below or on another rank is the cause",
@@ -481,8 +493,8 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         ("compile.backend",),
         lambda facts: "triton" in facts.names and "inductor" not in facts.names,
-        "look at the first error: line above, and which package's kernel the traceback names; update that package and "
-        "triton together, rm -r ~/.triton/cache; on a GPU before Ampere (8.0) turn the kernel off",
+        "look at the first error: line above, and update triton and the package whose kernel the traceback names "
+        "together, then rm -r ~/.triton/cache. On a GPU before Ampere (8.0) turn the kernel off",
         title="Triton could not compile a package's kernel",
         meaning="torch.compile takes no part in it: the kernel is that of the package in the traceback.",
     ),

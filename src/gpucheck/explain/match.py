@@ -312,7 +312,8 @@ def _quoted(given: Sequence[str]) -> set[int]:
         is_item = _ITEM.match(line) is not None
         if in_diff or (in_list and is_item):
             quoted.add(number)
-        in_list = _GUESSES.search(line) is not None or (in_list and (is_item or not line.strip()))
+        # Where a launcher or a list marks every line, the head is marked too.
+        in_list = (in_list and (is_item or not line.strip())) or (not is_item and _GUESSES.search(line) is not None)
     return quoted
 
 
@@ -341,17 +342,13 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collect
 def _without_reports(lines: Sequence[Line]) -> list[Line]:
     """The same, without the traceback of what reports the environment, where the paste has another error."""
     collecting: set[Line] = set()
-    traceback: list[Line] | None = None
-    for line in lines:
-        begins = line.text.startswith(_TRACEBACK)
-        traceback = [] if begins else traceback
-        if traceback is not None:
-            traceback.append(line)
-            # Below the frames, and below the marks that Python puts under their source, stands the exception.
-            if not begins and line.kind != "frame" and line.text.strip("^~ "):
-                collecting.update(traceback if any(_COLLECTOR.search(one.text) for one in traceback) else ())
-                traceback = None
-    if not any(line not in collecting and (line.kind == "exception" or _FATAL.search(line.text)) for line in lines):
+    for begin in (at for at, line in enumerate(lines) if line.text.startswith(_TRACEBACK)):
+        # Below the frames, and below the marks that Python puts under their source, stands the exception.
+        below = (at for at in range(begin + 1, len(lines)) if lines[at].kind != "frame" and lines[at].text.strip("^~ "))
+        traceback = lines[begin : next(below, len(lines)) + 1]
+        collecting.update(traceback if any(_COLLECTOR.search(line.text) for line in traceback) else ())
+    others = (line for line in lines if line not in collecting)
+    if not any(line.kind == "exception" or _FATAL.search(line.text) for line in others):
         return list(lines)
     return [replace(line, kind="quiet") if line in collecting else line for line in lines]
 
@@ -408,7 +405,8 @@ _DENIED_AFTER = re.compile(
 _SETTLED = re.compile(
     r"\b(re)?solved ?:|\[(re)?solved\]|\b(works?|working|runs) (fine )?(now|again)\b|\b(that|this|it|which) (has )?"
     r"(fixed|solved|resolved) (it|this|that|the (issue|problem))\b|\b(this|the) (pr|patch) \w+s\b|\bin this pr\b|"
-    r"\blgtm\b|(^|\s)nit:"
+    r"\blgtm\b|(^|\s)nit:",
+    re.IGNORECASE,
 )
 # The words of somebody who tells of an error; programs do not print them.
 _PROSE = re.compile(
@@ -529,10 +527,14 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
         for place in found
         if not any(place.within(other) or place.adds_nothing(other) for other in near.to(place))
     ]
-    if _SETTLED.search(normal.spaced) and all(place.line.kind == "plain" and not place.line.prefix for place in found):
+    if _SETTLED.search(normal.spaced) and all(_is_prose(place) or _SETTLED.search(place.line.text) for place in found):
         return []
+    # Prose, source and what a program goes on after report no error of their own.
     found = [
-        replace(place, text=replace(place.text, certainty="hint")) if _is_doubtful(place) else place for place in found
+        replace(place, text=replace(place.text, certainty="hint"))
+        if place.line.kind == "frame" or _is_prose(place) or _goes_on(place.line)
+        else place
+        for place in found
     ]
     facts = read_facts(pasted, normal.spaced)
     by_id = {one.id: one for one in texts}
@@ -604,11 +606,6 @@ def _is_prose(place: _Place) -> bool:
     """Return whether somebody tells of an error in a sentence of their own: it is no proof."""
     line = place.line
     return line.kind == "plain" and not line.prefix and _PROSE.search(line.text.translate(_WITHOUT_QUOTES)) is not None
-
-
-def _is_doubtful(place: _Place) -> bool:
-    """Return whether a line reports no error: prose, quoted source, or what a program goes on after."""
-    return place.line.kind == "frame" or _is_prose(place) or _goes_on(place.line)
 
 
 def _goes_on(line: Line) -> bool:

@@ -153,6 +153,7 @@ _SWAPS: tuple[tuple[Platform, str, str], ...] = (
     ("windows", r"ps -fp ([\d,]+) shows", r"Task Manager (Details, PID \1) shows"),
     ("windows", r"\bexport (?=[A-Z_]+\b)", "set "),
     ("windows", r"CUDA_LAUNCH_BLOCKING=1 python …", "set CUDA_LAUNCH_BLOCKING=1, then python …"),
+    ("windows", r"\$CONDA_PREFIX \(Windows: (\S+)\)", r"\1"),
     ("windows", r"free -h( and top)?", "Task Manager"),
     ("windows", r"rm -r (\S+)", r"delete \1"),
     ("windows", r"\bsudo (?=nvidia-smi)", ""),

@@ -728,7 +728,7 @@ TEXTS: tuple[Condition, ...] = (
         "left.",
         fix="set HIP_VISIBLE_DEVICES alone, and unset the others",
         certainty="proof",
-        source="torch/cuda/__init__.py; vLLM, platforms/rocm.py; Ray, _private/accelerators/amd_gpu.py",
+        source="torch/cuda/__init__.py; vLLM, platforms/rocm.py, and Ray, _private/accelerators/amd_gpu.py",
     ),
     Condition(
         id="torch.internal",
@@ -779,26 +779,6 @@ TEXTS: tuple[Condition, ...] = (
         "the program",
         certainty="proof",
         source="pytorch, torch/xpu/memory.py",
-    ),
-    Condition(
-        id="tpu.none",
-        title="no TPU is found",
-        patterns=(
-            r"Unable to initialize backend 'tpu'",
-            r"\bNo TPU (devices?|accelerator|platform)s? (were |was |are )?(found|available)",
-            r"\bFailed to (get|find|initialize) .{0,20}\bTPU\b",
-            r"\bTPU (initialization|driver|system|platform).{0,60}(fail|not (available|found|initialized))",
-            r"\b(TPU|XLA)Accelerator\W{0,3} can ?not run on your system since the accelerator is not available",
-            r"Cannot find any TPU cores",
-            r"Missing XRT configuration",
-            r"PJRT_DEVICE.{0,60}TPU.{0,60}(fail|error)",
-            r"libtpu\.so.{0,60}(not found|cannot open|fail|already in use)",
-            r"The TPU is already in use by process",
-        ),
-        meaning="The program wants a TPU: this machine has none, another process holds it, or the library libtpu is "
-        "missing.",
-        fix="run it on a TPU machine, or choose the device: PJRT_DEVICE=CUDA, JAX_PLATFORMS=cuda; end what else "
-        "holds it",
     ),
     Condition(
         id="xpu.call",

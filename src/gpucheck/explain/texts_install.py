@@ -524,10 +524,10 @@ TEXTS: tuple[Condition, ...] = (
             r"The -std=c\+\+1[47] flag is not supported with the configured host compiler",
             r"unrecognized command line option \W?-std=(gnu|c)\+\+1[47]",
         ),
-        meaning="The toolkit is older than CUDA 11 or the compiler than gcc 9; or the package's setup.py asks for "
-        "-std=c++14.",
-        fix="nvcc --version: install the toolkit of torch's CUDA, with CUDA_HOME set; gcc 9 or newer (CXX=g++-11); "
-        "where the package sets -std=c++14 itself, a newer release of it, or c++17 in its setup.py",
+        meaning="The toolkit is older than CUDA 11, the compiler is older than gcc 9, or the package's setup.py asks "
+        "for -std=c++14.",
+        fix="nvcc --version: install the toolkit of torch's CUDA, with CUDA_HOME set, and gcc 9 or newer "
+        "(CXX=g++-11); where the package sets -std=c++14 itself, a newer release of it, or c++17 in its setup.py",
         certainty="proof",
         source="torch/utils/cpp_extension.py",
     ),

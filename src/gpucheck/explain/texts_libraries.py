@@ -562,7 +562,7 @@ TEXTS: tuple[Condition, ...] = (
         "DeepSpeed train_batch_size = micro batch × accumulation steps × processes, for tensor parallelism a divisor "
         "of the number of attention heads",
         certainty="strong",
-        source="DeepSpeed, runtime/config.py; vLLM, config/model.py; torch/distributed/device_mesh.py",
+        source="DeepSpeed, runtime/config.py; vLLM, config/model.py, and torch/distributed/device_mesh.py",
     ),
     Condition(
         id="dist.mismatch",

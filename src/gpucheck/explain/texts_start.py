@@ -49,16 +49,17 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="cuinit.34",
-        title="the libcuda that is found is a stub",
+        title="the libcuda that is found is a stub, or older than the program's CUDA",
         patterns=(
             r"(Loaded|Mapped|loading|paths?).{0,120}/stubs/libcuda\.so",
             r"CUDA driver is a stub library",
             # Names of the driver's interface; the others are of libraries.
             r"undefined symbol: cu(?!blas|sparse|solver|fft|rand|da|dnn|pti|file|tensor(?!map))[a-z]\w+",
         ),
-        meaning="A CUDA toolkit's stubs folder is in LD_LIBRARY_PATH, and its libcuda was loaded instead of the "
-        "driver's.",
-        fix="remove the folder that ends in /stubs from LD_LIBRARY_PATH",
+        meaning="A folder in LD_LIBRARY_PATH (a CUDA toolkit's stubs, compat) brings a libcuda that was loaded instead "
+        "of the driver's; or the driver does not have the function yet.",
+        fix="remove folders that end in /stubs or /compat from LD_LIBRARY_PATH (ldconfig -p | grep libcuda shows the "
+        "driver's); else update the driver",
         certainty="proof",
         source="NVIDIA/warp issue 219",
     ),

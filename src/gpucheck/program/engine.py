@@ -40,6 +40,7 @@ from gpucheck.program.simulated_devices import (
     own_device,
     peer,
     place_of,
+    selves,
     stale,
     storage_of,
     text_of,
@@ -377,12 +378,8 @@ class World:
 
     def _module(self, frame: FrameType | None) -> str | None:
         """The innermost module with a name whose method is running."""
-        while frame is not None:
-            own = frame.f_locals.get("self") if frame.f_code.co_varnames[:1] == ("self",) else None
-            if isinstance(own, nn.Module) and id(own) in self.names:
-                return self.names[id(own)]
-            frame = frame.f_back
-        return None
+        named = (own for own in selves(frame) if isinstance(own, nn.Module) and id(own) in self.names)
+        return next((self.names[id(own)] for own in named), None)
 
 
 UNSEEN = torch_private.need("torch._C.DisableTorchFunction")

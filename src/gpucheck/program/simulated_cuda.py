@@ -131,14 +131,6 @@ class Surface(TorchFunctionMode):  # type: ignore[misc]
         with UNSEEN():
             return self.world.claims.device(value) if isinstance(value, Tensor) else None
 
-    def number_at(self, value: Any, beside: Any) -> Any:
-        """A number on the device of another tensor; any other value as it is."""
-        device = self.device_of(beside)
-        if not isinstance(value, Tensor) or value.dim() or device is None:
-            return value
-        with UNSEEN():
-            return self.move(value, device)
-
     # -- gradients -----------------------------------------------------------------------------------------------------
 
     def _all_on(self, device: torch.device, args: Any, kwargs: Any) -> Any:
@@ -443,7 +435,7 @@ def _named_device(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a function of torch treats devices: by default its tensors lie on one, and so do its results.
+    """Treatment of devices by a function of torch: by default its tensors lie on one, and so do its results.
 
     `answer` takes the function's place. `read` returns the arguments that it reads on the host, by name; `type_error`
     is torch's text where it refuses them with a TypeError. `alike` is torch's text where it compares the devices of its
@@ -841,8 +833,12 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
     def backward(run: Any, outputs: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the backward pass. Numbers among its first gradients go to where their outputs lie."""
-        first = tuple(map(surface.number_at, gradients, outputs))
-        return run(outputs, first, *args, **kwargs)
+        pairs = zip(gradients, map(surface.device_of, outputs), strict=True)
+        first = (
+            gradient.to(device) if device and isinstance(gradient, Tensor) and not gradient.dim() else gradient
+            for gradient, device in pairs
+        )
+        return run(outputs, tuple(first), *args, **kwargs)
 
     return [
         *patches,

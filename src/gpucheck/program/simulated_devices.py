@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -332,18 +333,18 @@ def _first_line(code: CodeType, name: str, calls: str = "") -> int | None:
 # -- who holds it ------------------------------------------------------------------------------------------------------
 
 
-def _selves(frame: FrameType | None) -> Iterator[Any]:
-    while frame is not None:
-        if frame.f_code.co_varnames[:1] == ("self",) and "self" in frame.f_locals:
-            yield frame.f_locals["self"]
-        frame = frame.f_back
+def selves(frame: FrameType | None) -> Iterator[Any]:
+    """The objects whose methods are running, the innermost first."""
+    for outer, _ in traceback.walk_stack(frame) if frame is not None else ():
+        if outer.f_code.co_varnames[:1] == ("self",) and "self" in outer.f_locals:
+            yield outer.f_locals["self"]
 
 
 def _modules(frame: FrameType) -> tuple[list[nn.Module], dict[str, nn.Module]]:
     """The modules whose methods are running, the innermost first; and those that the frame has a name for."""
-    selves = [own for own in _selves(frame) if isinstance(own, nn.Module)]
+    running = [own for own in selves(frame) if isinstance(own, nn.Module)]
     named = {**frame.f_globals, **frame.f_locals}
-    return selves, {name: value for name, value in named.items() if isinstance(value, nn.Module)}
+    return running, {name: value for name, value in named.items() if isinstance(value, nn.Module)}
 
 
 def _of_optimizer(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Origin | None:
@@ -351,7 +352,7 @@ def _of_optimizer(frame: FrameType, tensor: Tensor, origin: Origin | None) -> Or
     if origin is not None and origin.kind == "state":
         return origin
     known = {**frame.f_globals, **frame.f_locals}
-    for name, optimizer in (*known.items(), *((None, own) for own in _selves(frame))):
+    for name, optimizer in (*known.items(), *((None, own) for own in selves(frame))):
         if not isinstance(optimizer, torch.optim.Optimizer):
             continue
         if any(_same(value, tensor) for state in optimizer.state.values() for value in state.values()):
@@ -367,8 +368,8 @@ def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None, claims: 
     list; or a module's parameter or buffer."""
     if origin is not None and origin.kind not in ("made", "moved"):
         return None
-    selves, named = _modules(frame)
-    for own in (*selves, *named.values()):
+    running, named = _modules(frame)
+    for own in (*running, *named.values()):
         for name, value in _attributes(own):
             is_derived = origin is not None and origin.place is not None and isinstance(value, Tensor)
             is_derived = is_derived and claims.of(value).origin == origin
@@ -407,8 +408,7 @@ def _registers(module: Any, tensor: Tensor) -> OriginKind | None:
 def stale(frame: FrameType, expected: str, claims: Claims) -> tuple[str, Origin] | None:
     """The plain attribute of a running module that stayed on the device `expected` when all that the module registers
     moved away, with the device of these; None where something else brought a tensor there."""
-    inner: FrameType | None = frame
-    while inner is not None:
+    for inner, _ in traceback.walk_stack(frame):
         locals_ = inner.f_locals
         own = locals_.get("self") if inner.f_code.co_varnames[:1] == ("self",) else None
         if isinstance(own, nn.Module):
@@ -418,7 +418,6 @@ def stale(frame: FrameType, expected: str, claims: Claims) -> tuple[str, Origin]
             places = [(name, place) for name in kept if (place := _assigned(type(own), name)) is not None]
             if len(devices) == 1 and expected not in devices and places and not given:
                 return devices.pop(), Origin("attribute", *_named_in(frame, places))
-        inner = inner.f_back
     return None
 
 

@@ -124,3 +124,11 @@ loss = torch.nn.MSELoss()
 def test_lines_behind_the_loop_are_named(source: str, function: int, line: int, names: list[str]) -> None:
     left = [Left("/folder/prog.py", function, line, False)]
     assert not_reached({"/folder/prog.py": ast.parse(source)}, {}, left) == names
+
+
+def test_a_method_of_another_object_is_not_the_programs() -> None:
+    """`x.to()` and `kept.update()` are a tensor's and a dictionary's."""
+    source = (
+        "class Net:\n    def to(self, x):\n        self.net(x)\n    update = to\nstop\nprint(x.to(1), kept.update(x))\n"
+    )
+    assert not_reached({"p": ast.parse(source)}, {}, [Left("p", 0, 5, False)]) == []

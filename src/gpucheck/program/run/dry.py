@@ -18,10 +18,10 @@ import re
 import sys
 import threading
 import time
+import traceback
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterator
 from multiprocessing import spawn
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -300,10 +300,8 @@ def _is_done() -> bool:
 
 def _end_here() -> None:
     _say("steps_done", place=text_of(here()))
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        _say_left(frame.f_code, frame.f_lineno)
-        frame = frame.f_back
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
+        _say_left(frame.f_code, line)
     raise StepsDone(0)
 
 
@@ -377,7 +375,7 @@ def _end_loop(frame: FrameType) -> None:
     if not _sunk:
         _simulated.enter_context(simulated_files.sinking(_began_ns, _remark))
         _sunk.append(True)
-    at = _user_frames(frame)
+    at = (outer for outer, _ in traceback.walk_stack(frame) if rank(outer.f_code.co_filename) == 0)
     inner = next(at, None)
     if inner is not None:
         _say_left(inner.f_code, inner.f_lineno, is_loop=True)
@@ -398,14 +396,6 @@ def _say_left(code: CodeType, line: int, *, is_loop: bool = False) -> None:
     _left.add((code, line, is_loop))
     function = 0 if code.co_name == "<module>" else code.co_firstlineno
     _say("left", file=hooks.lines.path(code.co_filename), function=function, line=line, is_loop=is_loop)
-
-
-def _user_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """The user's own frames, outwards."""
-    while frame is not None:
-        if rank(frame.f_code.co_filename) == 0:
-            yield frame
-        frame = frame.f_back
 
 
 # The code that was at work as torch was called.
@@ -493,10 +483,8 @@ def _end() -> None:
             )
         if error is not None and ended_by is None:
             _say_error(error)
-        trace = None if error is None else error.__traceback__
-        while trace is not None:
-            _say_left(trace.tb_frame.f_code, trace.tb_lineno)
-            trace = trace.tb_next
+        for frame, line in traceback.walk_tb(None if error is None else error.__traceback__):
+            _say_left(frame.f_code, line)
         if _left:
             _say_ran()
         for (place, text), times in _world.mixed.most_common(_MOST_TOLD):

@@ -18,6 +18,8 @@ _METHODS = frozenset(
 )
 _TORCH = frozenset(("torch", "nn", "F"))
 _NO_WORK = frozenset(("no_grad", "inference_mode", "save", "load", "device", "manual_seed", "is_available", "cuda"))
+# Methods of other objects, which an attribute of unknown type may have.
+_OF_OTHERS = frozenset(("to", *(name for kind in (dict, list, set, str) for name in dir(kind))))
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SCOPES = (*_FUNCTIONS, ast.ClassDef, ast.Lambda)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -63,13 +65,16 @@ def not_reached(trees: Mapping[str, ast.Module], ran: Mapping[str, frozenset[int
         scope = tree if at.function == 0 else begins.get((at.file, at.function))
         if scope is None:
             continue
-        for call in _calls(_ahead(scope.body, at)):
+        ahead, once = _ahead(scope.body, at)
+        for call in _calls(ahead):
             called = known.get(_name_of(call), [])
+            if isinstance(call.func, ast.Attribute) and _name_of(call) in _OF_OTHERS:
+                continue
             if not any(function.line in ran.get(function.file, ()) for function in called):
                 names |= dict.fromkeys(f"{function.name}()" for function in called if _works(function, known, set()))
-        if not at.is_loop and (scope is tree or _runs_once(getattr(scope, "name", ""), tree)):
+        if once and (scope is tree or _runs_once(getattr(scope, "name", ""), tree)):
             held = frozenset((*_assigned(tree.body if tree is not None else []), *_assigned(scope.body)))
-            own = (statement for statement in _after(scope.body, at.line) if _uses([statement], held, {}, set()))
+            own = (statement for statement in once if _uses([statement], held, {}, set()))
             names |= dict.fromkeys(f"{os.path.basename(at.file)}:{statement.lineno}" for statement in [*own][:1])
     return list(names)[:MOST]
 
@@ -101,15 +106,17 @@ def _assigned(body: list[ast.stmt]) -> Iterator[str]:
                 yield from _assigned(block)
 
 
-def _ahead(body: list[ast.stmt], at: Left) -> list[ast.stmt]:
+def _ahead(body: list[ast.stmt], at: Left) -> tuple[list[ast.stmt], list[ast.stmt]]:
     """The statements that were still to run: of a loop that was ended its own, else those behind the line, and the
-    whole of the outermost loop around it."""
+    whole of the outermost loop around it. And those of them that no round of that loop has run."""
     loops: list[list[ast.stmt]] = []
     behind: list[ast.stmt] = []
+    once: list[ast.stmt] = []
     while True:
         index = next((n for n, entry in enumerate(body) if at.line <= (entry.end_lineno or entry.lineno)), len(body))
         statement = body[index] if index < len(body) and body[index].lineno <= at.line else None
         behind = [*body[index + (statement is not None) :], *behind]
+        once = once if loops else behind
         if isinstance(statement, _LOOPS):
             loops.append(statement.body)
         inside = () if statement is None or isinstance(statement, _SCOPES) else _blocks(statement)
@@ -118,18 +125,8 @@ def _ahead(body: list[ast.stmt], at: Left) -> list[ast.stmt]:
             break
         body = block
     if at.is_loop:
-        return loops[-1] if loops else []
-    return [*(loops[0] if loops else ()), *behind]
-
-
-def _after(body: list[ast.stmt], line: int) -> list[ast.stmt]:
-    """The statements behind a line and behind the outermost loop around it: none of them has run."""
-    for index, statement in enumerate(body):
-        if statement.lineno <= line <= (statement.end_lineno or 0):
-            inside = () if isinstance(statement, (*_LOOPS, *_SCOPES)) else _blocks(statement)
-            block = next((part for part in inside if part[0].lineno <= line <= (part[-1].end_lineno or 0)), [])
-            return [*_after(block, line), *body[index + 1 :]]
-    return []
+        return (loops[-1] if loops else []), []
+    return [*(loops[0] if loops else ()), *behind], once
 
 
 def _runs_once(name: str, tree: ast.Module | None) -> bool:
