@@ -457,6 +457,19 @@ def test_a_sparse_gradient_counts_by_its_values_and_indices() -> None:
     assert told == {"parameters": 160, "gradients": 2 * 4 * 4 + 2 * 8, "optimizer": 0}
 
 
+@pytest.mark.parametrize(("has_metal", "kinds"), [(False, ["error", "held"]), (True, ["error"])])
+def test_no_tensors_are_named_for_the_full_memory_of_apples_gpu(
+    has_metal: bool, kinds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[dict[str, Any]] = []
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has_metal)
+    monkeypatch.setattr(memory_peaks, "_say", lines.append, raising=False)
+    monkeypatch.setattr(memory_peaks, "_lines", memory_peaks.Lines("/", None), raising=False)
+    memory_peaks.tell_error(RuntimeError("GPU out of memory. Tried to allocate 2.00 GiB"), [], 0, 0)
+    assert [line["say"] for line in lines] == kinds
+    assert lines[0]["memory"] is not has_metal
+
+
 # -- source -----------------------------------------------------------------------------------------------------------
 
 PROGRAM = """

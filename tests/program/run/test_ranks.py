@@ -451,12 +451,12 @@ def test_ranks_with_other_host_names_have_clocks_of_their_own_whatever_the_launc
 
 
 def test_the_clock_of_rank_0s_host_does_not_drift_from_itself() -> None:
-    ours = ranks.Read(1, hosts=True, clocks=[(0, 0, 0), (30 * 10**9, 0, 0)])
+    ours = ranks.RankRecord(1, hosts=True, clocks=[(0, 0, 0), (30 * 10**9, 0, 0)])
     assert ours.offset(15 * 10**9) == ours.offset(40 * 10**9) == (0.0, 0.0)
 
 
 def test_another_hosts_time_is_moved_by_what_lies_between_two_readings() -> None:
-    one = ranks.Read(1, hosts=True, clocks=[(0, 1000, 50), (10**9, 3000, 50)])
+    one = ranks.RankRecord(1, hosts=True, clocks=[(0, 1000, 50), (10**9, 3000, 50)])
     offset, error = one.offset(5 * 10**8)
     assert offset == pytest.approx(2e-6)
     assert error == pytest.approx(50e-9 + 50e-6 * 0.5)
@@ -475,7 +475,7 @@ def test_a_clock_that_was_set_between_two_readings_blames_nobody(tmp_path: Path)
     result = ranks.result(tmp_path)
     assert result.outcome == "not_decided" and "clocks are compared to 93.8 ms" in result.reason
     # 10 ms in 30 s is NTP's own pace.
-    assert ranks.Read(1, hosts=True, clocks=[(0, 0, 50), (30 * 10**9, 10 * MS, 50)]).offset(0)[1] < 1e-6
+    assert ranks.RankRecord(1, hosts=True, clocks=[(0, 0, 50), (30 * 10**9, 10 * MS, 50)]).offset(0)[1] < 1e-6
 
 
 def test_hosts_are_compared_by_the_mean_of_what_their_clocks_may_be_off(tmp_path: Path) -> None:
@@ -1182,7 +1182,7 @@ def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: P
 
 
 def test_a_group_that_is_made_again_begins_its_numbers_anew() -> None:
-    one = ranks.Read(0)
+    one = ranks.RankRecord(0)
     one.take(KIND)
     one.take({"say": "calls", "lost": 0, "p2p": 0, "rows": [[0, 1, 5], [0, 2, 6], [0, 1, 7]]})
     assert list(one.calls) == [("0", 1), ("0", 2), ("0#1", 1)]

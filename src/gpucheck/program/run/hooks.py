@@ -640,7 +640,7 @@ def begin(
     # The file of a program that is being started is not known to its module yet.
     file = getattr(main, "__file__", None) or (sys.argv[0] if sys.argv else None)
     lines = memory_peaks.Lines(folder, file)
-    counters.write(memory, cells, {"say": "torch", "version": torch.__version__, "pid": os.getpid()})
+    counters.write(memory, cells, {"say": "torch", "version": torch.__version__})
     lost = torch_private.lost(use) + (torch_private.lost("trace") if trace or snapshot else ())
     for text in dict.fromkeys(lost):
         counters.write(memory, cells, {"say": "not_followed", "text": text})

@@ -222,17 +222,25 @@ def advice_of(seen: OutOfMemory) -> str | None:
         if most.tensors > 1 and is_a_heap:
             return f"{most.name} keeps {most.tensors} tensors: store numbers (loss.item(), .detach().cpu()) instead"
     moving = seen.others_bytes + (seen.unnamed_bytes or 0)
-    asked = seen.asked_bytes or 0
+    missing = None if seen.total_bytes is None else (seen.asked_bytes or 0) - (seen.free_bytes or 0)
+    held = seen.parameters_bytes, seen.gradients_bytes, seen.optimizer_bytes
+    return _advice_by_size(held, moving, seen.asked_bytes or 0, missing)
+
+
+def _advice_by_size(held: tuple[int, int, int], moving: int, asked: int, missing: int | None) -> str | None:
+    """The advice from the bytes of parameters, gradients and optimizer states, those that a smaller batch changes, and
+    those that are missing, None if unknown."""
+    parameters, _, optimizer = held
+    fixed = sum(held)
     if not fixed and not moving:
         return None
     if fixed > moving + asked or not moving:
-        if seen.optimizer_bytes > seen.parameters_bytes:
-            kept = capacity(seen.optimizer_bytes)
-            return f"optimizer states ({kept}) are the largest part: try 8-bit states or SGD before a smaller batch"
+        if optimizer > parameters:
+            states = capacity(optimizer)
+            return f"optimizer states ({states}) are the largest part: try 8-bit states or SGD before a smaller batch"
         return f"weights and gradients ({capacity(fixed)}) are the largest part: bfloat16 halves them"
-    short = max(asked - (seen.free_bytes or 0), 0)
-    share = short / (moving + asked) if moving + asked else 0.0
-    if seen.total_bytes is None or not 0 < share < 1:
+    share = (missing or 0) / (moving + asked)
+    if not 0 < share < 1:
         return "a smaller batch first, then activation checkpointing, then bfloat16 autocast"
     return f"a batch smaller by about {percent(share)}, or checkpointing of the {capacity(moving)} of activations"
 
@@ -620,31 +628,14 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
 def _advice_of(memory: DryMemory) -> str | None:
     """Return what to change first, as `run` says it, from what was held at the peak: gradients and states may come
     later."""
-    first = memory.peak
-    there = {"backward": memory.gradients_bytes or 0, "step": memory.optimizer_bytes or 0}
-    held = [min(size, first.made_in.get(phase, 0)) if first.made_in else size for phase, size in there.items()]
-    parts = [memory.parameters_bytes or 0, *held]
-    before = first.allocated_bytes - first.asked_bytes
-    seen = OutOfMemory(
-        device="cuda:0",
-        asked_bytes=first.asked_bytes,
-        total_bytes=memory.total_bytes,
-        free_bytes=(memory.total_bytes or 0) - before,  # below 0 where more is held already than there is
-        allocated_bytes=before,
-        reserved_bytes=None,
-        largest_free_block_bytes=None,
-        other_processes_bytes=None,
-        parameters_bytes=parts[0],
-        gradients_bytes=parts[1],
-        optimizer_bytes=parts[2],
-        others_bytes=0,
-        unnamed_bytes=max(before - sum(parts), 0),
-        blame="size",
-        holders=(),
-        phase=first.phase,
-        step=first.step,
-    )
-    return advice_of(seen)
+    peak = memory.peak
+    made: dict[str, int | None] = {"backward": memory.gradients_bytes, "step": memory.optimizer_bytes}
+    if peak.made_in:
+        made = {phase: min(size or 0, peak.made_in.get(phase, 0)) for phase, size in made.items()}
+    held = memory.parameters_bytes or 0, made["backward"] or 0, made["step"] or 0
+    before = peak.allocated_bytes - peak.asked_bytes
+    missing = peak.allocated_bytes - (memory.total_bytes or 0)
+    return _advice_by_size(held, max(before - sum(held), 0), peak.asked_bytes, missing)
 
 
 def _advice(counted: RunResult, folder: str) -> Iterator[Finding]:

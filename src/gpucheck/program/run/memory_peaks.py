@@ -225,7 +225,11 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
     """Write down what ended the program: its class and text, the user's line, and for memory who held it."""
     chain = messages.chain_of(error)
     cause, link = messages.cause_in(chain, _free_share())
-    is_memory = cause is not None and cause.whose == "memory"
+    # Pinned memory is the host's, and what lies there fills no device.
+    is_host = cause is not None and cause.id in ("oom.cpu", "oom.host")
+    # Metal shares the host's memory: the tensors that are known do not explain it.
+    is_explained = is_host or not torch.backends.mps.is_available()
+    is_memory = cause is not None and cause.whose == "memory" and is_explained
     frames = list(_frames(error))
     where = None if not frames else {"file": _lines.path(frames[-1][0].f_code.co_filename), "line": frames[-1][1]}
     _say(
@@ -241,8 +245,6 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
         }
     )
     if is_memory:
-        # Pinned memory is the host's, and what lies there fills no device.
-        is_host = cause is not None and cause.id in ("oom.cpu", "oom.host")
 
         def counts(tensor: Any) -> bool:
             return (device_of(tensor) is None) == is_host

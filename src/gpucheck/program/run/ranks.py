@@ -54,16 +54,16 @@ ENTRIES = 4096
 ASKED_S, READ_S, ENDED_S = 3.0, 5.0, 8.0
 # Ranks of a job end within seconds of each other; a launcher that ends them all gives them 30 s.
 PATIENCE_S = 10.0
-# Of what a rank raised.
+# Characters of an error's text that are kept.
 MOST_TEXT = 500
 MOST_BYTES = 512 * 2**20
-# Of these `blocked` are all waits for other ranks that Python sees, and `p2p` those in sends and receives.
+# Times of a step: `blocked` are all waits for other ranks that Python sees, and `p2p` those in sends and receives.
 _TIMES = ("data", "copies", "waits", "backward", "optimizer", "gc", "queued", "blocked", "p2p")
 # Clocks of servers may run off by this much between two readings, and NTP moves one by no more unless it sets it anew.
 DRIFT, SLEW = 50e-6, 500e-6
-# Every rank of such a call waits for the last; the others have a root that does not.
+# Collectives in which every rank waits for the last; the others have a root that does not.
 _WAITED = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier|all_?to_?all", re.IGNORECASE)
-# Of these all ranks must give as many elements.
+# Collectives to which all ranks must give as many elements.
 _EQUAL = re.compile(r"all_?reduce|broadcast|_(all_?gather|reduce_?scatter)_base|:reduce$", re.IGNORECASE)
 _FILE = re.compile(r"rank(\d{1,6})\.jsonl")
 
@@ -84,9 +84,9 @@ class Job:
     # Whether torchrun says that the ranks are on several hosts.
     has_hosts: bool
     asked_at: float | None = None
-    # Of a hang: how many of asking for the stack, writing it and telling all have been done.
+    # Stages of a hang that are done: the stack was asked for, it was written, rank 0 told all.
     done: int = 0
-    # Of the GPU's clock, while kernels ran.
+    # The GPU's clock while kernels ran.
     clocks_hz: list[float] = field(default_factory=list)
 
     @property
@@ -217,7 +217,7 @@ def job(folder: str | None, hang_after_s: float | None, *, ends: bool) -> Job | 
 
 
 def _job_key(*more: str) -> str:
-    """What all ranks of a job make alike; hosts may spell MASTER_ADDR differently, and count restarts on their own."""
+    """A name that all ranks of a job make alike: hosts may spell MASTER_ADDR differently, and count their restarts."""
     names = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "WORLD_SIZE", *more)
     return hashlib.sha256("\n".join(os.environ.get(name, "") for name in names).encode()).hexdigest()[:16]
 
@@ -279,7 +279,7 @@ def _frames(path: Path) -> list[tuple[str, int, str]]:
     except OSError:
         return []
     threads = re.split(r"^(?=Thread 0x|Current thread 0x)", text, flags=re.MULTILINE)
-    current = [one for one in threads if one.startswith("Current thread")] or threads
+    current = [thread for thread in threads if thread.startswith("Current thread")] or threads
     found = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', current[-1], flags=re.MULTILINE)
     return [(file, int(line), function) for file, line, function in found[:50]]
 
@@ -292,7 +292,7 @@ _Place = tuple[str, int, bool]
 
 
 @dataclass(slots=True)
-class Read:
+class RankRecord:
     """One rank's file. Calls are by (group, number), each with its kind and when it was made."""
 
     rank: int
@@ -300,7 +300,7 @@ class Read:
     host: str = ""
     local: str = ""
     hosts: bool = False
-    # Of which job it is, and when it began.
+    # When the job began, and its key.
     job: tuple[int, str] = (0, "")
     calls: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     inside: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -334,7 +334,7 @@ class Read:
     waited: int = 0
     waits: list[tuple[int, int]] = field(default_factory=list)
     failed: str = ""
-    # Where a group was made again its numbers begin anew.
+    # A group that was made again begins its numbers anew: how often, and its latest number.
     _made: dict[str, int] = field(default_factory=dict)
     _latest: dict[str, int] = field(default_factory=dict)
 
@@ -365,7 +365,7 @@ class Read:
         """One line of the file. Raises KeyError, TypeError and ValueError for one that is none of ours."""
         say = line["say"]
         if say == "rank":
-            # Of a damaged file: as many ranks as a file's name can tell of.
+            # A damaged file may tell of any number: no more ranks than files can be named.
             self.world = min(int(line["world"]), 10**6)
             self.host, self.local = visible(str(line["host"])), str(line["local_rank"])
             self.hosts, self.job = bool(line["hosts"]), (int(line["at_ns"]), str(line.get("job", "")))
@@ -373,18 +373,18 @@ class Read:
             told = {
                 "group": str(line["group"]),
                 "name": str(line["name"]),
-                "dtypes": [str(one) for one in line["dtypes"]],
+                "dtypes": [str(dtype) for dtype in line["dtypes"]],
             }
-            self.kinds[int(line["kind"])] = told | {"sizes": [[int(one) for one in size] for size in line["sizes"]]}
+            self.kinds[int(line["kind"])] = told | {"sizes": [list(map(int, size)) for size in line["sizes"]]}
         elif say == "group":
-            self.groups[str(line["name"])] = tuple(int(one) for one in line["ranks"])
+            self.groups[str(line["name"])] = tuple(map(int, line["ranks"]))
         elif say == "calls":
             self.lost, self.p2p = self.lost + int(line["lost"]), self.p2p + int(line["p2p"])
             for row in line["rows"]:
                 self._call(*map(int, row[:3]), *row[3:])
         elif say == "steps":
             # Those of a gpucheck that did not time waits have no columns for them.
-            rows = ([int(one) for one in row] + [0, 0] * (len(row) == _P2P_AT - 1) for row in line["rows"])
+            rows = ([*map(int, row)] + [0, 0] * (len(row) == _P2P_AT - 1) for row in line["rows"])
             self.steps += [row for row in rows if len(row) == 2 + len(_TIMES)]
         elif say == "p2p":
             self.peers = {int(peer): (int(sent), int(received)) for peer, sent, received in line["peers"]}
@@ -408,7 +408,7 @@ class Read:
             self.lines = [(str(a), visible(str(b)), int(c), float(d)) for a, b, c, d in line["lines"]]
             self.sm_clock_hz = float(line.get("sm_clock_hz") or 0.0) or None
             used = line.get("devices")
-            self.devices = None if used is None else [visible(str(one)) for one in used]
+            self.devices = None if used is None else [visible(str(device)) for device in used]
             self.lost_peer = bool(line.get("lost_peer"))
             if line.get("raised"):
                 what, said, file, at = line["raised"]
@@ -476,7 +476,7 @@ def _number(text: str) -> float:
     return value
 
 
-def read(folder: Path) -> list[Read]:
+def read(folder: Path) -> list[RankRecord]:
     """The files of a folder's newest job, by rank. Raises CannotLook."""
     found = []
     for path in sorted(folder.iterdir()):
@@ -485,32 +485,34 @@ def read(folder: Path) -> list[Read]:
             continue
         if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
             raise CannotLook(f"{str(path)!r} is not a file of a rank", "a link, or too large")
-        rank = Read(int(match[1]))
+        rank = RankRecord(int(match[1]))
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
-                # What was being written when its process was killed.
+                # A line that was being written when its process was killed is none.
                 with contextlib.suppress(
                     KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError
                 ):
                     rank.take(json.loads(line, parse_int=_number, parse_float=_number))
         found.append(rank)
-    newest = max((one.job for one in found), default=(0, ""))[1]
-    ranks = sorted((one for one in found if one.job[1] == newest), key=lambda one: one.rank)
-    if len({one.host for one in ranks}) > 1:
-        for one in ranks:
-            one.hosts = True
-    # All of a job have begun before one of them makes a call: who had ended by then is of a start before this one.
-    begun = [at for one in ranks if (at := one.on_rank_0(one.job[0])) is not None]
+    newest = max((record.job for record in found), default=(0, ""))[1]
+    ranks = sorted((record for record in found if record.job[1] == newest), key=lambda record: record.rank)
+    if len({record.host for record in ranks}) > 1:
+        for record in ranks:
+            record.hosts = True
+    # Ranks that had ended before all of the job had begun are of a start before this one: calls need all.
+    begun = [at for record in ranks if (at := record.on_rank_0(record.job[0])) is not None]
     ranks = [
-        one for one in ranks if not one.calls or (one.on_rank_0(one.ended_ns) or math.inf) >= max(begun, default=0)
+        record
+        for record in ranks
+        if not record.calls or (record.on_rank_0(record.ended_ns) or math.inf) >= max(begun, default=0)
     ]
-    for name in {name for one in ranks for name in one.groups}:
+    for name in {name for record in ranks for name in record.groups}:
         # split_group() of older torch counts the groups of each rank: those without a common rank may have one name.
-        alike = [one for one in ranks if name in one.groups]
-        members = {one.groups[name] for one in alike}
+        alike = [record for record in ranks if name in record.groups]
+        members = {record.groups[name] for record in alike}
         if len(members) > 1 and sum(map(len, members)) == len(set().union(*members)):
-            for one in alike:
-                one.rename(name, f"{name} ({names(one.groups[name])})")
+            for record in alike:
+                record.rename(name, f"{name} ({names(record.groups[name])})")
     return ranks
 
 
@@ -523,32 +525,32 @@ def result(folder: Path) -> RanksResult:
         ranks = read(folder)
     except OSError as error:
         raise CannotLook(f"{str(folder)!r} cannot be read", os.strerror(error.errno or 0)) from error
-    world = max([one.world for one in ranks] + [one.rank + 1 for one in ranks], default=0)
-    by_rank = {one.rank: one for one in ranks}
-    has_inside = any(one.inside for one in ranks)
+    world = max([record.world for record in ranks] + [record.rank + 1 for record in ranks], default=0)
+    by_rank = {record.rank: record for record in ranks}
+    has_inside = any(record.inside for record in ranks)
     table, positions = _table(ranks, has_inside=has_inside)
     own = _own(ranks, table)
     verdict = _of_exchanges(ranks, table, own) or ranks_judge.judge(table)
-    # Who is late may only have waited for a message.
-    if verdict.ranks and not own and not all(one.has_counted or one.is_of_nccl for one in ranks):
+    # A late rank may only have waited for a message.
+    if verdict.ranks and not own and not all(record.has_counted or record.is_of_nccl for record in ranks):
         verdict = Verdict("not_decided", reason="sends and receives were not counted on all ranks")
     reason = verdict.reason
     # Those that were seen may all wait for one that was not, or some of them in a group of their own.
     seen = len({rank for call in table.calls for rank in call.arrivals})
     if seen < world and not own and (verdict.outcome == "alike" or _may_wait_unseen(ranks)):
         reason = f"collectives of {seen} of {world} ranks were seen"
-    done = min((one.steps_made for one in ranks), default=0)
+    done = min((record.steps_made for record in ranks), default=0)
     if table.steps < ranks_judge.FEWEST_STEPS <= done:
         reason = f"a record of {table.steps} of {done} steps: the rest was lost with a process"
     elif table.steps < done < ranks_judge.FEWEST_STEPS:
         reason = ranks_judge.too_few(done)
     if reason != verdict.reason:
         verdict = Verdict("not_decided")
-    if reason and (cut := [one.rank for one in ranks if one.exit is None]):
+    if reason and (cut := [record.rank for record in ranks if record.exit is None]):
         reason += f"; the record of {names(cut)} has no end"
     if len(ranks) < world and verdict.outcome == "not_decided":
         reason = f"{len(ranks)} of {world} ranks wrote here"
-    means = {one.rank: _means(one) for one in ranks}
+    means = {record.rank: _means(record) for record in ranks}
     activity, activity_s, place = _activity(verdict, means, by_rank, positions.get(verdict.where or ("", 0)))
     decided = verdict.outcome in ("straggler", "alternating")
     times: dict[int, dict[str, Any]] = {
@@ -558,13 +560,13 @@ def result(folder: Path) -> RanksResult:
         world=world,
         outcome=verdict.outcome,
         reason=reason,
-        arrival="inside" if has_inside else "host issue" if any(one.is_of_nccl for one in ranks) else "arrival",
+        arrival="inside" if has_inside else "host issue" if any(record.is_of_nccl for record in ranks) else "arrival",
         steps=table.steps,
         step_s=table.step_s or None,
         late=verdict.ranks if decided else (),
         cost_s=verdict.cost_s if decided else None,
         last_share=sum(verdict.shares[rank] for rank in verdict.ranks) if decided and verdict.shares else None,
-        p2p=sum(one.p2p + sum(map(sum, one.peers.values())) for one in ranks),
+        p2p=sum(record.p2p + sum(map(sum, record.peers.values())) for record in ranks),
         busiest=verdict.ranks if verdict.outcome == "busiest" else (),
         since=verdict.since,
         periodic=_periodic(ranks, table, verdict),
@@ -574,25 +576,25 @@ def result(folder: Path) -> RanksResult:
         place=place,
         ranks=tuple(
             JobRank(
-                rank=one.rank,
-                host=one.host,
-                device=one.device,
-                steps=one.steps_made,
-                late_s=verdict.late_s.get(one.rank),
-                last_share=verdict.shares.get(one.rank),
-                **times[one.rank],
-                own_s=statistics.fmean(own[one.rank]) if own else None,
-                p2p_s=means[one.rank].get("p2p") if own else None,
-                sm_clock_hz=one.sm_clock_hz,
-                exit=one.exit,
-                lost_peer=one.lost_peer,
-                raised=one.raised,
-                ended_ns=one.on_rank_0(one.ended_ns),
-                state=one.state or None,
-                place=_place(one),
-                left_early=_has_left_early(one, ranks),
+                rank=record.rank,
+                host=record.host,
+                device=record.device,
+                steps=record.steps_made,
+                late_s=verdict.late_s.get(record.rank),
+                last_share=verdict.shares.get(record.rank),
+                **times[record.rank],
+                own_s=statistics.fmean(own[record.rank]) if own else None,
+                p2p_s=means[record.rank].get("p2p") if own else None,
+                sm_clock_hz=record.sm_clock_hz,
+                exit=record.exit,
+                lost_peer=record.lost_peer,
+                raised=record.raised,
+                ended_ns=record.on_rank_0(record.ended_ns),
+                state=record.state or None,
+                place=_place(record),
+                left_early=_has_left_early(record, ranks),
             )
-            for one in ranks
+            for record in ranks
         ),
         hang=_hang(ranks, world, folder),
         mismatch=_mismatch(ranks),
@@ -600,53 +602,53 @@ def result(folder: Path) -> RanksResult:
     )
 
 
-def _may_wait_unseen(ranks: Sequence[Read]) -> bool:
+def _may_wait_unseen(ranks: Sequence[RankRecord]) -> bool:
     """Return whether some of these ranks, and not all, share a group with one that left no record."""
-    known = {one.rank for one in ranks}
-    used = {(one.rank, group.partition("#")[0]): one for one in ranks for group, _ in one.calls}
-    members = [set(one.groups.get(group, known)) for (_, group), one in used.items()]
+    known = {record.rank for record in ranks}
+    used = {(record.rank, group.partition("#")[0]): record for record in ranks for group, _ in record.calls}
+    members = [set(record.groups.get(group, known)) for (_, group), record in used.items()]
     return not all(known <= each or each <= known for each in members)
 
 
-def _not_seen(ranks: Sequence[Read], world: int) -> Iterator[str]:
-    missing = sorted(set(range(world)) - {one.rank for one in ranks})
+def _not_seen(ranks: Sequence[RankRecord], world: int) -> Iterator[str]:
+    missing = sorted(set(range(world)) - {record.rank for record in ranks})
     if missing:
         yield f"{names(missing)} wrote nothing here: give all ranks one folder with --output DIR/"
-    yield from sorted({one.failed for one in ranks if one.failed})
-    if lost := sum(one.lost for one in ranks):
+    yield from sorted({record.failed for record in ranks if record.failed})
+    if lost := sum(record.lost for record in ranks):
         yield f"{lost} collectives that were recorded and overwritten between two readings"
     yield "replays of CUDA graphs, members of coalesced calls, waits in sends and receives of NCCL"
 
 
-def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tuple[str, int], _Place | None]]:
+def _table(ranks: Sequence[RankRecord], *, has_inside: bool) -> tuple[Table, dict[tuple[str, int], _Place | None]]:
     """The arrivals of calls that all ranks of their group have made, and for each position in a step its line."""
     arrivals: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
-    starts = min((created for one in ranks for _, created in one.calls.values()), default=0)
+    starts = min((created for record in ranks for _, created in record.calls.values()), default=0)
     errors: dict[int, float] = {}
     most_s = 0.0
-    for one in ranks:
+    for record in ranks:
         if has_inside:
-            for key, inside_s in one.inside.items():
-                arrivals[key][one.rank] = -inside_s
+            for key, inside_s in record.inside.items():
+                arrivals[key][record.rank] = -inside_s
             continue
         off: list[float] = []
-        for key, (_, created) in one.calls.items():
-            offset_s, error_s = one.offset(created)
-            arrivals[key][one.rank] = (created - starts) / 1e9 + offset_s
+        for key, (_, created) in record.calls.items():
+            offset_s, error_s = record.offset(created)
+            arrivals[key][record.rank] = (created - starts) / 1e9 + offset_s
             off.append(error_s)
         # A clock is off by less near a reading: the mean, as lateness is one too.
-        errors[one.rank] = statistics.fmean(off or [0.0])
+        errors[record.rank] = statistics.fmean(off or [0.0])
         most_s = max(most_s, *off, 0.0)
-    ends = {one.rank: [row[0] for row in one.steps] for one in ranks}
-    steps = min((len(one.steps) for one in ranks), default=0)
-    by_rank = {one.rank: one for one in ranks}
+    ends = {record.rank: [row[0] for row in record.steps] for record in ranks}
+    steps = min((len(record.steps) for record in ranks), default=0)
+    by_rank = {record.rank: record for record in ranks}
     callers: dict[str, set[int]] = defaultdict(set)
     for key, times in arrivals.items():
         callers[key[0]] |= times.keys()
     calls: list[Call] = []
     positions: dict[tuple[str, int], _Place | None] = {}
     counted: Counter[tuple[str, int]] = Counter()
-    for key in sorted(arrivals, key=lambda one: (one[0], one[1])):
+    for key in sorted(arrivals):
         times = arrivals[key]
         first = by_rank[min(times)]
         # A group that was made again may have other members.
@@ -665,9 +667,9 @@ def _table(ranks: Sequence[Read], *, has_inside: bool) -> tuple[Table, dict[tupl
         if place is not None or step >= ranks_judge.APART:
             positions[call.position] = place or positions.get(call.position, first.of_kind.get(kind))
     # A mean, as the costs are: of few long steps the median knows nothing.
-    durations = [row[1] / 1e9 for one in ranks for row in one.steps[ranks_judge.APART : steps]]
+    durations = [row[_STEP_AT] / 1e9 for record in ranks for row in record.steps[ranks_judge.APART : steps]]
     step_s = statistics.fmean(durations) if durations else 0.0
-    return Table(tuple(one.rank for one in ranks), steps, step_s, calls, errors, has_inside, most_s), positions
+    return Table(tuple(record.rank for record in ranks), steps, step_s, calls, errors, has_inside, most_s), positions
 
 
 # -- sends and receives ------------------------------------------------------------------------------------------------
@@ -677,12 +679,12 @@ _STEP_AT, _BLOCKED_AT, _P2P_AT = 1, 2 + _TIMES.index("blocked"), 2 + _TIMES.inde
 _LEAST_WAIT_S = 5e-4
 
 
-def _of_exchanges(ranks: Sequence[Read], table: Table, own: Mapping[int, Sequence[float]]) -> Verdict | None:
+def _of_exchanges(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequence[float]]) -> Verdict | None:
     """The verdict of a job whose ranks send to each other in its steps; None for another.
 
     In such a job a rank that is late at a collective may have waited for a message: arrivals name nobody.
     """
-    if any(one.p2p for one in ranks) or (own and any(one.is_of_nccl for one in ranks)):
+    if any(record.p2p for record in ranks) or (own and any(record.is_of_nccl for record in ranks)):
         reason = "ranks send and receive with NCCL: who waits for whom is in no record"
         return Verdict("not_decided", reason=reason)
     if not own:
@@ -691,55 +693,53 @@ def _of_exchanges(ranks: Sequence[Read], table: Table, own: Mapping[int, Sequenc
         return Verdict("not_decided", reason=reason)
     if max(table.clock_error_s.values(), default=0.0) > ranks_judge.LEAST_S:
         return Verdict("not_decided", reason="the clocks of the hosts could not be compared well enough")
-    rows = [one.steps[ranks_judge.APART : table.steps] for one in ranks]
-    durations = [statistics.fmean(row[_STEP_AT] for row in step) / 1e9 for step in zip(*rows, strict=True)]
-    callers = {group.partition("#")[0] for one in ranks for group, _ in one.calls}
-    groups = {frozenset(members) for one in ranks for name, members in one.groups.items() if name in callers}
-    peers = {one.rank: frozenset(one.peers) - {-1} for one in ranks}
-    return stages_judge.judge(stages_judge.Pipeline(own, durations, peers, groups))
+    callers = {group.partition("#")[0] for record in ranks for group, _ in record.calls}
+    groups = {frozenset(members) for record in ranks for name, members in record.groups.items() if name in callers}
+    peers = {record.rank: frozenset(record.peers) - {-1} for record in ranks}
+    return stages_judge.judge(stages_judge.Pipeline(own, _durations(ranks, table), peers, groups))
 
 
-def _unseen(ranks: Sequence[Read]) -> str:
+def _unseen(ranks: Sequence[RankRecord]) -> str:
     """Return what of the sends and receives was not seen at both ends; empty where all were."""
-    by_rank = {one.rank: one for one in ranks}
-    for one in ranks:
-        if not one.has_counted:
-            return f"the sends and receives of rank {one.rank} were not counted"
-        if one.exit is None:
-            return f"the record of rank {one.rank} has no end"
-        if one.hidden:
-            how = "in another thread, by asking repeatedly, or never"
-            return f"rank {one.rank} waited for {one.hidden} of its sends and receives {how}: its own time is unknown"
-    for one in ranks:
-        sent = {rank: other.peers.get(one.rank, (0, 0))[0] for rank, other in by_rank.items()}
-        received = {peer: count for peer, (_, count) in one.peers.items()}
+    by_rank = {record.rank: record for record in ranks}
+    for record in ranks:
+        if not record.has_counted:
+            return f"the sends and receives of rank {record.rank} were not counted"
+        if record.exit is None:
+            return f"the record of rank {record.rank} has no end"
+        if record.hidden:
+            how = "in another thread, by asking repeatedly, or never: its own time is unknown"
+            return f"rank {record.rank} waited for {record.hidden} of its sends and receives {how}"
+    for record in ranks:
+        sent = {rank: other.peers.get(record.rank, (0, 0))[0] for rank, other in by_rank.items()}
+        received = {peer: count for peer, (_, count) in record.peers.items()}
         others = sorted((set(sent) | set(received)) - {-1})
         if -1 in received:
             short = sum(sent.values()) - sum(received.values())
-            who = next(iter(others), one.rank) if short else None
+            who = next(iter(others), record.rank) if short else None
         else:
             who = next((peer for peer in others if sent.get(peer, 0) != received.get(peer, 0)), None)
         if who is not None:
-            told = f"rank {who} sent {sent.get(who, 0)} messages to rank {one.rank}, which received"
+            told = f"rank {who} sent {sent.get(who, 0)} messages to rank {record.rank}, which received"
             return f"{told} {sum(received.values()) if -1 in received else received.get(who, 0)}"
     return ""
 
 
-def _own(ranks: Sequence[Read], table: Table) -> dict[int, list[float]]:
+def _own(ranks: Sequence[RankRecord], table: Table) -> dict[int, list[float]]:
     """Each rank's time in each step without its waits for others; empty where steps have no sends and receives.
 
     Python sees its own waits. DDP waits for its buckets in C++: these waits follow from the arrivals of all ranks.
     """
-    rows = {one.rank: one.steps[ranks_judge.APART : table.steps] for one in ranks}
+    rows = {record.rank: record.steps[ranks_judge.APART : table.steps] for record in ranks}
     if not any(row[_P2P_AT] for each in rows.values() for row in each):
         return {}
     own = {rank: [(row[_STEP_AT] - row[_BLOCKED_AT]) / 1e9 for row in each] for rank, each in rows.items()}
-    starts = min((created for one in ranks for _, created in one.calls.values()), default=0)
+    starts = min((created for record in ranks for _, created in record.calls.values()), default=0)
     made = Counter(rank for call in table.calls if call.step >= ranks_judge.APART for rank in call.arrivals)
     waits = {
-        one.rank: sorted((at - starts) / 1e9 + one.offset(at)[0] for at, _ in one.waits)
-        for one in ranks
-        if one.waited < 0.9 * made[one.rank]
+        record.rank: sorted((at - starts) / 1e9 + record.offset(at)[0] for at, _ in record.waits)
+        for record in ranks
+        if record.waited < 0.9 * made[record.rank]
     }
     for call, is_waited in zip(*ranks_judge.releases(table), strict=True):
         last = max(call.arrivals.values())
@@ -753,27 +753,33 @@ def _own(ranks: Sequence[Read], table: Table) -> dict[int, list[float]]:
     return own
 
 
-def _periodic(ranks: Sequence[Read], table: Table, verdict: Verdict) -> PeriodicWork | None:
+def _periodic(ranks: Sequence[RankRecord], table: Table, verdict: Verdict) -> PeriodicWork | None:
     """Work that makes every n-th step longer, where it costs enough of the job."""
     if table.steps < ranks_judge.FEWEST_STEPS:
         return None
-    rows = [one.steps[ranks_judge.APART : table.steps] for one in ranks]
-    durations = [statistics.fmean(row[_STEP_AT] for row in step) / 1e9 for step in zip(*rows, strict=True)]
-    if (seen := ranks_judge.period(durations)) is None or sum(durations) <= 0:  # of a damaged file
+    durations = _durations(ranks, table)
+    period = ranks_judge.period(durations)
+    if period is None or sum(durations) <= 0:  # of a damaged file
         return None
-    share = len(seen.places) * seen.extra / sum(durations)
+    share, times = len(period.places) * period.extra / sum(durations), len(period.places)
     if share <= ranks_judge.LEAST_PERIODIC:
         return None
-    who = verdict.ranks if verdict.every == seen.every else ()
-    return PeriodicWork(every=seen.every, extra_s=seen.extra, share=share, times=len(seen.places), ranks=who)
+    who = verdict.ranks if verdict.every == period.every else ()
+    return PeriodicWork(every=period.every, extra_s=period.extra, share=share, times=times, ranks=who)
+
+
+def _durations(ranks: Sequence[RankRecord], table: Table) -> list[float]:
+    """The seconds of each step but the first ones, the mean of the ranks."""
+    rows = [record.steps[ranks_judge.APART : table.steps] for record in ranks]
+    return [statistics.fmean(row[_STEP_AT] for row in step) / 1e9 for step in zip(*rows, strict=True)]
 
 
 # -- what a rank does --------------------------------------------------------------------------------------------------
 
 
-def _means(one: Read) -> dict[str, float]:
+def _means(record: RankRecord) -> dict[str, float]:
     """A step's mean times in seconds, without the first steps; empty where none were seen."""
-    rows = one.steps[ranks_judge.APART :]
+    rows = record.steps[ranks_judge.APART :]
     if not rows:
         return {}
     columns = [statistics.fmean(column) / 1e9 for column in list(zip(*rows, strict=True))[1:]]
@@ -782,7 +788,7 @@ def _means(one: Read) -> dict[str, float]:
     return told | {"forward": max(told["step"] - busy, 0.0)}
 
 
-# What is named before a phase that contains it.
+# Activities, each before a phase that contains it.
 _ACTIVITIES = {
     "data": "DataLoader",
     "copies": "copies to the device",
@@ -796,7 +802,7 @@ _ACTIVITIES = {
 def _activity(
     verdict: Verdict,
     means: Mapping[int, Mapping[str, float]],
-    by_rank: Mapping[int, Read],
+    by_rank: Mapping[int, RankRecord],
     at: _Place | None,
 ) -> tuple[str | None, float | None, str | None]:
     """Return what the late rank does for longer than its siblings, by how much, and where."""
@@ -804,7 +810,7 @@ def _activity(
     others = [mean for rank, mean in means.items() if rank not in late and mean]
     if late and others and means.get(late[0]):
         for name, text in _ACTIVITIES.items():
-            more = means[late[0]][name] - statistics.median(one[name] for one in others)
+            more = means[late[0]][name] - statistics.median(mean[name] for mean in others)
             if more >= verdict.cost_s / 2:
                 kinds = {"data": ("data",), "copies": ("to_device", "between")}.get(name, ())
                 lines = (judge.at(*line[1:3], folder) for line in by_rank[late[0]].lines if line[0] in kinds)
@@ -815,31 +821,31 @@ def _activity(
     return None, None, None
 
 
-def _has_left_early(one: Read, ranks: Sequence[Read]) -> bool:
+def _has_left_early(record: RankRecord, ranks: Sequence[RankRecord]) -> bool:
     """Return whether a rank ended without an error, with fewer collectives in a group than another member made."""
-    if one.exit != 0:
+    if record.exit != 0:
         return False
-    others = [other for other in ranks if other is not one]
-    if one.pending is None:  # its last calls were lost with it, as os._exit() does: its steps are known
-        return any(other.steps_made + other.lost_peer > one.steps_made for other in others)
-    last = dict(sorted(one.calls))  # the largest number of each group
+    others = [other for other in ranks if other is not record]
+    if record.pending is None:  # its last calls were lost with it, as os._exit() does: its steps are known
+        return any(other.steps_made + other.lost_peer > record.steps_made for other in others)
+    last = dict(sorted(record.calls))  # the largest number of each group
     return any(number > last.get(group, number) for other in others for group, number in other.calls)
 
 
-def _place(one: Read) -> str | None:
+def _place(record: RankRecord) -> str | None:
     """The user's line where a rank was at a hang: the innermost frame that is in no library."""
     library = r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<"
-    own = (judge.at(file, line, os.getcwd()) for file, line, _ in one.frames if not re.search(library, file))
+    own = (judge.at(file, line, os.getcwd()) for file, line, _ in record.frames if not re.search(library, file))
     return next(own, None)
 
 
 # -- hangs and calls that do not match ---------------------------------------------------------------------------------
 
 
-def _collective(one: Read, key: tuple[str, int]) -> Collective:
-    kind, _ = one.calls[key]
-    told = one.kinds[kind]
-    place = one.places.get(key) or one.of_kind.get(kind)
+def _collective(record: RankRecord, key: tuple[str, int]) -> Collective:
+    kind, _ = record.calls[key]
+    told = record.kinds[kind]
+    place = record.places.get(key) or record.of_kind.get(kind)
     where = None if place is None else judge.at(*place[:2], os.getcwd())
     dtypes = "/".join(str(dtype) for dtype in told["dtypes"])
     name = visible(str(told["name"]).partition(":")[2] or str(told["name"]))
@@ -847,17 +853,17 @@ def _collective(one: Read, key: tuple[str, int]) -> Collective:
     return Collective(name=name, group=key[0], number=key[1], sizes=sizes, place=where)
 
 
-def _mismatch(ranks: Sequence[Read]) -> JobMismatch | None:
+def _mismatch(ranks: Sequence[RankRecord]) -> JobMismatch | None:
     """The first call of a group that ranks make differently."""
-    for key in sorted({key for one in ranks for key in one.calls}, key=lambda one: (one[1], one[0])):
-        made = {one.rank: _signature(one.kinds[one.calls[key][0]]) for one in ranks if key in one.calls}
+    for key in sorted({key for record in ranks for key in record.calls}, key=lambda key: (key[1], key[0])):
+        made = {record.rank: _signature(record.kinds[record.calls[key][0]]) for record in ranks if key in record.calls}
         if len(set(made.values())) < 2:
             continue
-        # Where as many ranks make each, two alone or two of a job whose others left no record, neither is the odd one.
+        # Neither is the odd one where as many ranks make each: two alone, or two of a job without other records.
         (usual, most), (second, next_most) = Counter(made.values()).most_common(2)
         if most == next_most:  # the first of the ranks is told first
             usual = second
-        by_rank = {one.rank: one for one in ranks}
+        by_rank = {record.rank: record for record in ranks}
         odd = tuple(rank for rank, signature in made.items() if signature != usual)
         other = next(rank for rank, signature in made.items() if signature == usual)
         return JobMismatch(
@@ -874,10 +880,10 @@ def _signature(kind: Mapping[str, Any]) -> tuple[Any, ...]:
     name = str(kind["name"])
     if not _EQUAL.search(name):
         return (name,)
-    return name, tuple(map(str, kind["dtypes"])), tuple(math.prod(one) for one in kind["sizes"])
+    return name, tuple(map(str, kind["dtypes"])), tuple(map(math.prod, kind["sizes"]))
 
 
-def _hang(ranks: Sequence[Read], world: int, folder: Path) -> JobHang | None:
+def _hang(ranks: Sequence[RankRecord], world: int, folder: Path) -> JobHang | None:
     """The call that was waited for, where a rank has marked a hang."""
     try:
         at_ns, waited = (folder / "hang").read_text(encoding="ascii").split()
@@ -886,35 +892,40 @@ def _hang(ranks: Sequence[Read], world: int, folder: Path) -> JobHang | None:
     except (OSError, ValueError, OverflowError):
         return None
     first: dict[tuple[str, int], tuple[float, int]] = {}
-    for one in ranks:
-        for key in (one.pending or set()) & one.calls.keys():
-            created = one.calls[key][1]
-            first[key] = min(first.get(key, (math.inf, 0)), (created / 1e9 + one.offset(created)[0], one.rank))
+    for record in ranks:
+        for key in (record.pending or set()) & record.calls.keys():
+            created = record.calls[key][1]
+            first[key] = min(first.get(key, (math.inf, 0)), (created / 1e9 + record.offset(created)[0], record.rank))
     if not first:
         return None
-    by_rank = {one.rank: one for one in ranks}
+    by_rank = {record.rank: record for record in ranks}
     # A rank that does not answer may be in the call: its Python is blocked, it died there, or its file is elsewhere.
     known = {
-        one.rank
-        for one in ranks
-        if one.pending is not None or (one.exit is not None and one.exit >= 0) or one.state[:1] in ("T", "t")
+        record.rank
+        for record in ranks
+        if record.pending is not None
+        or (record.exit is not None and record.exit >= 0)
+        or record.state[:1] in ("T", "t")
     }
     members = {
         key: set(by_rank[rank].groups.get(key[0].partition("#")[0], range(world))) for key, (_, rank) in first.items()
     }
     inside = {
-        key: {one.rank for one in ranks if key in one.calls and one.calls[key][1] <= marked_ns} & members[key]
+        key: {record.rank for record in ranks if key in record.calls and record.calls[key][1] <= marked_ns}
+        & members[key]
         for key in first
     }
-    # Who waits in one call for others is not what a second call waits for: they are.
-    waiting = {one.rank for one in ranks for key in one.pending or () if key in first and inside[key] != members[key]}
+    # A rank that waits in one call for others is not what a second call waits for: the others are.
+    waiting = {
+        record.rank for record in ranks for key in record.pending or () if key in first and inside[key] != members[key]
+    }
     absent = {key: (members[key] - inside[key]) & known for key in first}
     key = min(first, key=lambda key: (len(absent[key] & waiting), first[key]))
-    # It came to an end all the same where a rank went on from it, or where it was the last and all ended well.
-    resumed = all(one.exit == 0 for one in ranks if one.rank in members[key]) or any(
+    # The call came to its end if a rank went on from it, or if it was the last and all ended well.
+    resumed = all(record.exit == 0 for record in ranks if record.rank in members[key]) or any(
         number > key[1] and created > marked_ns
-        for one in ranks
-        for (group, number), (_, created) in one.calls.items()
+        for record in ranks
+        for (group, number), (_, created) in record.calls.items()
         if group == key[0]
     )
     return JobHang(
