@@ -70,7 +70,7 @@ SIZES = {
     # A mask that names a GPU that does not exist, and a second reading of a GPU that is busy alone.
     "devices": (3, 283),
     # SXid errors, and a start judged GPU by GPU.
-    "doctor": (12, 1998),
+    "doctor": (12, 1990),
     # A paste's facts (torch, GPUs, frames, launcher) are read once, for the advice of every text.
     "explain": (13, 1038),
     # One of three or four nodes that is far below the others; counts that no cluster has.
@@ -82,7 +82,7 @@ SIZES = {
     # Memory that no visible process holds.
     "memory": (4, 262),
     # torch is seen in whatever way it is loaded; a dry run goes on behind loops that it ends.
-    "program": (32, 8540),
+    "program": (32, 8568),
     # The page names the machine once and leaves out who sends it.
     "render": (23, 3607),
     # What a rank raised, its own work, work of every n-th step.
