@@ -190,18 +190,16 @@ def memory_finding(memory: OutOfMemory, folder: str) -> Finding:
         "other tensors": memory.others_bytes,
         "activations and the rest": memory.unnamed_bytes or 0,
     }
-    message = (
-        "" if memory.asked_bytes is None else f"{capacity(memory.asked_bytes)} requested at once in {memory.phase}; "
-    )
-    message += ", ".join(f"{name} {capacity(size)}" for name, size in parts.items() if size) or "no tensor was alive"
+    message = ", ".join(f"{name} {capacity(size)}" for name, size in parts.items() if size) or "no tensor was alive"
+    if memory.asked_bytes is not None:
+        message = f"{capacity(memory.asked_bytes)} requested at once in {memory.phase}; {message}"
     if memory.holders:
         most = memory.holders[0]
         where = at(most.file, most.line, folder)
         message += f"; most in {most.name} ({capacity(most.bytes)} in {most.tensors} tensors, {where})"
-    title = _TITLES.get(memory.blame or "", f"memory of {memory.device} ran out")
-    blamed = {"fragmentation": ": fragmented", "other-processes": ": other processes hold it"}.get(
-        memory.blame or "", ""
-    )
+    blame = memory.blame or ""
+    title = _TITLES.get(blame, f"memory of {memory.device} ran out")
+    blamed = {"fragmentation": ": fragmented", "other-processes": ": other processes hold it"}.get(blame, "")
     evidence = {"blame": memory.blame, **parts}
     device = memory.device if ":" in memory.device else None
     return Finding("run.memory.full", "fail", title + blamed, message, evidence, advice_of(memory), device)
