@@ -102,7 +102,8 @@ def _without_interpreter(options: RunOptions, emit: Emit) -> RunOptions:
     Raises UsageError for an option of the interpreter that would be lost.
     """
     first, *rest = options.program
-    if options.module or not rest or not _INTERPRETER.fullmatch(os.path.basename(first)) or _is_program(first):
+    is_users = os.path.isfile(first) and not os.access(first, os.X_OK)  # a program that is only named so
+    if options.module or not rest or not _INTERPRETER.fullmatch(os.path.basename(first)) or is_users:
         return options
     while rest[1:] and rest[0] in _HARMLESS:
         del rest[0]
@@ -112,11 +113,6 @@ def _without_interpreter(options: RunOptions, emit: Emit) -> RunOptions:
         raise UsageError(f"{first} {program[0]} cannot be run", "", "give a file or, with -m, a module")
     emit(Notice(f"{first} is left out: the program runs with {interpreter_argv()[0]}"))
     return replace(options, program=tuple(program), module=is_module)
-
-
-def _is_program(path: str) -> bool:
-    """Return whether a file is a program of the user's that is only named like an interpreter."""
-    return os.path.isfile(path) and not os.access(path, os.X_OK)
 
 
 def _check_file(script: str) -> None:
@@ -180,7 +176,7 @@ def not_reached(read: counters.Read, began_s: float) -> tuple[str, ...]:
     """The program's functions that a dry run did not reach."""
     sources = Sources(began_s)
     ran = {line["file"]: frozenset(line["begins"]) for line in read.said("ran")}
-    trees = {file: tree for file in ran if (tree := sources.tree(file)) is not None}
+    trees = {file: tree for file in ran if (tree := sources.file(file)[1]) is not None}
     left = [reached.Left(line["file"], line["function"], line["line"], line["is_loop"]) for line in read.said("left")]
     return tuple(reached.not_reached(trees, ran, left))
 
@@ -194,9 +190,11 @@ def _watched(
     try:
         while (code := running.wait()) is None:
             if watch is None:  # the device that the program uses first
-                used = (line["uuid"] for line in counters.read(running.memory).said("device") if line["uuid"])
-                uuid = next(used, None)
-                watch = None if uuid is None else Watch(uuid, start=_sampler)
+                uuids = (line["uuid"] for line in counters.read(running.memory).said("device"))
+                if (uuid := next(filter(None, uuids), None)) is not None:
+                    watch = Watch(
+                        uuid, start=lambda uuid: LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
+                    )
             if watch is not None:
                 busy += _loads(watch, job)
             if job is not None:
@@ -209,10 +207,6 @@ def _watched(
         if watch is not None:
             watch.close()
     return code, tuple(busy), "no GPU was seen at work" if watch is None else watch.reason or None
-
-
-def _sampler(uuid: str) -> LineChild:
-    return LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
 
 
 def _loads(watch: Watch, job: ranks.Job | None) -> list[tuple[float, float]]:
@@ -431,7 +425,7 @@ class Sources:
 
     def said(self, file: str, line: int) -> tuple[str | None, bool | None, str | None]:
         """The source of a line, whether it is in a loop, and the factory that makes the tensor moved on it."""
-        lines, tree = self._file(file)
+        lines, tree = self.file(file)
         text = lines[line - 1].strip() if 0 < line <= len(lines) else None
         if tree is None:
             return text, None, None
@@ -444,11 +438,8 @@ class Sources:
         statement = next((node for node in reversed(path) if isinstance(node, ast.stmt)), tree)
         return text, in_loop, _made_by(statement, line)
 
-    def tree(self, file: str) -> ast.Module | None:
-        """The syntax tree of a file."""
-        return self._file(file)[1]
-
-    def _file(self, file: str) -> tuple[list[str], ast.Module | None]:
+    def file(self, file: str) -> tuple[list[str], ast.Module | None]:
+        """The lines of a file, and its syntax tree."""
         if file not in self._files:
             self._files[file] = [], None
             with contextlib.suppress(OSError, SyntaxError, ValueError):

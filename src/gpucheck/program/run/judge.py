@@ -629,10 +629,11 @@ def _advice_of(memory: DryMemory) -> str | None:
     """Return what to change first, as `run` says it, from what was held at the peak: gradients and states may come
     later."""
     peak = memory.peak
-    made: dict[str, int | None] = {"backward": memory.gradients_bytes, "step": memory.optimizer_bytes}
+    gradients, optimizer = memory.gradients_bytes or 0, memory.optimizer_bytes or 0
     if peak.made_in:
-        made = {phase: min(size or 0, peak.made_in.get(phase, 0)) for phase, size in made.items()}
-    held = memory.parameters_bytes or 0, made["backward"] or 0, made["step"] or 0
+        gradients = min(gradients, peak.made_in.get("backward", 0))
+        optimizer = min(optimizer, peak.made_in.get("step", 0))
+    held = memory.parameters_bytes or 0, gradients, optimizer
     before = peak.allocated_bytes - peak.asked_bytes
     missing = peak.allocated_bytes - (memory.total_bytes or 0)
     return _advice_by_size(held, max(before - sum(held), 0), peak.asked_bytes, missing)

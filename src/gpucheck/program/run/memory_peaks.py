@@ -228,8 +228,7 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
     # Pinned memory is the host's, and what lies there fills no device.
     is_host = cause is not None and cause.id in ("oom.cpu", "oom.host")
     # Metal shares the host's memory: the tensors that are known do not explain it.
-    is_explained = is_host or not torch.backends.mps.is_available()
-    is_memory = cause is not None and cause.whose == "memory" and is_explained
+    is_memory = cause is not None and cause.whose == "memory" and (is_host or not torch.backends.mps.is_available())
     frames = list(_frames(error))
     where = None if not frames else {"file": _lines.path(frames[-1][0].f_code.co_filename), "line": frames[-1][1]}
     _say(
