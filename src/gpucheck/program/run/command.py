@@ -49,7 +49,7 @@ from gpucheck.report.results.run import (
 )
 
 _LOOK_EVERY_S = 1.0
-# Until torch is loaded its children are looked at too: a child that only loads torch lives for about a second.
+# Children are looked at until torch is loaded: one that only loads torch lives for about a second.
 _LOOK_FOR_TORCH_EVERY_S = 0.2
 
 
@@ -92,7 +92,7 @@ def command(options: RunOptions, emit: Emit, folder: str | None = None) -> int:
 
 
 _INTERPRETER = re.compile(r"python(\d(\.\d+)?)?(\.exe)?")
-# What changes nothing here: where output is buffered and whether bytecode is written.
+# Options that change nothing here: where output is buffered and whether bytecode is written.
 _HARMLESS = ("-u", "-B")
 
 
@@ -102,7 +102,8 @@ def _without_interpreter(options: RunOptions, emit: Emit) -> RunOptions:
     Raises UsageError for an option of the interpreter that would be lost.
     """
     first, *rest = options.program
-    if options.module or not rest or not _INTERPRETER.fullmatch(os.path.basename(first)) or _is_program(first):
+    is_users = os.path.isfile(first) and not os.access(first, os.X_OK)  # a program that is only named so
+    if options.module or not rest or not _INTERPRETER.fullmatch(os.path.basename(first)) or is_users:
         return options
     while rest[1:] and rest[0] in _HARMLESS:
         del rest[0]
@@ -112,11 +113,6 @@ def _without_interpreter(options: RunOptions, emit: Emit) -> RunOptions:
         raise UsageError(f"{first} {program[0]} cannot be run", "", "give a file or, with -m, a module")
     emit(Notice(f"{first} is left out: the program runs with {interpreter_argv()[0]}"))
     return replace(options, program=tuple(program), module=is_module)
-
-
-def _is_program(path: str) -> bool:
-    """Return whether a file is a program of the user's that is only named like an interpreter."""
-    return os.path.isfile(path) and not os.access(path, os.X_OK)
 
 
 def _check_file(script: str) -> None:
@@ -179,9 +175,9 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
 def not_reached(read: counters.Read, began_s: float) -> tuple[str, ...]:
     """The program's functions that a dry run did not reach."""
     sources = Sources(began_s)
-    ran = {one["file"]: frozenset(one["begins"]) for one in read.said("ran")}
-    trees = {file: tree for file in ran if (tree := sources.tree(file)) is not None}
-    left = [reached.Left(one["file"], one["function"], one["line"], one["is_loop"]) for one in read.said("left")]
+    ran = {line["file"]: frozenset(line["begins"]) for line in read.said("ran")}
+    trees = {file: tree for file in ran if (tree := sources.file(file)[1]) is not None}
+    left = [reached.Left(line["file"], line["function"], line["line"], line["is_loop"]) for line in read.said("left")]
     return tuple(reached.not_reached(trees, ran, left))
 
 
@@ -194,9 +190,11 @@ def _watched(
     try:
         while (code := running.wait()) is None:
             if watch is None:  # the device that the program uses first
-                used = (one["uuid"] for one in counters.read(running.memory).said("device") if one["uuid"])
-                uuid = next(used, None)
-                watch = None if uuid is None else Watch(uuid, start=_sampler)
+                uuids = (line["uuid"] for line in counters.read(running.memory).said("device"))
+                if (uuid := next(filter(None, uuids), None)) is not None:
+                    watch = Watch(
+                        uuid, start=lambda uuid: LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
+                    )
             if watch is not None:
                 busy += _loads(watch, job)
             if job is not None:
@@ -211,16 +209,12 @@ def _watched(
     return code, tuple(busy), "no GPU was seen at work" if watch is None else watch.reason or None
 
 
-def _sampler(uuid: str) -> LineChild:
-    return LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
-
-
 def _loads(watch: Watch, job: ranks.Job | None) -> list[tuple[float, float]]:
     rows: list[dict[str, Any]] = watch.take()
     if job is not None:
-        job.clocks_hz += [one["sm_clock_hz"] for one in rows if one.get("utilization_percent") and "sm_clock_hz" in one]
+        job.clocks_hz += [row["sm_clock_hz"] for row in rows if row.get("utilization_percent") and "sm_clock_hz" in row]
     return [
-        (one["at_s"], one["utilization_percent"] / 100) for one in rows if one.get("utilization_percent") is not None
+        (row["at_s"], row["utilization_percent"] / 100) for row in rows if row.get("utilization_percent") is not None
     ]
 
 
@@ -228,9 +222,9 @@ def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -
     failure = running.failure()
     result = None if failure is not None else answer(counters.read(running.memory), ended, running.child)
     if job is not None:
-        lines = () if result is None else [(one.kind, one.file, one.line, one.time_s) for one in result.lines[:20]]
+        lines = () if result is None else [(line.kind, line.file, line.line, line.time_s) for line in result.lines[:20]]
         steps = 0 if result is None or result.steps is None else result.steps.count
-        devices = None if result is None else [one.id for one in result.devices]
+        devices = None if result is None else [device.id for device in result.devices]
         job.ended(ended.exit or 0, steps, lines, devices, None if result is None else result.error)
         try:
             together = job.result()
@@ -284,8 +278,8 @@ def scratch(*, enabled: bool) -> Iterator[str | None]:
     here = os.getcwd()
     size = _size(here)
     if size > LARGEST:
-        told = f"{units.capacity(size)} are more than {units.capacity(LARGEST)}"
-        raise UsageError(f"--scratch cannot copy {here}", told, "start it in a folder that contains only the program")
+        sizes = f"{units.capacity(size)} are more than {units.capacity(LARGEST)}"
+        raise UsageError(f"--scratch cannot copy {here}", sizes, "start it in a folder that contains only the program")
     with tempfile.TemporaryDirectory(prefix="gpucheck-scratch-", ignore_cleanup_errors=True) as place:
         path = os.path.join(os.path.realpath(place), os.path.basename(here) or "root")
         shutil.copytree(here, path, symlinks=False, ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
@@ -308,7 +302,7 @@ def _stamps(path: str) -> dict[str, tuple[int, int]]:
     """The size and the time of each file of a folder, by its name there."""
     found: dict[str, tuple[int, int]] = {}
     for parent, folders, files in os.walk(path):
-        folders[:] = [one for one in folders if one != "__pycache__"]
+        folders[:] = [folder for folder in folders if folder != "__pycache__"]
         for name in files:
             stat = os.stat(os.path.join(parent, name), follow_symlinks=False)
             found[os.path.relpath(os.path.join(parent, name), path)] = stat.st_size, stat.st_mtime_ns
@@ -396,7 +390,7 @@ def started(
         env.pop(naming.STARTED_AS, None)  # how this process was started, not what the program starts
         env["PYTHONPATH"] = os.pathsep.join([str(_HOOK), *([] if before is None else [before])])
         given = "" if before is None else f"={before}"
-        asked = ("" if one is None else json.dumps(one) for one in (dry, ranks))
+        asked = ("" if options is None else json.dumps(options) for options in (dry, ranks))
         env["GPUCHECK_RUN"] = "\n".join((path, str(_ROOT), str(trace), snapshot, *asked, given))
         if dry is not None:  # nothing may reach a GPU that is here: what claims it has its data on the CPU
             env |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
@@ -431,7 +425,7 @@ class Sources:
 
     def said(self, file: str, line: int) -> tuple[str | None, bool | None, str | None]:
         """The source of a line, whether it is in a loop, and the factory that makes the tensor moved on it."""
-        lines, tree = self._file(file)
+        lines, tree = self.file(file)
         text = lines[line - 1].strip() if 0 < line <= len(lines) else None
         if tree is None:
             return text, None, None
@@ -444,11 +438,8 @@ class Sources:
         statement = next((node for node in reversed(path) if isinstance(node, ast.stmt)), tree)
         return text, in_loop, _made_by(statement, line)
 
-    def tree(self, file: str) -> ast.Module | None:
-        """The syntax tree of a file."""
-        return self._file(file)[1]
-
-    def _file(self, file: str) -> tuple[list[str], ast.Module | None]:
+    def file(self, file: str) -> tuple[list[str], ast.Module | None]:
+        """The lines of a file, and its syntax tree."""
         if file not in self._files:
             self._files[file] = [], None
             with contextlib.suppress(OSError, SyntaxError, ValueError):
@@ -465,8 +456,8 @@ def _path_to(tree: ast.AST, line: int) -> list[ast.AST]:
     node: ast.AST | None = tree
     while node is not None:
         path.append(node)
-        below = (one for one in ast.iter_child_nodes(node) if hasattr(one, "lineno"))
-        node = next((one for one in below if one.lineno <= line <= (getattr(one, "end_lineno", 0) or 0)), None)
+        below = (child for child in ast.iter_child_nodes(node) if hasattr(child, "lineno"))
+        node = next((child for child in below if child.lineno <= line <= (getattr(child, "end_lineno", 0) or 0)), None)
     return path
 
 
@@ -508,7 +499,7 @@ WAITS_SHARE, BUSY = 0.25, 0.85
 _NVML_BACK_S = 1.0
 # A resident set breathes by some megabytes; torch's own count of a device does not.
 _LEAST_GROWTH = {"resident": 16 * units.MIB, "allocated": units.MIB}
-# Growth is told of that many parts of the run, each of which holds more than the one before.
+# Growth is judged by this many parts of the run, each of which holds more than the one before.
 _PARTS = 6
 
 NOT_SEEN = (
@@ -545,7 +536,7 @@ class Ended:
 def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
     """The answer. `child` is a process of the program's that loaded torch."""
     lines = _lines(read, ended.began_s)
-    used = bool(read.devices) or any(one.kind not in ("data", "empty_cache") for one in lines)
+    used = bool(read.devices) or any(line.kind not in ("data", "empty_cache") for line in lines)
     steps, window, begins_ns = _steps(read)
     shares = _shares(read, ended, window, begins_ns)
     waits_for, reason = waits_of(shares, used, child)
@@ -568,10 +559,10 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
         error=_error(read),
         out_of_memory=_out_of_memory(read),
         traced=_traced(read, window),
-        cut_off_in=next((f"{one['file']}:{one['line']}" for one in read.said("site") if one["site"] == now), None),
+        cut_off_in=next((f"{line['file']}:{line['line']}" for line in read.said("site") if line["site"] == now), None),
         snapshot=ended.snapshot,
         not_seen=NOT_SEEN,
-        not_followed=tuple(one["text"] for one in read.said("not_followed")),
+        not_followed=tuple(line["text"] for line in read.said("not_followed")),
     )
 
 
@@ -603,7 +594,7 @@ def _steps(read: counters.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], i
         apart = min(max(apart, last), len(rows) - 1)
     first, steady = rows[:apart], rows[apart:]
     durations = [row["duration_ns"] / 1e9 for row in steady]
-    told = RunSteps(
+    steps = RunSteps(
         count,
         "gpucheck.api.step" if read.head[counters.EXPLICIT_STEPS] else "optimizer",
         tuple(_step(row) for row in first),
@@ -612,7 +603,7 @@ def _steps(read: counters.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], i
         max(durations, default=None),
     )
     begins = first[-1]["end_ns"] if first else steady[0]["end_ns"] - steady[0]["duration_ns"]
-    return told, tuple(_step(row) for row in steady), begins
+    return steps, tuple(_step(row) for row in steady), begins
 
 
 def _shares(read: counters.Read, ended: Ended, window: Sequence[RunStep], begins_ns: int | None) -> TimeShares | None:
@@ -621,10 +612,8 @@ def _shares(read: counters.Read, ended: Ended, window: Sequence[RunStep], begins
         return None
     ends_ns = read.head[counters.END_NS] or ended.at_ns
     if window:
-        whole = sum(one.duration_s for one in window)
-        parts = [
-            sum(values) for values in zip(*((one.data_s, one.copies_s, one.waits_s) for one in window), strict=True)
-        ]
+        whole = sum(step.duration_s for step in window)
+        parts = [sum(getattr(step, f"{name}_s") for step in window) for name in ("data", "copies", "waits")]
         begins_ns = begins_ns or 0
     else:
         begins_ns = read.head[counters.TORCH_NS]
@@ -642,7 +631,7 @@ def _shares(read: counters.Read, ended: Ended, window: Sequence[RunStep], begins
     none = f"no reading of NVML, which counts over up to 1 s, lies within these {units.duration(whole)}"
     unknown = None if inside else ended.busy_unknown or none
     # The process's own time in the steps; without steps that since torch was loaded, of its workers too.
-    cpu = sum(one.cpu_s for one in window) / whole if window else None
+    cpu = sum(step.cpu_s for step in window) / whole if window else None
     if cpu is None and ended.cpu_s is not None:
         cpu = max(ended.cpu_s - read.head[counters.TORCH_CPU_NS] / 1e9, 0.0) / whole
     return TimeShares(
@@ -654,7 +643,7 @@ def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tu
     """Return what the program waits for, and why this is said. `child` is a process of its that loaded torch."""
     if shares is None:
         return "inconclusive", judge.in_child(child) if child else "the program did not load torch"
-    data, copies, waits = (units.percent(one) for one in (shares.data, shares.copies, shares.waits))
+    data, copies, waits = (units.percent(share) for share in (shares.data, shares.copies, shares.waits))
     busy = shares.device_busy
     parts = f"kernels ran for only {units.percent(busy or 0.0)} of the time; data {data}, copies {copies}"
     # Kernels may all have run meanwhile: what is left of the rest is the host's own beside an idle device.
@@ -689,13 +678,13 @@ def _lines(read: counters.Read, began_s: float) -> tuple[RunLine, ...]:
     for number, row in enumerate(read.sites):
         if number not in said or not (row["count"] or row["time_ns"]):
             continue
-        one = _line(said[number], row, sources)
-        key = (one.kind, one.file, one.line)
-        merged[key] = one if key not in merged else _together(merged[key], one)
-    first = next((key for key, one in merged.items() if one.kind not in ("data", "empty_cache")), None)
+        line = _line(said[number], row, sources)
+        key = (line.kind, line.file, line.line)
+        merged[key] = line if key not in merged else _together(merged[key], line)
+    first = next((key for key, line in merged.items() if line.kind not in ("data", "empty_cache")), None)
     if first is not None and _starts_cuda(merged[first]):
         merged[first] = replace(merged[first], starts_cuda=bool(read.devices))
-    return tuple(sorted(merged.values(), key=lambda one: -one.time_s))
+    return tuple(sorted(merged.values(), key=lambda line: -line.time_s))
 
 
 # CUDA's first use takes 0.1 s and more, nearly all of its line's time; a copy from pageable memory reaches some GB/s.
@@ -724,19 +713,19 @@ def _line(said: dict[str, Any], row: dict[str, int], sources: Sources) -> RunLin
     )
 
 
-# What adds up where a line has several calls.
+# Fields that add up where a line has several calls.
 _SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_again", "unchanged_back")
 
 
-def _together(one: RunLine, other: RunLine) -> RunLine:
-    """Two calls on one line."""
+def _together(line: RunLine, other: RunLine) -> RunLine:
+    """The sum of two calls on one line."""
     return replace(
-        one,
-        **{name: getattr(one, name) + getattr(other, name) for name in (*_SUMS, "time_s")},
-        longest_s=max(one.longest_s, other.longest_s),
-        steps=max(one.steps, other.steps),
-        discarded=one.discarded or other.discarded,
-        made_by=one.made_by or other.made_by,
+        line,
+        **{name: getattr(line, name) + getattr(other, name) for name in (*_SUMS, "time_s")},
+        longest_s=max(line.longest_s, other.longest_s),
+        steps=max(line.steps, other.steps),
+        discarded=line.discarded or other.discarded,
+        made_by=line.made_by or other.made_by,
     )
 
 
@@ -744,12 +733,12 @@ def _together(one: RunLine, other: RunLine) -> RunLine:
 
 
 def _devices(read: counters.Read) -> tuple[RunDevice, ...]:
-    told = {int(line["index"]): line for line in read.said("device")}
+    said = {int(line["index"]): line for line in read.said("device")}
     return tuple(
         RunDevice(
             f"cuda:{index}",
-            str(told[index]["name"]),
-            int(told[index]["total"]),
+            str(said[index]["name"]),
+            int(said[index]["total"]),
             row["peak_allocated"],
             row["peak_reserved"],
             row["peak_step"],
@@ -759,7 +748,7 @@ def _devices(read: counters.Read) -> tuple[RunDevice, ...]:
             row["ooms"],
         )
         for index, row in read.devices.items()
-        if index in told
+        if index in said
     )
 
 
@@ -768,9 +757,9 @@ def growth(window: Sequence[RunStep]) -> Growth | None:
     on_device = bool(window) and window[0].allocated_bytes is not None
     of: Literal["allocated", "resident"] = "allocated" if on_device else "resident"
     held = [
-        (one.number, value)
-        for one in window
-        if (value := one.allocated_bytes if on_device else one.resident_bytes) is not None
+        (step.number, value)
+        for step in window
+        if (value := step.allocated_bytes if on_device else step.resident_bytes) is not None
     ]
     if len(held) < 2 * _PARTS:
         return None
@@ -793,7 +782,7 @@ def _error(read: counters.Read) -> RunError | None:
     return RunError(said["class"], said["text"], said["cause"], where.get("file"), where.get("line"))
 
 
-# How allocators tell what was asked for, and what other processes hold (torch's CUDACachingAllocator, CPUAllocator).
+# Sentences of torch's allocators on what was asked for, and on what other processes hold.
 _ASKED = re.compile(r"Tried to allocate ([\d.]+ ?\w+)|tried to allocate (\d+) bytes")
 _OTHERS = re.compile(r"Process \d+ has ([\d.]+ ?\w+) memory in use")
 
@@ -803,23 +792,23 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
     if error is None:
         return None
     held = next(read.said("held"), {})
-    # The last that was raised is the one that ended the program.
-    told: dict[str, Any] = next(reversed([*read.said("oom")]), {}) if error["cause"] == "oom.cuda" else {}
-    asked = told.get("asked") or _asked_size(_ASKED.search(error["text"]))
+    # The last failure ended the program.
+    failure: dict[str, Any] = next(reversed([*read.said("oom")]), {}) if error["cause"] == "oom.cuda" else {}
+    asked = failure.get("asked") or _asked_size(_ASKED.search(error["text"]))
     others = sum(_asked_size(match) or 0 for match in _OTHERS.finditer(error["text"])) or None
     is_host = error["cause"] in ("oom.cpu", "oom.host")
-    device = f"cuda:{told['device']}" if told else "cpu" if is_host else "cuda"
-    total = next((int(line["total"]) for line in read.said("device") if line["index"] == told.get("device")), None)
+    device = f"cuda:{failure['device']}" if failure else "cpu" if is_host else "cuda"
+    total = next((int(line["total"]) for line in read.said("device") if line["index"] == failure.get("device")), None)
     known = sum(held.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others"))
-    allocated, reserved = told.get("allocated"), told.get("reserved")
+    allocated, reserved = failure.get("allocated"), failure.get("reserved")
     return OutOfMemory(
         device=device,
         asked_bytes=asked,
         total_bytes=total,
-        free_bytes=told.get("free"),
+        free_bytes=failure.get("free"),
         allocated_bytes=allocated,
         reserved_bytes=reserved,
-        largest_free_block_bytes=told.get("largest_free_block"),
+        largest_free_block_bytes=failure.get("largest_free_block"),
         other_processes_bytes=others,
         parameters_bytes=held.get("parameters", 0),
         gradients_bytes=held.get("gradients", 0),
@@ -828,15 +817,15 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
         unnamed_bytes=None if allocated is None else max(allocated - known, 0),
         blame=_BLAME.get(error["cause"]) or blame(asked, allocated, reserved, others),
         holders=tuple(
-            Holder(*(one[name] for name in ("name", "kind", "tensors", "bytes", "file", "line", "function")))
-            for one in read.said("holder")
+            Holder(*(line[name] for name in ("name", "kind", "tensors", "bytes", "file", "line", "function")))
+            for line in read.said("holder")
         ),
         phase=counters.PHASES[error["phase"]],
         step=error["step"],
     )
 
 
-# What torch's allocators did not ask for.
+# Blame for what torch's allocators did not ask for.
 _BLAME = {"oom.host": "pinned", "oom.runtime": "runtime"}
 
 
@@ -861,14 +850,14 @@ def _traced(read: counters.Read, window: Sequence[RunStep]) -> Traced | None:
     said = next(reversed([*read.said("trace")]), None)
     if said is None:
         return None
-    steady = statistics.median(one.duration_s for one in window) if window else None
+    steady = statistics.median(step.duration_s for step in window) if window else None
     slowdown = said["step_ns"] / 1e9 / steady if steady else None
     rows = tuple(
         TracedLine(
-            **{name: one[name] for name in ("file", "line", "function", "module", "phase", "kept_tensors", "held_by")},
-            peak_bytes=one["peak"],
-            kept_bytes_per_step=one["kept"] / said["counted"],
+            **{name: line[name] for name in ("file", "line", "function", "module", "phase", "kept_tensors", "held_by")},
+            peak_bytes=line["peak"],
+            kept_bytes_per_step=line["kept"] / said["counted"],
         )
-        for one in read.said("traced")
+        for line in read.said("traced")
     )
     return Traced(said["steps"], said["peak"], slowdown, rows)

@@ -43,10 +43,10 @@ SIZE = CELLS * 8 + TEXT_BYTES
     CHILD,
 ) = range(22)
 TORCH_BYTE, UNSEEN = 2, 2
-# Of the last error that a forked process met: bytes of text, in what is left of the head. Such a process writes
+# Text of the last error that a forked process met, in what is left of the head. Such a process writes
 # nowhere else, for no lock orders it.
 _FORK_TEXT = slice(24 * 8, 64 * 8)
-# What the program was in the middle of, the value of PHASE.
+# Phases of a step, the value of PHASE.
 PHASES = ("forward", "backward", "step")
 
 # -- devices: a row each --------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ now = time.perf_counter_ns
 _WIDTH, _STEP_WIDTH = len(counters.SITE), len(STEP)
 _DONE, _WAITS_NS, _COPIES_NS = counters.STEPS, counters.WAITS_NS, counters.COPIES_NS
 _COUNT, _BYTES, _TIME, _LONGEST, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _BACK, _STEPS, _LAST = range(_WIDTH)
-# So many copies of a line are looked at closely, and later every one of so many: a line goes on as it began. Where
+# Copies of a line that are looked at closely, and later every one of so many: a line goes on as it began. Where
 # something was seen in what it copies, all are.
 _CLOSELY = 32
 # Copies whose results are remembered, to see them go back; the oldest are forgotten.
@@ -136,7 +136,7 @@ def _size(tensor: Any) -> int:
 
 
 def _failed(error: Exception) -> None:
-    """What measures has failed: nothing is measured any more, and the program goes on."""
+    """Measure nothing any more after a failure of ours; the program goes on."""
     uninstall()
     memory[1] = 1
     text = repr(error).encode("ascii", "replace")[:1000]
@@ -182,7 +182,7 @@ def _reader(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _scalar(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for what takes no arguments and is called most: to hand them on takes a third of all that we add."""
+    """Return the same for a reader without arguments, called most: handing them on takes a third of all that we add."""
 
     @functools.wraps(original)
     def read(self: Any) -> Any:
@@ -205,7 +205,7 @@ def _scalar(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _warning(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for what warns once, naming the line that calls it: ours must not be that line."""
+    """Return the same for a reader that warns once, naming the line that calls it: ours must not be that line."""
     quiet = _scalar(kind, original)
     warned = False
 
@@ -392,7 +392,7 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
                 cells[at + _LONGEST] = max(cells[at + _LONGEST], spent)
             if threading.get_ident() == _main_thread:
                 cells[counters.DATA_NS] += spent
-                # What is copied in it is data too: each moment counts once.
+                # Copies within it are data too: each moment counts once.
                 cells[counters.COPIES_NS], cells[counters.WAITS_NS] = copies, waits
 
     return following
@@ -440,7 +440,7 @@ class _Steps:
         self.others = 0
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.inside = 0
-        # Who is told of each step: its row, as it stands on the shared counters.
+        # The listener gets each step's row, as it stands on the shared counters.
         self.listener: Callable[[tuple[int, ...]], None] | None = None
 
     def stepping(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -544,7 +544,7 @@ def step() -> None:
     is_new = not cells[counters.EXPLICIT_STEPS]
     cells[counters.EXPLICIT_STEPS] = 1
     if is_new and cells[counters.STEPS]:
-        # What was counted by optimizers until now would make the first step a part of one.
+        # Counts by optimizers until now would make the first step a part of one.
         _steps.began, _steps.before = now(), [cells[place] for place in _TOTALS]
     else:
         _steps.end()
@@ -565,7 +565,7 @@ _LISTED = ("to", "cuda", "cpu", "copy_")
 _SYNCHRONISE = ("cuda", "xpu", "mps", "accelerator", "mtia")
 LAZY = "torch.nn.parameter.UninitializedTensorMixin._allowed_methods"
 LOADER = "torch.utils.data.dataloader._BaseDataLoaderIter"
-# What was put in the place of what: the holder, the name, and the original, or None for an inherited one.
+# Attributes that were replaced: the holder, the name, and the original, or None for an inherited one.
 _replaced: list[tuple[Any, str, Any]] = []
 
 

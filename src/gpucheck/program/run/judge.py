@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from gpucheck.messages import BY_ID, EXPANDABLE_SEGMENTS
 from gpucheck.program import judge as model_judge
 from gpucheck.program import rules
-from gpucheck.program.options import RunOptions
+from gpucheck.program.options import Device, RunOptions
 from gpucheck.program.run import counters
 from gpucheck.report.codec import from_json
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
@@ -43,7 +43,7 @@ _WORTH = 0.01
 # Copies so small that their number costs, and how many of them in one step, or in all, are many.
 _SMALL, _MANY_PER_STEP, _MANY = 64 * 1024, 100, 1000
 _COPIES = ("to_device", "to_host", "between")
-# So often, and in this part of the steps, makes a habit.
+# A habit happens so often, and in this part of the steps.
 _OFTEN, _MOST_STEPS = 3, 0.5
 # Below this share of the time a GPU or a CPU is idle: something else keeps up the program.
 IDLE = 0.5
@@ -53,16 +53,16 @@ _Said = tuple[str, Verdict, str, str]
 
 
 def findings(result: RunResult, folder: str = "") -> list[Finding]:
-    """All that was found, the time first. Paths below `folder` are told without it."""
-    told = [time_finding(result)]
+    """The findings, the time first. Paths below `folder` are named without it."""
+    found = [time_finding(result)]
     if _is_broken_off(result):
-        told.append(_end(result, folder))
+        found.append(_end(result, folder))
     if result.out_of_memory is not None:
-        told.append(memory_finding(result.out_of_memory, folder))
+        found.append(memory_finding(result.out_of_memory, folder))
     if result.growth is not None:
-        told.append(_growth(result, folder))
-    told += model_judge.not_followed(result.not_followed, f"torch {result.torch}", "run.followed")
-    return told + of_lines(result, folder)
+        found.append(_growth(result, folder))
+    found += model_judge.not_followed(result.not_followed, f"torch {result.torch}", "run.followed")
+    return found + of_lines(result, folder)
 
 
 def in_child(pid: int) -> str:
@@ -95,8 +95,8 @@ def of_lines(result: RunResult, folder: str) -> list[Finding]:
         verdict: Verdict = "warn" if line.time_s >= _WORTH * window_s(result) else "info"
         evidence = {key: getattr(line, key) for key in ("file", "line", "count", "bytes", "time_s")}
         where = f"{at(line.file, line.line, folder)}, {_cost(line)}"
-        told = (*_needless(line, result, verdict), *_waiting(line, result, verdict))
-        found += [Finding(name, worst, title, where, evidence, fix) for name, worst, title, fix in told]
+        said = (*_needless(line, result, verdict), *_waiting(line, result, verdict))
+        found += [Finding(name, worst, title, where, evidence, fix) for name, worst, title, fix in said]
     return found
 
 
@@ -169,62 +169,64 @@ def _growth(result: RunResult, folder: str) -> Finding:
     assert growth is not None
     of = "the device's memory" if growth.of == "allocated" else "the program's memory"
     message = f"{capacity(growth.bytes_per_step)} a step over {growth.steps} steps, {capacity(growth.bytes)} in all"
-    kept = [one for one in (result.traced.lines if result.traced else ()) if one.kept_bytes_per_step > 0]
+    kept = [line for line in (result.traced.lines if result.traced else ()) if line.kept_bytes_per_step > 0]
     fix = None
     if kept:
-        worst = max(kept, key=lambda one: one.kept_bytes_per_step)
+        worst = max(kept, key=lambda line: line.kept_bytes_per_step)
         message += f"; most is created at {at(worst.file, worst.line, folder)}"
-        held_by = worst.held_by or next((one.held_by for one in kept if one.held_by), None)
+        held_by = worst.held_by or next((line.held_by for line in kept if line.held_by), None)
         message += f", kept by {held_by}" if held_by else ""
     else:
         fix = "gpucheck run --memory … names the line that creates the remaining tensors"
     return Finding("run.memory.growth", "warn", f"{of} grows from step to step", message, fix=fix)
 
 
-def memory_finding(seen: OutOfMemory, folder: str) -> Finding:
+def memory_finding(memory: OutOfMemory, folder: str) -> Finding:
     """Who held the memory that ran out, what is to blame, and what to change first."""
     parts = {
-        "parameters": seen.parameters_bytes,
-        "gradients": seen.gradients_bytes,
-        "optimizer states": seen.optimizer_bytes,
-        "other tensors": seen.others_bytes,
-        "activations and the rest": seen.unnamed_bytes or 0,
+        "parameters": memory.parameters_bytes,
+        "gradients": memory.gradients_bytes,
+        "optimizer states": memory.optimizer_bytes,
+        "other tensors": memory.others_bytes,
+        "activations and the rest": memory.unnamed_bytes or 0,
     }
-    message = "" if seen.asked_bytes is None else f"{capacity(seen.asked_bytes)} requested at once in {seen.phase}; "
-    message += ", ".join(f"{name} {capacity(size)}" for name, size in parts.items() if size) or "no tensor was alive"
-    if seen.holders:
-        most = seen.holders[0]
+    message = ", ".join(f"{name} {capacity(size)}" for name, size in parts.items() if size) or "no tensor was alive"
+    if memory.asked_bytes is not None:
+        message = f"{capacity(memory.asked_bytes)} requested at once in {memory.phase}; {message}"
+    if memory.holders:
+        most = memory.holders[0]
         where = at(most.file, most.line, folder)
         message += f"; most in {most.name} ({capacity(most.bytes)} in {most.tensors} tensors, {where})"
-    title = _TITLES.get(seen.blame or "", f"memory of {seen.device} ran out")
-    blamed = {"fragmentation": ": fragmented", "other-processes": ": other processes hold it"}.get(seen.blame or "", "")
-    evidence = {"blame": seen.blame, **parts}
-    device = seen.device if ":" in seen.device else None
-    return Finding("run.memory.full", "fail", title + blamed, message, evidence, advice_of(seen), device)
+    blame = memory.blame or ""
+    title = _TITLES.get(blame, f"memory of {memory.device} ran out")
+    blamed = {"fragmentation": ": fragmented", "other-processes": ": other processes hold it"}.get(blame, "")
+    evidence = {"blame": memory.blame, **parts}
+    device = memory.device if ":" in memory.device else None
+    return Finding("run.memory.full", "fail", title + blamed, message, evidence, advice_of(memory), device)
 
 
 _TITLES = {"pinned": BY_ID["oom.host"].title, "runtime": BY_ID["oom.runtime"].title}
 
 
-def advice_of(seen: OutOfMemory) -> str | None:
+def advice_of(memory: OutOfMemory) -> str | None:
     """Return what to change first, and by how much where that can be reckoned: to first order, as all such figures
     are."""
-    if seen.blame in _TITLES:
-        return BY_ID["oom.host" if seen.blame == "pinned" else "oom.runtime"].fix
-    if seen.blame == "fragmentation":
+    if memory.blame in _TITLES:
+        return BY_ID["oom.host" if memory.blame == "pinned" else "oom.runtime"].fix
+    if memory.blame == "fragmentation":
         return f"run with {EXPANDABLE_SEGMENTS}"
-    if seen.blame == "other-processes":
+    if memory.blame == "other-processes":
         return "gpucheck devices shows the processes on the device: end one, or use another device"
-    fixed = seen.parameters_bytes + seen.gradients_bytes + seen.optimizer_bytes
-    for most in seen.holders[:1]:
+    fixed = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
+    for most in memory.holders[:1]:
         # One list or dictionary of the user's holds more than all that training needs.
         is_a_heap = most.kind in ("list", "dict", "tuple", "set", "deque") and most.bytes > fixed
         if most.tensors > 1 and is_a_heap:
             return f"{most.name} keeps {most.tensors} tensors: store numbers (loss.item(), .detach().cpu()) instead"
-    moving = seen.others_bytes + (seen.unnamed_bytes or 0)
-    missing = None if seen.total_bytes is None else (seen.asked_bytes or 0) - (seen.free_bytes or 0)
-    held = seen.parameters_bytes, seen.gradients_bytes, seen.optimizer_bytes
-    return _advice_by_size(held, moving, seen.asked_bytes or 0, missing)
+    moving = memory.others_bytes + (memory.unnamed_bytes or 0)
+    missing = None if memory.total_bytes is None else (memory.asked_bytes or 0) - (memory.free_bytes or 0)
+    held = memory.parameters_bytes, memory.gradients_bytes, memory.optimizer_bytes
+    return _advice_by_size(held, moving, memory.asked_bytes or 0, missing)
 
 
 def _advice_by_size(held: tuple[int, int, int], moving: int, asked: int, missing: int | None) -> str | None:
@@ -311,9 +313,9 @@ def _waiting(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Sa
 
 def costly(result: RunResult) -> Iterator[RunLine]:
     """The lines that are worth a row: what takes time, or what something is said of."""
-    told = {(one.evidence.get("file"), one.evidence.get("line")) for one in findings(result)}
+    named = {(finding.evidence.get("file"), finding.evidence.get("line")) for finding in findings(result)}
     for line in result.lines:
-        if line.time_s >= _WORTH / 10 * window_s(result) or (line.file, line.line) in told:
+        if line.time_s >= _WORTH / 10 * window_s(result) or (line.file, line.line) in named:
             yield line
 
 
@@ -342,6 +344,7 @@ def dry_result(
     """The answer. `counted` is what `run` makes of the same counters."""
     assert options.dry is not None
     stopped = next(iter(_told(read, "stopped", DryStop)), None)
+    written_at_end = next(read.said("memory"), None)
     return DryResult(
         program=options.program,
         device=f"cuda:0 ({options.dry.name})",
@@ -352,19 +355,19 @@ def dry_result(
         ended_after_steps=any(read.said("steps_done")),
         mismatches=_told(read, "mismatch", DryMismatch),
         stopped=stopped,
-        lines=tuple(sorted((_line(one) for one in counted.lines if one.kind != "data"), key=_by_count)),
-        memory=_memory(read, options),
+        lines=tuple(sorted((_line(line) for line in counted.lines if line.kind != "data"), key=_by_count)),
+        memory=None if written_at_end is None else _memory(read, options.dry, written_at_end),
         assumed=_told(read, "assumed", AssumedValue),
-        assumed_count=next((one["assumed"] for one in read.said("memory")), 0),
+        assumed_count=0 if written_at_end is None else written_at_end["assumed"],
         unjudged=_told(read, "unjudged", UnjudgedOperation),
         remarks=tuple(dict.fromkeys(_told(read, "remark", Remark))),
         written=written,
         mixed=tuple(_mixed(read, stopped)),
         in_forks=next(iter(_told(read, "fork", CaughtError)), None),
-        trains=next((one["trains"] for one in read.said("memory")), False),
-        loops_ended=any(one["is_loop"] for one in read.said("left")),
+        trains=written_at_end is not None and written_at_end["trains"],
+        loops_ended=any(line["is_loop"] for line in read.said("left")),
         not_reached=not_reached,
-        not_followed=tuple(one["text"] for one in read.said("not_followed")),
+        not_followed=tuple(line["text"] for line in read.said("not_followed")),
     )
 
 
@@ -378,32 +381,28 @@ _Told = TypeVar("_Told", AssumedValue, UnjudgedOperation, Remark, CaughtError, D
 
 def _told(read: counters.Read, kind: str, made: type[_Told]) -> tuple[_Told, ...]:
     """The lines of one kind as results have them: said by the names of their fields."""
-    return tuple(from_json(made, one) for one in read.said(kind))
+    return tuple(from_json(made, line) for line in read.said(kind))
 
 
 def _mixed(read: counters.Read, stopped: DryStop | None) -> Iterator[CaughtError]:
     """The errors about dtypes but for the one that ended the program."""
-    for one in _told(read, "mixed", CaughtError):
-        times = one.times - (stopped is not None and stopped.text == one.text)
+    for error in _told(read, "mixed", CaughtError):
+        times = error.times - (stopped is not None and stopped.text == error.text)
         if times:
-            yield replace(one, times=times)
+            yield replace(error, times=times)
 
 
-def _line(one: RunLine) -> DryLine:
+def _line(line: RunLine) -> DryLine:
     kept = DryLine.__dataclass_fields__
-    return DryLine(**{name: value for name in kept if (value := getattr(one, name)) is not None or name == "source"})
+    return DryLine(**{name: value for name in kept if (value := getattr(line, name)) is not None or name == "source"})
 
 
-def _memory(read: counters.Read, options: RunOptions) -> DryMemory | None:
-    said = next(read.said("memory"), None)
-    if said is None or options.dry is None:
-        return None
+def _memory(read: counters.Read, device: Device, said: dict[str, Any]) -> DryMemory:
     kept: dict[str, int] = next(reversed([*read.said("kept")]), {})
     exceeded = next(read.said("exceeded"), None)
-    total = options.dry.total_bytes
     return DryMemory(
-        total_bytes=total,
-        total_of=None if total is None else options.dry.name,
+        total_bytes=device.total_bytes,
+        total_of=None if device.total_bytes is None else device.name,
         peak=from_json(MemoryMoment, said["peak"]),
         peak_by_phase=said["phases"],
         parameters_bytes=kept.get("parameters"),
@@ -428,9 +427,11 @@ def dry_findings(result: DryResult, counted: RunResult, folder: str) -> list[Fin
         *_advice(counted, folder),
         *_remarks(result),
     ]
-    if not any(one.id in ("run.dry.mismatch", "run.dry.dtype", "run.dry.fork", "run.dry.followed") for one in found):
+    if not any(
+        finding.id in ("run.dry.mismatch", "run.dry.dtype", "run.dry.fork", "run.dry.followed") for finding in found
+    ):
         found.append(Finding("run.dry.placement", "pass", placed(result), _how_far(result)))
-    return sorted(found, key=lambda one: WORST_FIRST.index(one.verdict))
+    return sorted(found, key=lambda finding: WORST_FIRST.index(finding.verdict))
 
 
 def placed(result: DryResult) -> str:
@@ -443,7 +444,7 @@ def is_of_ended_loops(result: DryResult) -> bool:
     """Return whether the program failed after loops over a DataLoader were ended early, and no device is the cause: it
     may have counted on all of its data."""
     stop = result.stopped
-    if not result.loops_ended or result.memory is None or any(one.ended for one in result.mismatches):
+    if not result.loops_ended or result.memory is None or any(mismatch.ended for mismatch in result.mismatches):
         return False
     if stop is None:
         return (result.exit or 0) > 0
@@ -471,31 +472,30 @@ def unreached(result: DryResult) -> str:
 
 
 def _mismatches(result: DryResult, counted: RunResult, folder: str) -> Iterator[Finding]:
-    for one in result.mismatches:
-        made = model_judge.mismatch(one.mismatch)
-        status = result.exit if result.stopped is None and not one.ended else 0
-        verdict: Verdict = "fail" if one.ended or status else "warn"
+    for mismatch in result.mismatches:
+        entry = mismatch.mismatch
+        made = model_judge.mismatch(entry)
+        status = result.exit if result.stopped is None and not mismatch.ended else 0
+        verdict: Verdict = "fail" if mismatch.ended or status else "warn"
         message = made.message
-        if one.assumed:
-            verdict = "inconclusive" if one.ended else "warn"
-            message = f"{message}; {one.assumed} values were assumed before"
-        if not one.ended:
-            message = f"{message}; {_caught(one.times)}" + (f" and ended with status {status}" if status else "")
-        evidence = {**made.evidence, "ended": one.ended, "times": one.times}
-        fix = next(_assignments(one.mismatch, counted, folder), made.fix)
-        if fix is None and any(operand.is_wrong and operand.name == "generator" for operand in one.mismatch.operands):
-            fix = f'{one.mismatch.place}: pass generator=torch.Generator(device="{one.mismatch.expected}")'
-        if one.mismatch.operation == "Tensor.pin_memory" and all(
-            each.variable is None for each in one.mismatch.operands
-        ):
-            fix = f"{one.mismatch.place}: leave out pin_memory, or keep the data on the CPU"  # a DataLoader calls it
+        if mismatch.assumed:
+            verdict = "inconclusive" if mismatch.ended else "warn"
+            message = f"{message}; {mismatch.assumed} values were assumed before"
+        if not mismatch.ended:
+            message = f"{message}; {_caught(mismatch.times)}" + (f" and ended with status {status}" if status else "")
+        evidence = {**made.evidence, "ended": mismatch.ended, "times": mismatch.times}
+        fix = next(_assignments(entry, counted, folder), made.fix)
+        if fix is None and any(operand.is_wrong and operand.name == "generator" for operand in entry.operands):
+            fix = f'{entry.place}: pass generator=torch.Generator(device="{entry.expected}")'
+        if entry.operation == "Tensor.pin_memory" and all(operand.variable is None for operand in entry.operands):
+            fix = f"{entry.place}: leave out pin_memory, or keep the data on the CPU"  # a DataLoader calls it
         yield replace(made, id="run.dry.mismatch", verdict=verdict, message=message, evidence=evidence, fix=fix)
     if result.in_forks is not None and result.stopped is None:
         yield _in_forks(result.in_forks)
     for mixed in result.mixed:
         place = mixed.place or "an unknown line"
-        told, fix = _of_dtypes(mixed.text, place)
-        message = f"{told}; {_caught(mixed.times)}"
+        text, fix = _of_dtypes(mixed.text, place)
+        message = f"{text}; {_caught(mixed.times)}"
         yield Finding("run.dry.dtype", "warn", place, message, asdict(mixed), fix)
 
 
@@ -503,11 +503,11 @@ def _mismatches(result: DryResult, counted: RunResult, folder: str) -> Iterator[
 _MOVE = re.compile(r"(.+?)\.(?:to|cuda)\((?:[^()]|\([^()]*\))*\)\s*(?:#.*)?")
 
 
-def _assignments(one: DeviceMismatchEntry, counted: RunResult, folder: str) -> Iterator[str]:
+def _assignments(mismatch: DeviceMismatchEntry, counted: RunResult, folder: str) -> Iterator[str]:
     """The lines that move a wrong tensor by its name and discard the copy, each as it should be, from the nearest on.
     They stand above the failing line; what stands above the line that made the tensor moved another of that name."""
-    file, _, failing = (one.place or "").rpartition(":")
-    wrong = [operand for operand in one.operands if operand.is_wrong]
+    file, _, failing = (mismatch.place or "").rpartition(":")
+    wrong = [operand for operand in mismatch.operands if operand.is_wrong]
     made = ((operand.origin_place or "").rpartition(":") for operand in wrong)
     first = max((int(line) for path, _, line in made if path == file and int(line) < int(failing or 0)), default=0)
     for line in sorted(counted.lines, key=lambda line: -line.line):
@@ -518,14 +518,14 @@ def _assignments(one: DeviceMismatchEntry, counted: RunResult, folder: str) -> I
             yield f"{place}: {move[1]} = {source}"
 
 
-def _in_forks(seen: CaughtError) -> Finding:
+def _in_forks(error: CaughtError) -> Finding:
     """Return what a process that the program forked met, such as a DataLoader's worker, and the program went on."""
-    place = seen.place or "an unknown line"
-    name, fix = _refused(seen.text, place) or ("run.dry.dtype", _of_dtypes(seen.text, place)[1])
-    if rules.MISPLACED in seen.text:
+    place = error.place or "an unknown line"
+    name, fix = _refused(error.text, place) or ("run.dry.dtype", _of_dtypes(error.text, place)[1])
+    if rules.MISPLACED in error.text:
         name, fix = "run.dry.mismatch", f"{place}: move it with .to(device)"
-    message = f"in a process that the program forked: {seen.text}; {_caught(seen.times)}"
-    return Finding(name, "warn", place, message, asdict(seen), fix)
+    message = f"in a process that the program forked: {error.text}; {_caught(error.times)}"
+    return Finding(name, "warn", place, message, asdict(error), fix)
 
 
 def _refused(text: str, place: str) -> tuple[str, str] | None:
@@ -533,7 +533,7 @@ def _refused(text: str, place: str) -> tuple[str, str] | None:
     kinds = {rules.APART: ("run.dry.mismatch", f"{place}: bring both to one device")}
     kinds |= dict.fromkeys(rules.ELSEWHERE, ("run.dry.mismatch", f"{place}: move it with .to(device)"))
     kinds |= dict.fromkeys((rules.FORKED, rules.FORKED_KERNEL), ("run.dry.fork", _FORK_FIX))
-    # Of a forked process the shared counters keep at least the first 159 characters: more than any of these has.
+    # The shared counters keep at least the first 159 characters of a forked process: more than any of these has.
     return next((to for known, to in kinds.items() if known in text), None)
 
 
@@ -552,7 +552,7 @@ def _of_dtypes(text: str, place: str) -> tuple[str, str]:
 
 def _undone(result: DryResult) -> Iterator[Finding]:
     """A program that did not do what it was there for has shown nothing."""
-    if result.memory is None or result.stopped is not None or any(one.ended for one in result.mismatches):
+    if result.memory is None or result.stopped is not None or any(mismatch.ended for mismatch in result.mismatches):
         return
     if result.trains and not result.steps:
         why = "the program created an optimizer and ended before its first step"
@@ -610,7 +610,7 @@ def _memory_findings(result: DryResult) -> Iterator[Finding]:
     evidence: dict[str, Any] = {"peak_bytes": peak.allocated_bytes, "total_bytes": total}
     if memory.exceeded is not None:
         first = memory.exceeded
-        held = ", ".join(f"{one.place or 'unknown'} {capacity(one.bytes)}" for one in first.held[:3])
+        held = ", ".join(f"{line.place or 'unknown'} {capacity(line.bytes)}" for line in first.held[:3])
         where = first.place or "an unknown line"
         message = f"{capacity(first.asked_bytes)} requested at {where} in {first.phase}, step {first.step + 1}; {most}"
         evidence |= {"place": first.place}
@@ -629,10 +629,11 @@ def _advice_of(memory: DryMemory) -> str | None:
     """Return what to change first, as `run` says it, from what was held at the peak: gradients and states may come
     later."""
     peak = memory.peak
-    made: dict[str, int | None] = {"backward": memory.gradients_bytes, "step": memory.optimizer_bytes}
+    gradients, optimizer = memory.gradients_bytes or 0, memory.optimizer_bytes or 0
     if peak.made_in:
-        made = {phase: min(size or 0, peak.made_in.get(phase, 0)) for phase, size in made.items()}
-    held = memory.parameters_bytes or 0, made["backward"] or 0, made["step"] or 0
+        gradients = min(gradients, peak.made_in.get("backward", 0))
+        optimizer = min(optimizer, peak.made_in.get("step", 0))
+    held = memory.parameters_bytes or 0, gradients, optimizer
     before = peak.allocated_bytes - peak.asked_bytes
     missing = peak.allocated_bytes - (memory.total_bytes or 0)
     return _advice_by_size(held, max(before - sum(held), 0), peak.asked_bytes, missing)
@@ -640,29 +641,31 @@ def _advice_of(memory: DryMemory) -> str | None:
 
 def _advice(counted: RunResult, folder: str) -> Iterator[Finding]:
     """Yield what `run` advises on copies and waits, for lines whose times are not known."""
-    untimed = replace(counted, lines=tuple(replace(one, time_s=0.0, longest_s=0.0) for one in counted.lines))
-    for one in of_lines(untimed, folder):
-        evidence = {key: value for key, value in one.evidence.items() if key != "time_s"}
-        yield replace(one, evidence=evidence)
+    untimed = replace(counted, lines=tuple(replace(line, time_s=0.0, longest_s=0.0) for line in counted.lines))
+    for finding in of_lines(untimed, folder):
+        evidence = {key: value for key, value in finding.evidence.items() if key != "time_s"}
+        yield replace(finding, evidence=evidence)
 
 
 def _remarks(result: DryResult) -> Iterator[Finding]:
-    for one in result.remarks:
-        yield Finding("run.dry.remark", "info", one.text, one.place or "")
+    for remark in result.remarks:
+        yield Finding("run.dry.remark", "info", remark.text, remark.place or "")
     if result.assumed_count:
-        places = dict.fromkeys(f"{one.what} {one.place or ''}".strip() for one in result.assumed)
+        places = dict.fromkeys(f"{value.what} {value.place or ''}".strip() for value in result.assumed)
         first = "; ".join([*places][:3])
         title = f"{result.assumed_count} values were assumed"
         yield Finding("run.dry.assumed", "info", title, f"{first}: 0 or False each")
     if result.unjudged:
-        told = model_judge.listed(result.unjudged)
-        yield Finding("run.dry.unjudged", "info", "operations outside aten were not judged", told)
+        listed = model_judge.listed(result.unjudged)
+        yield Finding("run.dry.unjudged", "info", "operations outside aten were not judged", listed)
 
 
 def relative(result: DryResult, folder: str) -> DryResult:
     """The same with its lines' files named from `folder`, where the program ran."""
     lines = tuple(
-        replace(one, file=os.path.relpath(one.file, folder)) if one.file.startswith(os.path.join(folder, "")) else one
-        for one in result.lines
+        replace(line, file=os.path.relpath(line.file, folder))
+        if line.file.startswith(os.path.join(folder, ""))
+        else line
+        for line in result.lines
     )
     return replace(result, lines=lines)

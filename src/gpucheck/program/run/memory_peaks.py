@@ -25,7 +25,7 @@ from gpucheck.machine import torch_private
 from gpucheck.program.run import counters
 from gpucheck.work.storages import Key, Memory
 
-# What lies there is read and written without a device. What is no tensor has none: a subclass returns what it likes.
+# Devices of the host. None is the device of what is no tensor: a subclass returns what it likes.
 _HOST = frozenset(("cpu", "meta", None))
 
 
@@ -61,7 +61,7 @@ def is_used() -> bool:
     ) or (torch.backends.mps.is_available() and torch.mps.current_allocated_memory() > 0)
 
 
-# Where packages are installed; Debian's folder has another name.
+# Folders of installed packages; Debian's folder has another name.
 _INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 
 
@@ -119,7 +119,7 @@ class Lines:
 
 _WIDTH = len(counters.DEVICE)
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-# Which devices hold anything is asked again after so many readings: a reading of one takes some ten microseconds.
+# Readings after which it is asked again which devices hold anything: a reading of one takes some ten microseconds.
 _LOOK_AGAIN = 256
 # Holders that are named, and how deep their lists and dictionaries are followed.
 _MOST_HOLDERS, _DEPTH, _MOST_MEMBERS = 12, 3, 10_000
@@ -228,8 +228,7 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
     # Pinned memory is the host's, and what lies there fills no device.
     is_host = cause is not None and cause.id in ("oom.cpu", "oom.host")
     # Metal shares the host's memory: the tensors that are known do not explain it.
-    is_explained = is_host or not torch.backends.mps.is_available()
-    is_memory = cause is not None and cause.whose == "memory" and is_explained
+    is_memory = cause is not None and cause.whose == "memory" and (is_host or not torch.backends.mps.is_available())
     frames = list(_frames(error))
     where = None if not frames else {"file": _lines.path(frames[-1][0].f_code.co_filename), "line": frames[-1][1]}
     _say(
@@ -366,7 +365,7 @@ def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dic
 # Steps before the first that is traced: in the first one caches are filled and states are made.
 SKIPPED = 2
 _MOST_LINES = 20
-# Of so many tensors of a line that stayed it is asked who holds them.
+# Tensors of a line that stayed of which it is asked who holds them.
 _ASKED = 3
 
 # File, line, function and module that made a storage.
@@ -448,7 +447,7 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         counted = max(self.step - 1, 1)
         kept: dict[Key[_Place], list[int]] = {}
         for key, (_, owner, step) in live.items():
-            # What each step leaves behind grows; what the first leaves alone is a cache.
+            # Memory that each step leaves behind grows; what the first alone leaves is a cache.
             if step < counted:
                 kept.setdefault(owner, []).append(key)
         kept = {owner: keys for owner, keys in kept.items() if len({live[key][2] for key in keys}) >= counted}

@@ -685,8 +685,7 @@ def _of_exchanges(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, S
     In such a job a rank that is late at a collective may have waited for a message: arrivals name nobody.
     """
     if any(record.p2p for record in ranks) or (own and any(record.is_of_nccl for record in ranks)):
-        reason = "ranks send and receive with NCCL: who waits for whom is in no record"
-        return Verdict("not_decided", reason=reason)
+        return Verdict("not_decided", reason="ranks send and receive with NCCL: who waits for whom is in no record")
     if not own:
         return None
     if reason := _unseen(ranks):
@@ -758,8 +757,7 @@ def _periodic(ranks: Sequence[RankRecord], table: Table, verdict: Verdict) -> Pe
     if table.steps < ranks_judge.FEWEST_STEPS:
         return None
     durations = _durations(ranks, table)
-    period = ranks_judge.period(durations)
-    if period is None or sum(durations) <= 0:  # of a damaged file
+    if (period := ranks_judge.period(durations)) is None or sum(durations) <= 0:  # of a damaged file
         return None
     share, times = len(period.places) * period.extra / sum(durations), len(period.places)
     if share <= ranks_judge.LEAST_PERIODIC:

@@ -19,12 +19,12 @@ from gpucheck.report.results.run import Collective, JobHang, JobRank, RankError,
 FLUSH_S = 1.5
 # Between a rank's last collective and the end of its process torch and Python clean up.
 LEFT_NS = 5 * 10**9
-# By these a user or a scheduler ends a job, and a launcher the ranks that are left.
+# Signals by which a user or a scheduler ends a job, and a launcher the ranks that are left.
 _FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 UNEVEN = "give all ranks equally many batches (DistributedSampler, drop_last=True), or use torch's Join context"
 # GPUs of one part differ by a few percent in the clock that they reach with the same power.
 SLOW_CLOCK = 0.95
-# All ranks in one of these, with the same elements, are in the same call: a root and unequal parts are not recorded.
+# Collectives without a root and unequal parts, which are not recorded: all ranks in one are in the same call.
 _ALIKE = re.compile(r"all_?reduce|barrier|_(all_?gather|reduce_?scatter)_base", re.IGNORECASE)
 
 
@@ -73,7 +73,7 @@ def _of_hang(found: RanksResult) -> Finding | None:
         return None
     rows = {one.rank: one for one in found.ranks}
     other = found.mismatch
-    # Where they make different calls, not all wait in this one.
+    # Ranks that make different calls do not all wait in this one.
     is_other = other is not None and (other.call.group, other.call.number) == (seen.call.group, seen.call.number)
     call = f"{'call' if is_other else seen.call.name} number {seen.call.number} of group {seen.call.group}"
     where = f" at {seen.call.place}" if seen.call.place and not is_other else ""
@@ -148,7 +148,7 @@ def _of_end(found: RanksResult) -> Finding | None:
     raised = _raised(failed)
     # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
     left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
-    # Who waited in the call when the ranks were asked ends by its timeout, or by whoever ended the job that hung.
+    # A rank that waited in the call when it was asked ends by its timeout, or by whoever ended the job that hung.
     # Another signal, as the out-of-memory killer's or a crash's, is a cause of its own.
     waited = not left and first.state is not None and (code > 0 or -code in (signal.SIGABRT, *_FROM_OUTSIDE))
     hang = found.hang
@@ -161,7 +161,7 @@ def _of_end(found: RanksResult) -> Finding | None:
     message = f"{what}after {first.steps} steps{after}{why}"
     title = f"rank {first.rank} ended first, {_how(code)}"
     evidence: dict[str, Any] = {"rank": first.rank}
-    # What several raise at one line is no one rank's fault.
+    # An error that several raise at one line is no one rank's fault.
     same = [one.rank for one in (first, *alike) if first.raised and _kind(one) == _kind(first)]
     gone = set(range(found.world)) - {one.rank for one in found.ranks if one.exit is not None}
     is_signalled = -code in _FROM_OUTSIDE and all(one.lost_peer or one.exit == code for one in failed)
@@ -201,12 +201,12 @@ def _of_end(found: RanksResult) -> Finding | None:
 
 
 def _kind(row: JobRank) -> tuple[str | None, str | None]:
-    """What tells one error from another: its class and line. Its text may name the rank."""
+    """The class and line of an error, which tell it from another: its text may name the rank."""
     return (row.raised.type, row.raised.place) if row.raised else (None, None)
 
 
 def _raised(rows: Sequence[JobRank]) -> list[dict[str, Any]]:
-    """What ranks raised, those alike together, in the order in which they ended."""
+    """The errors of ranks, those alike together, in the order in which they ended."""
     alike: dict[tuple[str | None, str | None], list[JobRank]] = {}
     for row in rows:
         if row.raised is not None:
@@ -232,7 +232,7 @@ def _first_line(raised: RankError | None) -> str:
 
 
 def _others_raised(raised: Sequence[dict[str, Any]], first: JobRank | None, same: Collection[int]) -> str:
-    """What the other ranks raised, by class and line."""
+    """The errors of the other ranks, by class and line, as text."""
     told = []
     for each in raised:
         rest = [rank for rank in each["ranks"] if rank not in same and (first is None or rank != first.rank)]

@@ -54,7 +54,7 @@ class Recorder:
 
     def __init__(self, asked: dict[str, Any], dump: Callable[..., bytes], lines: memory_peaks.Lines) -> None:
         self.path, self.hang_after_s = asked["path"], asked["hang_after_s"]
-        # Of all ranks: one of them waits too long, one of them has failed.
+        # Marks for all ranks: one of them waits too long, one of them has failed.
         self.hang_mark, self.end_mark = (os.path.join(os.path.dirname(self.path), name) for name in ("hang", "failed"))
         self.dump, self.lines = dump, lines
         self.entries = int(
@@ -237,13 +237,13 @@ class Exchanges:
     """
 
     def __init__(self) -> None:
-        # By group, rank in it and whether it is a send; with the peer's rank in the job, -1 for a receive from anybody.
+        # Counts by group, rank in it and whether it is a send; with the peer's rank in the job, -1 for anybody.
         self.counts: dict[tuple[str, int, bool], list[int]] = {}
-        # Those that are under way by id, with whether it is a send.
+        # Works that are under way by id, with whether it is a send.
         self.works: dict[int, tuple[weakref.ref[Any], bool]] = {}
-        # All waits of the main thread since the first send or receive, and those for one.
+        # Waits of the main thread since the first send or receive: all, and those for one.
         self.blocked_ns = self.p2p_ns = 0
-        # What was waited for in a way that is not timed: in another thread, by asking again and again, or never.
+        # Works whose wait is not timed: in another thread, by asking again and again, or never.
         self.hidden = 0
         # Collectives that the main thread waited for in Python, and its long waits.
         self.waited = 0
@@ -356,7 +356,7 @@ class Clock:
 
     def __init__(self, write: Callable[[dict[str, Any]], None]) -> None:
         self.write = write
-        # What two ranks with one clock share.
+        # A name that ranks with one clock share.
         self.boot = launcher.boot_id() or socket.gethostname()
         self.store: Any = None
         self.asked_at = -EVERY_S
