@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from unittest import mock
 
 from gpucheck.render import terminal
-from gpucheck.render.blocks import Block
+from gpucheck.render.text import Block
 
 
 def shown(blocks: Sequence[Block], columns: int | None = None) -> list[str]:

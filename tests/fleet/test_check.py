@@ -19,7 +19,7 @@ from gpucheck.fleet import check, documents
 from gpucheck.fleet.options import FleetCheckOptions
 from gpucheck.machine import child, driver_reads
 from gpucheck.machine.child import ChildResult
-from gpucheck.render.blocks import ADVICE
+from gpucheck.render.text import ADVICE
 from gpucheck.report.facts import Device, Driver, Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
 from gpucheck.report.results.fleet import NodePart

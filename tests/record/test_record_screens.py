@@ -21,7 +21,7 @@ from recorded import hold
 from shown import shown
 
 from gpucheck.render import devices, terminal, text
-from gpucheck.render.blocks import Block
+from gpucheck.render.text import Block
 from gpucheck.report.codec import from_json
 from gpucheck.report.report import Report
 from gpucheck.report.results import Results

@@ -19,7 +19,7 @@ from gpucheck.bench.crossover import judge as crossover_judge
 from gpucheck.bench.overlap import judge as overlap_judge
 from gpucheck.bench.transfer import judge as transfer_judge
 from gpucheck.render import csv, html, live, measured, text, transfer
-from gpucheck.render.blocks import Cell
+from gpucheck.render.text import Cell
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Progress
 from gpucheck.report.facts import Facts

@@ -20,7 +20,7 @@ from gpucheck.errors import UNDECIDED
 from gpucheck.machine import driver_reads
 from gpucheck.render import devices as layout
 from gpucheck.render import terminal, text
-from gpucheck.render.blocks import Line, bar
+from gpucheck.render.text import Line, bar
 from gpucheck.report.facts import (
     Changes,
     ClockReasons,

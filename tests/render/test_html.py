@@ -20,7 +20,7 @@ import pytest
 
 from gpucheck.errors import CannotLook
 from gpucheck.render import html, text
-from gpucheck.render.blocks import Line
+from gpucheck.render.text import Line
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.facts import Device, Driver, Python
 from gpucheck.report.finding import Finding

@@ -7,7 +7,7 @@ import pytest
 
 from gpucheck.config import Limit
 from gpucheck.render import measured
-from gpucheck.render.blocks import Cell, Column, Line, Table, by_column
+from gpucheck.render.text import Cell, Column, Line, Table, by_column
 from gpucheck.report.report import Part
 
 ROWS = [("a", 1.0), ("a", 20.0), ("b", None), ("a", 4.0)]

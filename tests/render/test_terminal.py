@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpucheck.render import terminal
-from gpucheck.render.blocks import (
+from gpucheck.render.text import (
     Block,
     Cell,
     Column,
@@ -16,10 +16,11 @@ from gpucheck.render.blocks import (
     Page,
     answer,
     column_of_numbers,
+    head,
+    markdown,
     table,
     verdict_cell,
 )
-from gpucheck.render.text import head, markdown
 from gpucheck.report.finding import Finding, Verdict
 
 TABLE = table(

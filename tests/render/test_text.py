@@ -14,7 +14,7 @@ import pytest
 import gpucheck
 from gpucheck.cli import app, commands
 from gpucheck.render import text
-from gpucheck.render.blocks import ADVICE, Line
+from gpucheck.render.text import ADVICE, Line
 from gpucheck.report.events import Judged
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Collector, Report

@@ -99,7 +99,7 @@ def _report(common: Common, files: Outputs, collector: Collector, began: float, 
         sys.stderr.write(document(report))
     elif not common.quiet and os.environ.get("RANK", "0") == "0":
         from gpucheck.render import terminal, text
-        from gpucheck.render.blocks import Line
+        from gpucheck.render.text import Line
 
         shown = terminal.console(sys.stderr)
         terminal.show(shown, [Line(), *text.blocks(report, verbose=common.verbose)])

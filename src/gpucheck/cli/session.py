@@ -312,7 +312,7 @@ def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> in
     It refreshes in place on a terminal and prints one reading after another elsewhere, until a signal ends it.
     """
     from gpucheck.render import devices, terminal
-    from gpucheck.render.blocks import Line
+    from gpucheck.render.text import Line
 
     _tell_settings(common, _live_view(common))
     with terminal.Screen(sys.stdout) as shown, _terminable():

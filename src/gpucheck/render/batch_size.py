@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpucheck import units
-from gpucheck.render.blocks import (
+from gpucheck.render.devices import short_name
+from gpucheck.render.text import (
     UNKNOWN,
     Block,
     Cell,
@@ -20,7 +21,6 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
-from gpucheck.render.devices import short_name
 from gpucheck.report.finding import Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.find_batch_size import (

@@ -10,7 +10,8 @@ from gpucheck import units
 from gpucheck.bench import ids, judging
 from gpucheck.links import SHORT_WAYS
 from gpucheck.render import measured
-from gpucheck.render.blocks import (
+from gpucheck.render.measured import ColumnOf, filled, once
+from gpucheck.render.text import (
     UNKNOWN,
     Block,
     Cell,
@@ -20,7 +21,6 @@ from gpucheck.render.blocks import (
     answer,
     verdict_cell,
 )
-from gpucheck.render.measured import ColumnOf, filled, once
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 from gpucheck import errors
-from gpucheck.render.blocks import SIGNS
+from gpucheck.render.text import SIGNS
 from gpucheck.report.codec import to_json, written_out
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.report import Report

@@ -8,7 +8,8 @@ from dataclasses import replace
 from gpucheck import units
 from gpucheck.compare.comparison import case_text, not_comparable, row_label, row_text, speed_text
 from gpucheck.measure.runs import FEWEST_RUNS
-from gpucheck.render.blocks import (
+from gpucheck.render.measured import FLAGS, rate_text
+from gpucheck.render.text import (
     UNKNOWN,
     Block,
     Cell,
@@ -20,7 +21,6 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
-from gpucheck.render.measured import FLAGS, rate_text
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison

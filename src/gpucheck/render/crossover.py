@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from gpucheck.bench import rounds
 from gpucheck.bench.crossover.judge import short_text, size_text
 from gpucheck.render import measured
-from gpucheck.render.blocks import UNKNOWN, Block, Column, Line, Page
 from gpucheck.render.measured import ColumnOf, filled
+from gpucheck.render.text import UNKNOWN, Block, Column, Line, Page
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import CrossoverResult

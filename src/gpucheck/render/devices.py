@@ -13,7 +13,7 @@ from gpucheck.cards.checks import gravity
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
-from gpucheck.render.blocks import (
+from gpucheck.render.text import (
     SIGNS,
     UNKNOWN,
     Block,
@@ -27,9 +27,9 @@ from gpucheck.render.blocks import (
     by_column,
     cell_of,
     finding_line,
+    said,
     verdict_cell,
 )
-from gpucheck.render.text import said
 from gpucheck.report.facts import Device, Facts, Link, Process
 from gpucheck.report.finding import ASKING, Finding, Group, grouped, in_short, name_in
 from gpucheck.report.measurement import DeviceRef

@@ -10,7 +10,9 @@ from typing import Any
 from gpucheck import units
 from gpucheck.cards.checks import gravity
 from gpucheck.memory.steps import BOUND
-from gpucheck.render.blocks import (
+from gpucheck.render.devices import NONE, called, devices_table, hottest, is_about, short_name, versions_line
+from gpucheck.render.explain import SURE
+from gpucheck.render.text import (
     UNKNOWN,
     Block,
     Cell,
@@ -22,12 +24,11 @@ from gpucheck.render.blocks import (
     by_column,
     finding_line,
     finding_text,
+    in_brief,
+    said,
     table,
     verdict_cell,
 )
-from gpucheck.render.devices import NONE, called, devices_table, hottest, is_about, short_name, versions_line
-from gpucheck.render.explain import SURE
-from gpucheck.render.text import in_brief, said
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict, in_short
 from gpucheck.report.report import Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpucheck.render.blocks import (
+from gpucheck.render.text import (
     SIGNS,
     Block,
     Column,

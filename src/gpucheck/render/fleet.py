@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Literal
 
 from gpucheck import units
-from gpucheck.render.blocks import (
+from gpucheck.render.measured import ColumnOf, filled, rate_text, table_of
+from gpucheck.render.run import ranks_page
+from gpucheck.render.text import (
     ADVICE,
     UNKNOWN,
     Block,
@@ -17,12 +19,10 @@ from gpucheck.render.blocks import (
     Page,
     answer,
     finding_line,
+    said,
     table,
     verdict_cell,
 )
-from gpucheck.render.measured import ColumnOf, filled, rate_text, table_of
-from gpucheck.render.run import ranks_page
-from gpucheck.render.text import said
 from gpucheck.report.finding import ASKING, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.fleet import FleetGroup, FleetNode, FleetResult, NodeDocument, NodePart, NodeState

@@ -26,7 +26,8 @@ from gpucheck import units
 from gpucheck.errors import CannotLook
 from gpucheck.naming import few
 from gpucheck.render import charts, devices, text
-from gpucheck.render.blocks import (
+from gpucheck.render.fleet import VERDICTS as OF_NODES
+from gpucheck.render.text import (
     ADVICE,
     EIGHTHS,
     SIGNS,
@@ -41,7 +42,6 @@ from gpucheck.render.blocks import (
     table,
     verdict_cell,
 )
-from gpucheck.render.fleet import VERDICTS as OF_NODES
 from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import ASKING, VERDICTS, WORST_FIRST, Verdict

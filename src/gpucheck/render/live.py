@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import IO, TYPE_CHECKING
 
 from gpucheck import units
-from gpucheck.render.blocks import SIGNS, Line
+from gpucheck.render.text import SIGNS, Line
 from gpucheck.report.events import Answered, Event, Failed, Finished, Judged, Measured, Notice, Progress, Skipped, Trial
 from gpucheck.report.fault import judge as of_fault
 from gpucheck.report.finding import Finding

@@ -10,8 +10,8 @@ from gpucheck import units
 from gpucheck.bench import judging
 from gpucheck.bench.matmul import judge
 from gpucheck.render import measured
-from gpucheck.render.blocks import ALWAYS, SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
 from gpucheck.render.measured import ColumnOf, filled, numbers
+from gpucheck.render.text import ALWAYS, SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import LoadReading, SearchedShape, SearchResult, SustainedResult

@@ -9,7 +9,7 @@ from typing import Generic, Literal, TypeVar
 
 from gpucheck import config, units
 from gpucheck.bench import ids, judging
-from gpucheck.render.blocks import (
+from gpucheck.render.text import (
     ALWAYS,
     SIGNS,
     UNKNOWN,
@@ -23,7 +23,7 @@ from gpucheck.render.blocks import (
     cell_of,
     column_of_numbers,
 )
-from gpucheck.render.blocks import answer as said_by
+from gpucheck.render.text import answer as said_by
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report

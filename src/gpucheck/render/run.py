@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from gpucheck import units
 from gpucheck.program.run.judge import at, costly, placed, unreached
-from gpucheck.render.blocks import (
+from gpucheck.render.text import (
     UNKNOWN,
     Block,
     Column,
@@ -19,9 +19,9 @@ from gpucheck.render.blocks import (
     column_of_numbers,
     finding_line,
     finding_text,
+    said,
     table,
 )
-from gpucheck.render.text import said
 from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.model import ModelResult, ModuleRow

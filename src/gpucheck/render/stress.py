@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.render.blocks import (
+from gpucheck.render.measured import ColumnOf, filled, numbers, short_name, table_of
+from gpucheck.render.text import (
     UNKNOWN,
     Block,
     Cell,
@@ -20,7 +21,6 @@ from gpucheck.render.blocks import (
     number,
     verdict_cell,
 )
-from gpucheck.render.measured import ColumnOf, filled, numbers, short_name, table_of
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding
 from gpucheck.report.report import Report
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from gpucheck import naming
 from gpucheck.render import text
-from gpucheck.render.blocks import ADVICE, ALWAYS, Block, Cell, Column, Drawing, Line, Table, ascii_text, filled_columns
+from gpucheck.render.text import ADVICE, ALWAYS, Block, Cell, Column, Drawing, Line, Table, ascii_text, filled_columns
 from gpucheck.report.codec import from_json
 from gpucheck.report.report import Report
 

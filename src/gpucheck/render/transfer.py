@@ -15,8 +15,8 @@ from gpucheck.bench import judging
 from gpucheck.bench.transfer import judge
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.render import measured
-from gpucheck.render.blocks import UNKNOWN, Block, Cell, Column, Line, Page, Table, by_column, column_of_numbers, table
 from gpucheck.render.measured import ColumnOf, filled, numbers
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, Line, Page, Table, by_column, column_of_numbers, table
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import LinkUnderLoad, TransferResult

@@ -24,8 +24,8 @@ import pytest
 from gpucheck.program import ranks_judge, stages_judge
 from gpucheck.program.ranks_judge import Call, Table, Verdict
 from gpucheck.program.run import memory_peaks, ranks, ranks_findings, recorder
-from gpucheck.render import blocks, text
 from gpucheck.render import run as shown
+from gpucheck.render import text
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Collector, Report
@@ -208,7 +208,7 @@ def test_what_all_ranks_do_every_nth_step_blames_nobody(tmp_path: Path) -> None:
     assert (finding.id, finding.verdict) == ("run.ranks.periodic", "info")
     assert finding.title == "every 20th step takes 400 ms longer"
     assert finding.message == "15 % of the job, seen 4 times: an evaluation, a checkpoint or logging"
-    assert shown.ranks_page(report_of(result)).body[0] == blocks.finding_line(finding)
+    assert shown.ranks_page(report_of(result)).body[0] == text.finding_line(finding)
 
 
 def test_who_is_late_in_half_of_a_job_is_not_told_as_one_of_those_that_take_turns() -> None:
