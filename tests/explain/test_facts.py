@@ -400,7 +400,7 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "riton|newer torch",
         ),
         (
-            "ERROR: Could not find a version that satisfies the requirement triton==2.1.0 (from versions: none)",
+            "Windows 11\nERROR: No matching distribution found for triton==2.1.0",
             "pip.torch",
             "triton-windows",
             "no torch|pytorch.org",

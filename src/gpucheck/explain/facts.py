@@ -172,7 +172,7 @@ _NAMED = {
     # A compiler called by a build, or an architecture that newer ones dropped.
     "build": r"\bnvcc(?: fatal| -)|bin/nvcc|\bcmake(?: error|lists)|\bg?make(?:\[\d+\])?: |"
     r"(?:architecture|value) (?:compute|sm)_(?:[1-6]\d|70|72)\b",
-    "no_triton": r"satisfies the requirement triton\b[^\n]*from versions: none",
+    "no_triton": r"(?:satisfies the requirement|distribution found for) triton\b",
     "bnb": r"bitsandbytes[/\\]|cuda[ _]setup:",
     "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b",
     "accelerate": r"\baccelerate (?:launch|config)|accelerate[/\\](?:commands|state)",
@@ -405,9 +405,9 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("pip.torch",),
-        "no_triton",
-        "pip install triton-windows on Windows; on a Mac leave triton out; on Linux the one that torch brings does",
-        title="pip finds no triton: its wheels are for Linux alone",
+        lambda facts: "no_triton" in facts.names and "windows" in facts.platforms,
+        "pip install triton-windows, in the version for this torch (its page lists them), and leave triton out",
+        title="pip finds no triton: on Windows it is the package triton-windows",
     ),
     Advice(
         ("import.libcuda", "import.library"),

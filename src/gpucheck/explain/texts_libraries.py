@@ -835,8 +835,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The operation has no code for the device named: an extension built for the CPU alone, or a torch "
         "without CUDA beside a package with it.",
         fix="reinstall the package that the operation's name begins with, at the version made for this torch "
-        "(torchvision: pip list | grep -i torch, both with or both without +cu…); aten:: is torch's own: x.cpu() for "
-        "that call, a sparse tensor first .to_dense()",
+        "(torchvision: pip list | grep -i torch, both with or both without +cu…); an operation of aten:: is of "
+        "torch: x.cpu() for that call, a sparse tensor first .to_dense()",
         follows=("xformers.setup", "import.nms"),
     ),
     Condition(
@@ -900,9 +900,9 @@ TEXTS: tuple[Condition, ...] = (
         ),
         examples=("`.to` is not supported for `4-bit` or `8-bit` bitsandbytes models. Please use the model as it",),
         meaning="Weights in 4 or 8 bits, and a model with device_map or offloading, are placed while they load.",
-        fix="take .to() and .cuda() of the model away, and diffusers' enable_…_cpu_offload(), which call .to() for it; "
-        'device_map={"": 0} in from_pretrained puts all of it on one GPU; where a Trainer sees several GPUs, start it '
-        "with torchrun, because DataParallel cannot copy such weights",
+        fix="take .to() and .cuda() of the model away, and enable_…_cpu_offload() of diffusers, which calls it; "
+        'device_map={"": 0} in from_pretrained puts all of it on one GPU; with several GPUs start a Trainer '
+        "by torchrun, because DataParallel cannot copy such weights",
         certainty="proof",
         source="transformers, modeling_utils.py; accelerate, big_modeling.py",
     ),

@@ -577,7 +577,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
         "or it has no wheel for this Python, this system or this processor.",
         fix="compare python --version with the release's Python versions; use the command of the selector on "
-        "pytorch.org, with its index. pip index versions NAME shows the available versions",
+        "pytorch.org, with its index. pip index versions NAME shows the versions (triton on Windows: triton-windows)",
         certainty="proof",
     ),
     Condition(
