@@ -418,7 +418,7 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "jetpack",
             "wheel",
         ),
-        ("MacBook with M1\nnvidia-smi says command not found\nMPS backend out of memory", "oom.mps", "", "nvidia-smi"),
+        ("MacBook with M1\nthe model ran out of memory", "oom.other", "Activity Monitor", "nvidia-smi"),
         ("Windows 11, gfx1103\nHIP error: invalid device function", "hip.arch", "HIP SDK", "HSA_"),
         (
             "accelerate launch train.py\nCUDA error: invalid device ordinal",

@@ -196,7 +196,8 @@ _ITEM = re.compile(r"\s*(?:[-*•]|\(?\d{1,2}[.):])\s+\S")
 # Reports of an environment: a package that they do not find is none that a program missed, and their own failure is
 # no crash where another error stands beside it. NCCL looks for InfiniBand's library wherever it starts.
 _ABSENT = re.compile(
-    r"[\w .()/+-]{1,40}: *module not (?:found|installed)\.?$|.*(?:open|load)\w* (?:shared library )?libibverbs",
+    r"[\w .()/+-]{1,40}: *module not (?:found|installed)\.?$|.*(?:open|load)\w* (?:shared library )?libibverbs|"
+    r".*\bthis is not an? (?:failure|error)\b",
     re.IGNORECASE,
 )
 _FATAL = re.compile(r"Fatal Python error|core dumped")

@@ -365,7 +365,6 @@ TEXTS: tuple[Condition, ...] = (
             r"ggml_vulkan: Device memory allocation of size \d+ failed",
         ),
         meaning="The text does not say whether the GPU's or the host's memory is full.",
-        unless=r"caller indicates that this is not a failure",
         fix="paste the whole message: torch's own says whose memory is full; nvidia-smi shows the GPU's, free -h the "
         "host's",
         certainty="hint",
