@@ -94,7 +94,7 @@ CATALOGUE: tuple[Xid, ...] = (
     Xid(11, "invalid or corrupted push buffer stream", "RESTART_APP", "program"),
     Xid(
         13,
-        "graphics engine exception, usually an array index out of bounds",
+        "graphics engine exception, usually an array index out of bounds or an illegal instruction",
         "RESTART_APP",
         "program",
         f"start the program again; {_SANITIZER}",

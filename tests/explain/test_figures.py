@@ -205,7 +205,7 @@ def test_a_large_cache_is_for_the_allocator() -> None:
         "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: 20 GiB is cached in pieces too small for the request"
     )
     _, read = numbers(own.replace("5.00 GiB is reserved", "1.00 GiB is reserved"))
-    assert read.then == "use a smaller batch, a shorter sequence, or activation checkpointing"
+    assert read.then == "use a smaller batch or image, a shorter sequence, or activation checkpointing"
 
 
 def test_of_cache_and_others_the_larger_part_is_the_step() -> None:
@@ -224,7 +224,7 @@ def test_what_would_not_serve_the_request_is_no_step() -> None:
         "is free. Including non-PyTorch memory, this process has 18.73 GiB memory in use. Of the allocated memory 9.08 "
         "GiB is allocated by PyTorch, and 9.35 GiB is reserved by PyTorch but unallocated."
     )
-    assert read.then == "use a smaller batch, a shorter sequence, or activation checkpointing"
+    assert read.then == "use a smaller batch or image, a shorter sequence, or activation checkpointing"
 
 
 def test_memory_that_nobody_named_is_another_programs() -> None:
@@ -234,7 +234,7 @@ def test_memory_that_nobody_named_is_another_programs() -> None:
     assert read.then == "nvidia-smi shows whether another program holds memory: use another GPU, or end that program"
     _, read = numbers(TORCH_1.replace("505.96 MiB", "8.80 GiB").replace("530.00 MiB", "8.90 GiB"))
     assert "CUDA's context or other programs 2.26 GiB" in read.says
-    assert read.then == "use a smaller batch, a shorter sequence, or activation checkpointing"
+    assert read.then == "use a smaller batch or image, a shorter sequence, or activation checkpointing"
 
 
 def test_more_than_the_gpu_has_is_a_wrong_shape() -> None:

@@ -555,3 +555,31 @@ def test_a_collectors_failure_that_stands_alone_is_the_error() -> None:
 def test_an_error_that_is_excluded_or_in_the_past_is_none(pasted: str) -> None:
     assert ids(pasted) == []
     assert ids(pasted + "\n" + ILLEGAL)[0] == "cuda.illegal_access"
+
+
+@pytest.mark.parametrize(
+    ("said", "first"),
+    [
+        ("misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]\nNCCL is ready", []),
+        ('docs: a section\nReaders who see "no kernel image is available for execution" update torch.', []),
+        ("The training of the 7B model never runs out of memory on one A100", []),
+        ("W cuda: failed to allocate buffer, size = 20.00 MiB; this is not a failure", []),
+        ('[WinError 1455] The paging file is too small. Error loading "C:\\x\\torch\\lib\\c10.dll"', ["oom.host"]),
+        ("We had CUDA out of memory before.\nDriver/library version mismatch", ["nvml.mismatch", "oom.cuda"]),
+    ],
+)
+def test_what_is_harmless_quoted_or_of_the_same_event_is_no_cause(said: str, first: list[str]) -> None:
+    assert ids(said) == first
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("Tell readers what the line `CUDA error: no kernel image is available` means.", "cuda.no_kernel"),
+        ("Warning: Unable to resolve hostname. Using the loopback address as fallback. GLOO", "nccl.interface"),
+        ("level_zero: ZE_RESULT_ERROR_UNINITIALIZED", "xpu.call"),
+    ],
+)
+def test_what_is_quoted_or_names_no_cause_is_a_hint(said: str, name: str) -> None:
+    (match,) = find(said, TEXTS, OF_CONDITIONS)
+    assert (match.text.id, match.certainty) == (name, "hint")

@@ -433,6 +433,18 @@ SAMPLES: dict[str, str] = {
 
 # Another wording of the same, or less of it than is usual.
 MORE: tuple[tuple[str, str], ...] = (
+    ("torch.no_accelerator", "AssertionError: gpus should be a non-empty list"),
+    ("torch.no_accelerator", "`Trainer(devices=[])` value is not a valid input using gpu accelerator."),
+    (
+        "tensor.placed",
+        "ValueError: The module 'T5' has been loaded in `bitsandbytes` 8bit and moving it to cpu via `.to()` is not "
+        "supported.",
+    ),
+    (
+        "tensor.placed",
+        'File "torch/nn/parallel/parallel_apply.py", line 64\nFile "bitsandbytes/nn/modules.py", line 9\nRuntimeError: '
+        "mat1 and mat2 shapes cannot be multiplied (512x4096 and 1x8388608)",
+    ),
     # CUDA's error behind a line of a source, and cuBLAS's states in words.
     ("oom.cuda", "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:455 'out of memory'"),
     (

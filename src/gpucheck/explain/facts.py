@@ -157,7 +157,7 @@ _NAMED = {
     "guesses": r"potential root causes",
     "tpu": r"\b(?:tpu|xla)accelerator\b",
     "inductor": r"_inductor|_dynamo|torch\.compile|inductorerror|backendcompiler|loweringexc|cppcompile",
-    "triton": r"passmanager|mlir pass|triton[./\\](?:compiler|runtime)|triton error",
+    "triton": r"passmanager|mlir pass|triton[./\\](?:compiler|runtime|backends)|triton error",
     "ipv6": r"errno: 97\b",
     "tcp": r"broken pipe|connection (?:reset|closed|refused|timed)|got 0 bytes|recvvalue|sendbytes",
     "colab": r"(?<![\w./])/content/|google\.colab|\bcolab\b",
@@ -168,6 +168,18 @@ _NAMED = {
     "runtime": r"(?:runtime|accelerator)error: cuda error: out of memory",
     "ptxas": r"sm_1\d\d\w? is not defined for option",
     "code": r"no kernel image|invalid device function",
+    "sysman": r"\bzes_?[a-z]\w+|\bsysman\b",
+    # A compiler called by a build, or an architecture that newer ones dropped.
+    "build": r"\bnvcc(?: fatal| -)|bin/nvcc|\bcmake(?: error|lists)|\bg?make(?:\[\d+\])?: |"
+    r"(?:architecture|value) (?:compute|sm)_(?:[1-6]\d|70|72)\b",
+    "no_triton": r"(?:satisfies the requirement|distribution found for) triton\b",
+    "bnb": r"bitsandbytes[/\\]|cuda[ _]setup:",
+    "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b",
+    "accelerate": r"\baccelerate (?:launch|config)|accelerate[/\\](?:commands|state)",
+    "image": r"comfyui|invokeai|stable[- _]diffusion|ksampler|vae[._]?(?:de|en)code|\bupscal\w+",
+    "aten_mps": r"could not run aten::\S+ with arguments from the \w*mps backend",
+    "no_xpu": r"compiled with(?:out)? xpu",
+    "paging": r"error 1455|paging file is too small",
 }
 _NAMES = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _NAMED.items()}
 # Why xFormers leaves out every operator, the reason that decides first: the title, its pattern, and what mends it.
@@ -348,9 +360,10 @@ def _for_amd(facts: Facts) -> str:
 
 def untried(then: str, facts: Facts) -> str:
     """The advice without the steps that the paste says were tried; empty where no other is left."""
+    # What stands in brackets, or in the code of a `python -c`, is of one step.
     kept = [
         part
-        for part in re.split(r"(?<=;) |(?<=\.) (?=[A-Z])", then)
+        for part in re.split(r"(?<=;) (?!print\(|torch\.|[^()]*\))|(?<=\.) (?=[A-Z])", then)
         if not any(
             re.match(_STEPS.get(name, rf".*\b{name}="), part, re.IGNORECASE)
             for name in facts.tried | facts.names & set(_STEPS)
@@ -379,6 +392,67 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: facts.vendor == "amd" and (facts.build.startswith("rocm") or "rocm" in facts.platforms),
         becomes="hip.none",
     ),
+    Advice(
+        ("xpu.call",),
+        "sysman",
+        "set ZES_ENABLE_SYSMAN=1 before the process starts, or call zesInit first; the device itself may work",
+        title="Intel's management interface (Sysman) was used before it was initialised",
+    ),
+    Advice(
+        ("compile.ptxas",),
+        lambda facts: "build" in facts.names and not facts.names & {"triton", "inductor", "ptxas"},
+        becomes="nvcc.arch",
+    ),
+    Advice(
+        ("pip.torch",),
+        lambda facts: "no_triton" in facts.names and "windows" in facts.platforms,
+        "pip install triton-windows, in the version for this torch (its page lists them), and leave triton out",
+        title="pip finds no triton: on Windows it is the package triton-windows",
+    ),
+    Advice(
+        ("import.libcuda", "import.library"),
+        lambda facts: "windows" in facts.platforms and "bnb" in facts.names,
+        becomes="bitsandbytes.setup",
+    ),
+    Advice(("import.dll",), "paging", becomes="oom.host"),
+    Advice(("tensor.backend",), "aten_mps", becomes="mps.operation"),
+    Advice(
+        ("cuda.no_kernel",),
+        lambda facts: "native" in facts.names and not (facts.torch or facts.packages),
+        "build it again for this GPU: cmake -DCMAKE_CUDA_ARCHITECTURES=86 for 8.6 (nvidia-smi "
+        "--query-gpu=compute_cap --format=csv shows the GPU's), with a toolkit that knows it",
+        title="the program was not built for this GPU's architecture",
+    ),
+    Advice(
+        ("nccl.duplicate", "cuda.ordinal"),
+        "accelerate",
+        "accelerate launch --num_processes as many as there are GPUs (python -c 'import torch; "
+        "print(torch.cuda.device_count())'), in the file of accelerate config too; CUDA_VISIBLE_DEVICES hides some",
+    ),
+    Advice(
+        ("hip.arch",),
+        lambda facts: "windows" in facts.platforms,
+        "a release of the program for this gfx number, or rocBLAS's library files for it in the HIP SDK's folder "
+        "bin\\rocblas\\library; else the program's Vulkan or DirectML build",
+    ),
+    Advice(
+        ("compile.resources",),
+        "inductor",
+        "TORCHINDUCTOR_MAX_AUTOTUNE=0; a newer torch, or the last that worked; else @torch.compiler.disable on it",
+    ),
+    Advice(
+        ("nvml.mismatch",),
+        "container",
+        "nvidia-smi on the host: where it works, start the container again, and if that is not enough remove NVIDIA's "
+        "libraries from its image (dpkg -l | grep -i nvidia in it); where it fails there too, reboot the host",
+    ),
+    Advice(
+        ("torch.cpu_only",),
+        "no_xpu",
+        f"pip install --force-reinstall torch --index-url {fixes.INDEX}/xpu for an Intel GPU; for another choose its "
+        'device ("cuda", "mps") in the code, or by the program\'s option',
+        title="this torch is built without XPU, which Intel's GPUs need",
+    ),
     Advice(("torch.cpu_only", "bitsandbytes.setup"), lambda facts: facts.vendor == "amd", _for_amd),
     Advice(
         _CUDAS,
@@ -394,7 +468,13 @@ ADVICE: tuple[Advice, ...] = (
         'device "xpu" in place of "cuda" (in the code, or the program\'s option for its device)',
     ),
     Advice(
-        ("import.nms", "import.symbol", "import.library", "pip.torch", "cuinit.too_old", "cuda.no_kernel", "torch.cpu"),
+        ("import.library",),
+        "jetson",
+        "sudo apt-get install nvidia-jetpack for CUDA's libraries (libcudss and libcusparseLt are packages of their "
+        "own); in a container docker run --runtime nvidia with an image of the host's JetPack",
+    ),
+    Advice(
+        ("import.nms", "import.symbol", "pip.torch", "cuinit.too_old", "cuda.no_kernel", "torch.cpu"),
         "jetson",
         f"{fixes.JETSON}, and the torchvision that belongs to it; other indexes have no wheel for this GPU",
     ),
@@ -461,6 +541,17 @@ ADVICE: tuple[Advice, ...] = (
         "resume",
         "init_process_group(timeout=timedelta(hours=3)), in the Trainer ddp_timeout=10800: one rank skips data longer "
         "than the others wait; or skip it faster (ignore_data_skip=True, a sampler's own state)",
+    ),
+    Advice(
+        ("oom.cuda",),
+        "jetson",
+        "use a smaller or a quantized model, and stop the desktop, which shares this memory (sudo systemctl isolate "
+        "multi-user.target); sudo tegrastats shows it",
+    ),
+    Advice(
+        ("oom.mps",),
+        "image",
+        "make a smaller image or fewer at once, decode in tiles (VAE tiling), or use a smaller model (fp8, GGUF)",
     ),
     Advice(
         ("oom.cuda", "oom.hip"),

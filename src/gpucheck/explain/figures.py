@@ -316,7 +316,7 @@ def _memory_then(name: str, found: Numbers) -> str:
         )
     if helps["others"]:
         return _about_others(listed, is_own_known="own_bytes" in found)
-    return "use a smaller batch, a shorter sequence, or activation checkpointing"
+    return "use a smaller batch or image, a shorter sequence, or activation checkpointing"
 
 
 def _limit(found: Numbers) -> str:
@@ -619,6 +619,11 @@ _READINGS: tuple[Reading, ...] = (
         "import.library",
         (r"any of \{(?P<library>lib[\w-]+\.so[.\d]*)", r"(?P<library>lib[\w-]+\.so[.\d]*): cannot open"),
         "{library} is not found",
+    ),
+    Reading(
+        "pip.torch",
+        r"(?:satisfies the requirement|distribution found for) (?P<package>[\w.-]+)",
+        "pip finds no {package} that fits",
     ),
     Reading(
         "cuinit.too_old",

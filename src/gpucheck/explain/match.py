@@ -194,8 +194,12 @@ _GUESSES = re.compile(
 )
 _ITEM = re.compile(r"\s*(?:[-*•]|\(?\d{1,2}[.):])\s+\S")
 # Reports of an environment: a package that they do not find is none that a program missed, and their own failure is
-# no crash where another error stands beside it.
-_ABSENT = re.compile(r"[\w .()/+-]{1,40}: *module not (?:found|installed)\.?$", re.IGNORECASE)
+# no crash where another error stands beside it. NCCL looks for InfiniBand's library wherever it starts.
+_ABSENT = re.compile(
+    r"[\w .()/+-]{1,40}: *module not (?:found|installed)\.?$|.*(?:open|load)\w* (?:shared library )?libibverbs|"
+    r".*\bthis is not an? (?:failure|error)\b",
+    re.IGNORECASE,
+)
 _FATAL = re.compile(r"Fatal Python error|core dumped")
 _COLLECTOR = re.compile(r"\b(?:collect_env|check_env|env_report|ds_report|print_env)\w*\.py|bug_report\w*\.py")
 # What Python ignores as it ends is no error of the program's after the one that ended it.
@@ -383,7 +387,7 @@ _GOES_ON = re.compile(
 # What they say of a thing that is as it may be: information, whatever stands beside it.
 _HARMLESS = re.compile(
     r"\ballreduce is disabled\b|accepting this combination|shouldn'?t be a problem|userwarning: failed to initialize "
-    r"numpy|errno: 97\b",
+    r"numpy|errno: 97\b|\bloopback address as fallback",
     re.IGNORECASE,
 )
 # What stands before an error that a sentence only names: it is denied, warned of or asked for.
@@ -405,15 +409,18 @@ _DENIED_AFTER = re.compile(
 _SETTLED = re.compile(
     r"\b(re)?solved ?:|\[(re)?solved\]|\b(works?|working|runs) (fine )?(now|again)\b|\b(that|this|it|which) (has )?"
     r"(fixed|solved|resolved) (it|this|that|the (issue|problem))\b|\b(this|the) (pr|patch) \w+s\b|\bin this pr\b|"
-    r"\blgtm\b|(^|\s)nit:",
+    r"\blgtm\b|(^|\s)nit:|\bdocs?(\(\w+\))?: (?!http)\w|\b(add|document|clarif|updat)\w* (a |the |an )?(docs?|"
+    r"documentation|note|section|faq|readme|troubleshooting)\b",
     re.IGNORECASE,
 )
 # The words of somebody who tells of an error; programs do not print them.
 _PROSE = re.compile(
     r"(^|\s)i (?=[a-z])|\b(im|ive|my|me|anyone|someone|somebody|thanks|hello|wondering|feature request|how "
-    r"(do|can|to)|why (do|does|is))\b",
+    r"(do|can|to)|why (do|does|is)|we|our|sometimes|yesterday|last (night|week)|suddenly|occasionally)\b",
     re.IGNORECASE,
 )
+# Words that a sentence quotes: others stand before them, without a colon, which a program puts before a message.
+_QUOTE = re.compile(r"[a-z] [a-z]+ [(\[]?[\"`“](\w[^\"`”]* [^\"`”]* [^\"`”]*)[\"`”]")
 _ASKED = re.compile(r"\b(could|can|might|may|is|was) (this|it|that|there)( \w+){0,4}$")
 _SAYS_ONLY = re.compile(
     r"\b(no|never|without|nor|not|\w+nt|if|in "
@@ -527,12 +534,14 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
         for place in found
         if not any(place.within(other) or place.adds_nothing(other) for other in near.to(place))
     ]
-    if _SETTLED.search(normal.spaced) and all(_is_prose(place) or _SETTLED.search(place.line.text) for place in found):
+    if _SETTLED.search(normal.spaced) and all(
+        _is_prose(place, normal) or _SETTLED.search(place.line.text) for place in found
+    ):
         return []
     # Prose, source and what a program goes on after report no error of their own.
     found = [
         replace(place, text=replace(place.text, certainty="hint"))
-        if place.line.kind == "frame" or _is_prose(place) or _goes_on(place.line)
+        if place.line.kind == "frame" or _is_prose(place, normal) or _goes_on(place.line)
         else place
         for place in found
     ]
@@ -602,10 +611,12 @@ def _is_only_named(normal: Normal, place: _Place) -> bool:
     return denied or (_ASKED.search(before) is not None and "?" in words[len(before) :])
 
 
-def _is_prose(place: _Place) -> bool:
-    """Return whether somebody tells of an error in a sentence of their own: it is no proof."""
-    line = place.line
-    return line.kind == "plain" and not line.prefix and _PROSE.search(line.text.translate(_WITHOUT_QUOTES)) is not None
+def _is_prose(place: _Place, normal: Normal) -> bool:
+    """Return whether somebody tells of an error in a sentence of their own, or quotes it there: it is no proof."""
+    line, words = place.line, normal.solid[place.start : place.end]
+    is_quoted = any(words in "".join(quote.lower().split()) for quote in _QUOTE.findall(line.text))
+    is_told = not line.prefix and _PROSE.search(line.text.translate(_WITHOUT_QUOTES)) is not None
+    return line.kind == "plain" and (is_quoted or is_told)
 
 
 def _goes_on(line: Line) -> bool:
@@ -657,11 +668,13 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
     # The program went on after what stands in an earlier traceback.
     later = [one for one in unknown if one.group > place.line.group and not _PASSED_ON.search(one.text)]
     is_unknown = is_all or later or (unknown and first.text.symptom)
-    doubt = "the paste has an error that is not known" if is_unknown else ""
-    doubt = doubt or ("the paste has other causes too" if others else "")
-    doubt = doubt or ("it is in a line of source code" if place.line.kind == "frame" else "")
-    doubt = doubt or ("the program says it goes on after it" if _goes_on(place.line) else "")
-    return [replace(first, doubt=doubt), *matches[1:]]
+    doubts = {
+        "the paste has an error that is not known": is_unknown,
+        "the paste has other causes too": others,
+        "it is in a line of source code": place.line.kind == "frame",
+        "the program says it goes on after it": _goes_on(place.line),
+    }
+    return [replace(first, doubt=next((doubt for doubt, holds in doubts.items() if holds), "")), *matches[1:]]
 
 
 def _of_one_event(one: Line, other: Line) -> bool:

@@ -48,7 +48,8 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
     "windows": re.compile(r"\b[a-z]:\\|\bwinerror \d|\b\w+\.dll\b|\b[a-z]:/users/|\bmicrosoft visual studio\b"),
     "mac": re.compile(
         r"(?<![\w:/])/users/\w|/opt/homebrew/|\bdarwin\b|\bmacos\b|\bapple silicon\b|\bmps backend\b|"
-        r"/library/frameworks/python\.framework/|\.dylib\b|\barm64-apple\b"
+        r"/library/frameworks/python\.framework/|\.dylib\b|\barm64-apple\b|\bmac(book|mini| mini| studio)\b|"
+        r"\b(apple|mac\w*) m[1-5]\b|\bm[1-5] (pro|max|ultra|mac\w*|chip)\b"
     ),
     "rocm": re.compile(
         r"\bhsa_status_|\brocdevice\.cpp|\bhip error\b|\bhiperror\w|/opt/rocm\b|\+rocm\d|\bamdgpu\b|\bradeon rx\b"

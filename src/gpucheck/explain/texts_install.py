@@ -541,7 +541,9 @@ TEXTS: tuple[Condition, ...] = (
         ),
         examples=("nvcc fatal   : Unsupported gpu architecture 'compute_120'",),
         meaning="The GPU is newer than the toolkit, or so old that the toolkit dropped it.",
-        fix="another toolkit; TORCH_CUDA_ARCH_LIST names the architectures to build for",
+        fix="take an old number that the GPU does not have (below 5.0 for CUDA 12, below 7.5 for CUDA 13) out of the "
+        "build's list (TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN, -gencode); for the GPU's own "
+        "number another toolkit, newer or older (nvcc --version)",
         certainty="proof",
     ),
     Condition(

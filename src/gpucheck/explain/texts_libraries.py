@@ -835,7 +835,8 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The operation has no code for the device named: an extension built for the CPU alone, or a torch "
         "without CUDA beside a package with it.",
         fix="reinstall the package that the operation's name begins with, at the version made for this torch "
-        "(torchvision: pip list | grep -i torch, both with or both without +cu…)",
+        "(torchvision: pip list | grep -i torch, both with or both without +cu…); an operation of aten:: is of "
+        "torch: x.cpu() for that call, a sparse tensor first .to_dense()",
         follows=("xformers.setup", "import.nms"),
     ),
     Condition(
@@ -888,6 +889,8 @@ TEXTS: tuple[Condition, ...] = (
         title="a model was moved that is placed already",
         patterns=(
             r"\.?(to|cuda|half|float)\W{0,4} is not supported for .{0,4}(4|8)-bit",
+            r"loaded in `?bitsandbytes`? .{0,12}and (moving it|conversion) .{0,60}not supported",
+            r"parallel_apply\.py.{0,3000}bitsandbytes[/\\].{0,900}shapes cannot be multiplied",
             r"You (can'?t|shouldn'?t) move a model (that has some modules offloaded|that is dispatched|when it is "
             r"dispatched)",
             r"It seems like you have activated (sequential )?(model |cpu )*offloading",
@@ -897,7 +900,9 @@ TEXTS: tuple[Condition, ...] = (
         ),
         examples=("`.to` is not supported for `4-bit` or `8-bit` bitsandbytes models. Please use the model as it",),
         meaning="Weights in 4 or 8 bits, and a model with device_map or offloading, are placed while they load.",
-        fix='take .to() and .cuda() of the model away; device_map={"": 0} in from_pretrained puts all of it on one GPU',
+        fix="take .to() and .cuda() of the model away, and enable_…_cpu_offload() of diffusers, which calls it; "
+        'device_map={"": 0} in from_pretrained puts all of it on one GPU; with several GPUs start a Trainer '
+        "by torchrun, because DataParallel cannot copy such weights",
         certainty="proof",
         source="transformers, modeling_utils.py; accelerate, big_modeling.py",
     ),

@@ -8,7 +8,7 @@ from gpucheck.explain.text import CUDA_SAYS
 
 _FINDS = "gpucheck find-batch-size path/to/model.py:make_model finds the largest batch that fits"
 _FITS = f"use a smaller batch or a shorter sequence, end other programs on the GPU; {_FINDS}"
-_SMALLER = "use a smaller batch, a shorter sequence, or activation checkpointing"
+_SMALLER = "use a smaller batch or image, a shorter sequence, or activation checkpointing"
 _OTHERS = f"gpucheck devices --processes (or nvidia-smi) shows other processes that hold memory; {_SMALLER}; {_FINDS}"
 # What the kernel's log says of a process that is Python's, or of a program that serves models.
 _OURS = r"\(?(python|pt_|ray|vllm|sglang|torchrun|accelerate|deepspeed|VLLM|llama|ollama|jupyter|ipython)"
@@ -360,7 +360,8 @@ TEXTS: tuple[Condition, ...] = (
             r"BFCArena::AllocateRawInternal",
             r"Failed to allocate memory for requested buffer of size",
             r"\A\W*(an? |the )?(oom|out of memory)\b( error| killed me)?\W*\Z",
-            r"\b(train\w*|model|batch|inference|the job) .{0,40}(ran|runs|running|goes|went) (out of memory|oom)\b",
+            r"\b(train\w*|model|batch|inference|the job) (?!.{0,40}\b(not|never|no|nothing|without|\w+snt|dont)"
+            r"\b).{0,40}(ran|runs|running|goes|went) (out of memory|oom)\b",
             r"ggml_vulkan: Device memory allocation of size \d+ failed",
         ),
         meaning="The text does not say whether the GPU's or the host's memory is full.",

@@ -564,7 +564,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="pip.torch",
-        title="pip finds no torch of this version for this Python and system",
+        title="pip finds no version of a package for this Python and system",
         patterns=(
             r"\b(torch|torchvision|torchaudio|triton|xformers|flash.attn)\S{0,20} can'?t be installed because it "
             r"doesn'?t have a source distribution or wheel",
@@ -577,7 +577,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
         "or it has no wheel for this Python, this system or this processor.",
         fix="compare python --version with the release's Python versions; use the command of the selector on "
-        "pytorch.org, with its index. pip index versions torch shows the available versions",
+        "pytorch.org, with its index. pip index versions NAME shows the versions (triton on Windows: triton-windows)",
         certainty="proof",
     ),
     Condition(

@@ -311,6 +311,8 @@ TEXTS: tuple[Condition, ...] = (
             r"Cannot access accelerator device when none is available",
             r"\bfp16 mixed precision requires a GPU(?! \(not mps)",
             r"No supported gpu backend found",
+            r"Trainer\(devices=(\[\]|0)\)`? value is not a valid input using (gpu|cuda)",
+            r"\bgpus should be a non-empty list",
             r"You requested GPUs?: .{0,40}But your machine only has: ?\[\]",
             r"Invalid CUDA 'device=.{0,300}is_available\(\): False",
             r"platforms[/\\]interface\.py.{0,60}in get_device_capability.{0,200}NotImplementedError",
