@@ -622,7 +622,7 @@ def test_a_gradient_on_another_device_is_met_by_what_uses_it(surface: Surface) -
         lambda: torch.autograd.grad(weight, weight, [torch.ones(3)]),
     ):
         with pytest.raises(DeviceMismatch, match=r"^invalid gradient at index 0 - expected device cuda:0 but got cpu"):
-            call()
+            call()  # type: ignore[no-untyped-call]
     with pytest.raises(DeviceMismatch):
         Doubled.apply(weight.exp()).sum().backward()
     Doubled.apply(weight).sum().backward()

@@ -79,7 +79,7 @@ def test_the_name_of_a_card_is_as_short_as_it_may_be() -> None:
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb": "H100 MIG 1g.10gb",
         "Apple M3 Max": "Apple M3 Max",
     }
-    assert {name: layout.short_name(card(0, name=name)) for name in names} == names
+    assert {name: text.short_name(card(0, name=name)) for name in names} == names
 
 
 @pytest.mark.parametrize(

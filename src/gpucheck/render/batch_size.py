@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpucheck import units
-from gpucheck.render.devices import short_name
 from gpucheck.render.text import (
     UNKNOWN,
     Block,
@@ -18,6 +17,7 @@ from gpucheck.render.text import (
     by_column,
     column_of_numbers,
     finding_text,
+    short_name,
     table,
     verdict_cell,
 )

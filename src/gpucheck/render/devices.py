@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -28,22 +27,15 @@ from gpucheck.render.text import (
     cell_of,
     finding_line,
     said,
+    short_name,
     verdict_cell,
 )
 from gpucheck.report.facts import Device, Facts, Link, Process
 from gpucheck.report.finding import ASKING, Finding, Group, grouped, in_short, name_in
-from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Report
 
 # Cells of a bar: of a column that has room, and of one that has less.
 _BAR, _SHORT_BAR = 8, 5
-_OF_EVERY_CPU = re.compile(r"\((?:R|TM|C)\)| \d+-Core Processor| Processor\b| CPU @.*", re.IGNORECASE)
-# What tells no card from another once its memory is beside it.
-_OF_MANY_GPUS = re.compile(
-    r"^(?:NVIDIA|Tesla|Quadro) |GeForce |[ -]\d+ ?GB\b| HBM\d\w?"
-    r"| (?:Blackwell )?(?:Server|(?:Max-Q )?Workstation) Edition| Generation| Laptop GPU",
-    re.IGNORECASE,
-)
 # Faults that are seen in a column: there it stays in every width that has it, and is in the compact table too.
 _SEEN_IN = {
     "devices.low_clock": "clock",
@@ -303,13 +295,6 @@ def _whole_name(device: Device) -> str:
     if device.kind == "cpu":
         return f"{short_name(device)}{f' ({device.cores_allowed})' if device.cores_allowed else ''}"
     return (device.name or UNKNOWN).removeprefix("NVIDIA ")
-
-
-def short_name(device: Device | DeviceRef) -> str:
-    """The name without what all of its maker's have, which would cost the table a column."""
-    if device.id == "cpu":
-        return _OF_EVERY_CPU.sub("", device.name or "CPU").strip() or "CPU"
-    return _OF_MANY_GPUS.sub("", device.name or UNKNOWN).strip() or UNKNOWN
 
 
 def _clock(device: Device, unit: str = "") -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from gpucheck import units
 from gpucheck.cards.checks import gravity
 from gpucheck.memory.steps import BOUND
-from gpucheck.render.devices import NONE, called, devices_table, hottest, is_about, short_name, versions_line
+from gpucheck.render.devices import NONE, called, devices_table, hottest, is_about, versions_line
 from gpucheck.render.explain import SURE
 from gpucheck.render.text import (
     UNKNOWN,
@@ -26,6 +26,7 @@ from gpucheck.render.text import (
     finding_text,
     in_brief,
     said,
+    short_name,
     table,
     verdict_cell,
 )

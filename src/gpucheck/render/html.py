@@ -285,7 +285,7 @@ def _machine(report: Report, *, serials: bool) -> tuple[tuple[str, str], ...]:
     host, cpu = facts.host, next((one for one in facts.devices if one.kind == "cpu"), None)
     parts = [host.system, host.release, host.architecture] if host is not None else []
     about = [" ".join(filter(None, parts)), host.container if host is not None else None]
-    about += [devices.short_name(cpu)] if cpu is not None else []
+    about += [text.short_name(cpu)] if cpu is not None else []
     about += [f"{cpu.cores_allowed} cores"] if cpu is not None and cpu.cores_allowed else []
     if host is not None and host.memory_total_bytes:
         about.append(f"{units.capacity(host.memory_total_bytes)} memory")

@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from gpucheck import units
+from gpucheck.report.facts import Device
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict, grouped
+from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Report
 
 UNKNOWN = "–"
@@ -216,6 +218,22 @@ def bar(share: float | None, width: int) -> str:
     whole, rest = divmod(eighths, 8)
     filled = "█" * whole + (EIGHTHS[rest - 1] if rest else "")
     return filled + "░" * (width - len(filled))
+
+
+_OF_EVERY_CPU = re.compile(r"\((?:R|TM|C)\)| \d+-Core Processor| Processor\b| CPU @.*", re.IGNORECASE)
+# What tells no card from another once its memory is beside it.
+_OF_MANY_GPUS = re.compile(
+    r"^(?:NVIDIA|Tesla|Quadro) |GeForce |[ -]\d+ ?GB\b| HBM\d\w?"
+    r"| (?:Blackwell )?(?:Server|(?:Max-Q )?Workstation) Edition| Generation| Laptop GPU",
+    re.IGNORECASE,
+)
+
+
+def short_name(device: Device | DeviceRef) -> str:
+    """Return the name of a device without what all of its maker's have, which would cost the table a column."""
+    if device.id == "cpu":
+        return _OF_EVERY_CPU.sub("", device.name or "CPU").strip() or "CPU"
+    return _OF_MANY_GPUS.sub("", device.name or UNKNOWN).strip() or UNKNOWN
 
 
 def number(value: float | None, digits: int = 3) -> str:
