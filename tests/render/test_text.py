@@ -101,9 +101,8 @@ def test_every_text_that_would_be_joined_to_a_command_is_an_option_with_a_value(
     assert ("batch_size/answer.py", "--start 1") in found
     joined = [(path, told) for path, told in found if with_fix(told, "bench collective") != f"{ADVICE}{told}"]
     assert len(joined) > 9  # the fixes of ids and of find-batch-size are among them
-    # Two are put into a longer text where they are made, and one is a whole line for a user without a command.
-    parts = [("cli/tips.py", "--show-completion bash"), ("doctor/fixes.py", "--no-deps 1")]
-    parts.append(("explain/figures.py", "--max-model-len 1"))
+    # Both are put into a longer text where they are made.
+    parts = [("doctor/fixes.py", "--no-deps 1"), ("explain/figures.py", "--max-model-len 1")]
     assert [one for one in joined if one[1].split()[0] not in takes_a_value] == parts
 
 

@@ -61,7 +61,7 @@ WORDS: dict[str, str] = {
     **dict.fromkeys(("json",), "status --json"),
     **dict.fromkeys(("version", "ver"), "--version"),
     **dict.fromkeys(("commands", "usage", "man", "docs", "options"), "--help"),
-    **dict.fromkeys(("completion", "completions"), "--show-completion bash"),
+    **dict.fromkeys(("completion", "completions"), "--show-completion"),
 }
 # Arguments of these lines that stand for the user's own.
 EXAMPLES = ("train.py", "net.py:make", "oom.cuda", "old.json", "new.json", "result.json")
@@ -167,7 +167,7 @@ def is_taken(line: Sequence[str]) -> bool:
     if line[1:] == ["--help"] and commands.find(line[0]) is not None:
         return True
     if not command:
-        return list(line) in (["--help"], ["--version"], ["--show-completion", "bash"])
+        return list(line) in (["--help"], ["--version"], ["--show-completion"])
     row = commands.find(command)
     assert row is not None
     if {"--help", "-h"} & {*arguments}:
@@ -212,7 +212,7 @@ def of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
     context = getattr(error, "ctx", None)
     command = split(given)[0] if context is None else name_of(context)
     name, what, proposing = _wrong(error, command)
-    tip = _in_words(command, name, what, given) or first_taken(proposing(command, name, given), given)
+    tip = _in_words(command, name, proposing, given) or first_taken(proposing(command, name, given), given)
     wrong = UsageError(what, "", tip)
     wrong.command = command
     return wrong
@@ -236,14 +236,14 @@ def _wrong(error: TyperException, command: str) -> tuple[str, str, Proposing]:
     return "", " ".join(error.format_message().split()), lambda *_: iter(())
 
 
-def _in_words(command: str, name: str, sentence: str, given: Sequence[str]) -> str:
+def _in_words(command: str, name: str, proposing: Proposing, given: Sequence[str]) -> str:
     """Advice where no line can be proposed that would do what was meant; mostly empty."""
     from gpucheck.config import THRESHOLDS
 
     own = parameters(command or "status")
-    if "unknown option" in sentence and command == "judge" and any(name == one.option for one in THRESHOLDS):
+    if proposing is _for_option and command == "judge" and any(name == one.option for one in THRESHOLDS):
         return "set thresholds in a file and give it with --config FILE"
-    if "missing argument" in sentence:
+    if proposing is _example:
         taker = next((one for one in own if given[-2:-1] in ([one.name], [one.short]) and not one.is_flag), None)
         return f"{given[-1]!r} is the value of {taker.name} {taker.metavar}; put {name} after it" if taker else ""
     return ""
