@@ -228,7 +228,8 @@ def test_however_it_is_asked_it_ends_with_a_confirmed_size_and_why(simulation: M
         limit = rng.choice([math.inf, math.inf, true_max * rng.random()])  # of a kernel, whatever the memory
         asked = set()
         while (attempt := search.next()) is not None:
-            assert search.may_try(attempt.size) and attempt not in asked, (seed, attempt)
+            assert search.lowest <= attempt.size <= search.cap and attempt.size % multiple == 0, (seed, attempt)
+            assert attempt not in asked, (seed, attempt)
             asked.add(attempt)
             peak = int(shape(attempt.size)[0] * (1 + rng.uniform(-noise, noise) / 2))
             fits: Outcome = "fits" if peak <= simulation.BUDGET else "over-budget"

@@ -148,7 +148,7 @@ def _check_sizes(options: FindBatchSizeOptions, cap: int, axis: Axis | None) -> 
 KILLED_ALIKE = 2
 # Ends of a trial that say nothing about the size, and so end the search.
 STOPPING = ("user-error", "device-broken", "inconclusive")
-# What ends a search without an answer to how much more fits, in words.
+# Reasons that end a search while a larger size may still fit, in words.
 OPEN = {
     "time": "time ran out",
     "trials": "trial limit reached",
@@ -228,7 +228,7 @@ class Recommended:
     speed: SpeedChange | None = None
 
 
-# What may happen; of several predictions the last one counts.
+# Kinds of entries. If there are several predictions, the last one counts.
 Entry = Opened | Foresight | Tried | Extended | NoProcess | Ended | Followed | Recommended
 
 
@@ -360,7 +360,7 @@ class History:
             if result.outcome in OPEN:
                 self._end(result.outcome)
         else:
-            # What fails where it was to be confirmed unproven confirms nothing.
+            # A size that had not passed before and fails its confirmation confirms nothing.
             is_search = unproven and result.outcome != "fits"
             self._record(replace(result, purpose="search") if is_search else result)
             if result.outcome == "killed":

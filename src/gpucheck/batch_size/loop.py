@@ -224,7 +224,7 @@ class Loop:
     def _error(self, result: TrialResult, passed: int | None) -> TargetError | DeviceFailed:
         """The target's error, with the size at which it was raised; `passed` is the largest size that passed before.
 
-        A built-in workload has no errors of its own: there it is the device's.
+        If the workload is built in, the error is the device's: the workload raises none itself.
         """
         if (failed := failed_device(self.runner.setup, result.reason)) is not None:
             return failed
@@ -261,7 +261,7 @@ class Loop:
         self.emit(Answered("find_batch_size", answer.result_of(self.history)))
 
     def _judge(self, most: int | None = None) -> None:
-        """Emit the findings that were not emitted yet; with `most`, only the first so many."""
+        """Emit the findings that were not emitted yet: all of them, or the first `most`."""
         found = answer.findings(self.history)[:most]
         for finding in found[self._told :]:
             self.emit(Judged(finding))
@@ -303,8 +303,8 @@ PATIENCE_FACTOR = 4.0
 class FollowUp:
     """Trials after a confirmed answer: the size to recommend, then the other steps of an epoch.
 
-    `seconds` forecasts how long so many steps of a size take; `deadline` is on the monotonic clock. The `history` gets
-    what ran.
+    `seconds` forecasts the time of a number of steps of a size; `deadline` is on the monotonic clock. The trials that
+    run are added to `history`.
     """
 
     def __init__(

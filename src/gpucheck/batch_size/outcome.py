@@ -195,7 +195,7 @@ class TrialResult(TrialEntry):
     started_monotonic_s: tuple[float, ...] = ()
     # How often each step had to empty the allocator's cache.
     retried: tuple[int, ...] = ()
-    # What was held at each step's end.
+    # Bytes held at the end of each step.
     levels_bytes: tuple[int, ...] = ()
     # How much more the allocator took in the last two steps, where its blocks were not the same after both.
     unsettled_bytes: int = 0

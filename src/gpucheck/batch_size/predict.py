@@ -25,8 +25,8 @@ from gpucheck.units import MIB, duration
 TOLERANCE, EXACT = 0.04, 1e-4
 # The calibration runs at this share of what is predicted: large enough that what grows decides, cheap, and safe to fit.
 FIRST_SHARE = 0.25
-# What the calibration may make of the prediction, in shares of it, is read between these sizes; the last one shows
-# where the budget ends.
+# Shares of the predicted size between which the calibrated prediction is read; the last one shows where the budget
+# ends.
 SHARES = (FIRST_SHARE, 0.5, 0.75, 1.08)
 # A size asked that is so near to a wanted one stands for it.
 NEAR = 0.05

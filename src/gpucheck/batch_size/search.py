@@ -186,10 +186,6 @@ class Search:
         size = self.rounded(min(size, self.cap))
         return size if size >= self.lowest else 0
 
-    def may_try(self, size: int) -> bool:
-        """Return whether `size` is one that this search could ask for."""
-        return self.lowest <= size <= self._highest and size % self.multiple_of == 0
-
     # What to do next
 
     def next(self) -> Attempt | None:
