@@ -74,7 +74,7 @@ FACTS = Facts(
         nvidia_pci_addresses=("0000:11:00.0", "0000:21:00.0"),
         nvidia_device_nodes=("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"),
     ),
-    python=Python("3.12.3", "CPython", "/env/bin/python", "/env/lib/gpucheck"),
+    python=Python("3.12.3", "CPython", "/env/bin/python"),
     torch=TorchBuild("2.11.0+cu130", "/env/lib/torch", "cuda", "13.0"),
     driver=DRIVER,
     devices=(*CARDS, CPU),

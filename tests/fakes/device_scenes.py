@@ -48,7 +48,7 @@ CPU_TORCH = TorchBuild("2.11.0+cpu", None, "cpu")
 FACTS = Facts(
     host=Host(system="Linux"),
     driver=DRIVER,
-    python=Python("3.12.3", "CPython", "python3", "/x"),
+    python=Python("3.12.3", "CPython", "python3"),
     torch=TORCH,
     devices=(CPU,),
 )
@@ -190,7 +190,7 @@ DEVICES: dict[str, Callable[[], Report]] = {
     "lost and hot": lambda: eight(LOST, card(0, temperature_celsius=91.0)),
     "a reset needed": lambda: devices(idle(0, nvml_index=2), idle(1, nvml_index=0, recovery_action="gpu_reset")),
     "three resets needed": lambda: eight(*(idle(index, recovery_action="gpu_reset") for index in (1, 2, 3))),
-    "memory errors": lambda: eight(card(5, ecc=Ecc(True, 0, 3, 0, 3))),
+    "memory errors": lambda: eight(card(5, ecc=Ecc(True, 0, 3))),
     "all links of one down": lambda: eight(*(card(index, nvlinks=UP) for index in range(7)), card(7, nvlinks=DOWN)),
     "a narrow link": lambda: eight(card(4, pcie=Link(5, 8, 5, 16))),
     "not answering": lambda: devices(

@@ -22,7 +22,7 @@ from gpucheck.cards.card import (
     pointer,
 )
 from gpucheck.machine.driver_reads import NOT_ANSWERING
-from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, NO_GPU, NOT_ASKED, unclaimed_bytes
+from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, NO_GPU, unclaimed_bytes
 from gpucheck.machine.kernel_driver import RECOVERY
 from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
@@ -287,8 +287,7 @@ def answers(device: Device, facts: Facts) -> Said | None:
     if state.startswith(NOT_ANSWERING):
         return _dead(device, facts, "not answering", state.removeprefix(f"{NOT_ANSWERING}: "), HUNG)
     if is_nameless(device):
-        why = facts.unknown.get(f"{pointer(device, facts)}uuid", state)
-        return _dead(device, facts, "not answering", f"NVML lists it but cannot read it ({why})", HUNG)
+        return _dead(device, facts, "not answering", f"NVML lists it but cannot read it ({state})", HUNG)
     silent = _silent(device, facts)
     if silent is not None:
         message = f"NVML reads neither temperature, power, clock nor load ({silent})"
@@ -327,8 +326,8 @@ def _silent(device: Device, facts: Facts) -> str | None:
     if device.nvml_index is None or is_not_read(device) or any(getattr(device, name) is not None for name in LIVE):
         return None
     own = pointer(device, facts)
-    reasons = [facts.unknown.get(f"{own}{name}", NOT_ASKED) for name in LIVE]
-    failed = [one for one in reasons if applies(one) and one not in (NOT_ASKED, REASONS[NO_PERMISSION])]
+    reasons = [facts.unknown.get(f"{own}{name}", REASONS[NO_PERMISSION]) for name in LIVE]
+    failed = [one for one in reasons if applies(one) and one != REASONS[NO_PERMISSION]]
     # Some parts support one or two of them; an error in place of each that is supported, and of most, is no such part.
     others = [one for one in reasons if one not in failed and applies(one)]
     return failed[0] if len(failed) > len(LIVE) / 2 and not others else None
@@ -443,12 +442,14 @@ def unread(device: Device, facts: Facts) -> Said | None:
     # What NVML left out because it stopped at one card is told of that card.
     stopped = facts.driver.nvml_error if facts.driver is not None and any(map(is_dead, facts.devices)) else None
     unknown = {key.removeprefix(own): reason for key, reason in facts.unknown.items() if key.startswith(own)}
+    if (whole := facts.unknown.get(own.rstrip("/"))) is not None:
+        unknown["every field"] = whole
     missing = {
         name: reason
         for name, reason in unknown.items()
-        if (name == "processes" or name.partition("/")[0] in HEALTH)
+        if (name in ("every field", "processes") or name.partition("/")[0] in HEALTH)
         and applies(reason)
-        and reason not in (NOT_ASKED, stopped)
+        and reason != stopped
         and not (reason == REASONS[NO_PERMISSION] and name in WITHHELD)
     }
     if not missing:

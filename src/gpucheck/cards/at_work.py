@@ -377,11 +377,10 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
         # A boost that many never reach: without sisters and a default nobody knows what is usual.
         alone = _reference(device, "sm_clock_hz", facts) is None and cost(device) > 1 - LOW_CLOCK
         return Said("info", _clock(device), _joined(_busy(device), why), None, _live(device)) if alone else None
-    state = "" if device.performance_state is None else f"performance state P{device.performance_state}"
     can = [name for name, _, _ in low if _is_from(_UNLOCKS[name][0], device)]
     why += ": it may be locked, which NVML cannot read" if can else ""
     titles, besides = [title for _, title, _ in low], dict.fromkeys(said for _, _, said in low)
-    message = _joined(", ".join(titles[1:]), *besides, _busy(device), _power(device), state, why)
+    message = _joined(", ".join(titles[1:]), *besides, _busy(device), _power(device), why)
     fix = "; ".join(_UNLOCKS[name][1] for name in can) or "nvidia-smi -q -d CLOCK,PERFORMANCE"
     return Said("warn", titles[0], message, fix, _live(device))
 
@@ -549,7 +548,8 @@ def _untold(device: Device, facts: Facts) -> Said | None:
         for step in name.split("/"):
             value = getattr(value, step, None)
         if value is None:
-            missing[word] = facts.unknown.get(f"{own}{name}") or facts.unknown.get(f"{own}{group}") or UNTOLD
+            names = (f"{own}{name}", f"{own}{group}", own.rstrip("/"))
+            missing[word] = next((facts.unknown[key] for key in names if key in facts.unknown), UNTOLD)
     if not missing:
         return None
     said = "; ".join(f"{word} ({reason})" for word, reason in missing.items())

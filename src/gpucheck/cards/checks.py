@@ -56,7 +56,7 @@ def power_limit(device: Device, facts: Facts) -> Said | None:
         return Said("warn", f"power limit {limit:.0f} W", message, fix, {"power_limit_w": limit, "others_w": others})
     if limit is None or default is None or limit >= SAME * default:
         return None
-    names = ("power_limit_w", "power_limit_default_w", "power_limit_min_w", "power_limit_max_w")
+    names = ("power_limit_w", "power_limit_default_w")
     evidence = {name: getattr(device, name) for name in names}
     message = f"lowers the clock under load; the default is {default:.0f} W"
     fix = f"sudo nvidia-smi -i {{card}} --power-limit={default:.0f}"
