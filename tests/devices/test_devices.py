@@ -524,7 +524,7 @@ NOTHING = Facts(
             replace(
                 NOTHING,
                 torch=TorchBuild(version="2.13.0+rocm", built_for="rocm"),
-                unknown={"/torch": "torch did not answer within 60 s"},
+                unknown={"/torch_runtime": "torch did not answer within 60 s"},
             ),
             "no NVIDIA device on the PCI bus, no NVIDIA driver, torch did not answer within 60 s",
         ),

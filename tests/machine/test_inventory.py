@@ -302,7 +302,7 @@ def test_where_nvidia_has_no_driver_there_is_no_driver_in_the_facts() -> None:
 
 def test_a_torch_that_could_not_be_asked_leaves_its_reason() -> None:
     facts = join(None, None, AROUND, {}, TorchDevices(error="torch did not answer within 60 s"))
-    assert facts.unknown == {"/torch": "torch did not answer within 60 s"}
+    assert facts.unknown == {"/torch_runtime": "torch did not answer within 60 s"}
 
 
 def test_choosing_devices_moves_their_reasons_along() -> None:

@@ -82,8 +82,8 @@ def _nothing(facts: Facts) -> Finding:
         reasons.append(_where_linux_looks(host))
     if facts.driver is not None and facts.driver.nvml_error:
         reasons.append("no NVIDIA driver" if facts.driver.nvml_code == NO_LIBRARY else facts.driver.nvml_error)
-    if "/torch" in facts.unknown:
-        reasons.append(facts.unknown["/torch"])
+    if "/torch_runtime" in facts.unknown:
+        reasons.append(facts.unknown["/torch_runtime"])
     elif torch.version is None:
         reasons.append("without torch, other accelerators are not visible")
     elif torch.built_for == "cpu" and host.system != "Darwin":

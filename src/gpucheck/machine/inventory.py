@@ -101,7 +101,7 @@ def join(
     for place, row in enumerate(rows):
         unknown |= {f"/devices/{place}{name}": reason for name, reason in _reasons(row).items()}
     if torch_read is not None and torch_read.error:
-        unknown["/torch"] = torch_read.error
+        unknown["/torch_runtime"] = torch_read.error
     others = torch_read.devices if torch_read is not None else ()
     return Facts(
         host=around.host,

@@ -405,6 +405,7 @@ class Facts:
     driver: Driver | None = None
     devices: tuple[Device, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    torch_runtime: dict[str, str] | None = None
     unknown: dict[str, str] = field(default_factory=dict)
 
     @property
