@@ -13,7 +13,6 @@ from dataclasses import replace
 from gpucheck import units, xid
 from gpucheck.cards.card import (
     NOT_READ,
-    POWER_CABLES,
     Said,
     address_of,
     addresses_not_listed,
@@ -31,20 +30,20 @@ from gpucheck.naming import few
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, Host, Process, XidError
 from gpucheck.report.finding import Finding, Verdict
+from gpucheck.xid import DRAIN_AND_RESET, POWER_CABLES, REBOOT, RESET
 
 XIDS, SXIDS, NVLINK = "log.xid", "log.sxid", "log.nvlink"
 # Written where the driver cannot find out which links are connected; other lines of a failure end one call.
 _LINKS_NOT_FOUND = "PostRxDet"
 # An NVSwitch's link that lost its partner.
 LINK_DOWN = 20034
-REBOOT = "drain the node, then sudo reboot"
 # The driver's own words for what would bring a card back: title and fix of each; nvmlDeviceGpuRecoveryAction_t of
 # nvml.h.
 ACTIONS = {
-    "gpu_reset": ("reset needed", "end its processes, then sudo nvidia-smi --gpu-reset -i {card}"),
+    "gpu_reset": ("reset needed", RESET),
     "node_reboot": ("reboot needed", REBOOT),
     "drain_p2p": ("peer-to-peer copies must stop", "end the jobs that copy between GPUs, then gpucheck devices"),
-    "drain_and_reset": ("drain and reset needed", "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"),
+    "drain_and_reset": ("drain and reset needed", DRAIN_AND_RESET),
     "recover_imex_domain": (
         "IMEX domain must be recovered",
         "sudo systemctl restart nvidia-imex on each node of its NVLink domain",
@@ -52,28 +51,7 @@ ACTIONS = {
     "bus_reset": ("bus reset needed", "drain the node, then sudo reboot (resets the bus)"),
     "system_reboot": ("reboot needed", REBOOT),
 }
-RESET, DRAIN_AND_RESET = ACTIONS["gpu_reset"][1], ACTIONS["drain_and_reset"][1]
 REPLACE = "drain the node and replace the GPU"
-_LINKED = "drain the node, then reset all GPUs that NVLink joins (nvidia-smi nvlink -e shows the link)"
-# The command for NVIDIA's action, and for numbers that need another.
-_FIXES = {
-    "RESET_GPU": RESET,
-    "RESTART_BM": ACTIONS["node_reboot"][1],
-    "CHECK_MECHANICALS": POWER_CABLES,
-    "WORKFLOW_XID_48": DRAIN_AND_RESET,
-    "WORKFLOW_NVLINK_ERR": _LINKED,
-    "WORKFLOW_NVLINK5_ERR": _LINKED,
-}
-_OWN_FIXES = {
-    79: FIX["lost"],
-    110: "drain the node, then power-cycle it",
-    155: _LINKED,
-    167: "drain the node, then power-cycle it; sudo dmesg | grep -i -e aer -e pcie",
-    169: DRAIN_AND_RESET,
-    171: DRAIN_AND_RESET,
-    172: DRAIN_AND_RESET,
-    173: ACTIONS["node_reboot"][1],
-}
 _BY_GRAVITY: tuple[Verdict, ...] = ("fail", "warn", "info")
 
 
@@ -136,9 +114,7 @@ def _fix(worst: XidError, asked: str | None) -> str | None:
     if verdict_of(worst) == "info":
         return None
     known = xid.BY_NUMBER.get(worst.number)
-    if worst.number in _OWN_FIXES or known is None:
-        return _OWN_FIXES.get(worst.number, f"{xid.SOURCE}, number {worst.number}")
-    return _FIXES.get(known.action) or known.step.replace("INDEX", "{card}")
+    return f"{xid.SOURCE}, number {worst.number}" if known is None else known.step
 
 
 def of_card(device: Device, facts: Facts) -> Said | None:
