@@ -114,7 +114,6 @@ PROBE = TorchProbe(
     kernels=(KernelRun("cuda:0"), KernelRun("cuda:1")),
     has_compiler=True,
     cache_has_libcuda=True,
-    import_s=2.0,
 )
 HEALTHY = Evidence(FACTS, STACK, PROBE, frozenset(("PATH", "HOME")))
 
@@ -161,7 +160,7 @@ def ended_at(stage: str, error: str | None = None, *, timed_out: bool = False, *
     later: dict[str, Any] = {"available": None, "count": None, "architectures": None, "capabilities": None}
     later |= {"names": None, "kernels": (), "libcuda": None}
     if stage in ("find", "import"):
-        later |= {"version": None, "cuda": None, "import_s": None}
+        later |= {"version": None, "cuda": None}
     if stage == "run":
         later = {"kernels": ()}
     return with_torch(stage=stage, error=error, timed_out=timed_out, **{**later, **changes})

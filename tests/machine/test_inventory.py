@@ -543,6 +543,7 @@ def test_how_torch_answers_from_its_child(
 
 # --- the reasons as a whole -------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize(
     ("script", "libraries"),
     [
@@ -557,9 +558,7 @@ def test_how_torch_answers_from_its_child(
         ("", {"nvml": False, "cuda": False}),
     ],
 )
-def test_every_reason_is_that_of_an_unknown(
-    fake_driver: Fake, script: str, libraries: dict[str, object]
-) -> None:
+def test_every_reason_is_that_of_an_unknown(fake_driver: Fake, script: str, libraries: dict[str, object]) -> None:
     fake_driver(script, **libraries)
     facts = to_json(inventory.read(processes=True))
     for pointer in facts["unknown"]:
