@@ -106,7 +106,7 @@ MOST = {
 }
 TEXTS = (
     *("name", "uuid", "pci_address", "compute_capability", "serial", "vbios_version", "gsp_firmware_version"),
-    *("recovery_action", "compute_mode", "version"),
+    *("recovery_action", "compute_mode", "version", "parent_uuid"),
 )
 GROUPS = ("clock_reasons", "violations_s", "remapped_rows", "remap_banks", "mig", "sram_ecc", "sources")
 LARGEST_COUNT = 2.0**62
