@@ -591,6 +591,25 @@ def test_a_card_that_is_lost_during_a_watch_stays_one_row(fake_driver: Fake) -> 
     assert second.unknown["/devices/1"] == "the device is lost"
 
 
+def test_a_lost_card_is_found_by_elimination_at_the_first_reading(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=3\ncuda.order=0,1,2\n1.handle=!15\n")
+    facts = inventory.read()
+    assert [(one.cuda_index, one.nvml_index, one.state) for one in facts.devices[:-1]] == [
+        (0, 0, None),
+        (1, 1, "lost"),
+        (2, 2, None),
+    ]
+    two = "nvml.count=3\ncuda.order=0,1,2\n1.handle=!15\n2.handle=!15\n"
+    fake_driver(two)
+    assert [(one.cuda_index, one.nvml_index) for one in inventory.read().devices[:-1]] == [
+        (0, 0),
+        (1, None),
+        (2, None),
+        (None, 1),
+        (None, 2),
+    ]
+
+
 def test_counters_of_a_second_reading(fake_driver: Fake) -> None:
     script = fake_driver("nvml.count=1\ncuda.order=0\npcie.replays=5\nviolation.thermal=1000000\n")
     with Inventory() as opened:
