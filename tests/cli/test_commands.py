@@ -135,7 +135,7 @@ def test_what_could_not_be_looked_at_is_in_the_document_too(
         (("model", f"{'x' * 300}.py:make"), "xxx.py does not exist"),
         (("smoke", "--python", "/no/such/python"), "--python /no/such/python cannot be started"),
         (("bench", "matmul", "--python", "/bin/echo"), "--python /bin/echo is not a Python interpreter"),
-        (("memory", "--python", "/bin"), "--python /bin is a folder, not a Python interpreter"),
+        (("memory", "--python", "/bin"), "--python /bin cannot be started"),
         (("doctor", "--python", "x" * 300), "xxx cannot be started"),
         (("find-batch-size", "mlp", "--input", "x"), "--input 'x' is not understood"),
         (("model",), "missing argument TARGET"),
