@@ -21,10 +21,10 @@ from typing import TypeVar
 
 from gpucheck.machine import host, installed_torch, kernel_driver, numa
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
+from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.driver_reads import CudaDoor, DeviceReading, DriverReading, NvmlDoor
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.machine.installed_torch import TorchDevices
-from gpucheck.machine.mask import MASK, read_mask
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE, applies, unclaimed_counts
 from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Link, PciPath, Process, Python, TorchBuild
 
