@@ -281,7 +281,8 @@ class Accel:
         if self.kind != "cuda":
             return None
         return [
-            (one["address"], [(b["size"], b["state"]) for b in one["blocks"]]) for one in torch.cuda.memory_snapshot()
+            (segment["address"], [(b["size"], b["state"]) for b in segment["blocks"]])
+            for segment in torch.cuda.memory_snapshot()
         ]
 
     def free_workspaces(self) -> None:

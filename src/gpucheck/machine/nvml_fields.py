@@ -293,7 +293,7 @@ def c2c_rate(values: Any) -> float:
 def violations(values: Any) -> dict[str, float | None]:
     """Seconds by what held the clock; None for what this device does not count."""
     told = dict(zip(VIOLATION_FIELDS.values(), values, strict=True))
-    if all(one.nvmlReturn for one in told.values()):
+    if all(value.nvmlReturn for value in told.values()):
         raise CodeAnswered(values[0].nvmlReturn)
     return {name: None if one.nvmlReturn else one.value.ullVal / 1e9 for name, one in told.items()}
 

@@ -179,7 +179,7 @@ def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason:
     if not others:
         return Finding("memory.processes", "info", title, "none", evidence)
     told = []
-    for process in sorted(others, key=lambda one: one.used_memory_bytes or 0, reverse=True)[:MOST_NAMED]:
+    for process in sorted(others, key=lambda process: process.used_memory_bytes or 0, reverse=True)[:MOST_NAMED]:
         memory = process.used_memory_bytes
         size = "memory unknown" if memory is None else capacity(memory)
         told.append(f"{process.name or 'not visible here'} (PID {process.pid}, {size})")

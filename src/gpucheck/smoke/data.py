@@ -317,7 +317,9 @@ def all_dtypes() -> list[torch.dtype]:
     """
     found = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
     shells = {f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)}
-    return sorted((one for one in found if not _name(one).startswith("q") and _name(one) not in shells), key=_name)
+    return sorted(
+        (dtype for dtype in found if not _name(dtype).startswith("q") and _name(dtype) not in shells), key=_name
+    )
 
 
 def _name(dtype: torch.dtype) -> str:
