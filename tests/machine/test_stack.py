@@ -134,9 +134,9 @@ def test_the_loaders_order_is_the_variable_then_its_configuration_then_what_is_b
     built_in = install(tmp_path, UBUNTU, "580.95.05")
     install(tmp_path, "usr/local/cuda/compat", "590.1")
     seen = stack.read(tmp_path, library_path="/nowhere::/home/me/lib")
-    assert [one.path for one in seen.path_libraries] == [own]
-    assert [one.path for one in seen.libraries] == [configured, built_in]
-    assert [one.version for one in seen.stray_libraries] == ["590.1"]
+    assert [library.path for library in seen.path_libraries] == [own]
+    assert [library.path for library in seen.libraries] == [configured, built_in]
+    assert [library.version for library in seen.stray_libraries] == ["590.1"]
     assert not seen.stray_libraries[0].is_usable
     assert seen.found("libcuda.so.1") == seen.path_libraries[0]
 
