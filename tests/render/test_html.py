@@ -345,22 +345,6 @@ def test_the_search_finds_nodes_by_name_state_and_cause(window: chromium.Browser
 
 
 @needs_chromium
-def test_a_chart_tells_its_figures_to_a_keyboard(window: chromium.Browser, tmp_path: Path) -> None:
-    window.open(kept(tmp_path, html.document(REPORTS["stress wrong, falling and hung"])))
-    told = window.run("""
-        const svg = document.querySelectorAll("svg.lines")[1];
-        svg.focus();
-        const press = key => svg.dispatchEvent(new KeyboardEvent("keydown", {key}));
-        press("ArrowLeft");
-        const first = svg.parentElement.querySelector(".readout").textContent;
-        press("ArrowRight");
-        return [first, svg.parentElement.querySelector(".readout").textContent, document.activeElement === svg];
-    """)
-    assert told[0] == "s about 12.5: cuda:0 70 · cuda:1 73.6 · cuda:2 71 · cuda:3 73.8 GB/s"
-    assert told[1].startswith("s about ") and told[1] != told[0] and told[2]
-
-
-@needs_chromium
 def test_it_prints_on_a4(window: chromium.Browser, tmp_path: Path) -> None:
     window.open(kept(tmp_path, html.document(REPORTS["stress wrong, falling and hung"])))
     window.paper(tmp_path / "page.pdf")

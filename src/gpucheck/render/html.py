@@ -25,7 +25,7 @@ import gpucheck
 from gpucheck import units
 from gpucheck.errors import CannotLook
 from gpucheck.naming import few
-from gpucheck.render import charts, devices, text
+from gpucheck.render import devices, text
 from gpucheck.render.fleet import VERDICTS as OF_NODES
 from gpucheck.render.text import (
     ADVICE,
@@ -187,7 +187,6 @@ def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None,
         script=Markup(script),
         digest=digest,
         CELL=CELL,
-        **{name: getattr(charts, name) for name in ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM")},
     )
     return written.lstrip()
 
@@ -331,7 +330,6 @@ def _section(report: Report, file: str, *, most_raw: int, alone: bool) -> dict[s
         "body": body,
         "details": [part for part in details if any(not isinstance(block, Drawing) for block in part)],
         "devices": devices.devices_table(report.facts.devices, report.findings) if with_devices else None,
-        "charts": charts.of(report),
         "fleet": None if fleet is None else _fleet(fleet),
         "raw": raw,
         "raw_note": note,
