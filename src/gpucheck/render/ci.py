@@ -18,9 +18,9 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 from gpucheck import errors
-from gpucheck.render.text import SIGNS
+from gpucheck.render.text import markdown_page
 from gpucheck.report.codec import to_json, written_out
-from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 
 # All that XML 1.0 cannot hold, not even escaped (section 2.2, production Char); lone surrogates cannot be encoded.
@@ -211,8 +211,7 @@ def _sarif_place(evidence: dict[str, Any]) -> dict[str, Any]:
 
 # GitHub refuses a step's summary above 1 MiB, and shows 10 annotations of each level for a step; the rest is dropped.
 SUMMARY_LIMIT_BYTES = 1024 * 1024
-# One cell; a whole CUDA error with its advice has a few hundred characters.
-CELL_LIMIT = 1000
+LEFT_OUT = "\n\nThe rest is left out here.\n"
 
 _ANNOTATED: dict[Verdict, str] = {"fail": "error", "inconclusive": "error", "warn": "warning"}
 # Terminal colours and the like: GitHub would show them as boxes.
@@ -281,57 +280,9 @@ def escape_property(text: str) -> str:
 
 
 def step_summary(report: Report) -> str:
-    """The report as Markdown: the verdict, where it ran, and a table of findings, the worst first."""
-    findings = sorted(report.findings, key=lambda finding: WORST_FIRST.index(finding.verdict))
-    rows = [_row(finding) for finding in findings]
-    head = [f"### gpucheck {report.command}: {_sign(report.summary.verdict)}", "", _where(report), ""]
-    if report.incomplete:
-        head += [f"**Not complete: {report.incomplete}.**", ""]
-    table = ["| verdict | id | | |", "|:--|:--|:--|:--|"] if rows else []
-    return _bounded([*head, *table], rows)
-
-
-def _bounded(head: list[str], rows: list[str]) -> str:
-    """Head and rows, as many as GitHub takes; a last line tells how many are left out."""
-    kept, room = [], SUMMARY_LIMIT_BYTES - 4096 - sum(len(line.encode()) + 1 for line in head)
-    for row in rows:
-        room -= len(row.encode()) + 1
-        if room < 0:
-            break
-        kept.append(row)
-    left_out = len(rows) - len(kept)
-    tail = ["", f"{left_out} more findings are left out here."] if left_out else []
-    return "\n".join([*head, *kept, *tail, "", ""])
-
-
-def _sign(verdict: Verdict) -> str:
-    return f"{SIGNS[verdict][0]} {verdict}"
-
-
-def _where(report: Report) -> str:
-    torch, driver = report.facts.torch, report.facts.driver
-    names = [device.name or device.kind for device in report.facts.devices]
-    parts = [*names[:8], *([f"{len(names) - 8} more devices"] if len(names) > 8 else [])]
-    if torch and torch.version:
-        parts.append(f"torch {torch.version}")
-    if driver and driver.version:
-        parts.append(f"driver {driver.version}")
-    return _cell(" · ".join([*parts, f"{report.elapsed_s:.1f} s"]))
-
-
-def _row(finding: Finding) -> str:
-    message = "\n".join(part for part in (finding.message, f"→ {finding.fix}" if finding.fix else "") if part)
-    code = plain(finding.id).replace("`", "'").replace("|", "\\|")
-    return f"| {_sign(finding.verdict)} | `{code}` | {_cell(finding.title)} | {_cell(message)} |"
-
-
-def _cell(text: str) -> str:
-    """Text within a Markdown table: nothing in it is markup, and a line end becomes a break."""
-    text = plain(text)
-    if len(text) > CELL_LIMIT:
-        text = f"{text[:CELL_LIMIT]}…"
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    text = re.sub(r"([\\`*_{}\[\]|~#!])", r"\\\1", text)
-    # A bare address or a mention would become a link.
-    text = text.replace("@", "&#64;").replace("://", ":&#47;&#47;")
-    return "<br>".join(text.replace("\r\n", "\n").replace("\r", "\n").strip().split("\n"))
+    """Return the report's Markdown page, as much of it as GitHub takes."""
+    page = plain(markdown_page(report)).replace("\r", "")
+    if len(page.encode()) <= SUMMARY_LIMIT_BYTES:
+        return page
+    kept = page.encode()[: SUMMARY_LIMIT_BYTES - len(LEFT_OUT.encode())].decode("utf-8", "ignore")
+    return kept.rpartition("\n")[0] + LEFT_OUT

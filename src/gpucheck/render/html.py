@@ -7,16 +7,15 @@ markup; the two files that are markup, the style and the script, are ours, and t
 from __future__ import annotations
 
 import base64
-import contextlib
 import functools
 import hashlib
 import html
+import importlib.util
 import json
 import re
 import shlex
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +45,7 @@ from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import ASKING, VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
-from gpucheck.report.results.fleet import FleetNode, FleetResult
+from gpucheck.report.results.fleet import FleetResult
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -60,53 +59,16 @@ MOST_RAW, MOST_ROWS, MOST_TEXT, MOST_NODES = 400_000, 300, 2000, 4096
 LONG = 40
 # Columns that say how a row stands.
 _STATES = ("state", "verdict", "result")
-# From so many nodes on, a row each of the map.
-MAP_COLUMNS, CELL = 32, 11
-# A slowest device's rate over the median of its model: below each of these a cell is a step darker. 3 % is the distance
-# from which `fleet judge` calls a device slow.
-STEPS = (0.99, 0.97, 0.9)
-
-
-# Jinja2 and what it imports, while no page is made.
-_put_away: dict[str, Any] = {}
-
-
-@contextlib.contextmanager
-def _modules() -> Iterator[None]:
-    """Have Jinja2 among the modules of this process within the block alone, unless the process has it already.
-
-    torch's Inductor imports it too: a page that was made before must not hide that torch's environment lacks it. Raises
-    CannotLook where it is not installed.
-    """
-    own = _loaded()
-    if own.get("jinja2") is not None and not _put_away:
-        yield
-        return
-    sys.modules.update(_put_away)
-    try:
-        try:
-            import jinja2  # noqa: F401
-        except ImportError as error:
-            why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported: {error}"
-            fix = "install it (pip install jinja2), or give a file that ends in .md"
-            raise CannotLook("an HTML page cannot be written", f"Jinja2 {why}", fix) from error
-        yield
-    finally:
-        for name, module in _loaded().items():
-            if own.get(name) is not module:
-                _put_away[name] = sys.modules.pop(name)
-        sys.modules.update(own)
-
-
-def _loaded() -> dict[str, Any]:
-    """Return the modules of Jinja2, and of what it imports, that this process has."""
-    return {name: one for name, one in sys.modules.items() if name.partition(".")[0] in ("jinja2", "markupsafe")}
 
 
 def require() -> None:
-    """Raise CannotLook where Jinja2, which fills the page, cannot be imported."""
-    with _modules():
-        pass
+    """Raise CannotLook where Jinja2, which fills the page, is not installed. It is imported once a page is made.
+
+    torch's Inductor imports it too: a page must not hide that torch's environment lacks it.
+    """
+    if importlib.util.find_spec("jinja2") is None:
+        fix = "install it (pip install jinja2), or give a file that ends in .md"
+        raise CannotLook("an HTML page cannot be written", "Jinja2 is not installed", fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +119,6 @@ def counts(verdicts: Sequence[Verdict]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in Counter(sorted(verdicts, key=VERDICTS.index)).items())
 
 
-@_modules()
 def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None, *, serials: bool = False) -> str:
     """One page of these reports, each from the file of that name, the worst first, below how two of them compare.
 
@@ -186,7 +147,6 @@ def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None,
         style=Markup(style),
         script=Markup(script),
         digest=digest,
-        CELL=CELL,
     )
     return written.lstrip()
 
@@ -434,13 +394,9 @@ def _table(table: Table) -> dict[str, Any]:
 
 
 def _fleet(result: FleetResult) -> dict[str, Any]:
-    """The map of states, one for each figure that was compared, and the nodes, the worst first."""
+    """Return the table of nodes, the worst first, with each one's slowest device over the median of its model."""
     nodes = result.nodes[:MOST_NODES]
-    # On a map a node keeps its place by its name, so that neighbours in a rack stand beside each other.
-    placed = sorted(nodes, key=lambda node: node.host)
     figures = list(dict.fromkeys(name for node in nodes for name in node.ratios))[:6]
-    maps = [_map("state", [(node, *_state(node)) for node in placed])]
-    maps += [_map(figure, [(node, *_ratio(node, figure)) for node in placed]) for figure in figures]
     rows = tuple(
         (
             node.host,
@@ -453,35 +409,4 @@ def _fleet(result: FleetResult) -> dict[str, Any]:
         for node in nodes
     )
     heads = ("cause → what to do", *figures)
-    return {"maps": maps, "heads": heads, "rows": rows, "left_out": len(result.nodes) - len(nodes)}
-
-
-def _map(title: str, cells: Sequence[tuple[FleetNode, str, str, str]]) -> dict[str, Any]:
-    """A cell for each node: its place, its step of shade or state, the letter in it, and what it says."""
-    columns = min(MAP_COLUMNS, max(len(cells), 1))
-    nodes = [
-        {
-            "x": place % columns * CELL,
-            "y": place // columns * CELL,
-            "shade": shade,
-            "letter": letter,
-            "text": f"{node.host}: {said}",
-        }
-        for place, (node, shade, letter, said) in enumerate(cells)
-    ]
-    return {"title": title, "nodes": nodes, "width": columns * CELL, "height": -(-len(cells) // columns) * CELL}
-
-
-def _state(node: FleetNode) -> tuple[str, str, str]:
-    verdict, word = OF_NODES[node.state]
-    said = f"{word}, {node.cause}" if node.cause else word
-    return verdict, "" if node.state == "good" else SIGNS[verdict][0], said
-
-
-def _ratio(node: FleetNode, figure: str) -> tuple[str, str, str]:
-    ratio = node.ratios.get(figure)
-    if ratio is None:
-        return "skip", UNKNOWN, "not measured"
-    step = sum(ratio < limit for limit in STEPS)
-    below = min(round(100 * (1 - ratio)), 99)
-    return f"h{step}", str(below) if step > 1 else "", f"slowest device {ratio:.3f} of the median"
+    return {"heads": heads, "rows": rows, "left_out": len(result.nodes) - len(nodes)}

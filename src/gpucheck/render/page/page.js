@@ -3,15 +3,14 @@
 for (const box of document.querySelectorAll(".search")) {
   const input = box.querySelector("input"), told = box.querySelector("output");
   const part = box.closest("section");
-  const rows = Array.from(part.querySelectorAll("tr.node")), cells = Array.from(part.querySelectorAll(".map g"));
-  const said = new Map([...rows, ...cells].map(one => [one, one.textContent.toLowerCase()]));
+  const rows = Array.from(part.querySelectorAll("tr.node"));
+  const said = new Map(rows.map(one => [one, one.textContent.toLowerCase()]));
   box.hidden = false;
   input.addEventListener("input", () => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
     const fits = one => words.every(word => said.get(one).includes(word));
     let shown = 0;
     for (const row of rows) { row.hidden = !fits(row); shown += !row.hidden; }
-    for (const cell of cells) cell.classList.toggle("off", !fits(cell));
     told.textContent = words.length ? `${shown} of ${rows.length} nodes` : "";
   });
 }
