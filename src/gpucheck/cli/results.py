@@ -66,7 +66,7 @@ def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: 
             origin = f"set by {threshold.origin}"
             message = f"{finding.message} ({origin})" if finding.message else origin
             evidence = {**finding.evidence, "threshold": to_json(threshold)}
-            finding = replace(finding, message=message, evidence=evidence)  # noqa: PLW2901
+            finding = replace(finding, message=message, evidence=evidence)
         emit(Judged(finding))
 
 
