@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from gpucheck.bench import concurrent
 from gpucheck.bench.buffers import Room
@@ -21,7 +20,6 @@ from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import numa
 from gpucheck.machine.child import LineChild
 from gpucheck.machine.child_protocol import Start
-from gpucheck.machine.numa import Bound
 from gpucheck.report.events import Recorder, Skipped
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
@@ -59,26 +57,14 @@ def test_two_children_copy_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> 
         assert details["all_copied_s"] >= max(ended) - min(begun)
         assert details["synchronised"] == "after each window"
         if node is not None:
-            assert one.method.numa in (f"node {node} (pages read back)", f"node {node} (assumed from affinity)")
-
-
-# where a child's memory lies
-
-
-def test_a_child_that_is_not_bound_tells_where_it_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numa, "allowed", lambda *root: (0, 1))
-    monkeypatch.setattr(numa, "node_of_pages", lambda address, length: None)
-    assert concurrent._where(None, torch.empty(1)) == "any of nodes 0-1"
-    assert concurrent._where(Bound(1), torch.empty(1)) == "node 1 (assumed from affinity)"
+            assert one.method.numa == f"node {node} (assumed from affinity)"
 
 
 def test_a_bound_child_has_its_nodes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numa, "free_bytes", lambda node: 1000)
     room = Room(host=700, device=None, cache=1, cache_known=True)
-    assert concurrent._within(room, Bound(0), 0.5).host == 500
-    assert concurrent._within(room, Bound(0), 0.9).host == 700
-    # Memory that is not bound comes from anywhere.
-    assert concurrent._within(room, Bound(0, memory=False), 0.5) is room
+    assert concurrent._within(room, 0, 0.5).host == 500
+    assert concurrent._within(room, 0, 0.9).host == 700
     assert concurrent._within(room, None, 0.5) is room
 
 

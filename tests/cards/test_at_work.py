@@ -66,7 +66,7 @@ def card(index: int = 0, *reasons: str, **changes: Any) -> Device:
         max_memory_clock_hz=2.6e9,
         clock_reasons=ClockReasons(0, reasons),
         pcie=Link(5, 16, 5, 16, 5, 0),
-        ecc=Ecc(True, 0, 0, 0, 0, True, True),
+        ecc=Ecc(True, 0, 0, True, True),
         remapped_rows=RemappedRows(0, 0, False, False),
         recovery_action="none",
         compute_mode="default",
@@ -487,7 +487,7 @@ def test_application_clocks_are_reset_only_where_the_clock_stands_at_them(
         # A GeForce comes so.
         ({"ecc": Ecc(False, enabled_after_reset=False, enabled_by_default=False)}, None),
         ({"ecc": Ecc(False, enabled_after_reset=True)}, ("devices.ecc_mode", "info", "ECC will be on")),
-        ({"ecc": Ecc(True, 0, 0, 0, 0, False)}, ("devices.ecc_mode", "info", "ECC will be off")),
+        ({"ecc": Ecc(True, 0, 0, False)}, ("devices.ecc_mode", "info", "ECC will be off")),
         (
             {"application_sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9, "sm_clock_hz": 1.2e9},
             ("devices.application_clocks", "warn", "application clocks set low"),
@@ -648,11 +648,11 @@ def test_errors_of_links_say_what_is_new() -> None:
     ("changes", "found"),
     [
         (
-            {"sram_ecc": SramEcc(0, 0, 0, 0, 4, 0, True, {"l2": 4, "sm": 0})},
+            {"sram_ecc": SramEcc(0, 0, 4, 0, True, {"l2": 4, "sm": 0})},
             ("devices.sram_ecc", "fail", "SRAM errors over the threshold"),
         ),
-        ({"sram_ecc": SramEcc(0, 1, 0, 0, 1, 0, False)}, ("devices.sram_ecc", "fail", "1 uncorrected SRAM error")),
-        ({"sram_ecc": SramEcc(9, 0, 0, 9, 4, 0, False)}, None),
+        ({"sram_ecc": SramEcc(1, 0, 1, 0, False)}, ("devices.sram_ecc", "fail", "1 uncorrected SRAM error")),
+        ({"sram_ecc": SramEcc(0, 0, 4, 0, False)}, None),
         ({"remapped_rows": RemappedRows(0, 1, True, False)}, ("devices.remapped_rows", "warn", "row remap pending")),
         ({"remapped_rows": RemappedRows(0, 512, False, False)}, ("devices.remapped_rows", "warn", "512 rows remapped")),
         ({"remap_banks": RemapBanks(600, 0, 0, 0, 40)}, ("devices.remap_banks", "warn", "40 banks without spare rows")),
@@ -945,10 +945,10 @@ V100 = {
         [resting(0, **DESKTOP), resting(1, **DESKTOP, pcie=Link(1, 8, 4, 16))],
         [resting(0, **DESKTOP, pcie=Link(1, 8, 4, 16))],
         [resting(index, **DESKTOP, pcie=Link(1, 16 - 8 * (index % 2), 4, 16)) for index in range(4)],
-        [card(0, **DESKTOP, utilization_percent=60.0, sm_clock_hz=1.3e9, performance_state=5)],
+        [card(0, **DESKTOP, utilization_percent=60.0, sm_clock_hz=1.3e9)],
         [resting(0, **BRIDGED), resting(1, **BRIDGED), resting(2, **BRIDGED, nvlinks=None)],
         [card(index, **V100) for index in range(4)],
-        [card(index, ecc=Ecc(True, 90_000, 0, 900_000, 4)) for index in range(8)],
+        [card(index, ecc=Ecc(True, 90_000, 0)) for index in range(8)],
         [card(0), card(1, **DESKTOP, power_limit_w=450.0, power_limit_default_w=450.0, ecc=None)],
         [card(index, power_limit_w=650.0 + 10 * (index % 2), power_limit_default_w=None) for index in range(8)],
     ],
@@ -1049,8 +1049,8 @@ NO_RPM = {"fan_percent": 0.0}
         ("devices.busy_alone", {**BUSY_ALONE, "processes": None}, None),
         ("devices.busy_alone", {**BUSY_ALONE, "changes": Changes(2.1, utilization_before_percent=40.0)}, None),
         ("devices.busy_alone", {**BUSY_ALONE, "changes": Changes(1.0, utilization_before_percent=100.0)}, None),
-        ("devices.ecc", {"ecc": Ecc(True, 200_000, 0, 0, 0)}, "info"),
-        ("devices.ecc", {"ecc": Ecc(True, 200_000, 1, 0, 0)}, "fail"),
+        ("devices.ecc", {"ecc": Ecc(True, 200_000, 0)}, "info"),
+        ("devices.ecc", {"ecc": Ecc(True, 200_000, 1)}, "fail"),
     ],
 )
 def test_what_is_judged_where_it_is_read(id: str, changes: dict[str, Any], verdict: str | None) -> None:

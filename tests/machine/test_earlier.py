@@ -107,7 +107,7 @@ def test_how_counters_grew() -> None:
     before = card(
         0,
         violations_s={"thermal": 1.0, "power": 5.0, "reliability": None},
-        pcie=Link(5, 16, replays=7, sent_bytes=1000, received_bytes=900),
+        pcie=Link(5, 16, replays=7),
         ecc=Ecc(True, 1, 0),
         nvlinks=links,
         clock_reasons=ClockReasons(12, ("sw_power_cap", "hw_slowdown")),
@@ -116,7 +116,7 @@ def test_how_counters_grew() -> None:
         0,
         read_at_s=12.0,
         violations_s={"thermal": 1.5, "power": 4.0, "reliability": None},
-        pcie=Link(5, 16, replays=9, sent_bytes=5000, received_bytes=100),
+        pcie=Link(5, 16, replays=9),
         ecc=Ecc(True, 4, 0),
         nvlinks=more,
         clock_reasons=ClockReasons(40, ("hw_slowdown", "sw_thermal_slowdown")),
@@ -126,8 +126,6 @@ def test_how_counters_grew() -> None:
         # A counter that ran backwards was started anew.
         violations_s={"thermal": 0.5, "power": None, "reliability": None},
         pcie_replays=2,
-        pcie_sent_bytes_per_s=2000.0,
-        pcie_received_bytes_per_s=None,
         nvlink_errors={"replay": 3},
         ecc_corrected=3,
         ecc_uncorrected=0,

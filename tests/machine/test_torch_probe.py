@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.specifiers import SpecifierSet
 
-from gpucheck.machine import child_protocol, stack, torch_probe_child
+from gpucheck.machine import child_protocol, stack
 from gpucheck.machine.child import ChildResult
 from gpucheck.machine.child_protocol import Heard
 from gpucheck.machine.stack import KernelRun, TorchProbe
@@ -141,7 +140,7 @@ def test_every_step_of_a_torch_that_works_but_for_one_device(tmp_path: Path, emp
         KernelRun("cuda:1", "RuntimeError: CUDA error: no kernel image"),
     )
     assert "CUDA initialization: a warning of torch's" in found.warnings
-    assert found.import_s is not None and found.executable == sys.executable
+    assert found.executable == sys.executable
 
 
 def test_a_wrong_product_is_an_error(tmp_path: Path, empty: Path) -> None:
@@ -289,8 +288,6 @@ def test_packages_of_the_python_below_are_the_environments_own(tmp_path: Path, e
     (active / "pyvenv.cfg").write_text(re.sub(r"home = .*", f"home = {below / 'bin'}", told))
     running = environment(tmp_path / "running", reads=below)
     assert elsewhere(running, empty, active, VIRTUAL_ENV=active) is None
-    (active / "pyvenv.cfg").write_text(told.replace("= true", "= false"))
-    assert elsewhere(running, empty, active, VIRTUAL_ENV=active) == "VIRTUAL_ENV"
 
 
 @ON_POSIX
@@ -569,38 +566,6 @@ def test_packages_that_are_not_those_which_torch_asks_for(tmp_path: Path, empty:
     installed(site, "nvidia-cudnn-cu12", "9.1.0.70")
     installed(site, "nvidia-cublas-cu12", "12.8.4.1")
     assert asked(site, empty).unmet == {"nvidia-cudnn-cu12==9.10.2.21": "9.1.0.70", "cuda-toolkit==13.0.2": None}
-
-
-@pytest.mark.parametrize(
-    ("version", "wanted"),
-    [
-        ("13.0.3.0", "13.0.3"),
-        ("13.0.3", "13.0.3.0"),
-        ("9.10.2.21", "9.10.2.21"),
-        ("2.9.0+cu128", "2.9"),
-        ("1.0.post1", "1.0-1"),
-        ("1.0RC1", "1.0-c.1"),
-        ("v1.0.dev0", "1.dev"),
-        ("0!1.0a0", "1.0alpha"),
-        ("1.0+ubuntu-1", "1.0+ubuntu.1"),
-        ("13.0.30", "13.0.3"),
-        ("13.0.3.1", "13.0.3"),
-        ("13.0.3rc1", "13.0.3"),
-        ("13.0.3.post1", "13.0.3"),
-        ("2.9.0", "2.9.0+cu128"),
-        ("1!13.0.3", "13.0.3"),
-        ("1.0+a", "1.0+b"),
-    ],
-)
-def test_versions_compare_as_pep_440_does(version: str, wanted: str) -> None:
-    assert torch_probe_child.satisfies(version, wanted) == SpecifierSet(f"=={wanted}").contains(
-        version, prereleases=True
-    )
-
-
-def test_what_is_no_version_equals_itself_alone() -> None:
-    assert torch_probe_child.satisfies("built from source", "built from source")
-    assert not torch_probe_child.satisfies("built from source", "1.0")
 
 
 def test_a_package_in_another_spelling_of_its_version_is_the_one_asked_for(tmp_path: Path, empty: Path) -> None:

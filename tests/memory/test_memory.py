@@ -17,7 +17,6 @@ from gpucheck.machine.host import HostMemory
 from gpucheck.memory import command as memory
 from gpucheck.memory import steps as memory_steps
 from gpucheck.memory.options import MemoryOptions
-from gpucheck.memory.steps import Level
 from gpucheck.render import text
 from gpucheck.report.events import Answered, Judged, Notice, Recorder, Started
 from gpucheck.report.facts import Device, Facts, Host, Process, TorchBuild
@@ -133,43 +132,19 @@ class Card:
 
 
 def stepped(card: Card) -> tuple[tuple[MemoryStep, ...], Finding]:
-    return memory.judge_steps(memory_steps.walk(cast(Accel, card), card.allocate), card.allocator(), card.kind)
+    return memory_steps.judge(memory_steps.walk(cast(Accel, card), card.allocate), card.allocator(), card.kind)
 
 
-# -- the arithmetic ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("request_bytes", "block", "segment"),
-    [
-        (1, 512, 2 * MIB),
-        (512, 512, 2 * MIB),
-        (513, 1024, 2 * MIB),
-        (MIB, MIB, 2 * MIB),
-        (MIB + 1, MIB + 512, 20 * MIB),
-        (10 * MIB - 512, 10 * MIB - 512, 20 * MIB),
-        (10 * MIB - 511, 10 * MIB, 10 * MIB),  # rounding up carries it over the bound
-        (10 * MIB, 10 * MIB, 10 * MIB),
-        (10 * MIB + 1, 10 * MIB + 512, 12 * MIB),
-        (11 * MIB, 12 * MIB, 12 * MIB),  # a rest of 1 MiB is not split off a large block
-        (64 * MIB, 64 * MIB, 64 * MIB),
-    ],
-)
-def test_blocks_and_segments_of_the_native_allocator(request_bytes: int, block: int, segment: int) -> None:
-    assert memory_steps.block_size(request_bytes) == block
-    assert memory_steps.segment_size(request_bytes) == segment
-    card = Card()
-    held = card.allocate(request_bytes)
-    assert (held.block.size, card.reserved) == (block, segment)
+# -- the figures -------------------------------------------------------------------------------------------------------
 
 
 def test_what_must_come_out_of_each_step() -> None:
-    assert memory_steps.expected(Level(0, 0, 0, 0)) == {
-        "start": Level(0, 0, 0, 0),
-        "allocate": Level(71304192, 71304192, 86 * MIB, 86 * MIB),
-        "peak": Level(71304192, 71304192 + 32 * MIB, 118 * MIB, 118 * MIB),
-        "free": Level(0, 71304192 + 32 * MIB, 118 * MIB, 118 * MIB),
-        "empty_cache": Level(0, 71304192 + 32 * MIB, 0, 118 * MIB),
+    assert memory_steps.expected(0, 0) == {
+        "start": (0, 0, 0, 0),
+        "allocate": (71304192, 71304192, 86 * MIB, 86 * MIB),
+        "peak": (71304192, 71304192 + 32 * MIB, 118 * MIB, 118 * MIB),
+        "free": (0, 71304192 + 32 * MIB, 118 * MIB, 118 * MIB),
+        "empty_cache": (0, 71304192 + 32 * MIB, 0, 118 * MIB),
     }
 
 

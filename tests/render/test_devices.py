@@ -175,14 +175,14 @@ WRONG: tuple[dict[str, Any], ...] = (
     {"state": "no power", "uuid": None, "name": None, "pci_address": None, "utilization_percent": None},
     {"recovery_action": "gpu_reset"},
     {"remapped_rows": RemappedRows(0, 9, False, True)},
-    {"sram_ecc": SramEcc(0, 0, 0, 0, 0, 7, True)},
-    {"ecc": Ecc(True, 0, 3, 0, 3)},
+    {"sram_ecc": SramEcc(0, 0, 0, 7, True)},
+    {"ecc": Ecc(True, 0, 3)},
     {"clock_reasons": ClockReasons(0x48, REASONS), "changes": Changes(1.0, lasting_clock_reasons=REASONS)},
     {"nvlinks": tuple(NvLink(link, active=False) for link in range(18))},
     {"remapped_rows": RemappedRows(0, 1, True, False)},
     {"temperature_celsius": 88.0},
     {"pcie": Link(5, 8, 5, 16)},
-    {"ecc": Ecc(True, 900, 0, 90_000, 0)},
+    {"ecc": Ecc(True, 900, 0)},
 )
 
 

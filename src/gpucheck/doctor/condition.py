@@ -13,7 +13,7 @@ from gpucheck.cards.card import Said
 from gpucheck.machine import kernel_driver
 from gpucheck.machine.kernel_driver import PciDevice
 from gpucheck.machine.stack import Library, Stack, TorchProbe, version_of
-from gpucheck.machine.torch_probe_child import version_key
+from gpucheck.machine.torch_probe_child import public
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import VERDICTS, Finding, Verdict
 from gpucheck.report.results.short import LoadResult
@@ -84,7 +84,7 @@ class Evidence:
             "not_shown": card.not_shown(facts),
             "loadable": {one.name: one for one in reversed((*stack.path_libraries, *stack.libraries))},
             "libcuda_version": version_of(driver.libcuda_path),
-            "releases": {version: version_key(version)[0] for version in torches},
+            "releases": {version: public(version) for version in torches},
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)

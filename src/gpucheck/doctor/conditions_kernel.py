@@ -416,7 +416,7 @@ LOG: tuple[Condition, ...] = (
         meaning="The driver could not find out which NVLinks of the GPUs are connected. Copies between GPUs fall back "
         "to PCI Express or hang, and so may nvidia-smi.",
         settle="`nvidia-smi nvlink --status` lists the links; it is past if the driver was reloaded since",
-        fix=at_rest.REBOOT,
+        fix=xid.REBOOT,
         judge=_nvlink,
         patterns=(r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ff]ailed",),
         source="NVIDIA/open-gpu-kernel-modules: kernel_nvlink_gh100.c; leptonai/gpud pull request 1271",

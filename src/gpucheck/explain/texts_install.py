@@ -49,7 +49,7 @@ def _of_xid(one: xid.Xid) -> Condition:
         examples=(f"Xid {one.number}",),
         number=str(one.number),
         meaning=f"{_CAUSE[one.blame]} The driver reports it in the kernel log.",
-        fix=one.step,
+        fix=one.step.replace("{card}", "INDEX"),
         certainty="hint" if one in xid.OLDER else "proof" if one.blame == "device" else "strong",
         source=xid.SOURCE,
         follows=tuple(f"xid.{number}" for number in one.follows),

@@ -162,11 +162,9 @@ def main() -> int:
         return 0
     load_s = time.perf_counter() - begun
     loaded: dict[str, object] = {"path": mapped_library("libcuda.so")}
-    try:
+    with contextlib.suppress(Refused):
         version = driver.integer("cuDriverGetVersion")
         loaded["version"] = f"{version // 1000}.{version % 1000 // 10}"
-    except Refused as refused:
-        loaded["unknown"] = {"version": str(refused)}
     say({"driver": loaded})
     count = 0
     try:

@@ -65,9 +65,7 @@ MOST_NAMED = 100
 
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 
-# NVML_FI_DEV_MEMORY_TEMP, and NVML_FI_DEV_PCIE_COUNT_TX_BYTES and …_RX_BYTES of nvml.h. (nvmlDeviceGetPcieThroughput
-# counts for 20 ms at each call, which two readings of these counters need not.)
-FIELD_MEMORY_TEMPERATURE, FIELD_SENT, FIELD_RECEIVED = 82, 197, 198
+FIELD_MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
 
 TEMPERATURE_GPU = 0
 # NVML_TEMPERATURE_THRESHOLD_…: the card switches itself off; the hardware lowers the clock; the driver does, for the
@@ -76,9 +74,8 @@ THRESHOLD_SHUTDOWN, THRESHOLD_SLOWDOWN, THRESHOLD_MEMORY_MAX, THRESHOLD_GPU_MAX 
 MANY_SINGLE_BIT, DOUBLE_BIT = 0, 1  # why a page was retired: nvmlPageRetirementCause_t
 # Application clocks are set for the graphics domain, which is that of the SMs.
 CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY = 0, 1, 2
-PERFORMANCE_STATE_UNKNOWN = 32  # NVML_PSTATE_UNKNOWN
 CORRECTED, UNCORRECTED = 0, 1
-VOLATILE, AGGREGATE = 0, 1
+VOLATILE = 0
 AFFINITY_NODE = 0  # NVML_AFFINITY_SCOPE_NODE
 # A mask of 16 × 64 bits holds 1024 NUMA nodes, the most that Linux can be built for.
 NODE_MASK_WORDS = 16
@@ -206,9 +203,8 @@ def _flag(name: str, function: str, of: Callable[[Any], Any] = lambda value: val
     return _one(name, lambda _: True, function, convert=lambda answer: flag(of(answer)))
 
 
-def _watts(name: str, function: str, of: Callable[[Any], Any] = lambda value: value, *, is_limit: bool = True) -> Field:
-    def convert(answer: Any) -> float:
-        milliwatts: int = of(answer)
+def _watts(name: str, function: str, *, is_limit: bool = True) -> Field:
+    def convert(milliwatts: int) -> float:
         if is_limit and milliwatts == 0:
             raise Refused("NVML returns 0 W, which is not a limit")
         return milliwatts / 1e3
@@ -223,26 +219,14 @@ def flag(value: int) -> bool:
     return bool(value)
 
 
-def performance_state(value: int) -> int:
-    """0 for the highest clocks to 15."""
-    if value == PERFORMANCE_STATE_UNKNOWN:
-        raise Refused("NVML does not know it")
-    return value
-
-
 def pci_address(info: Any) -> str:
     """The address as sysfs writes it (`0000:41:00.0`); NVML's own text has a longer domain, in capitals."""
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
 
 
 def clock_reasons(bits: int) -> dict[str, object]:
-    """The bitmask taken apart: known bits by name, unknown ones as numbers."""
-    set_bits = [1 << place for place in range(bits.bit_length()) if bits >> place & 1]
-    return {
-        "bits": bits,
-        "names": [CLOCK_REASONS[bit] for bit in set_bits if bit in CLOCK_REASONS],
-        "unknown_bits": [bit for bit in set_bits if bit not in CLOCK_REASONS],
-    }
+    """The bitmask, and its known bits by name."""
+    return {"bits": bits, "names": [name for bit, name in CLOCK_REASONS.items() if bits & bit]}
 
 
 def lanes(value: int) -> int:
@@ -262,11 +246,11 @@ def remapped_rows(value: tuple[int, int, int, int]) -> dict[str, object]:
     }
 
 
-def window_bytes(memory: Any, name: str) -> int:
-    """A size of the window (BAR1) through which the host sees the card's memory. A card that has none answers 0."""
+def window_bytes(memory: Any) -> int:
+    """The size of the window (BAR1) through which the host sees the card's memory. A card that has none answers 0."""
     if memory.bar1Total == 0:
         raise Refused("NVML returns 0 bytes")
-    return int(getattr(memory, name))
+    return int(memory.bar1Total)
 
 
 def _named(names: dict[int, str], value: int, what: str) -> str:
@@ -327,7 +311,6 @@ VIOLATIONS = _one(
     convert=violations,
 )
 _ECC = "nvmlDeviceGetTotalEccErrors"
-_POWER_RANGE = "nvmlDeviceGetPowerManagementLimitConstraints"
 # Announced to go with CUDA 14.
 _APPLICATION, _DEFAULT_APPLICATION = "nvmlDeviceGetApplicationsClock", "nvmlDeviceGetDefaultApplicationsClock"
 DETAILS: tuple[Field, ...] = (
@@ -338,12 +321,6 @@ DETAILS: tuple[Field, ...] = (
         convert=lambda value: f"{value[0]}.{value[1]}",
     ),
     _one("utilization_percent", _percent, "nvmlDeviceGetUtilizationRates", convert=lambda rates: float(rates.gpu)),
-    _one(
-        "memory_utilization_percent",
-        _percent,
-        "nvmlDeviceGetUtilizationRates",
-        convert=lambda rates: float(rates.memory),
-    ),
     # nvmlDeviceGetTemperature is announced to go with CUDA 14; drivers before R570 know no other.
     Field(
         "temperature_celsius",
@@ -366,9 +343,6 @@ DETAILS: tuple[Field, ...] = (
     _watts("power_w", "nvmlDeviceGetPowerUsage", is_limit=False),
     _watts("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit"),
     _watts("power_limit_default_w", "nvmlDeviceGetPowerManagementDefaultLimit"),
-    _watts("power_limit_min_w", _POWER_RANGE, lambda limits: limits[0]),
-    _watts("power_limit_max_w", _POWER_RANGE, lambda limits: limits[1]),
-    _one("performance_state", whole(0, 15), "nvmlDeviceGetPerformanceState", convert=performance_state),
     _hertz("sm_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_SM),
     _hertz("memory_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_MEMORY),
     _hertz("max_sm_clock_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_SM),
@@ -392,15 +366,11 @@ DETAILS: tuple[Field, ...] = (
     _one("pcie/max_width", _width, "nvmlDeviceGetMaxPcieLinkWidth", convert=lanes),
     _one("pcie/device_max_generation", _generation, "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
     _one("pcie/replays", _rows, "nvmlDeviceGetPcieReplayCounter"),
-    _value("pcie/sent_bytes", count, FIELD_SENT, "ullVal"),
-    _value("pcie/received_bytes", count, FIELD_RECEIVED, "ullVal"),
     _flag("ecc/enabled", "nvmlDeviceGetEccMode", lambda modes: modes[0]),
     _flag("ecc/enabled_after_reset", "nvmlDeviceGetEccMode", lambda modes: modes[1]),
     _flag("ecc/enabled_by_default", "nvmlDeviceGetDefaultEccMode", lambda modes: modes[0]),
     _one("ecc/volatile_corrected", count, _ECC, CORRECTED, VOLATILE),
     _one("ecc/volatile_uncorrected", count, _ECC, UNCORRECTED, VOLATILE),
-    _one("ecc/aggregate_corrected", count, _ECC, CORRECTED, AGGREGATE),
-    _one("ecc/aggregate_uncorrected", count, _ECC, UNCORRECTED, AGGREGATE),
     _one(
         "remapped_rows",
         lambda value: _rows(value["correctable"]) and _rows(value["uncorrectable"]),
@@ -431,18 +401,9 @@ DETAILS: tuple[Field, ...] = (
     ),
     _flag("persistence_mode", "nvmlDeviceGetPersistenceMode"),
     _one("compute_mode", text, "nvmlDeviceGetComputeMode", convert=lambda value: _named(COMPUTE_MODES, value, "mode")),
-    _one(
-        "bar1_total_bytes",
-        size,
-        "nvmlDeviceGetBAR1MemoryInfo",
-        convert=lambda memory: window_bytes(memory, "bar1Total"),
-    ),
-    _one(
-        "bar1_used_bytes", size, "nvmlDeviceGetBAR1MemoryInfo", convert=lambda memory: window_bytes(memory, "bar1Used")
-    ),
+    _one("bar1_total_bytes", size, "nvmlDeviceGetBAR1MemoryInfo", convert=window_bytes),
     # What tells one card from another in a rack, and in a ticket.
     _one("serial", text, "nvmlDeviceGetSerial"),
-    _one("part_number", text, "nvmlDeviceGetBoardPartNumber"),
     _one("vbios_version", text, "nvmlDeviceGetVbiosVersion"),
     _one(
         "gsp_firmware_version",
@@ -452,10 +413,8 @@ DETAILS: tuple[Field, ...] = (
     ),
     _one("minor_number", whole(0, 2**20), "nvmlDeviceGetMinorNumber"),
 )
-# What an errors' counter holds where ECC is on; where it is off, NVML answers 0 or refuses.
-ECC_COUNTERS = tuple(
-    f"ecc/{span}_{kind}" for span in ("volatile", "aggregate") for kind in ("corrected", "uncorrected")
-)
+# Counters of errors; where ECC is off, NVML answers 0 or refuses.
+ECC_COUNTERS = ("ecc/volatile_corrected", "ecc/volatile_uncorrected")
 
 # Between the device and its own CPU, where there is such a link; no field of Device.
 C2C = _one(
@@ -469,22 +428,10 @@ C2C = _one(
     convert=c2c_rate,
 )
 
-# The steps in which a device is read: its identity, its fields and, with `links`, the fields that are named here.
-IDENTITY_STEP, FIELDS_STEP, LINKS_STEP = range(3)
+# The fields that take many calls: read last, where they are asked for.
 LINKS = ("fabric", "nvlinks")
 # A field whose answer is a struct to be filled.
 SRAM = "sram_ecc"
-
-# The fields of Device that NVML alone tells; where there is no NVML they share one reason. Memory is read apart.
-NVML_ONLY = (
-    "nvml_index",
-    *dict.fromkeys(
-        field.name.split("/")[0] for field in DETAILS if field.name not in ("compute_capability", "numa_node")
-    ),
-    SRAM,
-    "read_at_s",
-    *LINKS,
-)
 MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
 
 
@@ -591,9 +538,9 @@ class Row:
         if state and self.device.get("state") != "lost":
             self.device["state"] = state
 
-    def told(self, place: int, step: int, *, more: bool) -> dict[str, object]:
-        """The line for the device at this place after a step; `more` is whether others follow."""
-        return {"place": place, "step": step, "more": more, "device": self.device, "unknown": self.unknown}
+    def line(self, place: int, *, lacks: tuple[str, ...]) -> dict[str, object]:
+        """The line for the device at this place; `lacks` are the fields that another line brings, `*` for most."""
+        return {"place": place, "lacks": lacks, "device": self.device, "unknown": self.unknown}
 
     def put(self, name: str, value: object) -> None:
         """Set the field `name`, or `group/name`."""

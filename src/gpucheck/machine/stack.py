@@ -442,7 +442,6 @@ class TorchProbe:
     conda_torch: str | None = None
     has_compiler: bool | None = None
     cache_has_libcuda: bool | None = None
-    import_s: float | None = None
 
 
 # What any Python since 2.0 prints of itself, and no other program.
