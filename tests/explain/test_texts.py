@@ -287,18 +287,6 @@ def test_another_package_that_bitsandbytes_needs_is_not_its_library() -> None:
     assert match.text.id == "bitsandbytes.setup"
 
 
-def test_a_text_cut_within_its_words_is_a_hint() -> None:
-    (match,) = find("RuntimeError: CUDA error: an illegal memory acc", TEXTS)
-    assert (match.text.id, match.cut, match.certainty) == ("cuda.illegal_access", True, "hint")
-    (match,) = find("emory access was encountered", TEXTS)
-    assert (match.text.id, match.cut) == ("cuda.illegal_access", True)
-    (match,) = find("RuntimeError: CUDA error: an ill", TEXTS)
-    assert (match.text.id, match.cut, match.certainty) == ("cuda.unknown", False, "hint")
-    for text in ("RuntimeError: GET was unable to find an eng", "RuntimeError: FIND was unable to find an eng"):
-        (match,) = find(text, TEXTS)
-        assert (match.text.id, match.cut) == ("cudnn.engine", True)
-
-
 # --- what is first ----------------------------------------------------------------------------------------------------
 
 XID_45 = "NVRM: Xid (PCI:0000:b3:00): 45, pid=7, name=python, Ch 00000008, caused by previous Xid 149"

@@ -160,10 +160,6 @@ Certainty = Literal["proof", "strong", "hint"]
 CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)
 
 
-# A pattern without any syntax: it is the text itself.
-_PLAIN = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\\W)+")
-
-
 @dataclass(frozen=True, slots=True)
 class Seen:
     """That a condition holds here: the sentence that says how it shows, and the evidence.
@@ -184,16 +180,15 @@ class Condition:
     """A fault that is known: what it is, how it shows, and what to do about it.
 
     `title` is the diagnosis in one sentence, `meaning` what happened, `fix` what to type or do, `certainty` how sure
-    the signs make it. `source` is where its threshold or its claim comes from.
+    the signs make it.
 
     **What doctor reads.** `judge` reads the evidence and says whether it holds; it never raises for evidence that is
     missing, which is unknown and says nothing. None for what only a text shows. `rung` is the stage that it breaks;
     None for what stands on its own. `settle` is what would make sure of it, where that takes more than what is read.
     `cuinit` and `nvml` are the answers of cuInit and nvmlInit of which it is a cause.
 
-    **What explain looks for.** `examples` are messages as programs print them, beside those patterns that are plain
-    text: the page shows them, and a paste that holds only a part of one is known by it. `patterns` are regular
-    expressions, read without regard to case, spaces and quotes; one with `\\b` in it is read by words. `common` are
+    **What explain looks for.** `patterns` are regular expressions, read without regard to case, spaces and quotes; one
+    with `\\b` in it is read by words. `common` are
     patterns that programs of every kind print ("Killed"): they count where the rest of the paste speaks of GPUs,
     torch or training; where `beside` is given, where it holds that instead. `weak` ones say little (a launcher's
     frames): they are a hint where nothing else is found. `wraps` are of a message that holds another's: it is named
@@ -210,9 +205,7 @@ class Condition:
     meaning: str
     fix: str
     patterns: tuple[str, ...] = ()
-    examples: tuple[str, ...] = ()
     certainty: Certainty = "strong"
-    source: str = ""
     judge: Callable[[Evidence], Seen | None] | None = None
     rung: Rung | None = None
     verdict: Verdict = "fail"
@@ -230,12 +223,6 @@ class Condition:
     unless: str = ""
     logged: bool = False
     conditions: tuple[str, ...] = ()
-
-    @property
-    def printed(self) -> tuple[str, ...]:
-        """The messages as programs print them."""
-        plain = filter(_PLAIN.fullmatch, (*self.patterns, *self.wraps, *self.names, *self.common))
-        return tuple(dict.fromkeys((*self.examples, *(re.sub(r"\\(\W)", r"\1", one) for one in plain))))
 
 
 def on(rung: Rung, *rows: Condition) -> tuple[Condition, ...]:

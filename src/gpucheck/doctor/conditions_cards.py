@@ -173,7 +173,6 @@ CARDS: tuple[Condition, ...] = (
         "processes are unknown. Otherwise another container or MPS holds it, or it was not freed. Not checked "
         "on Windows, where processes are not visible.",
         fix="sudo fuser -v /dev/nvidia*",
-        source="NVML, nvmlDeviceGetMemoryInfo_v2 without what it reserves, less usedGpuMemory of all processes",
     ),
     _check(
         id="devices.answers",
@@ -182,7 +181,6 @@ CARDS: tuple[Condition, ...] = (
         meaning="NVML lists the GPU, but reading it fails: the GPU fell off the bus, or it needs a reset.",
         fix=FIX["lost"],
         patterns=(r"GPU is lost", r"Unable to determine the device handle"),
-        source="NVML, nvmlReturn_t 15 and 16",
     ),
     _check(
         id="devices.recovery_action",
@@ -190,7 +188,6 @@ CARDS: tuple[Condition, ...] = (
         title="the driver asks for a recovery action",
         meaning="The driver reports which action the GPU needs before its results can be trusted.",
         fix="follow the driver's recovery action",
-        source="NVML, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
     ),
     _check(
         id="devices.remapped_rows",
@@ -199,7 +196,6 @@ CARDS: tuple[Condition, ...] = (
         meaning="A GPU replaces faulty memory rows with spare rows. A row that could not be replaced is a permanent "
         "fault. A row that waits for the next reset stays in use until then, which is a warning.",
         fix="drain the node and replace the GPU",
-        source="NVML, nvmlDeviceGetRemappedRows",
     ),
     _check(
         id="devices.remap_banks",
@@ -209,7 +205,6 @@ CARDS: tuple[Condition, ...] = (
         meaning="Each memory bank of a GPU has spare rows for faulty rows. If a bank has no spare row left, its next "
         "faulty row cannot be replaced. Few spare rows are a remark.",
         fix="plan to replace the GPU",
-        source="NVML, nvmlDeviceGetRowRemapperHistogram",
     ),
     _check(
         id="devices.sram_ecc",
@@ -218,7 +213,6 @@ CARDS: tuple[Condition, ...] = (
         meaning="Caches and registers have no spares. NVML reports when a GPU has more uncorrected errors than its "
         "threshold, and NVIDIA then replaces the GPU. Any such error since the driver was loaded is a failure too.",
         fix="drain the node and replace the GPU",
-        source="NVML, nvmlDeviceGetSramEccErrorStatus",
     ),
     _check(
         id="devices.retired_pages",
@@ -228,8 +222,6 @@ CARDS: tuple[Condition, ...] = (
         "harmless. A pending page stays in use until the next reset. A GPU that cannot retire more pages must be "
         "replaced.",
         fix="reset the GPU; at the limit, replace it",
-        source="NVIDIA, Dynamic Page Retirement: 64 pages at most; DCGM's diagnostics fail from 63 on, and warn here "
-        "beyond 15 after uncorrected errors",
     ),
     _check(
         id="devices.ecc",
@@ -238,7 +230,6 @@ CARDS: tuple[Condition, ...] = (
         meaning="Counted since the driver was loaded. Results since then may be wrong. Corrected errors are a remark, "
         "whatever their number.",
         fix=fix_of("ecc"),
-        source="NVML, nvmlDeviceGetTotalEccErrors",
     ),
     Condition(
         id="devices.unread",
@@ -250,7 +241,6 @@ CARDS: tuple[Condition, ...] = (
         "does not list, nothing is known.",
         fix="run again; if it persists, sudo dmesg | grep -i xid",
         judge=_unread,
-        source="NVML, nvmlReturn_t",
     ),
     _check(
         id="devices.busy_alone",
@@ -259,7 +249,6 @@ CARDS: tuple[Condition, ...] = (
         meaning="Two readings 2 s apart show 100 %, and NVML lists no process. Either a process is hidden from this "
         "user, or the GPU hangs. The driver's scrubbing of memory with ECC at its start looks the same, but ends soon.",
         fix="sudo fuser -v /dev/nvidia*; if nobody uses the GPU, drain the node and reset the GPU",
-        source="NVML, nvmlDeviceGetUtilizationRates and nvmlDeviceGetComputeRunningProcesses",
     ),
     _check(
         id="devices.fan",
@@ -269,7 +258,6 @@ CARDS: tuple[Condition, ...] = (
         "°C. It is a failure within 10 °C of the slowdown temperature, or if heat throttles the GPU. From 70 °C on it "
         "is a remark if it lasts 5 s, or if the fan of another GPU of its name turns at this temperature.",
         fix=FIX["heat"],
-        source="NVML, nvmlDeviceGetFanSpeed",
     ),
     _check(
         id="devices.mig_pending",
@@ -279,7 +267,6 @@ CARDS: tuple[Condition, ...] = (
         meaning="MIG mode was switched, but the GPU could not be reset because programs or monitors use it.",
         fix="stop its clients (sudo systemctl stop nvidia-dcgm), then sudo nvidia-smi --gpu-reset -i INDEX; in a "
         "virtual machine with the GPU passed through, reboot it",
-        source="NVIDIA Multi-Instance GPU User Guide, nvmlDeviceGetMigMode",
     ),
     _check(
         id="devices.odd_one",
@@ -288,7 +275,6 @@ CARDS: tuple[Condition, ...] = (
         title="a GPU differs from the others of its name",
         meaning="It has less memory or BAR1 than most, or its persistence mode is off. Another VBIOS is a remark.",
         fix="compare nvidia-smi -q -i INDEX with another GPU",
-        source="gpucheck's choice: seven of ten GPUs of the name agree",
     ),
     _check(
         id="devices.throttled",
@@ -298,7 +284,6 @@ CARDS: tuple[Condition, ...] = (
         "time). It is a failure if the hardware does so in both of two readings: the clock is then at most half.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
         fix=_HEAT_OR_POWER,
-        source="NVML, nvmlClocksEventReasons 0x8, 0x20, 0x40 and 0x80",
     ),
     _check(
         id="devices.slowed_down",
@@ -309,7 +294,6 @@ CARDS: tuple[Condition, ...] = (
         "no reason for either, so its cooling or its power supply may have failed.",
         settle="`gpucheck bench matmul` shows the clock under load",
         fix=_HEAT_OR_POWER,
-        source="NVML, nvmlClocksEventReasons",
     ),
     _check(
         id="devices.violations",
@@ -320,7 +304,6 @@ CARDS: tuple[Condition, ...] = (
         "counter that grew between two readings shows a limit that is active now. Heat and reliability are a "
         "warning. Power limits are normal at full load.",
         fix="no action needed; nvidia-smi -q -d PERFORMANCE shows what limits the clock now",
-        source="NVML, NVML_FI_DEV_PERF_POLICY_POWER to _RELIABILITY",
     ),
     _check(
         id="devices.hot",
@@ -331,7 +314,6 @@ CARDS: tuple[Condition, ...] = (
         "the GPU or its memory. The hardware lowers it at the slowdown temperature. At the shutdown temperature the "
         "GPU switches off.",
         fix=FIX["heat"],
-        source="NVML, NVML_TEMPERATURE_THRESHOLD_GPU_MAX, _MEM_MAX, _SLOWDOWN and _SHUTDOWN of this GPU",
     ),
     _check(
         id="devices.low_clock",
@@ -343,8 +325,6 @@ CARDS: tuple[Condition, ...] = (
         "is a boost that many GPUs never reach: without another reference a clock below half of it is only a remark.",
         settle="`gpucheck devices --watch 2s` shows whether it lasts",
         fix=_UNLOCK,
-        source="gpucheck's choice: below half for a GPU that is busy for half of the time, and a fifth below for a "
-        "GPU that is busy for nine tenths. GPU clocks can be locked from Volta on, memory clocks from Ampere on",
     ),
     _check(
         id="devices.power_limited",
@@ -354,7 +334,6 @@ CARDS: tuple[Condition, ...] = (
         meaning="Normal at full load: the GPU is as fast as its power limit allows. It is a warning if the GPU "
         "reports the power limit but draws less than half of it and stays below half of its clock.",
         fix="no action needed",
-        source="NVML, nvmlClocksEventReasons 0x4",
     ),
     _check(
         id="devices.clock_setting",
@@ -364,7 +343,6 @@ CARDS: tuple[Condition, ...] = (
         meaning="Application clocks, a display clock or sync boost are set. It is a warning if the setting costs a "
         "fifth or more.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
-        source="NVML, nvmlClocksEventReasons 0x2, 0x10 and 0x100",
     ),
     _check(
         id="devices.link_width",
@@ -375,7 +353,6 @@ CARDS: tuple[Condition, ...] = (
         "many laptops, small boards and slots are wired with fewer lanes.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
         fix="reseat the GPU, remove risers, check the slot's firmware setting (bifurcation)",
-        source="NVML, nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth; NVIDIA's data sheets",
     ),
     _check(
         id="devices.link_generation",
@@ -385,7 +362,6 @@ CARDS: tuple[Condition, ...] = (
         "errors or a setting have lowered it.",
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
         fix="reseat the GPU, remove risers, check the slot's firmware setting",
-        source="NVML, nvmlDeviceGetCurrPcieLinkGeneration and nvmlDeviceGetMaxPcieLinkGeneration",
     ),
     _check(
         id="devices.pcie_replays",
@@ -396,8 +372,6 @@ CARDS: tuple[Condition, ...] = (
         "in a day. Fewer replays are a remark.",
         settle="`gpucheck devices --watch 60s` shows whether the counter grows",
         fix="reseat the GPU and its riser; sudo dmesg | grep -i aer shows bus errors",
-        source="NVML, nvmlDeviceGetPcieReplayCounter; DCGM's health check of PCIe: a bit error rate of 1e-12, which is "
-        "31 a minute for sixteen lanes of the fifth generation",
     ),
     _check(
         id="devices.mig_empty",
@@ -408,7 +382,6 @@ CARDS: tuple[Condition, ...] = (
         "the machine are not affected.",
         fix="sudo nvidia-smi mig -i INDEX -cgi 0 -C to create an instance; or sudo nvidia-smi -i INDEX -mig 0 to use "
         "the whole GPU",
-        source="NVIDIA Multi-Instance GPU User Guide",
     ),
     _check(
         id="devices.ecc_mode",
@@ -418,7 +391,6 @@ CARDS: tuple[Condition, ...] = (
         meaning="Without ECC, memory errors are neither corrected nor counted. Not reported for GPUs whose default "
         "is off. It is a warning if one GPU has a different mode than others of its name.",
         fix="sudo nvidia-smi --ecc-config=1, and reset the GPU",
-        source="NVML, nvmlDeviceGetEccMode and nvmlDeviceGetDefaultEccMode",
     ),
     _check(
         id="devices.power_limit",
@@ -428,7 +400,6 @@ CARDS: tuple[Condition, ...] = (
         meaning="It lowers the clock under load. It is a warning if it costs a fifth or more, or if one GPU has a "
         "different limit than others of its name.",
         fix="unless the limit is intended: sudo nvidia-smi --power-limit=WATTS",
-        source="NVML, nvmlDeviceGetEnforcedPowerLimit and nvmlDeviceGetPowerManagementDefaultLimit",
     ),
     _check(
         id="devices.application_clocks",
@@ -437,7 +408,6 @@ CARDS: tuple[Condition, ...] = (
         title="application clocks are below the GPU's default",
         meaning="Application clocks are set. The clock does not go higher under load.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
-        source="NVML, nvmlDeviceGetApplicationsClock and nvmlDeviceGetDefaultApplicationsClock",
     ),
     _check(
         id="devices.compute_mode",
@@ -447,7 +417,6 @@ CARDS: tuple[Condition, ...] = (
         meaning="No program may compute on the GPU. A program that tries gets the error that the device is busy or "
         "unavailable. In exclusive mode it is a warning if another process than the MPS server has the GPU.",
         fix="sudo nvidia-smi --compute-mode=0",
-        source="NVML, nvmlDeviceGetComputeMode",
     ),
     _check(
         id="links.fabric",
@@ -458,7 +427,6 @@ CARDS: tuple[Condition, ...] = (
         "that. The fabric's health reports unhealthy routes and degraded bandwidth.",
         settle="`nvidia-smi -q | grep -A8 Fabric` and `systemctl status nvidia-fabricmanager` show both sides",
         fix="sudo systemctl restart nvidia-fabricmanager; its version must match the driver's exactly",
-        source="NVML, nvmlDeviceGetGpuFabricInfoV",
     ),
     _check(
         id="links.inactive",
@@ -471,7 +439,6 @@ CARDS: tuple[Condition, ...] = (
         "bridge are not judged, and neither are GPUs in MIG mode, whose links no program can use.",
         settle="`nvidia-smi nvlink --status` and `nvidia-smi topo -m` show which GPU a link leads to",
         fix="look for Xid 74, 136 and 144 to 150 in `sudo dmesg`; reset the GPUs, then reseat the bridge or the board",
-        source="NVML, nvmlDeviceGetNvLinkState; DCGM's health check fails for a link that is down",
     ),
     _check(
         id="links.errors",
@@ -481,8 +448,6 @@ CARDS: tuple[Condition, ...] = (
         "Replays (data sent again), recoveries (links set up again) and lost packets cost time and may stop a job.",
         settle="the counters grow under load: `nvidia-smi nvlink --errorcounters`, before and after",
         fix="if they grow, reset the GPUs, then reseat the bridge or the board",
-        source="DCGM's health check of NVLink: one replay, recovery or error of the fifth generation fails there, "
-        "one checksum error warns. Its rates need monitoring over time, so nothing fails here",
     ),
 )
 
@@ -563,7 +528,6 @@ def _acs(evidence: Evidence) -> Seen | None:
     )
 
 
-_PEERS_SOURCE = "CUDA C++ Programming Guide, IOMMU on Linux; NCCL, Troubleshooting: PCI Access Control Services"
 PEERS: tuple[Condition, ...] = (
     Condition(
         id="peers.iommu",
@@ -584,8 +548,6 @@ PEERS: tuple[Condition, ...] = (
             r"\b(p2p|peer[- ]to[- ]peer) (copy|copies|transfers?|memcpy)\b.{0,40}\b"
             r"(wrong|incorrect|corrupt\w*|garbage) (values?|data|results?|numbers?)\b",
         ),
-        examples=('Missing "iommu=pt" from kernel command line',),
-        source=_PEERS_SOURCE,
     ),
     Condition(
         id="peers.acs",
@@ -598,8 +560,6 @@ PEERS: tuple[Condition, ...] = (
         fix=ACS_FIX,
         judge=_acs,
         patterns=(r"\bPCIe? ACS\b.{0,80}\b(nccl|p2p|peer|gpudirect)", r"\bACSCtl ?: ?SrcValid\+"),
-        examples=("ACSCtl: SrcValid+",),
-        source=_PEERS_SOURCE,
     ),
     Condition(
         id="peers.access",
@@ -610,7 +570,6 @@ PEERS: tuple[Condition, ...] = (
         "GPUs since the RTX 40 series do not support it, and NCCL uses shared memory there.",
         fix="nothing, if the GPUs do not support it; else nvidia-smi topo -p2p r",
         judge=_no_access,
-        source="NVML, nvmlDeviceGetP2PStatus",
     ),
     Condition(
         id="peers.paths",
@@ -621,7 +580,6 @@ PEERS: tuple[Condition, ...] = (
         "bridges' ACS redirects. GPUs below one switch share its way to the CPU and copy to each other within it.",
         fix="nvidia-smi topo -m shows the same",
         judge=_paths,
-        source="sysfs: PCI devices, their IOMMU groups and, for root, the bridges' configuration",
     ),
 )
 
@@ -857,7 +815,6 @@ LOAD: tuple[Condition, ...] = (
         settle="`gpucheck bench matmul --sustain 30s` shows the clock over half a minute",
         fix=_HEAT_OR_POWER,
         judge=_under_load(at_work.throttled, at_work.HARDWARE),
-        source="NVML, nvmlClocksEventReasons 0x8, 0x40 and 0x80; DCGM's health check has the same",
     ),
     Condition(
         id="load.thermal",
@@ -867,7 +824,6 @@ LOAD: tuple[Condition, ...] = (
         "its counter if that grew by more than 1 % of the time.",
         fix=FIX["heat"],
         judge=_under_load(_heat, ("sw_thermal_slowdown",)),
-        source="NVML, nvmlClocksEventReasons 0x20 and NVML_FI_DEV_PERF_POLICY_THERMAL",
     ),
     Condition(
         id="load.hot",
@@ -877,7 +833,6 @@ LOAD: tuple[Condition, ...] = (
         "the clock. Within 5 °C of it is a remark.",
         fix=FIX["heat"],
         judge=_under_load(_hot),
-        source="NVML, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN and _GPU_MAX, the lower of both",
     ),
     Condition(
         id="load.power_limited",
@@ -887,7 +842,6 @@ LOAD: tuple[Condition, ...] = (
         meaning="Normal at full load: the GPU is as fast as its power limit allows.",
         fix="no action needed",
         judge=_under_load(at_work.power_limited, POWER_LIMITED),
-        source="NVML, nvmlClocksEventReasons 0x4",
     ),
     Condition(
         id="load.clock_setting",
@@ -897,7 +851,6 @@ LOAD: tuple[Condition, ...] = (
         meaning="Application clocks, a display clock or sync boost are set.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
         judge=_under_load(_setting, HELD, least=1),
-        source="NVML, nvmlClocksEventReasons 0x2, 0x10 and 0x100",
     ),
     Condition(
         id="load.low_clock",
@@ -909,8 +862,6 @@ LOAD: tuple[Condition, ...] = (
         settle="`gpucheck bench matmul` shows the effect",
         fix=_UNLOCK,
         judge=_under_load(at_work.low_clock, None, least=1),
-        source="gpucheck's choice: a Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains. Below "
-        "half without any reason is unusual",
     ),
     Condition(
         id="load.link_width",
@@ -923,8 +874,6 @@ LOAD: tuple[Condition, ...] = (
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
         fix="reseat the GPU, remove risers, check the slot's firmware setting (bifurcation)",
         judge=_under_load(at_work.link_width),
-        source="NVML, nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth; the latter is 16 even for an "
-        "RTX 3050, Amazon's A10G and laptops, which all have eight lanes",
     ),
     Condition(
         id="load.link_generation",
@@ -936,7 +885,6 @@ LOAD: tuple[Condition, ...] = (
         settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
         fix="reseat the GPU, remove risers, check the slot's firmware setting",
         judge=_under_load(at_work.link_generation),
-        source="NVML, nvmlDeviceGetCurrPcieLinkGeneration and nvmlDeviceGetMaxPcieLinkGeneration",
     ),
     Condition(
         id="load.slot",
@@ -946,7 +894,6 @@ LOAD: tuple[Condition, ...] = (
         meaning="The GPU's own link has more lanes or a newer generation than GPU and slot together.",
         fix="use another slot if copies matter; `gpucheck bench transfer` shows their rate",
         judge=_slot,
-        source="NVML, nvmlDeviceGetGpuMaxPcieLinkGeneration; lanes from the kernel's max_link_width",
     ),
     Condition(
         id="load.not_run",
@@ -968,6 +915,5 @@ LOAD: tuple[Condition, ...] = (
         "that never returned, or an impossible value.",
         fix="run again; if it persists, sudo dmesg | grep -i xid",
         judge=_unread_load,
-        source="NVML, nvmlReturn_t",
     ),
 )

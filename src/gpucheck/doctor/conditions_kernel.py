@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpucheck import units, xid
+from gpucheck import units
 from gpucheck.cards import at_rest
 from gpucheck.cards.card import WHY_NOT_SHOWN
 from gpucheck.doctor import fixes
@@ -238,7 +238,6 @@ KERNEL = on(
         "reboot, and enrol the key at the blue screen; or switch Secure Boot off in the firmware",
         judge=told_apart(absent, "driver.signature_rejected"),
         patterns=(r"insert '?nvidia\w*'?: Key was rejected by service", r"nvidia.{0,60}module.{0,40}key is rejected"),
-        examples=("modprobe: ERROR: could not insert 'nvidia': Key was rejected by service",),
     ),
     Condition(
         id="driver.secure_boot",
@@ -261,7 +260,6 @@ KERNEL = on(
         judge=told_apart(absent, "driver.not_loaded"),
         nvml=(9,),
         patterns=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
-        examples=("Failed to initialize NVML: Driver Not Loaded",),
     ),
     Condition(
         id="container.host_driver",
@@ -284,7 +282,6 @@ KERNEL = on(
         fix=FIX["lost"],
         judge=_fallen,
         patterns=(FALLEN, r"\bXid\b.{0,80}:\s*79\b", r"Unable to determine the device handle for (?:gpu|GPU)"),
-        source="NVIDIA Xid 79; NVIDIA/open-gpu-kernel-modules: osinit.c for the lines without an Xid",
     ),
     Condition(
         id="gpu.no_power",
@@ -307,7 +304,6 @@ KERNEL = on(
         "memory window",
         judge=_logged(NO_ROOM),
         patterns=(NO_ROOM, r"BAR\d is 0M @ 0x0"),
-        source="NVIDIA/gpu-operator issue 492; system76/firmware-open issue 66",
     ),
     Condition(
         id="driver.unsupported_card",
@@ -330,7 +326,6 @@ KERNEL = on(
         fix="sudo apt install nvidia-open (the package of the distribution whose name has `-open`), and reboot",
         judge=_open_needed,
         patterns=(OPEN_NEEDED,),
-        source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
     ),
     Condition(
         id="driver.card_not_started",
@@ -342,7 +337,6 @@ KERNEL = on(
         fix="power-cycle the machine, then try the newest driver, then try the GPU in another machine",
         judge=_not_started,
         patterns=(r"RmInitAdapter failed", r"rm_init_adapter failed"),
-        source="NVIDIA/open-gpu-kernel-modules issues 326 and 789",
     ),
 )
 
@@ -396,7 +390,6 @@ LOG: tuple[Condition, ...] = (
         fix="sudo dmesg -T | grep -i xid",
         judge=_xid,
         patterns=(r"NVRM: Xid \(", r"\bXid \d+"),
-        source=xid.SOURCE,
     ),
     Condition(
         id="log.sxid",
@@ -408,7 +401,6 @@ LOG: tuple[Condition, ...] = (
         settle="`sudo journalctl -u nvidia-fabricmanager` names the links and partitions",
         fix="sudo dmesg -T | grep -i sxid",
         judge=_sxid,
-        source=xid.SXID_SOURCE,
     ),
     Condition(
         id=at_rest.NVLINK,
@@ -419,7 +411,6 @@ LOG: tuple[Condition, ...] = (
         fix=at_rest.REBOOT,
         judge=_nvlink,
         patterns=(r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ff]ailed",),
-        source="NVIDIA/open-gpu-kernel-modules: kernel_nvlink_gh100.c; leptonai/gpud pull request 1271",
     ),
     Condition(
         id="log.unreadable",
@@ -581,7 +572,6 @@ MASKS: tuple[Condition, ...] = (
         fix="unset CUDA_VISIBLE_DEVICES",
         judge=told_apart(_masked, "mask.hides_all"),
         patterns=(r"No CUDA GPUs are available",),
-        source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
     ),
     Condition(
         id="mask.malformed",
@@ -593,7 +583,6 @@ MASKS: tuple[Condition, ...] = (
         "number, or ends the list there, without a message: `0;1` is 0 and `0x1` is 0.",
         fix="export CUDA_VISIBLE_DEVICES with numbers or UUIDs and commas between them; `nvidia-smi -L` lists both",
         judge=told_apart(_masked, "mask.malformed"),
-        source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES; torch/cuda/__init__.py, _parse_visible_devices",
     ),
     Condition(
         id="mask.shows_fewer",
@@ -605,7 +594,6 @@ MASKS: tuple[Condition, ...] = (
         "exist.",
         fix="use only GPUs that exist; `nvidia-smi -L` lists them",
         judge=told_apart(_masked, "mask.shows_fewer"),
-        source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
     ),
     Condition(
         id="devices.order",
@@ -616,7 +604,6 @@ MASKS: tuple[Condition, ...] = (
         "PCI address. With different GPU models, `cuda:0` and nvidia-smi's 0 are then different GPUs.",
         fix="export CUDA_DEVICE_ORDER=PCI_BUS_ID",
         judge=_order,
-        source="pytorch issue 86539",
     ),
     Condition(
         id="devices.one_instance",
@@ -627,7 +614,6 @@ MASKS: tuple[Condition, ...] = (
         fix="start one process for each instance, each with its UUID in CUDA_VISIBLE_DEVICES; `nvidia-smi -L` "
         "lists them",
         judge=_one_instance,
-        source="NVIDIA Multi-Instance GPU User Guide; pytorch issue 130181",
     ),
     Condition(
         id="devices.cuda_shows_fewer",
@@ -659,7 +645,6 @@ MASKS: tuple[Condition, ...] = (
         "cannot start, and then the first use of the device fails.",
         fix="unset PYTORCH_NVML_BASED_CUDA_CHECK",
         judge=_nvml_check,
-        source="torch/cuda/__init__.py, is_available",
     ),
     Condition(
         id="devices.count",
@@ -671,8 +656,6 @@ MASKS: tuple[Condition, ...] = (
         fix="export CUDA_VISIBLE_DEVICES with numbers, or with one MIG instance's UUID",
         judge=_count_disagrees,
         patterns=(r"device >= 0 && device < num_gpus.{0,40}INTERNAL ASSERT",),
-        examples=("device >= 0 && device < num_gpus INTERNAL ASSERT FAILED",),
-        source="pytorch issues 110000 and 130181",
     ),
 )
 
@@ -728,7 +711,6 @@ ENVIRONMENT: tuple[Condition, ...] = (
         "slower, because the host and the device no longer work at the same time.",
         fix="unset CUDA_LAUNCH_BLOCKING",
         judge=_launch_blocking,
-        source="CUDA C++ Programming Guide, environment variables",
     ),
     Condition(
         id="environment.left_over",
@@ -738,7 +720,6 @@ ENVIRONMENT: tuple[Condition, ...] = (
         meaning="They load code into every process that uses CUDA or change how it runs.",
         fix="unset them",
         judge=_left_over,
-        source="DCGM, software test, bad environment variables",
     ),
     Condition(
         id="environment.small_shm",

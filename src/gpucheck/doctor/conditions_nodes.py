@@ -193,7 +193,6 @@ NODES = on(
         fix="start the container with -e NVIDIA_VISIBLE_DEVICES=all, or with --gpus all (podman: --device "
         f"nvidia.com/gpu=all, after `{fixes.CDI}` on the host)",
         judge=told_apart(_without_nodes, "container.gpus_kept_out"),
-        source="NVIDIA Container Toolkit documentation",
     ),
     Condition(
         id="container.no_gpu",
@@ -238,7 +237,6 @@ NODES = on(
         judge=_refused,
         nvml=(999,),
         patterns=(r"Failed to initialize NVML: Unknown Error",),
-        source="NVIDIA/nvidia-container-toolkit issue 48",
     ),
     Condition(
         id="driver.nodes_denied",
@@ -251,7 +249,6 @@ NODES = on(
         judge=_denied,
         nvml=(4,),
         patterns=(r"NVML_ERROR_NO_PERMISSION|NVML: Insufficient Permissions",),
-        examples=("NVML: Insufficient Permissions",),
     ),
     Condition(
         id="driver.nodes_stale",
@@ -294,7 +291,6 @@ NODES = on(
         settle="`LD_LIBRARY_PATH=/usr/lib/wsl/lib python -c 'import torch; torch.cuda.init()'` raises nothing",
         fix="sudo apt purge 'libnvidia-*' 'nvidia-driver-*' && sudo ldconfig",
         judge=_wsl_shadowed,
-        source="NVIDIA CUDA on WSL User Guide: install no Linux driver within WSL",
     ),
     Condition(
         id="container.no_compute",
@@ -305,7 +301,6 @@ NODES = on(
         settle="NVIDIA_DRIVER_CAPABILITIES in the container lists its capabilities",
         fix="start the container with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         judge=_no_compute,
-        source="NVIDIA Container Toolkit documentation: driver capabilities",
     ),
     Condition(
         id="jetson.wheel",
@@ -545,7 +540,6 @@ LIBRARY = on(
         fix="ls -l the named file; remove it, or reinstall the driver's libraries, then sudo ldconfig",
         judge=told_apart(_unloaded, "library.broken"),
         patterns=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
-        examples=("libcuda.so.1: file too short",),
     ),
     Condition(
         id="library.cuda_unlinked",
@@ -555,7 +549,6 @@ LIBRARY = on(
         "because ldconfig was not run after the files were added, usually in a container.",
         fix="sudo ldconfig",
         judge=told_apart(_unloaded, "library.cuda_unlinked"),
-        source="NVIDIA/nvidia-container-toolkit issue 1099; containerd/nerdctl issue 4621",
     ),
     Condition(
         id="library.cuda_not_searched",
@@ -586,7 +579,6 @@ LIBRARY = on(
         judge=_stub,
         cuinit=(34,),
         patterns=(r"Error 34: CUDA driver is a stub library", r"CUDA_ERROR_STUB_LIBRARY"),
-        source="NVIDIA/warp issue 219",
     ),
     Condition(
         id="library.compat_driver",
@@ -597,7 +589,6 @@ LIBRARY = on(
         fix="remove the compat folder from LD_LIBRARY_PATH (or remove the package cuda-compat), or update the driver",
         judge=_compat,
         cuinit=(803,),
-        source="NVIDIA CUDA Compatibility: forward compatibility",
     ),
     Condition(
         id="library.compat_card",
@@ -613,7 +604,6 @@ LIBRARY = on(
             r"Error 804: forward compatibility was attempted on non supported HW",
             r"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
         ),
-        source="NVIDIA CUDA Compatibility: forward compatibility",
     ),
     Condition(
         id="library.other_version",

@@ -162,7 +162,6 @@ NVML = on(
         judge=_in_state("lost", 15),
         nvml=(15,),
         patterns=(r"NVML_ERROR_GPU_IS_LOST|\bGPU is lost\b",),
-        examples=("GPU is lost",),
     ),
     Condition(
         id="gpu.reset_required",
@@ -181,7 +180,6 @@ NVML = on(
         settle="CUDA starts after that action",
         fix="follow the driver's recovery action: nvidia-smi -q | grep -i recovery",
         judge=recovery,
-        source="NVML_FI_DEV_GET_GPU_RECOVERY_ACTION of nvml.h",
     ),
     Condition(
         id="driver.nvml_hung",
@@ -211,7 +209,6 @@ NVML = on(
         fix="sudo dmesg | grep -i nvrm; then power-cycle the machine and try the newest driver",
         judge=_lists_none,
         patterns=(r"No devices were found",),
-        source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
     ),
     Condition(
         id="gpu.insufficient_power",
@@ -222,7 +219,6 @@ NVML = on(
         judge=_in_state("no power", 8),
         nvml=(8,),
         patterns=(r"NVML_ERROR_INSUFFICIENT_POWER",),
-        source="nvml.h: NVML_ERROR_INSUFFICIENT_POWER",
     ),
     Condition(
         id="gpu.interrupts",
@@ -234,7 +230,6 @@ NVML = on(
         fix="update the machine's firmware; in a virtual machine, enable message-signalled interrupts for the GPU",
         judge=_in_state("no interrupts", 11),
         nvml=(11,),
-        source="nvml.h: NVML_ERROR_IRQ_ISSUE",
     ),
     Condition(
         id="wsl.blocked",
@@ -247,7 +242,6 @@ NVML = on(
         judge=_nvml_answers(BLOCKED, lambda seen: bool(seen.host.wsl)),
         nvml=(BLOCKED,),
         patterns=(r"GPU access blocked by the operating system", r"NVML_ERROR_OPERATING_SYSTEM"),
-        source="microsoft/WSL issues 9938 and 11865",
     ),
     Condition(
         id="driver.nvml_no_permission",
@@ -551,7 +545,6 @@ _CUINIT = on(
         settle="`sudo dmesg` shows Xid messages, `ps` processes in state D",
         fix="sudo dmesg | grep -i -e nvrm -e xid; then drain the node, end the processes that use the GPU, and reboot",
         judge=_hung_cuinit,
-        source="rwth-i6/returnn issue 1756",
     ),
     Condition(
         id="driver.crashed",
@@ -571,7 +564,6 @@ _CUINIT = on(
         fix=_mig_fix("INDEX"),
         judge=_empty_mig,
         cuinit=(100,),
-        source="NVIDIA Multi-Instance GPU User Guide; wilicc/gpu-burn issue 36",
     ),
     Condition(
         id="driver.no_device",
@@ -607,7 +599,6 @@ _CUINIT = on(
         judge=_no_memory_node,
         cuinit=(999,),
         patterns=(r"CUDA unknown error - this may be due to an incorrectly set up environment",),
-        source="pytorch issue 49081; NVIDIA/open-gpu-kernel-modules issue 689",
     ),
     Condition(
         id="driver.unknown_error",
@@ -619,7 +610,6 @@ _CUINIT = on(
         fix="sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
         judge=_unknown_error,
         cuinit=(999,),
-        source="pytorch issue 88639",
     ),
     Condition(
         id="driver.hmm",
@@ -634,7 +624,6 @@ _CUINIT = on(
             r"CUDA driver initialization failed, you might not have a CUDA gpu",
             r"request_free_mem_region\(\) err -34",
         ),
-        source="NVIDIA/open-gpu-kernel-modules issues 797, 901 and 947; release notes of CUDA 13.2",
     ),
     Condition(
         id="driver.not_initialised",
@@ -698,7 +687,6 @@ _CUINIT = on(
         judge=_not_supported,
         cuinit=(801,),
         patterns=(r"Error 801: operation not supported", r"CUDA_ERROR_NOT_SUPPORTED"),
-        source="dusty-nv/jetson-containers issue 1136",
     ),
     Condition(
         id="driver.confidential",
@@ -709,7 +697,6 @@ _CUINIT = on(
         fix="sudo nvidia-smi conf-compute -srs 1, after attestation",
         judge=_confidential,
         cuinit=(802,),
-        source="NVIDIA/nvtrust issues 37 and 56",
     ),
     Condition(
         id="driver.fabric",
@@ -722,7 +709,6 @@ _CUINIT = on(
         judge=_fabric,
         cuinit=(802,),
         patterns=(r"Error 802: system not yet initialized", r"CUDA_ERROR_SYSTEM_NOT_READY"),
-        source="pytorch issue 35710; huggingface_hub issue 4134; hiyouga/LlamaFactory issue 8968",
     ),
     Condition(
         id="mps.unreachable",
@@ -739,7 +725,6 @@ _CUINIT = on(
             r"remote procedural call between the MPS server and the MPS client failed",
             r"CUDA_ERROR_MPS_(?:CONNECTION_FAILED|RPC_FAILURE)",
         ),
-        source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(
         id="mps.not_ready",
@@ -751,7 +736,6 @@ _CUINIT = on(
         judge=_mps,
         cuinit=(807,),
         patterns=(r"MPS server is not ready to accept new MPS client", r"CUDA_ERROR_MPS_SERVER_NOT_READY"),
-        source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(
         id="mps.full",
@@ -765,8 +749,6 @@ _CUINIT = on(
             r"hardware resources required to (?:create MPS client|support device connections) have been exhausted",
             r"CUDA_ERROR_MPS_MAX_(?:CLIENTS|CONNECTIONS)_REACHED",
         ),
-        examples=("hardware resources required to create MPS client have been exhausted",),
-        source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(
         id="mps.ended",
@@ -777,7 +759,6 @@ _CUINIT = on(
         judge=_mps,
         cuinit=(810,),
         patterns=(r"MPS client has been terminated by the server", r"CUDA_ERROR_MPS_CLIENT_TERMINATED"),
-        source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(
         id="driver.refused",

@@ -191,7 +191,6 @@ TORCH = on(
         fix="python -m pip install torch",
         judge=told_apart(_not_started, "torch.missing"),
         patterns=(r"\bNo module named '?torch'?(?![\w.])",),
-        examples=("No module named 'torch'",),
     ),
     Condition(
         id="torch.shadowed",
@@ -219,8 +218,6 @@ TORCH = on(
             r"undefined symbol: (_Z\w*[NK](3c10|2at|5torch)|_*nvJitLink|cudnn|cublas|cusparse|nccl)\w*",
             r"__nvJitLink\w+",
         ),
-        examples=("undefined symbol: __nvJitLinkComplete_12_4",),
-        source="pytorch issues 111469, 131312 and 134929",
     ),
     Condition(
         id="torch.crashed",
@@ -249,7 +246,6 @@ TORCH = on(
         fix="reinstall torch in a fresh environment",
         judge=told_apart(_not_started, "torch.import_broken"),
         patterns=(r"ImportError: lib(torch|c10|cu|nv|nccl|mkl)\w*\.so[\d.]*: cannot open shared object file",),
-        examples=("ImportError: libcudart.so.12: cannot open shared object file",),
     ),
     Condition(
         id="torch.cpu_build",
@@ -282,7 +278,6 @@ TORCH = on(
             r"driver on your system is too old",
             r"CUDA driver version is insufficient for CUDA runtime version",
         ),
-        source="CUDA toolkit's release notes, CUDA minor version compatibility",
     ),
     Condition(
         id="torch.sees_none",
@@ -570,7 +565,6 @@ PACKAGES: tuple[Condition, ...] = (
         "torch==VERSION 'torchvision==0.MINOR.*' --index-url INDEX; 0.(N + 15) belongs to torch 2.N",
         judge=_torchvision,
         patterns=(r"operator torchvision::nms does not exist",),
-        source="torchvision's README, table of versions",
     ),
     Condition(
         id="triton.compiler",
@@ -581,7 +575,6 @@ PACKAGES: tuple[Condition, ...] = (
         fix="install gcc, or set CC",
         judge=_triton("compiler"),
         patterns=(r"Failed to find C compiler",),
-        source="triton, runtime/build.py",
     ),
     Condition(
         id="triton.libcuda",
@@ -591,7 +584,6 @@ PACKAGES: tuple[Condition, ...] = (
         fix="sudo ldconfig, or set TRITON_LIBCUDA_PATH to the folder of libcuda.so.1",
         judge=_triton("libcuda"),
         patterns=(r"libcuda\.so cannot found",),
-        source="triton, backends/nvidia/driver.py",
     ),
     Condition(
         id="torch.foreign_libraries",
@@ -601,7 +593,6 @@ PACKAGES: tuple[Condition, ...] = (
         "instead, usually through LD_LIBRARY_PATH. This causes errors and results that differ between machines.",
         fix="remove the other CUDA's folder from LD_LIBRARY_PATH",
         judge=_foreign,
-        source="pytorch issue 134929",
     ),
     Condition(
         id="torch.missing_libraries",
@@ -613,7 +604,6 @@ PACKAGES: tuple[Condition, ...] = (
         "example libcudnn_cnn at a convolution.",
         fix="reinstall the same version of the package; for cuDNN, add its folder to LD_LIBRARY_PATH",
         judge=_missing_libraries,
-        source="OpenNMT/CTranslate2 issue 1826; SYSTRAN/faster-whisper issue 1182; cuDNN documentation, API overview",
     ),
     Condition(
         id="torch.cuda_packages",
@@ -624,7 +614,6 @@ PACKAGES: tuple[Condition, ...] = (
         "library that is used instead.",
         fix="install the versions that torch requires: python -m pip install --no-deps NAME==VERSION",
         judge=_unmet,
-        source="torch's metadata, Requires-Dist",
     ),
     Condition(
         id="torch.runtime_version",
@@ -635,7 +624,6 @@ PACKAGES: tuple[Condition, ...] = (
         fix="install the nvidia-cuda-runtime of torch's CUDA version (`python -c 'import torch; "
         "print(torch.version.cuda)'`)",
         judge=_runtime,
-        source="CUDA toolkit's release notes, CUDA minor version compatibility; cudaRuntimeGetVersion",
     ),
 )
 
@@ -757,7 +745,6 @@ ARCHITECTURE = on(
             r"with CUDA capability sm_\d+ is not compatible with the current PyTorch installation",
             r"does not include kernels for this GPU",
         ),
-        source="torch/cuda/__init__.py, DEVICE_REQUIREMENT; pytorch issue 167244",
     ),
     Condition(
         id="architecture.dropped",
@@ -768,7 +755,6 @@ ARCHITECTURE = on(
         fix="install a torch for an older CUDA",
         judge=partial(_judged, is_old=True),
         patterns=(r"PyTorch no longer supports this GPU because it is too old",),
-        source="torch/cuda/__init__.py, PYTORCH_RELEASES_CODE_CC",
     ),
     Condition(
         id="architecture.ptx_only",
@@ -779,7 +765,6 @@ ARCHITECTURE = on(
         "use takes minutes, and code optimised for the architecture is missing.",
         fix="install a torch that is built for this architecture",
         judge=_ptx_only,
-        source="pytorch issue 537",
     ),
     Condition(
         id="run.out_of_memory",

@@ -261,10 +261,8 @@ def _told(match: Match) -> TextMatch:
         specific=specific,
         numbers=read.numbers,
         conditions=match.conditions,
-        source=text.source,
         line=match.line,
         symptom=text.symptom,
-        cut=match.cut,
         doubt=match.doubt,
     )
 
@@ -280,4 +278,4 @@ def _page_of(one: Condition | Id) -> IdPage:
     if isinstance(one, Id):
         return IdPage(*about, then=one.then)
     verdict = None if one.judge is None else one.verdict
-    return IdPage(*about, one.fix, one.certainty, one.rung, verdict, one.settle, one.printed, one.source)
+    return IdPage(*about, one.fix, one.certainty, one.rung, verdict, one.settle)
