@@ -249,7 +249,7 @@ def _told(match: Match) -> TextMatch:
         then = re.sub(r"-i INDEX(?![,\w])", f"-i {read.numbers['bus']}", then)
     library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
     then = then.replace("'LIBRARY*'", f"'{library}*'")
-    then = step(match.facts.platforms, text.id, then, specific=specific)
+    then = step(match.facts.platforms | match.facts.names, text.id, then, specific=specific)
     then = untried(then, match.facts) or untried(text.fix, match.facts) or then
     return TextMatch(
         id=text.id,

@@ -184,10 +184,13 @@ _ITEM = re.compile(r"\s*(?:[-*•]|\(?\d{1,2}[.):])\s+\S")
 # Reports of an environment: a package that they do not find is none that a program missed, and their own failure is
 # no crash where another error stands beside it. NCCL looks for InfiniBand's library wherever it starts.
 _ABSENT = re.compile(
-    r"[\w .()/+-]{1,40}: *module not (?:found|installed)\.?$|.*(?:open|load)\w* (?:shared library )?libibverbs|"
-    r".*\bthis is not an? (?:failure|error)\b",
+    r"(?!.*(?:error|fail))[\w .()/+-]{1,40}(?:: *|=+ *| {2,})"
+    r"(?:module not (?:found|installed)|n/a|v?\d+\.\w+[\w.+-]*)\.?$|"
+    r".*(?:open|load)\w* (?:shared library )?libibverbs|.*\bthis is not an? (?:failure|error)\b",
     re.IGNORECASE,
 )
+# A comment of C or C++: nobody prints it.
+_COMMENT = re.compile(r"//|/\*|\*/")
 _FATAL = re.compile(r"Fatal Python error|core dumped")
 _COLLECTOR = re.compile(r"\b(?:collect_env|check_env|env_report|ds_report|print_env)\w*\.py|bug_report\w*\.py")
 # What Python ignores as it ends is no error of the program's after the one that ended it.
@@ -324,6 +327,7 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collect
         kind: Kind = "exception" if is_raised else "frame" if is_frame or frame_before else "plain"
         # CMake's lines of what it found begin so, and pip's of what it does.
         quiet = quiet or text.startswith(("-- ", "Building wheel")) or _ABSENT.match(text) is not None
+        quiet = quiet or _COMMENT.match(text) is not None
         kind = "quiet" if number in quoted or (kind == "plain" and quiet) else kind
         found.append(Line(number, text, kind, group, prefix))
         # Under a line of a traceback stands the line of source that it names.
@@ -575,8 +579,13 @@ def _is_reason(one: _Place, place: _Place, normal: Normal) -> bool:
 def _told(normal: Normal, texts: Sequence[Condition]) -> list[_Place]:
     wrapping = [replace(text, patterns=text.wraps, common=(), names=(), symptom=True) for text in texts if text.wraps]
     texts = (*texts, *wrapping)
-    places = (place for place in _places(normal, texts) if place.line.kind != "quiet" or place.text.logged)
+    places = (place for place in _places(normal, texts) if place.text.logged or not _is_quiet(normal, place))
     return [place for place in places if not (place.line.kind == "plain" and _is_only_named(normal, place))]
+
+
+def _is_quiet(normal: Normal, place: _Place) -> bool:
+    """Return whether a text begins on a line that reports no error, or ends on one: a gap reached into it."""
+    return any(normal.lines_of(offset, offset)[0].kind == "quiet" for offset in (place.start, place.end - 1))
 
 
 def _is_only_named(normal: Normal, place: _Place) -> bool:

@@ -747,7 +747,7 @@ TEXTS: tuple[Condition, ...] = (
     Condition(
         id="xpu.call",
         title="Intel's driver (Level Zero) refused a call",
-        patterns=(r"\bZE_RESULT_ERROR_INVALID_\w+",),
+        patterns=(r"\bZE_RESULT_ERROR_INVALID_\w+", r"-999 \(Unknown PI error\)"),
         meaning="A kernel could not be built for this GPU, or a library asked for what the driver or the GPU does "
         "not have.",
         fix="update the compute runtime (intel-compute-runtime, level-zero) and use the torch that was released for it",
@@ -760,12 +760,11 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b",
             r"\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",
-            r"Native API (failed|returns)",
+            r"Native API (failed|returns)(?!.{0,40}-999)",
             messages.XPU_DEVICE,
             r"PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
             r"RuntimeError: UR error",
             r"UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+",
-            r"-999 \(Unknown PI error\)",
         ),
         meaning="The driver reset the device or ran out of resources. Usually a kernel took too long or too much "
         "memory.",

@@ -108,6 +108,7 @@ TEXTS: tuple[Condition, ...] = (
             r"libcuda\.so(\.1)? not found",
             r"PTX JIT compiler library not found",
             r"(cudaError|CUDA_ERROR_)Jit_?Compiler_?Not_?Found",
+            r"libcuda\.so(\.1)?\W{0,3} ?(does not|doesn'?t) exist",
         ),
         meaning="No driver, or a container without the capability compute.",
         fix="ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container "

@@ -955,6 +955,7 @@ TEXTS: tuple[Condition, ...] = (
             r"BFloat16 is not supported on MPS",
             r"(Float8|float8|fp8)\w*.{0,60}\bMPS\b.{0,60}(not support|unsupported|does not)",
             r"\bMPS (backend|device|framework) .{0,30}(does not|doesn'?t) support \W?(float8|bfloat16|complex|int64)",
+            r"does not support input type \W?\w+\W? in (the )?MPS backend",
         ),
         meaning="Metal has no float8 (and older macOS no bfloat16, no complex numbers): a checkpoint or model in "
         "that type cannot be put on the GPU of a Mac.",
@@ -1004,6 +1005,8 @@ TEXTS: tuple[Condition, ...] = (
             r"FlashAttention (forward |backward )?(only )?(supports?|for) head dim",
             r"Expected (query|q), (key|k),? and (value|v).{0,40}head (dim|size)",
             r"(Flash|Mem efficient|Memory efficient) attention kernel not used because",
+            r"Unsupported KV type combination",
+            r"Unsupported max_mma_kv",
         ),
         meaning="sdpa_kernel allows only backends that the data type, the head size, the mask or the GPU rules out.",
         fix="warnings above the error say why each was left out; allow SDPBackend.MATH beside",

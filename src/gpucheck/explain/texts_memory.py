@@ -173,6 +173,8 @@ TEXTS: tuple[Condition, ...] = (
             r"requires more system memory .{0,40}than is available",
             r"Workers? (is|was|were|are)? ?(killed|died).{0,60}(memory pressure|low on memory|OOM)",
             r"ray\.exceptions\.OutOfMemoryError",
+            r"[1-9]\d* Workers? \(tasks ?/ ?actors\) killed due to memory pressure",
+            r"exceeds the memory usage threshold of .{0,40}Ray killed",
         ),
         meaning="The kernel's out-of-memory killer, or the container's limit, ended it with SIGKILL (9, or 137 in a "
         "shell). It is RAM, not the GPU's memory; exit status 137 alone may also be someone's `kill -9`.",

@@ -58,6 +58,17 @@ TEXTS: tuple[Condition, ...] = (
         follows=("loader.files",),
     ),
     Condition(
+        id="process.main",
+        title="the program starts processes while it is imported: no __main__ guard",
+        patterns=(
+            r"attempt has been made to start a new process before the current process has finished its bootstrap",
+        ),
+        meaning="A spawned process imports the program's file again, and there it starts processes again. Windows and "
+        "macOS spawn by default.",
+        fix='put the start of the program under if __name__ == "__main__":; num_workers=0 works without',
+        certainty="proof",
+    ),
+    Condition(
         id="loader.files",
         title="too many files are open",
         patterns=(
@@ -68,7 +79,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
         certainty="proof",
         common=(r"\[Errno 24\]", r"Too many open files"),
-        beside=_TORCH,
+        beside=_TORCH + r"|\bmultiprocessing\b",
     ),
     Condition(
         id="loader.killed",
@@ -420,7 +431,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="quant.dtype",
-        title="the GPU is too old for this quantised or low-precision kernel",
+        title="the GPU lacks the data type of this quantised or low-precision kernel",
         patterns=(
             r"GPU architecture \W?\d+\W? due to the lack of .{0,20}tensor ?cores",
             r"due to the lack of \d-?bit tensor ?cores",
@@ -429,7 +440,7 @@ TEXTS: tuple[Condition, ...] = (
             r"The quantization method \w+ is not supported for the current GPU",
             r"Min(imum)? capability: \d+\..{0,4}Current capability: \d+",
             r"Quantization scheme is not supported|quantization (is )?not support\w* .{0,4}(the current GPU|sm_?\d)",
-            r"type fp8e\w+ not supported in this architecture",
+            r"fp8e\w+ not supported in this architecture",
             r"fp8e4nv data type is not supported on CUDA arch",
             r"The supported fp8 dtypes are",
             r"\bfp8\b.{0,40}(only supported on|requires?|needs?).{0,40}(capability|8\.9|9\.0|H100|4090|Hopper|Ada\b)",
@@ -442,6 +453,7 @@ TEXTS: tuple[Condition, ...] = (
             r"quantization is currently not supported in (cuda|rocm|cpu|tpu|xpu|hpu)",
             r"FP8 is not available on this machine",
             r"compute capability .{0,40}insufficient for FP8",
+            r"Unsupported conversion from \W?f8E\w+",
         ),
         meaning="Float8 products need compute capability 8.9 (Ada) or 9.0, NVFP4 and MXFP4 10.0 or a fallback, "
         "AWQ's and GPTQ's fast kernels 7.5 or 8.0. An older GPU has no instruction for them.",
@@ -508,7 +520,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Error compiling objects for extension",
             r"error: command '?\S*nvcc'? failed with exit (status|code)",
             r"\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
-            r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion)|apex_C|amp_C|syncbn|\w+_cuda_ext)\b",
+            r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b",
             r"Error compiling the CUDA|Error in building the CUDA",
         ),
         meaning="The compiler's message is above: the first line with `error:` or FAILED.",
@@ -517,11 +529,24 @@ TEXTS: tuple[Condition, ...] = (
         certainty="hint",
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
-        weak=(r"(Failed to build|Failed building wheel for) .{0,30}(cuda|torch|attn|gpu)",),
+        weak=(r"(Failed to build|Failed building wheel for|Could not build wheels for) .{0,30}(cuda|torch|attn|gpu)",),
         common=(
             r"ninja: build stopped: subcommand failed",
             r"Error building extension",
         ),
+    ),
+    Condition(
+        id="import.extension",
+        title="a package was installed without its CUDA extension",
+        patterns=(
+            r"No module named \W?(?!flash|auto|torch|triton|vllm|llama)\w+_cuda(_ext|_kernels?)?\b",
+            r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b",
+        ),
+        meaning="Its Python half is installed, and its compiled half was not built: there was no nvcc, or the options "
+        "that build it did not reach the build.",
+        fix="build it again from its sources, with the CUDA toolkit of torch's CUDA and --no-build-isolation (apex: "
+        "APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ./), and read that build's output for the "
+        "extension's name; pip show -f PACKAGE lists a .so file afterwards",
     ),
     Condition(
         id="build.windows",
