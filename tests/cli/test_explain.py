@@ -55,7 +55,7 @@ def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(out)
     assert code == document["summary"]["exit"] == errors.OK
     (match,) = document["results"]["explain"]["matches"]
-    assert (match["id"], match["line"], match["cut"]) == ("cuinit.100", 1, False)
+    assert (match["id"], match["line"]) == ("cuinit.100", 1)
     assert match["conditions"] == [one.id for one in CONDITIONS if "No CUDA GPUs are available" in one.patterns]
     assert document["findings"][0]["evidence"]["text"] == "cuinit.100"
 
@@ -121,7 +121,7 @@ def test_every_condition_is_a_page() -> None:
         assert isinstance(answered, Answered) and isinstance(judged, Judged)
         told = answered.value.page
         assert (told.id, told.of, told.title) == (one.id, "doctor", one.title)
-        assert (told.rung, told.then, told.texts) == (one.rung, one.fix, one.printed)
+        assert (told.rung, told.then) == (one.rung, one.fix)
         assert judged.finding.verdict == "info"
 
 

@@ -206,14 +206,6 @@ def test_the_open_module_is_that_of_the_branch_which_is_loaded() -> None:
     assert told is not None and told.startswith("sudo apt install nvidia-driver-575-open ")
 
 
-def test_a_pynvml_that_overwrites_nothing_is_a_remark() -> None:
-    for version, verdict, anew in (("11.5.3", "warn", True), ("12.0.0", "info", False), ("13.0.1", "info", False)):
-        evidence = with_torch(versions={"pynvml": (version,), "nvidia-ml-py": ("13.580.82",)}, executable="/v/python")
-        (found,) = ladder.findings(ladder.diagnose(evidence, [ladder.BY_ID["torch.pynvml"]]))
-        assert (found.verdict, "--force-reinstall" in (found.fix or "")) == (verdict, anew)
-        assert (found.fix or "").startswith("/v/python -m pip uninstall -y pynvml")
-
-
 def test_the_torchvision_of_a_vendors_image_is_its_own_matter() -> None:
     condition = ladder.BY_ID["torch.torchvision"]
     evidence = with_torch(HEALTHY, version="2.6.0a0+ecf3bae40a.nv25.01", versions={"torchvision": ("0.20.0a0",)})

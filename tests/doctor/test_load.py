@@ -144,34 +144,6 @@ def test_what_was_read_at_rest_does_not_count_under_load() -> None:
     assert said(loaded(evidence=with_cards(card(0), resting))) == []
 
 
-@pytest.mark.parametrize(
-    ("limit_w", "default_w", "told"),
-    [
-        (700.0, 700.0, "the limit is the default, 700 W"),
-        (699.9, 700.0, "the limit is the default, 700 W"),
-        (500.0, 700.0, "the limit is 500 W, the default 700 W"),
-        (750.0, 700.0, "the limit is 750 W, the default 700 W"),
-        (700.0, None, "nvidia-smi -q -d POWER shows whether the limit is the default"),
-        (None, 700.0, "nvidia-smi -q -d POWER shows whether the limit is the default"),
-    ],
-)
-def test_the_power_limit_is_told_beside_the_default(limit_w: float | None, default_w: float | None, told: str) -> None:
-    cards = with_cards(card(0), card(1, power_limit_w=limit_w, power_limit_default_w=default_w))
-    (found,) = said(loaded(held_by={"sw_power_cap": 20}, evidence=cards))
-    held = "clock limited by power; clock 1980 of 1980 MHz, no loss now"
-    words = f"cuda:1: {held}; {told}; sw_power_cap in 20 of 20 readings"
-    assert found == ("load.power_limited", "info", words)
-    assert CONDITIONS["load.power_limited"].fix == "no action needed"
-
-
-def test_a_device_that_no_list_has_is_told_as_far_as_it_is_known() -> None:
-    held = under_load("cuda:7", telemetry(), held_by={"sw_power_cap": 12})
-    found = judged("load.power_limited", replace(HEALTHY, load=load_of("ran", load_s=1.0, cards=(held,))))
-    assert found is not None
-    assert found.message.startswith("cuda:7: clock limited by power; ")
-    assert found.message.endswith("whether the limit is the default; sw_power_cap in 12 of 20 readings")
-
-
 def test_heat_between_two_readings_is_counted_by_the_driver() -> None:
     heat = {"violations_s": {"thermal": 0.2, "power": 0.9}, "violations_span_s": 1.0}
     counted = "clock limited; thermal 20 % of the last 1.00 s; clock 1980 of 1980 MHz, no loss now"
@@ -223,14 +195,6 @@ def test_a_low_clock_without_a_reason(held_by: dict[str, int], seen: bool) -> No
         ({"width": None}, None),
         ({"max_width": None}, None),
         ({"generation": None, "max_generation": None}, None),
-        (
-            {"generation": 4, "max_generation": 4, "device_max_generation": 5},
-            ("load.slot", "info", "cuda:1: generation 4 of generation 5"),
-        ),
-        (
-            {"width": 8, "max_width": 8, "device_max_width": 16},
-            ("load.slot", "info", "cuda:1: x8 of x16"),
-        ),
     ],
 )
 def test_the_link_is_judged_beside_what_both_ends_can(link: dict[str, Any], found: tuple[str, str, str] | None) -> None:

@@ -52,7 +52,6 @@ TEXTS: tuple[Condition, ...] = (
         "reserved part is large, memory is fragmented, and " + messages.EXPANDABLE_SEGMENTS + " helps.",
         fix=_OTHERS,
         certainty="proof",
-        source="torch's allocator, c10/cuda/CUDACachingAllocator.cpp",
         common=(
             r"Maximum pool size exceeded",
             r"Out of memory allocating [\d,]+ bytes",
@@ -83,7 +82,6 @@ TEXTS: tuple[Condition, ...] = (
             messages.LEVEL_ZERO,
             r"PI_ERROR_(MEM_OBJECT_ALLOCATION_FAILURE|OUT_OF_HOST_MEMORY)",
         ),
-        examples=("level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)",),
         meaning="torch asked Intel's driver (Level Zero) for more than was free on the device or on the host.",
         fix=_FITS,
         certainty="proof",
@@ -122,7 +120,6 @@ TEXTS: tuple[Condition, ...] = (
         id="oom.hpu",
         title="Gaudi device memory is full",
         patterns=(messages.HPU,),
-        examples=("[Rank:0] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::1073741824",),
         meaning="Habana's allocator could not serve the request.",
         fix="use a smaller batch",
         certainty="proof",
@@ -131,13 +128,11 @@ TEXTS: tuple[Condition, ...] = (
         id="oom.cpu",
         title="host memory (RAM) is full",
         patterns=(messages.CPU_ALLOCATOR,),
-        examples=("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you",),
         meaning="A tensor on the CPU could not be allocated: the machine's, the container's or the shell's limit "
         "(ulimit -v) is reached.",
         fix="ask for less at once: print the shape, it may be wrong; free -h and top show who else uses the RAM, "
         "gpucheck memory --device cpu the limits",
         certainty="proof",
-        source="torch's allocator, c10/core/impl/alloc_cpu.cpp",
     ),
     Condition(
         id="oom.host",
@@ -178,6 +173,8 @@ TEXTS: tuple[Condition, ...] = (
             r"requires more system memory .{0,40}than is available",
             r"Workers? (is|was|were|are)? ?(killed|died).{0,60}(memory pressure|low on memory|OOM)",
             r"ray\.exceptions\.OutOfMemoryError",
+            r"[1-9]\d* Workers? \(tasks ?/ ?actors\) killed due to memory pressure",
+            r"exceeds the memory usage threshold of .{0,40}Ray killed",
         ),
         meaning="The kernel's out-of-memory killer, or the container's limit, ended it with SIGKILL (9, or 137 in a "
         "shell). It is RAM, not the GPU's memory; exit status 137 alone may also be someone's `kill -9`.",
@@ -244,7 +241,6 @@ TEXTS: tuple[Condition, ...] = (
             r"Cuda failure (\d+ )?'out of memory'",
             r"NCCL (WARN|error.{0,300}) ?Failed to CUDA (m|c)alloc",
         ),
-        examples=("node1:411:411 [0] init.cc:1691 NCCL WARN Cuda failure 2 'out of memory'",),
         meaning="NCCL allocates its buffers on the GPU beside torch's memory, but torch had already taken that memory.",
         fix="leave memory free: use a smaller batch, or torch.cuda.set_per_process_memory_fraction(0.9) before the "
         "first collective",
@@ -281,13 +277,11 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Memory was full first. While torch built its out-of-memory message it called NVML, which does not "
         "answer on MIG instances and on Jetson.",
         fix=_FITS,
-        source="pytorch issues 112377 and 185240",
     ),
     Condition(
         id="oom.onednn",
         title="oneDNN could not set up an operation",
         patterns=(messages.ONEDNN,),
-        examples=("could not create a primitive",),
         meaning="On the CPU the host's memory is usually full. Otherwise oneDNN does not support the shape or data "
         "type.",
         fix="try a batch of 1: if that works it was memory, and gpucheck find-batch-size --device cpu finds what fits",
@@ -305,7 +299,6 @@ TEXTS: tuple[Condition, ...] = (
         id="oom.aot",
         title="a model compiled ahead of time failed inside",
         patterns=(messages.AOT_RUN,),
-        examples=("run_func_( container_handle_, input_handles.data(), input_handles.size()) API call failed at",),
         meaning="The runner hides the cause; out of memory is the most frequent one.",
         fix="CUDA_LAUNCH_BLOCKING=1 and the same input again; then a smaller one",
         certainty="hint",
@@ -341,7 +334,6 @@ TEXTS: tuple[Condition, ...] = (
         "weights first and the cache of keys and values after. Others hold memory, or the weights leave no room.",
         fix="end other programs on the GPU (nvidia-smi); a smaller max_model_len, a quantised or smaller model, more "
         "GPUs (tensor_parallel_size), or another share",
-        source="vllm-project/vllm",
         logged=True,
     ),
     Condition(
@@ -387,7 +379,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="A dimension of the grid or of a block is beyond its limit (65 535 for the second and third), or "
         "zero. It is seen in attention with batch times heads beyond 65 535. More memory does not help.",
         fix="use a smaller batch, or compute in parts",
-        source="pytorch issues 142228 and 146704",
         common=(messages.GRID,),
     ),
     Condition(
