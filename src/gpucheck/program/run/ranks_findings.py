@@ -6,11 +6,10 @@ import dataclasses
 import re
 import signal
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from gpucheck import units
-from gpucheck.program import ranks_judge
 from gpucheck.program.run import judge
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.run import Collective, JobHang, JobRank, RankError, RanksResult
@@ -31,7 +30,7 @@ _ALIKE = re.compile(r"all_?reduce|barrier|_(all_?gather|reduce_?scatter)_base", 
 def findings(found: RanksResult) -> list[Finding]:
     """The findings, the worst first."""
     worst = filter(None, (_of_mismatch(found), _of_hang(found), _of_end(found)))
-    return [*worst, _of_ranks(found), *filter(None, [_of_period(found)])]
+    return [*worst, _of_ranks(found)]
 
 
 def names(ranks: Iterable[int]) -> str:
@@ -242,23 +241,16 @@ def _others_raised(raised: Sequence[dict[str, Any]], first: JobRank | None, same
 
 
 def _of_ranks(found: RanksResult) -> Finding:
-    verdicts: dict[str, Verdict] = {"straggler": "warn", "alternating": "info", "busiest": "info", "alike": "pass"}
+    verdicts: dict[str, Verdict] = {"straggler": "warn", "alternating": "info", "alike": "pass"}
     verdict = verdicts.get(found.outcome, "inconclusive")
     evidence = {"late": list(found.late), "cost_s": found.cost_s}
     name = "run.ranks.straggler"
     if found.outcome == "not_decided":
         return Finding(name, verdict, "which rank holds up the job is inconclusive", found.reason, evidence)
     step = units.duration(found.step_s or 0.0)
-    own = {row.rank: row.own_s for row in found.ranks if row.own_s is not None}
     if found.outcome == "alike":
         counted = f"{found.world} ranks, {found.steps} steps of {step}"
-        if own:
-            most = units.duration(max(row.p2p_s or 0.0 for row in found.ranks))
-            counted += f"; each rank's own work takes {_span(own.values())}, waits in sends and receives up to {most} "
-            counted += "(the pipeline's order, or a slow link)"
         return Finding(name, verdict, "no rank holds up the job", counted, evidence)
-    if found.outcome == "busiest" or (own and found.late):
-        return _of_stages(found, own, step)
     cost = units.duration(found.cost_s or 0.0)
     # Another rank may be later still.
     among = f"; {len(found.ranks)} of {found.world} ranks wrote here" if len(found.ranks) < found.world else ""
@@ -272,11 +264,6 @@ def _of_ranks(found: RanksResult) -> Finding:
     is_last = f"{'is' if len(found.late) == 1 else 'are'} last{' to issue' * (found.arrival == 'host issue')}"
     share = units.percent(found.last_share or 0.0)
     message = f"{who} {is_last} in {share} of steps and cost{'s' * (len(found.late) == 1)} {cost} of a step of {step}"
-    seen = found.periodic
-    if seen is not None and seen.ranks:
-        message += f", in every {ranks_judge.ordinal(seen.every)} step: a checkpoint, an evaluation or logging"
-    elif found.cost_share is not None and found.cost_share < 0.5:
-        message += f", {units.percent(ranks_judge.MOST)} of it in {units.percent(found.cost_share)} of steps"
     if found.activity is not None:
         what = f"{found.activity} at {found.place}" if found.place else found.activity
         if found.activity_s is None:
@@ -286,45 +273,6 @@ def _of_ranks(found: RanksResult) -> Finding:
     message += _slow_clock(one, [row for row in found.ranks if row.rank not in found.late]) + among
     title = f"{names(found.late)} {'holds' if len(found.late) == 1 else 'hold'} up the job"
     return Finding(name, verdict, title, message, evidence)
-
-
-def _of_period(found: RanksResult) -> Finding | None:
-    """Work of every n-th step that is not one late rank's."""
-    seen = found.periodic
-    if seen is None or seen.ranks:
-        return None
-    every = f"every {ranks_judge.ordinal(seen.every)} step"
-    title = f"{every} takes {units.duration(seen.extra_s)} longer"
-    message = f"{units.percent(seen.share)} of the job, seen {seen.times} times: an evaluation, a checkpoint or logging"
-    evidence = {"every": seen.every, "share": seen.share}
-    return Finding("run.ranks.periodic", "info", title, message, evidence, "do it less often if that is too much")
-
-
-def _of_stages(found: RanksResult, own: Mapping[int, float], step: str) -> Finding:
-    """Who is slower than before or than its siblings; else which stage is the busiest, which is no fault."""
-    chosen = found.busiest or found.late
-    evidence = {"late": list(found.late), "busiest": list(found.busiest), "cost_s": found.cost_s}
-    who, is_one = names(chosen), len(chosen) == 1
-    mine = _span(own[rank] for rank in chosen)
-    others = _span(value for rank, value in own.items() if rank not in chosen)
-    verb = f"own work takes {mine} of a step of {step}"
-    cost, its = units.duration(found.cost_s or 0.0), "its" if is_one else "their"
-    name, title = "run.ranks.straggler", f"{who} {'is' if is_one else 'are'}"
-    if found.since is not None:
-        told = f"from step {found.since} on a step takes {cost} longer, and the own work of the others does not"
-        return Finding(name, "warn", f"{title} slower since step {found.since}", f"{verb}; {told}", evidence)
-    if found.late:
-        message = f"{verb}, {cost} longer than {its} siblings"
-        return Finding(name, "warn", f"{title} slower than {its} siblings of the same stage", message, evidence)
-    title += " the busiest stage: more work, or slower"
-    return Finding(name, "info", title, f"{verb}, that of the other ranks {others}", evidence)
-
-
-def _span(seconds: Iterable[float]) -> str:
-    """`95 to 100 ms`."""
-    low, high = min(known := [*seconds]), max(known)
-    low_text, high_text = units.duration(low), units.duration(high)
-    return high_text if low_text == high_text else f"{low_text} to {high_text}"
 
 
 def _slow_clock(late: JobRank, others: Sequence[JobRank]) -> str:
