@@ -82,21 +82,6 @@ def test_a_checksum_is_what_its_formula_says() -> None:
     assert text_of(int(checksum(torch.tensor(words), weights(2)).item())) == f"{total % 2**64:016x}"
 
 
-def test_memory_counts_as_tested_once_it_was_read_and_as_held_once_the_rest_was_written_between() -> None:
-    work = made()
-    count = -(-work.filled_bytes // (32 * KIB))
-    told = []
-    work.begin("memory")
-    for step in range(2 * count):
-        work.step("memory")
-        told.append(work.tested_bytes)
-        if step == count // 2:  # what another turn overwrites has to be written first again
-            work.begin("memory")
-    assert told[0] == (32 * KIB, 0)
-    assert [tested for tested, _ in told[count - 1 :]] == [work.filled_bytes] * (count + 1)
-    assert told[count - 1][1] == 0 and 0 < told[-1][1] < work.filled_bytes
-
-
 def test_patterns_are_what_they_are_called() -> None:
     index = torch.arange(130)
     assert pattern("address", index, 1000, 0).tolist() == list(range(1000, 1130))
@@ -261,81 +246,6 @@ def test_a_product_that_is_not_computed_at_all_is_found(monkeypatch: pytest.Monk
     assert turn(work, "products") == []
     monkeypatch.setattr(torch, "mm", lambda *given, **named: None)
     assert turn(work, "products", 2)
-
-
-def test_memory_that_answers_at_two_addresses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a stuck address line: what is written at one place stands at another one too."""
-    work = made()
-    work.begin("memory")
-    written = Work._write
-
-    def aliased(self: Work, window: torch.Tensor, at: int, name: str, number: int) -> None:
-        written(self, window, at, name, number)
-        window[7] = window[7 + 1024]
-
-    monkeypatch.setattr(Work, "_write", aliased)
-    found = [wrong for _ in range(6) for wrong in work.step("memory").wrong]
-    assert {wrong.result.partition("/")[0].partition("+")[0] for wrong in found} == {"address", "random"}
-
-
-# -- more than one wrong bit ------------------------------------------------------------------------------------------
-
-
-def warp_of_zeros(out: torch.Tensor, draw: random.Random) -> None:
-    """A warp whose registers were lost: 32 neighbours, aligned, are zero."""
-    flat = out.view(-1)
-    at = 32 * draw.randrange(len(flat) // 32)
-    flat[at : at + 32] = 0
-
-
-def tile_of_another_place(out: torch.Tensor, draw: random.Random) -> None:
-    """A tile of 16 × 8 that was stored where another one belongs."""
-    row, column = 16 * draw.randrange(1, 4), 8 * draw.randrange(8)
-    out[row : row + 16, column : column + 8] = out[:16, column : column + 8].clone()
-
-
-def same_bit_in_a_warp(out: torch.Tensor, draw: random.Random) -> None:
-    """One stuck bit in 32 neighbours: equal differences, which a plain sum or parity could cancel."""
-    bits = out.view(-1).view(torch.int32)
-    at = 32 * draw.randrange(len(bits) // 32)
-    bits[at : at + 32] ^= 1 << draw.randrange(31)
-
-
-def two_words_changed_places(out: torch.Tensor, draw: random.Random) -> None:
-    words = out.view(-1).view(torch.int64)
-    one, other = draw.sample(range(len(words)), 2)
-    words[[one, other]] = words[[other, one]]
-
-
-PLANTED = (warp_of_zeros, tile_of_another_place, same_bit_in_a_warp, two_words_changed_places)
-
-
-@pytest.mark.parametrize("kind", ["products", "mixed"])
-@pytest.mark.parametrize("plant", PLANTED)
-@pytest.mark.parametrize("seed", range(4))
-def test_wrong_values_of_many_bits_and_of_whole_warps_are_found_in_products(
-    kind: str, plant: Callable[[torch.Tensor, random.Random], None], seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw = random.Random(seed)
-    work = made(seed)
-    monkeypatch.setattr(torch, "mm", nth(draw.randrange(1, 6), torch.mm, lambda out: plant(out, draw)))
-    (wrong,) = turn(work, kind)
-    assert (wrong.result, wrong.against) == ("products", "first") and (wrong.elements or 0) >= 2
-    assert turn(work, kind) == []
-
-
-@pytest.mark.parametrize("plant", (warp_of_zeros, same_bit_in_a_warp, two_words_changed_places))
-@pytest.mark.parametrize("seed", range(4))
-def test_wrong_values_of_many_bits_are_found_in_memory(
-    plant: Callable[[torch.Tensor, random.Random], None], seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw = random.Random(seed)
-    work = made(seed)
-    work.begin("memory")
-    written = torch.Tensor.copy_
-    monkeypatch.setattr(torch.Tensor, "copy_", nth(draw.randrange(1, 40), written, lambda x: plant(x, draw)))
-    found = [wrong for _ in range(16) for wrong in work.step("memory").wrong]
-    assert found and {wrong.against for wrong in found} == {"pattern"}
 
 
 def test_a_device_whose_comparisons_find_nothing_is_found_by_the_checksum(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck import units
+from gpucheck.render.stress import of_bytes
 from gpucheck.report.report import Report
-from gpucheck.stress.judge import of_bytes
 
 # The paper in its own units. It is no wider than a phone, so that its letters stay readable there.
 WIDTH, HEIGHT = 360, 220
