@@ -182,8 +182,7 @@ def _by_line(
 
 
 def _what(line: RunLine | DryLine) -> str:
-    starts_cuda = isinstance(line, RunLine) and line.starts_cuda
-    return "first use of CUDA" if starts_cuda else NAMES.get(line.kind, line.kind)
+    return NAMES.get(line.kind, line.kind)
 
 
 def _pinned(line: RunLine) -> str:

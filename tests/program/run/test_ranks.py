@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 import time
-import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -273,6 +272,14 @@ def steps_of(rank: int, late: int, count: int = 80) -> list[dict[str, Any]]:
     ]
 
 
+def findings_of(folder: Path) -> list[Finding]:
+    return ranks_findings.findings(rank_files.result(folder))
+
+
+def finding_of(folder: Path, id: str) -> Finding:
+    return next(finding for finding in findings_of(folder) if finding.id == id)
+
+
 def report_of(result: RanksResult) -> Report:
     collector = Collector()
     from gpucheck.report.events import Answered, Judged
@@ -322,7 +329,7 @@ def test_a_late_rank_stands_with_the_device_that_it_used(
         lines = steps_of(rank, 1)
         lines[0], lines[-1] = {**KIND, "name": kind}, {**lines[-1], "devices": devices}
         write(tmp_path, rank, lines)
-    (finding,) = ranks_findings.findings(rank_files.result(tmp_path))
+    (finding,) = findings_of(tmp_path)
     assert finding.message.startswith(f"{who} is last ")
 
 
@@ -339,7 +346,7 @@ def test_a_cost_is_told_with_the_mean_step(tmp_path: Path) -> None:
         if rank == 0:
             lines[3]["rows"] += [[row[0] + (n + 1) * 10 * MS, 10 * MS, *row[2:]] for n in range(20)]
         write(tmp_path, rank, lines)
-    (finding,) = ranks_findings.findings(rank_files.result(tmp_path))
+    (finding,) = findings_of(tmp_path)
     assert finding.message.startswith(
         "rank 1 (cpu, node1) is last in 60 % of steps and costs 31.4 ms of a step of 151 ms"
     )
@@ -351,11 +358,11 @@ def test_the_clock_of_a_late_ranks_gpu_is_told_beside_its_siblings(tmp_path: Pat
         lines[-1]["sm_clock_hz"] = 1.2e9 if rank == 1 else 1.7e9
         write(tmp_path, rank, lines)
     told = "; its GPU's clock is 1200 MHz, its siblings' 1700 MHz"
-    assert ranks_findings.findings(rank_files.result(tmp_path))[0].message.endswith("longer than on its siblings" + told)
+    assert findings_of(tmp_path)[0].message.endswith("longer than on its siblings" + told)
     lines[-1]["sm_clock_hz"] = 1.25e9  # of both neighbours: nothing that tells it from them
     for rank in (0, 2):
         write(tmp_path, rank, lines)
-    assert "clock" not in ranks_findings.findings(rank_files.result(tmp_path))[0].message
+    assert "clock" not in findings_of(tmp_path)[0].message
 
 
 def test_files_of_two_jobs_blame_nobody(tmp_path: Path) -> None:
@@ -462,16 +469,16 @@ def test_ranks_that_wrote_nothing_are_named(tmp_path: Path) -> None:
     # Those that wrote are alike: they may all wait for the third.
     for rank in range(2):
         write(tmp_path, rank, steps_of(rank, -1))
-    (finding,) = ranks_findings.findings(rank_files.result(tmp_path))
+    (finding,) = findings_of(tmp_path)
     assert (finding.verdict, finding.message) == ("inconclusive", "2 of 3 ranks wrote here")
     write(tmp_path, 1, steps_of(1, 1))
-    (finding,) = ranks_findings.findings(rank_files.result(tmp_path))
+    (finding,) = findings_of(tmp_path)
     assert (finding.verdict, finding.message.endswith("; 2 of 3 ranks wrote here")) == ("warn", True)
     # A file of its own, but no call in it, of a group whose members are not known.
     for rank in range(3):
         lines = [line | ({"rows": []} if line["say"] == "calls" and rank == 2 else {}) for line in steps_of(rank, -1)]
         write(tmp_path, rank, [line for line in lines if line["say"] != "group"])
-    (finding,) = ranks_findings.findings(rank_files.result(tmp_path))
+    (finding,) = findings_of(tmp_path)
     assert (finding.verdict, finding.message) == ("inconclusive", "collectives of 2 of 3 ranks were seen")
 
 
@@ -641,14 +648,14 @@ def test_a_hang_tells_who_is_missing_and_where(tmp_path: Path) -> None:
     hang(tmp_path, "", [])
     with open(tmp_path / "rank1.jsonl", "a") as file:
         file.write("\n" + json.dumps(end | {"exit": 0}) + "\n")
-    left = ranks_findings.findings(rank_files.result(tmp_path))[0]
+    left = findings_of(tmp_path)[0]
     assert (left.title, left.fix) == ("the job hangs: rank 1 left early", ranks_findings.UNEVEN)
     assert left.message.endswith("; rank 1 left after 1 step and ended with exit 0")
     # A signal ended it before.
     hang(tmp_path, "", [])
     with open(tmp_path / "rank1.jsonl", "a") as file:
         file.write("\n" + json.dumps(end | {"exit": -15}) + "\n")
-    title = ranks_findings.findings(rank_files.result(tmp_path))[0].title
+    title = findings_of(tmp_path)[0].title
     assert title == "the job hangs: rank 1 was ended by SIGTERM"
     stopped = ranks_findings.findings(hang(tmp_path, "T (stopped)", []))[0]
     assert "rank 1 is stopped (SIGSTOP or a debugger)" in stopped.message
@@ -684,7 +691,7 @@ def in_groups(folder: Path, waits: Sequence[tuple[str, ...]], groups: Mapping[st
         where = {"say": "where", "frames": [["/job/train.py", 10 + rank, "<module>"]]}
         write(folder, rank, [*kinds, *of, calls, pending, where], world=len(waits))
     (folder / "hang").write_text(f"{100 * MS} 5.0")
-    return next(one for one in ranks_findings.findings(rank_files.result(folder)) if one.id == "run.ranks.hang")
+    return finding_of(folder, "run.ranks.hang")
 
 
 def test_who_waits_in_another_call_itself_is_not_to_blame_for_a_hang(tmp_path: Path) -> None:
@@ -731,9 +738,7 @@ def test_all_ranks_in_a_call_are_not_cleared_where_roots_and_orders_are_unknown(
             kind = KIND | {"name": f"gloo:{names[rank % len(names)]}"}
             write(tmp_path, rank, [kind, GROUP, calls, {"say": "pending", "hang": True, "rows": [[0, 2]]}])
         (tmp_path / "hang").write_text(f"{10 * MS} 5.0")
-        return next(
-            one for one in ranks_findings.findings(rank_files.result(tmp_path)) if one.id == "run.ranks.hang"
-        ).message
+        return finding_of(tmp_path, "run.ranks.hang").message
 
     assert told("all_reduce").endswith("all ranks are in it: the network or the devices, not one rank's program")
     possible = "all ranks are in a call of this name: another root, other sizes or another order are possible"
@@ -787,7 +792,7 @@ def test_a_rank_that_left_early_stays_the_cause_of_a_hang_that_its_timeout_ended
         asked = {"say": "process", "state": "R (running)"}
         with open(tmp_path / f"rank{rank}.jsonl", "a") as file:
             file.write("\n" + "".join(json.dumps(line) + "\n" for line in ([end] if rank == 1 else [asked, end])))
-    found = {one.id: one for one in ranks_findings.findings(rank_files.result(tmp_path))}
+    found = {one.id: one for one in findings_of(tmp_path)}
     assert found["run.ranks.hang"].title == "the job hangs: rank 1 left early"
     assert found["run.ranks.ended"].title.startswith("rank 1 had ended with exit 0")
     assert found["run.ranks.ended"].fix == ranks_findings.UNEVEN
@@ -803,7 +808,7 @@ def test_who_failed_first_is_told(tmp_path: Path) -> None:
             "lines": [],
         }
         write(tmp_path, rank, [KIND, GROUP, end])
-    finding = next(one for one in ranks_findings.findings(rank_files.result(tmp_path)) if one.id == "run.ranks.ended")
+    finding = finding_of(tmp_path, "run.ranks.ended")
     assert finding.title == "rank 1 ended first, by SIGKILL"
     assert finding.message.startswith(
         "after 7 steps; ranks 0 and 2 failed after it; often the system's out-of-memory killer"
@@ -825,7 +830,7 @@ def ended(
             "lost_peer": lost_peer,
         }
         write(folder, rank, [KIND, GROUP, *([] if code is None else [end])], world=world, hosts=hosts)
-    return next(one for one in ranks_findings.findings(rank_files.result(folder)) if one.id == "run.ranks.ended")
+    return finding_of(folder, "run.ranks.ended")
 
 
 def test_what_ranks_raised_is_told_by_class_and_line_and_alike_ones_together(tmp_path: Path) -> None:
@@ -834,7 +839,7 @@ def test_what_ranks_raised_is_told_by_class_and_line_and_alike_ones_together(tmp
             end = {"say": "end", "exit": (codes or {}).get(rank, 1), "at_ns": 10 + rank, "steps": 7, "lines": []}
             more = {"raised": error or None, "lost_peer": rank in lost}
             write(tmp_path, rank, [KIND, GROUP, end | more], world=len(raised))
-        return next(one for one in ranks_findings.findings(rank_files.result(tmp_path)) if one.id == "run.ranks.ended")
+        return finding_of(tmp_path, "run.ranks.ended")
 
     bad = ["ValueError", "bad label 17\nmore", "/job/train.py", 31]
     finding = told(*[["ValueError", f"bad label {rank}", "/job/train.py", 31] for rank in range(4)])
@@ -894,7 +899,7 @@ def test_an_error_of_the_programs_own_connection_is_none_of_a_lost_peer(
             with open(job.path, "a") as file:
                 file.write("\n")
             job.ended(-6 if error is None else 1, 7, [], None, error)
-        return next(one.title for one in ranks_findings.findings(rank_files.result(tmp_path)) if one.id == "run.ranks.ended")
+        return next(one.title for one in findings_of(tmp_path) if one.id == "run.ranks.ended")
 
     assert first("ConnectionResetError", "[Errno 104] Connection reset by peer") == "rank 0 ended first, exit 1"
     assert first("RuntimeError", "s3: Connection reset by peer: shard-17.tar") == "rank 0 ended first, exit 1"
@@ -912,7 +917,7 @@ def test_who_ended_a_job_that_hangs_is_not_told_as_its_cause(tmp_path: Path) -> 
         with open(tmp_path / f"rank{rank}.jsonl", "a") as file:
             end: dict[str, Any] = {"say": "end", "exit": -15, "at_ns": 10**10 + rank, "steps": 1, "lines": []}
             file.write("\n" + json.dumps(end) + "\n")
-    assert "run.ranks.ended" not in [one.id for one in ranks_findings.findings(rank_files.result(tmp_path))]
+    assert "run.ranks.ended" not in [one.id for one in findings_of(tmp_path)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -966,7 +971,7 @@ def test_who_failed_first_is_unknown_where_the_clocks_of_hosts_were_not_compared
     for rank in range(3):
         end: dict[str, Any] = {"say": "end", "exit": rank > 0, "at_ns": 10 + rank, "steps": 7, "lines": []}
         write(tmp_path, rank, [KIND, GROUP, end], hosts=True)
-    finding = next(one for one in ranks_findings.findings(rank_files.result(tmp_path)) if one.id == "run.ranks.ended")
+    finding = finding_of(tmp_path, "run.ranks.ended")
     unknown = "which of them was first is unknown: the clocks of the hosts could not be compared"
     assert (finding.title, finding.message, finding.evidence) == ("ranks 1 and 2 failed", unknown, {})
 
@@ -986,7 +991,7 @@ def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: P
             }
             answer: dict[str, Any] = {"say": "pending", "rows": []}
             write(tmp_path, rank, [*lines, *([answer] if is_complete else [])])
-        (finding,) = (one for one in ranks_findings.findings(rank_files.result(tmp_path)) if one.id == "run.ranks.ended")
+        (finding,) = (one for one in findings_of(tmp_path) if one.id == "run.ranks.ended")
         assert ("drop_last" in (finding.fix or "")) == finding.title.startswith("rank 1 ")
         return f"{finding.title}: {finding.message}"
 

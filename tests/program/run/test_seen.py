@@ -22,7 +22,7 @@ pytestmark = [
 
 
 # Most programs run in a process forked from one that has loaded torch; of each kind some go the whole way of a user's.
-WHOLE = "made", "graphs"
+WHOLE = "small", "graphs"
 Seen = Callable[..., dict[str, Any]]
 
 
@@ -51,14 +51,10 @@ def line_of(program: str, text: str) -> int:
 ADVICE = "run.copies.", "run.empty_cache", "run.waits"
 MISTAKES = {
     "clean": {},
-    "there_and_back": {"run.copies.back": "on_device.cpu()"},
-    "there_and_back_twin": {},
     "discarded": {"run.copies.discarded": '        batch.to("cuda")'},
     "discarded_twin": {},
     "again": {"run.copies.again": 'held.to("cuda"))'},
     "again_twin": {},
-    "made": {"run.copies.made_on_host": "        noise = torch.randn"},
-    "made_twin": {},
     "small": {"run.copies.small": 'row.to("cuda") for row'},
     "small_twin": {},
     "unpinned": {"run.copies.unpinned": "non_blocking=True"},

@@ -59,8 +59,7 @@ DEVICE: tuple[str, ...] = (
 # -- sites: a row for each line that copies or waits, by kind ---------------------------------------------------------
 SITES_AT, MOST_SITES = 512, 2048
 SITE: tuple[str, ...] = (
-    *("count", "bytes", "time_ns", "longest_ns", "pinned", "pageable", "unpinned_async", "unchanged_again"),
-    *("unchanged_back", "steps", "last_step"),
+    *("count", "bytes", "time_ns", "pinned", "pageable", "unpinned_async", "unchanged_again", "steps", "last_step"),
 )
 
 # -- steps: the first ones, and a ring of the others that is thinned out when it is full -------------------------------

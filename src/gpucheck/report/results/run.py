@@ -68,11 +68,9 @@ class RunLine:
 
     `time_s` is what the program spent in these calls, `bytes` what they moved or read. `pinned` and `pageable` count
     the copies whose host side was or was not page-locked; `unpinned_async` those that asked for `non_blocking` in vain.
-    `unchanged_again` are copies of the very tensor that was copied there before, `unchanged_back` of one that had come
-    from where it goes. `steps` is in how many steps it happened. `discarded` is whether the statement throws the result
-    away, `made_by` the call that makes its tensor on the host first, `in_loop` whether the line is in a loop; None: not
-    known. `users` is False where only libraries' code was at work. `starts_cuda` is whether its time is that of CUDA's
-    first use, and not of its copies.
+    `unchanged_again` are copies of the very tensor that was copied there before. `steps` is in how many steps it
+    happened. `discarded` is whether the statement throws the result away, `in_loop` whether the line is in a loop;
+    None is unknown. `users` is False where only libraries' code was at work.
     """
 
     kind: str
@@ -83,18 +81,14 @@ class RunLine:
     count: int
     bytes: int
     time_s: float
-    longest_s: float
     steps: int
     pinned: int
     pageable: int
     unpinned_async: int
     unchanged_again: int
-    unchanged_back: int
     discarded: bool
-    made_by: str | None
     in_loop: bool | None
     source: str | None
-    starts_cuda: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +202,7 @@ class RunResult:
     """One run of a program. `exit` is its status, or the negative number of the signal that ended it.
 
     `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_seen` names what is
-    not counted, `not_followed` what this torch does not let be followed. `cut_off_in` is the line that waited for data
-    when the program ended.
+    not counted, `not_followed` what this torch does not let be followed.
     """
 
     program: tuple[str, ...]
@@ -229,7 +222,6 @@ class RunResult:
     error: RunError | None
     out_of_memory: OutOfMemory | None
     traced: Traced | None
-    cut_off_in: str | None
     snapshot: str | None
     not_seen: tuple[str, ...]
     not_followed: tuple[str, ...] = ()
