@@ -88,11 +88,8 @@ def test_who_is_to_blame_for_memory_that_ran_out() -> None:
 FULL = OutOfMemory(
     device="cuda:0",
     asked_bytes=4 * GIB,
-    total_bytes=80 * GIB,
-    free_bytes=1 * GIB,
     allocated_bytes=78 * GIB,
     reserved_bytes=78 * GIB,
-    largest_free_block_bytes=0,
     other_processes_bytes=None,
     parameters_bytes=4 * GIB,
     gradients_bytes=4 * GIB,
@@ -182,7 +179,7 @@ def test_a_program_that_was_broken_off_is_no_pass(code: int, verdict: str, title
 def test_the_line_that_keeps_most_is_in_the_finding_of_growth() -> None:
     empty = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
     leak = command.growth(steps([GIB + n * 2**20 for n in range(60)], on_device=True))
-    kept = TracedLine("/here/train.py", 7, "f", "Net.0", "forward", 2**21, 2.0**20, 4, None)
+    kept = TracedLine("/here/train.py", 7, "Net.0", "forward", 2**21, 2.0**20, 4, None)
     held = replace(kept, line=9, kept_bytes_per_step=4.0, held_by="list losses of 9")
     traced = Traced(5, 2**21, 2.0, (held, kept))
     told = {one.id: one for one in judge.findings(replace(empty, growth=leak, traced=traced), "/here")}
@@ -194,8 +191,6 @@ LINE = RunLine(
     kind="to_device",
     file="/job/a.py",
     line=3,
-    function="main",
-    users=True,
     count=0,
     bytes=0,
     time_s=0.0,
@@ -366,7 +361,7 @@ def test_what_a_thread_of_autograds_makes_is_traced_like_the_rest() -> None:
     deadline = time.monotonic() + 10
     while not tracer.memory.peak and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert tracer.memory.top().held == (((("", 0, "", ""), "backward"), 12),)
+    assert tracer.memory.top().held == (((("", 0, ""), "backward"), 12),)
     assert judge.at("", 0, "/") == "an unknown line"
 
 

@@ -260,7 +260,7 @@ def steps_of(rank: int, late: int, count: int = 80) -> list[dict[str, Any]]:
         is_late = rank == late
         at = end - 30 * MS + (20 * MS if is_late else 0) + int(noise(rank, step) * 1e9)
         calls.append([0, step + 1, at])
-        steps.append([end, 120 * MS, (25 if is_late else 5) * MS, 0, 0, 40 * MS, MS, 0, 0, 0])
+        steps.append([end, 120 * MS, (25 if is_late else 5) * MS, 0, 0, 40 * MS, MS, 0, 0])
     lines = [["data", "/job/train.py", 31, 2.0]] if rank == late else []
     end_line = {"say": "end", "exit": 0, "at_ns": 10**10, "steps": count, "lines": lines, "devices": []}
     return [
@@ -350,19 +350,6 @@ def test_a_cost_is_told_with_the_mean_step(tmp_path: Path) -> None:
     assert finding.message.startswith(
         "rank 1 (cpu, node1) is last in 60 % of steps and costs 31.4 ms of a step of 151 ms"
     )
-
-
-def test_the_clock_of_a_late_ranks_gpu_is_told_beside_its_siblings(tmp_path: Path) -> None:
-    for rank in range(3):
-        lines = steps_of(rank, 1)
-        lines[-1]["sm_clock_hz"] = 1.2e9 if rank == 1 else 1.7e9
-        write(tmp_path, rank, lines)
-    told = "; its GPU's clock is 1200 MHz, its siblings' 1700 MHz"
-    assert findings_of(tmp_path)[0].message.endswith("longer than on its siblings" + told)
-    lines[-1]["sm_clock_hz"] = 1.25e9  # of both neighbours: nothing that tells it from them
-    for rank in (0, 2):
-        write(tmp_path, rank, lines)
-    assert "clock" not in findings_of(tmp_path)[0].message
 
 
 def test_files_of_two_jobs_blame_nobody(tmp_path: Path) -> None:

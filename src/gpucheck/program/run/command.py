@@ -196,26 +196,22 @@ def _watched(
                         uuid, start=lambda uuid: LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
                     )
             if watch is not None:
-                busy += _loads(watch, job)
+                busy += _loads(watch)
             if job is not None:
                 job.tick(running.program.pid, lambda text: emit(Notice(text)))
                 if (number := job.ends_by()) is not None:
                     os.kill(running.program.pid, number)
         if watch is not None:
-            busy += _loads(watch, job)
+            busy += _loads(watch)
     finally:
         if watch is not None:
             watch.close()
     return code, tuple(busy), "no GPU was seen at work" if watch is None else watch.reason or None
 
 
-def _loads(watch: Watch, job: ranks.Job | None) -> list[tuple[float, float]]:
-    rows: list[dict[str, Any]] = watch.take()
-    if job is not None:
-        job.clocks_hz += [row["sm_clock_hz"] for row in rows if row.get("utilization_percent") and "sm_clock_hz" in row]
-    return [
-        (row["at_s"], row["utilization_percent"] / 100) for row in rows if row.get("utilization_percent") is not None
-    ]
+def _loads(watch: Watch) -> list[tuple[float, float]]:
+    rows = (row for row in watch.take() if row.get("utilization_percent") is not None)
+    return [(row["at_s"], row["utilization_percent"] / 100) for row in rows]
 
 
 def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:
@@ -645,7 +641,7 @@ def _lines(read: counters.Read, began_s: float) -> tuple[RunLine, ...]:
 
 def _line(said: dict[str, Any], row: dict[str, int], sources: Sources) -> RunLine:
     source, in_loop = sources.line(said["file"], said["line"])
-    same: dict[str, Any] = {name: said[name] for name in ("kind", "file", "line", "function", "users", "discarded")}
+    same: dict[str, Any] = {name: said[name] for name in ("kind", "file", "line", "discarded")}
     same |= {name: row[name] for name in (*_SUMS, "steps")}
     return RunLine(**same, time_s=row["time_ns"] / 1e9, in_loop=in_loop, source=source)
 
@@ -680,7 +676,6 @@ def _devices(read: counters.Read) -> tuple[RunDevice, ...]:
             counters.PHASES[row["peak_phase"]],
             max(row["reserved_at_peak"] - row["peak_allocated"], 0),
             row["retries"],
-            row["ooms"],
         )
         for index, row in read.devices.items()
         if index in said
@@ -733,17 +728,13 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
     others = sum(_asked_size(match) or 0 for match in _OTHERS.finditer(error["text"])) or None
     is_host = error["cause"] in ("oom.cpu", "oom.host")
     device = f"cuda:{failure['device']}" if failure else "cpu" if is_host else "cuda"
-    total = next((int(line["total"]) for line in read.said("device") if line["index"] == failure.get("device")), None)
     known = sum(held.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others"))
     allocated, reserved = failure.get("allocated"), failure.get("reserved")
     return OutOfMemory(
         device=device,
         asked_bytes=asked,
-        total_bytes=total,
-        free_bytes=failure.get("free"),
         allocated_bytes=allocated,
         reserved_bytes=reserved,
-        largest_free_block_bytes=failure.get("largest_free_block"),
         other_processes_bytes=others,
         parameters_bytes=held.get("parameters", 0),
         gradients_bytes=held.get("gradients", 0),
@@ -752,7 +743,7 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
         unnamed_bytes=None if allocated is None else max(allocated - known, 0),
         blame=_BLAME.get(error["cause"]) or blame(asked, allocated, reserved, others),
         holders=tuple(
-            Holder(*(line[name] for name in ("name", "kind", "tensors", "bytes", "file", "line", "function")))
+            Holder(*(line[name] for name in ("name", "kind", "tensors", "bytes", "file", "line")))
             for line in read.said("holder")
         ),
         phase=counters.PHASES[error["phase"]],
@@ -789,7 +780,7 @@ def _traced(read: counters.Read, window: Sequence[RunStep]) -> Traced | None:
     slowdown = said["step_ns"] / 1e9 / steady if steady else None
     rows = tuple(
         TracedLine(
-            **{name: line[name] for name in ("file", "line", "function", "module", "phase", "kept_tensors", "held_by")},
+            **{name: line[name] for name in ("file", "line", "module", "phase", "kept_tensors", "held_by")},
             peak_bytes=line["peak"],
             kept_bytes_per_step=line["kept"] / said["counted"],
         )

@@ -53,7 +53,7 @@ PHASES = ("forward", "backward", "step")
 DEVICES_AT, MOST_DEVICES = 64, 16
 DEVICE: tuple[str, ...] = (
     *("seen", "allocated", "reserved", "peak_allocated", "peak_reserved", "peak_step", "peak_phase", "retries"),
-    *("ooms", "reserved_at_peak"),
+    "reserved_at_peak",
 )
 
 # -- sites: a row for each line that copies or waits, by kind ---------------------------------------------------------

@@ -63,27 +63,24 @@ def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
     number = _sites.get((kind, id(frame.f_code), frame.f_lasti))
     if number is not None:
         return number
-    caller = lines.caller(frame)
-    at = caller if caller is not None else frame
+    at = lines.caller(frame) or frame
     key = (kind, id(at.f_code), at.f_lasti)
     number = _sites.get(key)
-    return _new_site(key, at, frame, users=caller is not None, fills=fills) if number is None else number
+    return _new_site(key, at, is_inner=at is not frame, fills=fills) if number is None else number
 
 
-def _new_site(key: tuple[str, int, int], at: FrameType, called: FrameType, *, users: bool, fills: bool) -> int:
+def _new_site(key: tuple[str, int, int], at: FrameType, *, is_inner: bool, fills: bool) -> int:
     number = cells[counters.SITES]
     # Whether the statement throws the call's result away: where the call is inlined, the place is that of the caches
     # behind the instruction.
     following = (instruction for instruction in dis.get_instructions(at.f_code) if instruction.offset > at.f_lasti)
-    discarded = at is called and not fills and next((each.opname == "POP_TOP" for each in following), False)
+    discarded = not is_inner and not fills and next((each.opname == "POP_TOP" for each in following), False)
     line = {
         "say": "site",
         "site": number,
         "kind": key[0],
         "file": lines.path(at.f_code.co_filename),
         "line": at.f_lineno,
-        "function": at.f_code.co_name,
-        "users": users,
         "discarded": discarded,
     }
     if number >= counters.MOST_SITES or not counters.write(memory, cells, line):

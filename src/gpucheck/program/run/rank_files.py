@@ -32,7 +32,7 @@ MOST_TEXT = 500
 MOST_BYTES = 512 * 2**20
 # The columns of a step: when it ended, how long it took, the times of its parts, and how many sends and receives
 # began in it.
-_TIMES = ("data", "copies", "waits", "backward", "optimizer", "gc", "queued")
+_TIMES = ("data", "copies", "waits", "backward", "optimizer", "queued")
 _STEP_AT, _P2P_AT = 1, 2 + len(_TIMES)
 # Clocks of servers may run off by this much between two readings, and NTP moves one by no more unless it sets it anew.
 DRIFT, SLEW = 50e-6, 500e-6
@@ -81,7 +81,6 @@ class RankRecord:
     raised: RankError | None = None
     done: int = 0
     devices: list[str] | None = None
-    sm_clock_hz: float | None = None
     lost: int = 0
     # Sends and receives of NCCL, which the flight recorder has.
     p2p: int = 0
@@ -159,7 +158,6 @@ class RankRecord:
     def _end(self, line: dict[str, Any]) -> None:
         self.exit, self.ended_ns, self.done = int(line["exit"]), int(line["at_ns"]), int(line["steps"])
         self.lines = [(str(a), visible(str(b)), int(c), float(d)) for a, b, c, d in line["lines"]]
-        self.sm_clock_hz = float(line.get("sm_clock_hz") or 0.0) or None
         used = line.get("devices")
         self.devices = None if used is None else [visible(str(device)) for device in used]
         self.lost_peer = bool(line.get("lost_peer"))
@@ -332,7 +330,6 @@ def _row(record: RankRecord, ranks: Sequence[RankRecord], verdict: Verdict, mean
         late_s=verdict.late_s.get(record.rank),
         last_share=verdict.shares.get(record.rank),
         **times,
-        sm_clock_hz=record.sm_clock_hz,
         exit=record.exit,
         lost_peer=record.lost_peer,
         raised=record.raised,
@@ -431,7 +428,6 @@ def _means(record: RankRecord) -> dict[str, float]:
 _ACTIVITIES = {
     "data": "DataLoader",
     "copies": "copies to the device",
-    "gc": "Python's garbage collection",
     "queued": "waiting for a processor",
     "optimizer": "the optimizer's step",
     "forward": "the forward pass and what is around it",

@@ -12,11 +12,10 @@ import shutil
 import signal
 import socket
 import stat
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +51,6 @@ class Job:
     asked_at: float | None = None
     # Stages of a hang that are done: the stack was asked for, it was written, rank 0 told all.
     done: int = 0
-    # The GPU's clock while kernels ran.
-    clocks_hz: list[float] = field(default_factory=list)
 
     @property
     def path(self) -> Path:
@@ -116,13 +113,12 @@ class Job:
         process too, which has its report to write within the launcher's patience.
         """
         signal.signal(signal.SIGTERM, lambda number, frame: None)
-        clock_hz = statistics.fmean(self.clocks_hz) if self.clocks_hz else None
         end = {"exit": code, "at_ns": time.time_ns(), "steps": steps, "lines": lines, "devices": devices}
         # The program's own connections fail alike: gloo's error has its file, torch's other ones have a class.
         of_torch = error and re.match(r"(?s)RuntimeError: .*gloo|Dist\w*Error: ", f"{error.kind}: {error.text}")
         lost_peer = error and of_torch and launcher.LOST_PEER.search(error.text)
         raised = None if error is None else [error.kind, error.text[:MOST_TEXT], error.file, error.line]
-        self.write({"say": "end", **end, "sm_clock_hz": clock_hz, "lost_peer": bool(lost_peer), "raised": raised})
+        self.write({"say": "end", **end, "lost_peer": bool(lost_peer), "raised": raised})
         if code:
             with contextlib.suppress(OSError):
                 (self.folder / "failed").touch(exist_ok=False)

@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import faulthandler
 import functools
-import gc
 import json
 import os
 import pickle
@@ -62,7 +61,6 @@ class Recorder:
         self.kinds: dict[str, int] = {}
         self.groups: set[str] = set()
         self.steps: list[tuple[int, ...]] = []
-        self.gc_ns = self.gc_began = self.gc_told = 0
         self.queued = queued_ns()
         self.status, self.since = "", time.monotonic()
         self.timeout_s, self.answered = LATEST_HANG_S * 2, set[str]()
@@ -78,9 +76,8 @@ class Recorder:
     def step(self, row: tuple[int, ...]) -> None:
         """A step has ended: `row` is look's, its times in ns."""
         queued, exchanges = queued_ns(), self.exchanges
-        beside = self.gc_ns - self.gc_told, queued - self.queued, exchanges - self.exchanges_told
-        self.steps.append((time.time_ns(), *row[1:7], *beside))
-        self.gc_told, self.queued, self.exchanges_told = self.gc_ns, queued, exchanges
+        self.steps.append((time.time_ns(), *row[1:7], queued - self.queued, exchanges - self.exchanges_told))
+        self.queued, self.exchanges_told = queued, exchanges
 
     def count_exchanges(self, group_class: Any) -> None:
         """Count sends and receives: dist.send, recv, isend, irecv and batch_isend_irecv come to one of three methods.
@@ -102,13 +99,6 @@ class Recorder:
                 raise
 
         return exchange
-
-    def collected(self, phase: str, info: dict[str, int]) -> None:
-        """Python's collector begins or ends."""
-        if phase == "start":
-            self.gc_began = time.perf_counter_ns()
-        elif threading.get_ident() == hooks._main_thread:
-            self.gc_ns += time.perf_counter_ns() - self.gc_began
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
@@ -332,7 +322,6 @@ def begin(asked: dict[str, Any]) -> None:
     recorder = Recorder(asked, dump, hooks.lines)
     recorder.count_exchanges(torch.distributed.ProcessGroup)
     hooks._steps.listener = recorder.step
-    gc.callbacks.append(recorder.collected)
     if STACK_SIGNAL is not None:
         import fcntl
 

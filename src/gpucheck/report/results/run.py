@@ -70,14 +70,12 @@ class RunLine:
     the copies whose host side was or was not page-locked; `unpinned_async` those that asked for `non_blocking` in vain.
     `unchanged_again` are copies of the very tensor that was copied there before. `steps` is in how many steps it
     happened. `discarded` is whether the statement throws the result away, `in_loop` whether the line is in a loop;
-    None is unknown. `users` is False where only libraries' code was at work.
+    None is unknown.
     """
 
     kind: str
     file: str
     line: int
-    function: str
-    users: bool
     count: int
     bytes: int
     time_s: float
@@ -104,7 +102,6 @@ class RunDevice:
     peak_phase: str
     fragmented_bytes: int
     retries: int
-    out_of_memory: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +124,6 @@ class Holder:
     bytes: int
     file: str
     line: int
-    function: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +139,8 @@ class OutOfMemory:
 
     device: str
     asked_bytes: int | None
-    total_bytes: int | None
-    free_bytes: int | None
     allocated_bytes: int | None
     reserved_bytes: int | None
-    largest_free_block_bytes: int | None
     other_processes_bytes: int | None
     parameters_bytes: int
     gradients_bytes: int
@@ -178,7 +171,6 @@ class TracedLine:
 
     file: str
     line: int
-    function: str
     module: str | None
     phase: str
     peak_bytes: int
@@ -237,8 +229,6 @@ class DryLine:
     kind: str
     file: str
     line: int
-    function: str
-    users: bool
     count: int
     bytes: int
     steps: int
@@ -395,10 +385,10 @@ class RankError:
 class JobRank:
     """One rank. `late_s` is how much later than its siblings it is in a step, `last_share` in which part of the steps
     it is last. The times are means of a step; None: not known. `state` is the kernel's word for its process at a hang,
-    `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `sm_clock_hz`
-    is its GPU's while kernels ran. `device` is what it used; several are joined by commas. `left_early`: it ended
-    without an error, and others of a group of its made more collectives there. `lost_peer`: its error says that another
-    rank was gone. `raised` is the exception that ended it."""
+    `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `device` names what it
+    used, joined by commas. `left_early`: it ended without an error, and others of a group of its made more
+    collectives there. `lost_peer`: its error says that another rank was gone. `raised` is the exception that ended it.
+    """
 
     rank: int
     host: str
@@ -411,13 +401,11 @@ class JobRank:
     forward_s: float | None
     backward_s: float | None
     optimizer_s: float | None
-    gc_s: float | None
     queued_s: float | None
     exit: int | None
     ended_ns: int | None
     state: str | None
     place: str | None
-    sm_clock_hz: float | None = None
     left_early: bool = False
     lost_peer: bool = False
     raised: RankError | None = None
