@@ -20,8 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpucheck.program.options import Device, RunOptions
 from gpucheck.program.run import command, counters, dry, hooks, judge, memory_peaks
 from gpucheck.program.run.command import Sources
-from gpucheck.report.codec import from_json, to_json
-from gpucheck.report.results.run import OutOfMemory, RunLine, RunResult, RunStep, TimeShares, Traced, TracedLine
+from gpucheck.report.results.run import OutOfMemory, RunLine, RunStep, TimeShares, Traced, TracedLine
 
 GIB = 2**30
 
@@ -76,13 +75,6 @@ def test_growth_is_what_every_part_of_the_run_adds_to() -> None:
     assert command.growth(steps([GIB + n * 2**16 for n in range(60)], on_device=False)) is None
     assert command.growth(steps([GIB + n * 2**20 for n in range(11)], on_device=True)) is None
     assert command.growth(()) is None
-
-
-def test_who_is_to_blame_for_memory_that_ran_out() -> None:
-    assert command.blame(GIB, 60 * GIB, 62 * GIB, None) == "fragmentation"
-    assert command.blame(GIB, 60 * GIB, 60 * GIB, 19 * GIB) == "other-processes"
-    assert command.blame(GIB, 79 * GIB, 79 * GIB, None) == "size"
-    assert command.blame(None, 79 * GIB, 79 * GIB, None) is None
 
 
 FULL = OutOfMemory(
@@ -150,15 +142,6 @@ def test_how_busy_the_device_was_is_read_after_a_whole_period_of_nvml(ends_s: fl
     told = command.answer(read, command.Ended(("x.py",), 0, 0, int(ends_s * 1e9), 0.5, None, at)).shares
     assert told is not None and told.device_busy == busy
     assert (told.device_busy_unknown is None) == (busy is not None)
-
-
-def test_an_empty_board_is_an_answer_that_survives_json() -> None:
-    result = command.answer(
-        counters.read(bytearray(counters.SIZE)), command.Ended(("x.py", "--a"), 0, 0, 10**9, None, None)
-    )
-    assert (result.waits_for, result.shares, result.steps, result.lines) == ("inconclusive", None, None, ())
-    assert from_json(RunResult, to_json(result)) == result
-    assert [one.id for one in judge.findings(result)] == ["run.time"]
 
 
 @pytest.mark.parametrize(
@@ -312,29 +295,7 @@ def test_threads_that_wait_at_once_are_each_counted_and_so_is_what_follows(
     assert told == ["item"] * 3
 
 
-def test_what_a_reader_reads_in_turn_is_no_wait_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = counted(monkeypatch)
-    item = hooks._scalar("item", lambda tensor: 1)
-    text = hooks._reader("print", lambda tensor: f"{item(tensor)} {item(tensor)}")
-    assert text(object()) == "1 1"
-    assert told == ["print"]
-
-
 # -- the ring ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_long_run_keeps_steps_from_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = bytearray(counters.SIZE)
-    cells = counters.cells_of(memory)
-    monkeypatch.setattr(hooks, "cells", cells)
-    count = 3 * counters.MOST_KEPT
-    for number in range(counters.FIRST_STEPS, count):
-        hooks._keep(number, (number,) * len(counters.STEP))
-    numbers = [row["number"] for row in counters.read(memory).steps]
-    stride = cells[counters.STRIDE]
-    assert stride == 4
-    assert numbers == list(range(counters.FIRST_STEPS, count, stride))
-    cells.release()
 
 
 def test_the_innermost_folder_says_whose_a_file_is(tmp_path: Path) -> None:
@@ -418,20 +379,7 @@ def test_a_file_that_was_edited_while_its_program_ran_says_nothing(tmp_path: Pat
     assert Sources(written_s - 1).line(str(file), 5)[0] == PROGRAM.splitlines()[4].strip()
 
 
-def test_a_source_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
-    assert Sources().line(str(tmp_path / "none.py"), 3) == (None, None)
-
-
 # -- what is replaced takes what torch's own takes ---------------------------------------------------------------------
-
-
-def test_torchs_own_names_of_arguments_are_taken() -> None:
-    ones, zeros = torch.ones(3), torch.zeros(3)
-    fill = hooks._measured(hooks._filled, torch.Tensor.copy_)
-    assert fill(zeros, other=ones, non_blocking=True) is zeros
-    assert zeros.tolist() == [1, 1, 1]
-    with pytest.raises(TypeError, match='missing 1 required positional arguments: "other"'):
-        fill(zeros, src=ones)
 
 
 def test_torchs_functions_stay_what_torchscript_and_subclasses_know_them_by() -> None:
@@ -446,23 +394,6 @@ def test_torchs_functions_stay_what_torchscript_and_subclasses_know_them_by() ->
 
 def _script(x: torch.Tensor) -> torch.Tensor:
     return torch.nonzero(x)
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs", "is_asynchronous"),
-    [
-        (("cuda",), {}, False),
-        (("cuda",), {"non_blocking": True}, True),
-        (("cuda", torch.float16, True), {}, True),
-        ((0, True), {}, True),
-        ((0, False), {}, False),
-        (("cuda", torch.float16, False, True), {}, False),
-    ],
-)
-def test_a_copy_is_asynchronous_by_name_or_by_place(
-    args: tuple[Any, ...], kwargs: dict[str, Any], is_asynchronous: bool
-) -> None:
-    assert hooks._is_asynchronous(args, kwargs) is is_asynchronous
 
 
 class Refusing(torch.Tensor):  # type: ignore[misc]
@@ -488,10 +419,3 @@ def test_nobody_is_asked_whether_memory_is_pinned_or_how_large_it_is() -> None:
     with Watching():
         assert hooks.is_pinned(plain) is False
         assert memory_peaks.size(sparse) == 2 * 4 + 4 * 8
-
-
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the resident set is read from /proc")
-def test_no_descriptor_of_ours_is_there_to_be_closed() -> None:
-    before = sorted(os.listdir("/proc/self/fd"))
-    assert memory_peaks.resident() > 0
-    assert sorted(os.listdir("/proc/self/fd")) == before

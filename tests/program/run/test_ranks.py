@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import pytest
 
 from gpucheck.program import ranks_judge
-from gpucheck.program.ranks_judge import Call, Table, Verdict
+from gpucheck.program.ranks_judge import Call, Table
 from gpucheck.program.run import memory_peaks, rank_files, ranks, ranks_findings, recorder
 from gpucheck.render import run as shown
 from gpucheck.render import text
@@ -76,12 +75,6 @@ def test_a_sound_job_and_one_that_is_late_by_less_than_two_percent_name_nobody()
     assert ranks_judge.judge(late).ranks == ()
 
 
-def test_few_steps_are_not_judged() -> None:
-    verdict = ranks_judge.judge(table(lambda rank, step: [STEP_S + 0.1 * (rank == 2)], steps=59))
-    assert (verdict.outcome, verdict.reason) == ("not_decided", "59 steps: at least 60 are needed")
-    assert ranks_judge.judge(Table((0, 1), 100, STEP_S, [])).outcome == "not_decided"
-
-
 def test_one_delay_is_counted_once_for_all_buckets_that_it_delays() -> None:
     def own(rank: int, step: int) -> list[float]:
         first = 0.06 + 0.02 * (rank == 1) + noise(rank, step)
@@ -90,14 +83,6 @@ def test_one_delay_is_counted_once_for_all_buckets_that_it_delays() -> None:
     handed_over = ranks_judge.judge(table(own, waits=False))
     assert (handed_over.ranks, handed_over.outcome) == ((1,), "straggler")
     assert handed_over.cost_s == pytest.approx(0.02, abs=2e-3)
-
-
-def test_delays_between_collectives_that_are_waited_for_add_up() -> None:
-    verdict = ranks_judge.judge(
-        table(lambda rank, step: [0.03 + noise(rank, step, part) + 0.01 * (rank == 3) for part in range(3)])
-    )
-    assert verdict.ranks == (3,)
-    assert verdict.cost_s == pytest.approx(0.03, abs=3e-3)
 
 
 def test_who_waited_for_a_late_rank_in_one_group_is_not_blamed_in_the_next() -> None:
@@ -113,24 +98,6 @@ def test_who_waited_for_a_late_rank_in_one_group_is_not_blamed_in_the_next() -> 
         at = [max(at)] * 4
     verdict = ranks_judge.judge(Table((0, 1, 2, 3), 80, STEP_S, calls))
     assert (verdict.outcome, verdict.ranks) == ("straggler", (1,))
-
-
-def test_groups_that_wait_at_the_same_time_cost_a_step_once() -> None:
-    def pairs(count: int, late: Sequence[int]) -> Verdict:
-        calls, at = [], [0.0] * count
-        for step in range(80):
-            at = [begun + STEP_S + noise(rank, step) + 0.02 * (rank in late) for rank, begun in enumerate(at)]
-            for rank in range(0, count, 2):
-                calls.append(Call(f"p{rank}", step, {rank: at[rank], rank + 1: at[rank + 1]}))
-                at[rank] = at[rank + 1] = max(at[rank : rank + 2])
-            calls.append(Call("0", step, dict(enumerate(at))))
-            at = [max(at)] * count
-        return ranks_judge.judge(Table(tuple(range(count)), 80, STEP_S, calls))
-
-    assert pairs(64, ()).outcome == "alike"
-    verdict = pairs(8, (1, 3))
-    assert (verdict.outcome, verdict.ranks) == ("straggler", (1, 3))
-    assert verdict.cost_s == pytest.approx(0.02, abs=2e-3)
 
 
 def test_ranks_that_take_turns_are_no_straggler_and_late_ones_together_are() -> None:
@@ -312,46 +279,6 @@ def test_the_late_rank_is_told_with_what_it_does(tmp_path: Path) -> None:
     assert from_json(RanksResult, json.loads(json.dumps(to_json(result)))) == result
 
 
-@pytest.mark.parametrize(
-    ("kind", "devices", "who"),
-    [
-        ("gloo:all_reduce", ["cuda:0"], "rank 1 (cuda:0, node1)"),
-        ("gloo:all_reduce", ["cuda:0", "cuda:1"], "rank 1 (cuda:0, cuda:1, node1)"),
-        ("gloo:all_reduce", None, "rank 1 (node1)"),
-        ("nccl:all_reduce", ["cuda:0"], "rank 1 (cuda:0, node1)"),
-    ],
-)
-def test_a_late_rank_stands_with_the_device_that_it_used(
-    kind: str, devices: list[str] | None, who: str, tmp_path: Path
-) -> None:
-    """With gloo it was said to be on the CPU, wherever its tensors were."""
-    for rank in range(3):
-        lines = steps_of(rank, 1)
-        lines[0], lines[-1] = {**KIND, "name": kind}, {**lines[-1], "devices": devices}
-        write(tmp_path, rank, lines)
-    (finding,) = findings_of(tmp_path)
-    assert finding.message.startswith(f"{who} is last ")
-
-
-def test_a_cost_is_told_with_the_mean_step(tmp_path: Path) -> None:
-    """Rank 1 is late by 300 ms each tenth step; the others wait for it. Rank 0 goes on by itself for 20 steps."""
-    for rank in range(3):
-        lines = steps_of(rank, -1)
-        lost = 0
-        for step, (call, row) in enumerate(zip(lines[2]["rows"], lines[3]["rows"], strict=True)):
-            is_long = step % 10 == 9
-            call[2] += (lost + 300 * is_long * (rank == 1)) * MS
-            lost += 300 * is_long
-            row[0], row[1] = row[0] + lost * MS, row[1] + 300 * MS * is_long
-        if rank == 0:
-            lines[3]["rows"] += [[row[0] + (n + 1) * 10 * MS, 10 * MS, *row[2:]] for n in range(20)]
-        write(tmp_path, rank, lines)
-    (finding,) = findings_of(tmp_path)
-    assert finding.message.startswith(
-        "rank 1 (cpu, node1) is last in 60 % of steps and costs 31.4 ms of a step of 151 ms"
-    )
-
-
 def test_files_of_two_jobs_blame_nobody(tmp_path: Path) -> None:
     for rank in range(3):
         write(tmp_path, rank, steps_of(rank, 1))
@@ -398,19 +325,6 @@ def test_ranks_with_other_host_names_have_clocks_of_their_own_whatever_the_launc
     assert (result.outcome, result.reason) == ("not_decided", "the clocks of the hosts could not be compared")
 
 
-def test_the_clock_of_rank_0s_host_does_not_drift_from_itself() -> None:
-    ours = rank_files.RankRecord(1, hosts=True, clocks=[(0, 0, 0), (30 * 10**9, 0, 0)])
-    assert ours.offset(15 * 10**9) == ours.offset(40 * 10**9) == (0.0, 0.0)
-
-
-def test_another_hosts_time_is_moved_by_what_lies_between_two_readings() -> None:
-    one = rank_files.RankRecord(1, hosts=True, clocks=[(0, 1000, 50), (10**9, 3000, 50)])
-    offset, error = one.offset(5 * 10**8)
-    assert offset == pytest.approx(2e-6)
-    assert error == pytest.approx(50e-9 + 50e-6 * 0.5)
-    assert one.offset(3 * 10**9)[1] == pytest.approx(50e-9 + 50e-6 * 2)
-
-
 def test_a_clock_that_was_set_between_two_readings_blames_nobody(tmp_path: Path) -> None:
     """The clock of rank 2's host, 100 ms behind, was set right after a quarter of a job of 10 s."""
     for rank in range(3):
@@ -424,17 +338,6 @@ def test_a_clock_that_was_set_between_two_readings_blames_nobody(tmp_path: Path)
     assert result.outcome == "not_decided" and "clocks are compared to 93.8 ms" in result.reason
     # 10 ms in 30 s is NTP's own pace.
     assert rank_files.RankRecord(1, hosts=True, clocks=[(0, 0, 50), (30 * 10**9, 10 * MS, 50)]).offset(0)[1] < 1e-6
-
-
-def test_hosts_are_compared_by_the_mean_of_what_their_clocks_may_be_off(tmp_path: Path) -> None:
-    """One reading, good to 1.25 ms, as the job begins: 10 s later it is good to 1.73 ms, in the mean to 1.49 ms. A rank
-    has to cost 2.4 ms."""
-    for late in (-1, 1):
-        for rank in range(3):
-            reading = {"say": "clock", "at_ns": 0, "offset_ns": 0, "error_ns": 1_250_000 * (rank > 0)}
-            write(tmp_path, rank, [reading, *steps_of(rank, late)], hosts=True)
-        result = rank_files.result(tmp_path)
-        assert (result.outcome, result.late) == (("alike", ()) if late < 0 else ("straggler", (1,)))
 
 
 def test_times_inside_collectives_need_no_clock_in_common(tmp_path: Path) -> None:
@@ -528,24 +431,6 @@ def test_a_record_without_an_end_is_told_as_one(tmp_path: Path) -> None:
     assert rank_files.result(tmp_path).reason == reason
 
 
-def test_calls_that_a_rank_has_no_record_of_do_not_make_it_late(tmp_path: Path) -> None:
-    for rank in range(3):
-        lines = [line for line in steps_of(rank, -1) if line["say"] != "group"]
-        lines[1]["rows"] = [row for row in lines[1]["rows"] if rank != 2 or row[1] % 10 != 5]
-        write(tmp_path, rank, lines)
-    assert rank_files.result(tmp_path).outcome == "alike"
-
-
-def test_numbers_that_are_none_decide_nothing(tmp_path: Path) -> None:
-    for rank in range(3):
-        lines = steps_of(rank, 1)
-        lines[2]["rows"] = [[*row, float("nan")] for row in lines[2]["rows"]]
-        clock = {"say": "clock", "at_ns": float("inf"), "offset_ns": 0, "error_ns": 0}
-        write(tmp_path, rank, [clock, *lines])
-    result = rank_files.result(tmp_path)
-    assert (result.arrival, result.late) == ("arrival", (1,))
-
-
 def test_of_two_known_ranks_that_differ_neither_is_blamed(tmp_path: Path) -> None:
     for rank in (1, 2):  # the record of rank 0 was lost
         kind = KIND | {"sizes": [[16]] if rank == 1 else [[2, 4]]}
@@ -572,15 +457,6 @@ def test_a_call_with_other_elements_is_named_by_its_line(tmp_path: Path) -> None
         kind = KIND | {"name": "nccl:all_gather", "sizes": [[rank]]}
         write(tmp_path, rank, [kind, GROUP, {"say": "calls", "lost": 0, "p2p": 0, "rows": [[0, 1, MS]]}])
     assert rank_files.result(tmp_path).mismatch is None
-
-
-def test_of_calls_with_one_number_that_do_not_match_the_same_is_told_each_time(tmp_path: Path) -> None:
-    for rank in range(3):
-        kinds = [KIND | {"kind": n, "group": f"{n:02}", "sizes": [[8 + (rank == n % 3)]]} for n in range(40)]
-        calls = {"say": "calls", "lost": 0, "p2p": 0, "rows": [[n, 1, MS] for n in range(40)]}
-        write(tmp_path, rank, [*kinds, calls])
-    seen = rank_files.result(tmp_path).mismatch
-    assert seen is not None and (seen.call.group, seen.ranks) == ("00", (0,))
 
 
 def hang(folder: Path, state: str, frames: Sequence[Any], *, goes_on: bool = False) -> RanksResult:
@@ -646,24 +522,6 @@ def test_a_hang_tells_who_is_missing_and_where(tmp_path: Path) -> None:
     assert title == "the job hangs: rank 1 was ended by SIGTERM"
     stopped = ranks_findings.findings(hang(tmp_path, "T (stopped)", []))[0]
     assert "rank 1 is stopped (SIGSTOP or a debugger)" in stopped.message
-
-
-def test_the_first_of_two_calls_that_are_waited_for_is_told_by_one_clock(tmp_path: Path) -> None:
-    """Rank 2 waits for rank 3 in their group, and 2 s later the others wait for both. Their host's clock is ahead."""
-    second = 10**9
-    for rank in range(4):
-        ahead = 5 * second * (rank >= 2)
-        clock = {"say": "clock", "at_ns": 100 * second + ahead, "offset_ns": -ahead, "error_ns": 1000}
-        groups = [GROUP | {"ranks": [0, 1, 2, 3]}, GROUP | {"name": "pair", "ranks": [2, 3]}]
-        row = [[1, 1, 100 * second + ahead] if rank == 2 else [0, 1, 102 * second]] * (rank != 3)
-        calls = {"say": "calls", "lost": 0, "p2p": 0, "rows": row}
-        pending = {"say": "pending", "hang": True, "rows": [one[:2] for one in row]}
-        lines: list[dict[str, Any]] = [clock, KIND, KIND | {"kind": 1, "group": "pair"}, *groups, calls, pending]
-        write(tmp_path, rank, lines, hosts=True, world=4)
-    (tmp_path / "hang").write_text(f"{120 * second} 18.0")
-    seen = rank_files.result(tmp_path).hang
-    assert seen is not None
-    assert (seen.call.group, seen.inside, seen.missing) == ("pair", (2,), (3,))
 
 
 def in_groups(folder: Path, waits: Sequence[tuple[str, ...]], groups: Mapping[str, Sequence[int]]) -> Finding:
@@ -898,15 +756,6 @@ def test_an_error_of_the_programs_own_connection_is_none_of_a_lost_peer(
     assert first("RuntimeError", detail) == "rank 1 ended first, by SIGABRT"
 
 
-def test_who_ended_a_job_that_hangs_is_not_told_as_its_cause(tmp_path: Path) -> None:
-    hang(tmp_path, "S (sleeping)", [])
-    for rank in range(3):
-        with open(tmp_path / f"rank{rank}.jsonl", "a") as file:
-            end: dict[str, Any] = {"say": "end", "exit": -15, "at_ns": 10**10 + rank, "steps": 1, "lines": []}
-            file.write("\n" + json.dumps(end) + "\n")
-    assert "run.ranks.ended" not in [one.id for one in findings_of(tmp_path)]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_job_that_is_ended_as_a_whole_blames_no_rank(tmp_path: Path, number: int) -> None:
     """Ctrl-C, scancel: each rank gets the signal, and one of them is the first to end."""
@@ -1019,16 +868,6 @@ def test_a_job_is_what_the_launcher_says(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert rank_files.is_job(str(tmp_path))
 
 
-def test_a_program_that_goes_to_another_folder_is_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Hydra's programs do: what was recorded after that was lost, for the path was that of before."""
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    found = ranks.job("out", None, ends=False)
-    assert found is not None
-    assert found.asked()["path"] == str(tmp_path / "out" / "rank0.jsonl")
-
-
 def test_marks_of_a_job_before_are_gone_on_every_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The temporary folder of a host has the name of the job before that had the same master."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -1055,15 +894,6 @@ def test_marks_of_a_job_before_are_gone_on_every_host(monkeypatch: pytest.Monkey
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert found.result() is None
     assert not folder.exists()
-
-
-def test_jobs_with_masters_on_two_hosts_meet_in_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MASTER_PORT", "29500")
-    folders = set()
-    for address in ("node1", "node2", "node1"):
-        monkeypatch.setenv("MASTER_ADDR", address)
-        folders.add(ranks._meeting())
-    assert len(folders) == 2
 
 
 def test_the_recorders_size_is_the_users_where_it_was_set() -> None:
@@ -1147,25 +977,6 @@ def test_the_offset_of_a_clock_is_half_a_round_trip_or_better() -> None:
         threading.Thread(target=recorder.serve, args=(server, "secret"), daemon=True).start()
         offset, error = recorder.offset_ns("127.0.0.1", server.getsockname()[1], "secret")
     assert abs(offset) <= error
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="jobs of several ranks are looked at on POSIX systems")
-def test_a_clock_that_stops_answering_is_no_reading() -> None:
-    def closes(server: socket.socket) -> None:
-        client, _ = server.accept()
-        with client:
-            client.recv(7)
-            client.sendall(time.time_ns().to_bytes(8, "little"))
-            client.shutdown(socket.SHUT_WR)
-            while client.recv(1):
-                pass
-
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(1)
-        threading.Thread(target=closes, args=(server,), daemon=True).start()
-        with pytest.raises(ConnectionError):
-            recorder.offset_ns("127.0.0.1", server.getsockname()[1], "secret")
 
 
 def test_a_process_without_the_handler_is_sent_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
