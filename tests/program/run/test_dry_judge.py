@@ -45,7 +45,7 @@ def test_memory_that_does_not_suffice_fails_with_what_to_change() -> None:
     first = replace(PEAK, allocated_bytes=1100 * MIB, asked_bytes=200 * MIB)
     (found,) = of_memory(replace(MEMORY, peak=first, exceeded=first))
     assert found.verdict == "fail"
-    assert found.fix == "a batch smaller by about 11 %, or checkpointing of the 500 MiB of activations"
+    assert found.fix == "a smaller batch first, then activation checkpointing, then bfloat16 autocast"
 
 
 def test_memory_close_to_full_is_a_warning_and_without_a_size_none_is_judged() -> None:
@@ -59,8 +59,7 @@ def test_advice_is_from_what_was_held_at_the_peak() -> None:
     first = replace(PEAK, allocated_bytes=1100 * MIB, asked_bytes=100 * MIB, made_in={"forward": 1100 * MIB})
     early = replace(first, allocated_bytes=1030 * MIB, asked_bytes=10 * MIB)
     (found,) = of_memory(replace(MEMORY, peak=first, exceeded=early))
-    # 76 of the 1000 MiB beside parameters are too many.
-    assert found.fix == "a batch smaller by about 7.6 %, or checkpointing of the 900 MiB of activations"
+    assert (found.fix or "").startswith("a smaller batch first")
 
 
 @pytest.mark.parametrize(

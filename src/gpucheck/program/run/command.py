@@ -196,26 +196,22 @@ def _watched(
                         uuid, start=lambda uuid: LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
                     )
             if watch is not None:
-                busy += _loads(watch, job)
+                busy += _loads(watch)
             if job is not None:
                 job.tick(running.program.pid, lambda text: emit(Notice(text)))
                 if (number := job.ends_by()) is not None:
                     os.kill(running.program.pid, number)
         if watch is not None:
-            busy += _loads(watch, job)
+            busy += _loads(watch)
     finally:
         if watch is not None:
             watch.close()
     return code, tuple(busy), "no GPU was seen at work" if watch is None else watch.reason or None
 
 
-def _loads(watch: Watch, job: ranks.Job | None) -> list[tuple[float, float]]:
-    rows: list[dict[str, Any]] = watch.take()
-    if job is not None:
-        job.clocks_hz += [row["sm_clock_hz"] for row in rows if row.get("utilization_percent") and "sm_clock_hz" in row]
-    return [
-        (row["at_s"], row["utilization_percent"] / 100) for row in rows if row.get("utilization_percent") is not None
-    ]
+def _loads(watch: Watch) -> list[tuple[float, float]]:
+    rows = (row for row in watch.take() if row.get("utilization_percent") is not None)
+    return [(row["at_s"], row["utilization_percent"] / 100) for row in rows]
 
 
 def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:
@@ -403,15 +399,6 @@ def started(
 
 # -- from the counters to the answer -----------------------------------------------------------------------------------
 
-# Functions of torch that make a tensor on the host unless they are told a device. What takes data that is there
-# already (from_numpy, as_tensor, load) is none: such data has to come to the device in some way.
-_FACTORIES = frozenset(
-    (
-        *("zeros", "ones", "full", "empty", "rand", "randn", "randint", "randperm", "arange", "linspace", "logspace"),
-        *("eye", "tensor", "tril_indices", "triu_indices", "normal", "bernoulli", "multinomial"),
-    )
-)
-_MOVES = frozenset(("to", "cuda", "cpu", "xpu", "copy_"))
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -423,20 +410,18 @@ class Sources:
         self._began_s = began_s
         self._files: dict[str, tuple[list[str], ast.Module | None]] = {}
 
-    def said(self, file: str, line: int) -> tuple[str | None, bool | None, str | None]:
-        """The source of a line, whether it is in a loop, and the factory that makes the tensor moved on it."""
+    def line(self, file: str, line: int) -> tuple[str | None, bool | None]:
+        """The source of a line, and whether it is in a loop."""
         lines, tree = self.file(file)
         text = lines[line - 1].strip() if 0 < line <= len(lines) else None
         if tree is None:
-            return text, None, None
+            return text, None
         path = _path_to(tree, line)
         inner = [node for node in path if isinstance(node, _FUNCTIONS)]
         within = path[path.index(inner[-1]) :] if inner else path
         # A comprehension is one line's loop; the head of a `for` is not in it.
         loops = [node for node in within if isinstance(node, _LOOPS)]
-        in_loop = any(isinstance(node, ast.expr) or line > node.lineno for node in loops)
-        statement = next((node for node in reversed(path) if isinstance(node, ast.stmt)), tree)
-        return text, in_loop, _made_by(statement, line)
+        return text, any(isinstance(node, ast.expr) or line > node.lineno for node in loops)
 
     def file(self, file: str) -> tuple[list[str], ast.Module | None]:
         """The lines of a file, and its syntax tree."""
@@ -459,34 +444,6 @@ def _path_to(tree: ast.AST, line: int) -> list[ast.AST]:
         below = (child for child in ast.iter_child_nodes(node) if hasattr(child, "lineno"))
         node = next((child for child in below if child.lineno <= line <= (getattr(child, "end_lineno", 0) or 0)), None)
     return path
-
-
-def _made_by(statement: ast.AST, line: int) -> str | None:
-    """The factory that makes the tensor which is moved on this line, where both stand in one expression."""
-    for call in ast.walk(statement):
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _MOVES):
-            continue
-        if call.lineno <= line <= (call.end_lineno or call.lineno) and (made := _factory(call.func.value)) is not None:
-            return made
-    return None
-
-
-def _factory(value: ast.expr) -> str | None:
-    """The factory at the root of `torch.zeros(3).view(-1)`, or of `torch.tril(torch.ones(4, 4))`."""
-    while isinstance(value, ast.Call):
-        function = value.func
-        if isinstance(function, ast.Attribute) and getattr(function.value, "id", "") == "torch":
-            if function.attr in _FACTORIES:
-                on_device = any(word.arg == "device" for word in value.keywords)
-                return None if on_device else f"torch.{function.attr}"
-            if not value.args or isinstance(value.args[0], ast.Starred):
-                return None
-            value = value.args[0]
-        elif isinstance(function, ast.Attribute) and function.attr not in _MOVES:
-            value = function.value
-        else:
-            return None
-    return None
 
 
 # The first steps load kernels, fill caches and compile: they stand apart where enough others are there.
@@ -540,7 +497,6 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
     steps, window, begins_ns = _steps(read)
     shares = _shares(read, ended, window, begins_ns)
     waits_for, reason = waits_of(shares, used, child)
-    now = read.head[counters.NOW_SITE] - 1
     return RunResult(
         program=ended.program,
         exit=ended.exit,
@@ -559,7 +515,6 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
         error=_error(read),
         out_of_memory=_out_of_memory(read),
         traced=_traced(read, window),
-        cut_off_in=next((f"{line['file']}:{line['line']}" for line in read.said("site") if line["site"] == now), None),
         snapshot=ended.snapshot,
         not_seen=NOT_SEEN,
         not_followed=tuple(line["text"] for line in read.said("not_followed")),
@@ -681,40 +636,18 @@ def _lines(read: counters.Read, began_s: float) -> tuple[RunLine, ...]:
         line = _line(said[number], row, sources)
         key = (line.kind, line.file, line.line)
         merged[key] = line if key not in merged else _together(merged[key], line)
-    first = next((key for key, line in merged.items() if line.kind not in ("data", "empty_cache")), None)
-    if first is not None and _starts_cuda(merged[first]):
-        merged[first] = replace(merged[first], starts_cuda=bool(read.devices))
     return tuple(sorted(merged.values(), key=lambda line: -line.time_s))
 
 
-# CUDA's first use takes 0.1 s and more, nearly all of its line's time; a copy from pageable memory reaches some GB/s.
-_STARTS_S, _OF_THE_LINE, _SLOWER_THAN_COPIES = 0.05, 0.9, 1e8
-
-
-def _starts_cuda(first: RunLine) -> bool:
-    """Return whether the first line at the device took its time to start CUDA: one call before the steps, that few
-    bytes do not explain."""
-    before_the_steps = first.kind == "to_device" and first.steps <= 1 and first.in_loop is False
-    in_one_call = first.longest_s >= max(_STARTS_S, _OF_THE_LINE * first.time_s)
-    return before_the_steps and in_one_call and first.bytes < _SLOWER_THAN_COPIES * first.time_s
-
-
 def _line(said: dict[str, Any], row: dict[str, int], sources: Sources) -> RunLine:
-    source, in_loop, made_by = sources.said(said["file"], said["line"])
-    same: dict[str, Any] = {name: said[name] for name in ("kind", "file", "line", "function", "users", "discarded")}
+    source, in_loop = sources.line(said["file"], said["line"])
+    same: dict[str, Any] = {name: said[name] for name in ("kind", "file", "line", "discarded")}
     same |= {name: row[name] for name in (*_SUMS, "steps")}
-    return RunLine(
-        **same,
-        time_s=row["time_ns"] / 1e9,
-        longest_s=row["longest_ns"] / 1e9,
-        made_by=made_by if said["kind"] == "to_device" and said["through"] is None else None,
-        in_loop=in_loop,
-        source=source,
-    )
+    return RunLine(**same, time_s=row["time_ns"] / 1e9, in_loop=in_loop, source=source)
 
 
 # Fields that add up where a line has several calls.
-_SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_again", "unchanged_back")
+_SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_again")
 
 
 def _together(line: RunLine, other: RunLine) -> RunLine:
@@ -722,10 +655,8 @@ def _together(line: RunLine, other: RunLine) -> RunLine:
     return replace(
         line,
         **{name: getattr(line, name) + getattr(other, name) for name in (*_SUMS, "time_s")},
-        longest_s=max(line.longest_s, other.longest_s),
         steps=max(line.steps, other.steps),
         discarded=line.discarded or other.discarded,
-        made_by=line.made_by or other.made_by,
     )
 
 
@@ -745,7 +676,6 @@ def _devices(read: counters.Read) -> tuple[RunDevice, ...]:
             counters.PHASES[row["peak_phase"]],
             max(row["reserved_at_peak"] - row["peak_allocated"], 0),
             row["retries"],
-            row["ooms"],
         )
         for index, row in read.devices.items()
         if index in said
@@ -798,17 +728,13 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
     others = sum(_asked_size(match) or 0 for match in _OTHERS.finditer(error["text"])) or None
     is_host = error["cause"] in ("oom.cpu", "oom.host")
     device = f"cuda:{failure['device']}" if failure else "cpu" if is_host else "cuda"
-    total = next((int(line["total"]) for line in read.said("device") if line["index"] == failure.get("device")), None)
     known = sum(held.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others"))
     allocated, reserved = failure.get("allocated"), failure.get("reserved")
     return OutOfMemory(
         device=device,
         asked_bytes=asked,
-        total_bytes=total,
-        free_bytes=failure.get("free"),
         allocated_bytes=allocated,
         reserved_bytes=reserved,
-        largest_free_block_bytes=failure.get("largest_free_block"),
         other_processes_bytes=others,
         parameters_bytes=held.get("parameters", 0),
         gradients_bytes=held.get("gradients", 0),
@@ -817,7 +743,7 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
         unnamed_bytes=None if allocated is None else max(allocated - known, 0),
         blame=_BLAME.get(error["cause"]) or blame(asked, allocated, reserved, others),
         holders=tuple(
-            Holder(*(line[name] for name in ("name", "kind", "tensors", "bytes", "file", "line", "function")))
+            Holder(*(line[name] for name in ("name", "kind", "tensors", "bytes", "file", "line")))
             for line in read.said("holder")
         ),
         phase=counters.PHASES[error["phase"]],
@@ -854,7 +780,7 @@ def _traced(read: counters.Read, window: Sequence[RunStep]) -> Traced | None:
     slowdown = said["step_ns"] / 1e9 / steady if steady else None
     rows = tuple(
         TracedLine(
-            **{name: line[name] for name in ("file", "line", "function", "module", "phase", "kept_tensors", "held_by")},
+            **{name: line[name] for name in ("file", "line", "module", "phase", "kept_tensors", "held_by")},
             peak_bytes=line["peak"],
             kept_bytes_per_step=line["kept"] / said["counted"],
         )

@@ -53,14 +53,13 @@ PHASES = ("forward", "backward", "step")
 DEVICES_AT, MOST_DEVICES = 64, 16
 DEVICE: tuple[str, ...] = (
     *("seen", "allocated", "reserved", "peak_allocated", "peak_reserved", "peak_step", "peak_phase", "retries"),
-    *("ooms", "reserved_at_peak"),
+    "reserved_at_peak",
 )
 
 # -- sites: a row for each line that copies or waits, by kind ---------------------------------------------------------
 SITES_AT, MOST_SITES = 512, 2048
 SITE: tuple[str, ...] = (
-    *("count", "bytes", "time_ns", "longest_ns", "pinned", "pageable", "unpinned_async", "unchanged_again"),
-    *("unchanged_back", "steps", "last_step"),
+    *("count", "bytes", "time_ns", "pinned", "pageable", "unpinned_async", "unchanged_again", "steps", "last_step"),
 )
 
 # -- steps: the first ones, and a ring of the others that is thinned out when it is full -------------------------------

@@ -68,33 +68,25 @@ class RunLine:
 
     `time_s` is what the program spent in these calls, `bytes` what they moved or read. `pinned` and `pageable` count
     the copies whose host side was or was not page-locked; `unpinned_async` those that asked for `non_blocking` in vain.
-    `unchanged_again` are copies of the very tensor that was copied there before, `unchanged_back` of one that had come
-    from where it goes. `steps` is in how many steps it happened. `discarded` is whether the statement throws the result
-    away, `made_by` the call that makes its tensor on the host first, `in_loop` whether the line is in a loop; None: not
-    known. `users` is False where only libraries' code was at work. `starts_cuda` is whether its time is that of CUDA's
-    first use, and not of its copies.
+    `unchanged_again` are copies of the very tensor that was copied there before. `steps` is in how many steps it
+    happened. `discarded` is whether the statement throws the result away, `in_loop` whether the line is in a loop;
+    None is unknown.
     """
 
     kind: str
     file: str
     line: int
-    function: str
-    users: bool
     count: int
     bytes: int
     time_s: float
-    longest_s: float
     steps: int
     pinned: int
     pageable: int
     unpinned_async: int
     unchanged_again: int
-    unchanged_back: int
     discarded: bool
-    made_by: str | None
     in_loop: bool | None
     source: str | None
-    starts_cuda: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +102,6 @@ class RunDevice:
     peak_phase: str
     fragmented_bytes: int
     retries: int
-    out_of_memory: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +124,6 @@ class Holder:
     bytes: int
     file: str
     line: int
-    function: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +139,8 @@ class OutOfMemory:
 
     device: str
     asked_bytes: int | None
-    total_bytes: int | None
-    free_bytes: int | None
     allocated_bytes: int | None
     reserved_bytes: int | None
-    largest_free_block_bytes: int | None
     other_processes_bytes: int | None
     parameters_bytes: int
     gradients_bytes: int
@@ -184,7 +171,6 @@ class TracedLine:
 
     file: str
     line: int
-    function: str
     module: str | None
     phase: str
     peak_bytes: int
@@ -208,8 +194,7 @@ class RunResult:
     """One run of a program. `exit` is its status, or the negative number of the signal that ended it.
 
     `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_seen` names what is
-    not counted, `not_followed` what this torch does not let be followed. `cut_off_in` is the line that waited for data
-    when the program ended.
+    not counted, `not_followed` what this torch does not let be followed.
     """
 
     program: tuple[str, ...]
@@ -229,7 +214,6 @@ class RunResult:
     error: RunError | None
     out_of_memory: OutOfMemory | None
     traced: Traced | None
-    cut_off_in: str | None
     snapshot: str | None
     not_seen: tuple[str, ...]
     not_followed: tuple[str, ...] = ()
@@ -245,8 +229,6 @@ class DryLine:
     kind: str
     file: str
     line: int
-    function: str
-    users: bool
     count: int
     bytes: int
     steps: int
@@ -403,11 +385,10 @@ class RankError:
 class JobRank:
     """One rank. `late_s` is how much later than its siblings it is in a step, `last_share` in which part of the steps
     it is last. The times are means of a step; None: not known. `state` is the kernel's word for its process at a hang,
-    `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `sm_clock_hz`
-    is its GPU's while kernels ran. `device` is what it used; several are joined by commas. `left_early`: it ended
-    without an error, and others of a group of its made more collectives there. `lost_peer`: its error says that another
-    rank was gone. `raised` is the exception that ended it. `own_s` is a step without all waits for other ranks and
-    `p2p_s` the waits in sends and receives, in a job that has these in its steps."""
+    `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `device` names what it
+    used, joined by commas. `left_early`: it ended without an error, and others of a group of its made more
+    collectives there. `lost_peer`: its error says that another rank was gone. `raised` is the exception that ended it.
+    """
 
     rank: int
     host: str
@@ -420,18 +401,14 @@ class JobRank:
     forward_s: float | None
     backward_s: float | None
     optimizer_s: float | None
-    gc_s: float | None
     queued_s: float | None
     exit: int | None
     ended_ns: int | None
     state: str | None
     place: str | None
-    sm_clock_hz: float | None = None
     left_early: bool = False
     lost_peer: bool = False
     raised: RankError | None = None
-    own_s: float | None = None
-    p2p_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -474,28 +451,13 @@ class JobMismatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeriodicWork:
-    """Work of every n-th step, as an evaluation or a checkpoint: such a step takes `extra_s` longer than the others,
-    which is `share` of the job's time. `ranks` do it, none if all do or if it is unknown who does."""
-
-    every: int
-    extra_s: float
-    share: float
-    times: int
-    ranks: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RanksResult:
     """A job's ranks. `late` are those that hold it up, for `cost_s` of each step of `step_s`; `activity` is what takes
     `activity_s` longer there than on siblings, at `place`. `arrival` says what the times are: arrivals, when the host
-    issued the calls (NCCL), or the time inside them. `cost_share` is in which part of the steps nine tenths of the cost
-    arise. `p2p` counts sends and receives. In a job with these in its steps arrivals name nobody: `busiest` are the
-    ranks of the stage that works longest by itself, without blame, and a late rank is slower than the siblings of its
-    stage, or than itself before step `since`."""
+    issued the calls (NCCL), or the time inside them."""
 
     world: int
-    outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
+    outcome: Literal["straggler", "alternating", "alike", "not_decided"]
     reason: str
     arrival: Literal["arrival", "host issue", "inside"]
     steps: int
@@ -510,8 +472,3 @@ class RanksResult:
     hang: JobHang | None
     mismatch: JobMismatch | None
     not_seen: tuple[str, ...]
-    cost_share: float | None = None
-    p2p: int = 0
-    busiest: tuple[int, ...] = ()
-    since: int | None = None
-    periodic: PeriodicWork | None = None
