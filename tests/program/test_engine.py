@@ -202,20 +202,6 @@ def test_a_state_of_another_kind_of_generator_is_refused(surface: Surface, resto
         restore()
 
 
-def test_a_module_of_torchscript_is_where_its_file_was_asked_for(surface: Surface, tmp_path: Any) -> None:
-    x, file = torch.ones(2, device="cuda"), str(tmp_path / "module.pt")
-    torch.jit.trace(nn.Linear(2, 2).cuda(), x).save(file)
-    assert torch.jit.load(file)(x).device == GPU == torch.jit.load(file).cuda()(x).device
-    assert torch.jit.load(file, map_location="cuda:1").weight.device == torch.device("cuda:1")
-    with pytest.raises(RuntimeError):
-        torch.jit.load(file, map_location="cpu")(x)
-    assert surface.world.last is not None and surface.world.last.entry.expected == "cuda:0"
-    torch.jit.save(torch.jit.freeze(torch.jit.trace(nn.Linear(2, 2).cuda().eval(), x)), file)
-    assert torch.jit.load(file, map_location="cuda")(x).device == torch.jit.load(file)(x).device == GPU
-    torch.jit.save(torch.jit.trace(lambda x: x * 2, x), file)
-    assert torch.jit.load(file)(x).device == GPU
-
-
 def test_lengths_and_targets_go_to_the_scores_on_the_cpu(surface: Surface) -> None:
     scores = torch.zeros(5, 2, 4).log_softmax(-1)
     loss = nn.functional.ctc_loss(scores, torch.ones(2, 2).long().cuda(), torch.tensor([5, 5]), torch.tensor([2, 2]))
@@ -412,14 +398,6 @@ def test_only_a_kernel_of_a_cpu_divides_by_zero_for_want_of_a_gpu(divided: Any, 
     assert placement.is_of_device(raised.value, f"{raised.type.__name__}: {raised.value}") is is_of_device
 
 
-def test_classes_of_old(surface: Surface) -> None:
-    x = torch.cuda.FloatTensor([1.0, 2.0])
-    assert (x.device, x.tolist(), isinstance(x, torch.cuda.FloatTensor)) == (GPU, [1.0, 2.0], True)
-    assert not isinstance(x, torch.cuda.HalfTensor) and not isinstance(torch.ones(2), torch.cuda.FloatTensor)
-    assert torch.FloatTensor(2).device.type == "cpu"
-    assert torch.ones(2).type(torch.cuda.HalfTensor).type() == "torch.cuda.HalfTensor"
-
-
 @pytest.mark.parametrize(
     "used",
     [
@@ -428,6 +406,7 @@ def test_classes_of_old(surface: Surface) -> None:
         lambda x: torch.utils.dlpack.to_dlpack(x),
         lambda x: torch.set_default_tensor_type("torch.cuda.DoubleTensor"),
         lambda x: torch.set_default_tensor_type(torch.cuda.FloatTensor),
+        lambda x: torch.jit.load("module.pt"),
     ],
 )
 def test_what_is_not_simulated_ends_what_can_be_judged(surface: Surface, used: Any) -> None:

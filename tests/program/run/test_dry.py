@@ -367,29 +367,6 @@ def test_a_fix_can_be_written_at_its_line(source: str, fix: str, dry: Dry, tmp_p
     assert found["fix"].partition(": ")[2] == fix
 
 
-UNMET = """
-import torch
-x = torch.ones(2**18, device="cuda")
-try:
-    x[:, None] * x  # 256 GiB
-except torch.cuda.OutOfMemoryError as error:
-    print(str(error)[:72])
-"""
-
-
-def test_an_allocation_that_no_machine_has_is_out_of_memory_as_cuda_raises_it(dry: Dry, tmp_path: Path) -> None:
-    """The host refuses it too, with another error. A program that goes on with less has lost nothing."""
-    (tmp_path / "unmet.py").write_text(UNMET)
-    document = dry("unmet.py", cwd=tmp_path, device="cuda:80GiB")
-    assert document["stdout"] == "CUDA out of memory. Tried to allocate 256.00 GiB. GPU 0 has a total capa\n"
-    assert wrong(document) == []
-    (tmp_path / "unmet.py").write_text(UNMET + "torch.empty(2**36, device='cuda')\n")
-    document = dry("unmet.py", cwd=tmp_path, device="cuda:80GiB", status=1)
-    assert wrong(document) == [("run.dry.memory", "out of memory")]
-    exceeded = document["results"]["run_dry"]["memory"]["exceeded"]
-    assert (exceeded["place"], exceeded["asked_bytes"]) == ("unmet.py:8", 2**38)
-
-
 BEYOND = [
     "x.to('cuda:1')",
     "torch.empty(2, device='cuda:1')",
