@@ -336,7 +336,7 @@ def model_page(report: Report) -> Page:
 def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) -> Line:
     what = "the training step" if result.run is not None and result.run.phase == "step" else "the forward pass"
     places = sum(one.id == "model.mismatch" for one in bad)
-    others = sum(one.verdict == "fail" and one.id not in ("model.mismatch", "model.on_device") for one in bad)
+    others = sum(one.verdict == "fail" and one.id != "model.mismatch" for one in bad)
     parts = []
     if places:
         parts.append(f"{what} mixes devices in {_several(places, 'place')}")
@@ -349,8 +349,7 @@ def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) 
     elif not parts:
         undecided = result.run is not None and result.run.stopped is not None
         parts = ["not judged to the end" if undecided else bad[0].title if bad else "see below"]
-    where = result.device if result.on_device is not None else f"a simulated {result.device}"
-    return answer(verdict, f"{result.kind} on {where}: {'; '.join(parts)}")
+    return answer(verdict, f"{result.kind} on a simulated {result.device}: {'; '.join(parts)}")
 
 
 def _tree(rows: Sequence[ModuleRow]) -> Block:
