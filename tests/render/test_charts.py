@@ -73,5 +73,4 @@ def test_every_kind_of_document_has_its_charts() -> None:
     stress = titles["stress wrong, falling and hung"]
     assert [title.partition(":")[0] for title in stress] == ["stress"] * len(stress)
     assert {"stress: products", "stress: clock", "stress: temperature", "stress: power"} <= set(stress)
-    of_others = [title for name in titles if not name.startswith("stress") for title in titles[name]]
-    assert all(" sustained: " in title for title in of_others)
+    assert not any(titles[name] for name in titles if not name.startswith("stress"))

@@ -196,7 +196,6 @@ _MATMUL = of(
         "The library has no kernel for the named shapes. The others were measured.",
         "skip the shape; another size or another torch version has a kernel",
     ),
-    Id("matmul.efficiency", "the rate per watt", "The rate divided by the power that NVML reports."),
     Id("matmul.speed", "the rate of the fastest product", "The best rate over shapes and data types."),
     Id(
         "matmul.share_of_peak",

@@ -173,11 +173,8 @@ def _table(
 
 
 def of(report: Report) -> list[Lines]:
-    """Return what the document has over time, which no table shows: of `stress` and of a sustained product."""
-    charts = [*_stress(report)]
-    for run in report.results.get("bench_matmul_sustained", ()):
-        charts += _over_time(f"{run.dtype} {run.m}×{run.n}×{run.k} sustained", [(run.device, run.readings)])
-    return [chart for chart in charts if chart is not None]
+    """Return what `stress` measured over time, which no table shows."""
+    return [chart for chart in _stress(report) if chart is not None]
 
 
 def _scale(unit: str, largest: float) -> tuple[float, str]:

@@ -254,31 +254,3 @@ class SearchResult:
     shapes_refused: int = 0
     refused: tuple[RefusedShape, ...] = ()
     run: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReading:
-    """A reading of a device, `at_s` after the start of a long run. Power is the mean since the previous reading. It is
-    None for the first reading and if the energy is not counted."""
-
-    at_s: float
-    sm_clock_hz: float | None
-    temperature_celsius: float | None
-    power_w: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class SustainedResult:
-    """The telemetry of one long run: product, device, how the device supports the dtype, and its readings.
-
-    `run` is which of several runs it is of, from 1; None for the only one.
-    """
-
-    device: str
-    dtype: str
-    m: int
-    n: int
-    k: int
-    support: str
-    readings: tuple[LoadReading, ...]
-    run: int | None = None
