@@ -245,11 +245,6 @@ _OVERLAP = of(
         role="advises",
     ),
     Id("overlap.streams", "the device has streams", "Without a second stream nothing can overlap."),
-    Id(
-        "overlap.compute",
-        "the device multiplies in its fastest data type",
-        "The library has no kernel for it, so copies were hidden behind float32 products.",
-    ),
     Id("overlap.device", "the device can be measured", "Overlap needs an accelerator.", "--device cuda"),
     Id("overlap.time", "everything was measured", _TIME, "--time-budget 5m"),
     Id("overlap.memory", "there was enough memory to measure", _MEMORY, "gpucheck memory"),
