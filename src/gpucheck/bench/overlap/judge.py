@@ -138,6 +138,8 @@ def _pinned(rows: Sequence[OverlapResult], environment: Mapping[str, str]) -> li
         fix = "look for a debugger, profiler, CUDA_LAUNCH_BLOCKING=1 or Windows' WDDM driver model"
         if environment.get("CUDA_LAUNCH_BLOCKING") == "1":
             fix = "unset CUDA_LAUNCH_BLOCKING: it synchronizes every launch"
+        # Short, so that the fix beside it has room on 80 columns.
+        text = ", ".join(f"{units.percent(row.overlap)} {SHORT_WAYS[row.direction]}" for row in two)
         return [Finding(name, "warn", title, text, evidence, fix=fix)]
     hides = all(row.overlap >= HIDDEN for row in two)
     title = f"pinned copies hide{'' if hides else ' in part'} behind compute on a second stream"
