@@ -292,8 +292,8 @@ _COLLECTIVE = of(
     Id(
         "collective.expected",
         "the bus bandwidth is what this GPU can reach",
-        "From 1 GiB on, in one machine: against published figures of the same part and number of GPUs, where there are "
-        "some; else against torch's copies from each GPU to the next.",
+        "All-reduce from 1 GiB on, in one machine: against the published figure of eight such GPUs, where there is "
+        "one; else against torch's copies from each GPU to the next.",
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING shows the algorithm and the paths; nvidia-smi topo -m",
     ),
     Id(
