@@ -108,7 +108,7 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
     options = read(MatmulOptions, {"dtype": [dtype], "search": True, "range": text})
     case = product.Case(options.dtypes[0], (1, 1, 1), support(options.dtypes[0], opened))
     room = int((info[0] if (info := opened.memory_info()) else host.memory().usable) * 0.5)
-    grid = work.grid_in(case, work.grid_of(options, opened), room, opened)
+    grid = work.grid_in(case, work.grid_of(options, opened), room)
     count = grid.count()
     shapes = list(grid.shapes()) if count is not None and count <= MOST_SHAPES else []
     if not shapes:

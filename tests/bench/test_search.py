@@ -19,7 +19,7 @@ from gpucheck.bench.matmul.product import Case, Grid, Reading, Refused, Search
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.options import read
-from gpucheck.report.events import Answered, Measured, Notice, Progress, Recorder
+from gpucheck.report.events import Answered, Measured, Progress, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
 
@@ -223,35 +223,11 @@ def test_operands_are_shared_and_each_shape_is_contiguous_from_the_beginning() -
 
 def test_what_is_too_large_for_its_third_of_the_memory_or_as_a_row_does_not_fit() -> None:
     room = 3 * 2**30
-    grid = work.grid_in(CASE, cube(4096, 20480, 4096), room, CPU)
+    grid = work.grid_in(CASE, cube(4096, 20480, 4096), room)
     assert work.largest(grid, room, CASE.kind) == (16384 * 16384,) * 3
     assert grid.fits((12288, 12288, 12288)) and not grid.fits((20480, 4096, 16384))
     # Its matrices would fit; the row that is measured of what was found has a copy of its result beside them.
     assert room >= 3 * 4 * 16384 * 16384 and not grid.fits((16384, 16384, 16384))
-
-
-def test_a_dtype_without_a_product_in_the_range_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = accel.Accel(torch.device("cuda:0"), torch.cuda, "a GPU", compute_capability=(9, 0))
-    float8, int8 = (Case(dtype, (1, 1, 1), Support("native")) for dtype in ("float8_e4m3fn", "int8"))
-    odd = Grid((Axis(64, 64, 1), Axis(64, 64, 1), Axis(1000, 1000, 1)))
-    assert work.why_none(float8, odd, gpu) == "in the range N and K must be multiples of 16"
-    assert work.why_none(int8, odd, gpu) == work.why_none(float8, odd, CPU) == ""
-    # Only the last of sixteen values is a multiple.
-    assert work.why_none(float8, Grid((Axis(1, 1, 1), Axis(1, 16, 1), Axis(16, 16, 1))), gpu) == ""
-    assert "M must be more than 16" in work.why_none(int8, Grid((Axis(1, 16, 1),) * 3), gpu)
-
-
-def test_a_search_goes_on_with_the_next_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "why_none", lambda case, grid, accel: "of this" if case.dtype == "float64" else "")
-    monkeypatch.setattr(inventory, "read", lambda: Facts())
-    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(product, "DEFAULT_SIZES", {"accelerator": (), "cpu": (16,)})
-    span, recorder = Axis(16, 32, 16), Recorder()
-    work.command(
-        MatmulOptions(("float64", "float32"), search=True, span=span, time_budget_s=1.5, device="cpu"), recorder
-    )
-    assert [event.text for event in recorder.events if isinstance(event, Notice)] == ["float64 skipped: of this"]
-    assert {event.measurement.case["dtype"] for event in recorder.events if isinstance(event, Measured)} == {"float32"}
 
 
 def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Document:

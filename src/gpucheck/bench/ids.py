@@ -185,15 +185,9 @@ _MATMUL = of(
         role="verifies",
     ),
     Id(
-        "matmul.dtype",
-        "the device multiplies in this data type",
-        "The device has no code for it.",
-        "remove it from --dtype",
-    ),
-    Id(
         "matmul.shape",
-        "the library has a kernel for every shape",
-        "The library has no kernel for the named shapes. The others were measured.",
+        "the library has a kernel for every shape and data type",
+        "The library has no kernel for the named products. The others were measured.",
         "skip the shape; another size or another torch version has a kernel",
     ),
     Id("matmul.speed", "the rate of the fastest product", "The best rate over shapes and data types."),

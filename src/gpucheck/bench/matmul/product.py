@@ -157,23 +157,6 @@ KINDS: dict[Dtype, Kind] = {
 }
 
 
-# The largest multiple that a library asks of a side.
-MOST_MULTIPLE = 16
-
-
-def why_not(dtype: Dtype, shape: Shape, accel: Accel) -> str:
-    """Why this device's library has no product of this shape in the dtype; empty where it has."""
-    m, n, k = shape
-    if accel.kind != "cuda":
-        return ""
-    # torch, ATen/native/cuda: _scaled_mm_out_cuda and _int_mm_out_cuda check these before they call cuBLASLt.
-    if dtype.startswith("float8") and (n % 16 or k % 16):
-        return "N and K must be multiples of 16"
-    if dtype == "int8" and (m <= 16 or n % 8 or k % 8):
-        return "M must be more than 16, N and K multiples of 8"
-    return ""
-
-
 def view(kind: Kind, flat: Matrices, shape: Shape) -> Matrices:
     """Matrices of this shape at the beginning of flat memory; B by columns where the kind wants it so."""
     m, n, k = shape
@@ -212,35 +195,36 @@ def in_rotation(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
     return calls[0] if len(calls) == 1 else lambda: next(turns)()
 
 
+class NoKernel(Exception):
+    """The library has no such product here: no kernel for the dtype or for the shape."""
+
+
 def why_no_kernel(error: BaseException, kind: Kind, accel: Accel) -> str | None:
-    """Why the library has no product of the shape that raised `error`, of products that others showed to be there.
+    """Why the library has no product such as the one that raised `error`.
 
     None for every other error: memory that ran out, a device that broke, a mistake of ours.
     """
     broken = feature("torch.AcceleratorError")
     if (reason := accel.why_no_kernel(error)) is not None:
         return reason
-    # Only torch's private functions refuse in words of their own.
-    if kind.bind is _mm or accel.is_out_of_memory(error) or (broken is not None and isinstance(error, broken)):
+    # torch's private functions refuse in words of their own.
+    if kind.bind is _mm and "not implemented for" not in str(error):
+        return None
+    if accel.is_out_of_memory(error) or (broken is not None and isinstance(error, broken)):
         return None
     return first_line(str(error)) if accel.why_broken() is None else None
 
 
-def try_once(call: Callable[[], _T], dtype: Dtype, accel: Accel) -> _T:
-    """The first product of a dtype. A refusal of torch's private functions is a product that is not implemented.
-
-    Returns what the call returns. Raises RuntimeError, and what torch raises for memory that runs out, a device that
-    breaks or a shape that alone has no kernel.
-    """
+def try_once(call: Callable[[], _T], kind: Kind, accel: Accel) -> _T:
+    """Return what the first product returns. Raises NoKernel, and what torch raises for all else."""
     try:
         result = call()
         accel.synchronize()
         return result
     except (RuntimeError, ValueError) as error:
-        reason = why_no_kernel(error, KINDS[dtype], accel)
-        if reason is None or accel.why_no_kernel(error) is not None:
+        if (reason := why_no_kernel(error, kind, accel)) is None:
             raise
-        raise RuntimeError(f"a product of {dtype} is not implemented for {accel.id}: {reason}") from error
+        raise NoKernel(reason) from error
 
 
 # -- which products: what a device has, and what was asked for ---------------------------------------------------------
@@ -326,16 +310,12 @@ def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
     shapes = options.wanted or tuple((size, size, size) for size in sizes)
     supports = {dtype: support(dtype, accel) for dtype in options.dtypes or DTYPES}
     wanted = [dtype for dtype, has in supports.items() if options.dtypes or _by_default(dtype, has, accel)]
-    return [_case(dtype, shape, supports[dtype], options, accel) for dtype in wanted for shape in shapes]
+    cases = [Case(dtype, shape, supports[dtype]) for dtype in wanted for shape in shapes]
+    return [_rotating(case, accel) for case in cases] if options.cold else cases
 
 
-def _case(dtype: Dtype, shape: Shape, has: Support, options: MatmulOptions, accel: Accel) -> Case:
-    problem = why_not(dtype, shape, accel)
-    if has.kind != "none" and problem:
-        has = Support("none", f"{'x'.join(map(str, shape))}: {problem}")
-    case = Case(dtype, shape, has)
-    if not options.cold:
-        return case
+def _rotating(case: Case, accel: Accel) -> Case:
+    """The case with as many sets of matrices as no cache holds."""
     known = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
     wanted = max(2, COLD_FACTOR * (known or ASSUMED_CACHE_BYTES) // case.set_bytes + 1)
     return replace(case, sets=min(wanted, MOST_SETS), cold=wanted <= MOST_SETS)

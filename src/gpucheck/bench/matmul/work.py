@@ -21,15 +21,14 @@ from gpucheck import stats, units
 from gpucheck.bench import devices
 from gpucheck.bench.buffers import why_full
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.dtypes import Dtype
 from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, product
 from gpucheck.bench.matmul.judge import SUSTAINED, TOO_FAST, burst_and_sustained, fastest_products
 from gpucheck.bench.matmul.product import (
-    MOST_MULTIPLE,
     Case,
     Grid,
     Kind,
     Matrices,
+    NoKernel,
     Reading,
     Refused,
     Repeats,
@@ -38,7 +37,6 @@ from gpucheck.bench.matmul.product import (
     cases,
     fitting,
     operations,
-    why_not,
 )
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import host, pulse
@@ -47,7 +45,6 @@ from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Beside, Timed
 from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped
-from gpucheck.report.fault import first_line
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement, Run
 from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
@@ -85,9 +82,7 @@ class _Product:
         self.first = first = sets[0]
         calls = [kind.bind(matrices.a, matrices.b, matrices.out) for matrices in sets]
         self.call = product.in_rotation(calls)
-        self.observed = product.try_once(
-            lambda: precision.observed(first.a, first.b, first.out, calls[0]), case.dtype, accel
-        )
+        self.observed = product.try_once(lambda: precision.observed(first.a, first.b, first.out, calls[0]), kind, accel)
         product.fill(kind, flat[0])
         for other in flat[1:]:
             other.a.copy_(flat[0].a)
@@ -179,15 +174,6 @@ def grid_of(options: MatmulOptions, accel: Accel) -> Grid:
     return Grid((m, n, k))
 
 
-def why_none(case: Case, grid: Grid, accel: Accel) -> str:
-    """Why this device has no product of the dtype of `case` in any shape of the range; empty where it has one."""
-    m, n, k = (axis.values for axis in grid.axes)
-    # A library asks for a least size of M, and of N and K for a multiple, which comes back after as many steps.
-    corner = itertools.product(m[-1:], n[:MOST_MULTIPLE], k[:MOST_MULTIPLE])
-    reasons = [why_not(case.dtype, shape, accel) for shape in corner]
-    return "" if "" in reasons else f"in the range {reasons[0]}"
-
-
 def search(
     case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, emit: Emit, results: list[SearchResult]
 ) -> SearchedShape | None:
@@ -206,11 +192,9 @@ def search(
             rate = units.flop_rate(best.flop_per_s, case.kind.unit)
             text = f"search {case.dtype} on {accel.id}, shapes tried: {searcher.shapes_tried}"
             emit(Progress(text, best=f"{best.m}×{best.n}×{best.k} at {rate}"))
-        if not searcher.tries:
-            tries.try_dtype(case.dtype, shape)
         return tries.take(shape, window_s)
 
-    searcher = Search(grid_in(case, grid, room, accel), limit_s, take)
+    searcher = Search(grid_in(case, grid, room), limit_s, take)
     try:
         with precision.precision(case.setting):
             tries = Tries(accel, case.kind, operands(case, grid, room, accel))
@@ -251,14 +235,14 @@ def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
     return min(m * k, most_a), min(k * n, most_b), min(m * n, most_out)
 
 
-def grid_in(case: Case, grid: Grid, room: int, accel: Accel) -> Grid:
-    """The range without what does not fit into these thirds, or as a row with its check, or has no product here."""
+def grid_in(case: Case, grid: Grid, room: int) -> Grid:
+    """The range without what does not fit into these thirds, or as a row with its check."""
     most_a, most_b, most_out = largest(grid, room, case.kind)
 
     def fits(shape: Shape) -> bool:
         m, n, k = shape
         is_small = m * k <= most_a and k * n <= most_b and m * n <= most_out
-        return is_small and replace(case, shape=shape).bytes <= room and not why_not(case.dtype, shape, accel)
+        return is_small and replace(case, shape=shape).bytes <= room
 
     return Grid(grid.axes, fits)
 
@@ -287,14 +271,6 @@ class Tries:
         self._accel.synchronize()
         for_s = WARM_UP_S["cpu" if self._accel.is_cpu else "accelerator"]
         self._usual = operations(shape) / timing.repeated_s(self._accel, call, for_s)
-
-    def try_dtype(self, dtype: Dtype, shape: Shape) -> None:
-        """See that there is such a product. Raises RuntimeError where not; one shape without a kernel says nothing."""
-        try:
-            product.try_once(call_of(self._kind, self._flat, shape), dtype, self._accel)
-        except RuntimeError as error:
-            if self._accel.why_no_kernel(error) is None:
-                raise
 
     def take(self, shape: Shape, window_s: float) -> Reading | Refused:
         """One try, or why there is no rate for the shape: no kernel, no time. Raises what torch raises for all else."""
@@ -531,9 +507,6 @@ class _Rows:
         """For each dtype its search, then the shape found and the squares measured alike."""
         grid = grid_of(self.options, self.accel)
         for done, case in enumerate(of_dtypes):
-            if problem := why_none(case, grid, self.accel):
-                self._warn(f"{case.dtype} skipped: {problem}")
-                continue
             pulse.go_on()
             now_s = time.monotonic()
             left_s = max(self.deadline - now_s, 0.0) / (len(of_dtypes) - done)
@@ -560,19 +533,15 @@ class _Rows:
             self.accel.empty_cache()
 
     def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
-        """Return what `take` gives; None, and a skip, where torch has no such product here, or none of this shape."""
-        device = self.accel.id
+        """Return what `take` gives; None, and a skip, where the library has no such product."""
         try:
             return take()
+        except NoKernel as refused:
+            title, evidence = f"{self.accel.id} has no kernel for {case.label}", {"case": case.label}
+            skip = Finding("matmul.shape", "skip", title, str(refused), evidence, device=self.accel.id)
+            self.emit(Skipped(skip))
+            return None
         except (RuntimeError, MemoryError) as error:
-            if "not implemented for" in str(error):
-                title, reason = f"{device} cannot multiply {case.dtype}", first_line(str(error))
-                self.emit(Skipped(Finding("matmul.dtype", "skip", title, reason, device=device)))
-                return None
-            if (refused := self.accel.why_no_kernel(error)) is not None:
-                title = f"{device} has no kernel for {case.label}"
-                self.emit(Skipped(Finding("matmul.shape", "skip", title, refused, {"case": case.label}, device=device)))
-                return None
             if not self.accel.is_out_of_memory(error):
                 raise
             why, fix = why_full(self.accel, f"its matrices take {units.capacity(case.bytes)}", self.free)
