@@ -19,7 +19,6 @@ from gpucheck.report.measurement import Run
 TAKE_TIMEOUT_S = 1.0
 # The energy counter is renewed some ten times a second: over two seconds that is a few percent.
 ENERGY_SPAN_S = 2.0
-ROW_TOO_SHORT = f"the row is shorter than the {ENERGY_SPAN_S:g} s over which energy is counted"
 
 # nvml.h: the clock is lower than asked for, to protect the device.
 THROTTLED = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
@@ -121,7 +120,6 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
         return None, f"none of {len(samples)} readings fell inside a timed window"
     clocks = _values(inside, "sm_clock_hz")
     links = [one.get("pcie") or {} for one in inside]
-    power_w, power_reason = _power(samples, windows)
     violations_s, span_s, violations_reason = _violations(samples, windows)
     told = {
         "readings": len(inside),
@@ -131,7 +129,6 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
         "max_sm_clock_hz": _median(_values(inside, "max_sm_clock_hz")),
         "memory_clock_hz": _median(_values(inside, "memory_clock_hz")),
         "temperature_celsius": max(_values(inside, "temperature_celsius"), default=None),
-        "power_w": power_w,
         "clock_reasons": clock_reasons(inside),
         "violations_s": violations_s,
         "violations_span_s": span_s,
@@ -150,7 +147,6 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
         "c2c_bytes_per_s": _median(_values(inside, "c2c_bytes_per_s")),
     }
     unknown = {name: reason for one in inside for name, reason in one.get("unknown", {}).items()}
-    unknown |= {"power_w": power_reason} if power_reason else {}
     unknown |= {"violations_s": violations_reason} if violations_reason else {}
     return {**told, "unknown": unknown}, ""
 
@@ -200,30 +196,6 @@ def _share_of_maximum(telemetry: Mapping[str, Any]) -> float | None:
     """The median clock inside the windows as a share of the part's highest; None where one of them is unknown."""
     clock, most = telemetry.get("sm_clock_hz"), telemetry.get("max_sm_clock_hz")
     return clock["median"] / most if clock and most else None
-
-
-def _power(samples: Sequence[Sample], windows: Sequence[tuple[float, float]]) -> tuple[float | None, str]:
-    """Mean power from the energy counter over the whole row; None where it is too short or the counter is not there."""
-    first, last = windows[0][0], windows[-1][0] + windows[-1][1]
-    if last - first < ENERGY_SPAN_S:
-        return None, ROW_TOO_SHORT
-    within = [one for one in samples if first <= one["at_s"] <= last]
-    counted = [one for one in within if one.get("energy_j") is not None]
-    if not counted:
-        refused = [reason for one in within if (reason := one.get("unknown", {}).get("energy_j"))]
-        return (
-            None,
-            f"the energy counter: {refused[-1]}" if refused else "no reading of the energy counter fell within it",
-        )
-    span_s = counted[-1]["at_s"] - counted[0]["at_s"]
-    if span_s < ENERGY_SPAN_S:
-        return (
-            None,
-            f"the readings of the energy counter span {span_s:.1f} s of the row, and {ENERGY_SPAN_S:g} s are needed",
-        )
-    joules = counted[-1]["energy_j"] - counted[0]["energy_j"]
-    # A reloaded driver counts from 0.
-    return (joules / span_s, "") if joules > 0 else (None, "the energy counter ran backwards or stood still")
 
 
 def _violations(

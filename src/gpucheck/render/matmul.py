@@ -14,7 +14,7 @@ from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.render.text import ALWAYS, SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
-from gpucheck.report.results.bench import LoadReading, SearchedShape, SearchResult, SustainedResult
+from gpucheck.report.results.bench import SearchedShape, SearchResult
 
 
 def page(report: Report) -> Page:
@@ -23,7 +23,6 @@ def page(report: Report) -> Page:
     details: list[Block] = []
     answers = []
     searched = report.results.get("bench_matmul_search", ())
-    long_runs = report.results.get("bench_matmul_sustained", ())
     devices = {measurement.device.id: measurement.device for measurement in report.measurements}
     devices = {entry.device: DeviceRef(entry.device) for entry in searched} | devices
     for device in devices.values():
@@ -46,7 +45,7 @@ def page(report: Report) -> Page:
         details += tried
         for row in mine:
             if row.name == "matmul.sustained":
-                laid_out += _sustained(row, long_runs)
+                laid_out += _sustained(row)
     return measured.bench_page(report, answers, laid_out, details)
 
 
@@ -173,51 +172,23 @@ def _tried(entry: SearchResult) -> Line:
 # -- a long run --------------------------------------------------------------------------------------------------------
 
 
-def _sustained(row: Measurement, runs: Sequence[SustainedResult]) -> list[Block]:
-    """Return burst and sustained rate, and what the device said of itself."""
+def _sustained(row: Measurement) -> list[Block]:
+    """Return burst and sustained rate of a long run, with its doubts."""
     details, case = row.method.details, row.case
-    head = f"{case['dtype']} {case['m']}×{case['n']}×{case['k']} without a pause"
-    if details["burst"] is None:
-        return [Line(), Line(head), Line(f"{UNKNOWN} no rate: {details.get('no_time_because', 'no time')}")]
-    burst, sustained = details["burst"], details["sustained"]
-    settled = {True: "settled", False: "not settled yet", None: "inconclusive whether it settled: too few windows"}
+    burst, last = details["burst"], details["sustained"]
+    if burst is None:
+        return []
+    settled = {True: "settled", False: "not settled yet", None: "too few windows to say whether it settled"}
     text = (
-        f"burst {_rate(burst, row)} in the first {units.duration(burst['seconds'])} after "
-        f"{units.duration(details['idle_before_s'])} idle; sustained {_rate(sustained, row)} in the last "
-        f"{units.duration(sustained['seconds'])}, {settled[details['settled']]}"
+        f"burst {units.flop_rate(burst['flop_per_s'], _unit(row))} in the first {units.duration(burst['seconds'])} "
+        f"after {units.duration(details['idle_before_s'])} idle; sustained "
+        f"{units.flop_rate(last['flop_per_s'], _unit(row))} in the last {units.duration(last['seconds'])}, "
+        f"{settled[details['settled']]}"
     )
-    laid_out: list[Block] = [Line(), Line(head), Line(text)]
-    if (told := measured.note_cell(row.flags)).text:
-        laid_out.append(Line(told.text, told.style))
-    readings = next((run.readings for run in runs if _is_of(run, row)), ())
-    if changes := _changes(readings):
-        laid_out.append(Line(changes))
-    return laid_out
-
-
-def _is_of(run: SustainedResult, row: Measurement) -> bool:
-    case = row.case
-    product = (case["dtype"], case["m"], case["n"], case["k"])
-    return run.device == row.device.id and (run.dtype, run.m, run.n, run.k) == product
+    note = measured.note_cell(row.flags)
+    head = Line(f"{case['dtype']} {'×'.join(_sides(row))} without a pause")
+    return [Line(), head, Line(text), *([Line(note.text, note.style)] if note.text else [])]
 
 
 def _unit(row: Measurement) -> str:
-    return "OP/s" if row.rate is not None and row.rate.unit == "OP/s" else "FLOP/s"
-
-
-def _rate(part: Mapping[str, Any], row: Measurement) -> str:
-    return units.flop_rate(part["flop_per_s"], _unit(row))
-
-
-def _changes(readings: Sequence[LoadReading]) -> str:
-    """Clock, power and heat from the beginning to the end, as far as they are known."""
-    parts = []
-    for name, key, scale, unit in (
-        ("clock", "sm_clock_hz", 1e6, "MHz"),
-        ("power", "power_w", 1.0, "W"),
-        ("", "temperature_celsius", 1.0, "°C"),
-    ):
-        known = [value / scale for reading in readings if (value := getattr(reading, key)) is not None]
-        if known:
-            parts.append(f"{name} {known[0]:.0f} → {known[-1]:.0f} {unit}".strip())
-    return ", ".join(parts)
+    return row.rate.unit if row.rate is not None else "FLOP/s"
