@@ -372,9 +372,7 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
     if shared.no_pinned is not None:
         raise CannotLook("pinned memory could not be allocated", shared.no_pinned)
     where = _where(bound, shared.host[memory].words)
-    details: dict[str, Any] = {"numa_unbound_because": why_not} if why_not else {}
-    if device.pci_address:
-        details["pci_bridges"] = list(numa.bridges(device.pci_address))
+    details = {"numa_unbound_because": why_not} if why_not else {}
     watch = Watch(accel.uuid)
     say({"ready": True, "directions": ["host_to_host"] if accel.is_cpu else setup["directions"], "host_memory": memory})
     for request in asked:
@@ -474,18 +472,18 @@ def _where(bound: Bound | None, words: torch.Tensor) -> str | None:
 
 PEER = "transfer.peer"
 # 0.6 ms on NVLink 4 and 10 on PCIe 4: beyond what caches hold, and quick enough for every pair of eight devices.
-USUAL_BYTES, LATENCY_BYTES = 256 * MIB, 64 * KIB
+USUAL_BYTES, LEAST_BYTES = 256 * MIB, 64 * KIB
 # What a buffer may take of the memory that is left on either device.
 DEVICE_SHARE = 0.25
 # An H200 has 50 MiB of cache, an MI300X 256: cold copies rotate over no more than this.
 MOST_BYTES = GIB
-# Ten windows of some milliseconds, with refills and comparisons; latencies are known sooner.
-RATE_S, LATENCY_S, PAIR_WARM_UP_S = 0.6, 0.15, 0.05
+# Ten windows of some milliseconds, with refills and comparisons.
+RATE_S, PAIR_WARM_UP_S = 0.6, 0.05
 PATHS: dict[bool | None, str | None] = {True: "peer", False: "staged", None: None}
 
 
 def between(*names: str) -> Iterator[Measurement]:
-    """Rate and latency from the first device to the second, and back. Raises CannotLook where there is no room."""
+    """The rate from the first device to the second, and back. Raises CannotLook where there is no room."""
     from gpucheck.machine import accel as accels
 
     first, second = (accels.open_device(name) for name in names)
@@ -494,21 +492,21 @@ def between(*names: str) -> Iterator[Measurement]:
     watch.reason = "clocks and links are not sampled between pairs of devices"
     for source, destination in ((first, second), (second, first)):
         with source.as_current():
-            yield from one_way(source, destination, watch)
+            yield one_way(source, destination, watch)
         kept.settle(source, destination)
         for device in (source, destination):
             device.empty_cache()
 
 
-def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measurement]:
-    """Rate and latency of copies from one device to another. Raises CannotLook where there is no room."""
+def one_way(source: Accel, destination: Accel, watch: Watch) -> Measurement:
+    """The rate of copies from one device to another. Raises CannotLook where there is no room."""
     from gpucheck.bench import buffers
 
     free = [info[0] for device in (source, destination) if (info := device.memory_info()) is not None]
     most = int(min(free) * DEVICE_SHARE) if free else USUAL_BYTES
     why = f"a buffer may use {units.capacity(most)} on each"
     scarce = CannotLook(f"not enough memory on {source.id} and {destination.id}", why, finding=PEER)
-    size = buffers.size_that_fits(USUAL_BYTES, most, LATENCY_BYTES, scarce)
+    size = buffers.size_that_fits(USUAL_BYTES, most, LEAST_BYTES, scarce)
     caches = [device.l2_cache_bytes or buffers.ASSUMED_CACHE_BYTES for device in (source, destination)]
     cold = buffers.COLD_FACTOR * max(caches)
     capacity = max(size, min(cold, MOST_BYTES, most))
@@ -522,27 +520,17 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measure
     # Filled and poisoned on streams that the copies' stream knows nothing of.
     synchronize()
     path = PATHS[source.peer_access(destination)]
-    for what, copied, budget_s in (("rate", size, RATE_S), ("latency", LATENCY_BYTES, LATENCY_S)):
-        allowance_s = budget_s * buffers.VERIFYING_SHARE
-        copies = buffers.Copies(*ends, copied, max(cold, copied), True, synchronize, allowance_s)
-        # Their rate by the source's clock, their latency as called. Through the host the driver may keep the caller as
-        # long as it copies: there the host's clock is the right one.
-        by_device = what == "rate" and path != "staged" and source.has_events
-        source.reset_peak()
-        yield buffers.measure(
-            PEER,
-            source,
-            copies,
-            watch,
-            "device events" if by_device else "host",
-            Limits(budget_s, PAIR_WARM_UP_S),
-            case={"source": source.id, "destination": destination.id, "size_bytes": copied, "what": what},
-            cold=cold,
-            details={
-                "path": path,
-                "call": "b.copy_(a, non_blocking=True)",
-                "stream": "the source's",
-                "bytes_counted": "once",
-                "last_level_cache_bytes": source.l2_cache_bytes,
-            },
-        )
+    copies = buffers.Copies(*ends, size, max(cold, size), True, synchronize, RATE_S * buffers.VERIFYING_SHARE)
+    source.reset_peak()
+    return buffers.measure(
+        PEER,
+        source,
+        copies,
+        watch,
+        # Through the host the driver may keep the caller as long as it copies: there the host's clock is the right one.
+        "device events" if path != "staged" and source.has_events else "host",
+        Limits(RATE_S, PAIR_WARM_UP_S),
+        case={"source": source.id, "destination": destination.id, "size_bytes": size, "what": "rate"},
+        cold=cold,
+        details={"path": path},
+    )
