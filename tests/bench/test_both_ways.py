@@ -15,7 +15,7 @@ from fake_device import FakeDevice, no_pinned, unpinned
 
 from gpucheck.bench import buffers, concurrent
 from gpucheck.bench.buffers import Copies, Room
-from gpucheck.bench.concurrent import Lane, why_alone
+from gpucheck.bench.concurrent import Lane
 from gpucheck.bench.transfer import TransferOptions, judge, work
 from gpucheck.bench.transfer.work import Setting
 from gpucheck.errors import CannotLook
@@ -36,7 +36,8 @@ def lane(device: Duplex, name: str, prepare: Callable[[int, int], None] = lambda
 
 
 def take(device: Any, limits: Limits = SHORT) -> Timed:
-    return concurrent.take(device, lane(device, "a"), lane(device, "b"), limits)
+    """The lane `a`, while `b` copies."""
+    return concurrent.take(device, [lane(device, "a"), lane(device, "b")], limits)[0]
 
 
 def per_call_s(timed: Timed) -> float:
@@ -73,7 +74,7 @@ def lengths(seconds: dict[str, float]) -> Callable[[str, int], float]:
 
 
 def test_ways_of_different_length_each_take_their_own_time() -> None:
-    for length_s, other_s, calls in ((1e-3, 4e-3, 8), (4e-3, 1e-3, 4)):
+    for length_s, other_s, calls in ((1e-3, 4e-3, 17), (4e-3, 1e-3, 5)):
         timed = take(Duplex(length=lengths({"a": length_s, "b": other_s})))
         assert per_call_s(timed) == pytest.approx(length_s, rel=0.01)
         assert timed.details["beside_calls_per_s"] == pytest.approx(1 / other_s, rel=0.02)
@@ -84,9 +85,8 @@ def test_a_window_that_the_other_does_not_outlast_is_discarded_and_the_other_cop
     # While it is looked at alone it takes 4 ms, later 1.
     device = Duplex(length=lambda stream, number: 4e-3 if stream == "a" or number < 6 else 1e-3)
     timed = take(device)
-    assert timed.details["discarded_because"] == {"it ended too early": 2}
-    assert timed.details["discarded_windows"] == 2
-    assert timed.details["beside_calls"] == 4 * 9
+    assert timed.details["discarded_because"] == {"it ended too early": 1}
+    assert timed.details["discarded_windows"] == 1
     assert per_call_s(timed) == pytest.approx(4e-3, rel=0.01)
     assert "ended_because" not in timed.details
 
@@ -109,7 +109,6 @@ def test_an_engine_that_serves_one_stream_first_is_not_both_at_once() -> None:
 def test_one_that_is_slowed_down_gets_the_time_to_end_a_copy() -> None:
     timed = take(Duplex(length=lambda stream, number: 20e-3, beside_b=0.3))
     assert timed.details["discarded_because"] == {"it stood still": 1}
-    assert timed.run.calls_per_sample == 4
     assert per_call_s(timed) == pytest.approx(20e-3, rel=0.01)
 
 
@@ -133,19 +132,6 @@ def test_a_budget_that_ends_leaves_few_samples() -> None:
     timed = take(Duplex(length=lambda stream, number: 40e-3), Limits(budget_s=0.7))
     assert 0 < len(timed.run.samples_s) < 10
     assert timed.flags == ("few-samples",)
-
-
-@pytest.mark.parametrize(
-    ("window", "others", "why"),
-    [
-        ((1.0, 2.0), [(0.5, 2.5), (1.0, 2.0)], None),
-        ((1.0, 2.0), [(0.5, 2.5), (1.1, 3.0)], "it began too late"),
-        ((1.0, 2.0), [(0.5, 1.9), (0.5, 3.0)], "it ended too early"),
-        ((1.0, 2.0), [], None),
-    ],
-)
-def test_a_window_counts_only_inside_the_time_of_all_others(window: Any, others: Any, why: str | None) -> None:
-    assert why_alone(window, others) == why
 
 
 # copies between host and a device whose memory is the host's
@@ -201,8 +187,8 @@ def test_a_copy_that_arrives_changed_is_counted_where_it_belongs(monkeypatch: py
             self.destination.words[0] += 1
 
     monkeypatch.setattr(Copies, "call", wrong)
-    (row,) = work.both_ways(setting(directions=("device_to_host",)))
-    # The direction that is timed has even numbers, the other odd ones.
+    (row,) = work.both_ways(setting(directions=("host_to_device",)))
+    # Copies to the device have even numbers, those to the host odd ones.
     assert row.method.details["wrong_bytes"] == 0
     assert row.method.details["other_wrong_bytes"] > 0 and row.method.details["other_first_wrong_byte"] == 0
 

@@ -136,13 +136,6 @@ _IDIOMS = (
     ("to", "x.to(device)", "host_to_device", 5.6e-3),
     ("to_non_blocking", "x_pinned.to(device, non_blocking=True)", "host_to_device", 1.23e-3),
     ("pin_then_to", "x.pin_memory().to(device, non_blocking=True)", "host_to_device", 14.1e-3),
-    ("loader", "for x in loader: x.to(device)", "host_to_device", 7.9e-3),
-    (
-        "loader_pinned_non_blocking",
-        "for x in DataLoader(…, pin_memory=True): x.to(device, non_blocking=True)",
-        "host_to_device",
-        6.2e-3,
-    ),
     ("raw", "x.copy_(y)", "device_to_host", 5.6e-3),
     ("cpu", "y.cpu()", "device_to_host", 9.8e-3),
 )

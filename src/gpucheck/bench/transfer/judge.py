@@ -360,7 +360,7 @@ def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:
 
 
 def _costs(rows: Sequence[Measurement]) -> list[Finding]:
-    """The line that costs the most, of those to the device where there are any; and what a pinning DataLoader gains."""
+    """The line that costs the most, of those to the device where there are any."""
     ratios = times_raw(rows)
     single = {place for place in ratios if not rows[place].case["idiom"].startswith(("raw", "pin_memory", "loader"))}
     there = {place for place in single if rows[place].case["direction"] == "host_to_device"} or single
@@ -374,16 +374,7 @@ def _costs(rows: Sequence[Measurement]) -> list[Finding]:
         "times_raw": {_call(rows[place]): ratio for place, ratio in ratios.items()},
         "size_bytes": size(rows[0]),
     }
-    seconds = {row.case["idiom"]: row.time_s.median for row in rows if row.time_s}
-    message, fix = "", None
-    if seconds.keys() >= {"loader", "loader_pinned_non_blocking"}:
-        gain = evidence["loader_gain"] = seconds["loader"] / seconds["loader_pinned_non_blocking"]
-        message = (
-            f"a DataLoader that pins, with non_blocking=True, is {units.significant(gain, 2)}× as fast as a plain one"
-        )
-        if gain >= WORTH_TELLING:
-            fix = "use DataLoader(…, pin_memory=True) and x.to(device, non_blocking=True)"
-    return [Finding("transfer.idioms", "info", title, message, evidence, fix)]
+    return [Finding("transfer.idioms", "info", title, "", evidence)]
 
 
 def _call(row: Measurement) -> str:
@@ -421,14 +412,17 @@ def carried(row: Measurement) -> float | None:
 def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None:
     """The device's rate in bytes per second while it copies alone: its best large copy of the same kind.
 
-    That of the link where there is one: windows together, too, wait for their end only once. Else what a few copies
-    before took.
+    That of the link where there is one: windows together, too, wait for their end only once. Else by a few copies
+    just before.
     """
     way, memory = row.case["direction"], row.case["host_memory"]
     same = [other for other in measurements if other.device == row.device and other.case.get("host_memory") == memory]
-    best = fastest_copy(same, way, "link") or fastest_copy(same, way, "as_called")
     alone_s = row.method.details.get("alone_s")
-    return judging.rate(best) if best is not None else size(row) / alone_s if alone_s else None
+    best = fastest_copy(same, way, "link")
+    if best is None and alone_s:
+        return float(size(row) / alone_s)
+    best = best or fastest_copy(same, way, "as_called")
+    return None if best is None else judging.rate(best)
 
 
 def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:

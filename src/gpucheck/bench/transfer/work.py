@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import DataLoader
 
 from gpucheck import messages, units
-from gpucheck.bench import buffers, concurrent, devices
+from gpucheck.bench import buffers, concurrent, devices, rounds
 from gpucheck.bench.buffers import (
     VERIFYING_SHARE,
     WORD,
@@ -39,6 +38,7 @@ from gpucheck.machine.accel import Accel
 from gpucheck.machine.child_protocol import Start
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
+from gpucheck.measure.timing import Timed
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Began, Emit, Failed, Finished, Measured, Notice, Progress, Skipped
 from gpucheck.report.facts import Device, Facts
@@ -88,7 +88,7 @@ class Several:
 # -- copies between host and device ------------------------------------------------------------------------------------
 
 # `link`: on the device's clock; `as_called`: on the host's, with the wait for its end.
-Timed = Literal["link", "as_called"]
+By = Literal["link", "as_called"]
 # A batch of token ids, of feature rows and of images; then what fills a link: 128 MiB, nvbandwidth's 512 MiB, and twice
 # that, where some machines fall off.
 SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
@@ -104,7 +104,7 @@ class Case:
     direction: Direction
     memory: HostMemory
     size: int
-    timed: Timed
+    timed: By
 
     @property
     def weight(self) -> float:
@@ -206,7 +206,7 @@ def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[
             finding="transfer.pinned",
         )
     directions: tuple[Direction, ...] = ("host_to_host",) if accel.is_cpu else options.directions
-    clocks: dict[HostMemory, tuple[Timed, ...]] = {"pageable": ("as_called",)}
+    clocks: dict[HostMemory, tuple[By, ...]] = {"pageable": ("as_called",)}
     if accel.can_pin:
         clocks["pinned"] = ("link", "as_called") if accel.has_events else ("as_called",)
     return [
@@ -239,16 +239,12 @@ def fitting(options: TransferOptions, room: Room, host_buffers: int) -> tuple[li
 # -- common ways to write a copy: each line as it is written, what it allocates included -------------------------------
 
 HOST = torch.device("cpu")
-# How many samples a DataLoader's batch has, whatever its size: each is fetched and stacked on its own.
-BATCH_SAMPLES = 64
 # A batch of a hundred images of 224 × 224 in float32. Larger ones tell nothing else and take the time of all.
 IDIOM_BYTES = 64 * MIB
 # Below this nothing but the call is timed.
 LEAST_IDIOM_BYTES = 4 * KIB
 # Slices rotate over this at most; where a cache is larger the rows are labelled warm. Pinning more takes a second.
 MOST_ROTATED_BYTES = 512 * MIB
-# Every batch has whole samples of whole words.
-GRAIN = BATCH_SAMPLES * WORD
 # Ten samples of tens of milliseconds; a ratio needs no more.
 LONGEST_IDIOM_S, IDIOM_WARM_UP_S = 1.0, 0.05
 # Every bit but the sign: no index has any of the high ones.
@@ -273,7 +269,6 @@ class Idiom:
 
 _TO: Direction = "host_to_device"
 _BACK: Direction = "device_to_host"
-_PINNED_LOADER = "for x in DataLoader(…, pin_memory=True): x.to(device, non_blocking=True)"
 # The raw copies first: where time runs out, the rest has something to be held against.
 IDIOMS: tuple[Idiom, ...] = (
     Idiom("raw", "y.copy_(x)", _TO, "accelerator"),
@@ -281,8 +276,6 @@ IDIOMS: tuple[Idiom, ...] = (
     Idiom("to", "x.to(device)", _TO, "accelerator"),
     Idiom("to_non_blocking", "x_pinned.to(device, non_blocking=True)", _TO, "pinning", "pinned"),
     Idiom("pin_then_to", "x.pin_memory().to(device, non_blocking=True)", _TO, "pinning", pins=True),
-    Idiom("loader", "for x in loader: x.to(device)", _TO, "accelerator"),
-    Idiom("loader_pinned_non_blocking", _PINNED_LOADER, _TO, "pinning", pins=True),
     Idiom("raw", "x.copy_(y)", _BACK, "accelerator"),
     Idiom("raw", "x_pinned.copy_(y, non_blocking=True)", _BACK, "pinning", "pinned"),
     Idiom("cpu", "y.cpu()", _BACK, "accelerator"),
@@ -358,9 +351,6 @@ class Line:
             target = body.partition(".")[0]
             like = stage.host[idiom.memory][0] if idiom.direction == _BACK else stage.device[0]
             names[target] = pinned_like(like) if target == "x_pinned" else torch.empty_like(like)
-        elif idiom.id.startswith("loader"):
-            body = body.rpartition(": ")[2]
-            self._sources = _batches(slices, pin_memory=idiom.pins)
         # What is pinned on the way is kept for longer than the line.
         body = body.replace("x.pin_memory().", "keep(x.pin_memory()).")
         self._run: Callable[[torch.Tensor], torch.Tensor] = eval(f"lambda {source}: {body}", names)
@@ -381,14 +371,6 @@ class Line:
         """Return how many bytes of what the last call made are wrong."""
         self.stage.accel.synchronize()
         return self.stage.wrong_bytes(self.made[-1], (self.calls - 1) % self.stage.count, flipped=flipped)
-
-
-def _batches(slices: Sequence[torch.Tensor], *, pin_memory: bool) -> Iterator[torch.Tensor]:
-    """What a DataLoader makes of the slices: batch after batch without end, slice after slice."""
-    samples: Any = [sample for words in slices for sample in words.view(BATCH_SAMPLES, -1).unbind(0)]
-    places = range(0, len(samples), BATCH_SAMPLES)
-    endless: Any = itertools.cycle([list(range(place, place + BATCH_SAMPLES)) for place in places])
-    return iter(DataLoader[torch.Tensor](samples, batch_sampler=endless, pin_memory=pin_memory))
 
 
 def idioms(setting: Setting) -> Iterator[Measurement]:
@@ -429,7 +411,7 @@ def sizes_of_idioms(sizes: tuple[int, ...], room: Room, host_buffers: int) -> tu
     most = room.most(host_buffers + 2) // 2
     if most < LEAST_IDIOM_BYTES:
         raise too_little("for the common idioms", f"a tensor may use {units.capacity(most)}", "transfer.idioms")
-    size = max(min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES, most) // GRAIN * GRAIN, GRAIN)
+    size = max(min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES, most) // WORD * WORD, WORD)
     # What a call makes takes another slice or two.
     fit = room.most(host_buffers) // size - 2
     return size, max(1, min(-(-room.cold // size), MOST_ROTATED_BYTES // size, fit))
@@ -486,7 +468,7 @@ OTHER: dict[Direction, Direction] = {"host_to_device": "device_to_host", "device
 
 
 def both_ways(setting: Setting) -> Iterator[Measurement]:
-    """A row for each direction, timed while the other copies. Raises CannotLook."""
+    """A row for each direction, both timed while the other copies. Raises CannotLook."""
     options, accel, whole = setting.options, setting.accel, setting.room
     if "pinned" not in options.memories:
         raise CannotLook(
@@ -501,8 +483,7 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
     wanted = max(max(options.sizes, default=BOTH_WAYS_BYTES), LEAST_BOTH_WAYS_BYTES)
     scarce = too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", BOTH_WAYS)
     size = size_that_fits(wanted, most, LEAST_BOTH_WAYS_BYTES, scarce)
-    total = len(options.directions)
-    setting.emit(Progress("allocating", 0, total))
+    setting.emit(Progress("allocating", 0, 1))
     # Four buffers are filled and pinned in about a second; where a cache is larger than the half the rows are warm.
     capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
     ways: dict[Direction, tuple[Buffers, Stream]] = {}
@@ -515,54 +496,46 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
             return
         ways[direction] = shared, stream
     wake(accel, ways["host_to_device"][0])
-    for done, direction in enumerate(options.directions):
-        pulse.go_on()
-        setting.emit(Progress(f"{units.capacity(size)} {direction.replace('_', ' ')}, both ways", done, total))
-        yield _one_of_both(direction, size, setting, ways, setting.row_s(total - done) * SAMPLING_SHARE)
-
-
-def _one_of_both(
-    direction: Direction,
-    size: int,
-    setting: Setting,
-    ways: dict[Direction, tuple[Buffers, Stream]],
-    sampling_s: float,
-) -> Measurement:
-    """Time one direction while the other copies, and compare what either left."""
-    accel, room, other = setting.accel, setting.room, OTHER[direction]
+    pulse.go_on()
+    setting.emit(Progress(f"{units.capacity(size)} both ways", 0, 1))
+    sampling_s = setting.row_s(1, LONGEST_ROW_S * len(options.directions)) * SAMPLING_SHARE
     accel.reset_peak()
     allowance_s = sampling_s * VERIFYING_SHARE / 2
-    repeated = {
+    copies = {
         way: Copies(*shared.ends(way, "pinned"), size, room.span(size), True, accel.synchronize, allowance_s)
         for way, (shared, _) in ways.items()
     }
-    lanes = {way: Lane(repeated[way].call, stream, repeated[way].prepare) for way, (_, stream) in ways.items()}
-    limits = timing.Limits(sampling_s)
-    timed, beside = timing.watched(
-        setting.watch, 1, lambda: concurrent.take(accel, lanes[direction], lanes[other], limits)
-    )
-    verified = {way: copied.finish() for way, copied in repeated.items()}
-    per_s = timed.details["beside_calls_per_s"]
-    rotation = min(copied.span_bytes for copied in repeated.values())
-    return timing.measurement(
-        BOTH_WAYS,
-        accel.ref,
-        timed,
-        beside,
-        case={"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": other},
-        work=("bytes", float(size), "B/s"),
-        memory=accel.memory(),
-        cache="cold" if rotation >= room.cold else "warm",
-        details={
-            "buffers": "preallocated",
-            "non_blocking": True,
-            "synchronised": "after each window",
-            "other_bytes_per_s": None if per_s is None else per_s * size,
-            "rotation_bytes": rotation,
-            **verified[direction].details,
-            **{f"other_{name}": value for name, value in verified[other].details.items()},
-        },
-    )
+    lanes = [Lane(copies[way].call, stream, copies[way].prepare) for way, (_, stream) in ways.items()]
+
+    def taken() -> dict[str, Timed]:
+        return dict(zip(map(str, ways), concurrent.take(accel, lanes, timing.Limits(sampling_s)), strict=True))
+
+    rows = rounds.watched(setting.watch, dict.fromkeys(ways, 1), taken)
+    verified = {way: copied.finish() for way, copied in copies.items()}
+    rotation = min(copied.span_bytes for copied in copies.values())
+    for direction in options.directions:
+        timed, beside = rows[direction]
+        other, per_s = OTHER[direction], timed.details["beside_calls_per_s"]
+        yield timing.measurement(
+            BOTH_WAYS,
+            accel.ref,
+            timed,
+            beside,
+            case={"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": other},
+            work=("bytes", float(size), "B/s"),
+            memory=accel.memory(),
+            cache="cold" if rotation >= room.cold else "warm",
+            details={
+                "buffers": "preallocated",
+                "non_blocking": True,
+                "synchronised": "after each window",
+                "in_turn_with": [way for way in options.directions if way != direction],
+                "other_bytes_per_s": None if per_s is None else per_s * size,
+                "rotation_bytes": rotation,
+                **verified[direction].details,
+                **{f"other_{name}": value for name, value in verified[other].details.items()},
+            },
+        )
 
 
 # -- all devices at the same time: what a link is worth that several share ---------------------------------------------
