@@ -67,7 +67,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     # A row is as long as a test says, however much is moved in it.
     monkeypatch.setattr(host, "last_level_cache_bytes", lambda: 32 * KIB)
     monkeypatch.setattr(transfer, "SIZES", tuple(2**power * KIB for power in range(4, 10)))
-    for name in ("IDIOM_BYTES", "BOTH_WAYS_BYTES", "ON_DEVICE_BYTES"):
+    for name in ("IDIOM_BYTES", "BOTH_WAYS_BYTES"):
         monkeypatch.setattr(transfer, name, 1024 * KIB)
     monkeypatch.setattr(bandwidth, "DEFAULT_SIZES", {"cpu": 256 * KIB})
     monkeypatch.setattr(product, "DEFAULT_SIZES", {"cpu": (256, 512)})

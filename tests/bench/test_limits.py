@@ -14,11 +14,9 @@ from gpucheck.bench import devices, judge, judging
 from gpucheck.bench.bandwidth.judge import memory_ceiling
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS
 from gpucheck.bench.devices import Shared
-from gpucheck.bench.judging import Ceiling, Ceilings
+from gpucheck.bench.judging import Ceilings
 from gpucheck.bench.matmul.judge import fastest_products, product_ceilings
-from gpucheck.bench.transfer import judge as of_link
 from gpucheck.config import BY_ID, THRESHOLDS, Limit
-from gpucheck.links import WAYS
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import runs as merging
@@ -269,37 +267,6 @@ def test_a_device_that_only_others_thresholds_name_is_told() -> None:
     ]
 
 
-def test_a_share_of_the_link_replaces_what_the_benchmark_says_of_it() -> None:
-    rows = dict(zip(WAYS, BOTH, strict=False))
-    known = of_link.share_of_link(rows, of_link.as_read(5, 16), None)
-    link = {"link": Ceiling(of_link.as_read(5, 16).limit_bytes_per_s)}
-    finding = judged(BOTH, set_to("transfer.link", 0.85), findings=known, known=link)["transfer.link"]
-    assert (finding.verdict, finding.evidence["link"]) == ("fail", "PCIe 5 x16")
-    assert figures(finding)["to host"] == pytest.approx(0.793, abs=1e-3)
-    unknown = {"link": Ceiling(None, "link unknown: NVML is not there")}
-    finding = judged(BOTH, set_to("transfer.link", 0.85), known=unknown)["transfer.link"]
-    assert (finding.verdict, finding.fix) == ("inconclusive", None)
-    finding = judged([copy("host_to_device", 1e9, timed="as_called")], set_to("transfer.link", 0.5))["transfer.link"]
-    assert (finding.verdict, figures(finding)) == ("inconclusive", {"to device": None})
-
-
-def test_of_the_link_rows_with_enough_samples_and_large_ones_decide() -> None:
-    """As in the warning without a threshold: the fastest may have one sample."""
-    few, small = copy("host_to_device", 56e9, spread=None, flags=("few-samples",)), copy("host_to_device", 48e9, 2**20)
-    rows, known = [few, small, copy("host_to_device", 55e9, 2**27)], {"link": Ceiling(63e9)}
-    assert judged(rows, set_to("transfer.link", 0.8), known=known)["transfer.link"].verdict == "pass"
-    # Beside large ones that have too few a small one, whose rate is not the link's, does not decide either.
-    finding = judged([few, small], set_to("transfer.link", 0.8), known=known)["transfer.link"]
-    assert (finding.verdict, figures(finding)) == ("inconclusive", {"to device": 56 / 63})
-
-
-def test_the_gain_of_pinned_memory() -> None:
-    rows = [copy("host_to_device", 1.0, kind=kind, timed="as_called") for kind in ("pageable", "pinned")]
-    finding = judged(rows, set_to("transfer.pinned_speedup", 1.2))["transfer.pinned_speedup"]
-    assert (finding.verdict, figures(finding)) == ("fail", {"to device": 1.0})
-    assert judged(rows[:1], set_to("transfer.pinned_speedup", 1.2))["transfer.pinned_speedup"].verdict == "inconclusive"
-
-
 def test_every_operation_of_memory_is_judged_on_its_largest_cold_array() -> None:
     def moved(operation: str, rate: float, size: int = 2**30, cache: str = "cold") -> Measurement:
         return row("bandwidth", {"operation": operation, "size_bytes": size}, rate, cache=cache)
@@ -373,8 +340,6 @@ def test_of_a_case_that_runs_measured_in_two_ways_each_must_do() -> None:
     for rows in ([held, unheld], [unheld, held]):
         finding = judged([*rows, copy("host_to_device", 9e9, 2**20)], set_to("transfer.min_gbps", 50e9))
         assert finding["transfer.min_gbps"].verdict == "fail"
-        link = judged(rows, set_to("transfer.link", 0.7), known={"link": Ceiling(63e9)})["transfer.link"]
-        assert link.verdict == "fail"
     assert verdict_at([held, held], 50e9) == "pass"
 
 

@@ -10,15 +10,13 @@ from typing import Any
 import answer_scenes
 import bench_scenes as scenes
 import pytest
-from bench_scenes import MIB, SECOND, SIZES, row
+from bench_scenes import MIB, SECOND, SIZES
 from shown import shown
 
 from gpucheck import errors
-from gpucheck.bench import judging
 from gpucheck.bench.crossover import judge as crossover_judge
 from gpucheck.bench.overlap import judge as overlap_judge
-from gpucheck.bench.transfer import judge as transfer_judge
-from gpucheck.render import csv, html, live, measured, text, transfer
+from gpucheck.render import csv, html, live, measured, text
 from gpucheck.render.text import Cell
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Progress
@@ -27,7 +25,6 @@ from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement, Run, TimeStats
 from gpucheck.report.report import Report, Summary
 from gpucheck.report.results import Results
-from gpucheck.report.results.bench import CopyFit, TransferResult
 
 
 def report(command: str, rows: Sequence[Measurement], findings: Sequence[Finding] = (), **results: Any) -> Report:
@@ -141,23 +138,6 @@ def test_the_best_of_a_search_so_far_is_shown_as_it_goes_on() -> None:
 # -- transfer ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_fit_that_does_not_hold_says_why_and_two_sizes_need_no_excuse() -> None:
-    nothing, why = TransferResult("cuda:0"), "the time does not grow with the size"
-    fit = CopyFit("host_to_host", "pageable", "as_called", 19, *(None,) * 5, why)
-    (line,) = transfer.fitted(replace(nothing, fits=(fit,)))
-    assert line.text == f"fitted time: host to host pageable has none: {why}"
-    assert transfer.fitted(replace(nothing, fits=(replace(fit, sizes=2),))) == []
-    assert transfer.fitted(nothing) == []  # a document from before there were fits
-
-
-def test_what_lies_off_the_fit_is_told() -> None:
-    rows = [copy for copy in scenes.copies() if copy.case["timed"] == "link"]
-    seconds = 1.5 * (2e-6 + 16 * MIB / 55.4e9)
-    rows[2] = replace(rows[2], time_s=TimeStats(seconds, 30))
-    (line,) = transfer.fitted(transfer_judge.answer(judging.Seen("cuda:0", rows)))
-    assert "half that rate at 108 KiB, up to 33 % off" in line.text
-
-
 @pytest.mark.parametrize(
     ("link", "told"),
     [
@@ -184,51 +164,25 @@ def test_a_direction_that_was_broken_off_after_its_first_row(columns: int) -> No
         assert "64 KiB" in lines and ("pageable" not in lines or len(kept) > 1)
 
 
-def pairs(count: int, path: str | None = "peer", kind: str = "cuda") -> list[Measurement]:
-    devices = [DeviceRef(f"{kind}:{place}") for place in range(count)]
-    cases = [
-        (source, {"source": source.id, "destination": to.id, "size_bytes": 256 * MIB, "what": "rate"})
-        for source in devices
-        for to in devices
-        if source != to
-    ]
-    work = ("bytes", 256.0 * MIB)
-    return [row("transfer.peer", source, case, work[1] / 395e9, work, "B/s", path=path) for source, case in cases]
-
-
-def peers(rows: Sequence[Measurement], columns: int | None) -> list[str]:
-    blocks, details = transfer.peer(rows)
-    return shown([*blocks, *details], columns)
-
-
-@pytest.mark.parametrize("path", ["peer", "staged"])
-def test_eight_devices_fit_into_80_columns_and_become_lines_at_40(path: str) -> None:
-    lines = peers(pairs(8, path), 80)
+def test_eight_devices_fit_into_80_columns() -> None:
+    devices = [DeviceRef(f"cuda:{place}") for place in range(8)]
+    cards = scenes.machine(*map(scenes.card, devices))
+    made = scenes.document(
+        "bench transfer", scenes.pairs(devices), cards, parts=scenes.begun("transfer.peer", None, "")
+    )
+    lines = screen(made, 80)
     assert max(map(len, lines)) <= 80
     assert [line[:7] for line in lines if line.startswith(" cuda")] == [f" cuda:{place}" for place in range(8)]
-    lines = peers(pairs(8, path), 40)
-    at, mark = lines.index("from: cuda:1"), "*" if path == "staged" else ""
-    assert lines[at + 1 : at + 4] == [f"to {place}: 395{mark}" for place in (0, 2, 3)]
-
-
-def test_devices_of_two_kinds_keep_their_names() -> None:
-    lines = peers([*pairs(2), *pairs(2, None, "xpu")], None)
-    assert lines[1].split() == ["from", "to", "cuda:0", "to", "cuda:1", "to", "xpu:0", "to", "xpu:1"]
 
 
 def test_a_direction_without_a_rate_beside_one_that_has_one() -> None:
-    both, _ = scenes.at_once()
+    (both,) = scenes.at_once()
     way = {**both.case, "direction": "device_to_host", "other": "host_to_device"}
     never = replace(both, case=way, rate=None, flags=("never-together",))
-    blocks, details = transfer.at_once([both, never])
-    (line,) = [line for line in shown([*blocks, *details]) if "to host, both ways at once" in line]
-    assert line.split()[-8:] == ["–", "–", "–", "2", "!", "never", "at", "once"]
-
-
-def test_a_part_without_rows_has_no_table() -> None:
-    (copy, *_) = scenes.copies()
-    assert transfer.peer([copy]) == transfer.at_once([copy]) == transfer.together([copy]) == ([], [])
-    assert transfer.idioms([], TransferResult("cuda:0")) == ([], [])
+    never.method.details["discarded_because"] = {}
+    lines = screen(scenes.document("bench transfer", [both, never]), verbose=True)
+    (line,) = [line for line in lines if line.startswith(" cuda:0   to host, both ways")]
+    assert line.split()[-7:] == ["–", "55.9", "–", "!", "never", "at", "once"]
 
 
 # -- overlap -----------------------------------------------------------------------------------------------------------
