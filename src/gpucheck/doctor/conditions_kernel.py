@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpucheck import units
+from gpucheck import units, xid
 from gpucheck.cards import at_rest, card
 from gpucheck.cards.card import WHY_NOT_SHOWN
 from gpucheck.doctor import fixes
