@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpucheck import config
-from gpucheck.config import BY_ID, SI_UNIT, THRESHOLDS, Limit, Settings
+from gpucheck.config import BY_ID, THRESHOLDS, Limit, Settings
 from gpucheck.errors import UsageError
 
 
@@ -58,10 +58,6 @@ def test_a_whole_file() -> None:
     )
 
 
-def test_an_empty_file_sets_nothing() -> None:
-    assert parsed("") == Settings(file="gpucheck.toml")
-
-
 def test_a_table_of_a_shared_file() -> None:
     assert config.parse("[tool.other]\nx = 1", "pyproject.toml", below="tool.gpucheck") is None
     found = config.parse('[tool.gpucheck]\ndevice = "cpu"', "pyproject.toml", below="tool.gpucheck")
@@ -111,19 +107,6 @@ def test_a_mistake_is_told_in_one_sentence(text: str, sentence: str) -> None:
 )
 def test_numbers_in_si(kind: config.Kind, value: object, found: float) -> None:
     assert config.number(kind, value, "x") == pytest.approx(found, rel=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("transfer.min_gbps", 5e10, "at least 50.0 GB/s"),
-        ("matmul.min_tflops", 7e14, "at least 700 TFLOP/s"),
-        ("matmul.min_percent_of_peak", 0.855, "at least 85.5 %"),
-        ("compare.slower", 0.05, "at most 5 %"),
-    ],
-)
-def test_a_threshold_in_words(name: str, value: float, words: str) -> None:
-    assert config.told(Limit(name, value, SI_UNIT[BY_ID[name].kind], "x")) == words
 
 
 def test_the_first_that_is_for_the_device_counts() -> None:

@@ -55,15 +55,6 @@ def test_one_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "<title>fail: gpucheck doctor on " in page.read_text(encoding="utf-8")
 
 
-def test_a_page_says_nothing_better_than_its_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page, path = tmp_path / "page.html", saved(tmp_path, "a.json", "doctor")
-    document = json.loads(Path(path).read_text(encoding="utf-8"))
-    document["summary"].update(verdict="pass", exit=0)
-    Path(path).write_text(json.dumps(document), encoding="utf-8")
-    reported(capsys, path, "--output", str(page))
-    assert "<title>fail: gpucheck doctor on " in page.read_text(encoding="utf-8")
-
-
 def test_several_results_the_worst_first_and_json_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, document = tmp_path / "page.html", tmp_path / "page.json"
     paths = [saved(tmp_path, f"{name}.json", name) for name in NAMED]
@@ -77,17 +68,6 @@ def test_several_results_the_worst_first_and_json_beside(tmp_path: Path, capsys:
     told = [[paths[NAMED.index(name)], name, answers[name][0]] for name in worst_first]
     assert (finding["id"], finding["evidence"]["documents"]) == ("report.page", told)
     assert finding["evidence"]["answers"] == [answers[name][1] for name in worst_first]
-
-
-def test_two_results_of_one_command_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "page.html"
-    copies = "bench copies that reach the link"
-    same = [saved(tmp_path, f"{place}.json", copies) for place in "ab"]
-    assert reported(capsys, *same, "--output", str(page))[0] == 0
-    assert 'id="h1">1. gpucheck compare' in page.read_text(encoding="utf-8")
-    other = saved(tmp_path, "c.json", "smoke")
-    assert reported(capsys, same[0], other, "--output", str(page))[0] == 0
-    assert "gpucheck compare" not in page.read_text(encoding="utf-8")
 
 
 def test_the_folder_of_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,12 +149,6 @@ def test_what_cannot_be_shown_is_wrong_usage(
     assert (code, out) == (2, "")
     assert sentence in said(err)
     assert not (tmp_path / "page.html").exists()
-
-
-def test_a_page_has_to_be_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = saved(tmp_path, "a.json", "smoke")
-    code, _, err = reported(capsys, path, "--output", str(tmp_path / "x.md"))
-    assert code == 2 and said(err).startswith("report writes a page: no file for it was given")
 
 
 def test_a_page_that_cannot_be_written_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

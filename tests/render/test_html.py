@@ -16,8 +16,7 @@ import browser as chromium
 import pages
 import pytest
 
-from gpucheck.render import html, text
-from gpucheck.render.text import Line
+from gpucheck.render import html
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.facts import Device, Driver, Python
 from gpucheck.report.finding import Finding
@@ -162,20 +161,6 @@ def test_a_page_has_no_folder_of_its_sender_and_a_serial_number_only_on_request(
     assert text_of(html.sheet([("x.json", report)], serials=True)).count("serial 165492200433") >= 2
 
 
-@needs_chromium
-def test_twelve_documents_are_short_and_a_phone_has_verdict_answer_and_state_in_sight(
-    window: chromium.Browser, tmp_path: Path
-) -> None:
-    page = kept(tmp_path, html.sheet(twelve()))
-    window.open(page, 1280)
-    assert window.run("return document.documentElement.scrollHeight") <= 9000
-    window.open(page, 390)
-    outside = "[...document.querySelectorAll('.state, nav td, .answer, .badge')].filter(x => x.offsetParent)"
-    assert window.run(f"return {outside}.filter(x => x.getBoundingClientRect().right > 390).length") == 0
-    assert window.run("return document.documentElement.scrollWidth") <= 390
-    assert window.run(f"return {outside}.length") > 40
-
-
 def test_two_documents_are_compared_above_both() -> None:
     first, second = REPORTS["smoke"], REPORTS["devices"]
     compared = (
@@ -194,16 +179,6 @@ def test_two_documents_are_compared_above_both() -> None:
     ]
     # The page's own verdict is the worse of the two documents'.
     assert [text for tag, text in parsed.texts if tag == "title"] == ["fail: gpucheck: 2 results"]
-
-
-def test_an_open_comparison_is_not_called_a_pass() -> None:
-    opened = [one for one in REPORTS.values() if one.command == "compare" and one.summary.verdict == "pass"]
-    for report in opened:
-        first = text.parts_of(report, verbose=False)[0][0]
-        assert isinstance(first, Line)
-        said = html._pieces(first.text)[0]
-        badge = html._section(report, "", most_raw=0, alone=True)["badge"]
-        assert badge.verdict == (said.verdict if said and said.verdict in ("warn", "inconclusive", "fail") else "pass")
 
 
 def test_jinja_waits_for_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
