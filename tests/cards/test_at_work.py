@@ -194,21 +194,6 @@ def test_a_card_at_rest_has_no_verdict_on_clock_and_link_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"utilization_percent": 12.0}, "cuda:3: the GPU is only 12 % busy"),
-        (
-            {"utilization_percent": None, "clock_reasons": ClockReasons(0)},
-            "cuda:3: NVML reports no utilisation",
-        ),
-    ],
-)
-def test_a_card_that_is_not_seen_to_work_is_skipped_with_the_reason(changes: dict[str, Any], words: str) -> None:
-    found = the_one(idle(**changes))
-    assert (found.id, found.verdict, found.message) == ("devices.not_judged", "skip", words)
-
-
-@pytest.mark.parametrize(
     ("reasons", "lasting", "seen"),
     [
         (("hw_thermal_slowdown",), (), "heat"),
@@ -225,11 +210,6 @@ def test_a_card_that_is_slowed_down_at_rest(reasons: tuple[str, ...], lasting: t
     resting = idle(*reasons, changes=Changes(2.0, lasting_clock_reasons=lasting))
     found = [one for one in said(resting) if one[1] != "skip"]
     assert found == ([("devices.slowed_down", "warn", f"throttled by {seen} while idle")] if seen else [])
-
-
-def test_at_rest_is_said_of_a_card_at_rest_alone() -> None:
-    lightly = idle("hw_thermal_slowdown", utilization_percent=20.0)
-    assert ("devices.slowed_down", "warn", "throttled by heat") in said(lightly)
 
 
 @pytest.mark.parametrize(
@@ -249,12 +229,6 @@ def test_counters_that_grew_between_two_readings(
 ) -> None:
     found = said(card(3, changes=Changes(2.0, violations_s=violations)))
     assert found == ([] if verdict is None else [("devices.violations", verdict, title)])
-
-
-def test_the_share_of_the_time_is_told() -> None:
-    found = the_one(card(3, changes=Changes(2.0, violations_s={"thermal": 0.8}), sm_clock_hz=0.99e9))
-    words = "thermal 40 % of the last 2.00 s; clock 990 of 1980 MHz (50 % lower)"
-    assert found.message == f"cuda:3: {words}"
 
 
 @pytest.mark.parametrize("limit", ["power", "board_limit", "sync_boost"])
@@ -306,10 +280,6 @@ def test_the_odd_one_with_ecc_on_is_not_told_to_turn_it_off() -> None:
     assert (found.title, found.fix) == ("ECC is on", "sudo nvidia-smi --ecc-config=1, then reset the GPU")
 
 
-def test_a_counter_over_no_time_says_nothing() -> None:
-    assert said(card(3, changes=Changes(0.01, violations_s={"thermal": 0.01}))) == []
-
-
 # --- heat -------------------------------------------------------------------------------------------------------------
 
 
@@ -336,16 +306,6 @@ def test_a_counter_over_no_time_says_nothing() -> None:
 )
 def test_heat_against_the_cards_own_limits(changes: dict[str, Any], verdict: str | None, title: str | None) -> None:
     assert [one[1:] for one in said(card(3, **changes))] == ([] if verdict is None else [(verdict, title)])
-
-
-def test_heat_at_rest_is_heat() -> None:
-    assert ("devices.hot", "warn", "91 °C, limit 87 °C") in said(idle(temperature_celsius=91.0))
-
-
-def test_hot_says_what_each_limit_does() -> None:
-    for celsius, what in ((87.0, "the driver lowers"), (91.0, "the hardware lowers")):
-        assert the_one(card(3, temperature_celsius=celsius)).message == f"cuda:3: {what} the clock"
-    assert the_one(card(3, temperature_celsius=95.0)).message == "cuda:3: the GPU shuts down"
 
 
 # --- power and settings -----------------------------------------------------------------------------------------------
@@ -387,72 +347,6 @@ def test_a_setting_is_a_remark_with_what_it_costs(reason: str, words: str) -> No
     assert words in found.message and found.message.endswith("clock 1200 of 1980 MHz (39 % lower)")
     free = the_one(card(3, reason))
     assert free.message.endswith("clock 1980 of 1980 MHz, no loss now") and free.fix is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "found"),
-    [
-        ({"sm_clock_hz": 345e6}, "clock 345 of 1980 MHz"),
-        ({"sm_clock_hz": 345e6, "clock_reasons": ClockReasons(1, ("gpu_idle",))}, "clock 345 of 1980 MHz"),
-        ({"memory_clock_hz": 405e6}, "memory clock 405 of 2600 MHz"),
-        ({"sm_clock_hz": 1.2e9}, "clock 1200 of 1980 MHz"),
-        ({"sm_clock_hz": 1.2e9, "utilization_percent": 70.0}, None),
-        ({"sm_clock_hz": 1.9e9}, None),
-        ({"sm_clock_hz": 1.7e9}, None),
-        # The bit of application clocks explains nothing where those are as they came.
-        (
-            {
-                "sm_clock_hz": 1.2e9,
-                "application_sm_clock_hz": 1.98e9,
-                "default_application_sm_clock_hz": 1.98e9,
-                "clock_reasons": ClockReasons(2, ("applications_clocks_setting",)),
-            },
-            "clock 1200 of 1980 MHz",
-        ),
-    ],
-)
-def test_a_low_clock_on_a_busy_card_without_a_reason(changes: dict[str, Any], found: str | None) -> None:
-    assert said(card(3, **changes)) == ([] if found is None else [("devices.low_clock", "warn", found)])
-
-
-GPU_LOCK = f"sudo nvidia-smi -i {ADDRESS} --reset-gpu-clocks"
-MEMORY_LOCK = f"sudo nvidia-smi -i {ADDRESS} --reset-memory-clocks"
-LOOK = "nvidia-smi -q -d CLOCK,PERFORMANCE"
-BY_DEFAULT = {"default_application_sm_clock_hz": 1.59e9}
-
-
-@pytest.mark.parametrize(
-    ("changes", "found", "fix"),
-    [
-        # One card alone: below its default application clock, never below its highest boost.
-        ({"sm_clock_hz": 1e9, "default_application_sm_clock_hz": 1.59e9}, "clock 1000 of 1980 MHz", GPU_LOCK),
-        ({"sm_clock_hz": 1.28e9, "default_application_sm_clock_hz": 1.59e9}, None, None),
-        ({"sm_clock_hz": 585e6, "max_sm_clock_hz": 1.59e9, "default_application_sm_clock_hz": 585e6}, None, None),
-        ({"sm_clock_hz": 1.2e9}, None, None),
-        ({"sm_clock_hz": 345e6, **BY_DEFAULT, "compute_capability": "7.0"}, "clock 345 of 1980 MHz", GPU_LOCK),
-        ({"memory_clock_hz": 405e6, "max_memory_clock_hz": 1593e6}, "memory clock 405 of 1593 MHz", MEMORY_LOCK),
-        ({"memory_clock_hz": 405e6, "compute_capability": "7.5"}, "memory clock 405 of 2600 MHz", LOOK),
-        ({"memory_clock_hz": 405e6, "compute_capability": "12.1"}, "memory clock 405 of 2600 MHz", MEMORY_LOCK),
-        (
-            {"memory_clock_hz": 405e6, "sm_clock_hz": 345e6, **BY_DEFAULT},
-            "clock 345 of 1980 MHz",
-            f"{GPU_LOCK}; {MEMORY_LOCK}",
-        ),
-        # Any other reason explains it.
-        ({"sm_clock_hz": 345e6, "clock_reasons": ClockReasons(4, ("sw_power_cap",))}, None, None),
-        # Held by application clocks: that is another setting.
-        (
-            {"sm_clock_hz": 1e9, "application_sm_clock_hz": 1e9, "default_application_sm_clock_hz": 1.98e9},
-            None,
-            None,
-        ),
-    ],
-)
-def test_a_clock_that_may_be_locked(changes: dict[str, Any], found: str | None, fix: str | None) -> None:
-    facts = replace(node(), devices=(card(0, nvlinks=None, fabric=None, **changes), CPU))
-    low = [one for one in judge(facts) if one.id == "devices.low_clock"]
-    assert [(one.verdict, one.title, one.fix) for one in low] == ([("warn", found, fix)] if found else [])
-    assert all(("may be locked" in one.message) == (fix != LOOK) for one in low)
 
 
 def test_a_boost_is_no_reference() -> None:
@@ -586,11 +480,6 @@ def test_one_card_of_eight_that_lost_links(links: tuple[NvLink, ...], verdict: s
     assert said(card(3, nvlinks=links)) == [("links.inactive", verdict, title)]
 
 
-def test_half_of_the_cards_without_any_link_fail() -> None:
-    found = said(*(card(index, nvlinks=DOWN) for index in range(4)))
-    assert found == [("links.inactive", "fail", "all 18 NVLinks down")] * 4
-
-
 def test_all_links_of_all_cards_down_under_a_fabric_that_calls_itself_completed() -> None:
     facts = node(*(card(index, nvlinks=DOWN) for index in range(8)))
     found = [one for one in judge(facts) if one.verdict != "pass"]
@@ -612,19 +501,6 @@ def test_all_links_down_without_a_fabric() -> None:
 def test_a_pair_with_a_bridge_beside_cards_without_one_is_at_most_a_doubt() -> None:
     cards = [card(index, name="NVIDIA A40", fabric=None, nvlinks=UP if index < 6 else DOWN) for index in range(8)]
     assert {one[1] for one in said(*cards)} == {"warn"}
-
-
-@pytest.mark.parametrize(
-    ("fabric", "found"),
-    [
-        (Fabric("in progress"), "warn"),
-        (Fabric("not started"), "warn"),
-        (Fabric("completed", "NVML returns: unknown error"), "warn"),
-        (Fabric("completed", None, ("degraded_bandwidth",)), "warn"),
-    ],
-)
-def test_a_fabric_that_is_not_well(fabric: Fabric, found: str) -> None:
-    assert [one[:2] for one in said(card(3, fabric=fabric))] == [("links.fabric", found)]
 
 
 def test_links_in_mig_mode_are_a_remark() -> None:
@@ -688,14 +564,6 @@ def test_instances_that_could_not_be_asked_for_are_not_missing() -> None:
 # --- one line for what is the same ------------------------------------------------------------------------------------
 
 
-def test_cards_of_which_the_same_is_said_share_a_line() -> None:
-    facts = node(*(card(index, compute_mode="prohibited") for index in (0, 1, 2, 5)))
-    (group,) = grouped([one for one in judge(facts) if one.verdict == "info"])
-    assert group.devices == ("cuda:0 to cuda:2", "cuda:5")
-    assert group.message == "cuda:0 to cuda:2, cuda:5: no program may use the GPU"
-    assert len(group.fixes) == 4
-
-
 @pytest.mark.parametrize(
     ("names", "short"),
     [
@@ -737,22 +605,6 @@ def test_an_error_of_nvlink_says_itself_whether_it_is_fatal() -> None:
     assert [verdict(fatal) for fatal in (False, True, None)] == [["warn"], ["fail"], ["fail"]]
 
 
-@pytest.mark.parametrize(
-    ("action", "fix"),
-    [
-        ("gpu_reset", f"end its processes, then sudo nvidia-smi --gpu-reset -i {ADDRESS}"),
-        ("node_reboot", "drain the node, then sudo reboot"),
-        ("drain_and_reset", f"drain the node, then sudo nvidia-smi --gpu-reset -i {ADDRESS}"),
-    ],
-)
-def test_what_xid_154_asks_for_becomes_the_command(action: str, fix: str) -> None:
-    alone = logged(XidError(154, ADDRESS, action=action), beside=node())
-    behind = logged(XidError(154, ADDRESS, action=action), XidError(94, ADDRESS), beside=node())
-    for facts, title in ((alone, "Xid 154"), (behind, "Xid 154")):
-        (found,) = [one for one in judge(facts) if one.verdict != "pass"]
-        assert (found.verdict, found.title, found.fix) == ("fail", title, fix)
-
-
 def test_a_recovery_action_has_its_cause_beside_it_and_both_are_one_line() -> None:
     facts = logged(XidError(95, ADDRESS), beside=node(card(recovery_action="gpu_reset")))
     (found,) = [one for one in judge(facts) if one.verdict != "pass"]
@@ -776,40 +628,6 @@ def switched(*errors: XidError, xids: tuple[XidError, ...] = (), **host: Any) ->
         facts, driver=replace(facts.driver or Driver(), sxids=errors, xids=xids), host=Host("Linux", **host)
     )
     return [(one.verdict, one.title, one.fix or "") for one in judge(facts) if one.id == "log.sxid"]
-
-
-@pytest.mark.parametrize(
-    ("number", "is_fatal", "verdict", "fix"),
-    [
-        # The driver's own word decides.
-        (24007, True, "fail", "in a virtual machine restart the guest"),
-        (24007, False, "info", ""),
-        (24007, None, "warn", "NVIDIA, Fabric Manager"),
-        (20034, True, "fail", "in a virtual machine"),
-        (20012, True, "fail", "check the NVLink connections"),
-        (20012, False, "info", ""),
-        (99999, True, "fail", "in a virtual machine"),
-        # Fatal to the whole fabric.
-        (22003, True, "fail", "drain the node, then reboot it; or reset all GPUs and NVSwitches"),
-        (23017, True, "fail", "drain the node, then reboot it"),
-        (23001, None, "fail", "drain the node, then reboot it"),
-        (23001, False, "info", ""),
-        # Failures whatever word stands there.
-        (11004, False, "fail", "in a virtual machine restart the guest"),
-        (12028, False, "fail", "in a virtual machine restart the guest"),
-        (10003, False, "fail", "drain the node, then reboot it"),
-        (19084, False, "fail", "drain the node, then reboot it"),
-        # Cooling.
-        (10004, False, "warn", FIX["heat"]),
-        (10004, True, "fail", FIX["heat"]),
-    ],
-)
-def test_an_sxid_is_as_bad_as_the_driver_and_nvidia_say(
-    number: int, is_fatal: bool | None, verdict: str, fix: str
-) -> None:
-    ((found, title, mended),) = switched(XidError(number, SWITCH, is_fatal=is_fatal))
-    assert (found, title) == (verdict, f"SXid {number}")
-    assert mended.startswith(fix) and bool(mended) == bool(fix)
 
 
 def test_an_sxid_that_is_past_or_comes_of_a_lost_gpu_or_is_of_other_containers() -> None:
@@ -875,35 +693,6 @@ def test_the_odd_one_of_sisters_is_told_in_one_line(
     if "pcie" in odd and size == 3:
         cards.append(rest(3))
     assert told(*cards) == [(id, "warn", title)]
-
-
-@pytest.mark.parametrize(
-    ("changes", "ids"),
-    [
-        ({"sm_clock_hz": 1.2e9, "default_application_sm_clock_hz": 1.98e9}, {"devices.low_clock"}),
-        ({"power_limit_w": 350.0, "power_w": 200.0}, {"devices.power_limit"}),
-        (
-            {
-                "power_limit_w": 600.0,
-                "power_w": 598.0,
-                "sm_clock_hz": 1.2e9,
-                "clock_reasons": ClockReasons(4, ("sw_power_cap",)),
-            },
-            {"devices.power_limit"},
-        ),
-        (
-            {"application_sm_clock_hz": 1e9, "default_application_sm_clock_hz": 1.98e9, "sm_clock_hz": 1e9},
-            {"devices.application_clocks"},
-        ),
-        (
-            {"sm_clock_hz": 1.2e9, "clock_reasons": ClockReasons(2, ("applications_clocks_setting",))},
-            {"devices.clock_setting"},
-        ),
-    ],
-)
-def test_what_costs_a_fifth_of_all_eight_alike_is_told_too(changes: dict[str, Any], ids: set[str]) -> None:
-    found = told(*(card(index, **changes) for index in range(8)))
-    assert len(found) == 8 and {id for id, _, _ in found} == ids
 
 
 T4 = {
@@ -1100,15 +889,6 @@ def test_one_of_several_alike(odd: dict[str, Any], verdict: str | None, title: s
     # Of two nobody knows which is the odd one.
     two = replace(facts, devices=(*facts.devices[2:4], CPU))
     assert [one for one in judge(two) if one.id == "devices.odd_one"] == []
-
-
-def test_the_fabrics_state_is_evidence_for_802() -> None:
-    driver = Driver(nvml_code=0, cuinit_code=802, cuinit_error="CUDA_ERROR_SYSTEM_NOT_READY")
-    for state, words in (("not started", "NVML: not started on 8 of 8 GPUs"), ("completed", "")):
-        cards = [card(n, fabric=Fabric(state), id=None, cuda_index=None) for n in range(8)]
-        found = judge(replace(node(), driver=driver, devices=(*cards, CPU)))
-        (one,) = [one for one in found if one.id == "devices.libcuda"]
-        assert words in one.message and ("NVML:" in one.message) == bool(words)
 
 
 @pytest.mark.parametrize(

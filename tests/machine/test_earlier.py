@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from gpucheck.machine.driver_reads import DeviceReading, DriverReading
 from gpucheck.machine.inventory import NO_LONGER_LISTED, Memory, added, changes, of
 from gpucheck.report.facts import Changes, ClockReasons, Device, Ecc, Link, NvLink
@@ -36,12 +34,6 @@ def read_twice(before: tuple[Device, ...], after: tuple[Device, ...]) -> tuple[D
     _, memory = added(Memory(), reading(*before), THEN)
     second, _ = added(memory, reading(*after), NOW)
     return tuple(row.device for row in second.devices)
-
-
-def test_a_first_reading_stays_as_it_is() -> None:
-    first, memory = added(Memory(), reading(card(0), lost(1)), THEN)
-    assert first == reading(card(0), lost(1))
-    assert list(memory.cards) == ["GPU-0"] and memory.lost_since == {}
 
 
 def test_a_lost_card_keeps_its_identity_and_says_since_when() -> None:
@@ -133,13 +125,3 @@ def test_how_counters_grew() -> None:
     )
     (compared,) = read_twice((before,), (now,))
     assert compared.changes == changes(before, now)
-
-
-@pytest.mark.parametrize(("before", "after"), [(None, 12.0), (10.0, None), (10.0, 10.0), (12.0, 10.0)])
-def test_readings_without_an_order_are_not_compared(before: float | None, after: float | None) -> None:
-    assert changes(card(0, read_at_s=before), card(0, read_at_s=after)) is None
-
-
-def test_what_was_unknown_once_did_not_grow() -> None:
-    grown = changes(card(0), card(0, read_at_s=11.0, pcie=Link(replays=5), ecc=Ecc(True, 1, 1)))
-    assert grown == Changes(span_s=1.0)

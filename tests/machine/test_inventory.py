@@ -8,26 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 from fake_machine import FakeMachine
 
-from gpucheck.machine import child, host, installed_torch, inventory
+from gpucheck.machine import host, installed_torch, inventory
 from gpucheck.machine.child_protocol import Start
 from gpucheck.machine.driver_reads import (
     CudaDoor,
     DeviceReading,
     DriverReading,
     NvmlDoor,
-    cuda_reading,
-    nvml_reading,
 )
 from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.inventory import Around, Inventory, join, only
 from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.codec import to_json
-from gpucheck.report.facts import Device, Driver, Facts, Host, Mig, Process, Python, TorchBuild
+from gpucheck.report.facts import Device, Driver, Facts, Host, Mig, Python, TorchBuild
 
 Fake = Callable[..., Path]
 
@@ -129,25 +126,11 @@ def test_of_two_that_the_mask_names_cuda_shows_one() -> None:
     assert [one.state for one in kept.devices[:-1]] == [None, NOT_ACCESSIBLE], "of what this job was given"
 
 
-def test_an_empty_mask_is_named_though_cuinit_then_answers_100() -> None:
-    facts = joined([by_nvml(0)], [], {"CUDA_VISIBLE_DEVICES": ""}, code=100)
-    assert facts.devices[0].state == "hidden by CUDA_VISIBLE_DEVICES="
-
-
 def test_a_failing_cuinit_hides_nothing() -> None:
     facts = joined([by_nvml(0)], [], {"CUDA_VISIBLE_DEVICES": "0"}, code=802)
     assert facts.devices[0].state is None
     assert facts.driver is not None
     assert (facts.driver.cuinit_code, facts.driver.cuinit_error) == (802, "words")
-
-
-def test_without_a_mask_a_device_that_cuda_lacks_is_just_not_shown() -> None:
-    assert joined([by_nvml(0)], []).devices[0].state == "not shown by CUDA"
-
-
-def test_a_state_that_nvml_told_is_kept() -> None:
-    facts = joined([by_nvml(0, state="lost")], [], {"CUDA_VISIBLE_DEVICES": "1"})
-    assert facts.devices[0].state == "lost"
 
 
 def test_libcuda_alone_gives_name_memory_and_capability_and_nvmls_reason_for_the_rest() -> None:
@@ -300,11 +283,6 @@ def test_where_nvidia_has_no_driver_there_is_no_driver_in_the_facts() -> None:
     assert facts.unknown == {}
 
 
-def test_a_torch_that_could_not_be_asked_leaves_its_reason() -> None:
-    facts = join(None, None, AROUND, {}, TorchDevices(error="torch did not answer within 60 s"))
-    assert facts.unknown == {"/torch_runtime": "torch did not answer within 60 s"}
-
-
 def test_choosing_devices_moves_their_reasons_along() -> None:
     facts = Facts(
         devices=(Device(kind="cuda", cuda_index=0), Device(kind="cuda", cuda_index=1), CPU),
@@ -320,45 +298,7 @@ def test_choosing_devices_moves_their_reasons_along() -> None:
     assert kept.unknown == {"/driver/version": "a", "/devices/0/power_w": "c", "/devices/0/pcie/width": "d"}
 
 
-def test_a_process_is_read_in_detail_where_it_is_asked_for(fake_driver: Fake) -> None:
-    own = os.getpid()
-    script = "nvml.count=1\ncuda.order=0\nprocesses={0}:5,4194303:7\nprocess_utilization={0}:20,{0}:85,4194303:400\n"
-    fake_driver(script.format(own))
-    with Inventory(with_processes=True, details=host.detailed) as opened:
-        listed = opened.read().devices[0].processes
-    assert listed is not None
-    mine, gone = listed
-    # The newest sample counts, and none that cannot be.
-    assert (mine.pid, mine.used_memory_bytes, mine.utilization_percent) == (own, 5, 85.0)
-    assert mine.command == " ".join(psutil.Process().cmdline())
-    assert mine.user and mine.age_s is not None and mine.age_s >= 0
-    assert gone == Process(4194303, "compute", None, 7)
-    with Inventory(with_processes=True) as opened:
-        listed = opened.read().devices[0].processes
-    # A command line may hold secrets: it is read for `devices --processes` alone.
-    assert listed is not None and [(one.user, one.command, one.age_s) for one in listed] == [(None, None, None)] * 2
-
-
 # --- both doors at once -----------------------------------------------------------------------------------------------
-
-
-def test_both_libraries_are_read_and_joined(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_driver(f"nvml.count=3\ncuda.order=2,0,1\nprocesses=\n2.processes={os.getpid()}:5\n")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    with Inventory(with_processes=True, name=lambda pid: f"process {pid}") as opened:
-        facts = opened.read()
-        again = opened.read()
-    assert [(device.cuda_index, device.nvml_index, device.state) for device in facts.devices[:-1]] == [
-        (0, 2, None),
-        (1, 0, None),
-        (None, 1, "hidden by CUDA_VISIBLE_DEVICES=0,1"),
-    ]
-    assert facts.devices[0].processes == (Process(os.getpid(), "compute", f"process {os.getpid()}", 5),)
-    assert facts.devices[-1].kind == "cpu"
-    assert [device.uuid for device in again.devices] == [device.uuid for device in facts.devices]
-    assert facts.driver is not None
-    assert facts.driver.nvml_start_s is not None
-    assert facts.driver.cuinit_start_s is not None
 
 
 def test_a_wedged_nvml_leaves_what_libcuda_tells(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,35 +313,10 @@ def test_a_wedged_nvml_leaves_what_libcuda_tells(fake_driver: Fake, monkeypatch:
 # --- the parent's side of the lines -----------------------------------------------------------------------------------
 
 
-def spoken(*lines: str, then: str = "") -> Start:
-    text = "".join(f"{line}\n" for line in lines)
-    return lambda: child.LineChild(["sh", "-c", f"printf '%s' '{text}'; {then or 'sleep 60'}"])
-
-
 def libcuda(start: Start) -> DriverReading:
     with CudaDoor(30.0, start=start) as door:
         door.ask()
         return door.reading()
-
-
-def test_a_line_that_is_cut_off_is_left_out() -> None:
-    reading = libcuda(spoken('{"driver": {"code": 0}}', '{"dev', then="exit 3"))
-    assert reading == DriverReading(code=0, error="the process that asks libcuda ended early (exit 3)")
-
-
-def test_the_last_words_of_a_child_that_failed_are_kept() -> None:
-    reading = libcuda(spoken(then="echo trouble >&2; exit 1"))
-    assert reading.error == "the process that asks libcuda ended early (exit 1: trouble)"
-
-
-def test_a_child_that_closes_its_output_was_not_killed_by_anybody() -> None:
-    reading = libcuda(spoken('{"driver": {"code": 0}}', then="exec >&-; sleep 60"))
-    assert reading.error == "the process that asks libcuda ended early (it closed its output)"
-
-
-def test_no_lines_at_all_are_a_reading_with_its_reason() -> None:
-    assert nvml_reading((), "late") == DriverReading(error="late")
-    assert cuda_reading((), "late") == DriverReading(error="late")
 
 
 # --- the small doors --------------------------------------------------------------------------------------------------
@@ -433,13 +348,6 @@ def test_a_module_that_is_loaded_or_not_or_not_to_be_known(tmp_path: Path) -> No
     assert host.kernel_driver(tmp_path) == Driver(kernel_module_loaded=False)
     (tmp_path / "sys/module/nvidia").mkdir()
     assert host.kernel_driver(tmp_path) == Driver(kernel_module_loaded=True)
-
-
-def test_numa_nodes_of_sysfs(tmp_path: Path) -> None:
-    for address, text in (("a", "1\n"), ("b", "-1\n"), ("c", "nonsense\n")):
-        (tmp_path / f"sys/bus/pci/devices/{address}").mkdir(parents=True)
-        (tmp_path / f"sys/bus/pci/devices/{address}/numa_node").write_text(text)
-    assert host.numa_nodes(("a", "b", "c", "d"), tmp_path) == {"a": 1}
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/ns"), reason="needs Linux' /proc")
@@ -499,48 +407,6 @@ def test_what_torch_lists_of_rocm() -> None:
     ]
 
 
-def test_what_torch_lists_of_mps() -> None:
-    with_figure = fake_torch("mps", mps=SimpleNamespace(recommended_max_memory=lambda: 12))
-    (row,) = installed_torch.listed(with_figure)
-    assert (row["kind"], row["id"], row["memory_total_bytes"], row["integrated"]) == ("mps", "mps", 12, True)
-    (row,) = installed_torch.listed(fake_torch("mps", mps=SimpleNamespace()))
-    assert row["memory_total_bytes"] is None
-
-
-def test_a_torch_that_can_use_nothing_lists_nothing() -> None:
-    assert installed_torch.listed(fake_torch("cuda", available=False)) == []
-
-
-@pytest.mark.parametrize(
-    ("result", "told"),
-    [
-        (
-            child.ChildResult(0, '{"devices": [{"kind": "xpu", "id": "xpu:0"}]}\n', "", False, False, 1.0),
-            TorchDevices((Device(kind="xpu", id="xpu:0"),)),
-        ),
-        (
-            child.ChildResult(1, "", "Traceback\nImportError: no libze\n", False, False, 1.0),
-            TorchDevices(
-                error="torch cannot be asked for its devices: its process ended with 1: ImportError: no libze"
-            ),
-        ),
-        (
-            child.ChildResult(-11, "", "", False, False, 1.0),
-            TorchDevices(error="torch cannot be asked for its devices: its process was ended by SIGSEGV"),
-        ),
-        (
-            child.ChildResult(-9, "", "", True, False, 60.0),
-            TorchDevices(error="torch cannot be asked for its devices: its process did not answer within 60 s"),
-        ),
-    ],
-)
-def test_how_torch_answers_from_its_child(
-    monkeypatch: pytest.MonkeyPatch, result: child.ChildResult, told: TorchDevices
-) -> None:
-    monkeypatch.setattr(child, "run", lambda argv, timeout_s, **_: result)
-    assert installed_torch.devices() == told
-
-
 # --- the reasons as a whole -------------------------------------------------------------------------------------------
 
 
@@ -589,6 +455,25 @@ def test_a_card_that_is_lost_during_a_watch_stays_one_row(fake_driver: Fake) -> 
     )
     assert gone.state == "lost" and gone.state_since is not None
     assert second.unknown["/devices/1"] == "the device is lost"
+
+
+def test_a_lost_card_is_found_by_elimination_at_the_first_reading(fake_driver: Fake) -> None:
+    fake_driver("nvml.count=3\ncuda.order=0,1,2\n1.handle=!15\n")
+    facts = inventory.read()
+    assert [(one.cuda_index, one.nvml_index, one.state) for one in facts.devices[:-1]] == [
+        (0, 0, None),
+        (1, 1, "lost"),
+        (2, 2, None),
+    ]
+    two = "nvml.count=3\ncuda.order=0,1,2\n1.handle=!15\n2.handle=!15\n"
+    fake_driver(two)
+    assert [(one.cuda_index, one.nvml_index) for one in inventory.read().devices[:-1]] == [
+        (0, 0),
+        (1, None),
+        (2, None),
+        (None, 1),
+        (None, 2),
+    ]
 
 
 def test_counters_of_a_second_reading(fake_driver: Fake) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from shown import shown
 
-from gpucheck.errors import CannotLook, UsageError
+from gpucheck.errors import CannotLook
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel, Allocator
 from gpucheck.machine.host import HostMemory
@@ -185,11 +185,6 @@ def test_another_allocator_is_judged_by_bounds() -> None:
     assert stepped(card)[1].verdict == "fail"
 
 
-def test_settings_of_the_user_leave_bounds_only() -> None:
-    steps, _ = stepped(Card(Allocator("native", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")))
-    assert not steps[0].exact
-
-
 def test_a_cache_that_is_not_empty_at_the_start_leaves_bounds_only() -> None:
     card = Card()
     kept = card.allocate(4 * MIB)
@@ -240,17 +235,6 @@ def test_the_device_its_processes_and_its_allocator() -> None:
     assert len(answer) == 5
 
 
-def test_a_list_of_processes_that_cannot_be_read_says_why() -> None:
-    read = dataclasses.replace(facts(), unknown={"/devices/0/processes": "no permission"})
-    found, _ = judged(Card(), read)
-    assert (found["memory.processes"].verdict, found["memory.processes"].message) == ("skip", "no permission")
-
-
-def test_only_our_own_process_is_no_other() -> None:
-    found = memory.judge_processes((Process(42, "compute", "python", MIB),), 42, "")
-    assert found.message == "none"
-
-
 def test_what_is_outside_the_allocator_is_unknown_where_another_process_went() -> None:
     before = Device("cuda", memory_used_bytes=10 * GIB)
     seen = memory.judge_overview("X", before, (132 * GIB, 140 * GIB), MemoryFigures(0, 0, MIB, MIB)).evidence
@@ -294,14 +278,6 @@ def test_the_command_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_no_such_device_and_no_device_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inventory, "read", lambda processes: Facts(devices=(Device("cpu", "cpu"),)))
-    with pytest.raises(CannotLook, match="--device cuda:3 not found"):
-        memory.command(MemoryOptions("cuda:3"), Recorder())
-    with pytest.raises(UsageError, match="'gpu' is not a device"):
-        memory.command(MemoryOptions("gpu"), Recorder())
-
-
 # --- NVML answers where torch cannot ----------------------------------------------------------------------------------
 
 
@@ -329,15 +305,6 @@ def answered(monkeypatch: pytest.MonkeyPatch, device: str, *cards: Device) -> Re
     collector = Collector()
     memory.command(MemoryOptions(device), collector)
     return collector.report(version="0", command="memory", argv=(), started="", elapsed_s=1.0)
-
-
-def test_nvml_answers_for_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = answered(monkeypatch, "auto", by_nvml(0))
-    assert report.summary.exit == 0
-    first = shown(text.blocks(report))[0]
-    assert first.startswith(
-        "· NVML 0 (H100): 10 GiB of 80 GiB free; python3 (PID 4711, 70 GiB); torch's memory figures"
-    )
 
 
 def test_memory_that_no_visible_process_holds_is_said_as_devices_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,17 +347,3 @@ def test_each_gpu_has_its_line_and_the_named_one_is_told_alone(monkeypatch: pyte
     for name in ("cuda:1", "GPU-1"):
         report = answered(monkeypatch, name, *cards)
         assert [one.device for one in report.findings if one.id == "memory.device"] == ["cuda:1"]
-
-
-def test_where_nvml_does_not_know_either_the_reason_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CannotLook):
-        answered(monkeypatch, "auto", by_nvml(0, memory_total_bytes=None))
-    with pytest.raises(CannotLook):
-        answered(monkeypatch, "cuda:5", by_nvml(0))
-
-
-def test_of_thousands_of_processes_those_that_hold_most_are_named() -> None:
-    many = tuple(Process(pid, "compute", "python", pid * MIB) for pid in range(1, 2001))
-    found = memory.judge_processes(many, 1, "")
-    assert found.message.startswith("python (PID 2000, 1.95 GiB), python (PID 1999, ")
-    assert found.message.endswith(", and 1991 more") and len(found.evidence["others"]) == 1999

@@ -11,7 +11,6 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -21,18 +20,16 @@ from broken_device import COUNT, Counting
 from torch import nn
 from torch.nn import functional
 
-from gpucheck.errors import UNDECIDED, CannotLook, UsageError
+from gpucheck.errors import UNDECIDED, CannotLook
 from gpucheck.machine import accel as devices
 from gpucheck.machine import choose, inventory
 from gpucheck.machine.accel import Accel, Allocator
 from gpucheck.machine.choose import Usable
-from gpucheck.render.doctor import smoke_page
 from gpucheck.report.events import Failed, Judged, Notice, Progress, Recorder, Started
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
-from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
-from gpucheck.report.report import Collector, exit_code
+from gpucheck.report.report import exit_code
 from gpucheck.smoke import command as smoke
 from gpucheck.smoke import data as smoke_data
 from gpucheck.smoke import numerics as smoke_numerics
@@ -78,14 +75,6 @@ def test_everything_passes_on_the_cpu(machine: Callable[[Facts], None]) -> None:
     assert [(step.done, step.total) for step in steps] == [(n, len(smoke.CHECKS)) for n in range(len(smoke.CHECKS))]
 
 
-def test_ids_are_unique_dotted_and_apart_from_the_requirements() -> None:
-    ids = [check.id for check in smoke.CHECKS]
-    assert len(set(ids)) == len(ids)
-    assert all(len(name.split(".")) == 2 and name == name.lower() for name in ids)
-    assert {choose.REQUIRED_ID, choose.COUNT_ID}.isdisjoint(ids)
-    assert smoke.USABLE_ID in ids
-
-
 # -- what is selected -------------------------------------------------------------------------------------------------
 
 
@@ -101,24 +90,6 @@ def test_only_and_skip_take_prefixes() -> None:
     ]
     assert chosen(("memory",), ("memory.one",)) == ["memory.accounting"]
     assert len(chosen(skip=("memory",))) == len(smoke.CHECKS) - 2
-
-
-@pytest.mark.parametrize(
-    ("only", "skip", "text"),
-    [
-        (("tensor.round_trip",), (), "--only 'tensor.round_trip' matches no check; did you mean tensors.round_trip?"),
-        ((), ("dataloader",), "--skip 'dataloader' matches no check; did you mean data.loader?"),
-        (("memroy",), (), "--only 'memroy' matches no check; did you mean memory?"),
-        (("",), (), "--only '' matches no check"),
-        (("memory",), ("memory",), "--only and --skip leave no check; nothing would be checked; skip fewer"),
-    ],
-)
-def test_a_prefix_that_matches_nothing_names_the_nearest(
-    only: tuple[str, ...], skip: tuple[str, ...], text: str
-) -> None:
-    with pytest.raises(UsageError) as raised:
-        SmokeOptions(only=only, skip=skip).check()
-    assert str(raised.value).startswith(text)
 
 
 # -- what is required -------------------------------------------------------------------------------------------------
@@ -147,25 +118,6 @@ def test_requirements(
     assert [finding.verdict for finding in found] == verdicts
 
 
-def test_a_missed_requirement_says_what_torch_can_use_and_why() -> None:
-    facts = dataclasses.replace(FACTS, host=Host(nvidia_pci_addresses=("0000:17:00.0",)))
-    (found,) = choose.judge_required("cuda", None, Usable(None, 0), facts)
-    assert found == Finding(
-        "device.required",
-        "fail",
-        "--require cuda",
-        "torch can use no accelerator: torch 2.13.0 is a CPU-only build",
-        {"kind": None, "count": 0, "rocm": False},
-        "gpucheck doctor says why",
-    )
-    (found,) = choose.judge_required(None, 2, Usable("cuda", 1), FACTS)
-    assert (found.id, found.title, found.message) == (
-        "device.count",
-        "--min-devices 2",
-        "torch can use 1 cuda device",
-    )
-
-
 # -- the device -------------------------------------------------------------------------------------------------------
 
 UNUSED = dataclasses.replace(
@@ -184,13 +136,6 @@ def test_an_accelerator_that_torch_cannot_use_is_a_failed_check(machine: Callabl
     assert (found.id, found.verdict) == ("device.usable", "fail")
     assert "torch 2.13.0 is a CPU-only build" in found.message
     assert "--device cpu" in (found.fix or "")
-
-
-def test_the_cpu_can_be_asked_for_beside_it(machine: Callable[[Facts], None]) -> None:
-    machine(UNUSED)
-    recorder = Recorder()
-    smoke.command(SmokeOptions(device="cpu", only=("device.usable",)), recorder)
-    assert findings(recorder)["device.usable"].verdict == "pass"
 
 
 def test_a_device_that_is_not_in_the_machine_is_no_finding(machine: Callable[[Facts], None]) -> None:
@@ -227,47 +172,6 @@ def test_a_device_that_others_fill_has_not_failed(
     assert found.fix == "gpucheck devices --processes shows which processes use memory; then run again, or " + (
         "try --device cpu"
     )
-
-
-def test_cuda_that_finds_no_memory_to_start_has_failed(machine: Callable[[Facts], None]) -> None:
-    """cuInit takes none of the device's: a limit of the process (ulimit -v) or the host's memory stops it."""
-    started = Driver(cuinit_code=2, cuinit_error="CUDA_ERROR_OUT_OF_MEMORY: out of memory")
-    cuda = TorchBuild("2.13.0", built_for="cuda")
-    machine(dataclasses.replace(UNUSED, torch=cuda, driver=started))
-    recorder = Recorder()
-    smoke.command(SmokeOptions(), recorder)
-    (found,) = findings(recorder).values()
-    assert (found.id, found.verdict) == ("device.usable", "fail")
-    assert found.message == "cuInit returns 2 (CUDA_ERROR_OUT_OF_MEMORY: out of memory)"
-
-
-def test_of_several_devices_each_is_checked(machine: Callable[[Facts], None]) -> None:
-    cuda = TorchBuild("2.13.0", built_for="cuda")
-    several = tuple(Device("cuda", f"cuda:{index}", name="H200") for index in (6, 7))
-    machine(dataclasses.replace(FACTS, torch=cuda, devices=several))
-    recorder = Recorder()
-    smoke.command(SmokeOptions(device="all"), recorder)
-    assert [one.finding.title for one in recorder.events if isinstance(one, Judged)] == [
-        "torch cannot use cuda:6",
-        "torch cannot use cuda:7",
-    ]
-
-
-def test_once_a_device_died_the_others_are_told_as_not_checked(
-    machine: Callable[[Facts], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    several = tuple(Device("cuda", f"cuda:{index}", name="H200") for index in (5, 6, 7))
-    machine(dataclasses.replace(FACTS, torch=TorchBuild("2.13.0", built_for="cuda"), devices=several))
-    died = Fault("device", "smoke", "cuda:6", "RuntimeError", "CUDA error: unspecified launch failure")
-    monkeypatch.setattr(smoke, "_check", lambda device, *others: died if device == "cuda:6" else None)
-    collector = Collector()
-    smoke.command(SmokeOptions(device="all"), collector)
-    report = collector.report(version="0", command="smoke", argv=(), started="", elapsed_s=0.0)
-    (left,) = (one for one in report.findings if one.verdict == "skip")
-    assert (left.id, left.device) == ("device.usable", "cuda:7") and left.message.endswith(": cuda:6")
-    # Before the colon stands the reason, which the first line counts.
-    first = smoke_page(report).answer
-    assert first is not None and "1 skipped (another device failed in this process)" in first.text
 
 
 def test_once_a_device_is_lost_the_devices_after_it_are_skipped(
@@ -371,13 +275,6 @@ def test_once_the_device_is_dead_the_rest_is_skipped_with_that_reason() -> None:
     text = "CUDA error: an illegal memory access was encountered"
     reason = f"device unusable: planted.n0 failed: {text}"
     assert found == [("fail", f"RuntimeError: {text}"), ("skip", reason), ("skip", reason)]
-
-
-def test_what_the_device_died_of_is_a_fact() -> None:
-    fault = smoke.run([check(lambda dut: Passed(), "planted.n0")], DeviceUnderTest(DeadAccel()), Recorder())  # type: ignore[arg-type]
-    assert fault is not None
-    assert (fault.kind, fault.device, fault.cause, fault.poisons) == ("device", "cuda:0", "cuda.illegal_access", True)
-    assert (fault.where, fault.step) == ("smoke", "a planted check")
 
 
 def test_what_has_not_begun_in_time_is_inconclusive(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -550,12 +447,6 @@ def test_tf32_would_not_pass_for_float32() -> None:
             assert smoke_numerics.judge(as_tf32, torch.float32, "tf32") <= 1
 
 
-def test_what_an_operation_lacks_is_told_from_what_it_breaks() -> None:
-    assert smoke_numerics.is_unsupported(RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Half'"))
-    assert smoke_numerics.is_unsupported(TypeError("Cannot convert a MPS Tensor to float64 dtype"))
-    assert not smoke_numerics.is_unsupported(RuntimeError("CUDA error: an illegal memory access was encountered"))
-
-
 # -- memory, on a simulated card --------------------------------------------------------------------------------------
 
 
@@ -618,11 +509,6 @@ def test_memory_that_stays_after_running_out_is_found(on_card: Callable[[Card], 
     card.held = [0]
     with pytest.raises(Wrong, match="2 MiB more than before count as memory_allocated"):
         smoke_data._works_at_level(dut.accel, MemoryFigures(0, 0, 0, 0))
-
-
-def test_out_of_memory_must_be_of_the_class_that_a_handler_catches() -> None:
-    with pytest.raises(Wrong, match=r"raised RuntimeError instead of torch\.OutOfMemoryError"):
-        smoke_data._must_be_out_of_memory(Card(), RuntimeError("CUDA error: out of memory"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -727,12 +613,6 @@ def test_no_signal_cuts_through_what_torch_does_with_its_workers(monkeypatch: py
         smoke_data.data_loader(HERE)
         threading.Event().wait(10)  # where the work was done before the signal reached the main thread
     assert reached and threading.main_thread() not in reached
-
-
-def test_shared_memory_that_is_no_folder_is_unknown(tmp_path: Path) -> None:
-    assert smoke_data.shared_memory(tmp_path / "none") is None
-    total, free = smoke_data.shared_memory(tmp_path) or (0, 0)
-    assert 0 < free <= total
 
 
 # -- streams and contexts, on simulated ones --------------------------------------------------------------------------

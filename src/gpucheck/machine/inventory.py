@@ -127,12 +127,21 @@ def _is_same(by_nvml: Device, by_cuda: Device) -> bool:
     return whole and by_nvml.pci_address is not None and by_nvml.pci_address == by_cuda.pci_address
 
 
+def _is_nameless(device: Device) -> bool:
+    return (device.uuid, device.pci_address) == (None, None)
+
+
 def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
     """CUDA's devices in its order, each with what NVML reports; then NVML's others, instances after their card."""
     left = list(nvml.devices)
     rows = []
+    # A card that does not even tell who it is, and the one device of CUDA's that NVML does not list, are the same.
+    nameless = [row for row in left if row.device.state not in (None, NOT_ACCESSIBLE) and _is_nameless(row.device)]
+    alone = [one for one in cuda.devices if not any(_is_same(row.device, one.device) for row in left)]
     for seen in cuda.devices:
         match = next((row for row in left if _is_same(row.device, seen.device)), None)
+        if alone == [seen] and len(nameless) == 1:
+            match = nameless[0]
         if match is None:
             source = "libcuda" if seen.device.memory_total_bytes is not None else None
             unknown = {"*": nvml.error or "NVML does not list this device", **seen.unknown}

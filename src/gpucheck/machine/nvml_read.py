@@ -76,8 +76,8 @@ def system(pynvml: Any) -> dict[str, Any]:
     """Versions of driver, NVML and the newest CUDA that the driver serves."""
     told: dict[str, Any] = {"path": mapped_library("libnvidia-ml.so")}
     for name, ask in (
-        ("driver_version", lambda: checked(fields.text, call(pynvml, "nvmlSystemGetDriverVersion"))),
-        ("nvml_version", lambda: checked(fields.text, call(pynvml, "nvmlSystemGetNVMLVersion"))),
+        ("driver_version", lambda: checked("version", call(pynvml, "nvmlSystemGetDriverVersion"))),
+        ("nvml_version", lambda: checked("version", call(pynvml, "nvmlSystemGetNVMLVersion"))),
         ("cuda_version", lambda: _cuda_version(call(pynvml, "nvmlSystemGetCudaDriverVersion_v2"))),
         ("confidential_computing", lambda: _confidential(pynvml)),
     ):
@@ -86,10 +86,10 @@ def system(pynvml: Any) -> dict[str, Any]:
     return told
 
 
-def _cuda_version(value: Any) -> Any:
-    if not isinstance(value, int):
+def _cuda_version(value: Any) -> str:
+    if not fields.whole(value, 1000, 999_999):
         raise Refused(SENSELESS)
-    return checked(fields.written_as(r"\d{1,3}\.\d{1,2}"), f"{value // 1000}.{value % 1000 // 10}")
+    return f"{value // 1000}.{value % 1000 // 10}"
 
 
 def _confidential(pynvml: Any) -> str:
@@ -105,7 +105,7 @@ def _confidential(pynvml: Any) -> str:
 def count(pynvml: Any) -> int:
     """Return how many devices NVML counts. Raises Refused."""
     counted = call(pynvml, "nvmlDeviceGetCount")
-    if not fields.whole(0, fields.MOST_DEVICES)(counted):
+    if not fields.whole(counted, 0, fields.MOST_DEVICES):
         raise Refused(f"{SENSELESS}: {counted!r}")
     return int(counted)
 
@@ -153,7 +153,7 @@ def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
         try:
             if value is None:
                 row.unknown[name] = "NVML's first memory call counts what is reserved as used"
-            elif checked(fields.size, value) > checked(fields.size, total):
+            elif checked(name, value) > checked(name, total):
                 row.unknown[name] = f"{SENSELESS}: more than the GPU has"
             else:
                 row.put(name, value)
@@ -178,7 +178,7 @@ def read_sram(pynvml: Any, handle: Any, row: Row) -> None:
         told: dict[str, Any] = {name: getattr(status, theirs) for name, theirs in SRAM_COUNTS.items()}
         told["threshold_exceeded"] = fields.flag(status.bThresholdExceeded)
         told["sources"] = {name: getattr(status, theirs) for name, theirs in SRAM_SOURCES.items()}
-        row.put(fields.SRAM, checked(fields.sram, told))
+        row.put(fields.SRAM, checked(fields.SRAM, told))
     except MISSHAPEN:
         row.unknown[fields.SRAM] = SENSELESS
     except Refused as refused:
@@ -257,7 +257,7 @@ def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
         since_us = int((time.time() - UTILIZATION_SPAN_S) * 1e6)
         samples = list(call(pynvml, "nvmlDeviceGetProcessUtilization", handle, since_us))
         newest = sorted(samples, key=lambda sample: sample.timeStamp)
-        return {sample.pid: float(sample.smUtil) for sample in newest if fields.whole(0, 100)(sample.smUtil)}
+        return {sample.pid: float(sample.smUtil) for sample in newest if fields.whole(sample.smUtil, 0, 100)}
     except (Refused, *MISSHAPEN):
         return {}
 
@@ -276,15 +276,14 @@ def _process_list(pynvml: Any, handle: Any, function: str, total_bytes: int | No
 
 def _is_plausible(process: Any, total_bytes: int | None) -> bool:
     used = process.usedGpuMemory
-    most = fields.WHOLE_CARD_BYTES if total_bytes is None else total_bytes
-    known = used is None or fields.whole(0, most)(used)
-    return fields.whole(1, fields.LARGEST_PID)(process.pid) and known
+    most = int(fields.MOST["bytes"]) if total_bytes is None else total_bytes
+    return fields.whole(process.pid, 1, fields.LARGEST_PID) and (used is None or fields.whole(used, 0, most))
 
 
 def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
     """The handles of a card's MIG instances. Raises Refused where NVML does not count them."""
     slots = call(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle)
-    if not fields.whole(0, fields.MOST_INSTANCES)(slots):
+    if not fields.whole(slots, 0, fields.MOST_INSTANCES):
         raise Refused(f"{SENSELESS}: {slots!r}")
     for slot in range(slots):
         try:
@@ -352,7 +351,9 @@ def read_links(pynvml: Any, handle: Any, row: Row) -> None:
         (told,) = call(pynvml, "nvmlDeviceGetFieldValues", handle, (LINK_COUNT,))
         if told.nvmlReturn:
             raise refusal(pynvml, told.nvmlReturn)
-        count = checked(fields.whole(0, fields.MOST_LINKS), told.value.uiVal)
+        count = told.value.uiVal
+        if not fields.whole(count, 0, fields.MOST_LINKS):
+            raise Refused(f"{SENSELESS}: '{count}'")
     except MISSHAPEN:
         row.unknown["nvlinks"] = SENSELESS
     except Refused as refused:
@@ -409,7 +410,9 @@ def _link(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, Any]:
     link: dict[str, Any] = {"link": number, "active": None, "errors": {}}
     try:
         state = call(pynvml, "nvmlDeviceGetNvLinkState", handle, number)
-        link["active"] = bool(checked(fields.whole(0, 1), state))
+        link["active"] = fields.flag(state)
+    except MISSHAPEN:
+        row.unknown[f"nvlinks/{number}/active"] = SENSELESS
     except Refused as refused:
         row.refuse(f"nvlinks/{number}/active", refused)
     if link["active"]:
@@ -422,7 +425,7 @@ def _counters(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, int]
     for counter, name in LINK_COUNTERS.items():
         try:
             answer = call(pynvml, "nvmlDeviceGetNvLinkErrorCounter", handle, number, counter)
-            counted[name] = checked(fields.count, answer)
+            counted[name] = checked("count", answer)
         except Refused as refused:
             row.refuse(f"nvlinks/{number}/errors/{name}", refused)
     return counted
@@ -443,7 +446,7 @@ def _values(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, int]:
         try:
             if code:
                 raise refusal(pynvml, code)
-            counted[name] = checked(fields.count, value)
+            counted[name] = checked("count", value)
         except Refused as refused:
             row.refuse(f"nvlinks/{number}/errors/{name}", refused)
     return counted
