@@ -256,7 +256,6 @@ TEXTS: tuple[Condition, ...] = (
         title="no GPU has this number",
         patterns=(
             r"invalid device ordinal",
-            r"Device index value \d+ is out of index range",
             r"CUDA_ERROR_INVALID_DEVICE(?!_|\w)",
             r"(cuda|hip)ErrorInvalidDevice\b",
             r"You requested GPUs?: .{0,40}But your machine only has: ?\[\d",
@@ -761,7 +760,6 @@ TEXTS: tuple[Condition, ...] = (
             r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b",
             r"\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",
             r"Native API (failed|returns)(?!.{0,40}-999)",
-            messages.XPU_DEVICE,
             r"PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
             r"RuntimeError: UR error",
             r"UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+",

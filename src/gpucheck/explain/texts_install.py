@@ -437,7 +437,6 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"\bInductorError\b",
             r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
-            r"torch[/\\]_inductor[/\\].{0,80}(compilation failed|CompilationError)",
             r"CompilationError: at \d+:\d+: ?def triton_",
             r"FailOnRecompileLimitHit",
             r"hit config\.(recompile_limit|cache_size_limit)",
@@ -446,7 +445,6 @@ TEXTS: tuple[Condition, ...] = (
             r"torch\._inductor\.exc\.\w+",
             r"LoweringException",
             r"CppCompileError",
-            r"triton\.compiler\.errors\.CompilationError",
             r"triton.{0,60}CompileTimeAssertionFailure",
             r"while processing an MLIR pass pipeline",
             r"Windows not yet supported for torch\.compile",
@@ -490,7 +488,6 @@ TEXTS: tuple[Condition, ...] = (
         title="the CUDA toolkit does not match torch's CUDA version",
         patterns=(
             r"detected CUDA version \(.{1,12}\) mismatches the version that was used to compile",
-            r"The detected CUDA version \([\d.]+\) mismatches the version that was used to compile\s*PyTorch",
             r"Installed CUDA version [\d.]+ does not match the version torch was compiled with",
             r"CUDAMismatchException",
             r"compiled with a version of Cuda that does not match the version used to compile Pytorch",

@@ -540,7 +540,6 @@ TEXTS: tuple[Condition, ...] = (
             r"(divisible|divide\w*) by (the )?(\w+ )?(tensor|model|pipeline)[- ]?parallel[\w ]{0,12}size",
             r"Mesh should not be bigger than (the )?default world size",
             r"(DP world size|world size) of \d+ but the current world size is",
-            r"World size \(\d+\) is not valid with the current list of valid GPU counts",
             r"number of tasks per node configured in SLURM .{0,60}does not match",
             r"product .{0,30}does not match the world size",
             r"group'?s (world )?size should be less or equal to the world",

@@ -156,7 +156,6 @@ TEXTS: tuple[Condition, ...] = (
             r"Unable to allocate .* for an array with shape",
             r"\b(OSError|RuntimeError): \[Errno 12\]",
             messages.HOST_ALLOCATION,
-            r"\bMemoryError\b",
         ),
     ),
     Condition(
@@ -270,7 +269,6 @@ TEXTS: tuple[Condition, ...] = (
         title="torch could not ask NVML while it was out of memory",
         patterns=(
             r"NVML internal assert.{0,60}(OOM|out of memory)",
-            messages.NVML_ASSERT + " INTERNAL ASSERT",
             r"NVML_SUCCESS == (r\b|DriverAPI)",
             r"NvMapMemAlloc\w* ?: ?.{0,30}error 12",
         ),
@@ -366,7 +364,6 @@ TEXTS: tuple[Condition, ...] = (
             r"(error|fail(ed|ure)?|ran|runs|running)[^a-z]{0,3}(.{0,20}[^a-z])?out of memory\b",
             r"\bout of memory (error|while|when|trying|allocating)",
             r"(?<![\w.])OutOfMemoryError\b",
-            r"\boom\b(?![ -]?kill)",
         ),
     ),
     Condition(

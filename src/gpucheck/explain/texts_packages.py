@@ -166,9 +166,6 @@ TEXTS: tuple[Condition, ...] = (
             r"\bsegmentation faults? (result|error)s?\b",
             r"Windows fatal exception: access violation",
             r"Process finished with exit code -1073741819",
-            r"Fatal Python error: Segmentation fault",
-            r"Segmentation fault \(core dumped\)",
-            r"\b(Segmentation fault|segfault)\W*$",
             r"Segmentation fault: address not mapped",
             r"\b(SIGSEGV|exit code 139|signal 11)\b",
             r"(exit|return) ?code ?[=:]? ?-11\b",
@@ -209,8 +206,6 @@ TEXTS: tuple[Condition, ...] = (
         fix=_SHM,
         symptom=True,
         common=(
-            r"Bus error \(core dumped\)",
-            r"\bBus error$",
             r"\bSIGBUS\b",
             r"(exit|return) ?code ?[=:]? ?-7\b",
             r"Caught signal 7 \(Bus error",
@@ -530,10 +525,7 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
         weak=(r"(Failed to build|Failed building wheel for|Could not build wheels for) .{0,30}(cuda|torch|attn|gpu)",),
-        common=(
-            r"ninja: build stopped: subcommand failed",
-            r"Error building extension",
-        ),
+        common=(r"ninja: build stopped: subcommand failed",),
     ),
     Condition(
         id="import.extension",
@@ -708,7 +700,6 @@ TEXTS: tuple[Condition, ...] = (
             r"llama runner (was |has )?terminated",
             r"(llama|ollama) runner.{0,30}exit status \d+",
             r"ggml-\w+(/ggml-\w+)?\.cu:\d+: (CUDA|ROCm|MUSA) error",
-            r"(ggml_cuda_init|ggml_backend_\w+): failed to initiali[sz]e (CUDA|ROCm): \(null\)",
             r"LLAMA_CPP_PROCESS_ERROR",
             r"llama runner process (has terminated|no longer running)",
             r"llama-server.{0,40}(exited|terminated|crashed) (with|unexpectedly)",
