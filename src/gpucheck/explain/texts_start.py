@@ -73,8 +73,7 @@ TEXTS: tuple[Condition, ...] = (
             r"device doesn'?t have valid Grid license",
             r"(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
         ),
-        meaning="The GPU's compute mode allows one process at a time, or none. A virtual GPU without a licence "
-        "gives the same error.",
+        meaning="The GPU's compute mode allows one process at a time, or none.",
         fix="nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
         "several in",
     ),
@@ -129,9 +128,8 @@ TEXTS: tuple[Condition, ...] = (
             r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
             r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         ),
-        meaning="The driver supports CUDA up to the version that nvidia-smi shows, and the wheel needs a newer major "
-        "version: 13.x needs 580 or newer, 12.x 525, 11.x 450. `driver version is insufficient` alone does not prove "
-        "an old driver: a container without a GPU, or with a libcuda that is not the host's, reports the same.",
+        meaning="The wheel needs a newer major version of CUDA: 13.x needs driver 580, 12.x 525. A container without "
+        "a GPU, or with a libcuda that is not the host's, reports `driver version is insufficient` too.",
         fix="run nvidia-smi where the program runs: if it fails, start the container with --gpus all; else update the "
         "driver, or install a torch built for a CUDA that it supports",
         certainty="strong",
@@ -511,9 +509,7 @@ TEXTS: tuple[Condition, ...] = (
             r"NVML_ERROR_NOT_SUPPORTED",
             r"\bnvml\w*.{0,60}: Not Supported\b",
         ),
-        meaning="Not every GPU has every counter: a GeForce has no serial number, an integrated GPU no dedicated "
-        "memory, and a MIG instance no utilization. An older driver lacks newer functions (FunctionNotFound). The GPU "
-        "is not faulty.",
+        meaning="Not every GPU and driver has every counter. The GPU is not faulty.",
         fix="catch pynvml.NVMLError_NotSupported around that call, or leave the value out (for memory on an integrated "
         "GPU torch.cuda.mem_get_info())",
         certainty="strong",
@@ -698,8 +694,8 @@ TEXTS: tuple[Condition, ...] = (
             r"stat nvidia\.com/gpu=\w+: no such file",
             r"failed to (generate|create|get|load|parse) CDI spec",
         ),
-        meaning="podman, and docker with CDI, take the devices from a file in /etc/cdi or /var/run/cdi that "
-        "NVIDIA's toolkit writes. It is missing, in another folder, or older than the last driver update.",
+        meaning="podman, and docker with CDI, take devices from a file in /etc/cdi: it is missing, or older than the "
+        "driver.",
         fix="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; nvidia-ctk cdi list shows the devices. Repeat "
         "after each driver update",
         certainty="proof",
@@ -716,9 +712,8 @@ TEXTS: tuple[Condition, ...] = (
             r"error (executing|running) hook .{0,60}nvidia-container",
             r"Could not find any nv files on this host",
         ),
-        meaning="The message names the cause: no driver on the host, a device that does not exist, a cgroup that "
-        "may not be changed, files of a driver inside the image, or a CUDA that the image requires and the driver "
-        "does not have.",
+        meaning="The message names the cause: no driver on the host, a device that does not exist, a cgroup that may "
+        "not be changed, or a CUDA that the image requires and the driver does not have.",
         fix="nvidia-smi on the host has to work first; then read what follows `error:` in the message",
         weak=(r"\b(lib)?nvidia-(container-(cli|runtime)|ctk)[\w.-]*.{0,120}\b(error|fail\w*)\b",),
         follows=("nvml.mismatch", "nvml.not_loaded", "kernel."),
@@ -756,9 +751,8 @@ TEXTS: tuple[Condition, ...] = (
             r"Unable to find the kernel source tree for the currently running kernel",
             r"performing the step: \W?Building kernel modules",
         ),
-        meaning="DKMS compiles the module for each kernel, and the compiler refused it: the kernel is newer than "
-        "the driver knows, its headers are missing, or it was built by another compiler. Without a module there is no "
-        "GPU.",
+        meaning="The kernel is newer than the driver knows, its headers are missing, or it was built by another "
+        "compiler.",
         fix="tail -n 40 the make.log that is named; then install a newer driver, or boot the previous kernel",
         common=(
             r"Unable to find the kernel source tree",
@@ -776,9 +770,8 @@ TEXTS: tuple[Condition, ...] = (
             r"cudaAlloc\w*\(\) failed to allocate memory",
             r"/dev/nvmap.{0,60}(denied|failed|No such)",
         ),
-        meaning="CUDA on a Jetson starts with /dev/nvmap. `Permission denied`: the user is not in the groups video and "
-        "render; `No such file`: the container was started without NVIDIA's runtime, or its image is of another "
-        "JetPack.",
+        meaning="CUDA on a Jetson starts with /dev/nvmap: the user is not in the groups video and render, or the "
+        "container has not NVIDIA's runtime or an image of another JetPack.",
         fix="sudo usermod -aG video,render $USER, then log in again; for a container docker run --runtime nvidia "
         "with an image of the host's JetPack",
     ),
