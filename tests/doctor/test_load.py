@@ -31,7 +31,7 @@ Fake = Callable[..., Path]
 
 CONDITIONS = {one.id: one for one in conditions_cards.LOAD}
 LINK = {"generation": 5, "width": 16, "max_generation": 5, "max_width": 16}
-UNKNOWN_WORK = ", and NVML does not report whether it is busy: its clock and PCIe link are not judged"
+UNKNOWN_WORK = "; its clock and PCIe link are not judged"
 NOT_SUPPORTED = "not supported by this device or driver"
 
 
@@ -458,7 +458,7 @@ def test_cards_that_torch_does_not_see_were_not_loaded_either() -> None:
     hidden = card(1, id=None, cuda_index=None, state="hidden by CUDA_VISIBLE_DEVICES=0", utilization_percent=0.0)
     one = (under_load("cuda:0", telemetry()),)
     evidence = replace(with_cards(card(0), hidden), load=load_of("ran", load_s=1.0, cards=one))
-    words = "NVML 1: hidden by CUDA_VISIBLE_DEVICES, idle: its clock and PCIe link are not judged"
+    words = "NVML 1: hidden by CUDA_VISIBLE_DEVICES; its clock and PCIe link are not judged"
     assert said(evidence) == [("load.not_run", "skip", words)]
 
 

@@ -188,7 +188,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The code was found but does not fit this driver.",
         fix="update the driver, or use the torch whose CUDA nvidia-smi shows; rm -r ~/.triton/cache and "
         "/tmp/torchinductor_$USER",
-        certainty="strong",
         follows=("cuda.capability", "cuinit.too_old"),
     ),
     Condition(
@@ -364,7 +363,6 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="A function pointer or a kernel's memory was overwritten. Rarely the hardware is the cause.",
         fix=_SANITIZER,
-        certainty="strong",
     ),
     Condition(
         id="cuda.contained",
@@ -636,7 +634,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The process that made the tensor has to live as long as the other uses it, and both see the same GPU.",
         fix="pass CPU tensors (x.cpu()) between the processes; else keep the producer alive until they are "
         "received, and leave expandable_segments out of PYTORCH_CUDA_ALLOC_CONF",
-        certainty="strong",
         follows=("oom.", "xid.", "cuda.", "process."),
     ),
     Condition(
@@ -662,7 +659,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="turn that feature or kernel off in the program (it usually has a slower way: another data type, "
         "backend or attention), or use a GPU of the capability that is named; nvidia-smi --query-gpu=name,compute_cap "
         "--format=csv shows this one's",
-        certainty="strong",
         follows=("cuda.capability", "amp.", "attention.", "quant.", "cutlass.", "xformers."),
     ),
     Condition(

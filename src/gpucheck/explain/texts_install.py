@@ -209,7 +209,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="pip and uv build a package in an isolated environment without torch, but its setup.py imports torch.",
         fix="install torch first, then the package with pip install --no-build-isolation NAME (uv: "
         "no-build-isolation-package in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
-        certainty="strong",
         common=(r"--no-build-isolation",),
         unless=r"\binstall\b[^\n]{0,200}--no-build-isolation|--no-build-isolation[^\n]{0,100}\binstall\b",
     ),
@@ -636,7 +635,6 @@ TEXTS: tuple[Condition, ...] = (
         "from it.",
         fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot; if "
         "that fails, power-cycle the machine. If it happens again, use another driver version",
-        certainty="strong",
         follows=("xid.", "bus."),
     ),
     Condition(

@@ -149,7 +149,6 @@ TEXTS: tuple[Condition, ...] = (
         "which copy is found first (LD_DEBUG=libs python -c 'import torch; torch.backends.cudnn.version()'): unset "
         "LD_LIBRARY_PATH where it leads to a foreign one, or set it to …/site-packages/nvidia/cudnn/lib where parts "
         "are not found",
-        certainty="strong",
     ),
     Condition(
         id="cudnn.failed",
@@ -380,7 +379,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="look in the other ranks' logs for the earliest error; TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
         "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 write down which rank was where; where the first collective hangs on one "
         "machine: `gpucheck bench collective`, and `sudo gpucheck doctor` for IOMMU and ACS",
-        certainty="strong",
         conditions=("peers.iommu", "peers.acs"),
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),
@@ -517,7 +515,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Each process uses cuda:0 until it sets its own GPU, and NCCL, FSDP and DDP take that one.",
         fix='local_rank = int(os.environ["LOCAL_RANK"]), torch.cuda.set_device(local_rank) before the model is made, '
         'init_process_group(device_id=torch.device("cuda", local_rank)), and FSDP(device_id=local_rank)',
-        certainty="strong",
         follows=("oom.", "nccl.duplicate"),
     ),
     Condition(
@@ -541,7 +538,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the numbers in the message: for "
         "DeepSpeed train_batch_size = micro batch × accumulation steps × processes, for tensor parallelism a divisor "
         "of the number of attention heads",
-        certainty="strong",
     ),
     Condition(
         id="dist.mismatch",

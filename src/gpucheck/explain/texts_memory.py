@@ -208,7 +208,6 @@ TEXTS: tuple[Condition, ...] = (
         "scheduler's limit.",
         fix="sudo dmesg -T | grep -i -e oom -e 'killed process' on that machine tells whether it was memory: then "
         "fewer workers, or a higher limit; the scheduler's log (sacct, kubectl describe pod) tells the rest",
-        certainty="strong",
         symptom=True,
         common=(
             r"(exit|return) ?code ?[=:]? ?-9\b",

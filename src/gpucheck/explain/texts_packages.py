@@ -366,7 +366,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="It expects the same order of modules in every step and on every rank; the data changed that order.",
         fix="for experts deepspeed.utils.set_z3_leaf_modules(model, [MoE class]); else a newer DeepSpeed, "
         'use_reentrant=False, and as a test "stage": 2, which gathers no parameters',
-        certainty="strong",
     ),
     Condition(
         id="vllm.start",
@@ -409,7 +408,6 @@ TEXTS: tuple[Condition, ...] = (
         "cause is in the traceback after 'Scheduler hit an exception', usually of the first rank.",
         fix="explain the whole log: python -m sglang.launch_server … 2>&1 | tee sglang.log, then gpucheck explain < "
         "sglang.log",
-        certainty="strong",
         symptom=True,
         weak=(r"sglang[/\\]srt[/\\](managers|model_executor)[/\\]",),
         follows=_BELOW,
@@ -475,7 +473,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Each compiler of a CUDA extension takes gigabytes, and ninja starts one for each core: the "
         "machine's memory, RAM and not the GPU's, was full.",
         fix="MAX_JOBS=2 (and NVCC_THREADS=1) before the same command; or use a wheel instead of a build",
-        certainty="strong",
         common=(r"Killed signal terminated program", r"virtual memory exhausted", r"cc1plus: out of memory"),
     ),
     Condition(
@@ -582,7 +579,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
         "package "
         "after it, at a release made for that torch; python --version has to be one that the release has wheels for",
-        certainty="strong",
     ),
     Condition(
         id="numerics.nan",
@@ -611,7 +607,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="torch.autograd.set_detect_anomaly(True) names the operation. Try bfloat16 instead of float16, a lower "
         "learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch. The same step on another GPU "
         "excludes the hardware (gpucheck bench matmul compares results)",
-        certainty="strong",
         logged=True,
         common=(
             r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|"

@@ -132,7 +132,6 @@ TEXTS: tuple[Condition, ...] = (
         "a GPU, or with a libcuda that is not the host's, reports `driver version is insufficient` too.",
         fix="run nvidia-smi where the program runs: if it fails, start the container with --gpus all; else update the "
         "driver, or install a torch built for a CUDA that it supports",
-        certainty="strong",
         follows=_DRIVER_DOWN,
     ),
     Condition(
@@ -512,7 +511,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Not every GPU and driver has every counter. The GPU is not faulty.",
         fix="catch pynvml.NVMLError_NotSupported around that call, or leave the value out (for memory on an integrated "
         "GPU torch.cuda.mem_get_info())",
-        certainty="strong",
     ),
     Condition(
         id="kubernetes.insufficient",
@@ -543,7 +541,6 @@ TEXTS: tuple[Condition, ...] = (
         "reports fewer GPUs than slurm.conf says and was drained.",
         fix="scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what can be asked for. "
         "On a drained node nvidia-smi -L has to list every GPU first; then scontrol update nodename=NODE state=resume",
-        certainty="strong",
         follows=("nvml.", "xid.", "bus.", "kernel."),
         common=(r"Requested node configuration is not available",),
         weak=(r"\b(slurmstepd|slurmd|srun|sbatch|salloc): error: .{0,200}\b(gpus?|gres|cuda)\b",),
