@@ -148,23 +148,6 @@ def test_the_process_that_holds_what_torch_counts_is_your_own() -> None:
     assert "76883" not in read.says + read.then and "end" not in read.then.replace("expandable", "").split()
 
 
-def test_beside_your_own_process_another_one_is_named() -> None:
-    text = ITSELF.format("20.10", "19.00", "0.70").replace(
-        "Process 76883", "Process 500 has 57.70 GiB memory in use. Process 76883"
-    )
-    _, read = numbers(text)
-    assert read.says == (
-        "GPU 79.15 GiB, your tensors 19 GiB, torch's cache 716.8 MiB, process 500 57.7 GiB, free 1.2 GiB, "
-        "requested 2 GiB"
-    )
-    assert read.then == "use another GPU, or end process 500 if it is not part of your job"
-
-
-def test_a_process_that_fits_nothing_is_looked_at_before_it_is_ended() -> None:
-    _, read = numbers(ITSELF.format("77.94", "10.00", "0.10"))
-    assert read.then == "ps -fp 76883 shows what holds it: your own program, or another one, then use another GPU"
-
-
 def test_a_size_that_is_none_is_left_out() -> None:
     """NVML's "not available", as torch prints it under WSL."""
     _, read = numbers(ITSELF.format("17179869184.00", "10.00", "0.10"))
@@ -184,15 +167,6 @@ def test_a_large_cache_is_for_the_allocator() -> None:
     )
     _, read = numbers(own.replace("5.00 GiB is reserved", "1.00 GiB is reserved"))
     assert read.then == "use a smaller batch or image, a shorter sequence, or activation checkpointing"
-
-
-def test_of_cache_and_others_the_larger_part_is_the_step() -> None:
-    text = TORCH_2_1.replace("Process 1234 has 60.00 GiB", "Process 1234 has 9.00 GiB")
-    text = text.replace("this process has 10.00 GiB", "this process has 69.00 GiB")
-    _, read = numbers(text.replace("4.04 GiB", "47.00 GiB").replace("5.00 GiB is reserved", "21.00 GiB is reserved"))
-    assert read.then.startswith("export PYTORCH_CUDA_ALLOC_CONF")
-    _, read = numbers(text.replace("4.04 GiB", "63.00 GiB"))
-    assert read.then.startswith("use another GPU, or end process 1234 if it is not part")
 
 
 def test_what_would_not_serve_the_request_is_no_step() -> None:
@@ -309,13 +283,6 @@ def test_whom_the_kernel_killed(pasted: str, expected: dict[str, Any]) -> None:
 # --- versions and architectures ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("number", "version"), [(9000, "9.0"), (10010, "10.1"), (11080, "11.8"), (12040, "12.4")])
-def test_cudas_number_is_a_version(number: int, version: str) -> None:
-    _, read = numbers(f"The NVIDIA driver on your system is too old (found version {number}).")
-    assert read.numbers == {"driver_cuda": version}
-    assert read.says.startswith(f"the driver supports CUDA up to {version}")
-
-
 def test_for_an_old_driver_no_wheel_is_promised() -> None:
     assert (
         "CUDA 9 has no wheels today" in numbers("NVIDIA driver on your system is too old (found version 9000)")[1].then
@@ -378,14 +345,6 @@ def test_a_gpu_that_is_newer_than_the_wheel() -> None:
     }
     assert read.says == "NVIDIA GeForce RTX 5090 is sm_120, torch has code for sm_50 to sm_90"
     assert "CUDA 12.8 or newer" in read.then
-
-
-@pytest.mark.parametrize(
-    ("architecture", "words"),
-    [("sm_35", "older than 2.0"), ("sm_61", "CUDA 12.6 or older"), ("sm_70", "CUDA 12"), ("sm_86", "newer torch")],
-)
-def test_which_wheels_have_an_architecture(architecture: str, words: str) -> None:
-    assert words in numbers(BLACKWELL.replace("sm_120", architecture, 1))[1].then
 
 
 # --- the kernel's log, ranks, kernels ---------------------------------------------------------------------------------
@@ -467,21 +426,6 @@ def test_ranks_and_kernels(pasted: str, expected: dict[str, Any]) -> None:
 
 
 # --- the parts --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("2.00 GiB", 2 * GIB), ("0 bytes", 0), ("18.13 GB", bytes_(18.13, GIB)), ("1.2.3 GiB", None)],
-)
-def test_a_size(text: str, expected: int | None) -> None:
-    assert figures.size(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("size", "told"), [(0, "0 bytes"), (2 * GIB, "2 GiB"), (bytes_(79.15, GIB), "79.15 GiB"), (1536, "1.5 KiB")]
-)
-def test_a_size_as_it_is_told(size: int, told: str) -> None:
-    assert figures.human(size) == told
 
 
 @pytest.mark.parametrize("name", [text.id for text in TEXTS if figures.read(text.id, SAMPLES[text.id]).numbers])
