@@ -510,19 +510,9 @@ def _device(evidence: Evidence, name: str) -> Device | None:
 _ENDS = ("generation", "width", "max_generation", "max_width")
 # What a load does not change of a card, as far as its checks need it.
 _FIXED = (
-    "kind",
-    "id",
-    "name",
-    "nvml_index",
-    "compute_capability",
-    "application_sm_clock_hz",
-    "default_application_sm_clock_hz",
-    "pci_address",
-    "integrated",
-    "gpu_max_celsius",
-    "slowdown_celsius",
-    "power_limit_w",
-    "power_limit_default_w",
+    *("kind", "id", "name", "nvml_index", "pci_address", "integrated", "compute_capability"),
+    *("application_sm_clock_hz", "default_application_sm_clock_hz", "gpu_max_celsius", "slowdown_celsius"),
+    *("power_limit_w", "power_limit_default_w"),
 )
 
 
@@ -645,12 +635,8 @@ def _instead(card: Device | None) -> str:
     hidden = card is not None and (card.state or "").startswith("hidden by")
     if card is None or (card.state is not None and not hidden):
         return ""  # its state says it all
-    return {
-        "busy": ", judged under its own load",
-        "idle": ", idle: its clock and PCIe link are not judged",
-        "light load": ", lightly used: its clock and PCIe link are not judged",
-        "unknown": ", and NVML does not report whether it is busy: its clock and PCIe link are not judged",
-    }[at_work.work(card)]
+    busy = at_work.work(card) == "busy"
+    return ", judged under its own load" if busy else "; its clock and PCIe link are not judged"
 
 
 def _unread_load(evidence: Evidence) -> Seen | None:
@@ -673,6 +659,13 @@ def _unread_load(evidence: Evidence) -> Seen | None:
 
 
 _MAXIMA = ("pcie/max_generation", "pcie/max_width", "max_sm_clock_hz")
+
+
+def _like(check: str, id: str, judge: Judge, **changed: Any) -> Condition:
+    """A condition of the load, in the words of the check of a busy GPU."""
+    of_check = next(condition for condition in CARDS if condition.id == check)
+    return replace(of_check, id=id, judge=judge, **changed)
+
 
 LOAD: tuple[Condition, ...] = (
     Condition(
@@ -701,54 +694,38 @@ LOAD: tuple[Condition, ...] = (
         fix=FIX["heat"],
         judge=_under_load(_heat, ("sw_thermal_slowdown",)),
     ),
-    Condition(
-        id="load.hot",
-        verdict="warn",
+    _like(
+        "devices.hot",
+        "load.hot",
+        _under_load(_hot),
+        certainty="strong",
         title="the GPU is at its temperature limit",
-        meaning="Read under one second of load and compared with the temperature at which driver or hardware lower "
-        "the clock. Within 5 °C of it is a remark.",
-        fix=FIX["heat"],
-        judge=_under_load(_hot),
+        meaning="Read under one second of load. Within 5 °C of the limit is a remark.",
     ),
-    Condition(
-        id="load.clock_setting",
-        verdict="info",
-        certainty="proof",
+    _like(
+        "devices.clock_setting",
+        "load.clock_setting",
+        _under_load(_setting, HELD, least=1),
         title="a setting lowers the clock",
         meaning="Application clocks, a display clock or sync boost are set.",
-        fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
-        judge=_under_load(_setting, HELD, least=1),
     ),
-    Condition(
-        id="load.low_clock",
-        verdict="warn",
-        certainty="hint",
+    _like(
+        "devices.low_clock",
+        "load.low_clock",
+        _under_load(at_work.low_clock, None, least=1),
         title="the clock is far too low for no reported reason",
-        meaning="The GPU is busy and NVML reports no limit, but the clock does not rise. It may be locked: NVML cannot "
-        "read a lock.",
-        fix=_UNLOCK,
-        judge=_under_load(at_work.low_clock, None, least=1),
     ),
-    Condition(
-        id="load.link_width",
-        verdict="warn",
+    _like(
+        "devices.link_width",
+        "load.link_width",
+        _under_load(at_work.link_width),
         title="the PCIe link uses fewer lanes than the GPU has",
-        meaning="Copies are slower in proportion. A badly seated GPU, a dirty contact or a riser can lose lanes. It "
-        "is a warning if a GPU of the same name has more lanes, if fewer than four are left, and for GPUs with "
-        "sixteen lanes by their data sheet. Otherwise it is a remark, because many laptops, small boards and slots "
-        "are wired with fewer lanes. Judged only under load, because an idle link may be narrower on purpose.",
-        fix="reseat the GPU, remove risers, check the slot's firmware setting (bifurcation)",
-        judge=_under_load(at_work.link_width),
     ),
-    Condition(
-        id="load.link_generation",
-        verdict="warn",
+    _like(
+        "devices.link_generation",
+        "load.link_generation",
+        _under_load(at_work.link_generation),
         title="the PCIe link is slower than GPU and slot allow",
-        meaning="Each generation has twice the rate of the previous one. If the link stays slow while copies run, "
-        "errors or a setting have lowered it. In a virtual machine NVML does not see the slot, so it is a remark there "
-        "if all GPUs of the same name are alike. Judged only under load, because an idle link uses generation 1.",
-        fix="reseat the GPU, remove risers, check the slot's firmware setting",
-        judge=_under_load(at_work.link_generation),
     ),
     Condition(
         id="load.not_run",

@@ -65,8 +65,8 @@ class Facts:
         wanted = [value for value in map(fixes.number, self.capabilities) if value is not None]
         codes = self.architectures
         if not codes and (release := fixes.release_of(self.torch)) is not None and self.build.startswith("cu"):
-            builds = (one for one in fixes.BUILDS if one.tag == self.build and release >= (2, 7))
-            codes = tuple(f"sm_{code}" for one in builds for code in one.codes)
+            built = fixes.BUILDS.get(self.build) if release >= (2, 7) else None
+            codes = tuple(f"sm_{code}" for code in built[0]) if built is not None else ()
         if not wanted or not codes:
             return None
         return all(any(fixes.runs_on(code, value) for code in codes) for value in wanted)

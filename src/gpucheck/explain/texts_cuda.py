@@ -31,9 +31,7 @@ TEXTS: tuple[Condition, ...] = (
             CUDA_SAYS + r"illegal address",
             r"Warp Illegal Address",
         ),
-        meaning="Usually an index is out of range, a tensor was freed too early, or a custom kernel has a bug. "
-        "Sometimes a library did not notice that memory ran out. The traceback shows the line that noticed the error, "
-        "not the line that caused it. The process can no longer use the GPU.",
+        meaning="Usually an index is out of range, a tensor was freed too early, or a custom kernel has a bug.",
         fix=_SANITIZER,
         certainty="proof",
         follows=("cuda.misaligned", "assert."),
@@ -43,8 +41,7 @@ TEXTS: tuple[Condition, ...] = (
         id="cuda.misaligned",
         title="a kernel read from a misaligned address",
         patterns=(r"Address 0x[0-9a-f]+ is misaligned",),
-        meaning="A custom or compiled kernel got a view that begins at a misaligned offset. The process can no "
-        "longer use the GPU.",
+        meaning="A custom or compiled kernel got a view that begins at a misaligned offset.",
         fix=_SANITIZER + "; a .contiguous() or .clone() before the call works around it",
         certainty="proof",
         follows=("assert.",),
@@ -63,8 +60,7 @@ TEXTS: tuple[Condition, ...] = (
         id="cuda.launch_failure",
         title="a kernel crashed",
         patterns=(r"unspecified launch failure",),
-        meaning="Usually it accessed memory outside its own. The driver gives no details. The process can no longer "
-        "use the GPU.",
+        meaning="Usually it accessed memory outside its own. The driver gives no details.",
         fix=_SANITIZER + "; sudo dmesg | grep -i xid shows the driver's messages",
         follows=("assert.",),
     ),
@@ -72,8 +68,7 @@ TEXTS: tuple[Condition, ...] = (
         id="cuda.device_assert",
         title="a check inside a kernel failed",
         patterns=(*messages.BY_ID["cuda.device_assert"].patterns, r"hipErrorAssert", by_code(710, 59)),
-        meaning="A kernel got an invalid value, usually an index or a label out of range. The lines 'Assertion … "
-        "failed' above name it, and the same step on the CPU raises a clear error.",
+        meaning="An index or a label is out of range; the lines 'Assertion … failed' above name it.",
         fix="run the step on the CPU, or " + _BLOCKING,
         certainty="proof",
         symptom=True,
@@ -111,8 +106,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(nll_loss|ClassNLLCriterion)\w*: block: .{0,60}Assertion",
             r"ClassNLLCriterion\.cu.{0,100}Assertion",
         ),
-        meaning="cross_entropy or nll_loss got a target that is negative or not below the number of classes. Labels "
-        "begin at 0. To exclude a label, use ignore_index (−100).",
+        meaning="cross_entropy or nll_loss got a label that is negative or not below the number of classes.",
         fix="print(target.min(), target.max(), logits.shape[1])",
         certainty="proof",
     ),
@@ -171,8 +165,7 @@ TEXTS: tuple[Condition, ...] = (
             r"no kernel image is available",
             r"not compiled with any CUDA arch",
         ),
-        meaning="The wheel, or the extension in the traceback, was built for other architectures than this GPU's. "
-        "`torch.cuda.get_arch_list()` shows torch's own.",
+        meaning="The wheel, or the extension in the traceback, was built for other architectures than this GPU's.",
         fix=_ARCHITECTURES + "; an extension (flash-attn, xformers, mmcv …) must be built for the GPU, with "
         "TORCH_CUDA_ARCH_LIST set",
         certainty="proof",
@@ -192,11 +185,9 @@ TEXTS: tuple[Condition, ...] = (
             r"\b(cuModuleLoad\w*|load_binary)\b.{0,60}(invalid|failed)",
             CUDA_SAYS + r"shared object symbol not found",
         ),
-        meaning="The code was found but does not fit this driver. Usually a newer CUDA compiled it than the driver "
-        "supports (Triton includes its own ptxas). Otherwise it is for another architecture, or its cache is damaged.",
+        meaning="The code was found but does not fit this driver.",
         fix="update the driver, or use the torch whose CUDA nvidia-smi shows; rm -r ~/.triton/cache and "
         "/tmp/torchinductor_$USER",
-        certainty="strong",
         follows=("cuda.capability", "cuinit.too_old"),
     ),
     Condition(
@@ -209,8 +200,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Too much shared memory required",
             r"(cudaError|CUDA_ERROR_)Cooperative_?Launch_?Too_?Large",
         ),
-        meaning="The kernel was compiled for larger blocks than this GPU can start. Usually an extension was built for "
-        "another GPU, or a block size was chosen by hand. More memory does not help.",
+        meaning="The kernel was compiled for larger blocks than this GPU can start.",
         fix="use a smaller block size in that kernel, or an extension built for this GPU (TORCH_CUDA_ARCH_LIST); "
         + _BLOCKING,
     ),
@@ -246,8 +236,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(compute|cuda) capability .{0,40}(too low|too old|not supported|no longer supported)",
             r"is not compatible with devices with SM <",
         ),
-        meaning="The GPU is newer or older than every architecture that the wheel was built for. "
-        "torch.cuda.is_available() is nevertheless True.",
+        meaning="The GPU is newer or older than every architecture that the wheel was built for.",
         fix=_ARCHITECTURES,
         certainty="proof",
     ),
@@ -256,7 +245,6 @@ TEXTS: tuple[Condition, ...] = (
         title="no GPU has this number",
         patterns=(
             r"invalid device ordinal",
-            r"Device index value \d+ is out of index range",
             r"CUDA_ERROR_INVALID_DEVICE(?!_|\w)",
             r"(cuda|hip)ErrorInvalidDevice\b",
             r"You requested GPUs?: .{0,40}But your machine only has: ?\[\d",
@@ -300,8 +288,7 @@ TEXTS: tuple[Condition, ...] = (
         id="cuda.initialization",
         title="CUDA was used in a process that was forked after CUDA had started",
         patterns=(CUDA_SAYS + r"initialization error", r"cudaErrorInitializationError"),
-        meaning="A forked child inherits a CUDA context that it cannot use. Usually a DataLoader worker, or "
-        "multiprocessing's fork, uses a CUDA tensor.",
+        meaning="A forked child inherits a CUDA context that it cannot use.",
         fix='keep CUDA out of Dataset and collate_fn, or multiprocessing.set_start_method("spawn")',
     ),
     Condition(
@@ -374,10 +361,8 @@ TEXTS: tuple[Condition, ...] = (
             *messages.BY_ID["cuda.program_counter"].patterns,
             r"cudaErrorInvalid(Pc|AddressSpace)\b",
         ),
-        meaning="A function pointer or a kernel's memory was overwritten. Rarely the hardware is the cause. The "
-        "process can no longer use the GPU.",
+        meaning="A function pointer or a kernel's memory was overwritten. Rarely the hardware is the cause.",
         fix=_SANITIZER,
-        certainty="strong",
     ),
     Condition(
         id="cuda.contained",
@@ -387,8 +372,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Invalid access of peer GPU memory over nvlink",
             r"async error has occur?red in external entity outside of CUDA",
         ),
-        meaning="Data of this process were lost, but other processes were not affected. The process must end. If it "
-        "happens again, the GPU is failing.",
+        meaning="Data of this process were lost, but other processes were not affected. The process must end.",
         fix="gpucheck devices; sudo dmesg | grep -i xid shows the driver's messages",
     ),
     Condition(
@@ -417,8 +401,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\[1\] Call to cu",
             r"HIP error: invalid argument",
         ),
-        meaning="The message does not name the value. Common causes are an extension built for another torch, and "
-        "memory that is pinned twice.",
+        meaning="The message does not name the value.",
         fix=_BLOCKING,
         certainty="hint",
     ),
@@ -447,9 +430,8 @@ TEXTS: tuple[Condition, ...] = (
             CUDA_SAYS + r"operation not (supported|permitted)(?! when stream)",
             r"cudaErrorNot(Supported|Permitted)\b",
         ),
-        meaning="Not every GPU, driver and system supports all of CUDA: virtual GPUs, MIG instances, WSL and "
-        "Windows lack shared handles between processes, unified memory or virtual memory management; counters need "
-        "administrator rights.",
+        meaning="Virtual GPUs, MIG instances, WSL and Windows lack parts of CUDA, such as handles that processes "
+        "share.",
         fix="do not use the feature in the traceback: shared CUDA tensors between processes, expandable_segments in "
         "PYTORCH_CUDA_ALLOC_CONF, cudaMallocAsync, unified memory, the profiler",
         certainty="hint",
@@ -599,8 +581,7 @@ TEXTS: tuple[Condition, ...] = (
             r"reason ?:GPU Hang",
             r"amdgpu.{0,80}SMU: I'?m not done with your previous command",
         ),
-        meaning="A kernel did not finish, the GPU lost power or clocks, or its firmware failed. The driver reset "
-        "it, and every program on it lost its memory.",
+        meaning="A kernel did not finish, the GPU lost power or clocks, or its firmware failed.",
         fix="start the program again with AMD_SERIALIZE_KERNEL=3; if it happens with other programs too: newer "
         "firmware and ROCm, lower clocks, or another GPU",
         weak=(r"\bamdgpu\b.{0,100}(\*ERROR\*|failed|timed? ?out|fault|lost)",),
@@ -650,12 +631,9 @@ TEXTS: tuple[Condition, ...] = (
             r"IPC handle not found for GPU UUID",
             r"Error reconstructing CUDA IPC tensor",
         ),
-        meaning="A process gets a handle to the other's memory: the process that made the tensor has to live as "
-        "long, both have to see the same GPU, and segments that can grow need a newer kernel. The line about the "
-        "producer process alone is a warning of how the program ended.",
+        meaning="The process that made the tensor has to live as long as the other uses it, and both see the same GPU.",
         fix="pass CPU tensors (x.cpu()) between the processes; else keep the producer alive until they are "
         "received, and leave expandable_segments out of PYTORCH_CUDA_ALLOC_CONF",
-        certainty="strong",
         follows=("oom.", "xid.", "cuda.", "process."),
     ),
     Condition(
@@ -677,12 +655,10 @@ TEXTS: tuple[Condition, ...] = (
             r"GPU does not have enough shared-memory",
             r"Cooperative launch requested but not supported",
         ),
-        meaning="The operation uses instructions or memory that newer GPUs have: 8.0 is Ampere, 8.9 Ada, 9.0 "
-        "Hopper, 10.0 and 12.0 Blackwell. The GPU itself works.",
+        meaning="It uses instructions or memory that newer GPUs have (8.0 is Ampere, 9.0 Hopper, 10.0 Blackwell).",
         fix="turn that feature or kernel off in the program (it usually has a slower way: another data type, "
         "backend or attention), or use a GPU of the capability that is named; nvidia-smi --query-gpu=name,compute_cap "
         "--format=csv shows this one's",
-        certainty="strong",
         follows=("cuda.capability", "amp.", "attention.", "quant.", "cutlass.", "xformers."),
     ),
     Condition(
@@ -761,7 +737,6 @@ TEXTS: tuple[Condition, ...] = (
             r"\bDEVICE_LOST\b.{0,80}\b(Arc|XPU|SYCL|Intel)\b",
             r"\b(XPU|SYCL|Intel|Arc|level[_ ]zero)\b.{0,80}\bDEVICE_LOST\b",
             r"Native API (failed|returns)(?!.{0,40}-999)",
-            messages.XPU_DEVICE,
             r"PI_ERROR_(OUT_OF_RESOURCES|DEVICE_LOST|DEVICE_NOT_AVAILABLE)",
             r"RuntimeError: UR error",
             r"UR_RESULT_ERROR_(?!OUT_OF_(DEVICE|HOST))\w+",

@@ -145,9 +145,9 @@ TEXTS: tuple[Condition, ...] = (
             r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names",
             r"make sure libcudnn\w*\.so[.\d]* is in your library path",
         ),
-        meaning="The package wants a CUDA or cuDNN of another major version than what is installed (the number "
-        "after .so says which), its nvidia-… wheels were left out, or they are in site-packages/nvidia/…/lib, where a "
-        "program beside torch does not look.",
+        meaning="The package wants a CUDA of another major version (the number after .so) than what is installed, its "
+        "nvidia-… wheels were left out, or they are in site-packages/nvidia, where a program beside torch does not "
+        "look.",
         fix="find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder "
         "(for cuDNN …/site-packages/nvidia/cudnn/lib); else pip install the nvidia-… package of the version in the "
         "name, or the program's release for the CUDA that is installed. Where it is torch itself: " + _PAIR,
@@ -209,7 +209,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="pip and uv build a package in an isolated environment without torch, but its setup.py imports torch.",
         fix="install torch first, then the package with pip install --no-build-isolation NAME (uv: "
         "no-build-isolation-package in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
-        certainty="strong",
         common=(r"--no-build-isolation",),
         unless=r"\binstall\b[^\n]{0,200}--no-build-isolation|--no-build-isolation[^\n]{0,100}\binstall\b",
     ),
@@ -381,8 +380,7 @@ TEXTS: tuple[Condition, ...] = (
             r"No valid triton configs",
             r"triton.{0,200}OutOfResources",
         ),
-        meaning="Block sizes and stages were chosen for a larger GPU. It is the memory inside a multiprocessor, not "
-        "the GPU's own.",
+        meaning="Block sizes and stages were chosen for a larger GPU.",
         fix="smaller block sizes or num_stages; TORCHINDUCTOR_MAX_AUTOTUNE=0",
         certainty="proof",
     ),
@@ -437,7 +435,6 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"\bInductorError\b",
             r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
-            r"torch[/\\]_inductor[/\\].{0,80}(compilation failed|CompilationError)",
             r"CompilationError: at \d+:\d+: ?def triton_",
             r"FailOnRecompileLimitHit",
             r"hit config\.(recompile_limit|cache_size_limit)",
@@ -446,7 +443,6 @@ TEXTS: tuple[Condition, ...] = (
             r"torch\._inductor\.exc\.\w+",
             r"LoweringException",
             r"CppCompileError",
-            r"triton\.compiler\.errors\.CompilationError",
             r"triton.{0,60}CompileTimeAssertionFailure",
             r"while processing an MLIR pass pipeline",
             r"Windows not yet supported for torch\.compile",
@@ -490,7 +486,6 @@ TEXTS: tuple[Condition, ...] = (
         title="the CUDA toolkit does not match torch's CUDA version",
         patterns=(
             r"detected CUDA version \(.{1,12}\) mismatches the version that was used to compile",
-            r"The detected CUDA version \([\d.]+\) mismatches the version that was used to compile\s*PyTorch",
             r"Installed CUDA version [\d.]+ does not match the version torch was compiled with",
             r"CUDAMismatchException",
             r"compiled with a version of Cuda that does not match the version used to compile Pytorch",
@@ -570,8 +565,7 @@ TEXTS: tuple[Condition, ...] = (
         id="bus.installed",
         title="a GPU has fallen off the bus (no Xid was written)",
         patterns=(r"installed in this system has (NVRM: ?)?fallen off the bus",),
-        meaning="The driver could not reach the GPU over PCIe at start: power, heat, seat or riser, or the slot. "
-        "Tools that only look for Xid 79 do not see this line.",
+        meaning="The driver could not reach the GPU over PCIe at start: power, heat, seat or riser, or the slot.",
         fix=messages.FIX["lost"],
         certainty="proof",
     ),
@@ -641,7 +635,6 @@ TEXTS: tuple[Condition, ...] = (
         "from it.",
         fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot; if "
         "that fails, power-cycle the machine. If it happens again, use another driver version",
-        certainty="strong",
         follows=("xid.", "bus."),
     ),
     Condition(
@@ -653,9 +646,7 @@ TEXTS: tuple[Condition, ...] = (
             r"pcieport [0-9a-f:.]+: (AER: )?PCIe Bus Error: severity=",
             r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
         ),
-        meaning="`Uncorrected` or `Fatal`: the link lost data, and what is behind it may fall off the bus next. "
-        "`Corrected`: it sent them again, which costs speed where it is frequent. A line of pcieport does not say "
-        "whose link it is: the GPU's, a disk's or a network adapter's.",
+        meaning="`Fatal`: what is behind the link may fall off the bus next. `Corrected`: the link sent data again.",
         fix="lspci -tv shows what is behind the address; if it is a GPU: drain the node, reseat the GPU, remove the "
         "riser, and compare with gpucheck bench transfer",
         certainty="hint",

@@ -68,8 +68,7 @@ TEXTS: tuple[Condition, ...] = (
             _CUBLAS + r"(the )?library (was )?not initialized",
             r"BLAS operation using StreamExecutor without BLAS support",
         ),
-        meaning="Usually the GPU's memory is full when cuBLAS creates its handle. Otherwise an earlier kernel has "
-        "failed, often because of an index out of range, or another cuBLAS is loaded.",
+        meaning="Usually the GPU's memory is full when cuBLAS creates its handle.",
         fix=_OOM_FIRST + "; CUDA_LAUNCH_BLOCKING=1 shows an earlier failure",
         follows=_BEFORE_LIBRARIES,
     ),
@@ -145,13 +144,11 @@ TEXTS: tuple[Condition, ...] = (
             r"cuDNN version .{0,40}(mismatch|does not match|incompatible)",
             r"(incompatible version of|conflicting) cuDNN( in LD_LIBRARY_PATH)?",
         ),
-        meaning="cuDNN comes in parts that have to be of one version. One from the system, conda or LD_LIBRARY_PATH "
-        "is mixed with the one that torch brings, or torch's own parts are not found.",
+        meaning="cuDNN comes in parts that have to be of one version.",
         fix="pip install nvidia-cudnn-cu12 (cu13) in exactly the version that `pip show torch` requires; then look "
         "which copy is found first (LD_DEBUG=libs python -c 'import torch; torch.backends.cudnn.version()'): unset "
         "LD_LIBRARY_PATH where it leads to a foreign one, or set it to …/site-packages/nvidia/cudnn/lib where parts "
         "are not found",
-        certainty="strong",
     ),
     Condition(
         id="cudnn.failed",
@@ -190,9 +187,7 @@ TEXTS: tuple[Condition, ...] = (
             r"CUDNN_STATUS_NOT_SUPPORTED.{0,60}(engine|plan|finalize)",
             r"cuDNN .{0,40}(could not|cannot|unable to|no) .{0,20}(algorithm|engine)",
         ),
-        meaning="Usually there is no memory for its workspace. Otherwise it does not support the data type, shape "
-        "or GPU. In attention it is torch's cuDNN backend, which not every GPU and torch supports (torch 2.5.0 chose "
-        "it too often).",
+        meaning="Usually there is no memory for its workspace.",
         fix=_OOM_FIRST + "; for attention torch.backends.cuda.enable_cudnn_sdp(False), or a newer torch",
         follows=_BEFORE_LIBRARIES,
         common=(r"No algorithm worked",),
@@ -233,8 +228,7 @@ TEXTS: tuple[Condition, ...] = (
         id="tensorrt.no_tactic",
         title="TensorRT found no way to compute a layer",
         patterns=(r"Could not find any implementation for node",),
-        meaning="TensorRT rejected every kernel that it tried. Usually the workspace is too small or memory is full. "
-        "Otherwise this release does not support the layer's shape or data type on this GPU.",
+        meaning="TensorRT rejected every kernel that it tried.",
         fix="use a larger workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, N), or trtexec "
         "--memPoolSize=workspace:N), with nothing else on the GPU; then a newer TensorRT, or the layer in float32",
         certainty="hint",
@@ -268,9 +262,7 @@ TEXTS: tuple[Condition, ...] = (
             r"failed to (open|create|map) shared memory segment .{0,60}nccl-",
             r"NCCL WARN Call to shm_open failed",
         ),
-        meaning="Ranks on one machine speak through /dev/shm. `No space left on device`: a container's is 64 MiB "
-        "unless it was asked for more. `No such file or directory`: the other rank sees another /dev/shm, or has "
-        "ended.",
+        meaning="Ranks on one machine speak through /dev/shm. A container has 64 MiB of it unless it asked for more.",
         fix="docker run --shm-size=8g …, or --ipc=host; df -h /dev/shm",
         certainty="proof",
         common=(r"Error while (creating|attaching to) shared memory segment",),
@@ -387,7 +379,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="look in the other ranks' logs for the earliest error; TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
         "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 write down which rank was where; where the first collective hangs on one "
         "machine: `gpucheck bench collective`, and `sudo gpucheck doctor` for IOMMU and ACS",
-        certainty="strong",
         conditions=("peers.iommu", "peers.acs"),
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),
@@ -521,12 +512,9 @@ TEXTS: tuple[Condition, ...] = (
             r"DeviceMesh only support homogeneous hardware",
             r"participants have overlapping devices",
         ),
-        meaning="NCCL, FSDP and DDP use the current device of each process, and that is cuda:0 in all of them until "
-        "the program sets it. What is moved with .cuda() before that, or loaded to cuda:0 by a checkpoint, is on GPU "
-        "0.",
+        meaning="Each process uses cuda:0 until it sets its own GPU, and NCCL, FSDP and DDP take that one.",
         fix='local_rank = int(os.environ["LOCAL_RANK"]), torch.cuda.set_device(local_rank) before the model is made, '
         'init_process_group(device_id=torch.device("cuda", local_rank)), and FSDP(device_id=local_rank)',
-        certainty="strong",
         follows=("oom.", "nccl.duplicate"),
     ),
     Condition(
@@ -540,7 +528,6 @@ TEXTS: tuple[Condition, ...] = (
             r"(divisible|divide\w*) by (the )?(\w+ )?(tensor|model|pipeline)[- ]?parallel[\w ]{0,12}size",
             r"Mesh should not be bigger than (the )?default world size",
             r"(DP world size|world size) of \d+ but the current world size is",
-            r"World size \(\d+\) is not valid with the current list of valid GPU counts",
             r"number of tasks per node configured in SLURM .{0,60}does not match",
             r"product .{0,30}does not match the world size",
             r"group'?s (world )?size should be less or equal to the world",
@@ -551,7 +538,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the numbers in the message: for "
         "DeepSpeed train_batch_size = micro batch × accumulation steps × processes, for tensor parallelism a divisor "
         "of the number of attention heads",
-        certainty="strong",
     ),
     Condition(
         id="dist.mismatch",
@@ -596,8 +582,7 @@ TEXTS: tuple[Condition, ...] = (
             r"No EFA devices? (were |was )?(found|available)",
             r"aws-ofi-nccl initialization failed",
         ),
-        meaning="Elastic Fabric Adapter is AWS's network. The instance, its placement or the container has no EFA "
-        "device, or libfabric is missing.",
+        meaning="Elastic Fabric Adapter is AWS's network.",
         fix="fi_info -p efa where the program runs has to list the devices: docker "
         "--device=/dev/infiniband/uverbs0, in Kubernetes vpc.amazonaws.com/efa; NCCL_NET_PLUGIN=none goes on over "
         "sockets",
@@ -722,8 +707,7 @@ TEXTS: tuple[Condition, ...] = (
             r"different devices",
             r"Expected \w+\.device == \S+, got",
         ),
-        meaning="One operand was not moved. The message names both devices. The one on `cpu` is usually a tensor "
-        "created in forward(), or a tensor attribute that was never registered as a buffer.",
+        meaning="One operand was not moved. The message names both devices.",
         fix=_TO + "; torch.zeros(…, device=x.device); self.register_buffer",
         certainty="proof",
     ),
@@ -957,8 +941,8 @@ TEXTS: tuple[Condition, ...] = (
             r"\bMPS (backend|device|framework) .{0,30}(does not|doesn'?t) support \W?(float8|bfloat16|complex|int64)",
             r"does not support input type \W?\w+\W? in (the )?MPS backend",
         ),
-        meaning="Metal has no float8 (and older macOS no bfloat16, no complex numbers): a checkpoint or model in "
-        "that type cannot be put on the GPU of a Mac.",
+        meaning="Metal has no float8, and on older macOS no bfloat16, no complex numbers and no int64 in some "
+        "operations.",
         fix="load it in float16 or bfloat16 (torch_dtype=torch.float16), or a GGUF or MLX version of the model; "
         "else the CPU",
         certainty="proof",

@@ -96,8 +96,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Failed to allocate private MTLBuffer",
             r"kIO(GPU|Accel)CommandBufferCallbackErrorOutOfMemory",
         ),
-        meaning="Metal shares the machine's memory and torch limits its part of it. The message names the limit. "
-        "Setting PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 takes the limit away, and may make the whole machine stall.",
+        meaning="Metal shares the machine's memory and torch limits its part of it. The message names the limit.",
         fix=_FITS,
         certainty="proof",
     ),
@@ -156,7 +155,6 @@ TEXTS: tuple[Condition, ...] = (
             r"Unable to allocate .* for an array with shape",
             r"\b(OSError|RuntimeError): \[Errno 12\]",
             messages.HOST_ALLOCATION,
-            r"\bMemoryError\b",
         ),
     ),
     Condition(
@@ -177,7 +175,7 @@ TEXTS: tuple[Condition, ...] = (
             r"exceeds the memory usage threshold of .{0,40}Ray killed",
         ),
         meaning="The kernel's out-of-memory killer, or the container's limit, ended it with SIGKILL (9, or 137 in a "
-        "shell). It is RAM, not the GPU's memory; exit status 137 alone may also be someone's `kill -9`.",
+        "shell). It is RAM, not the GPU's memory.",
         fix="fewer DataLoader workers, a smaller prefetch_factor, weights that are loaded once per machine (mmap, "
         "low_cpu_mem_usage), or a higher limit of the container or job; sudo dmesg | grep -i -e oom -e killed names "
         "the process and what it held",
@@ -206,11 +204,10 @@ TEXTS: tuple[Condition, ...] = (
             r"\bexit(ed with)?( status| code)?:? ?137\b",
             r"interrupted by signal 9",
         ),
-        meaning="Signal 9 ended it, which leaves no message. Usually it was the kernel's OOM killer because RAM "
-        "(not GPU memory) was full, otherwise the scheduler's time or memory limit, or a `kill -9`.",
+        meaning="Signal 9 ended it without a message: usually the kernel's OOM killer (RAM, not GPU memory), or a "
+        "scheduler's limit.",
         fix="sudo dmesg -T | grep -i -e oom -e 'killed process' on that machine tells whether it was memory: then "
         "fewer workers, or a higher limit; the scheduler's log (sacct, kubectl describe pod) tells the rest",
-        certainty="strong",
         symptom=True,
         common=(
             r"(exit|return) ?code ?[=:]? ?-9\b",
@@ -254,8 +251,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\bcuBLAS (error|failure|status)( code)?:? ?\(?3\b",
             r"(CUDA error|cublas runtime error ?): (the )?resource allocation failed",
         ),
-        meaning="cuBLAS needs memory for its handle and workspace beside torch's cache, and none was left. It usually "
-        "happens at the first product of a process whose memory is nearly full.",
+        meaning="cuBLAS needs memory for its handle and workspace beside torch's cache, and none was left.",
         fix=_OTHERS,
     ),
     Condition(
@@ -270,7 +266,6 @@ TEXTS: tuple[Condition, ...] = (
         title="torch could not ask NVML while it was out of memory",
         patterns=(
             r"NVML internal assert.{0,60}(OOM|out of memory)",
-            messages.NVML_ASSERT + " INTERNAL ASSERT",
             r"NVML_SUCCESS == (r\b|DriverAPI)",
             r"NvMapMemAlloc\w* ?: ?.{0,30}error 12",
         ),
@@ -330,8 +325,8 @@ TEXTS: tuple[Condition, ...] = (
             r"exceeds available Mamba cache blocks",
             r"Insufficient memory to allocate KV-caches",
         ),
-        meaning="vLLM sets aside the share gpu_memory_utilization of all memory (SGLang: mem_fraction_static), for the "
-        "weights first and the cache of keys and values after. Others hold memory, or the weights leave no room.",
+        meaning="The server sets aside a share of all memory, for weights and then the cache. Others hold memory, or "
+        "the weights leave no room.",
         fix="end other programs on the GPU (nvidia-smi); a smaller max_model_len, a quantised or smaller model, more "
         "GPUs (tensor_parallel_size), or another share",
         logged=True,
@@ -366,7 +361,6 @@ TEXTS: tuple[Condition, ...] = (
             r"(error|fail(ed|ure)?|ran|runs|running)[^a-z]{0,3}(.{0,20}[^a-z])?out of memory\b",
             r"\bout of memory (error|while|when|trying|allocating)",
             r"(?<![\w.])OutOfMemoryError\b",
-            r"\boom\b(?![ -]?kill)",
         ),
     ),
     Condition(

@@ -63,8 +63,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"attempt has been made to start a new process before the current process has finished its bootstrap",
         ),
-        meaning="A spawned process imports the program's file again, and there it starts processes again. Windows and "
-        "macOS spawn by default.",
+        meaning="A spawned process imports the program's file again, and there it starts processes again.",
         fix='put the start of the program under if __name__ == "__main__":; num_workers=0 works without',
         certainty="proof",
     ),
@@ -137,8 +136,7 @@ TEXTS: tuple[Condition, ...] = (
         id="process.threads",
         title="the system cannot start more threads",
         patterns=(),
-        meaning="The process limit (ulimit -u, a container's pids limit) or the memory limit is reached. Every "
-        "worker starts its own threads.",
+        meaning="The process limit (ulimit -u, a container's pids limit) or the memory limit is reached.",
         fix="OMP_NUM_THREADS=1 for workers; raise ulimit -u or docker run --pids-limit",
         common=(
             r"OpenBLAS blas_thread_init: pthread_create failed",
@@ -166,9 +164,6 @@ TEXTS: tuple[Condition, ...] = (
             r"\bsegmentation faults? (result|error)s?\b",
             r"Windows fatal exception: access violation",
             r"Process finished with exit code -1073741819",
-            r"Fatal Python error: Segmentation fault",
-            r"Segmentation fault \(core dumped\)",
-            r"\b(Segmentation fault|segfault)\W*$",
             r"Segmentation fault: address not mapped",
             r"\b(SIGSEGV|exit code 139|signal 11)\b",
             r"(exit|return) ?code ?[=:]? ?-11\b",
@@ -209,8 +204,6 @@ TEXTS: tuple[Condition, ...] = (
         fix=_SHM,
         symptom=True,
         common=(
-            r"Bus error \(core dumped\)",
-            r"\bBus error$",
             r"\bSIGBUS\b",
             r"(exit|return) ?code ?[=:]? ?-7\b",
             r"Caught signal 7 \(Bus error",
@@ -242,8 +235,7 @@ TEXTS: tuple[Condition, ...] = (
             r"FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
             r"GPU_ARCHS not set and",
         ),
-        meaning="flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI. Without a "
-        "matching wheel pip compiles it for an hour with nvcc.",
+        meaning="flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI.",
         fix='attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your '
         "torch, CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
         "--no-build-isolation with the CUDA toolkit of torch's CUDA",
@@ -309,8 +301,7 @@ TEXTS: tuple[Condition, ...] = (
             r"did not contain .{0,4}libcudart\.so.{0,60} as expected",
             r"Error named symbol not found at line \d+ in file",
         ),
-        meaning="bitsandbytes brings a library for each CUDA version and loads the one for torch's CUDA: this "
-        "release lacks it or code for this GPU, it cannot load CUDA's runtime, or torch is built for the CPU or sees "
+        meaning="It loads its library for torch's CUDA: this release lacks it, or torch is built for the CPU or sees "
         "no GPU.",
         fix="python -m bitsandbytes shows what it needs; pip install -U bitsandbytes; python -c 'import torch; "
         "print(torch.version.cuda, torch.cuda.is_available())' must print a CUDA version and True",
@@ -333,9 +324,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Offloaded module must fit in CPU memory",
             r"offloaded layers, which seems does not fit any GPU'?s remaining memory",
         ),
-        meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk. It counts the memory "
-        "that is free now, so that another program on the GPU has the same effect. Few quantised formats run from the "
-        "CPU.",
+        meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk.",
         fix="nvidia-smi shows what else holds memory; then a smaller or quantised model, or more GPUs. To run slowly "
         'from the disk: offload_folder="offload" in from_pretrained (bitsandbytes in 8 bits: '
         "llm_int8_enable_fp32_cpu_offload=True)",
@@ -349,8 +338,7 @@ TEXTS: tuple[Condition, ...] = (
             r"`?(`?low_cpu_mem_usage=True`? or with passing a `?)?device_map",
             r"`?(device_map|tp_plan|Tensor parallelism)`? and `?(device_map|tp_plan)`? are mutually exclusive",
         ),
-        meaning="Data-parallel training and ZeRO-3 place a whole model, or their own part of it, in each process. "
-        "device_map places layers itself.",
+        meaning="Data-parallel training and ZeRO-3 place a whole model, or their own part of it, in each process.",
         fix='device_map={"": int(os.environ["LOCAL_RANK"])} puts the model on each process\'s own GPU (with ZeRO-3 no '
         'device_map at all); or start one process without torchrun and accelerate launch, and keep device_map="auto"',
         certainty="proof",
@@ -375,12 +363,9 @@ TEXTS: tuple[Condition, ...] = (
             r"'?ds_numel'?: ?\d+.{0,300}'?ds_shape|'?status'?: ?'?(AVAILABLE|NOT_AVAILABLE|INFLIGHT)",
             r"backward pass is invalid for module in evaluation mode",
         ),
-        meaning="ZeRO-3 gathers each parameter when its module runs, and expects the same order in every step and "
-        "on every rank. Experts that are chosen by data, checkpointing with reentrant backward, generate() between "
-        "steps, or a second engine in the process change that order.",
+        meaning="It expects the same order of modules in every step and on every rank; the data changed that order.",
         fix="for experts deepspeed.utils.set_z3_leaf_modules(model, [MoE class]); else a newer DeepSpeed, "
         'use_reentrant=False, and as a test "stage": 2, which gathers no parameters',
-        certainty="strong",
     ),
     Condition(
         id="vllm.start",
@@ -398,8 +383,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\bNo module named '?vllm(\._C|\.\w+)*",
             r"Model architectures? .{0,80}failed to be inspected",
         ),
-        meaning="The server's engine runs in separate processes, and this message comes from their parent. The "
-        "cause is the first error of (EngineCore…) or (Worker…) above it.",
+        meaning="The server's engine runs in separate processes, and this message comes from their parent.",
         fix="explain the whole log, from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
         "vllm.log; --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG distinguish compile and graph failures",
         certainty="hint",
@@ -424,7 +408,6 @@ TEXTS: tuple[Condition, ...] = (
         "cause is in the traceback after 'Scheduler hit an exception', usually of the first rank.",
         fix="explain the whole log: python -m sglang.launch_server … 2>&1 | tee sglang.log, then gpucheck explain < "
         "sglang.log",
-        certainty="strong",
         symptom=True,
         weak=(r"sglang[/\\]srt[/\\](managers|model_executor)[/\\]",),
         follows=_BELOW,
@@ -455,8 +438,8 @@ TEXTS: tuple[Condition, ...] = (
             r"compute capability .{0,40}insufficient for FP8",
             r"Unsupported conversion from \W?f8E\w+",
         ),
-        meaning="Float8 products need compute capability 8.9 (Ada) or 9.0, NVFP4 and MXFP4 10.0 or a fallback, "
-        "AWQ's and GPTQ's fast kernels 7.5 or 8.0. An older GPU has no instruction for them.",
+        meaning="Float8 products need compute capability 8.9 or 9.0, NVFP4 and MXFP4 10.0, AWQ's and GPTQ's kernels "
+        "7.5 or 8.0.",
         fix="weights in a format that the GPU has: bfloat16 or float16, or a 4-bit format whose kernel runs there "
         "(GPTQ, AWQ, bitsandbytes, GGUF)",
         certainty="proof",
@@ -490,7 +473,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Each compiler of a CUDA extension takes gigabytes, and ninja starts one for each core: the "
         "machine's memory, RAM and not the GPU's, was full.",
         fix="MAX_JOBS=2 (and NVCC_THREADS=1) before the same command; or use a wheel instead of a build",
-        certainty="strong",
         common=(r"Killed signal terminated program", r"virtual memory exhausted", r"cc1plus: out of memory"),
     ),
     Condition(
@@ -530,10 +512,7 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
         weak=(r"(Failed to build|Failed building wheel for|Could not build wheels for) .{0,30}(cuda|torch|attn|gpu)",),
-        common=(
-            r"ninja: build stopped: subcommand failed",
-            r"Error building extension",
-        ),
+        common=(r"ninja: build stopped: subcommand failed",),
     ),
     Condition(
         id="import.extension",
@@ -600,7 +579,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
         "package "
         "after it, at a release made for that torch; python --version has to be one that the release has wheels for",
-        certainty="strong",
     ),
     Condition(
         id="numerics.nan",
@@ -625,13 +603,10 @@ TEXTS: tuple[Condition, ...] = (
             r"\bfound NaN in local (grad|forward|param)",
             r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         ),
-        meaning="The numbers overflowed or were undefined: a learning rate that is too high, float16 where its "
-        "range (65 504) is too small, a logarithm or division by zero, a fully masked batch, or NaN in the data. A "
-        "faulty GPU is the rarest cause.",
+        meaning="Usually a learning rate too high, float16 beyond 65 504, a division by zero, or NaN in the data.",
         fix="torch.autograd.set_detect_anomaly(True) names the operation. Try bfloat16 instead of float16, a lower "
         "learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch. The same step on another GPU "
         "excludes the hardware (gpucheck bench matmul compares results)",
-        certainty="strong",
         logged=True,
         common=(
             r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|"
@@ -674,8 +649,7 @@ TEXTS: tuple[Condition, ...] = (
             r"cutlass.{0,60}(Error Internal|kArchMismatch|ErrorNotSupported|ErrorArchMismatch)",
             r"Failed to open: .{0,200}sm_?\d+a?_\w+\.cuh",
         ),
-        meaning="Its kernels were built for other architectures, or it builds them at run time with a CUDA toolkit "
-        "that does not know this GPU. Torch itself may support the GPU.",
+        meaning="Its kernels were built for other architectures, or its CUDA toolkit does not know this GPU.",
         fix="update vLLM, SGLang or FlashInfer to a release that lists this GPU. For kernels that are built at run "
         "time use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else another backend "
         "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, --attention-backend triton)",
@@ -694,8 +668,7 @@ TEXTS: tuple[Condition, ...] = (
             r"nvshmem\w*_init\w* failed",
             r"NVSHMEM.{0,40}(initiali[sz]ation|bootstrap|init) (failed|error)",
         ),
-        meaning="DeepEP and other libraries that let GPUs write to each other use it. It needs memory for its own "
-        "heap and a transport between the machines (IBGDA needs settings of the driver).",
+        meaning="DeepEP and others use it. It needs memory for its own heap and a transport between machines (IBGDA).",
         fix="NVSHMEM_DEBUG=INFO shows which step fails: a heap that is too large (NVSHMEM_SYMMETRIC_SIZE) or a "
         "transport (NVSHMEM_REMOTE_TRANSPORT=none on one machine, for IBGDA NVreg_EnableStreamMemOPs=1 and "
         "NVreg_RegistryDwords='PeerMappingOverride=1;')",
@@ -708,7 +681,6 @@ TEXTS: tuple[Condition, ...] = (
             r"llama runner (was |has )?terminated",
             r"(llama|ollama) runner.{0,30}exit status \d+",
             r"ggml-\w+(/ggml-\w+)?\.cu:\d+: (CUDA|ROCm|MUSA) error",
-            r"(ggml_cuda_init|ggml_backend_\w+): failed to initiali[sz]e (CUDA|ROCm): \(null\)",
             r"LLAMA_CPP_PROCESS_ERROR",
             r"llama runner process (has terminated|no longer running)",
             r"llama-server.{0,40}(exited|terminated|crashed) (with|unexpectedly)",
