@@ -146,8 +146,8 @@ def _time(result: RunResult) -> Iterator[Block]:
         median = "" if steps.median_s is None else f", {units.duration(steps.median_s)} each (median)"
         slowest = "" if steps.slowest_s is None else f", slowest {units.duration(steps.slowest_s)}"
         yield Line(f"{steps.count} steps{median}{slowest}")
-        if steps.first:
-            yield Line(f"first steps: {', '.join(units.duration(one.duration_s) for one in steps.first)}", "dim")
+        if steps.first_s:
+            yield Line(f"first steps: {', '.join(map(units.duration, steps.first_s))}", "dim")
     yield _shares(shares)
 
 

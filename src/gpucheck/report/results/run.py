@@ -33,29 +33,13 @@ class TimeShares:
 
 
 @dataclass(frozen=True, slots=True)
-class RunStep:
-    """One step. `allocated_bytes` and `reserved_bytes` are those of all devices at its end; None on a CPU."""
-
-    number: int
-    duration_s: float
-    data_s: float
-    copies_s: float
-    waits_s: float
-    backward_s: float
-    optimizer_s: float
-    allocated_bytes: int | None
-    reserved_bytes: int | None
-    resident_bytes: int | None
-    cpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class RunSteps:
-    """The steps seen. `first` stand apart from the `steady` ones, of which `kept` are known one by one."""
+    """The steps seen. `first_s` are the times of those that stand apart from the steady ones, of which `kept` are known
+    one by one."""
 
     count: int
     by: Literal["optimizer", "gpucheck.api.step"]
-    first: tuple[RunStep, ...]
+    first_s: tuple[float, ...]
     kept: int
     median_s: float | None
     slowest_s: float | None
