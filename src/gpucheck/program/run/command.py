@@ -458,16 +458,6 @@ _LEAST_GROWTH = {"resident": 16 * units.MIB, "allocated": units.MIB}
 # Growth is judged by this many parts of the run, each of which holds more than the one before.
 _PARTS = 6
 
-NOT_SEEN = (
-    "waits inside C++ (indexing with a boolean mask, torch.nonzero, torch.equal, torch.masked_select, torch.unique, "
-    "sparse tensors)",
-    "tensors built on the device from Python data (torch.tensor(…, device=…))",
-    "copies inside compiled code and CUDA graphs",
-    "communication between ranks",
-    "data that does not come from a DataLoader",
-    "processes that the program starts",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -515,7 +505,6 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
         out_of_memory=_out_of_memory(read),
         traced=_traced(read, window),
         snapshot=ended.snapshot,
-        not_seen=NOT_SEEN,
         not_followed=tuple(line["text"] for line in read.said("not_followed")),
     )
 

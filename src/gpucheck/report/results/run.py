@@ -177,8 +177,8 @@ class Traced:
 class RunResult:
     """One run of a program. `exit` is its status, or the negative number of the signal that ended it.
 
-    `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_seen` names what is
-    not counted, `not_followed` what this torch does not let be followed.
+    `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_followed`
+    names what this torch does not let be followed.
     """
 
     program: tuple[str, ...]
@@ -199,7 +199,6 @@ class RunResult:
     out_of_memory: OutOfMemory | None
     traced: Traced | None
     snapshot: str | None
-    not_seen: tuple[str, ...]
     not_followed: tuple[str, ...] = ()
 
 
