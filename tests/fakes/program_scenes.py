@@ -47,13 +47,7 @@ def a_run(busy: float | None, **parts: int) -> RunResult:
     memory = bytearray(counters.SIZE)
     cells = counters.cells_of(memory)
     cells[counters.TORCH_NS], cells[counters.STEPS] = 1, 20
-    cells[counters.KEPT] = 20 - counters.FIRST_STEPS
     for number in range(20):
-        at = (
-            counters.FIRST_AT
-            if number < counters.FIRST_STEPS
-            else counters.RING_AT - counters.FIRST_STEPS * len(counters.STEP)
-        )
         row: dict[str, int] = dict.fromkeys(counters.STEP, 0) | {
             "allocated": 2**30,
             "reserved": 2**31,
@@ -61,8 +55,8 @@ def a_run(busy: float | None, **parts: int) -> RunResult:
         }
         row |= {"duration_ns": 10**8, "end_ns": (number + 1) * 10**8, "resident": 2**29}
         row |= {f"{name}_ns": ms * 10**6 for name, ms in parts.items()}
-        for place, value in enumerate(row.values()):
-            cells[at + number * len(counters.STEP) + place] = value
+        for place, value in enumerate(row.values(), counters.step_at(number)):
+            cells[place] = value
     device = {"seen": 1, "allocated": 2**30, "reserved": 2**31, "peak_allocated": 2**35, "peak_reserved": 36 * 2**30}
     device |= {"peak_step": 1, "peak_phase": 1, "reserved_at_peak": 36 * 2**30}
     for place, name in enumerate(counters.DEVICE):

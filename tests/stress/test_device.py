@@ -15,7 +15,7 @@ from gpucheck.measure.telemetry import Sample, Watch
 from gpucheck.report.codec import from_json
 from gpucheck.report.results.stress import StressPoint, StressWrong
 from gpucheck.stress import device as device_module
-from gpucheck.stress.device import CHECK_SHARE, MOST_WRONG, State
+from gpucheck.stress.device import MOST_WRONG, State
 from gpucheck.stress.options import MOST_POINTS, plan
 from gpucheck.stress.work import Step
 
@@ -34,17 +34,15 @@ class Clock:
 
 @dataclass
 class FakeWork:
-    """Steps of `step_s`, and checks of `check_s`.
+    """Steps of `step_s`, and checks of a second.
 
     `wrong` says how many wrong results a step has, `worst` their error as a share of what rounding explains.
     """
 
     clock: Clock
-    check_s: float = 1.0
     step_s: float = 0.1
     wrong: Callable[[int], int] = lambda step: 0
     worst: Callable[[int], float | None] = lambda step: None
-    idle: list[tuple[float, float]] = field(default_factory=list)
     checks: int = 0
     worst_of_bound: float = 0.2
     tested_bytes: int = 4096
@@ -62,8 +60,7 @@ class FakeWork:
     def check(self) -> tuple[StressWrong, ...]:
         """A product against float64."""
         self.checks += 1
-        self.idle.append((self.clock.now, self.clock.now + self.check_s))
-        self.clock.now += self.check_s
+        self.clock.now += 1.0
         return ()
 
     def step(self, kind: str) -> Step:
@@ -115,13 +112,12 @@ def run(duration_s: float, watch: bool = True, **more: Any) -> tuple[list[dict[s
 
 
 def powers(duration_s: float, kinds: tuple[str, ...], watts: dict[str, float]) -> tuple[list[StressPoint], list[Any]]:
-    """A run on a card that draws so much in each kind of work, and 100 W during checks."""
+    """A run on a card that draws so much in each kind of work."""
     clock, said = Clock(), list[dict[str, Any]]()
-    work, made, began_s = FakeWork(clock, check_s=1.5), plan(duration_s, kinds), clock()
+    work, made, began_s = FakeWork(clock), plan(duration_s, kinds), clock()
 
     def drawn(at_s: float) -> float:
-        number = min(made.point_at(at_s - began_s), made.points - 1)
-        return 100.0 if any(first < at_s <= last for first, last in work.idle) else watts[made.kind_of(number)]
+        return watts[made.kind_of(min(made.point_at(at_s - began_s), made.points - 1))]
 
     watch = FakeWatch(clock, duration_s, drawn)
     State(made, work, watch, said.append, clock=clock).run({})  # type: ignore[arg-type]
@@ -176,13 +172,6 @@ def test_a_kind_whose_turn_went_by_during_a_longer_step_is_done_all_the_same(dur
     said, work = run(duration_s, step_s=3.0)
     assert set(work.begun) == set(KINDS) and len(work.begun) >= len(KINDS)
     assert {point.kind for point in points(said)} == set(KINDS)
-
-
-@pytest.mark.parametrize("check_s", [0.5, 20.0])
-def test_checks_come_at_intervals_and_take_little(check_s: float) -> None:
-    _, work = run(3600.0, check_s=check_s)
-    assert 5 <= work.checks <= 60
-    assert work.checks * check_s <= 2 * CHECK_SHARE * 3600
 
 
 def test_a_device_that_computes_nothing_right_fills_no_document() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.render.measured import ColumnOf, filled, numbers, rate_text, short_name, table_of
+from gpucheck.render.measured import ColumnOf, filled, numbers, short_name, table_of
 from gpucheck.render.text import (
     UNKNOWN,
     Block,
@@ -18,12 +18,11 @@ from gpucheck.render.text import (
     advice_line,
     answer,
     finding_text,
-    number,
     verdict_cell,
 )
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding
 from gpucheck.report.report import Report
-from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult
+from gpucheck.report.results.stress import StressDevice, StressResult
 from gpucheck.stress.judge import memory_tested, text_of
 
 # What a kind's bytes are: memory's are written, read and compared, those of copies go both ways at once.
@@ -47,7 +46,7 @@ def page(report: Report) -> Page:
     # A narrow screen has a line for each device too: the first kind of work, and what was found.
     narrow = table_of(result.devices, [columns[0], *columns[1:2], columns[-1]])
     body: list[Block] = [replace(table_of(result.devices, columns), narrow=narrow)]
-    return Page(line, body, [*_curves(result), *_unknown(result)], rest, worst, under=_under(result))
+    return Page(line, body, _unknown(result), rest, worst, under=_under(result))
 
 
 def _all_well(report: Report, result: StressResult) -> str:
@@ -156,39 +155,9 @@ def _state(device: StressDevice, findings: Sequence[Finding]) -> Cell:
 # -- details -----------------------------------------------------------------------------------------------------------
 
 
-def _curves(result: StressResult) -> list[Block]:
-    blocks: list[Block] = []
-    for device in result.devices:
-        if device.points:
-            blocks += [Line(), Line(device.name, "bold"), table_of(device.points, _POINTS)]
-    return blocks
-
-
 def _unknown(result: StressResult) -> list[Block]:
     lines = dict.fromkeys(f"{what} unknown: {why}" for device in result.devices for what, why in device.unknown.items())
-    notes = [f"same data everywhere (seed {result.seed})"]
-    if "memory" in result.kinds:
-        notes.append("memory: GB/s written, read and compared; computing the patterns limits it, not the memory")
-    if "copies" in result.kinds:
-        notes.append("copies: both directions together")
     wrong_steps = [
         advice_line(f"{device.name}: {text_of(wrong)}") for device in result.devices for wrong in device.wrong
     ]
-    return [*(Line(text, "dim") for text in (*notes, *lines)), *wrong_steps]
-
-
-_POINTS: tuple[ColumnOf[StressPoint], ...] = (
-    filled(Column("at"), lambda point: f"{point.at_s:.1f} s"),
-    filled(Column("work", "left"), lambda point: point.kind),
-    filled(Column("rate"), lambda point: rate_text(*of_bytes(point.rate.median, point.unit))),
-    filled(Column("lowest", keep=4), lambda point: rate_text(*of_bytes(point.rate.min, point.unit))),
-    filled(Column("steps", keep=2), lambda point: str(point.steps)),
-    filled(
-        Column("clock, MHz", keep=5), lambda point: number(point.sm_clock_hz.median / 1e6) if point.sm_clock_hz else ""
-    ),
-    filled(Column("power, W", keep=6), lambda point: number(point.power_w) if point.power_w else ""),
-    filled(
-        Column("°C", keep=5), lambda point: f"{point.temperature_celsius.max:.0f}" if point.temperature_celsius else ""
-    ),
-    filled(Column("held by", "left", keep=3), lambda point: ", ".join(point.held)),
-)
+    return [*(Line(text, "dim") for text in lines), *wrong_steps]

@@ -34,10 +34,7 @@ if TYPE_CHECKING:  # torch comes after binding to cores
 # The command, as faults name it.
 WHERE = "stress"
 TELL_EVERY_S = 0.5
-# A product is held against float64 no more often than this, and for no more than this share of the time: the device
-# waits meanwhile.
-CHECK_EVERY_S, CHECK_SHARE = 60.0, 0.05
-# What that may take on a host that is busy with all its devices' checks; as for a benchmark's own (machine/pulse).
+# A check against float64 may take this long on a host that is busy with all its devices' checks.
 BUSY_S = 600.0
 # Wrong steps that are told one by one; the others are counted. A device that computes nothing right fills no document.
 MOST_WRONG = 16
@@ -165,10 +162,10 @@ class State:
         # How many wrong results were said, by whether rounding explains them.
         self._told_wrong: collections.Counter[bool] = collections.Counter()
         self._done: set[str] = set()
-        self._began_s = self._told_s = self._checked_s = self._check_took_s = 0.0
+        self._began_s = self._told_s = 0.0
         self._told_checksums = 0
         self._has_power = False
-        # Readings since this turn began, or since a check, for which the device waits: energy from before is no work's.
+        # Readings since this turn began: energy from before is another work's.
         self._recent: collections.deque[Sample] = collections.deque(maxlen=400)
 
     def run(self, setup: dict[str, Any]) -> None:
@@ -176,7 +173,7 @@ class State:
 
         A kind whose turn went by during a longer step is made up for by one step: none passes without being done.
         """
-        self._began_s = self._checked_s = self.clock()
+        self._began_s = self.clock()
         self.work.start()
         self.watch.take()
         turn, point = -1, None
@@ -184,8 +181,6 @@ class State:
             kind = self.plan.kind_of(number)
             if point is None or number != point.number:
                 self._close(point)
-                if self.clock() - self._checked_s >= max(CHECK_EVERY_S, self._check_took_s / CHECK_SHARE):
-                    self.check()
                 if number // self.plan.parts != turn:
                     self._make_up(number, setup)
                     turn = number // self.plan.parts
@@ -226,11 +221,7 @@ class State:
     def check(self) -> None:
         """Hold the first product against float64 and say what is wrong with it."""
         self.say({"busy": BUSY_S})
-        began = self.clock()
-        wrong = self.work.check()
-        self._check_took_s, self._checked_s = self.clock() - began, self.clock()
-        self._recent.clear()
-        self._tell_wrong(wrong)
+        self._tell_wrong(self.work.check())
 
     def totals(self) -> dict[str, Any]:
         totals: dict[str, Any] = {

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpucheck.program.options import Device, RunOptions
 from gpucheck.program.run import command, counters, dry, hooks, judge, memory_peaks
 from gpucheck.program.run.command import Sources
-from gpucheck.report.results.run import OutOfMemory, RunLine, RunStep, TimeShares, Traced, TracedLine
+from gpucheck.report.results.run import OutOfMemory, RunLine, TimeShares, Traced, TracedLine
 
 GIB = 2**30
 
@@ -58,11 +58,8 @@ def test_what_a_program_waits_for(seen: TimeShares | None, device_used: bool, ve
     assert command.waits_of(seen, device_used)[0] == verdict
 
 
-def steps(held: list[int], *, on_device: bool) -> tuple[RunStep, ...]:
-    return tuple(
-        RunStep(n, 0.02, 0, 0, 0, 0, 0, size if on_device else None, size if on_device else None, size, 0.02)
-        for n, size in enumerate(held)
-    )
+def steps(held: list[int], *, on_device: bool) -> list[dict[str, int]]:
+    return [{"number": n, "allocated": size if on_device else -1, "resident": size} for n, size in enumerate(held)]
 
 
 def test_growth_is_what_every_part_of_the_run_adds_to() -> None:
@@ -296,6 +293,16 @@ def test_threads_that_wait_at_once_are_each_counted_and_so_is_what_follows(
 
 
 # -- the ring ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_run_keeps_its_first_and_its_last_steps() -> None:
+    memory = bytearray(counters.SIZE)
+    with counters.cells_of(memory) as cells:
+        count = cells[counters.STEPS] = 3 * counters.MOST_KEPT + 5
+        for number in range(count):
+            cells[counters.step_at(number) + counters.STEP.index("number")] = number
+    numbers = [row["number"] for row in counters.read(memory).steps]
+    assert numbers == [*range(counters.FIRST_STEPS), *range(count - counters.MOST_KEPT, count)]
 
 
 def test_the_innermost_folder_says_whose_a_file_is(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ from gpucheck.report.results.run import (
     RunError,
     RunLine,
     RunResult,
-    RunStep,
     RunSteps,
     TimeShares,
     Traced,
@@ -459,16 +458,6 @@ _LEAST_GROWTH = {"resident": 16 * units.MIB, "allocated": units.MIB}
 # Growth is judged by this many parts of the run, each of which holds more than the one before.
 _PARTS = 6
 
-NOT_SEEN = (
-    "waits inside C++ (indexing with a boolean mask, torch.nonzero, torch.equal, torch.masked_select, torch.unique, "
-    "sparse tensors)",
-    "tensors built on the device from Python data (torch.tensor(…, device=…))",
-    "copies inside compiled code and CUDA graphs",
-    "communication between ranks",
-    "data that does not come from a DataLoader",
-    "processes that the program starts",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -516,7 +505,6 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
         out_of_memory=_out_of_memory(read),
         traced=_traced(read, window),
         snapshot=ended.snapshot,
-        not_seen=NOT_SEEN,
         not_followed=tuple(line["text"] for line in read.said("not_followed")),
     )
 
@@ -524,19 +512,11 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
-def _step(row: dict[str, int]) -> RunStep:
-    allocated, reserved, resident = (row[name] if row[name] >= 0 else None for name in counters.STEP[7:10])
-    parts = ("duration", "data", "copies", "waits", "backward", "optimizer", "cpu")
-    return RunStep(
-        number=row["number"],
-        **{f"{name}_s": row[f"{name}_ns"] / 1e9 for name in parts},
-        allocated_bytes=allocated,
-        reserved_bytes=reserved,
-        resident_bytes=resident,
-    )
+# A step's row on the shared counters.
+_Step = Mapping[str, int]
 
 
-def _steps(read: counters.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], int | None]:
+def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[_Step], int | None]:
     """The steps; those that are not set apart; and the time at which these begin."""
     count = read.head[counters.STEPS]
     if not count:
@@ -552,46 +532,41 @@ def _steps(read: counters.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], i
     steps = RunSteps(
         count,
         "gpucheck.api.step" if read.head[counters.EXPLICIT_STEPS] else "optimizer",
-        tuple(_step(row) for row in first),
+        tuple(row["duration_ns"] / 1e9 for row in first),
         len(steady),
         statistics.median(durations) if durations else None,
         max(durations, default=None),
     )
     begins = first[-1]["end_ns"] if first else steady[0]["end_ns"] - steady[0]["duration_ns"]
-    return steps, tuple(_step(row) for row in steady), begins
+    return steps, steady, begins
 
 
-def _shares(read: counters.Read, ended: Ended, window: Sequence[RunStep], begins_ns: int | None) -> TimeShares | None:
+def _shares(read: counters.Read, ended: Ended, window: Sequence[_Step], begins_ns: int | None) -> TimeShares | None:
     """Over the steady steps, else from the load of torch to the end; None where torch was never loaded."""
     if not read.head[counters.TORCH_NS]:
         return None
     ends_ns = read.head[counters.END_NS] or ended.at_ns
     if window:
-        whole = sum(step.duration_s for step in window)
-        parts = [sum(getattr(step, f"{name}_s") for step in window) for name in ("data", "copies", "waits")]
+        whole, *parts = (sum(row[f"{name}_ns"] for row in window) for name in ("duration", "data", "copies", "waits"))
         begins_ns = begins_ns or 0
     else:
         begins_ns = read.head[counters.TORCH_NS]
-        whole = (ends_ns - begins_ns) / 1e9
-        data = read.head[counters.DATA_NS]
-        if read.head[counters.NOW_SITE]:
-            data += ended.at_ns - read.head[counters.NOW_SINCE_NS]
-        parts = [value / 1e9 for value in (data, read.head[counters.COPIES_NS], read.head[counters.WAITS_NS])]
+        whole = ends_ns - begins_ns
+        parts = [read.head[place] for place in (counters.DATA_NS, counters.COPIES_NS, counters.WAITS_NS)]
     if whole <= 0:
         return None
     # Clocks that are read apart may add up to a little more than the whole.
-    data_share, copies, waits = (min(part / whole, 1.0) for part in parts)
-    rest = max(1.0 - data_share - copies - waits, 0.0)
+    data, copies, waits = (min(part / whole, 1.0) for part in parts)
+    rest, whole_s = max(1.0 - data - copies - waits, 0.0), whole / 1e9
     inside = [share for at_s, share in ended.busy if begins_ns / 1e9 + _NVML_BACK_S <= at_s <= ends_ns / 1e9]
-    none = f"no reading of NVML, which counts over up to 1 s, lies within these {units.duration(whole)}"
+    none = f"no reading of NVML, which counts over up to 1 s, lies within these {units.duration(whole_s)}"
     unknown = None if inside else ended.busy_unknown or none
     # The process's own time in the steps; without steps that since torch was loaded, of its workers too.
-    cpu = sum(step.cpu_s for step in window) / whole if window else None
+    cpu = sum(row["cpu_ns"] for row in window) / whole if window else None
     if cpu is None and ended.cpu_s is not None:
-        cpu = max(ended.cpu_s - read.head[counters.TORCH_CPU_NS] / 1e9, 0.0) / whole
-    return TimeShares(
-        whole, data_share, copies, waits, rest, statistics.fmean(inside) if inside else None, unknown, cpu
-    )
+        cpu = max(ended.cpu_s - read.head[counters.TORCH_CPU_NS] / 1e9, 0.0) / whole_s
+    busy = statistics.fmean(inside) if inside else None
+    return TimeShares(whole_s, data, copies, waits, rest, busy, unknown, cpu)
 
 
 def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tuple[WaitsFor, str]:
@@ -682,15 +657,11 @@ def _devices(read: counters.Read) -> tuple[RunDevice, ...]:
     )
 
 
-def growth(window: Sequence[RunStep]) -> Growth | None:
+def growth(window: Sequence[_Step]) -> Growth | None:
     """Memory that every part of the run holds more of than the part before; None where it does not grow so."""
-    on_device = bool(window) and window[0].allocated_bytes is not None
-    of: Literal["allocated", "resident"] = "allocated" if on_device else "resident"
-    held = [
-        (step.number, value)
-        for step in window
-        if (value := step.allocated_bytes if on_device else step.resident_bytes) is not None
-    ]
+    # A step knows -1 of what does not tell.
+    of: Literal["allocated", "resident"] = "allocated" if window and window[0]["allocated"] >= 0 else "resident"
+    held = [(row["number"], row[of]) for row in window if row[of] >= 0]
     if len(held) < 2 * _PARTS:
         return None
     size = len(held) // _PARTS
@@ -772,12 +743,12 @@ def _asked_size(match: re.Match[str] | None) -> int | None:
     return int(text) if text.isdigit() else units.Size(smallest=0)(text.replace(" ", ""))
 
 
-def _traced(read: counters.Read, window: Sequence[RunStep]) -> Traced | None:
+def _traced(read: counters.Read, window: Sequence[_Step]) -> Traced | None:
     said = next(reversed([*read.said("trace")]), None)
     if said is None:
         return None
-    steady = statistics.median(step.duration_s for step in window) if window else None
-    slowdown = said["step_ns"] / 1e9 / steady if steady else None
+    steady_ns = statistics.median(row["duration_ns"] for row in window) if window else None
+    slowdown = said["step_ns"] / steady_ns if steady_ns else None
     rows = tuple(
         TracedLine(
             **{name: line[name] for name in ("file", "line", "module", "phase", "kept_tensors", "held_by")},

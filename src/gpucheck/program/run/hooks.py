@@ -24,10 +24,10 @@ import torch
 
 from gpucheck.machine import torch_private
 from gpucheck.program.run import counters, memory_peaks
-from gpucheck.program.run.counters import SITES_AT, STEP
+from gpucheck.program.run.counters import SITES_AT
 
 now = time.perf_counter_ns
-_WIDTH, _STEP_WIDTH = len(counters.SITE), len(STEP)
+_WIDTH = len(counters.SITE)
 _DONE, _WAITS_NS, _COPIES_NS = counters.STEPS, counters.WAITS_NS, counters.COPIES_NS
 _COUNT, _BYTES, _TIME, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _STEPS, _LAST = range(_WIDTH)
 # Copies of a line that are looked at closely, and later every one of so many: a line goes on as it began. Where
@@ -358,7 +358,6 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
         frame = sys._getframe(1)
         site = _site("data", frame)
         forward_begins()
-        cells[counters.NOW_SITE], cells[counters.NOW_SINCE_NS] = site + 1, began
         try:
             batch = original(self)
             _count(site, 0, 0)
@@ -368,7 +367,6 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             spent = now() - began
-            cells[counters.NOW_SITE] = 0
             if site >= 0:  # counted or not: the end of the data is waited for too
                 at = SITES_AT + site * _WIDTH
                 cells[at + _TIME] += spent
@@ -456,10 +454,8 @@ class _Steps:
         memory_now = memory_peaks.now(cells)
         cpu = time.process_time_ns()
         row = (ended, ended - self.began, *spent, *memory_now, number, cpu - self.cpu)
-        if number < counters.FIRST_STEPS:
-            _put(counters.FIRST_AT + number * _STEP_WIDTH, row)
-        else:
-            _keep(number, row)
+        for place, value in enumerate(row, counters.step_at(number)):
+            cells[place] = value
         cells[counters.STEPS] = number + 1
         if self.listener is not None:
             self.listener(row)
@@ -495,30 +491,6 @@ def _stop_trace() -> None:
 
 _TOTALS = (counters.DATA_NS, counters.COPIES_NS, counters.WAITS_NS, counters.BACKWARD_NS, counters.OPTIMIZER_NS)
 _steps = _Steps()
-
-
-def _put(at: int, row: tuple[int, ...]) -> None:
-    for place, value in enumerate(row, at):
-        cells[place] = value
-
-
-def _keep(number: int, row: tuple[int, ...]) -> None:
-    """Keep a step among those that are spread over the whole run; every second one goes when there is no room."""
-    stride = max(cells[counters.STRIDE], 1)
-    if (number - counters.FIRST_STEPS) % stride:
-        return
-    kept = cells[counters.KEPT]
-    if kept == counters.MOST_KEPT:
-        for place in range(1, kept // 2):
-            to, origin = (counters.RING_AT + n * _STEP_WIDTH for n in (place, 2 * place))
-            cells[to : to + _STEP_WIDTH] = cells[origin : origin + _STEP_WIDTH]
-        kept, stride = kept // 2, stride * 2
-        cells[counters.STRIDE] = stride
-        cells[counters.KEPT] = kept
-        if (number - counters.FIRST_STEPS) % stride:
-            return
-    _put(counters.RING_AT + kept * _STEP_WIDTH, row)
-    cells[counters.KEPT] = kept + 1
 
 
 def step() -> None:

@@ -33,29 +33,13 @@ class TimeShares:
 
 
 @dataclass(frozen=True, slots=True)
-class RunStep:
-    """One step. `allocated_bytes` and `reserved_bytes` are those of all devices at its end; None on a CPU."""
-
-    number: int
-    duration_s: float
-    data_s: float
-    copies_s: float
-    waits_s: float
-    backward_s: float
-    optimizer_s: float
-    allocated_bytes: int | None
-    reserved_bytes: int | None
-    resident_bytes: int | None
-    cpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class RunSteps:
-    """The steps seen. `first` stand apart from the `steady` ones, of which `kept` are known one by one."""
+    """The steps seen. `first_s` are the times of those that stand apart from the steady ones, of which `kept` are known
+    one by one."""
 
     count: int
     by: Literal["optimizer", "gpucheck.api.step"]
-    first: tuple[RunStep, ...]
+    first_s: tuple[float, ...]
     kept: int
     median_s: float | None
     slowest_s: float | None
@@ -193,8 +177,8 @@ class Traced:
 class RunResult:
     """One run of a program. `exit` is its status, or the negative number of the signal that ended it.
 
-    `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_seen` names what is
-    not counted, `not_followed` what this torch does not let be followed.
+    `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_followed`
+    names what this torch does not let be followed.
     """
 
     program: tuple[str, ...]
@@ -215,7 +199,6 @@ class RunResult:
     out_of_memory: OutOfMemory | None
     traced: Traced | None
     snapshot: str | None
-    not_seen: tuple[str, ...]
     not_followed: tuple[str, ...] = ()
 
 
