@@ -256,7 +256,7 @@ LEFT = {
             def __init__(self):
                 super().__init__()
                 self.lin = nn.Linear(8, 8)
-    -            self.lin.scale = torch.ones(8)  # HERE
+    -            self.lin.scale = torch.ones(8)
     +            self.lin.register_buffer("scale", torch.ones(8))
             def forward(self, x):
                 return self.lin(x) * self.lin.scale

@@ -242,8 +242,6 @@ def _run(run: ClaimedRun | None, not_run: str | None, proposed: str | None) -> I
         yield Finding("model.forward", "inconclusive", f"{what} is not judged{at}", run.stopped, evidence)
     elif not run.mismatches:
         yield Finding("model.forward", "pass", f"{what} runs", f"batch size {run.batch_size}, on simulated devices")
-    if run.note:
-        yield Finding("model.note", "warn", run.note)
     if run.unjudged:
         names = listed(run.unjudged)
         operations = {"operations": [asdict(operation) for operation in run.unjudged]}
@@ -316,13 +314,6 @@ _MODEL = of(
         "use a version of torch that gpucheck was tested with, or update gpucheck",
     ),
     Id("model.unjudged", *_UNJUDGED),
-    Id(
-        "model.note",
-        "all that was asked for could be run",
-        "No parameter requires a gradient, so only the forward pass was run. Or the training step ran, but the forward "
-        "pass in eval mode, which --train runs after it, raised an error.",
-        "remove --train, or unfreeze the parameters that should train",
-    ),
 )
 _RUN_DRY = of(
     "run --dry",

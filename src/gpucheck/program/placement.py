@@ -16,7 +16,6 @@ import sys
 import textwrap
 import traceback
 import types
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -36,13 +35,12 @@ from gpucheck.program.simulated_devices import (
     CPU,
     Origin,
     Place,
-    here,
+    assigned,
     is_conditional,
     place_of,
     rank,
     text_of,
 )
-from gpucheck.program.simulated_files import replaced
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.report.results.model import (
     ClaimedRun,
@@ -111,32 +109,6 @@ class Held:
     attribute: str
 
 
-class Assignments:
-    """The user's line of each attribute that was assigned to a module."""
-
-    def __init__(self) -> None:
-        self._places: weakref.WeakKeyDictionary[nn.Module, dict[str, Place]] = weakref.WeakKeyDictionary()
-
-    def of(self, module: nn.Module, name: str) -> Place | None:
-        """The line of an attribute's assignment; where none was seen, the class's."""
-        return self._places.get(module, {}).get(name) or line_of(type(module))
-
-    @contextlib.contextmanager
-    def recorded(self) -> Iterator[Assignments]:
-        """Note every assignment while this lasts."""
-        original = nn.Module.__setattr__
-
-        def assign(module: nn.Module, name: str, value: Any) -> None:
-            original(module, name, value)
-            if not isinstance(value, _PLAIN):
-                place = here()
-                if place is not None:
-                    self._places.setdefault(module, {})[name] = place
-
-        with replaced([(nn.Module, "__setattr__", assign)]):
-            yield self
-
-
 def line_of(value: Any) -> Place | None:
     """Where a class or a function of the user's begins; None for others."""
     code = getattr(value, "__code__", None)
@@ -157,8 +129,7 @@ def _is_users(kind: type) -> bool:
 class _Walk:
     """Everything that `model` holds and does not register is `found`, each once, under the name found first."""
 
-    def __init__(self, model: nn.Module, assignments: Assignments) -> None:
-        self.assignments = assignments
+    def __init__(self, model: nn.Module) -> None:
         self.found: list[Held] = []
         own = [*model.parameters(), *model.buffers(), *model.modules()]
         # Registered parts, and parts that were met; kept alive, so that no id comes twice.
@@ -183,8 +154,7 @@ class _Walk:
                 continue
             if any(f"{name}_{part}" in parameters for part in ("orig", "g", "v")):
                 continue  # a norm of torch.nn.utils makes it anew before each forward
-            place = self.assignments.of(module, name)
-            self._look(value, name, "attribute", place, owner, name, 0)
+            self._look(value, name, "attribute", _place_of(module, name), owner, name, 0)
         for kind in type(module).__mro__:
             if not _is_users(kind):
                 continue
@@ -211,6 +181,11 @@ class _Walk:
             where = line_of(value) or place if kind == "closure" else place
             better = kind if holder in ("attribute", "class") else holder
             self._look(inner, f"{path}{key}", better, where, owner, attribute, depth + 1)
+
+
+def _place_of(module: nn.Module, name: str) -> Place | None:
+    """The line of a class's methods that assigns an attribute; where there is none, the class's."""
+    return assigned(type(module), name, alone=False) or line_of(type(module))
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any, Holder]]:
@@ -449,11 +424,11 @@ DEVICE = "cuda:0"
 
 def examine(asked: ModelOptions) -> ModelResult:
     """Build the target, move it and run it, all on simulated devices. Raises TargetError and UsageError."""
-    world, assignments = World(), Assignments()
-    with assignments.recorded(), simulated(world) as surface:
+    world = World()
+    with simulated(world) as surface:
         target = parse_target(asked.target)
         built = build(target, parse_inputs(asked.inputs))
-        return _Examination(asked, target, world, surface, assignments, built).result()
+        return _Examination(asked, target, world, surface, built).result()
 
 
 @dataclass(slots=True)
@@ -462,7 +437,6 @@ class _Examination:
     target: Target
     world: World
     surface: Surface
-    assignments: Assignments
     built: Built
     # The model's device, unless the target itself put it elsewhere.
     device: str = DEVICE
@@ -524,19 +498,21 @@ class _Examination:
     def _left(self) -> list[Held]:
         found = [
             replace(part, tensors=behind)
-            for part in _Walk(self.built.model, self.assignments).found
+            for part in _Walk(self.built.model).found
             if (behind := [tensor for tensor in part.tensors if self._is_behind(tensor)])
         ]
         for name, tensor in _registered(self.built.model):
             if self._is_behind(tensor):
                 owner, _, attribute = name.rpartition(".")
-                place = self.assignments.of(self.built.model.get_submodule(owner), attribute)
+                above, _, part = owner.rpartition(".")  # the module that holds a module of torch's
+                place = _place_of(self.built.model.get_submodule(owner), attribute)
+                place = place or _place_of(self.built.model.get_submodule(above), part)
                 found.append(Held(name, "parameter", tensor, [tensor], "attribute", place, owner, attribute))
         return found
 
     def _cached(self) -> list[LeftBehind]:
         """Tensors that forward made once and keeps in a plain attribute: they stay when the model moves again."""
-        kept = [part for part in _Walk(self.built.model, self.assignments).found if part.holder == "attribute"]
+        kept = [part for part in _Walk(self.built.model).found if part.holder == "attribute"]
         return [
             replace(self._row_of(part, None), device=self.device, use="cached")
             for part in kept
@@ -619,7 +595,6 @@ class _Examination:
         found: list[Mismatch] = []
         stopped: str | None = None
         stopped_at: Place | None = None
-        note = "no parameter requires a gradient: no training step" if asked.train and not train else None
         self.world.met = set()
         while len(found) < MOST_MISMATCHES:
             self.world.last = None
@@ -631,10 +606,7 @@ class _Examination:
                     found.append(mismatch)
                     self.world.tolerated.add(mismatch.site)
                     continue
-                if train and self.world.phase == "forward":
-                    note = f"the forward pass in eval mode is not judged: {_said(error)[:MOST_SAID]}"
-                else:
-                    stopped, stopped_at = self._stop(error, found)
+                stopped, stopped_at = self._stop(error, found)
             break
         unjudged = self.world.unjudged.items()
         run = ClaimedRun(
@@ -644,7 +616,6 @@ class _Examination:
             unjudged=tuple(UnjudgedOperation(operation=name, place=text_of(place)) for name, place in unjudged),
             stopped=stopped,
             stopped_at=text_of(stopped_at),
-            note=note,
         )
         return run, None
 
@@ -653,7 +624,7 @@ class _Examination:
             self.world.phase = "step"
             workload.model.train()
             step(workload, self._batch(workload))
-            workload.model.eval()  # which reads what no step does, such as the means of all that was seen
+            return
         self.world.phase = "forward"
         # no_grad and not inference mode: a forward may take gradients of its own.
         with torch.no_grad(), autocast(self.asked.amp, workload.device):

@@ -174,7 +174,6 @@ ONCE = 'set a variable a, then once: self.register_buffer("a", a)'
 @pytest.mark.parametrize(
     ("body", "fix"),
     [
-        ("self.a, self.b = torch.ones(8).chunk(2)", ONCE),
         ("self.a = None\n        if n:\n            self.a = torch.ones(8)", ONCE),
         ("self.a = torch.ones(8)\n        self.a = self.a * 2", ONCE),
         ("self.b = self.a = torch.ones(8)", ONCE),

@@ -147,8 +147,7 @@ def _on_device(run: Place, made: ast.expr) -> str:
         return f"move it where it is used: .to({_device_at(run, run.body).partition(',')[0]})"
     device = _device_at(run, made)
     name = run.dotted(made.func) if isinstance(made, ast.Call) else ""
-    is_new = isinstance(made, ast.Call) and called_name(made).startswith("new_")
-    if is_new or name in (names.FACTORIES | names.LIKE) - _ONLY_CPU:
+    if name in (names.FACTORIES | names.LIKE) - _ONLY_CPU:
         return f"create it on the right device: device={device}"
     return f"move it: {run.text(made)}.to({device.partition(',')[0]})"
 

@@ -69,21 +69,13 @@ class Expressions(Place):
             return self.attributes.get(node.attr) or _by_name(node.attr)
         if base.is_tensor:
             return self._of_tensor(node, base)
-        if base.kind == "module" and (part := base.part(node.attr)) is not None:
-            return part
         if base.kind == "module" and node.attr in ("weight", "bias"):
             return Value("parameter", "input" if self.in_forward else "", DIMENSIONS)
-        if base.kind == "batch":
-            return Value("tensor")
         return base if base.plain else UNKNOWN
 
     def _of_tensor(self, node: ast.Attribute, base: Value) -> Value:
         if node.attr == "grad" and base.moved is not None and not self.keeps_gradients:
             devices.moved_leaf(self, base)
-        if node.attr == "device":
-            return Value("device", base.place)
-        if node.attr in ("data", "grad"):
-            return replace(base, kind="tensor", graph=False, leaf=False, moved=None, attribute="")
         return replace(base, kind="tensor") if node.attr in ("T", "mT", "H", "real", "imag") else UNKNOWN
 
     # -- constants and displays ----------------------------------------------------------------------------------------
@@ -109,8 +101,6 @@ class Expressions(Place):
         return Value("items", item=all_of(parts), parts=() if is_starred else tuple(parts), made=node)
 
     def _dict(self, node: ast.Dict) -> Value:
-        for key in node.keys:
-            self.value(key)
         values = [self.value(value) for value in node.values]
         keys = tuple(str(getattr(key, "value", None)) for key in node.keys)
         return Value("items", item=all_of(values), parts=tuple(values), keys=keys, made=node)
@@ -122,8 +112,6 @@ class Expressions(Place):
             self.bind(generator.target, self.element(self.value(generator.iter)))
             for condition in generator.ifs:
                 self.value(condition)
-        if isinstance(node, ast.DictComp):
-            self.value(node.key)
         item = self.value(node.value if isinstance(node, ast.DictComp) else node.elt)
         self.flow.names = before
         return Value("items", item=item, made=node)
@@ -299,8 +287,6 @@ def _of_name(run: Expressions, given: Given, name: str) -> Value:
     known = run.named(name)
     if known.kind == "module":
         return _of_module(run, given, known)
-    if known.kind == "name":
-        return _of_import(run, given, known.name)
     if name in names.LOSS_NAMES:
         return _loss(run, given)
     if name in run.local_names and name not in run.functions:
@@ -363,17 +349,10 @@ def _of_builtin(run: Expressions, given: Given, name: str) -> Value:
                 run.bind(attribute, replace(given.args[2], made=given.nodes[2]))
         case "enumerate":
             return Value("items", item=Value("items", parts=(NUMBER, run.element(first))))
-        case "zip":
-            return Value("items", item=Value("items", parts=tuple(map(run.element, given.args))))
         case "iter" | "tqdm" | "trange" | "track":
             return first
         case "next":
             return run.element(first)
-        case "range":
-            return Value("items", item=NUMBER)
-        case "sum":
-            inner = run.element(first)
-            return replace(inner, made=given.node) if inner.is_tensor else UNKNOWN
     return UNKNOWN
 
 
@@ -404,20 +383,14 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
         return _of_tensor(run, rest, replace(receiver, kind=receiver.kind or "tensor"), last)
     if name in names.FACTORIES or name in names.CUDA_TYPES:
         return _factory(run, given, name)
-    if name in names.LIKE:
-        first, place = given.first("input"), _place_of(run, given)
-        place = first.place if place == "default" else place
-        if place == "cuda":
-            processes.on_gpu(run, node)
-        return Value("tensor", place, first.ndim, first.made or node, first.attribute)
+    if name in names.LIKE and "device" in given.named:
+        return Value("tensor", _place_of(run, given), made=node)
     if name == "torch.device":
         first = given.first("type")
         return first if first.kind == "device" else Value("device", "cuda" if first.kind == "number" else "")
     if name in ("torch.nn.Parameter", "torch.nn.Buffer"):
         kind = "parameter" if last == "Parameter" else "tensor"
         return Value(kind, "input", given.first("data").ndim, node, leaf=last == "Parameter")
-    if name == "torch.autograd.Variable":
-        return given.first()
     if names.is_module_class(name):
         return _new_module(run, given, name)
     if name in names.LOADERS:
@@ -426,8 +399,6 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
         return UNKNOWN if has_own or given.open else Value("loader")
     if name in ("collections.OrderedDict", "typing.OrderedDict"):
         return _dict_of(given)
-    if name in ("collections.defaultdict", "collections.deque"):
-        return Value("items", item=given.first().item if last != "defaultdict" else None, made=node)
     if name in ("copy.deepcopy", "copy.copy") and given.args:
         return replace(given.args[0], attribute="", made=node)
     if last in ("tqdm", "trange", "track"):
@@ -510,18 +481,9 @@ def _dimensions(given: Given, name: str) -> int | None:
         match first:
             case ast.List() | ast.Tuple() | ast.ListComp() | ast.BinOp(ast.List(), ast.Mult()):
                 return DIMENSIONS
-            case ast.Call(ast.Name("list" | "range" | "sorted")):
-                return DIMENSIONS
-            case ast.Constant() | ast.UnaryOp(operand=ast.Constant()):
-                return SCALAR
         return None
-    if name in ("torch.randint", "torch.normal"):
-        # randint(high, size), randint(low, high, size), normal(mean, std, size)
-        at = len(given.nodes) - 1 if name == "torch.randint" else 2
-        first = given.argument("size") or (given.nodes[at] if 0 < at < min(len(given.nodes), 3) else None)
     if isinstance(first, (ast.Tuple, ast.List)):
-        is_starred = any(isinstance(element, ast.Starred) for element in first.elts)
-        return None if is_starred and len(first.elts) == 1 else DIMENSIONS if first.elts else SCALAR
+        return None if all(isinstance(element, ast.Starred) for element in first.elts) else DIMENSIONS
     # One name is a length or a tuple, as a shape is; an empty tuple is not passed on by name.
     return DIMENSIONS if first is not None else None
 
@@ -590,9 +552,6 @@ def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attrib
             return _module_method(run, given, receiver, name)
         case "items":
             return _items_method(run, given, receiver, func)
-        case "batch" if name in ("items", "values"):
-            part = Value("tensor", receiver.place)
-            return Value("items", item=Value("items", parts=(UNKNOWN, part)) if name == "items" else part)
         case "batch" if receiver.place and name in names.TENSOR_ONLY | names.REDUCTIONS:
             return _of_tensor(run, given, replace(receiver, kind="tensor"), name)
         case "self":
@@ -616,9 +575,7 @@ def _of_unknown(run: Expressions, given: Given, name: str) -> Value:
     if name == "cpu" or name in names.NEEDS_VALUES or (name == "to" and target.place == "cpu"):
         # A copy to the host that waits, waits for those before it too.
         run.flow.settle()
-    if name in ("write", "info"):
-        steps.read(run, given.node, given.all)
-    return Value("tensor") if name in names.NEW else UNKNOWN
+    return UNKNOWN
 
 
 def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Value:
@@ -634,8 +591,6 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
         return _copied(run, given, receiver)
     if name in names.NO_TENSOR:
         return UNKNOWN
-    if name in names.NEW:
-        return Value("tensor", receiver.place, DIMENSIONS, node)
     arguments = [] if name in names.METHODS_APART else given.all
     result = run.combined(node, [receiver, *arguments]) if arguments else receiver
     plain = replace(
@@ -654,8 +609,6 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
         return replace(plain, ndim=DIMENSIONS)
     if name == "type_as":
         return replace(plain, place=given.first().place, attribute="")
-    if name in ("chunk", "split", "unbind", "tensor_split"):
-        return Value("items", item=replace(plain, ndim=DIMENSIONS if name != "unbind" else None))
     return plain if name in names.SAME_SHAPE or arguments else replace(plain, ndim=None)
 
 
@@ -735,11 +688,7 @@ def _module_method(run: Expressions, given: Given, module: Value, name: str) -> 
         made = (node for value in given.all for node in (value.made, value.item.made if value.item else None))
         run.registered |= {id(node) for node in made if node is not None}
         return module
-    if name in ("forward", "__call__"):
-        return _of_module(run, given, module)
-    if name in ("values", "children", "modules"):
-        return Value("items", item=run.element(module))
-    return Value("items", item=Value("items", parts=(UNKNOWN, run.element(module)))) if name == "items" else UNKNOWN
+    return UNKNOWN
 
 
 def _items_method(run: Expressions, given: Given, receiver: Value, func: ast.Attribute) -> Value:
@@ -761,8 +710,6 @@ def _items_method(run: Expressions, given: Given, receiver: Value, func: ast.Att
             return replace(receiver, parts=())
         case "items":
             return Value("items", item=Value("items", parts=(UNKNOWN, receiver.item or UNKNOWN)))
-        case "pop" | "get" | "popleft" | "popitem":
-            return receiver.item or UNKNOWN
     return UNKNOWN
 
 
@@ -781,8 +728,6 @@ def _self_method(run: Expressions, given: Given, name: str) -> Value:
                 kind = "parameter" if "param" in name else "tensor"
                 run.flow.names[f"self.{attribute}"] = Value(kind, "input", tensor.ndim)
         return UNKNOWN
-    if name in names.MODULE_SELF:
-        return Value("self")
     function = names.method(run.scope.file, run.owner, name) if run.owner is not None else None
     if function is None:
         takes_input = any(value.is_tensor and value.place == "input" for value in given.args)

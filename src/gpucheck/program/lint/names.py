@@ -28,8 +28,8 @@ FACTORIES = of_torch(
 )
 # The data says how many dimensions there are: known only for lists that are written out.
 BY_DATA = of_torch(
-    "tensor as_tensor asarray from_numpy Tensor FloatTensor LongTensor IntTensor DoubleTensor BoolTensor "
-    "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor"
+    "randint normal tensor as_tensor asarray from_numpy Tensor FloatTensor LongTensor IntTensor DoubleTensor "
+    "BoolTensor ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor"
 )
 CUDA_TYPES = of_torch(
     "FloatTensor LongTensor IntTensor DoubleTensor BoolTensor ByteTensor HalfTensor BFloat16Tensor ShortTensor "
@@ -101,7 +101,8 @@ SAME_SHAPE = words(
     "triu fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ requires_grad_ to cuda cpu type_as pin_memory "
     "masked_fill masked_fill_ add sub mul div pow eq ne lt gt le ge logical_not add_ sub_ mul_ div_ clamp_ copy_ rsqrt "
     "reciprocal log1p expm1 square sign transpose permute t T mT roll sort unsqueeze_ normalize gelu silu elu selu "
-    "leaky_relu softplus logsigmoid hardtanh dropout erf erfinv atan tan sinh cosh trunc frac nan_to_num renorm"
+    "leaky_relu softplus logsigmoid hardtanh dropout erf erfinv atan tan sinh cosh trunc frac nan_to_num renorm "
+    "zeros_like ones_like empty_like full_like rand_like randn_like randint_like"
 )
 # What has no gradient, whatever it is made of. So have comparisons.
 NO_GRADIENT = words(
@@ -119,7 +120,6 @@ WITH_DIMENSIONS = words(
     "view reshape expand repeat flatten expand_as view_as reshape_as unfold repeat_interleave ravel tile unsqueeze "
     "cat concat stack hstack vstack outer where"
 )
-NEW = words("new_zeros new_ones new_full new_empty")
 # Functions that make a tensor whatever they are given.
 MAKES_TENSOR = words(
     "stack cat concat hstack vstack matmul mm bmm einsum exp log sqrt sin cos sigmoid tanh relu softmax where"

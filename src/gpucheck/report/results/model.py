@@ -131,8 +131,7 @@ class UnjudgedOperation:
 class ClaimedRun:
     """A forward pass, or with `phase` `step` a whole training step, on the simulated device.
 
-    `stopped` is why it could not be followed to its end, `stopped_at` the line from which on nothing is known. `note`
-    says what else was not done that was asked for.
+    `stopped` is why it could not be followed to its end, `stopped_at` the line from which on nothing is known.
     """
 
     phase: Phase
@@ -141,7 +140,6 @@ class ClaimedRun:
     unjudged: tuple[UnjudgedOperation, ...] = ()
     stopped: str | None = None
     stopped_at: str | None = None
-    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
