@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import answer_scenes
 import bench_scenes as scenes
 import pytest
-from bench_scenes import MIB, SECOND, SIZES, row
+from bench_scenes import MIB, SIZES, row
 from shown import shown
 
 from gpucheck import errors
@@ -18,10 +16,9 @@ from gpucheck.bench import judging
 from gpucheck.bench.crossover import judge as crossover_judge
 from gpucheck.bench.overlap import judge as overlap_judge
 from gpucheck.bench.transfer import judge as transfer_judge
-from gpucheck.render import csv, html, live, measured, text, transfer
+from gpucheck.render import html, measured, text, transfer
 from gpucheck.render.text import Cell
 from gpucheck.report.codec import from_json
-from gpucheck.report.events import Progress
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement, Run, TimeStats
@@ -60,15 +57,6 @@ def test_a_drift_at_the_power_limit_is_told_and_no_doubt() -> None:
     assert measured.note_cell(("drift",)) == Cell("! drifting", "yellow")
 
 
-def test_csv_has_a_row_for_each_measurement_and_finding() -> None:
-    found = Finding("transfer.corrupt", "pass", "t", "two\nlines, and a comma")
-    lines = csv.rows(report("bench transfer", scenes.copies()[:1], [found])).splitlines()
-    assert lines[0] == ",".join(csv.COLUMNS)
-    assert lines[1].startswith('measurement,transfer,cuda:0,"{""direction"": ""host_to_device"", ""host_memory"": ')
-    assert lines[1].endswith(",call-bound")
-    assert lines[2] == 'finding,transfer.corrupt,,,pass,"two lines, and a comma",,,,,,'
-
-
 # -- bandwidth ---------------------------------------------------------------------------------------------------------
 
 
@@ -82,24 +70,6 @@ def test_an_array_in_a_cache_has_no_share_of_the_memorys_peak() -> None:
 
 
 # -- matmul ------------------------------------------------------------------------------------------------------------
-
-
-def test_whole_numbers_are_no_flop_and_without_a_peak_there_is_no_column() -> None:
-    whole = scenes.product("int8", 8192, 1500e12)
-    head = screen(report("bench matmul", [whole]))[2]
-    assert head.split() == ["dtype", "M×N×K", "TOP/s", "p05", "p95", "time", "samples"]
-    assert "of peak" not in head
-    both = screen(report("bench matmul", [whole, scenes.product("float16", 8, 1e12)]))[2]
-    assert "TOP/s, TFLOP/s" in both or "TFLOP/s, TOP/s" in both
-
-
-def test_parts_that_differ_have_no_share_in_the_table() -> None:
-    findings = [
-        Finding("matmul.share_of_peak", "info", "share", "", {"peaks": {"bfloat16": {"flop_per_s": peak}}})
-        for peak in (1e15, 2e15)
-    ]
-    made = report("bench matmul", [scenes.product("bfloat16", 8192, 800e12)], findings)
-    assert "of peak" not in screen(made)[2]
 
 
 def test_a_search_that_was_cut_off_before_its_final_shows_the_best_so_far() -> None:
@@ -124,18 +94,6 @@ def test_a_search_that_was_cut_off_before_its_final_shows_the_best_so_far() -> N
     assert lines[2] == "search: the best so far"
     assert lines[5].split() == ["float32", "8×8×8", "5.00", "0"]
     assert lines[7].startswith("float32: 7 shapes tried in 2.50 s")
-
-
-def test_the_best_of_a_search_so_far_is_shown_as_it_goes_on() -> None:
-    stream = io.StringIO()
-    view = live.LiveView(stream)
-    for count in (12, 512):
-        view(Progress(f"search bfloat16 on cuda:0, shapes tried: {count}", best=f"{count}×8×8 at 500 TFLOP/s"))
-    assert stream.getvalue().splitlines() == [
-        f"search bfloat16 on cuda:0, shapes tried: {count} · best so far {count}×8×8 at 500 TFLOP/s"
-        for count in (12, 512)
-    ]
-    view.close()
 
 
 # -- transfer ----------------------------------------------------------------------------------------------------------
@@ -211,11 +169,6 @@ def test_eight_devices_fit_into_80_columns_and_become_lines_at_40(path: str) -> 
     assert lines[at + 1 : at + 4] == [f"to {place}: 395{mark}" for place in (0, 2, 3)]
 
 
-def test_devices_of_two_kinds_keep_their_names() -> None:
-    lines = peers([*pairs(2), *pairs(2, None, "xpu")], None)
-    assert lines[1].split() == ["from", "to", "cuda:0", "to", "cuda:1", "to", "xpu:0", "to", "xpu:1"]
-
-
 def test_a_direction_without_a_rate_beside_one_that_has_one() -> None:
     both, _ = scenes.at_once()
     way = {**both.case, "direction": "device_to_host", "other": "host_to_device"}
@@ -242,19 +195,6 @@ def hidden(memory: str, share: float, *flags: str, **more: Any) -> dict[str, Any
 
 def overlap(found: list[dict[str, Any]], *findings: Finding) -> Report:
     return report("bench overlap", scenes.beside_compute()[:3], findings, bench_overlap=found)
-
-
-def test_no_two_rows_look_alike_on_a_narrow_screen() -> None:
-    every = [
-        hidden(memory, 0.5, direction=direction, streams=streams)
-        for memory in ("pinned", "pageable")
-        for streams in (2, 1)
-        for direction in ("host_to_device", "device_to_host")
-    ]
-    for width in (80, 60, 40):
-        lines = [line for line in screen(overlap(every), width) if line.startswith((" pinned", " pageable"))]
-        assert len(set(lines)) == 8
-        assert "to host" in lines[1]
 
 
 @pytest.mark.parametrize("doubt", ["unbalanced", "noisy", "few-samples"])
@@ -306,14 +246,6 @@ def of_all(*headlines: dict[str, Any], rows: Sequence[Measurement] = ()) -> Repo
     return report("bench all", rows, bench_all={"headlines": [*headlines], "benchmarks": passed})
 
 
-def test_several_devices_are_named_in_the_rows() -> None:
-    rows = [scenes.copies()[0], scenes.copies(SECOND)[0]]
-    lines = screen(of_all(headline("transfer"), rows=rows))
-    assert lines[0].endswith(" · H200 (cuda:0), H200 (cuda:1)")
-    assert lines[2].startswith(" benchmark    device   case")
-    assert lines[4].startswith(" ✓ transfer   cuda:0   to the device")
-
-
 def test_what_ended_before_anything_was_measured_shows_its_findings() -> None:
     slow = Finding("transfer.link", "warn", "slow", "half the link", fix="look")
     assert screen(report("bench all", (), [slow]))[:3] == ["! slow", "! half the link", "→ look"]
@@ -333,9 +265,3 @@ def test_a_doubtful_figure_among_those_that_passed_is_counted_in_the_first_line(
     assert screen(of_all(unknown, sound, busy))[0].startswith("✓ 3 benchmarks passed")
     assert screen(of_all(noisy, unknown, sound))[0].startswith("! 3 benchmarks passed; 1 of 3 figures noisy")
     assert screen(of_all(noisy, drifting))[0].startswith("! 3 benchmarks passed; 2 of 2 figures doubtful")
-
-
-def test_a_benchmark_with_a_baseline_shows_what_changed_too() -> None:
-    compared: Results = {"compare": answer_scenes.COMPARE["compare_slower"].results["compare"]}
-    made = replace(scenes.document("bench transfer", scenes.copies()), results=compared)
-    assert any(line.split()[-2:] == ["!", "slower"] for line in screen(made))
