@@ -147,25 +147,6 @@ def test_by_default_a_gpu_runs_float64_only_where_it_is_fast_and_a_cpu_no_more_t
     assert chosen(CPU) == ["float32", "bfloat16"]
 
 
-def test_each_float8_runs_on_the_parts_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.version, "hip", "6.2")
-
-    def kinds(architecture: str) -> list[str]:
-        module: Any = SimpleNamespace(get_device_properties=lambda _: SimpleNamespace(gcnArchName=architecture))
-        amd = accel.Accel(torch.device("cuda:0"), module, "a GPU")
-        asked: tuple[Dtype, ...] = ("float8_e4m3fn", "float8_e4m3fn_fast", "float8_e4m3fnuz", "int8")
-        return [support(dtype, amd).kind for dtype in asked]
-
-    assert kinds("gfx942:sramecc+:xnack-") == ["none", "none", "unknown", "unknown"]
-    assert kinds("gfx950") == ["unknown", "none", "none", "unknown"]
-    assert kinds("") == ["unknown", "none", "unknown", "unknown"]
-
-
-def test_other_accelerators_have_no_float64_or_are_not_known() -> None:
-    mps = accel.Accel(torch.device("mps"), torch.mps, "Apple GPU")
-    assert [support(dtype, mps).kind for dtype in ("float64", "tf32", "int8")] == ["none", "none", "unknown"]
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "int8"])
 def test_each_kind_of_product_is_computed_as_asked_and_exact_where_it_can_be(dtype: Dtype) -> None:
     needs(dtype)
