@@ -13,10 +13,8 @@ from gpucheck.bench.bandwidth import GRAIN, ROW, BandwidthOptions, judge, work
 from gpucheck.bench.bandwidth import work as memory
 from gpucheck.bench.bandwidth.work import POISON, Operation, Repeated, Room
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import accel, choose, host, inventory
-from gpucheck.machine.host import HostMemory
+from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
-from gpucheck.options import read
 from gpucheck.peaks import Unknown, lookup
 from gpucheck.report.events import Measured
 from gpucheck.report.facts import Facts
@@ -52,16 +50,6 @@ def found(*measurements: Measurement, part: Any = None) -> dict[str, Any]:
 # options and sizes
 
 
-def test_sizes_are_whole_rows_once_each_and_in_order() -> None:
-    assert read(BandwidthOptions, {"size": ["1GB", "64KiB", "65540"]}).sizes == (65536, 1_000_000_000 // GRAIN * GRAIN)
-
-
-@pytest.mark.parametrize("size", ["63KiB", "0", "-1", "x", "1 parsec", "2EiB"])
-def test_what_is_no_size(size: str) -> None:
-    with pytest.raises(UsageError, match="--size"):
-        read(BandwidthOptions, {"size": [size]})
-
-
 def test_arrays_are_four_times_the_cache_unless_there_is_no_room() -> None:
     assert work.sizes_for(BandwidthOptions(), CPU, Room(8 * GIB, 32 * MIB, True)) == (256 * MIB,)
     assert work.sizes_for(BandwidthOptions(), CPU, Room(8 * GIB, 96 * MIB, True)) == (384 * MIB,)
@@ -80,11 +68,6 @@ def test_what_does_not_fit_is_said() -> None:
     )
     with pytest.raises(CannotLook, match="not enough memory to measure"):
         work.sizes_for(BandwidthOptions(), CPU, Room(0, MIB, True))
-
-
-def test_three_arrays_take_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "memory", lambda: HostMemory(64 * GIB, 12 * GIB, None, None))
-    assert work.room_for(CPU).array == GIB
 
 
 @pytest.mark.parametrize(
@@ -109,14 +92,6 @@ def test_the_pattern_makes_every_sum_exact_and_neighbouring_rows_differ() -> Non
     assert len(a.sum(dim=1).unique()) == memory.PERIOD
     assert (a.min(), a.max(), b.min(), b.max()) == (0, 254, 1, 128)
     assert torch.equal(ARRAYS.a[200], a[200 % memory.PERIOD])
-
-
-@pytest.mark.parametrize(
-    ("operation", "bytes_moved"),
-    [("read", GIB + GIB // ROW), ("write", GIB), ("copy", 2 * GIB), ("triad", 3 * GIB)],
-)
-def test_bytes_are_counted_as_they_move(operation: Operation, bytes_moved: int) -> None:
-    assert memory.moved(operation, GIB) == bytes_moved
 
 
 @pytest.mark.parametrize(("until_s", "compared"), [(0.0, 1), (4.0, 9), (1e9, 42)])
@@ -225,10 +200,6 @@ def test_a_row_is_timed_verified_and_counted() -> None:
 
 
 # judging
-
-
-def test_nothing_timed_is_a_skip_and_not_a_pass() -> None:
-    assert [(one.id, one.verdict) for one in judge.findings(seen([]))] == [("bandwidth.speed", "skip")]
 
 
 @pytest.mark.parametrize("details", [{"wrong_elements": 3}, {"unsteady_comparisons": 2}])

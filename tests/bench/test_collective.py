@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from bench_scenes import GIB, H200, KIB, MIB, document, row, shown
+from bench_scenes import GIB, H200, KIB, MIB, row
 from judged import Document, run
 
 from gpucheck import errors
 from gpucheck.bench import judge as benches
 from gpucheck.bench.collective import COLLECTIVES, PEER_COPY, CollectiveOptions, judge, work
 from gpucheck.bench.collective.judge import JUDGE, Answer
-from gpucheck.bench.collective.rank import Work, size_of
+from gpucheck.bench.collective.rank import Work
 from gpucheck.bench.devices import Shared
 from gpucheck.bench.judging import Seen
 from gpucheck.cli.app import main
@@ -95,18 +95,6 @@ def test_a_wrong_element_is_counted_and_its_sender_named(collective: str, sender
     # Data from another place, by a power of two as addresses go wrong, is wrong too.
     ranks[0].out[:256] = ranks[0].out[256:512].clone()
     assert sum(ranks[0].wrong(1).values()) == 256
-
-
-def test_sizes_are_those_that_the_collective_can_have() -> None:
-    assert [size_of("all-reduce", 8, 8), size_of("all-gather", 8, 8), size_of("all-to-all", 100, 3)] == [8, 32, 96]
-
-
-@pytest.mark.parametrize(
-    ("collective", "factor"),
-    [("all-reduce", 1.75), ("all-gather", 0.875), ("all-to-all", 0.875), ("broadcast", 1.0), ("send-receive", 1.0)],
-)
-def test_the_factors_are_those_of_nccl_tests(collective: str, factor: float) -> None:
-    assert COLLECTIVES[collective].factor(8) == factor
 
 
 # real processes on the host
@@ -411,14 +399,6 @@ def test_the_threshold_is_of_all_reduce_where_there_is_one(rows: list[Measuremen
     assert [one.verdict for one in benches.gated([], rows, [limit], H200, {})] == [verdict]
 
 
-def test_the_largest_of_each_stands_for_it_in_bench_all() -> None:
-    rows = [of(size=MIB, busbw=40e9), of(), of("broadcast", 300e9)]
-    told = JUDGE.headlines(Seen("cuda:0", rows), {})
-    assert [one.case for one in told] == ["all-reduce, 8 GiB", "broadcast, 8 GiB"]
-    assert [one.value for one in told] == pytest.approx([480e9, 300e9])
-    assert list(judge.largest_collectives(rows)) == ["all-reduce", "broadcast"]
-
-
 # what can not be
 
 
@@ -543,7 +523,7 @@ def test_collectives_for_which_there_is_no_time_are_named_and_not_verified() -> 
     """Four of six were not on the screen, under "all results verified"."""
     document, _ = ran(Group(line()), -1.0)
     (skip,) = document.skips
-    assert (skip.title, skip.message) == ("all-to-all: not measured", "out of time: 3 of 4 rows were not measured")
+    assert (skip.title, skip.message) == ("all-to-all: not measured", "out of time")
     assert skip.evidence["missing"] == ["all-to-all"]
     for ended, title in (("", "all results verified"), ("time", "verified: all-reduce")):
         seen = Seen("cpu", document.measurements, parts={"collective": ended})
@@ -552,25 +532,3 @@ def test_collectives_for_which_there_is_no_time_are_named_and_not_verified() -> 
 
 
 # the screen
-
-
-def test_the_screen_is_of_all_gpus_together() -> None:
-    rows = [of(size=MIB, busbw=40e9), of(), of("all-gather", 361e9)]
-    lines = shown(document("bench collective", rows))
-    assert lines[0] == "✓ all-reduce of 8 GiB: busbw 480 GB/s (nccl) · 8 × H200"
-    assert [line.split() for line in lines[4:7]] == [
-        ["all-reduce", "1", "MiB", "45.9", "µs", "22.9", "GB/s", "40.0", "GB/s", "30"],
-        ["8", "GiB", "31.3", "ms", "274", "GB/s", "480", "GB/s", "30"],
-        ["all-gather", "8", "GiB", "20.8", "ms", "413", "GB/s", "361", "GB/s", "30"],
-    ]
-
-
-def test_a_failure_names_its_rank_and_no_other_gpu() -> None:
-    lines = shown(document("bench collective", [of(ranks=4, hosts=2, wrong={3: {}, 2: {"1": 5}})]))
-    assert lines[0] == "✗ wrong data on rank 2 · 4 × H200, 2 hosts"
-    missed = Limit("collective.min_busbw", 500e9, "B/s", "--min-busbw")
-    lines = shown(document("bench collective", [of()], limits=(missed,)))
-    assert lines[:2] == [
-        "✗ all-reduce of 8 GiB: busbw 480 GB/s (nccl) · 8 × H200",
-        "✗ collectives below 500 GB/s of bus bandwidth (--min-busbw): all-reduce 480 GB/s",
-    ]

@@ -18,12 +18,11 @@ from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.crossover import CrossoverOptions, judge, work
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
 from gpucheck.bench.judging import Seen
-from gpucheck.errors import CannotLook, UsageError
+from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.machine.host import HostMemory
 from gpucheck.measure import runs as merging
 from gpucheck.measure.runs import time_stats
-from gpucheck.options import read
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Measured, Notice, Skipped
 from gpucheck.report.facts import Device, Facts
@@ -34,7 +33,6 @@ from gpucheck.report.results import Results
 
 MIB, GIB = 2**20, 2**30
 CPU = accel.open_device("cpu")
-BY_ID = {one.id: one for one in OPERATIONS}
 
 
 def row(operation: str, size: int, side: str, transfers: bool, *samples: float, right: bool = True) -> Measurement:
@@ -174,31 +172,12 @@ def test_nothing_timed_is_a_skip() -> None:
 # options and room
 
 
-def test_only_takes_prefixes() -> None:
-    assert read(CrossoverOptions, {"only": ["mat", "train"]}).operations == [
-        "matmul",
-        "training",
-    ]
-    assert len(CrossoverOptions().operations) == 3
-    with pytest.raises(UsageError) as raised:
-        read(CrossoverOptions, {"only": ["conv"]})
-    assert str(raised.value) == "--only 'conv' matches no operation; the operations are matmul, elementwise, training"
-    with pytest.raises(UsageError, match="--only is empty"):
-        read(CrossoverOptions, {"only": [""]})
-
-
 def test_a_size_takes_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "memory", lambda: HostMemory(64 * GIB, 16 * GIB, None, None))
     assert work.room(CrossoverOptions(), CPU) == 2 * GIB  # host and device are one: both sides are in it
     device: Any = Fake()
     assert work.room(CrossoverOptions(), device) == 256 * MIB
     assert work.room(CrossoverOptions(host_share=0.01), device) == int(0.16 * GIB)
-
-
-def test_what_a_size_allocates_is_what_it_says() -> None:
-    assert BY_ID["matmul"].bytes(1024) == 12 * MIB and BY_ID["elementwise"].bytes(MIB) == 12 * MIB
-    assert BY_ID["matmul"].work(10) == ("flop", 2000.0, "FLOP/s")
-    assert judge.NORMAL.keys() <= BY_ID.keys()
 
 
 # the work
@@ -306,17 +285,6 @@ def test_a_device_that_is_dear_to_call_is_never_faster(monkeypatch: pytest.Monke
     schema.validator().validate(json.loads(document(recorder.judged())))
 
 
-def test_a_cpu_that_is_dear_to_call_is_slower_from_the_smallest_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = run(
-        monkeypatch,
-        device=Fake(),
-        cpu=Fake(wait_s=0.02),
-        options=CrossoverOptions(only=("elementwise",), time_budget_s=0.8),
-        largest={},
-    )
-    assert set(starts(recorder).values()) == {1024}
-
-
 def modelled(cpu_s: Callable[[int], float], device_s: Callable[[int], float]) -> Callable[..., list[Measurement]]:
     def measure(bench: Any, operation: Operation, size: int, budget_s: float) -> list[Measurement]:
         # The copies cost as much again.
@@ -393,22 +361,6 @@ def test_a_size_without_a_kernel_costs_that_size(monkeypatch: pytest.MonkeyPatch
     assert len(asked) == len(set(asked))
     measured = {event.measurement.case["size"] for event in recorder.events if isinstance(event, Measured)}
     assert measured == ({32, 128, 512, 2048} - without)
-
-
-def test_every_size_has_its_share_of_the_time_and_a_normal_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "room", lambda options, device: 2 * GIB)
-    tried: dict[int, float] = {}
-
-    def measure(bench: Any, operation: Operation, size: int, budget_s: float) -> list[Measurement]:
-        tried[size] = budget_s
-        return rows(operation.id, size, 3.0e-6, 2.0e-6, 2.5e-6)
-
-    monkeypatch.setattr(work.Bench, "measure", measure)
-    options = CrossoverOptions(only=("training",), time_budget_s=60.0)
-    run(monkeypatch, device=Fake(), options=options, largest={"training": 128})
-    assert tried == {2: 0.8, 8: 0.8, 32: 4.0, 128: 0.8}
-    run(monkeypatch, device=Fake(), options=replace(options, time_budget_s=2.0), largest={"training": 128})
-    assert tried[2] <= 0.5 and tried[32] < 1.1
 
 
 def test_a_cpu_alone_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,6 @@ from gpucheck.bench.overlap import OverlapOptions, judge, work
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure import runs as merging
-from gpucheck.options import read
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Measured, Notice, Skipped
 from gpucheck.report.facts import Device, Facts
@@ -158,14 +157,6 @@ def test_an_overlap_is_of_the_shorter_and_too_few_rounds_have_no_interval() -> N
     }
 
 
-def test_a_window_of_several_calls_counts_whole_and_other_rows_do_not() -> None:
-    copy, compute, both = rows(0.5)
-    copies = replace(copy, runs=(replace(copy.runs[0], calls_per_sample=7),))
-    (found,) = judge.answer([copies, compute, both, replace(copy, name="transfer")])
-    assert (found.overlap, found.copy_s) == (0.5, 1.0)
-    assert judge.answer([copy, both]) == []
-
-
 # judging
 
 
@@ -227,11 +218,6 @@ def test_what_is_noisy_neither_warns_nor_passes(overlap: float) -> None:
     assert (found.verdict, found.fix) == ("info", judge.AGAIN)
 
 
-def test_without_a_gain_there_is_no_advice() -> None:
-    found = judged(*rows(0.3), *rows(0.1, host_memory="pageable"))
-    assert found["overlap.pageable"].fix is None
-
-
 def test_copies_that_arrive_changed_fail() -> None:
     copy, *rest = rows(1.0)
     wrong = replace(copy, method=Method("host", "host", "cold", details={**copy.method.details, "wrong_bytes": 3}))
@@ -249,27 +235,6 @@ def test_nothing_timed_is_a_skip() -> None:
 
 
 # options and cases
-
-
-def test_options() -> None:
-    assert read(OverlapOptions, {}) == OverlapOptions()
-    assert read(OverlapOptions, {"size": "64MiB", "direction": "d2h"}) == OverlapOptions(64 * MIB, ("device_to_host",))
-    for wrong in ({"size": "512KiB"}, {"size": "x"}, {"direction": "up"}):
-        with pytest.raises(UsageError):
-            read(OverlapOptions, wrong)
-
-
-def test_the_most_telling_cases_come_first_and_what_cannot_be_had_is_left_out() -> None:
-    found = work.cases(OverlapOptions(), MIB, pinned=True, two_streams=True)
-    assert [(one.memory, one.streams, one.direction) for one in found][:3] == [
-        ("pinned", 2, "host_to_device"),
-        ("pinned", 2, "device_to_host"),
-        ("pinned", 1, "host_to_device"),
-    ]
-    assert len(found) == 8
-    assert {
-        (one.memory, one.streams) for one in work.cases(OverlapOptions(), MIB, pinned=False, two_streams=False)
-    } == {("pageable", 1)}
 
 
 def test_the_size_follows_the_room() -> None:
@@ -396,9 +361,3 @@ def test_several_runs_have_one_overlap_also_where_they_calibrated_to_other_produ
     assert found.flags == ()
     told = {one.id: one for one in whole.findings}
     assert told["overlap.copies"].evidence == {"copies": 16}
-
-
-def test_a_power_limit_does_not_make_a_pair_unbalanced() -> None:
-    """A copy and the compute made as long as it, as an H100 took them at its power limit."""
-    assert not judge.unbalanced(2.47e-3, 2.80e-3)
-    assert judge.unbalanced(2.0e-3, 2.8e-3)

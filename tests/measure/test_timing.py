@@ -233,14 +233,6 @@ def test_autocorrelation_is_seen() -> None:
     assert "autocorrelated" in sample_flags(result.run.samples_s)
 
 
-def test_samples_carry_their_time_and_are_in_order() -> None:
-    result = timed(Device(), 1e-3)
-    starts, lengths = result.run.started_monotonic_s, result.run.samples_s
-    assert len(starts) == len(lengths)
-    assert all(a + length <= b for a, length, b in zip(starts, lengths, starts[1:], strict=False))
-    assert result.run.started.endswith("Z")
-
-
 # -- the host's clock ------------------------------------------------------------------------------------------------
 
 
@@ -340,12 +332,6 @@ def test_telemetry_is_asked_about_the_untimed_calls_too() -> None:
     watched(watch, 1, lambda: timed(device, 1.6e-3))  # type: ignore[arg-type]
     watched(watch, 1, lambda: timed(device, 2e-4))  # type: ignore[arg-type]
     assert [lead_in for _, lead_in in watch.asked] == [1.0, pytest.approx(4 / 6)]
-
-
-def test_a_row_without_a_window_is_looked_at() -> None:
-    nothing = Timed(Run("", 1, (), ()), "host", "host")
-    taken, beside = watched(Beside(), 1, lambda: nothing)  # type: ignore[arg-type]
-    assert taken is nothing and beside.flags == ()
 
 
 def test_a_device_without_events_refuses_them() -> None:

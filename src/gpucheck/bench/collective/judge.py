@@ -51,6 +51,8 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     entered. Where all entered and none finished, none is named. On a CPU nothing of this is the hardware's.
     """
     bad = [answer for answer in answers if answer.line is None]
+    on_cpu = kind == "cpu"
+    blame: Verdict = "inconclusive" if on_cpu else "fail"
     evidence: dict[str, Any] = {
         "what": what,
         "ranks": [{name: getattr(answer, name) for name in ("rank", "why", "step", "how")} for answer in bad],
@@ -63,7 +65,6 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
         blamed = {"blamed": [answer.rank for answer in ranks]}
         return Finding(f"collective.{finding}", verdict, title, naming.few(texts), {**evidence, **blamed}, fix)
 
-    blame: Verdict = "inconclusive" if kind == "cpu" else "fail"
     if died := [answer for answer in bad if answer.how in _DIED]:
         # A signal from outside, as the kernel's for want of memory, is no fault of what was measured.
         has_crashed = any(answer.how == "crashed" for answer in died)
@@ -84,10 +85,10 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     furthest = max((STEPS.index(answer.step) if answer.step in STEPS else 0 for answer in answers), default=0)
     behind = [answer for answer in bad if answer.step in STEPS[:furthest]]
     if behind and len(behind) < len(answers):
-        fix = "gpucheck smoke on its GPU; look for Xid errors in the system log" if kind != "cpu" else "rerun"
+        fix = "rerun" if on_cpu else "gpucheck smoke on its GPU; look for Xid errors in the system log"
         return named("hang", blame, behind, fix, f"{what} hangs")
     message = f"every rank entered it, and none finished: {bad[0].why}"
-    fix = _NCCL if kind != "cpu" else "rerun on an idle machine, or with a longer --timeout"
+    fix = "rerun on an idle machine, or with a longer --timeout" if on_cpu else _NCCL
     return Finding("collective.hang", blame, f"{what} hangs", message, evidence, fix)
 
 

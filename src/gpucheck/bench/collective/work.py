@@ -363,7 +363,7 @@ def _check_backend(kind: str) -> None:
 
 @dataclass(slots=True)
 class _Run:
-    """The rows of one command: those to be measured, and those that ended, measured or not."""
+    """The rows of one command, and those of them that are left."""
 
     options: CollectiveOptions
     emit: Emit
@@ -373,7 +373,7 @@ class _Run:
     deadline: float
     ready: list[Line] = field(default_factory=list)
     todo: list[tuple[str, int]] = field(default_factory=list)
-    ended: set[tuple[str, int]] = field(default_factory=set)
+    left: list[tuple[str, int]] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
@@ -384,12 +384,14 @@ class _Run:
         if not self._begin():
             return "fault"
         self.todo = self._todo()
-        failures: Counter[str] = Counter()
+        self.left = list(self.todo)
+        goes_on, failures = True, Counter[str]()
+        not_run: list[tuple[str, int]] = []
         # By collective: the size before, and the time of a call of it.
         before: dict[str, tuple[int, float]] = {}
         for done, (collective, size) in enumerate(self.todo):
-            if failures[collective] > 1:
-                self.ended.add((collective, size))
+            if not goes_on or failures[collective] > 1:
+                not_run.append((collective, size))
                 continue
             left_s = self.deadline - time.monotonic()
             last_size, last_s = before.get(collective, (size, 0.0))
@@ -401,7 +403,7 @@ class _Run:
             request = {"collective": collective, "size": size, "for_s": for_s}
             answers = self.group.ask(request, self.options.limit_s)
             lines = [answer.line for answer in answers if answer.line is not None]
-            self.ended.add((collective, size))
+            self.left.remove((collective, size))
             if len(lines) == self.group.world:
                 row = self._row(collective, size, lines)
                 self.emit(Measured(row))
@@ -413,33 +415,25 @@ class _Run:
             # size. A hang takes the whole limit each time.
             failures[collective] += 2 if failure.verdict == "skip" else 1
             goes_on = self.group.place is None and self._begin()
-            later = [(name, other) for name, other in self.todo[done + 1 :] if failures[name] < 2 or name == collective]
-            self._not_run([row for row in later if not goes_on or (failures[collective] > 1 and row[0] == collective)])
-            if not goes_on:
-                return "fault"
-        has_time = len(self.ended) == len(self.todo)
-        if not has_time:
-            self.emit(Skipped(self.unmeasured()))
-        return "fault" if failures else "" if has_time else "time"
-
-    def _not_run(self, rows: Sequence[tuple[str, int]]) -> None:
-        if rows:
-            title = f"{len(rows)} more row{'s' * (len(rows) != 1)} not run"
-            why = "a collective failed before" + (", and its ranks are gone" if self.group.place is not None else "")
-            evidence = {"rows": [_named(*row) for row in rows]}
+        if not_run:
+            self.left = [row for row in self.left if row not in not_run]
+            title = f"{len(not_run)} more row{'s' * (len(not_run) != 1)} not run"
+            why = "a collective failed before" + ("" if goes_on else ", and its ranks are gone")
+            evidence = {"rows": [_named(*row) for row in not_run]}
             self.emit(Skipped(Finding("collective.not_run", "skip", title, why, evidence)))
+        if self.left:
+            self.emit(Skipped(self.unmeasured()))
+        return "fault" if failures else "time" if self.left else ""
 
     def unmeasured(self) -> Finding:
         """Name what there was no time for: collectives of which there is no row, else rows."""
-        left = [row for row in self.todo if row not in self.ended]
-        begun = {collective for collective, _ in self.ended}
-        names = self.options.collectives if not self.todo else dict.fromkeys(name for name, _ in self.todo)
-        missing = [name for name in names if name not in begun]
-        rows = f"{len(left)} of {len(self.todo)} rows were not measured"
-        title = f"{', '.join(missing)}: not measured" if missing else rows
+        begun = {name for name, size in self.todo if (name, size) not in self.left}
+        names = [name for name, _ in self.todo] or self.options.collectives
+        missing = [name for name in dict.fromkeys(names) if name not in begun]
+        title = f"{len(self.left)} of {len(self.todo)} rows were not measured"
+        title = f"{', '.join(missing)}: not measured" if missing else title
         finding = devices.out_of_time("collective", title, self.ids[0])
-        message = f"{finding.message}: {rows}" if missing and self.todo else finding.message
-        return replace(finding, message=message, evidence={"rows": [_named(*row) for row in left], "missing": missing})
+        return replace(finding, evidence={"rows": [_named(*row) for row in self.left], "missing": missing})
 
     def _begin(self) -> bool:
         """Start the ranks; False where they do not come together."""
@@ -461,14 +455,10 @@ class _Run:
             what = f"not enough memory for {', '.join(units.capacity(size) for size in too_large)}"
             why = f"an array may take {units.capacity(room)}: a quarter of what is free"
             self.emit(Skipped(Finding("collective.memory", "skip", what, why, fix="give a smaller --size")))
-        names = [name for name in self.options.collectives if name != PEER_COPY or self._has_peers]
+        has_peers = self.group.place is None and self.kind != "cpu"
+        names = [name for name in self.options.collectives if name != PEER_COPY or has_peers]
         fitting = [size for size in sizes if size <= room]
-        world = self.group.world
-        return list(dict.fromkeys((name, size_of(name, size, world)) for name in names for size in fitting))
-
-    @property
-    def _has_peers(self) -> bool:
-        return self.group.place is None and self.kind != "cpu"
+        return list(dict.fromkeys((name, size_of(name, size, self.group.world)) for name in names for size in fitting))
 
     def _row(self, collective: str, size: int, lines: Sequence[Line]) -> Measurement:
         """The row of all ranks' samples: a window is over when its last rank is through."""

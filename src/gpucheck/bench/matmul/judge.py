@@ -88,7 +88,7 @@ _CHECKED = (
     "operands_spread",
 )
 # Counts of the comparisons of later results; documents of older versions have some of them.
-_COUNTED = ("results_compared", "results_differing", "results_examined", "results_vanished", "elements_differing")
+_COUNTED = ("results_compared", "results_differing", "results_vanished")
 # Farther off, a result is no number of a product's at all, and the distance says nothing more.
 MANY_TIMES = 1e6
 
@@ -177,7 +177,7 @@ def _comparisons(rows: Rows) -> dict[str, Any] | None:
     elements = [entry["worst"] for entry in entries if entry["worst"] is not None]
     worst = max(elements, key=lambda element: _size(element["worst"]), default=None)
     total = {name: sum(entry.get(name, 0) for entry in entries) for name in _COUNTED}
-    return {**total, "worst": worst, "detects": entries[0]["detects"]}
+    return {**total, "worst": worst}
 
 
 def _size(value: float | None) -> float:
