@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[Callable[[float, Emit], None], tuple[Any, ...]]] = {
     ),
     "transfer": (
         lambda budget_s, emit: transfer.command(
-            TransferOptions(sizes=tuple(range(KIB, 7 * KIB, KIB)), only=("copies", "idioms"), time_budget_s=budget_s),
+            TransferOptions(sizes=tuple(range(KIB, 9 * KIB, KIB)), only=("copies",), time_budget_s=budget_s),
             emit,
         ),
         (transfer,),
