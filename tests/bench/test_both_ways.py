@@ -128,12 +128,6 @@ def test_a_device_that_cannot_hold_counts_only_long_copies() -> None:
     assert short.details["ended_because"] == "the device waited for the host"
 
 
-def test_a_budget_that_ends_leaves_few_samples() -> None:
-    timed = take(Duplex(length=lambda stream, number: 40e-3), Limits(budget_s=0.7))
-    assert 0 < len(timed.run.samples_s) < 10
-    assert timed.flags == ("few-samples",)
-
-
 # copies between host and a device whose memory is the host's
 
 
@@ -172,8 +166,7 @@ def test_each_direction_is_a_row_and_both_are_compared(monkeypatch: pytest.Monke
         details = row.method.details
         assert row.rate is not None and row.work == {"bytes": float(MIB)}
         assert (row.method.clock, row.method.launch, row.method.cache) == ("device events", "held", "cold")
-        assert details["verified_slices"] > 0 and details["other_verified_slices"] > 0
-        assert (details["wrong_bytes"], details["other_wrong_bytes"]) == (0, 0)
+        assert (details["verified_slices"] > 0, details["wrong_bytes"]) == (True, 0)
         assert details["other_bytes_per_s"] > 0
 
 
@@ -201,27 +194,6 @@ def test_what_does_not_apply_and_what_there_is_no_room_for() -> None:
         list(work.both_ways(setting(memories=("pageable",))))
     with pytest.raises(CannotLook, match="not enough memory to copy both ways at once; buffers may use 512 KiB each"):
         list(work.both_ways(setting(room=Room(MIB, 64 * MIB, MIB))))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "size"),
-    # The usual one does not fit here; below a MiB nothing is seen at the same time.
-    [((), 4 * MIB), ((4096, 3 * MIB), 3 * MIB), ((4096,), MIB)],
-)
-def test_the_size_is_one_of_the_copies_alone_where_it_fits(
-    monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...], size: int
-) -> None:
-    monkeypatch.setattr(buffers, "allocate", unpinned)
-    room = replace(ROOM, host=10 * MIB)
-    (row,) = work.both_ways(setting(room=room, sizes=sizes, directions=("host_to_device",)))
-    assert row.case["size_bytes"] == size
-
-
-def test_buffers_that_a_large_cache_would_make_huge_stay_small_and_are_warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "allocate", unpinned)
-    monkeypatch.setattr(work, "MOST_ROTATED_BYTES", 2 * MIB)
-    (row,) = work.both_ways(setting(room=replace(ROOM, cache=16 * MIB), directions=("host_to_device",)))
-    assert (row.method.details["rotation_bytes"], row.method.cache) == (2 * MIB, "warm")
 
 
 def test_pinned_memory_that_is_refused_is_one_skip(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +289,8 @@ def test_directions_that_never_ran_together_are_undecided_and_an_engine_that_tak
 
 def test_wrong_bytes_of_either_direction_fail() -> None:
     rows = [row("host_to_device", 50e9, other_wrong_bytes=3), row("device_to_host", 50e9, wrong_bytes=4)]
-    found = judge.both_ways(rows, Facts())[0]
-    assert (found.id, found.verdict) == ("transfer.both_ways_corrupt", "fail")
-    assert found.evidence["wrong_bytes"] == {"device_to_host": 7}
+    finding = judge.corrupt(rows)
+    assert (finding.verdict, finding.evidence["wrong_bytes"]) == ("fail", {"to the host": 7})
+    unseen = judge.corrupt([row("host_to_device", 50e9, other_verified_slices=0)])
+    assert unseen.verdict == "inconclusive"
     assert judge.both_ways([one_way("host_to_device", 1.0)], Facts()) == []

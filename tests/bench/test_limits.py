@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from judged import Document, run
+from judged import run
 
 from gpucheck import config
 from gpucheck.bench import devices, judge, judging
@@ -17,8 +17,6 @@ from gpucheck.bench.devices import Shared
 from gpucheck.bench.judging import Ceilings
 from gpucheck.bench.matmul.judge import fastest_products, product_ceilings
 from gpucheck.config import BY_ID, THRESHOLDS, Limit
-from gpucheck.machine import choose, inventory
-from gpucheck.machine.accel import Accel
 from gpucheck.measure import runs as merging
 from gpucheck.peaks import Unknown, lookup
 from gpucheck.report.events import Began, Emit, Finished, Measured, Notice, Recorder
@@ -216,11 +214,6 @@ def test_a_rate_from_the_cache_meets_nothing_and_can_miss_by_far(gate: float, ve
     assert judged(warm, set_to("bandwidth.min_gbps", gate))["bandwidth.min_gbps"].verdict == verdict
 
 
-def test_what_is_not_known_is_never_too_far() -> None:
-    for one in (copy("host_to_device", None), copy("host_to_device", None, flags=("noisy",))):
-        assert verdict_at([one], 9e20) == "inconclusive"
-
-
 def test_a_miss_on_a_clock_that_a_setting_holds_is_one_and_names_the_cause() -> None:
     rows = [copy("host_to_device", 55e9, flags=("clock-held",))]
     missed = judged(rows, set_to("transfer.min_gbps", 60e9))["transfer.min_gbps"]
@@ -375,28 +368,6 @@ def test_a_run_that_misses_a_threshold_does_not_end_the_others() -> None:
     missed = document(BOTH[:1], set_to("transfer.min_gbps", 99e9))
     assert gate(missed).verdict == "fail" and not devices._ends(replace(missed, findings=(gate(missed),)))
     assert devices._ends(replace(missed, findings=(Finding("x", "fail", "t"),)))
-
-
-def test_the_loop_over_devices_is_judged_by_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(inventory, "read", lambda: Facts())
-    rows = [replace(one, device=DeviceRef("cpu", None, None)) for one in BOTH]
-
-    def measure(accel: Accel, deadline: float) -> Iterator[Measurement]:
-        yield rows[0]
-        if interrupted:
-            raise KeyboardInterrupt
-        yield rows[1]
-
-    for interrupted, verdict in ((False, "fail"), (True, "inconclusive")):
-        told = Document()
-        try:
-            devices.each("cpu", told, measure, name="transfer", time_budget_s=1.0, default_s=lambda accel: 1.0)
-        except KeyboardInterrupt:
-            assert interrupted
-        found = {one.id: one.verdict for one in told.judged([set_to("transfer.min_gbps", 52e9)]).findings}
-        assert found["transfer.min_gbps"] == verdict
-        assert len(told.measurements) == 2 - interrupted
 
 
 # -- exactly at the threshold -----------------------------------------------------------------------------------------

@@ -57,20 +57,6 @@ _TRANSFER = of(
         role="verifies",
     ),
     Id(
-        "transfer.both_ways_corrupt",
-        "copies in both directions at once arrive unchanged",
-        _CHANGED,
-        "as for transfer.corrupt",
-        role="verifies",
-    ),
-    Id(
-        "transfer.idioms_corrupt",
-        "common lines of code copy correctly",
-        _CHANGED,
-        "as for transfer.corrupt",
-        role="verifies",
-    ),
-    Id(
         "transfer.link",
         "the fastest copies' share of the link",
         "Below 65 % something limits them: missing lanes, a slower generation, the wrong NUMA node, or a power state.",

@@ -10,7 +10,7 @@ All else is inconclusive (docs/settings.md), unless nothing recorded could bridg
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pkgutil import resolve_name
 from typing import Any
 
@@ -22,8 +22,8 @@ from gpucheck.config import BY_ID, Limit
 from gpucheck.errors import UsageError
 from gpucheck.report.codec import to_json, visible
 from gpucheck.report.facts import Facts
-from gpucheck.report.fault import Fault, not_run
 from gpucheck.report.fault import judge as of_fault
+from gpucheck.report.fault import not_run
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Judgement, Part, Report
@@ -51,7 +51,13 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
     results: dict[str, Any] = {}
     headlines: list[Headline] = []
     ran = [benchmark for benchmark in BENCHMARKS if any(part.id == benchmark.id for part in document.parts)]
-    placed = _Placed(document)
+    skips = judging.by(lambda skip: _place(document, skip.id.partition(".")[0], skip.device), document.skips)
+    faults = judging.by(lambda fault: _place(document, fault.where.partition(" ")[2], fault.device), document.faults)
+
+    def faulty(benchmark: str | None, device: str | None) -> list[Finding]:
+        """Return what broke a benchmark off there."""
+        return [replace(of_fault(fault), device=fault.device) for fault in faults.get((benchmark, device), ())]
+
     for benchmark in ran:
         rule = rule_of(benchmark.id)
         mine = [limit for limit in asked if limit.id in rule.thresholds]
@@ -59,7 +65,7 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
         for device in _devices(document.parts, benchmark.id):
             seen = _seen(document, benchmark, device)
             ceilings = rule.ceilings(seen)
-            found += placed.skips(benchmark, device)
+            found += skips.get((benchmark.id, device), ())
             whole = seen.parts.get(benchmark.id) == ""
             findings: list[Finding] = []
             if seen.rows or whole:
@@ -72,14 +78,15 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
                 ref = DeviceRef(device, name=name)
                 findings = gated(findings, seen.rows, mine, ref, ceilings, complete=whole)
             found += [replace(finding, device=device) for finding in findings]
-            found += placed.faults(benchmark, device)
+            found += faulty(benchmark.id, device)
         several = [
             part.id.partition(".")[2] for part in document.parts if part.device is None and _is_of(part, benchmark)
         ]
-        found += [*placed.skips(benchmark), *rule.together(judged, document.facts, several), *placed.faults(benchmark)]
+        found += [*skips.get((benchmark.id, None), ()), *rule.together(judged, document.facts, several)]
+        found += faulty(benchmark.id, None)
         if rule.result is not None and judged:
             results[rule.result] = tuple(answer for seen in judged for answer in rule.answers(seen))
-    found += placed.rest()
+    found += [*skips.get((None, None), ()), *faulty(None, None)]
     if ran and document.command.endswith(f" {ALL}"):
         results["bench_all"] = BenchAll(tuple(headlines), tuple(summary(benchmark.id, found) for benchmark in ran))
     return Judgement(tuple(found), results)
@@ -126,39 +133,11 @@ def _not_begun(document: Report, benchmark: Benchmark, device: str) -> list[Find
     return [not_run(benchmark.id, f"{device} in {where}", cause)]
 
 
-@dataclass(slots=True)
-class _Placed:
-    """Skips and faults, each given out once: beside the benchmark and the device that it is about."""
-
-    document: Report
-    _given: set[int] = field(default_factory=set)
-
-    def skips(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
-        """Return those of a benchmark on a device, or of none."""
-        mine = (skip for skip in self.document.skips if skip.id.partition(".")[0] == benchmark.id)
-        return list(self._once(skip for skip in mine if device is None or skip.device == device))
-
-    def faults(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
-        """Return what broke a benchmark off on a device, or anywhere."""
-        mine = (fault for fault in self.document.faults if fault.where == f"bench {benchmark.id}")
-        return [
-            _of_fault(fault)
-            for fault in self._once(fault for fault in mine if device is None or fault.device == device)
-        ]
-
-    def rest(self) -> list[Finding]:
-        """Return what is about no benchmark that was planned."""
-        return [*self._once(self.document.skips), *(_of_fault(fault) for fault in self._once(self.document.faults))]
-
-    def _once(self, some: Iterable[Any]) -> Iterator[Any]:
-        for entry in some:
-            if id(entry) not in self._given:
-                self._given.add(id(entry))
-                yield entry
-
-
-def _of_fault(fault: Fault) -> Finding:
-    return replace(of_fault(fault), device=fault.device)
+def _place(document: Report, benchmark: str, device: str | None) -> tuple[str | None, str | None]:
+    """Return beside which benchmark and device a skip or a fault is told; None where it is about none of the plan."""
+    if any((part.id, part.device) == (benchmark, device) for part in document.parts):
+        return benchmark, device
+    return (benchmark if any(part.id == benchmark for part in document.parts) else None), None
 
 
 def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:

@@ -31,8 +31,6 @@ from gpucheck.report.results.bench import (
 # The names of the parts' measurements.
 NAME = "transfer"
 IDIOM, BOTH_WAYS, TOGETHER, PEER = "transfer.idiom", "transfer.both_ways", "transfer.together", "transfer.peer"
-# Saved documents may have rows of this part, which is no longer measured: their bytes are still judged.
-FORMER = "transfer.on_device"
 
 
 def part(name: str) -> str:
@@ -247,6 +245,33 @@ def in_words(rates: Mapping[str, float]) -> str:
 WORTH_TELLING = 1.2
 
 
+def corrupt(rows: Iterable[Measurement]) -> Finding:
+    """Return whether every copy that was compared, in every run, arrived as it was sent."""
+    comparisons = [run for row in rows for run in _compared(row)]
+    return judging.verification("transfer.corrupt", comparisons, "copies arrived corrupted")
+
+
+def _compared(row: Measurement) -> list[judging.Compared]:
+    """The comparisons of a row, with its name in words: `in pinned copies to the device, 16 MiB`."""
+    if row.name == BOTH_WAYS:
+        names = {"": WAYS[row.case["direction"]]}
+        # A direction without a row was compared too.
+        if "other_wrong_bytes" in runs.each(row)[0]["details"]:
+            names["other_"] = WAYS[row.case["other"]]
+        found = [judging.compared(row, way, f"{way}, both ways at once", prefix) for prefix, way in names.items()]
+        return [run for of_way in found for run in of_way]
+    name = "within the device"
+    if row.name == NAME:
+        name = f"in {row.case['host_memory']} copies {WAYS[row.case['direction']]}, {units.capacity(size(row))}"
+    elif row.name == IDIOM:
+        name = f"after `{_call(row)}`"
+    elif row.name == TOGETHER:
+        name = f"on {row.device.id}"
+    elif row.name == PEER:
+        name = _name(_pair(row))
+    return judging.compared(row, name, name)
+
+
 def copies(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Every finding of one device's rows, the most important first; `facts` tell where it sits, and of the cores."""
     rows = [row for row in measurements if row.name == NAME]
@@ -254,29 +279,11 @@ def copies(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
         return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits in the available memory")]
     pci_address = next((known.pci_address for known in facts.devices if known.id == rows[0].device.id), None)
     return [
-        _verified("transfer.corrupt", rows, _label, "copies arrived corrupted"),
         *share_of_link(fastest_links(rows), link_under_load(rows), pci_address),
         *_speedup(rows),
         *judging.clock("transfer.clock", rows),
         *judging.cpu_busy("transfer.cpu_busy", rows, facts),
     ]
-
-
-def _verified(
-    finding_id: str,
-    rows: Iterable[Measurement],
-    name: Callable[[Measurement], str],
-    wrong_title: str,
-    where: str = "{}",
-) -> Finding:
-    """Return whether every copy that was compared, in every run, arrived as it was sent; `where` has each's name."""
-    comparisons = [run for row in rows for run in judging.compared(row, name(row), where.format(name(row)))]
-    return judging.verification(finding_id, comparisons, wrong_title)
-
-
-def _label(row: Measurement) -> str:
-    """A row in words: `in pinned copies to the device, 16 MiB`."""
-    return f"in {row.case['host_memory']} copies {WAYS[row.case['direction']]}, {units.capacity(size(row))}"
 
 
 def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
@@ -324,15 +331,6 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
 # -- common ways to write a copy ---------------------------------------------------------------------------------------
 
 
-def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Return whether every line copied what it must, and what each costs beside the raw copy of its direction."""
-    rows = [row for row in measurements if row.name == IDIOM]
-    title = "a common idiom copied wrong bytes"
-    verified = _verified("transfer.idioms_corrupt", rows, _call, title, "after `{}`")
-    corrupt = [] if not rows or verified.verdict == "pass" else [verified]
-    return [*corrupt, *_costs([row for row in rows if row.time_s is not None])]
-
-
 def idiom_times(measurements: Sequence[Measurement]) -> tuple[IdiomTime, ...]:
     """Each line's time over the raw copy's, by its case."""
     rows = [row for row in measurements if row.name == IDIOM]
@@ -359,8 +357,9 @@ def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:
     }
 
 
-def _costs(rows: Sequence[Measurement]) -> list[Finding]:
-    """The line that costs the most, of those to the device where there are any."""
+def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """The line that costs the most beside the raw copy, of those to the device where there are any."""
+    rows = [row for row in measurements if row.name == IDIOM and row.time_s is not None]
     ratios = times_raw(rows)
     single = {place for place in ratios if not rows[place].case["idiom"].startswith(("raw", "pin_memory", "loader"))}
     there = {place for place in single if rows[place].case["direction"] == "host_to_device"} or single
@@ -426,20 +425,11 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
 
 
 def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Return whether both ways' copies arrived, and their rates at once beside the rates of one direction alone."""
+    """Return the rates of both ways at once beside the rates of one direction alone."""
     rows = [row for row in measurements if row.name == BOTH_WAYS]
     if not rows:
         return []
-    comparisons = [
-        compared
-        for row in rows
-        for prefix, way in (("", row.case["direction"]), ("other_", row.case["other"]))
-        for compared in judging.compared(row, way, WAYS[way], prefix)
-    ]
-    title = "copies in both directions at once arrived corrupted"
-    verified = judging.verification("transfer.both_ways_corrupt", comparisons, title)
-    corrupt = [] if verified.verdict == "pass" else [verified]
-    return [*corrupt, *_never_together([row for row in rows if row.rate is None]), *_both_rates(rows, measurements)]
+    return [*_never_together([row for row in rows if row.rate is None]), *_both_rates(rows, measurements)]
 
 
 def _never_together(rows: Sequence[Measurement]) -> list[Finding]:
@@ -501,10 +491,9 @@ def together(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]
 
 def _one_way(direction: str, rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> Finding:
     way = WAYS[direction]
-    title = f"copies {way} arrived corrupted while several devices copied"
-    verified = _verified(TOGETHER, rows, lambda row: row.device.id, title, "on {}")
+    verified = corrupt(rows)
     if verified.verdict != "pass":
-        return replace(verified, evidence={"direction": direction, **verified.evidence})
+        return replace(verified, id=TOGETHER, evidence={"direction": direction, **verified.evidence})
     rates = {row.device.id: rate for row in rows if (rate := carried(row)) is not None}
     rates_alone = {row.device.id: rate for row in rows if (rate := alone(row, measurements))}
     shares = {name: rates[name] / rate for name, rate in rates_alone.items() if name in rates}
@@ -542,10 +531,10 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     staged = [pair for pair, path in paths.items() if path == "staged"]
     mixed = staged if "peer" in paths.values() else []
     evidence = {**matrix(rows), "slow": [list(pair) for pair in slow], "staged": [list(pair) for pair in staged]}
-    verified = _verified(PEER, rows, lambda row: _name(_pair(row)), "copies from device to device arrived corrupted")
+    verified = corrupt(rows)
     if verified.verdict != "pass":
         fix = f"{links.WITHOUT_PEERS}; {_WAY}" if verified.verdict == "fail" else verified.fix
-        return [replace(verified, evidence={**evidence, **verified.evidence}, fix=fix)]
+        return [replace(verified, id=PEER, evidence={**evidence, **verified.evidence}, fix=fix)]
     if not rates:
         title = "inconclusive: no pair of devices has a rate"
         return [Finding(PEER, "inconclusive", title, "", evidence, "rerun on an idle machine")]
@@ -614,13 +603,6 @@ def _pair(row: Measurement) -> Pair:
     return str(row.case["source"]), str(row.case["destination"])
 
 
-def former(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Return whether copies within the device arrived, in a document that has some."""
-    rows = [row for row in measurements if row.name == FORMER]
-    verified = _verified("transfer.corrupt", rows, lambda row: "within the device", "copies arrived corrupted")
-    return [] if not rows or verified.verdict == "pass" else [verified]
-
-
 # -- all parts ---------------------------------------------------------------------------------------------------------
 
 
@@ -635,14 +617,18 @@ def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> lis
 
 _OfRows = Callable[[Sequence[Measurement], Facts], Sequence[Finding]]
 # By the part: asked where it was begun, with every row of the device; of all devices where it concerns several.
-OF_A_DEVICE: dict[str, _OfRows] = {"copies": copies, "idioms": idioms, "both_ways": both_ways, "on_device": former}
+OF_A_DEVICE: dict[str, _OfRows] = {"copies": copies, "idioms": idioms, "both_ways": both_ways}
 OF_SEVERAL: dict[str, _OfRows] = {"together": together, "peer": peer}
 
 
 def findings(seen: Seen) -> list[Finding]:
     """Return what the parts that were begun say of one device's rows."""
     begun = [judge for name, judge in OF_A_DEVICE.items() if part(name) in seen.parts]
-    return [finding for judge in begun for finding in judge(seen.rows, seen.facts)]
+    # Saved documents may have copies within the device, which are no longer measured: their bytes count.
+    verified = corrupt(row for row in seen.rows if row.name not in (TOGETHER, PEER))
+    is_silent = verified.verdict == "pass" and not verified.evidence["copies"]
+    found = [finding for judge in begun for finding in judge(seen.rows, seen.facts)]
+    return found if is_silent else [verified, *found]
 
 
 def of_several(devices: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[Finding]:

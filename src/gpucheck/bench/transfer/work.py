@@ -516,6 +516,8 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
     for direction in options.directions:
         timed, beside = rows[direction]
         other, per_s = OTHER[direction], timed.details["beside_calls_per_s"]
+        has_row = other in options.directions
+        others = {} if has_row else {f"other_{name}": value for name, value in verified[other].details.items()}
         yield timing.measurement(
             BOTH_WAYS,
             accel.ref,
@@ -533,7 +535,7 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
                 "other_bytes_per_s": None if per_s is None else per_s * size,
                 "rotation_bytes": rotation,
                 **verified[direction].details,
-                **{f"other_{name}": value for name, value in verified[other].details.items()},
+                **others,
             },
         )
 
