@@ -13,7 +13,7 @@ from shown import shown
 
 from gpucheck import errors
 from gpucheck.bench.overlap import judge as overlap_judge
-from gpucheck.render import html, measured, text, transfer
+from gpucheck.render import html, measured, text
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
@@ -72,9 +72,10 @@ def test_a_direction_without_a_rate_beside_one_that_has_one() -> None:
     (both,) = scenes.at_once()
     way = {**both.case, "direction": "device_to_host", "other": "host_to_device"}
     never = replace(both, case=way, rate=None, flags=("never-together",))
-    blocks, details = transfer.at_once([both, never])
-    (line,) = [line for line in shown([*blocks, *details]) if "to host, both ways at once" in line]
-    assert line.split()[-8:] == ["–", "–", "–", "2", "!", "never", "at", "once"]
+    never.method.details["discarded_because"] = {}
+    lines = screen(scenes.document("bench transfer", [both, never]), verbose=True)
+    (line,) = [line for line in lines if line.startswith(" cuda:0   to host, both ways")]
+    assert line.split()[-7:] == ["–", "55.9", "–", "!", "never", "at", "once"]
 
 
 # -- overlap -----------------------------------------------------------------------------------------------------------
