@@ -126,42 +126,11 @@ def test_counters_are_not_taken_for_those_of_a_device_that_has_the_index_of_a_lo
     ]
 
 
-def test_of_gpus_with_one_uuid_each_has_its_own_counters() -> None:
-    def reading(*errors: int) -> Facts:
-        gpus = zip(facts(2).devices, errors, strict=True)
-        made = (replace(one, uuid="GPU-0", ecc=Ecc(volatile_uncorrected=count)) for one, count in gpus)
-        return replace(facts(2), devices=tuple(made))
-
-    assert counted(reading(0, 0), reading(0, 3)) == [("fail", "cuda:1", "cuda:1: 3 uncorrected memory errors")]
-
-
 @pytest.mark.parametrize("state", ["lost", "reset required", "not answering: NVML did not answer within 5 s"])
 def test_a_gpu_that_does_not_answer_after_the_run_is_lost(state: str) -> None:
     (gpu,) = facts(1).devices
     dead = replace(facts(1), devices=(replace(gpu, state=state),), driver=Driver(nvml_error="broke off"))
     assert counted(replace(facts(1), devices=(gpu,)), dead) == [("fail", "cuda:0", "cuda:0: the driver lost the GPU")]
-
-
-def test_a_gpu_that_tells_no_uuid_is_known_by_its_address() -> None:
-    """As virtual GPUs, and where NVML refuses it once; a row without any name is the lost GPU's."""
-    before = facts(2)
-    first, second = before.devices
-    nameless = replace(first, id=None, uuid=None, pci_address=None, name=None, state="lost")
-    assert counted(before, replace(before, devices=(replace(first, uuid=None), second))) == []
-    assert counted(replace(before, devices=(replace(first, pci_address=None),)), replace(before, devices=(
-        nameless, replace(first, pci_address=None)
-    ))) == []  # fmt: skip
-    lost = [("fail", "cuda:0", "cuda:0: the driver lost the GPU")]
-    assert counted(before, replace(before, devices=(nameless, second))) == lost
-    virtual = tuple(replace(one, uuid=None) for one in before.devices)
-    left = replace(virtual[1], id="cuda:0", nvml_index=0)
-    assert counted(replace(before, devices=virtual), replace(before, devices=(left,))) == lost
-
-
-def test_a_gpu_of_which_libcuda_alone_tells_is_not_called_lost_where_that_does_not_answer() -> None:
-    """As a Jetson's, whose NVML starts and lists none."""
-    (found,) = counted(facts(1, nvml_index=None), replace(facts(0), driver=Driver(nvml_code=0)))
-    assert found == ("inconclusive", "cuda:0", "cuda:0: whether it still works is unknown")
 
 
 @pytest.mark.parametrize("left", [{"devices": ()}, {"devices": facts(1, nvml_index=None).devices}])

@@ -95,7 +95,7 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
 
 
 def chosen_dtype(asked: Dtype | None, accel: Accel) -> Dtype:
-    """What was asked for; else bfloat16 where the device multiplies it in hardware, and float32 elsewhere.
+    """The dtype that was asked for; else bfloat16 where the device multiplies it in hardware, and float32 elsewhere.
 
     Raises CannotLook for a dtype that the device does not have.
     """

@@ -6,16 +6,13 @@ import _thread
 import inspect
 import json
 import os
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpucheck.program.options import Device, RunOptions
 from gpucheck.program.run import command, counters, dry, hooks, judge, memory_peaks
@@ -244,54 +241,6 @@ def test_a_compiler_that_does_not_know_this_python_raises_in_a_dry_run_too(monke
         dry._uncompiled(len)
 
 
-# -- waits of several threads ------------------------------------------------------------------------------------------
-
-
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is read counts as a device's; the kinds of the waits that are counted from now on."""
-    told: list[str] = []
-
-    def site(kind: str, frame: object) -> int:
-        told.append(kind)
-        return -1
-
-    monkeypatch.setattr(hooks, "device_of", lambda tensor: "cuda")
-    monkeypatch.setattr(hooks, "_site", site)
-    monkeypatch.setattr(hooks, "_size", lambda tensor: 0)
-    return told
-
-
-@pytest.mark.parametrize("make", [hooks._reader, hooks._scalar])
-def test_threads_that_wait_at_once_are_each_counted_and_so_is_what_follows(
-    make: Callable[..., Callable[[str], None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = counted(monkeypatch)
-    both, first_is_done = threading.Barrier(2), threading.Event()
-
-    def read(name: str) -> None:
-        if name == "again":
-            return
-        both.wait(10)
-        if name == "second":
-            assert first_is_done.wait(10)
-
-    item = make("item", read)
-
-    def first() -> None:
-        item("first")
-        first_is_done.set()
-        other.join(10)
-        item("again")
-
-    other = threading.Thread(target=item, args=("second",))
-    one = threading.Thread(target=first)
-    one.start()
-    other.start()
-    one.join(10)
-    other.join(10)
-    assert told == ["item"] * 3
-
-
 # -- the ring ---------------------------------------------------------------------------------------------------------
 
 
@@ -341,19 +290,6 @@ def test_a_sparse_gradient_counts_by_its_values_and_indices() -> None:
     assert told == {"parameters": 160, "gradients": 2 * 4 * 4 + 2 * 8, "optimizer": 0}
 
 
-@pytest.mark.parametrize(("has_metal", "kinds"), [(False, ["error", "held"]), (True, ["error"])])
-def test_no_tensors_are_named_for_the_full_memory_of_apples_gpu(
-    has_metal: bool, kinds: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines: list[dict[str, Any]] = []
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: has_metal)
-    monkeypatch.setattr(memory_peaks, "_say", lines.append, raising=False)
-    monkeypatch.setattr(memory_peaks, "_lines", memory_peaks.Lines("/", None), raising=False)
-    memory_peaks.tell_error(RuntimeError("GPU out of memory. Tried to allocate 2.00 GiB"), [], 0, 0)
-    assert [line["say"] for line in lines] == kinds
-    assert lines[0]["memory"] is not has_metal
-
-
 # -- source -----------------------------------------------------------------------------------------------------------
 
 PROGRAM = """
@@ -401,28 +337,3 @@ def test_torchs_functions_stay_what_torchscript_and_subclasses_know_them_by() ->
 
 def _script(x: torch.Tensor) -> torch.Tensor:
     return torch.nonzero(x)
-
-
-class Refusing(torch.Tensor):  # type: ignore[misc]
-    """A class that holds its data itself and knows only how to move, as those of quantized weights do."""
-
-    @staticmethod
-    def __new__(cls, data: torch.Tensor) -> torch.Tensor:
-        return torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=data.dtype, device=data.device)
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise NotImplementedError(func)
-
-
-class Watching(TorchDispatchMode):  # type: ignore[misc]
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise NotImplementedError(func)
-
-
-def test_nobody_is_asked_whether_memory_is_pinned_or_how_large_it_is() -> None:
-    plain, sparse = torch.ones(2), torch.eye(2).to_sparse()
-    assert hooks.is_pinned(Refusing(plain)) is None
-    with Watching():
-        assert hooks.is_pinned(plain) is False
-        assert memory_peaks.size(sparse) == 2 * 4 + 4 * 8

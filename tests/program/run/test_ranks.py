@@ -10,9 +10,7 @@ import json
 import pickle
 import random
 import signal
-import socket
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -843,13 +841,6 @@ def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: P
     assert told(79, is_complete=True, code=-9).startswith("rank 0 ended first, by SIGKILL")
 
 
-def test_a_group_that_is_made_again_begins_its_numbers_anew() -> None:
-    one = rank_files.RankRecord(0)
-    one.take(KIND)
-    one.take({"say": "calls", "lost": 0, "p2p": 0, "rows": [[0, 1, 5], [0, 2, 6], [0, 1, 7]]})
-    assert list(one.calls) == [("0", 1), ("0", 2), ("0#1", 1)]
-
-
 # -- beside the program ------------------------------------------------------------------------------------------------
 
 
@@ -967,30 +958,6 @@ def test_sends_and_receives_are_counted_by_step(tmp_path: Path) -> None:
                 group.recv([], 1, 0)
         made.step((0,) * 12)
     assert [row[-1] for row in made.steps] == [4, 0]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="jobs of several ranks are looked at on POSIX systems")
-def test_the_offset_of_a_clock_is_half_a_round_trip_or_better() -> None:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(1)
-        threading.Thread(target=recorder.serve, args=(server, "secret"), daemon=True).start()
-        offset, error = recorder.offset_ns("127.0.0.1", server.getsockname()[1], "secret")
-    assert abs(offset) <= error
-
-
-def test_a_process_without_the_handler_is_sent_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[int] = []
-    monkeypatch.setattr("os.kill", lambda pid, number: sent.append(number))
-    number = getattr(signal, "SIGRTMIN", 34) + 7
-    for caught, state, expected in (
-        (0, "S", []),
-        (1 << (number - 1), "T (stopped)", []),
-        (1 << (number - 1), "S", [number]),
-    ):
-        sent.clear()
-        ranks._ask_stack(1, {"State": state, "SigCgt": f"{caught:x}"})
-        assert sent == expected
 
 
 # -- real --------------------------------------------------------------------------------------------------------------
