@@ -13,6 +13,7 @@ from fake_machine import FakeMachine
 
 from gpucheck.machine import host, installed_torch, inventory
 from gpucheck.machine.child_protocol import Start
+from gpucheck.machine.choose import MASK
 from gpucheck.machine.driver_reads import (
     CudaDoor,
     DeviceReading,
@@ -21,7 +22,6 @@ from gpucheck.machine.driver_reads import (
 )
 from gpucheck.machine.installed_torch import TorchDevices
 from gpucheck.machine.inventory import Around, Inventory, join, only
-from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Driver, Facts, Host, Mig, Python, TorchBuild

@@ -20,10 +20,10 @@ from gpucheck.cards.card import (
     is_nameless,
     pointer,
 )
+from gpucheck.machine.choose import MASK
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, NO_GPU, unclaimed_bytes
 from gpucheck.machine.kernel_driver import RECOVERY
-from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.messages import FIX
 from gpucheck.naming import few

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gpucheck import links, units
 from gpucheck.cards.at_rest import is_not_read
-from gpucheck.cards.card import LEAST_SISTERS, OLD_S, Said, is_dead, pointer, sisters, usual
+from gpucheck.cards.card import LEAST_SISTERS, OLD_S, Said, is_dead, sisters, usual
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.messages import FIX
 from gpucheck.report.facts import Device, Facts, Link
@@ -467,25 +467,12 @@ def pcie_replays(device: Device, facts: Facts) -> Said | None:
 
 # --- what was not judged ----------------------------------------------------------------------------------------------
 
-# What the checks of a working card need, by how a reader calls it.
-NEEDED = {
-    "sm_clock_hz": "clock",
-    "clock_reasons": "clock reasons",
-    "temperature_celsius": "temperature",
-    "power_w": "power",
-    "pcie/generation": "PCIe generation",
-    "pcie/width": "PCIe width",
-}
-LIMITS = ("gpu_max_celsius", "slowdown_celsius", "shutdown_celsius", "temperature_margin_celsius")
-
 
 def not_judged(device: Device, facts: Facts) -> Said | None:
-    """Return what was not judged, with the reason: the GPU is idle, or NVML does not report a figure."""
-    if is_dead(device) or is_not_read(device):
-        return None
+    """Return what was not judged, with the reason: the GPU is idle, or nobody knows."""
     does = work(device)
-    if does == "busy":
-        return _untold(device, facts)
+    if does == "busy" or is_dead(device) or is_not_read(device):
+        return None
     why = {
         "idle": "the GPU is idle",
         "light load": f"the GPU is only {_busy(device)}",
@@ -496,24 +483,3 @@ def not_judged(device: Device, facts: Facts) -> Said | None:
     now = f"; the link is at x{link.width} of x{link.max_width}, normal for some idle GPUs" if narrow else ""
     evidence = {"utilization_percent": device.utilization_percent, "pcie": _figures(link)}
     return Said("skip", "clock and PCIe link not judged", f"{why}{now}", "gpucheck doctor", evidence)
-
-
-def _untold(device: Device, facts: Facts) -> Said | None:
-    own = pointer(device, facts)
-
-    def why(name: str) -> str:
-        keys = (f"{own}{name}", f"{own}{name.partition('/')[0]}", own.rstrip("/"))
-        return next((facts.unknown[key] for key in keys if key in facts.unknown), "NVML does not report it")
-
-    missing = {}
-    if all(getattr(device, name) is None for name in LIMITS):
-        missing["temperature limits"] = why("slowdown_celsius")
-    for name, word in NEEDED.items():
-        group, _, member = name.partition("/")
-        value = getattr(device, group)
-        if (getattr(value, member, None) if member else value) is None:
-            missing[word] = why(name)
-    if not missing:
-        return None
-    message = "; ".join(f"{word} ({reason})" for word, reason in missing.items())
-    return Said("skip", "partly judged", message, None, {"missing": missing})

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from gpucheck import units
 from gpucheck.machine import kernel_driver
+from gpucheck.machine.choose import MASK
 from gpucheck.machine.driver_reads import ANSWER_S, NOT_ANSWERING
 from gpucheck.machine.host import FOR_GUESTS
-from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.facts import Device, Driver, Facts, Host
 from gpucheck.report.finding import Finding, Verdict, in_short

@@ -13,6 +13,7 @@ from gpucheck.cards import at_rest, card
 from gpucheck.cards.card import WHY_NOT_SHOWN
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on
+from gpucheck.machine.choose import MASK, Reading, read_mask
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.inventory import HONEST
 from gpucheck.machine.kernel_driver import (
@@ -25,7 +26,6 @@ from gpucheck.machine.kernel_driver import (
     UNSUPPORTED,
     PciDevice,
 )
-from gpucheck.machine.mask import MASK, Reading, read_mask
 from gpucheck.messages import FIX
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS

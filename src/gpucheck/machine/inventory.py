@@ -21,10 +21,10 @@ from typing import TypeVar
 
 from gpucheck.machine import host, installed_torch, kernel_driver, numa
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
+from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.driver_reads import CudaDoor, DeviceReading, DriverReading, NvmlDoor
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.machine.installed_torch import TorchDevices
-from gpucheck.machine.mask import MASK, read_mask
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE, applies, unclaimed_counts
 from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Link, PciPath, Process, Python, TorchBuild
 
@@ -300,7 +300,7 @@ class Inventory:
         self._cuda: DriverReading | None = None
         self._torch: TorchBuild | None = None
         self._torch_told: TorchDevices | None = None
-        self._memory = Memory()
+        self._earlier = Earlier()
         self._around: Around | None = None
         self._log: Log = (None, NO_GPU)
         self.restarts = 0
@@ -332,7 +332,7 @@ class Inventory:
             apart_s = BETWEEN_UNEXPLAINED_S if is_unexplained(facts) else BETWEEN_READINGS_S
             time.sleep(max([at_s + apart_s - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
             door.ask(processes=self._with_processes, links=self._with_links)
-            nvml_read, _ = added(of(facts.devices), door.reading(), now_text())
+            nvml_read = Earlier(facts.devices).added_to(door.reading(), now_text())
         named = _with_names(nvml_read, self._name, self._details)
         # The torch that is diagnosed may be another interpreter's.
         around = replace(around, torch=facts.torch or TorchBuild())
@@ -355,7 +355,7 @@ class Inventory:
                 cuda.ask()
             around, log = self._read_here()
             named = _with_names(self._nvml.reading(), self._name, self._details)
-            nvml_read, self._memory = added(self._memory, named, now_text())
+            nvml_read = self._earlier.added_to(named, now_text())
             if cuda is not None:
                 self._cuda = cuda.reading(cards_are_up=nvml_read.error is None)
         finally:
@@ -489,69 +489,50 @@ IDENTITY = ("name", "uuid", "pci_address", "serial", "minor_number", "compute_ca
 NO_LONGER_LISTED = "NVML no longer lists the GPU"
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """The memory of earlier readings of GPUs: each as it was last read whole, by UUID, and since when those that are
-    lost are."""
+class Earlier:
+    """GPUs as they were last read whole, by UUID, and since when those that are lost are."""
 
-    cards: Mapping[str, Device] = field(default_factory=dict)
-    lost_since: Mapping[str, str] = field(default_factory=dict)
+    def __init__(self, devices: Iterable[Device] = ()) -> None:
+        self._lost_since: dict[str, str] = {}
+        # A MIG instance may come and go.
+        self._cards = {
+            device.uuid: device
+            for device in devices
+            if device.uuid is not None and device.nvml_index is not None and device.state != "lost"
+        }
 
+    def added_to(self, reading: DriverReading, now: str) -> DriverReading:
+        """The reading with what is known from before, which it then adds to. `now` is the time, in words."""
+        rows = list(reading.devices)
+        listed = {row.device.uuid for row in rows}
+        gone = {uuid: card for uuid, card in self._cards.items() if uuid not in listed}
+        for place, row in enumerate(rows):
+            if row.device.uuid is None and row.device.nvml_index is not None:
+                # The card that had its index, where no other row is that card.
+                known = next((card for card in gone.values() if card.nvml_index == row.device.nvml_index), None)
+                if known is not None:
+                    lacks = {name: getattr(known, name) for name in IDENTITY if getattr(row.device, name) is None}
+                    rows[place] = replace(row, device=replace(row.device, **lacks))
+                    del gone[str(known.uuid)]
+        if reading.code == 0 and reading.error is None:
+            taken = {row.device.nvml_index for row in rows}
+            for card in gone.values():
+                identity = {name: getattr(card, name) for name in IDENTITY}
+                index = None if card.nvml_index in taken else card.nvml_index
+                lost = Device(kind="cuda", nvml_index=index, state="lost", **identity)
+                rows.append(DeviceReading(lost, {"*": NO_LONGER_LISTED}))
+        return replace(reading, devices=tuple(self._with_history(row, now) for row in rows))
 
-def of(devices: Iterable[Device]) -> Memory:
-    """The memory of these cards. A MIG instance is no card: it may come and go."""
-    return Memory({device.uuid: device for device in devices if device.uuid is not None and _is_well(device)})
-
-
-def _is_well(device: Device) -> bool:
-    return device.nvml_index is not None and device.parent_uuid is None and device.state != "lost"
-
-
-def added(memory: Memory, reading: DriverReading, now: str) -> tuple[DriverReading, Memory]:
-    """The reading with what is remembered, and the memory after it. `now` is the time, as it is to be told."""
-    listed = {row.device.uuid for row in reading.devices}
-    gone = {uuid: card for uuid, card in memory.cards.items() if uuid not in listed}
-    rows = [_identified(row, gone) for row in reading.devices]
-    identified = {row.device.uuid for row in rows}
-    if reading.code == 0 and reading.error is None:
-        taken = {row.device.nvml_index for row in rows}
-        rows += [_missing(card, taken) for uuid, card in gone.items() if uuid not in identified]
-    since = {
-        uuid: memory.lost_since.get(uuid, now)
-        for row in rows
-        if (uuid := row.device.uuid) is not None and row.device.state == "lost" and uuid in memory.cards
-    }
-    rows = [_with_history(row, since, memory) for row in rows]
-    well = of(row.device for row in rows).cards
-    # A reading that fails as a whole brings back none.
-    lost = {uuid: at for uuid, at in {**memory.lost_since, **since}.items() if uuid not in well}
-    return replace(reading, devices=tuple(rows)), Memory({**memory.cards, **well}, lost)
-
-
-def _identified(row: DeviceReading, gone: Mapping[str, Device]) -> DeviceReading:
-    """A row without a UUID is the card that had its index, where no other row is that card."""
-    if row.device.uuid is not None or row.device.nvml_index is None:
-        return row
-    known = next((card for card in gone.values() if card.nvml_index == row.device.nvml_index), None)
-    if known is None:
-        return row
-    told = {name: getattr(known, name) for name in IDENTITY if getattr(row.device, name) is None}
-    unknown = {name: reason for name, reason in row.unknown.items() if name not in told or told[name] is None}
-    return DeviceReading(replace(row.device, **told), unknown)
-
-
-def _missing(card: Device, taken: set[int | None]) -> DeviceReading:
-    """A card that was there and is not listed any more: lost, with its index where no other has it now."""
-    told = {name: getattr(card, name) for name in IDENTITY}
-    index = None if card.nvml_index in taken else card.nvml_index
-    return DeviceReading(Device(kind="cuda", nvml_index=index, state="lost", **told), {"*": NO_LONGER_LISTED})
-
-
-def _with_history(row: DeviceReading, since: Mapping[str, str], memory: Memory) -> DeviceReading:
-    uuid = row.device.uuid or ""
-    before = memory.cards.get(uuid)
-    grown = None if before is None or not _is_well(row.device) else changes(before, row.device)
-    return replace(row, device=replace(row.device, state_since=since.get(uuid), changes=grown))
+    def _with_history(self, row: DeviceReading, now: str) -> DeviceReading:
+        device, before = row.device, self._cards.get(row.device.uuid or "")
+        if device.uuid is None or device.parent_uuid is not None:
+            return row
+        if device.state == "lost":
+            since = None if before is None else self._lost_since.setdefault(device.uuid, now)
+            return replace(row, device=replace(device, state_since=since))
+        self._lost_since.pop(device.uuid, None)
+        self._cards[device.uuid] = device
+        return replace(row, device=replace(device, changes=None if before is None else changes(before, device)))
 
 
 def changes(before: Device, now: Device) -> Changes | None:
