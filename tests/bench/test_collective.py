@@ -425,7 +425,7 @@ def test_between_hosts_the_rate_on_the_wire_is_told() -> None:
 )
 def test_the_threshold_is_of_all_reduce_where_there_is_one(rows: list[Measurement], verdict: str) -> None:
     limit = Limit("collective.min_busbw", 400e9, "B/s", "--min-busbw")
-    assert [one.verdict for one in benches.gated([], rows, [limit], H200, {})] == [verdict]
+    assert [one.verdict for one in benches.gated(rows, [limit], H200, {})] == [verdict]
 
 
 def test_the_largest_of_each_stands_for_it_in_bench_all() -> None:
