@@ -12,6 +12,7 @@ import pytest
 import torch
 from duplex import Duplex
 from fake_device import FakeDevice, no_pinned, unpinned
+from judged import copied
 
 from gpucheck.bench import buffers, concurrent
 from gpucheck.bench.buffers import Copies, Room
@@ -24,7 +25,7 @@ from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Limits, Timed
 from gpucheck.report.events import Recorder, Skipped
 from gpucheck.report.facts import Facts
-from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate
+from gpucheck.report.measurement import Measurement
 
 MIB = 2**20
 HOST = torch.device("cpu")
@@ -207,33 +208,12 @@ def test_pinned_memory_that_is_refused_is_one_skip(monkeypatch: pytest.MonkeyPat
 # judging
 
 
-def row(
-    direction: str, rate: float | None, *, size: int = 128 * MIB, telemetry: Any = None, **details: Any
-) -> Measurement:
+def row(direction: str, rate: float | None, *, size: int = 128 * MIB, **more: Any) -> Measurement:
     other = "device_to_host" if direction == "host_to_device" else "host_to_device"
-    told = {
-        "wrong_bytes": 0,
-        "verified_slices": 4,
-        "other_verified_slices": 4,
-        "other_wrong_bytes": 0,
-        "other_bytes_per_s": rate,
-        "alone_s": size / 50e9,
-        "discarded_windows": 0,
-        "discarded_because": {},
-        **details,
-    }
-    return Measurement(
-        name=judge.BOTH_WAYS,
-        device=DeviceRef("cuda:0"),
-        case={"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": other},
-        runs=(),
-        time_s=None,
-        work={"bytes": float(size)},
-        rate=None if rate is None else Rate(rate, "B/s"),
-        memory=MemoryFigures(),
-        method=Method("device events", "held", "cold", details=told),
-        telemetry=telemetry,
-    )
+    case = {"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": other}
+    details: dict[str, Any] = {"other_verified_slices": 4, "other_wrong_bytes": 0, "other_bytes_per_s": rate}
+    details |= {"alone_s": size / 50e9, "discarded_windows": 0, "discarded_because": {}}
+    return copied(judge.BOTH_WAYS, case, rate, **{**details, **more})
 
 
 def one_way(direction: str, rate: float, size: int = 128 * MIB, timed: str = "link") -> Measurement:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from fake_device import FakeDevice, no_pinned, unpinned
+from judged import copied
 
 from gpucheck.bench import buffers
 from gpucheck.bench.buffers import Buffers, Room, allocate
@@ -22,7 +23,7 @@ from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Notice, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, TimeStats
+from gpucheck.report.measurement import Measurement
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 CPU = accel.open_device("cpu")
@@ -138,7 +139,7 @@ def test_a_line_that_leaves_something_else_is_found(code: str, bytes_wrong: int)
     row = work.measure_line(Idiom("x", code, "host_to_host", "cpu"), made, ROOM, 0.0, UNWATCHED)
     assert (row.method.details["call"], row.method.details["wrong_bytes"]) == (code, bytes_wrong)
     # The sources are as they were.
-    assert made.wrong_bytes(made.host["pageable"][0], 0, flipped=False) == 0
+    assert int(made.slices(IDIOMS[-1])[0][1]) == 1
 
 
 def test_one_size_and_as_many_slices_as_make_it_cold() -> None:
@@ -156,7 +157,7 @@ def test_a_line_that_copies_nothing_is_found_although_its_memory_holds_the_right
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = stage()
-    stale = itertools.cycle([words.clone() for words in made.host["pageable"]])
+    stale = itertools.cycle([words.clone() for words in made.slices(IDIOMS[-1])])
     monkeypatch.setattr(torch.Tensor, "clone", lambda self: next(stale))
     one = work.measure_line(Idiom("x", "x.clone()", "host_to_host", "cpu"), made, ROOM, 0.0, UNWATCHED)
     assert one.method.details["wrong_bytes"] == 4 * KIB
@@ -183,7 +184,7 @@ def test_pinned_memory_is_let_go_only_once_the_device_was_waited_for() -> None:
         device.broken = False
         line.call()
         made_by_call = [id(tensor) for tensor in line.made]
-        # The batch or the pinned copy of the tensor, and the result.
+        # The pinned copy of the tensor, and the result.
         assert len(made_by_call) >= 2
         device.broken = True
         with pytest.raises(RuntimeError, match="illegal memory access"):
@@ -195,31 +196,11 @@ def test_pinned_memory_is_let_go_only_once_the_device_was_waited_for() -> None:
 
 
 def row(
-    idiom: str,
-    seconds: float,
-    memory: str = "pageable",
-    direction: str = "host_to_device",
-    *,
-    wrong: int = 0,
-    **details: Any,
+    idiom: str, seconds: float, memory: str = "pageable", direction: str = "host_to_device", **details: Any
 ) -> Measurement:
+    case = {"idiom": idiom, "direction": direction, "host_memory": memory, "size_bytes": 64 * MIB}
     code = {"raw": f"y.copy_({memory})"}.get(idiom, idiom)
-    return Measurement(
-        name="transfer.idiom",
-        device=DeviceRef("cuda:0"),
-        case={"idiom": idiom, "direction": direction, "host_memory": memory, "size_bytes": 64 * MIB},
-        runs=(),
-        time_s=TimeStats(seconds, 20),
-        work={"bytes": float(64 * MIB)},
-        rate=None,
-        memory=MemoryFigures(),
-        method=Method(
-            "host",
-            "host",
-            "cold",
-            details={"call": code, "wrong_bytes": wrong, "verified_slices": 2, **details},
-        ),
-    )
+    return copied("transfer.idiom", case, 64 * MIB / seconds, call=code, **details)
 
 
 def judged(*rows: Measurement) -> dict[str, Finding]:
@@ -251,8 +232,8 @@ def test_the_title_is_about_the_dearest_single_line_to_the_device_that_was_timed
 
 def test_a_line_that_left_something_else_fails_also_where_only_one_run_saw_it() -> None:
     each = [{"details": {"wrong_bytes": 0}}, {"details": {"wrong_bytes": 3}}]
-    untimed = replace(row("to", 6e-3, wrong=3), time_s=None)
-    for wrong in (row("to", 6e-3, wrong=3), row("to", 6e-3, each_run=each), untimed):
+    untimed = replace(row("to", 6e-3, wrong_bytes=3), time_s=None)
+    for wrong in (row("to", 6e-3, wrong_bytes=3), row("to", 6e-3, each_run=each), untimed):
         finding = judge.corrupt([*RAW, wrong])
         assert (finding.verdict, finding.evidence["wrong_bytes"]) == ("fail", {"after `to`": 3})
     assert judge.corrupt(RAW).verdict == "pass"

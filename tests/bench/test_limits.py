@@ -74,12 +74,11 @@ def set_to(name: str, value: float, device: str | None = None) -> Limit:
 def judged(
     measurements: Sequence[Measurement],
     *asked: Limit,
-    findings: Sequence[Finding] = (),
     known: Ceilings | None = None,
     **more: Any,
 ) -> dict[str, Finding]:
     device = measurements[0].device if measurements else H200
-    return {one.id: one for one in judge.gated(findings, measurements, asked, device, known or {}, **more)}
+    return {one.id: one for one in judge.gated(measurements, asked, device, known or {}, **more)}
 
 
 BOTH = (copy("host_to_device", 55e9), copy("device_to_host", 50e9))

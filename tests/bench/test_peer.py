@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from fake_device import FakeDevice
+from judged import copied
 
 from gpucheck.bench import buffers, concurrent
 from gpucheck.bench.transfer import TransferOptions, judge
@@ -25,7 +26,7 @@ from gpucheck.machine.child_protocol import Start
 from gpucheck.report.events import Progress, Recorder, Skipped
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
+from gpucheck.report.measurement import DeviceRef, Measurement
 
 KIB, MIB = 2**10, 2**20
 HOST = torch.device("cpu")
@@ -204,18 +205,8 @@ def test_pairs_without_time_are_told_once(monkeypatch: pytest.MonkeyPatch) -> No
 def row(
     source: int, destination: int, rate: float | None, path: str | None = "peer", what: str = "rate", **details: Any
 ) -> Measurement:
-    details = {"path": path, "wrong_bytes": 0, "verified_slices": 4, **details}
-    return Measurement(
-        name=judge.PEER,
-        device=DeviceRef(f"cuda:{source}"),
-        case={"source": f"cuda:{source}", "destination": f"cuda:{destination}", "size_bytes": MIB, "what": what},
-        runs=(),
-        time_s=TimeStats(6e-4, 30),
-        work={"bytes": float(MIB)},
-        rate=None if rate is None else Rate(rate, "B/s"),
-        memory=MemoryFigures(),
-        method=Method("device events", "held", "cold", details=details),
-    )
+    case = {"source": f"cuda:{source}", "destination": f"cuda:{destination}", "size_bytes": MIB, "what": what}
+    return copied(judge.PEER, case, rate, device=f"cuda:{source}", path=path, **details)
 
 
 def every(rate: float, count: int = 3, **changed: Any) -> list[Measurement]:

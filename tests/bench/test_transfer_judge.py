@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judged import findings, seen
+from judged import copied, findings, seen
 
 from gpucheck.bench.transfer.judge import (
     JUDGE,
@@ -22,7 +22,7 @@ from gpucheck.bench.transfer.judge import (
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
+from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import LinkUnderLoad
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -36,22 +36,10 @@ def row(
     direction: str = "host_to_device",
     memory: str = "pinned",
     timed: str = "link",
-    *,
-    telemetry: dict[str, Any] | None = None,
-    **details: Any,
+    **more: Any,
 ) -> Measurement:
-    return Measurement(
-        name="transfer",
-        device=DeviceRef("cuda:0"),
-        case={"direction": direction, "host_memory": memory, "size_bytes": size, "timed": timed},
-        runs=(Run("", 1, (seconds,), (0.0,)),),
-        time_s=TimeStats(seconds, 20, ci_low=seconds * 0.99, ci_high=seconds * 1.01),
-        work={"bytes": float(size)},
-        rate=Rate(size / seconds, "B/s"),
-        memory=MemoryFigures(),
-        method=Method("host", "host", "cold", details={"wrong_bytes": 0, "verified_slices": 4, **details}),
-        telemetry=telemetry,
-    )
+    case = {"direction": direction, "host_memory": memory, "size_bytes": size, "timed": timed}
+    return copied("transfer", case, size / seconds, **more)
 
 
 def called(seconds: float, memory: str, size: int = GIB, direction: str = "host_to_device") -> Measurement:
@@ -213,10 +201,11 @@ def test_gain_compares_as_called_with_as_called() -> None:
 
 def test_the_latency_is_the_smallest_copys_time_as_called() -> None:
     rows = [called(seconds, "pinned", size) for seconds, size in ((5.0, GIB), (3e-5, 64 * KIB), (1e-4, MIB))]
-    assert [(one.size_bytes, one.time_s) for one in latencies([*rows, row(1e-6, KIB)])] == [(64 * KIB, 3e-5)]
+    (latency,) = latencies([*rows, row(1e-6, KIB)])
+    assert (latency.size_bytes, latency.time_s) == (64 * KIB, pytest.approx(3e-5))
 
 
 def test_the_answer_is_derived_from_all_rows() -> None:
     (answer,) = JUDGE.answers(seen([row(GIB / 55e9), replace(row(1.0), name="transfer.other", case={})]))
     assert answer.link is not None and answer.link.unknown_because == "it was not read"
-    assert [len(part) for part in (answer.gains, answer.latencies, answer.idioms)] == [0, 0, 0]
+    assert [len(part) for part in (answer.gains, answer.latencies)] == [0, 0]

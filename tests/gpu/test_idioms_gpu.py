@@ -43,10 +43,11 @@ def test_a_line_that_copies_nothing_is_found_on_the_device(monkeypatch: pytest.M
     device = accel.open_device("cuda:0")
     room = Room(host=64 * MIB, device=64 * MIB, cache=MIB)
     stage = Stage(device, allocate_all(device, ("pageable",), 2 * MIB, "transfer.memory"), MIB, 2)
-    kept = itertools.cycle([one.to(device.device) for one in stage.host["pageable"]])
+    idiom = Idiom("x", "x.cuda()", "host_to_device", "accelerator")
+    kept = itertools.cycle([slice.to(device.device) for slice in stage.slices(idiom)])
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: next(kept))
     with Watch(None) as watch:
-        one = work.measure_line(Idiom("x", "x.cuda()", "host_to_device", "accelerator"), stage, room, 0.05, watch)
+        one = work.measure_line(idiom, stage, room, 0.05, watch)
     # Right at first, and not what the source held the last time.
     assert one.method.details["wrong_bytes"] == MIB
 

@@ -362,12 +362,12 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
         verified = copies.finish()
         few = ("few-samples",) if len(run.samples_s) < WANTED_SAMPLES else ()
         # Others on the CPU are mostly the other devices' children: that is what is measured.
-        told = {} if seen is not None else {"no_telemetry_because": no_telemetry}
+        notes = {} if seen is not None else {"no_telemetry_because": no_telemetry}
         measurement = timing.measurement(
             TOGETHER,
             accel.ref,
             Timed(run, "host", "host", few),
-            timing.Beside(seen, telemetry.flags(seen), told),
+            timing.Beside(seen, telemetry.flags(seen), notes),
             case={"direction": direction, "host_memory": memory, "size_bytes": size, "devices": keep["devices"]},
             work=("bytes", float(size), "B/s"),
             memory=accel.memory(),

@@ -17,7 +17,7 @@ from typing import Any
 from gpucheck import config, naming, units
 from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS, Benchmark
-from gpucheck.bench.judging import Ceilings, Figure, Judge, Seen, Threshold
+from gpucheck.bench.judging import Ceilings, Figure, Judge, Seen
 from gpucheck.config import BY_ID, Limit
 from gpucheck.errors import UsageError
 from gpucheck.report.codec import to_json, visible
@@ -76,7 +76,7 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
             name = next((known.name for known in document.facts.devices if known.id == device), None)
             if mine:
                 ref = DeviceRef(device, name=name)
-                findings = gated(findings, seen.rows, mine, ref, ceilings, complete=whole)
+                findings += gated(seen.rows, mine, ref, ceilings, complete=whole)
             found += [replace(finding, device=device) for finding in findings]
             found += faulty(benchmark.id, device)
         several = [
@@ -142,15 +142,15 @@ def _place(document: Report, benchmark: str, device: str | None) -> tuple[str | 
 
 def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
     """A benchmark is as good as the worst of its findings; remarks and skips say nothing of it."""
-    # A device that failed in it is told by an id of its own.
+    # A device that failed in it has a finding with another id.
     mine = [
         finding
         for finding in findings
         if finding.id.startswith(f"{name}.") or finding.evidence.get("where") == f"bench {name}"
     ]
-    told = [finding for finding in mine if finding.verdict not in _SILENT]
-    if told:
-        worst = min(told, key=lambda finding: WORST_FIRST.index(finding.verdict))
+    loud = [finding for finding in mine if finding.verdict not in _SILENT]
+    if loud:
+        worst = min(loud, key=lambda finding: WORST_FIRST.index(finding.verdict))
         return BenchmarkSummary(name, worst.verdict, "" if worst.verdict == "pass" else worst.title)
     skipped = [finding.title for finding in mine if finding.verdict == "skip"]
     return BenchmarkSummary(name, "skip", skipped[0] if skipped else "nothing to judge")
@@ -164,7 +164,6 @@ NO_RATE, NO_ROW = "no row has a rate to compare", "nothing was measured"
 
 
 def gated(
-    findings: Sequence[Finding],
     measurements: Sequence[Measurement],
     limits: Sequence[Limit],
     device: DeviceRef,
@@ -172,17 +171,12 @@ def gated(
     *,
     complete: bool = True,
 ) -> list[Finding]:
-    """One device's findings with those that the thresholds ask for, put in the place of what they replace.
+    """The findings of the thresholds that are set for one device.
 
     `known` is what shares are shares of. `complete` is False where rows may be missing: nothing is passed then.
     """
-    made = {}
-    for name, limit in {limit.id: limit for limit in config.applying(limits, device.name)}.items():
-        before = next((finding for finding in findings if finding.id == name), None)
-        threshold = rule_of(name.partition(".")[0]).thresholds[name]
-        made[name] = _finding(limit, threshold, measurements, known, device.id, before, complete=complete)
-    kept = [made.pop(finding.id, finding) for finding in findings]
-    return [*kept, *made.values()]
+    asked = {limit.id: limit for limit in config.applying(limits, device.name)}
+    return [_finding(limit, measurements, known, device.id, complete=complete) for limit in asked.values()]
 
 
 def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[str]) -> list[str]:
@@ -196,25 +190,20 @@ def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[s
 
 
 def _finding(
-    limit: Limit,
-    threshold: Threshold,
-    measurements: Sequence[Measurement],
-    known: Ceilings,
-    device: str,
-    before: Finding | None,
-    *,
-    complete: bool = True,
+    limit: Limit, measurements: Sequence[Measurement], known: Ceilings, device: str, *, complete: bool
 ) -> Finding:
+    benchmark = limit.id.partition(".")[0]
+    threshold = rule_of(benchmark).thresholds[limit.id]
     subject, bound = threshold.subject, threshold.of
-    there = any(row.name == limit.id.partition(".")[0] for row in measurements)
+    there = any(row.name == benchmark for row in measurements)
     of_ways = (figure for way in _ways(measurements) for figure in threshold.figures(way, known))
-    found = list(dict.fromkeys(of_ways)) or [Figure(subject, why=NO_RATE if there else NO_ROW)]
-    told = [_told(figure, limit) for figure in found]
-    verdicts = [verdict for verdict, _ in told]
+    figures = list(dict.fromkeys(of_ways)) or [Figure(subject, why=NO_RATE if there else NO_ROW)]
+    judged = [_judged(figure, limit) for figure in figures]
+    verdicts = [verdict for verdict, _ in judged]
     verdict: Verdict = "fail" if "fail" in verdicts else "inconclusive" if "inconclusive" in verdicts else "pass"
     # The figures that decide, the worst first; all are in the evidence.
-    order = sorted(range(len(found)), key=lambda place: found[place].value or 0.0)
-    texts = [told[place][1] for place in order if told[place][0] == verdict]
+    order = sorted(range(len(figures)), key=lambda place: figures[place].value or 0.0)
+    texts = [judged[place][1] for place in order if judged[place][0] == verdict]
     if verdict == "pass" and not complete:
         verdict, texts = "inconclusive", [*texts, "some rows were not measured"]
     reach = f"{config.told(limit)}{bound}"
@@ -225,16 +214,17 @@ def _finding(
         "inconclusive": f"inconclusive: {subject} vs. {least} ({limit.origin})",
     }[verdict]
     evidence: dict[str, Any] = {
-        **(before.evidence if before else {}),
         "threshold": to_json(limit),
         "device": device,
         "ceilings": to_json(dict(known)),
         "complete": complete,
-        "figures": to_json(found),
+        "figures": to_json(figures),
     }
     message = naming.few(texts)
     # What is not known is not known the next time either.
-    unclear = [figure for figure, (word, _) in zip(found, told, strict=True) if word == "inconclusive" and figure.value]
+    unclear = [
+        figure for figure, (word, _) in zip(figures, judged, strict=True) if word == "inconclusive" and figure.value
+    ]
     retry = verdict == "inconclusive" and any(not figure.doubt for figure in unclear)
     return Finding(limit.id, verdict, title, message, evidence, LOOK if verdict == "fail" else AGAIN if retry else None)
 
@@ -246,7 +236,7 @@ def _ways(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:
         yield [of_case[min(place, len(of_case) - 1)] for of_case in rows]
 
 
-def _told(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
+def _judged(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
     """The verdict of one figure, and the figure in words with what speaks against it."""
     kind = BY_ID[limit.id].kind
     if figure.value is None:

@@ -322,14 +322,14 @@ def verification(
     of_all = list(comparisons)
     of_rows = by(lambda run: run.key, (run for run in of_all if run.wrong))
     wrong = {key: sum(run.wrong for run in of_row) for key, of_row in of_rows.items()}
-    told: list[str] = []
+    texts: list[str] = []
     for key, (run, *_) in of_rows.items():
         first = "" if run.first is None else f", the first at byte {run.first}"
-        told.append(f"{wrong[key]} wrong {what} {run.where}{first}")
+        texts.append(f"{wrong[key]} wrong {what} {run.where}{first}")
     unseen = list(dict.fromkeys(run.where for run in of_all if not run.slices))
     evidence: dict[str, Any] = {"copies": sum(run.slices for run in of_all)}
     if wrong:
-        return Finding(finding_id, "fail", wrong_title, naming.few(told), {f"wrong_{what}": wrong, **evidence}, fix)
+        return Finding(finding_id, "fail", wrong_title, naming.few(texts), {f"wrong_{what}": wrong, **evidence}, fix)
     if unseen:
         message = f"nothing was compared: {naming.few(unseen)}"
         return Finding(finding_id, "inconclusive", UNVERIFIED, message, {**evidence, "unverified": unseen}, RERUN)

@@ -36,7 +36,7 @@ def page(report: Report) -> Page:
         copied, written = ([row for row in mine if row.name == name] for name in (judge.NAME, judge.IDIOM))
         answers += _answer(report, device, copied, result)
         laid_out += measured.head(device, several=len(devices) > 1)
-        sizes, lines = [_by_size(copied, result)] if copied else [], _idioms(written, result)
+        sizes, lines = [_by_size(copied, result)] if copied else [], _idioms(written)
         laid_out += [*sizes, *([Line()] if sizes and lines else []), *lines]
         details += [*_link(device.id, result.link), *_how(copied, result)]
     for blocks in (_both_ways(report), _together(report.measurements), _peer(report.measurements)):
@@ -159,17 +159,17 @@ def _how(measurements: Sequence[Measurement], answer: TransferResult) -> list[Li
 # -- common lines of code ----------------------------------------------------------------------------------------------
 
 
-def _idioms(measurements: Sequence[Measurement], answer: TransferResult) -> list[Block]:
+def _idioms(measurements: Sequence[Measurement]) -> list[Block]:
     """The lines that a user chooses between, with the time of each over the raw copy's."""
     rows = [row for row in measurements if not row.case["idiom"].startswith(("raw", "loader"))] or measurements
     if not rows:
         return []
-    ratios = {tuple(entry.case.items()): entry.times_raw for entry in answer.idioms}
+    ratios = {id(measurements[place]): ratio for place, ratio in judge.times_raw(measurements).items()}
     columns: tuple[ColumnOf[Measurement], ...] = (
         filled(Column("line of code", "left", wraps=True), lambda row: str(row.method.details["call"])),
         filled(Column("time"), measured.time_text),
         numbers(Column("GB/s", keep=7), measured.median_rate, 1e9),
-        filled(Column("of raw", keep=8), lambda row: measured.ratio_text(ratios.get(tuple(row.case.items())))),
+        filled(Column("of raw", keep=8), lambda row: measured.ratio_text(ratios.get(id(row)))),
         measured.notes(6, "warm"),
     )
     size = units.capacity(rows[0].case["size_bytes"])

@@ -22,7 +22,6 @@ from gpucheck.report.measurement import Measurement, TimeStats
 from gpucheck.report.results.bench import (
     CopyLatency,
     Headline,
-    IdiomTime,
     LinkUnderLoad,
     PinnedGain,
     TransferResult,
@@ -331,25 +330,13 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
 # -- common ways to write a copy ---------------------------------------------------------------------------------------
 
 
-def idiom_times(measurements: Sequence[Measurement]) -> tuple[IdiomTime, ...]:
-    """Each line's time over the raw copy's, by its case."""
-    rows = [row for row in measurements if row.name == IDIOM]
-    ratios = times_raw(rows)
-    return tuple(IdiomTime(row.case, _call(row), ratios.get(place)) for place, row in enumerate(rows))
-
-
 def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:
-    """For each row, by its place: its time over that of the raw copy of its direction, the fastest raw one there is.
-
-    What stays on the host beside a device has none to be held against but the one to the device.
-    """
+    """For each row, by its place: its time over that of the raw copy of its direction, the fastest raw one there is."""
     raw: dict[str, float] = {}
     for row in measurements:
         if row.case["idiom"] == "raw" and row.time_s:
             direction = str(row.case["direction"])
             raw[direction] = min(raw.get(direction, row.time_s.median), row.time_s.median)
-    if "host_to_device" in raw:
-        raw.setdefault("host_to_host", raw["host_to_device"])
     return {
         place: row.time_s.median / raw[row.case["direction"]]
         for place, row in enumerate(measurements)
@@ -638,9 +625,9 @@ def of_several(devices: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> l
 
 
 def answer(seen: Seen) -> TransferResult:
-    """Return what all parts derive from a device's rows: the link, gains, latencies as called, idioms."""
+    """Return what the plain copies of a device come to: the link, gains, latencies as called."""
     rows = [row for row in seen.rows if row.name == NAME]
-    return TransferResult(seen.device, link_under_load(rows), speedups(rows), latencies(rows), idiom_times(seen.rows))
+    return TransferResult(seen.device, link_under_load(rows), speedups(rows), latencies(rows))
 
 
 def ceilings(seen: Seen) -> Ceilings:

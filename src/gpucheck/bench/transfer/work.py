@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -16,7 +15,6 @@ from gpucheck.bench import buffers, concurrent, devices, rounds
 from gpucheck.bench.buffers import (
     VERIFYING_SHARE,
     WORD,
-    Buffer,
     Buffers,
     Copies,
     Room,
@@ -238,7 +236,6 @@ def fitting(options: TransferOptions, room: Room, host_buffers: int) -> tuple[li
 
 # -- common ways to write a copy: each line as it is written, what it allocates included -------------------------------
 
-HOST = torch.device("cpu")
 # A batch of a hundred images of 224 × 224 in float32. Larger ones tell nothing else and take the time of all.
 IDIOM_BYTES = 64 * MIB
 # Below this nothing but the call is timed.
@@ -292,42 +289,27 @@ def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
     return [idiom for idiom in IDIOMS if idiom.where in kinds and idiom.memory in memories]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Stage:
-    """Where the lines are written: `count` slices of `size` bytes of the shared buffers. Each word holds its index."""
+    """Where the lines are written: `count` slices of `size` bytes of the shared buffers."""
 
     accel: Accel
     shared: Buffers
     size: int
     count: int
-    host: dict[HostMemory, list[torch.Tensor]] = field(init=False)
-    device: list[torch.Tensor] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.host = {name: self._filled(buffer) for name, buffer in self.shared.host.items()}
-        self.device = self._filled(self.shared.device)
-
-    def _filled(self, buffer: Buffer) -> list[torch.Tensor]:
+    def slices(self, idiom: Idiom) -> list[torch.Tensor]:
+        """Return the slices that a line copies from: each word of their buffer holds its index."""
+        buffer = self.shared.device if idiom.direction == _BACK else self.shared.host[idiom.memory]
         words = self.count * self.size // WORD
-        buffer.fill(words, 0)
+        if buffer.number is None:
+            buffer.fill(words, 0)
         return list(buffer.words[:words].view(self.count, -1).unbind(0))
-
-    def flip(self, place: int) -> None:
-        """Turn one slice of every source into what no memory held before; and back, the second time."""
-        for slices in (*self.host.values(), self.device):
-            slices[place].bitwise_xor_(FLIP)
-
-    def wrong_bytes(self, result: torch.Tensor, place: int, *, flipped: bool) -> int:
-        """Return how many bytes of a result are not those of the slice that it was copied from."""
-        words = self.size // WORD
-        if result.numel() != words:
-            return self.size
-        return buffers.mismatches(result.reshape(-1), place * words, FLIP if flipped else 0)[0]
 
 
 def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
     """Pinned host memory of a tensor's shape."""
-    return kept.own(torch.empty_like(tensor, pin_memory=True))
+    return kept.own(torch.empty_like(tensor, device="cpu", pin_memory=True))
 
 
 class Line:
@@ -338,39 +320,56 @@ class Line:
     """
 
     def __init__(self, idiom: Idiom, stage: Stage) -> None:
-        self.stage = stage
+        self.accel = stage.accel
+        self.sources = stage.slices(idiom)
         self.calls = 0
         self.made: list[torch.Tensor] = []
         self._waits = idiom.pins
-        slices = stage.device if idiom.direction == _BACK else stage.host[idiom.memory]
-        self._sources: Iterator[torch.Tensor] = itertools.cycle(slices)
-        names: dict[str, Any] = {"device": stage.accel.device, "keep": self._keep}
-        body, source = idiom.code, "y" if idiom.direction == _BACK else "x" + "_pinned" * (idiom.memory == "pinned")
+        names: dict[str, Any] = {"device": self.accel.device, "keep": self._keep}
+        source = "y" if idiom.direction == _BACK else "x" + "_pinned" * (idiom.memory == "pinned")
         if idiom.id == "raw":
             # Between preallocated buffers: the measure of the rest.
-            target = body.partition(".")[0]
-            like = stage.host[idiom.memory][0] if idiom.direction == _BACK else stage.device[0]
-            names[target] = pinned_like(like) if target == "x_pinned" else torch.empty_like(like)
+            target = idiom.code.partition(".")[0]
+            where = "cpu" if idiom.direction == _BACK else self.accel.device
+            like = self.sources[0]
+            names[target] = pinned_like(like) if target == "x_pinned" else torch.empty_like(like, device=where)
         # What is pinned on the way is kept for longer than the line.
-        body = body.replace("x.pin_memory().", "keep(x.pin_memory()).")
+        body = idiom.code.replace("x.pin_memory().", "keep(x.pin_memory()).")
         self._run: Callable[[torch.Tensor], torch.Tensor] = eval(f"lambda {source}: {body}", names)
 
     def call(self) -> None:
         """Run the line once."""
         if self._waits and self.made:
-            self.stage.accel.synchronize()
+            self.accel.synchronize()
         self.made.clear()
+        source = self.sources[self.calls % len(self.sources)]
         self.calls += 1
-        self._keep(self._run(self._keep(next(self._sources))))
+        self._keep(self._run(source))
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
         self.made.append(tensor)
         return tensor
 
-    def wrong_bytes(self, *, flipped: bool) -> int:
-        """Return how many bytes of what the last call made are wrong."""
-        self.stage.accel.synchronize()
-        return self.stage.wrong_bytes(self.made[-1], (self.calls - 1) % self.stage.count, flipped=flipped)
+    def wrong_bytes(self) -> int:
+        """Return how many bytes are wrong of what the last call made, and of what one more makes.
+
+        The same memory may hold the same from an earlier call: the second copies what was never there.
+        """
+        wrong = self._wrong(0)
+        source = self.sources[self.calls % len(self.sources)]
+        source.bitwise_xor_(FLIP)
+        self.call()
+        wrong += self._wrong(FLIP)
+        source.bitwise_xor_(FLIP)
+        return wrong
+
+    def _wrong(self, number: int) -> int:
+        self.accel.synchronize()
+        place, result = (self.calls - 1) % len(self.sources), self.made[-1]
+        words: int = self.sources[place].numel()
+        if result.numel() != words:
+            return words * WORD
+        return buffers.mismatches(result.reshape(-1), place * words, number)[0]
 
 
 def idioms(setting: Setting) -> Iterator[Measurement]:
@@ -429,13 +428,6 @@ def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch:
         lambda: timing.measure(accel, timing.Work(line.call), clock="host", limits=limits),
     )
     memory = accel.memory()
-    wrong = line.wrong_bytes(flipped=False)
-    # The same memory may hold the same from an earlier call: once more with what was never there.
-    place = line.calls % stage.count
-    stage.flip(place)
-    line.call()
-    wrong += line.wrong_bytes(flipped=True)
-    stage.flip(place)
     rotation = stage.count * stage.size
     return timing.measurement(
         IDIOM,
@@ -452,7 +444,7 @@ def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch:
             "synchronised": "after each call",
             "rotation_bytes": rotation,
             "verified_slices": 2,
-            "wrong_bytes": wrong,
+            "wrong_bytes": line.wrong_bytes(),
         },
     )
 

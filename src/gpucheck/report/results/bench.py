@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from gpucheck.report.finding import Verdict
 
@@ -90,23 +89,13 @@ class CopyLatency:
 
 
 @dataclass(frozen=True, slots=True)
-class IdiomTime:
-    """A common line of code that copies: its case, the line itself, and its time over that of the raw copy."""
-
-    case: dict[str, Any]
-    call: str
-    times_raw: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class TransferResult:
-    """The results of one device's copies: the link, the gain of pinned memory, latencies, and common idioms."""
+    """The results of one device's copies: the link, the gain of pinned memory, and latencies."""
 
     device: str
     link: LinkUnderLoad | None = None
     gains: tuple[PinnedGain, ...] = ()
     latencies: tuple[CopyLatency, ...] = ()
-    idioms: tuple[IdiomTime, ...] = ()
 
 
 # -- of overlap --------------------------------------------------------------------------------------------------------
