@@ -167,7 +167,7 @@ _NAMED = {
     "no_driver": r"nvidia driver version: no cuda|gpu models and configuration: no cuda",
     "creates": r"cusolverdncreate|cublascreate|cudnncreate",
     "foreign": r"ld_library_path contains",
-    "loading": r"load_model|load_weights|model_loader|weight_loader|create_weights|_initialize_model|from_pretrained",
+    "loading": r"load_model|load_weights|model_loader|weight_loader|create_weights|_initialize_model",
     "ipc": r"ipcgetmemhandle|ipcopenmemhandle",
     "cooperative": r"too many blocks in cooperative launch|cooperativelaunchtoolarge|cooperative_launch_too_large",
     "kv_types": r"unsupported kv type combination|ggml_cuda_fa_all_quants",

@@ -562,6 +562,7 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The address does not belong to the process's memory: an index is out of range, or the code was "
         "built for another GPU.",
         fix=SERIALIZE,
+        logged=True,
     ),
     Condition(
         id="hip.hang",

@@ -199,6 +199,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"Signal 7 \(SIGBUS\)|exitcode ?: ?-7\b|exits with return code = -7\b",
             r"\A\W*bus error( \(core dumped\))?\W*\Z",
+            r"Caught signal 7 \(Bus error",
         ),
         meaning="Usually /dev/shm is full. Otherwise a memory-mapped file was truncated while it was read.",
         fix=_SHM,
@@ -518,7 +519,7 @@ TEXTS: tuple[Condition, ...] = (
         id="import.extension",
         title="a package was installed without its CUDA extension",
         patterns=(
-            r"No module named \W?(?!flash|auto|torch|triton|vllm|llama)\w+_cuda(_ext|_kernels?)?\b",
+            r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensorflow)\w+_cuda(_ext|_kernels?)?\b",
             r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b",
         ),
         meaning="Its Python half is installed, and its compiled half was not built: there was no nvcc, or the options "
