@@ -80,20 +80,20 @@ def rows(report: Report) -> str:
             **{name: getattr(row, name) for name in COMPARED},
             device=row.new_device,
             case=row.case,
-            message="; ".join(filter(None, (row.why, *row.differences))),
+            message=" ".join("; ".join(filter(None, (row.why, *row.differences))).split()),
             rate_unit=row.rate_unit,
             flags=" ".join(row.flags),
         )
     for finding in report.findings:
-        write("finding", finding.id, verdict=finding.verdict, message=finding.message)
+        write("finding", finding.id, verdict=finding.verdict, message=" ".join(finding.message.split()))
     return out.getvalue()
 
 
 def _text(value: Any) -> str:
-    """A cell in one line; nothing for what is not known."""
+    """Return a cell's text; nothing for what is not known."""
     if isinstance(value, Mapping):
         return json.dumps(to_json(value), sort_keys=True)
-    return " ".join(value.split()) if isinstance(value, str) else "" if value is None else repr(value)
+    return value if isinstance(value, str) else "" if value is None else repr(value)
 
 
 def _no_formula(cell: str) -> str:
