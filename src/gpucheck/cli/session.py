@@ -146,7 +146,7 @@ class _Session:
             sys.stdout.flush()
         except OSError as error:
             unprinted = error
-        if os.environ.get("GITHUB_ACTIONS") == "true":
+        if os.environ.get("GITHUB_ACTIONS") == "true":  # elsewhere nothing is loaded for it
             from gpucheck.render import ci
 
             with contextlib.suppress(OSError):  # nobody reads stderr
