@@ -331,17 +331,14 @@ def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()
     return Timed(run, clock, launch, tuple(flags), details)
 
 
-def narrow(lengths: Sequence[float], precision: float) -> bool:
-    """Return whether the interval of the median is known, and no wider than this share of it."""
-    found = stats.interval(lengths)
-    return found is not None and not found.autocorrelated and found.high - found.low <= precision * found.low
-
-
 def enough(lengths: Sequence[float], now_s: float, deadline_s: float, precision: float) -> bool:
     """Return whether windows are over: their time is, the most were taken, or their interval is narrow at a look."""
     if lengths and (now_s >= deadline_s or len(lengths) >= LOOKS[-1]):
         return True
-    return len(lengths) in LOOKS and narrow(lengths, precision)
+    interval = stats.interval(lengths) if len(lengths) in LOOKS else None
+    if interval is None or interval.autocorrelated:
+        return False
+    return interval.high - interval.low <= precision * interval.low
 
 
 def started_now() -> str:

@@ -502,12 +502,10 @@ MOST_SECOND, MOST_THIRD = 96, 16
 SHORTEST_S, LONGEST_S = 1e-3, 10e-3
 # The same shape again and again shows how the clock moves. One of this many tries costs 6 %.
 REFERENCE_EVERY = 16
-# Of the looks that there is time for: points spread before anything is followed, and crossings after each climb.
+# Of the looks that there is time for: points spread before anything is crossed, and crossings at once.
 SPREAD, CROSSED = 0.25, 1 / 30
-# Points between two climbs find what no crossing foresees.
+# Points between two rounds of crossings find what no crossing foresees.
 SPREAD_BETWEEN = 2
-# Dimensions of up to this many values are tried value by value, longer ones coarse to fine from a few values.
-TRIED_WHOLE, COARSE_VALUES = 16, 6
 # Of each side its best scores count, and of each dimension its best sides are crossed: 24³ take some 10 ms.
 BEST_OF_SIDE, MOST_CROSSED = 3, 24
 # Where this many shapes in a row have no kernel and none had one, the dtype has none here.
@@ -542,12 +540,6 @@ class Grid:
         """Return how many shapes fit; None where there are too many to list."""
         spanned = math.prod(len(axis.values) for axis in self.axes)
         return sum(1 for _ in self.shapes()) if spanned <= MOST_LISTED else None
-
-    def line(self, shape: Shape, dimension: int) -> list[Shape]:
-        """The shapes that differ from this one along one dimension only, itself included, whether they fit or not."""
-        sides: list[Sequence[int]] = [(side,) for side in shape]
-        sides[dimension] = self.axes[dimension].values
-        return list(itertools.product(*sides))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -587,9 +579,8 @@ class Search:
 
     Readings are noisy and the clock drifts, so first looks only choose the shapes that are looked at again, for
     longer, and the best of these are measured in turns, which alone decide. Tiles and waves of tiles make the
-    landscape jagged along single dimensions: from points spread over the range the search climbs along one dimension
-    at a time, and crosses the sides of good shapes. All tries together take `limit_s` at most, up to the last one's
-    length; a small range takes less.
+    landscape jagged along single dimensions: from points spread over the range the search crosses the sides of good
+    shapes. All tries together take `limit_s` at most, up to the last one's length; a small range takes less.
     """
 
     def __init__(self, grid: Grid, limit_s: float, take: Take) -> None:
@@ -664,41 +655,19 @@ class Search:
             yield from random.Random(0).sample(shapes := list(self.grid.shapes()), len(shapes))
 
     def _first_looks(self, points: Iterator[Shape], call_s: float) -> None:
-        """Look at spread points, climb from the best of them, cross good sides, until the time is over."""
+        """Look at spread points, and at crossings of good sides, until the time is over."""
         until_s, window_s = self.time_s * FIRST, SHORTEST_S
         if self.shapes_in_range is not None:  # as long as lets every shape have one, within reason
             window_s = min(max(until_s / self.shapes_in_range - 2 * call_s, SHORTEST_S), LONGEST_S)
         affordable = until_s / (window_s + 1.5 * call_s)
         spread, crossed = (max(int(share * affordable), 1) for share in (SPREAD, CROSSED))
-        climbed: set[Shape] = set()
         tries = -1
         # A round that found nothing to try is the last.
         while self.spent_s < until_s and tries != self.tries:
             tries = self.tries
             self._looks(itertools.islice(points, spread), window_s, until_s)
             spread = SPREAD_BETWEEN
-            for here in self._ranked(self._scores)[:1]:
-                if here not in climbed:
-                    climbed |= {here, self._climb(here, len(climbed), window_s, until_s)}
             self._looks(self._crossings(crossed), window_s, until_s)
-
-    def _climb(self, here: Shape, turn: int, window_s: float, until_s: float) -> Shape:
-        """Move along one dimension at a time to the best on it, until no dimension has a better one."""
-        unmoved = 0
-        while unmoved < 3 and self.spent_s < until_s:
-            turn += 1
-            line = self.grid.line(here, turn % 3)
-            place, count = line.index(here), len(line)
-            stride = 1 if count <= TRIED_WHOLE else -(-count // COARSE_VALUES)
-            places: Iterable[int] = range(place % stride, count, stride)
-            while stride:
-                self._looks((line[place] for place in places), window_s, until_s)
-                place = line.index(next(iter(self._ranked(line)), here))
-                stride //= 2
-                places = [near for near in (place - stride, place + stride) if 0 <= near < count]
-            unmoved = unmoved + 1 if line[place] == here else 0
-            here = line[place]
-        return here
 
     def _crossings(self, count: int) -> list[Shape]:
         """The untried crossings of the sides whose best scores are highest."""
