@@ -519,7 +519,8 @@ TEXTS: tuple[Condition, ...] = (
         id="import.extension",
         title="a package was installed without its CUDA extension",
         patterns=(
-            r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensorflow)\w+_cuda(_ext|_kernels?)?\b",
+            r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensorflow)"
+            r"\w+_cuda(_ext|_kernels?)?\b",
             r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b",
         ),
         meaning="Its Python half is installed, and its compiled half was not built: there was no nvcc, or the options "

@@ -396,6 +396,12 @@ _RUN = of(
         "make the same collectives in the same order on all ranks",
     ),
     Id(
+        "run.ranks.periodic",
+        "no work of every n-th step costs much",
+        "Every n-th step takes longer, by more than 3 % of the job together, as with an evaluation or a checkpoint.",
+        "do it less often",
+    ),
+    Id(
         "run.ranks.ended",
         "no rank ends before the others",
         "A rank failed first; what the others raise then is its consequence.",
