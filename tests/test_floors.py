@@ -60,13 +60,13 @@ SIZES = {
     # A confirmation goes on while blocks move, and room between blocks keeps a search open.
     "batch_size": (10, 2217),
     # What there was no time for is named, and not verified.
-    "bench": (31, 4881),
+    "bench": (31, 4842),
     # NVSwitches, GPUs that do not start, locks, fans, the odd GPU of several.
-    "cards": (5, 1007),
+    "cards": (5, 986),
     # Wrong usage is answered with a line that the command takes, by tables of words, options and values.
     "cli": (14, 1675),
     # A figure is the speed, new over old, wherever it stands.
-    "compare": (2, 267),
+    "compare": (2, 252),
     # A mask that names a GPU that does not exist, and a second reading of a GPU that is busy alone.
     "devices": (3, 283),
     # SXid errors, and a start judged GPU by GPU.
@@ -76,17 +76,17 @@ SIZES = {
     # One of three or four nodes that is far below the others; counts that no cluster has.
     "fleet": (8, 1278),
     # One reader for every NVIDIA line of the kernel's log.
-    "machine": (25, 4025),
+    "machine": (24, 4010),
     # No window is held for seconds.
-    "measure": (4, 590),
+    "measure": (4, 577),
     # Memory that no visible process holds.
     "memory": (4, 218),
     # torch is seen in whatever way it is loaded; a dry run goes on behind loops that it ends.
-    "program": (37, 7704),
+    "program": (38, 8035),
     # The page names the machine once and leaves out who sends it.
-    "render": (21, 3123),
+    "render": (21, 3069),
     # What a rank raised, its own work, work of every n-th step.
-    "report": (16, 1620),
+    "report": (16, 1627),
     # A failed check says what to do.
     "smoke": (6, 662),
     # A counter that rose has its own fix.
