@@ -136,23 +136,6 @@ def test_float8_has_a_peak_with_fast_accumulation_alone_where_cublas_has_two_mod
     assert guess.peak("float8_e4m3fn_fast") is not None and guess.peak("float8_e4m3fn") is None
 
 
-def test_float8_has_one_peak_for_both_modes_elsewhere() -> None:
-    blackwell = found("NVIDIA B200", (10, 0), 148)
-    both = blackwell.peak("float8_e4m3fn_fast"), blackwell.peak("float8_e4m3fn")
-    assert both[0] is not None and both[0] is both[1]
-    assert found("AMD Instinct MI355X", (9, 5), 256).peak("float8_e4m3fn") is not None
-
-
-def test_the_accumulator_decides() -> None:
-    part = found("NVIDIA GeForce RTX 4090", (8, 9), 128, 384)
-    half, full = part.peak("float16"), part.peak("float16", "float16")
-    assert half is not None and full is not None
-    assert (half.flop_per_s, full.flop_per_s) == (165.2 * TERA, 330.3 * TERA)
-    integers = part.peak("int8")
-    assert integers is not None and integers.accumulator == "int32"
-    assert part.peak("float64") is None
-
-
 @pytest.mark.parametrize(
     ("name", "capability", "multiprocessors", "bus"),
     [
@@ -272,22 +255,6 @@ def test_turing_without_tensor_cores_has_no_tensor_estimate(name: str) -> None:
 def test_a_mining_card_has_no_rate() -> None:
     part = found("NVIDIA CMP 170HX", (8, 0), 70, 4096, clock_hz=1.41e9, memory_clock_hz=1.458e9)
     assert part.peaks == () and part.missing == "the rates of mining GPUs are not known"
-
-
-@pytest.mark.parametrize("name", ["NVIDIA H200", "NVIDIA H200 NVL", "NVIDIA H100 NVL"])
-def test_a_part_that_uses_94_of_96_parts_of_its_bus_is_itself(name: str) -> None:
-    for bus in (6016, 6144):
-        part = found(name, (9, 0), 132, bus)
-        assert (part.kind, part.bus_width_bits) == ("data sheet", bus)
-    assert found(name, (9, 0), 132).bus_width_bits == 6016
-    assert found(name, (9, 0), 132, 5120, clock_hz=1e9).kind == "estimate"
-
-
-@pytest.mark.parametrize("bus", [None, 7680, 8192])
-def test_whichever_bus_width_a_b200_tells_it_is_one(bus: int | None) -> None:
-    part = found("NVIDIA B200", (10, 0), 148, bus)
-    assert (part.kind, part.bus_width_bits) == ("data sheet", bus or 7680)
-    assert found("NVIDIA B200", (10, 0), 148, 4096, clock_hz=1e9).kind == "estimate"
 
 
 def test_what_cannot_even_be_estimated_says_why() -> None:

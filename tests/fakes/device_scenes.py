@@ -235,7 +235,7 @@ def on_card(
     collector, card_0 = Collector(), idle(0, name="NVIDIA H200", memory_total_bytes=140 * GIB, processes=processes)
     collector(Started(replace(FACTS, devices=(card_0, CPU))))
     figures = {
-        step: MemoryFigures(**dict(zip(steps.FIGURES, level, strict=True)))
+        step: MemoryFigures(**dict(zip(steps.FIGURES, level, strict=True)))  # type: ignore[arg-type]
         for step, level in steps.expected(0, 0).items()
     }
     read(figures)  # type: ignore[arg-type]

@@ -274,8 +274,6 @@ CHILDREN: dict[str, tuple[tuple[str, int], ...]] = {
     SEARCH: (
         ("gpucheck.batch_size.trial;", 0),
         ("gpucheck.batch_size.trial;", 2),
-        ("gpucheck.batch_size.trial_fake;", 0),
-        ("gpucheck.batch_size.trial_fake;", 1),
     ),
     "bench collective --device cpu --only all-reduce --size 64KiB --time-budget 1h --timeout 1h": (
         ("gpucheck.bench.collective.rank", 0),

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-import contextlib
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import accel, choose, faults, host, torch_private
+from gpucheck.machine import accel, choose, host, torch_private
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.host import HostMemory
 
@@ -41,7 +39,6 @@ def test_the_cpu_says_what_it_cannot_do() -> None:
     cpu = accel.open_device("cpu", name="EPYC")
     assert (cpu.id, cpu.kind, cpu.name, cpu.is_cpu) == ("cpu", "cpu", "EPYC", True)
     assert not cpu.has_events and not cpu.can_pin and not cpu.hold(0.001)
-    assert cpu.capture(lambda: None, 1) is None
     assert cpu.memory_info() is None and cpu.set_memory_fraction is None
     assert cpu.memory_stats() == {}
     cpu.synchronize()
@@ -199,94 +196,6 @@ def test_a_clock_that_answers_nonsense_is_the_devices_fault() -> None:
         with pytest.raises(DeviceFailed, match="the clock of cuda:0 is broken") as raised:
             one.elapsed_s(Mark(1.0), Mark(end))
         assert raised.value.finding == "device.error"
-
-
-class FakeGraphs:
-    """torch.cuda's streams and graphs, as far as a capture uses them: a capture that fails keeps its stream current."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.current = "ours"
-        self.captured: list[object] = []
-        self.ended: list[object] = []
-        accel._capture_stream.cache_clear()
-        for name in ("graph", "stream", "CUDAGraph", "Stream"):
-            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
-        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-        monkeypatch.setattr(torch_private, "_of", lambda path: lambda *told: self.ended.append(told))
-
-    def CUDAGraph(self) -> types.SimpleNamespace:
-        return types.SimpleNamespace(replay=lambda: self.captured.append("replayed"))
-
-    def Stream(self, device: torch.device) -> str:
-        return f"side of {device}"
-
-    @contextlib.contextmanager
-    def stream(self, stream: str) -> Iterator[None]:
-        before, self.current = self.current, stream
-        try:
-            yield
-        finally:
-            self.current = before
-
-    @contextlib.contextmanager
-    def graph(self, graph: object, *, pool: object, stream: str) -> Iterator[None]:
-        before, self.current = self.current, stream
-        yield
-        self.current = before
-
-
-def test_a_capture_takes_a_stream_of_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = FakeGraphs(monkeypatch)
-    second = Accel(torch.device("cuda:1"), FakeModule(), "x")
-    replay = second.capture(lambda: graphs.captured.append(graphs.current), 2)
-    assert replay is not None
-    replay()
-    assert graphs.captured == ["side of cuda:1", "side of cuda:1", "replayed"]
-    assert (graphs.current, graphs.ended) == ("ours", [])
-    accel._capture_stream.cache_clear()
-
-
-def test_a_capture_that_fails_leaves_stream_and_allocator_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = FakeGraphs(monkeypatch)
-
-    def synchronises() -> None:
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
-
-    module = FakeModule(synchronize=lambda device: None)
-    assert Accel(torch.device("cuda:1"), module, "x").capture(synchronises, 2) is None
-    assert (graphs.current, graphs.ended) == ("ours", [(1, (0, 1))])
-    accel._capture_stream.cache_clear()
-
-
-OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-ILLEGAL = RuntimeError("CUDA error: an illegal memory access was encountered")
-
-
-@pytest.mark.parametrize("raised", [OUT_OF_MEMORY, ILLEGAL], ids=["memory", "lost"])
-@pytest.mark.parametrize("in_the_end", [False, True], ids=["alone", "under what ends the capture"])
-def test_a_capture_for_which_memory_runs_out_or_that_breaks_the_device_is_none_of_those_that_cannot_be(
-    raised: RuntimeError, in_the_end: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graphs = FakeGraphs(monkeypatch)
-
-    def call() -> None:
-        try:
-            raise raised
-        finally:
-            if in_the_end:
-                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
-
-    one = Accel(torch.device("cuda:1"), FakeModule(synchronize=lambda device: None), "x")
-    with pytest.raises(RuntimeError) as met:
-        one.capture(call, 2)
-    if raised is OUT_OF_MEMORY:
-        assert met.value is OUT_OF_MEMORY
-        assert graphs.ended == [(1, (0, 1))]
-    else:
-        assert faults.of(met.value, "bench matmul", "cuda:1").cause == "cuda.illegal_access"
-    assert graphs.current == "ours"
-    accel._capture_stream.cache_clear()
 
 
 def test_of_memory_that_is_shared_with_the_host_what_the_system_has_available_is_free(

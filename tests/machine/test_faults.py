@@ -210,7 +210,7 @@ def by_our_raise() -> None:
     def refuse() -> None:
         raise ValueError("no float8 here")
 
-    product.try_once(refuse, "float8_e4m3fn", open_device("cpu"))
+    product.try_once(refuse, product.KINDS["float8_e4m3fn"], open_device("cpu"))
 
 
 def by_python_itself() -> None:

@@ -114,18 +114,6 @@ def test_results_are_read_as_their_types_and_those_of_a_later_version_as_they_ar
         from_json(Report, {**data, "results": {"bench_all": []}})
 
 
-def test_two_types_of_one_name_are_no_schema() -> None:
-    class Other:
-        @dataclass(frozen=True)
-        class Process:
-            """Another one."""
-
-    definitions: dict[str, object] = {}
-    schema._define(Process, definitions)
-    with pytest.raises(TypeError, match="two types of the document are named Process"):
-        schema._define(Other.Process, definitions)
-
-
 def test_the_shipped_schema_is_the_one_of_the_types_and_accepts_a_report() -> None:
     import jsonschema
 

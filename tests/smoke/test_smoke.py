@@ -34,7 +34,7 @@ from gpucheck.smoke import command as smoke
 from gpucheck.smoke import data as smoke_data
 from gpucheck.smoke import numerics as smoke_numerics
 from gpucheck.smoke.check import DeviceUnderTest, Passed, Unavailable, Wrong, dedicated_memory
-from gpucheck.smoke.options import Check, SmokeOptions
+from gpucheck.smoke.options import CHECKS, Check, SmokeOptions
 from gpucheck.units import GIB, MIB
 
 CPU = devices.open_device("cpu")
@@ -60,7 +60,7 @@ def test_everything_passes_on_the_cpu(machine: Callable[[Facts], None]) -> None:
     smoke.command(SmokeOptions(), recorder)
     assert recorder.events[:2] == [Started(FACTS), Notice("no accelerator here; using the CPU")]
     found = findings(recorder)
-    assert list(found) == [check.id for check in smoke.CHECKS]
+    assert list(found) == [check.id for check in CHECKS]
     skipped = {name: finding.message for name, finding in found.items() if finding.verdict == "skip"}
     assert skipped == {
         "numerics.tf32": "not on cpu: TF32 needs NVIDIA tensor cores",
@@ -72,7 +72,7 @@ def test_everything_passes_on_the_cpu(machine: Callable[[Facts], None]) -> None:
     bad = {name: f.message for name, f in found.items() if f.verdict not in ("pass", "skip", "warn")}
     assert bad == {}
     steps = [event for event in recorder.events if isinstance(event, Progress)]
-    assert [(step.done, step.total) for step in steps] == [(n, len(smoke.CHECKS)) for n in range(len(smoke.CHECKS))]
+    assert [(step.done, step.total) for step in steps] == [(n, len(CHECKS)) for n in range(len(CHECKS))]
 
 
 # -- what is selected -------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def test_only_and_skip_take_prefixes() -> None:
         "copies.pinned",
     ]
     assert chosen(("memory",), ("memory.one",)) == ["memory.accounting"]
-    assert len(chosen(skip=("memory",))) == len(smoke.CHECKS) - 2
+    assert len(chosen(skip=("memory",))) == len(CHECKS) - 2
 
 
 # -- what is required -------------------------------------------------------------------------------------------------
@@ -687,7 +687,7 @@ class Busy(Card):
 @pytest.mark.parametrize("count", [COUNT, -3, smoke_data.COPY_ELEMENTS + 1])
 def test_a_count_that_no_count_can_be_is_a_failure_and_never_a_number_on_the_screen(count: int) -> None:
     busy = DeviceUnderTest(Busy(Streams()))  # type: ignore[arg-type]
-    rows = {row.id: row for row in smoke.CHECKS}
+    rows = {row.id: row for row in CHECKS}
     for name, dut in (("copies.non_blocking", HERE), ("streams.wait", busy)):
         with Counting(count):
             finding = smoke.run_one(rows[name], dut)

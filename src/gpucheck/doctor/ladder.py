@@ -152,7 +152,7 @@ _BELOW_WINDOWS: tuple[Rung, ...] = ("hardware", "kernel", "nodes")
 
 
 def _hardware(evidence: Evidence) -> str | None:
-    gpus = evidence.gpus
+    gpus = evidence.stack.gpus
     if gpus:
         return f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) != 1)} on the PCI bus"
     if evidence.cards:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,20 +155,6 @@ def between(one: Device, other: Device) -> Between | None:
         below = [bridge for path in (first, second) for bridge in path.redirecting or () if bridge not in common]
         redirecting = tuple(dict.fromkeys(below))
     return Between(common[-1] if common else None, kind, redirecting)
-
-
-def shared(ways: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple[str, ...]]]:
-    """The lowest bridges that several devices have in common, each with the names of these devices."""
-    below: dict[str, list[str]] = {}
-    for name, way in ways.items():
-        for bridge in way:
-            below.setdefault(bridge, []).append(name)
-    found: dict[tuple[str, ...], str] = {}
-    for way in ways.values():
-        for bridge in way:  # from the CPU down: the lowest one of the same devices stays
-            if len(below[bridge]) > 1:
-                found[tuple(below[bridge])] = bridge
-    return [(bridge, names) for names, bridge in found.items()]
 
 
 # -- binding ----------------------------------------------------------------------------------------------------------
