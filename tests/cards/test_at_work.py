@@ -28,7 +28,7 @@ from gpucheck.report.facts import (
     SramEcc,
     XidError,
 )
-from gpucheck.report.finding import Finding, grouped, in_short
+from gpucheck.report.finding import Finding, grouped
 from gpucheck.report.report import exit_code
 
 UP = tuple(NvLink(number, True, {"replay": 0, "recovery": 0}) for number in range(18))
@@ -168,13 +168,6 @@ def test_what_the_hardware_does_in_both_readings_is_a_failure(reason: str, verdi
     assert (found.id, found.verdict) == ("devices.throttled", verdict)
 
 
-def test_a_hardware_slowdown_for_heat_on_a_cool_gpu_says_what_else_may_be_hot() -> None:
-    found = the_one(card(3, "hw_thermal_slowdown", temperature_celsius=60.0))
-    assert "60 °C of 87 °C (memory or voltage regulators hot, or a faulty sensor)" in found.message
-    near = the_one(card(3, "hw_thermal_slowdown", temperature_celsius=85.0))
-    assert "; 85 °C; " in near.message and "regulators" not in near.message
-
-
 def idle(*reasons: str, **changes: Any) -> Device:
     resting: dict[str, Any] = {
         "utilization_percent": 0.0,
@@ -250,32 +243,6 @@ def test_a_clock_that_only_the_counters_explain_is_told_with_its_reason(limit: s
     assert costs == {"devices.power_limited": pytest.approx(0.39, abs=0.01), "devices.violations": 0.0}
 
 
-@pytest.mark.parametrize(
-    ("usual", "changes", "found"),
-    [
-        ({}, {"ecc": Ecc(False)}, ("devices.ecc_mode", "ECC is off")),
-        ({}, {"power_limit_w": 600.0, "power_w": 590.0}, ("devices.power_limit", "power limit 600 W")),
-        (
-            {"nvlinks": tuple(NvLink(link, active=True) for link in range(18))},
-            {"nvlinks": tuple(NvLink(link, active=True) for link in range(12))},
-            ("links.inactive", "6 NVLinks absent"),
-        ),
-        (
-            {"utilization_percent": 0.0, "sm_clock_hz": 345e6, "pcie": Link(1, 16, 5, 16)},
-            {"utilization_percent": 0.0, "sm_clock_hz": 345e6, "pcie": Link(1, 8, 5, 16)},
-            ("devices.link_width", "PCIe x8 of x16"),
-        ),
-    ],
-)
-def test_three_of_eight_are_odd_and_four_are_not(
-    usual: dict[str, Any], changes: dict[str, Any], found: tuple[str, str]
-) -> None:
-    for odd in (1, 2, 3, 4):
-        cards = [card(index, **(changes if index < odd else usual)) for index in range(8)]
-        told = [(finding.id, finding.title) for finding in judge(node(*cards)) if finding.verdict == "warn"]
-        assert told == ([found] * odd if odd < 4 else [])
-
-
 def test_the_odd_one_with_ecc_on_is_not_told_to_turn_it_off() -> None:
     off = [card(index, ecc=Ecc(False, enabled_by_default=True)) for index in range(1, 8)]
     found = next(finding for finding in judge(node(card(0), *off)) if finding.verdict == "warn")
@@ -325,11 +292,6 @@ def test_a_power_cap_is_a_remark_with_what_it_costs() -> None:
 def test_a_power_cap_far_below_the_limit_is_a_fault() -> None:
     found = the_one(card(3, "sw_power_cap", power_w=150.0, sm_clock_hz=0.345e9))
     assert (found.verdict, found.title) == ("warn", "power cap far below the limit")
-
-
-def test_without_reasons_the_power_itself_shows_the_limit() -> None:
-    blind = card(3, power_w=699.0, sm_clock_hz=1.4e9, clock_reasons=None)
-    assert ("devices.power_limited", "info", "clock limited by power") in said(blind)
 
 
 @pytest.mark.parametrize(
@@ -495,11 +457,6 @@ def test_all_links_down_without_a_fabric() -> None:
     assert said(without[0], *one_alone) == []
 
 
-def test_a_pair_with_a_bridge_beside_cards_without_one_is_at_most_a_doubt() -> None:
-    cards = [card(index, name="NVIDIA A40", fabric=None, nvlinks=UP if index < 6 else DOWN) for index in range(8)]
-    assert {item[1] for item in said(*cards)} == {"warn"}
-
-
 def test_links_in_mig_mode_are_a_remark() -> None:
     sliced = card(3, nvlinks=DOWN, mig=Mig(True, True, ("MIG-1",)), utilization_percent=None)
     assert [item for item in said(sliced) if item[0] == "links.inactive"] == [
@@ -555,26 +512,7 @@ def test_a_card_that_is_chosen_is_judged_beside_the_others() -> None:
     ]
 
 
-def test_instances_that_could_not_be_asked_for_are_not_missing() -> None:
-    facts = replace(node(card(3, mig=Mig(True, True))), unknown={"/devices/3/mig/instances": "no permission"})
-    assert "devices.mig_empty" not in {finding.id for finding in judge(facts)}
-
-
 # --- one line for what is the same ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("names", "short"),
-    [
-        ((), ()),
-        (("cuda:0", "cuda:1"), ("cuda:0", "cuda:1")),
-        (("cuda:8", "cuda:9", "cuda:10"), ("cuda:8 to cuda:10",)),
-        (("cuda:0", "NVML 1", "NVML 2", "NVML 3"), ("cuda:0", "NVML 1 to NVML 3")),
-        (("a GPU", "a GPU"), ("a GPU", "a GPU")),
-    ],
-)
-def test_names_in_short(names: tuple[str, ...], short: tuple[str, ...]) -> None:
-    assert in_short(names) == short
 
 
 # --- the kernel's log -------------------------------------------------------------------------------------------------

@@ -6,12 +6,11 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from fake_machine import FakeMachine
 
-from gpucheck.machine import host, installed_torch, inventory
+from gpucheck.machine import host, inventory
 from gpucheck.machine.child_protocol import Start
 from gpucheck.machine.choose import MASK
 from gpucheck.machine.driver_reads import (
@@ -373,38 +372,6 @@ def test_a_pid_is_named_only_where_it_is_the_same_process(tmp_path: Path) -> Non
 
 
 # --- other accelerators -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("build", "platform", "could"),
-    [
-        (TorchBuild("2.13.0", built_for="rocm"), "linux", True),
-        (TorchBuild("2.13.0", built_for="xpu"), "linux", True),
-        (TorchBuild("2.13.0", built_for="cuda"), "linux", False),
-        (TorchBuild("2.13.0", built_for="cpu"), "linux", False),
-        (TorchBuild("2.13.0", built_for="cpu"), "darwin", True),
-        (TorchBuild(), "darwin", False),
-    ],
-)
-def test_torch_is_asked_only_where_its_build_could_see_something(build: TorchBuild, platform: str, could: bool) -> None:
-    assert installed_torch.could_see_another(build, platform) is could
-
-
-def fake_torch(kind: str, available: bool = True, **more: object) -> SimpleNamespace:
-    properties = SimpleNamespace(name="MI300X", total_memory=192, multi_processor_count=304)
-    module = SimpleNamespace(device_count=lambda: 2, get_device_properties=lambda index: properties)
-    accelerator = SimpleNamespace(
-        is_available=lambda: available, current_accelerator=lambda: SimpleNamespace(type=kind)
-    )
-    return SimpleNamespace(accelerator=accelerator, get_device_module=lambda name: module, **more)
-
-
-def test_what_torch_lists_of_rocm() -> None:
-    rows = installed_torch.listed(fake_torch("cuda"))
-    assert [(row["id"], row["name"], row["memory_total_bytes"]) for row in rows] == [
-        ("cuda:0", "MI300X", 192),
-        ("cuda:1", "MI300X", 192),
-    ]
 
 
 # --- the reasons as a whole -------------------------------------------------------------------------------------------
