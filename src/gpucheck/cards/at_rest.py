@@ -124,8 +124,8 @@ def of_card(device: Device, facts: Facts) -> Said | None:
 def beside(device: Device, facts: Facts) -> Said | None:
     """Return what the log tells of a card that is found faulty by other means: its cause, where it is more than a
     remark."""
-    told = of_card(device, facts)
-    return None if told is None or told.verdict == "info" else told
+    said = of_card(device, facts)
+    return None if said is None or said.verdict == "info" else said
 
 
 def logged(device: Device, facts: Facts) -> Said | None:
@@ -138,12 +138,12 @@ def elsewhere(facts: Facts) -> list[Finding]:
     listed = {address_of(device, facts) for device in facts.devices}
     found = []
     for address in dict.fromkeys(error.pci_address for error in facts.xids or () if error.pci_address not in listed):
-        told = story(address, facts.xids or ())
-        assert told is not None
-        verdict = "info" if (facts.host or Host()).container else told.verdict
-        message = f"GPU {address}, which the driver does not list: {told.message}"
-        fix = None if told.fix is None else told.fix.format(card=address)
-        found.append(Finding(XIDS, verdict, told.title, message, told.evidence, fix))
+        said = story(address, facts.xids or ())
+        assert said is not None
+        verdict = "info" if (facts.host or Host()).container else said.verdict
+        message = f"GPU {address}, which the driver does not list: {said.message}"
+        fix = None if said.fix is None else said.fix.format(card=address)
+        found.append(Finding(XIDS, verdict, said.title, message, said.evidence, fix))
     return found
 
 

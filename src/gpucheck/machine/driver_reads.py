@@ -99,9 +99,9 @@ def cuda_reading(lines: Sequence[Line], broken: str | None = None) -> DriverRead
     driver: Line = {}
     for line in lines:
         driver |= line.get("driver") or {}
-    told = from_json(DriverReading, driver)
+    reading = from_json(DriverReading, driver)
     devices = tuple(from_json(DeviceReading, line) for line in lines if "device" in line)
-    return replace(told, error=broken or told.error, devices=devices)
+    return replace(reading, error=broken or reading.error, devices=devices)
 
 
 class Door:

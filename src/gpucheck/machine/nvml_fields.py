@@ -279,10 +279,10 @@ def c2c_rate(values: Any) -> float:
     count, *links = values
     if count.nvmlReturn:
         raise CodeAnswered(count.nvmlReturn)
-    told = zip(links[::2], links[1::2], strict=True)
+    pairs = zip(links[::2], links[1::2], strict=True)
     speeds = [
         speed.value.uiVal * 1e6
-        for (status, speed), _ in zip(told, range(count.value.uiVal), strict=False)
+        for (status, speed), _ in zip(pairs, range(count.value.uiVal), strict=False)
         if not status.nvmlReturn and not speed.nvmlReturn and status.value.uiVal == 1
     ]
     if not speeds:
@@ -292,10 +292,10 @@ def c2c_rate(values: Any) -> float:
 
 def violations(values: Any) -> dict[str, float | None]:
     """Seconds by what held the clock; None for what this device does not count."""
-    told = dict(zip(VIOLATION_FIELDS.values(), values, strict=True))
-    if all(value.nvmlReturn for value in told.values()):
+    counters = dict(zip(VIOLATION_FIELDS.values(), values, strict=True))
+    if all(value.nvmlReturn for value in counters.values()):
         raise CodeAnswered(values[0].nvmlReturn)
-    return {name: None if one.nvmlReturn else one.value.ullVal / 1e9 for name, one in told.items()}
+    return {name: None if one.nvmlReturn else one.value.ullVal / 1e9 for name, one in counters.items()}
 
 
 def nearest_node(mask: Any) -> int:
@@ -433,8 +433,8 @@ OTHER_STRUCT = "the driver's NVML has another version of this structure"
 def applies(reason: str) -> bool:
     """Return whether a question that was refused for this reason has an answer on this device: it is then not known."""
     codes = (INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND)
-    told = (*(REASONS[code] for code in codes), ECC_OFF, OTHER_STRUCT)
-    return reason not in told and not reason.startswith(NO_SUCH_CALL)
+    absent = (*(REASONS[code] for code in codes), ECC_OFF, OTHER_STRUCT)
+    return reason not in absent and not reason.startswith(NO_SUCH_CALL)
 
 
 def refusal(pynvml: Any, code: int) -> Refused:

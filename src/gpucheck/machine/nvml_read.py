@@ -54,13 +54,13 @@ def start(pynvml: Any) -> dict[str, Any]:
         call(pynvml, "nvmlInit")
     except Refused as refused:
         code, error = refused.code or 999, refused.reason
-    told: dict[str, Any] = {"start_s": time.perf_counter() - begun, "code": code, "error": error}
+    started: dict[str, Any] = {"start_s": time.perf_counter() - begun, "code": code, "error": error}
     if code == LIBRARY_NOT_FOUND:
-        told["error"] = f"NVML cannot be loaded ({_why_not_loaded()})"
+        started["error"] = f"NVML cannot be loaded ({_why_not_loaded()})"
     elif code:
         # NVML's own words are what people search for.
-        told["error"] = str(pynvml.NVMLError(code)).rstrip(".")
-    return told
+        started["error"] = str(pynvml.NVMLError(code)).rstrip(".")
+    return started
 
 
 def _why_not_loaded() -> str:
@@ -74,7 +74,7 @@ def _why_not_loaded() -> str:
 
 def system(pynvml: Any) -> dict[str, Any]:
     """Versions of driver, NVML and the newest CUDA that the driver serves."""
-    told: dict[str, Any] = {"path": mapped_library("libnvidia-ml.so")}
+    versions: dict[str, Any] = {"path": mapped_library("libnvidia-ml.so")}
     for name, ask in (
         ("driver_version", lambda: checked("version", call(pynvml, "nvmlSystemGetDriverVersion"))),
         ("nvml_version", lambda: checked("version", call(pynvml, "nvmlSystemGetNVMLVersion"))),
@@ -82,8 +82,8 @@ def system(pynvml: Any) -> dict[str, Any]:
         ("confidential_computing", lambda: _confidential(pynvml)),
     ):
         with contextlib.suppress(Refused):
-            told[name] = ask()
-    return told
+            versions[name] = ask()
+    return versions
 
 
 def _cuda_version(value: Any) -> str:
@@ -175,10 +175,10 @@ def read_sram(pynvml: Any, handle: Any, row: Row) -> None:
     """Errors of the on-chip memory, and whether they are more than NVIDIA lets a card have."""
     try:
         status = filled(pynvml, handle, "c_nvmlEccSramErrorStatus_v1_t", "nvmlDeviceGetSramEccErrorStatus")
-        told: dict[str, Any] = {name: getattr(status, theirs) for name, theirs in SRAM_COUNTS.items()}
-        told["threshold_exceeded"] = fields.flag(status.bThresholdExceeded)
-        told["sources"] = {name: getattr(status, theirs) for name, theirs in SRAM_SOURCES.items()}
-        row.put(fields.SRAM, checked(fields.SRAM, told))
+        counts: dict[str, Any] = {name: getattr(status, theirs) for name, theirs in SRAM_COUNTS.items()}
+        counts["threshold_exceeded"] = fields.flag(status.bThresholdExceeded)
+        counts["sources"] = {name: getattr(status, theirs) for name, theirs in SRAM_SOURCES.items()}
+        row.put(fields.SRAM, checked(fields.SRAM, counts))
     except MISSHAPEN:
         row.unknown[fields.SRAM] = SENSELESS
     except Refused as refused:
@@ -242,10 +242,10 @@ def is_much(row: Row) -> bool:
 def sum_processes(row: Row) -> None:
     """Sum the memory of the listed processes; unknown where one of them does not tell, and in MIG mode."""
     listed = row.device.get("processes")
-    told = [process["used_memory_bytes"] for process in listed or ()]
+    sizes = [process["used_memory_bytes"] for process in listed or ()]
     divided = (row.device.get("mig") or {}).get("enabled")
-    if listed is not None and None not in told and not divided:
-        row.put("memory_of_processes_bytes", sum(told))
+    if listed is not None and None not in sizes and not divided:
+        row.put("memory_of_processes_bytes", sum(sizes))
 
 
 def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
@@ -348,10 +348,10 @@ def read_links(pynvml: Any, handle: Any, row: Row) -> None:
     except Refused as refused:
         row.refuse("fabric", refused)
     try:
-        (told,) = call(pynvml, "nvmlDeviceGetFieldValues", handle, (LINK_COUNT,))
-        if told.nvmlReturn:
-            raise refusal(pynvml, told.nvmlReturn)
-        count = told.value.uiVal
+        (answer,) = call(pynvml, "nvmlDeviceGetFieldValues", handle, (LINK_COUNT,))
+        if answer.nvmlReturn:
+            raise refusal(pynvml, answer.nvmlReturn)
+        count = answer.value.uiVal
         if not fields.whole(count, 0, fields.MOST_LINKS):
             raise Refused(f"{SENSELESS}: '{count}'")
     except MISSHAPEN:
@@ -434,8 +434,10 @@ def _counters(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, int]
 def _values(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, int]:
     counted: dict[str, int] = {}
     try:
-        told = call(pynvml, "nvmlDeviceGetFieldValues", handle, [(field, number) for field in LINK_FIELDS])
-        pairs = [(name, one.nvmlReturn, one.value.ullVal) for name, one in zip(LINK_FIELDS.values(), told, strict=True)]
+        answers = call(pynvml, "nvmlDeviceGetFieldValues", handle, [(field, number) for field in LINK_FIELDS])
+        pairs = [
+            (name, one.nvmlReturn, one.value.ullVal) for name, one in zip(LINK_FIELDS.values(), answers, strict=True)
+        ]
     except Refused as refused:
         row.refuse(f"nvlinks/{number}/errors", refused)
         return counted
