@@ -159,7 +159,7 @@ def what_a_file_loaded_is_passed_over() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_command_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """How busy this machine is decides no test: what is not begun in time is tested by a clock of the test's own."""
-    monkeypatch.setattr("gpucheck.machine.pulse.GRACE_S", float("inf"))
+    monkeypatch.setattr("gpucheck.machine.watchdog.GRACE_S", float("inf"))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -214,6 +214,6 @@ def test_a_missing_dependency_is_no_bug_and_no_failed_check(name: str, tmp_path:
 @pytest.mark.parametrize("reader", [child.NVML_READER, child.LIBCUDA_READER])
 def test_what_reads_a_driver_starts_without_what_takes_as_long_as_the_rest(reader: str) -> None:
     """Every command that reads NVML starts such a process, and the user waits for it."""
-    loads = f"import sys, gpucheck.errors, gpucheck.machine.kept, {reader}; print(*sys.modules)"
+    loads = f"import sys, gpucheck.errors, gpucheck.machine.device_lifetime, {reader}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, check=True).stdout.split()
     assert reader in loaded and {"dataclasses", "inspect", "gpucheck.options", "torch"} & {*loaded} == set()

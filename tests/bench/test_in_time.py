@@ -26,7 +26,7 @@ from gpucheck.bench.matmul import work as matmul
 from gpucheck.bench.transfer import TransferOptions
 from gpucheck.bench.transfer import work as transfer
 from gpucheck.errors import UsageError
-from gpucheck.machine import choose, host, inventory, pulse
+from gpucheck.machine import choose, host, inventory, watchdog
 from gpucheck.report.events import Emit
 from gpucheck.report.facts import Facts, Host
 from gpucheck.smoke import command as smoke
@@ -62,8 +62,8 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(time, "perf_counter", itertools.count(1024.0).__next__)
-    monkeypatch.setattr(pulse, "GRACE_S", 10.0)
-    monkeypatch.setattr(pulse.PULSE, "ends_s", math.inf)
+    monkeypatch.setattr(watchdog, "GRACE_S", 10.0)
+    monkeypatch.setattr(watchdog.WATCHDOG, "ends_s", math.inf)
     # A row is as long as a test says, however much is moved in it.
     monkeypatch.setattr(host, "last_level_cache_bytes", lambda: 32 * KIB)
     monkeypatch.setattr(transfer, "SIZES", tuple(2**power * KIB for power in range(4, 10)))
@@ -121,7 +121,7 @@ def test_no_row_begins_that_would_end_late(
     work, modules = COMMANDS[command]
     slow(monkeypatch, now, row_s, *modules)
     document, began_s = Document(f"bench {command}"), now[0]
-    monkeypatch.setattr(pulse.PULSE, "began_s", began_s)
+    monkeypatch.setattr(watchdog.WATCHDOG, "began_s", began_s)
     now[0] += start_s
     work(budget_s, document)
     report = document.judged()
@@ -140,7 +140,7 @@ def test_no_row_begins_that_would_end_late(
 
 
 def test_no_check_begins_that_would_end_late(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse.PULSE, "began_s", now[0])
+    monkeypatch.setattr(watchdog.WATCHDOG, "began_s", now[0])
     real, began_s, budget_s = smoke.run_one, now[0], 4.0
     now[0] += 5.0  # torch starts
 
@@ -172,7 +172,7 @@ def alarmed(monkeypatch: pytest.MonkeyPatch) -> None:
 def started_long_ago(alarmed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process began before the time for 10 s ends: the alarm rings as soon as it is set."""
     monkeypatch.setattr(errors, "began_s", time.monotonic() - 24.0)
-    monkeypatch.setattr(pulse, "GRACE_S", 10.0)
+    monkeypatch.setattr(watchdog, "GRACE_S", 10.0)
 
 
 def hangs(*given: Any, **named: Any) -> Any:
@@ -202,7 +202,7 @@ def test_a_row_that_does_not_end_is_broken_off_and_those_before_it_are_kept(
 
     monkeypatch.setattr(modules[0], "measure", measure)
     document = Document(f"bench {command}")
-    with pulse.guarded(nothing):
+    with watchdog.guarded(nothing):
         work(10.0, document)
     report = document.judged()
     assert len(report.measurements) == 1
@@ -215,12 +215,14 @@ def test_a_row_that_does_not_end_is_broken_off_and_those_before_it_are_kept(
 @pytest.mark.usefixtures("started_long_ago")
 def test_a_device_that_is_not_opened_in_time_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     def open_named(*given: Any) -> None:
-        pulse.ends_by(10.0, time.monotonic())  # here, so that how long a busy machine takes until then does not matter
+        watchdog.ends_by(
+            10.0, time.monotonic()
+        )  # here, so that how long a busy machine takes until then does not matter
         hangs()
 
     monkeypatch.setattr(choose, "open_named", open_named)
     document = Document("bench matmul")
-    with pulse.guarded(nothing):
+    with watchdog.guarded(nothing):
         COMMANDS["matmul"][0](10.0, document)
     report = document.judged()
     assert not report.measurements and not report.faults
@@ -230,9 +232,9 @@ def test_a_device_that_is_not_opened_in_time_is_skipped(monkeypatch: pytest.Monk
 @pytest.mark.usefixtures("started_long_ago")
 def test_a_check_that_does_not_end_is_inconclusive_and_so_is_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoke, "run_one", hangs)
-    monkeypatch.setattr(pulse, "SOON_S", 1.0)
+    monkeypatch.setattr(watchdog, "SOON_S", 1.0)
     document = Document("smoke")
-    with pulse.guarded(nothing):
+    with watchdog.guarded(nothing):
         smoke.command(SmokeOptions(only=("training", "tensors"), time_budget_s=10.0), document)
     report = document.judged()
     first, *rest = report.findings
@@ -252,9 +254,9 @@ def test_once_time_is_over_no_benchmark_of_all_begins(monkeypatch: pytest.Monkey
         hangs()
 
     monkeypatch.setattr(transfer, "command", takes_all)
-    monkeypatch.setattr(pulse, "GRACE_S", 1e5)
+    monkeypatch.setattr(watchdog, "GRACE_S", 1e5)
     document = Document("bench all")
-    with pulse.guarded(nothing):
+    with watchdog.guarded(nothing):
         every.command(AllOptions(only=("transfer", "bandwidth"), time_budget_s=10.0), document, ALONE)
     told = {(one.id, one.verdict, one.title) for one in document.judged().findings}
     assert ("transfer.time", "skip", "not measured") in told
@@ -265,7 +267,7 @@ def test_a_long_run_that_does_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(inventory, "read", lambda **_: Facts(host=Host()))
     monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
     monkeypatch.setattr(matmul, "sustain", hangs)
-    monkeypatch.setattr(pulse.PULSE, "ends_s", time.monotonic() + 3000.0)
+    monkeypatch.setattr(watchdog.WATCHDOG, "ends_s", time.monotonic() + 3000.0)
     document = Document("bench matmul")
     options = MatmulOptions(("float32",), shapes=((8, 8, 8),), time_budget_s=4002.0, sustain_s=3999.0)
     with pytest.raises(UsageError, match="leaves no time"):

@@ -94,9 +94,9 @@ import ctypes, sys, threading
 sys.path.insert(0, {fakes!r})
 import failing_card, pytest
 from gpucheck.cli.app import main
-from gpucheck.machine import pulse
+from gpucheck.machine import watchdog
 
-pulse.SILENT_S, pulse.ANSWER_S, pulse.LOOK_EVERY_S, pulse.GRACE_S = {silent_s}, 0.5, 0.1, float("inf")
+watchdog.SILENT_S, watchdog.ANSWER_S, watchdog.LOOK_EVERY_S, watchdog.GRACE_S = {silent_s}, 0.5, 0.1, float("inf")
 libc, never = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 libc.sem_init(never, 0, 0)
 

@@ -15,7 +15,7 @@ from gpucheck.cli import app as app_module
 from gpucheck.cli import outputs, session
 from gpucheck.cli.commands import Common
 from gpucheck.errors import CannotLook, TargetError, Terminated, Undecided, Unprinted, UsageError
-from gpucheck.machine import kept, pulse
+from gpucheck.machine import device_lifetime, watchdog
 from gpucheck.report.events import Answered, Emit, Finished, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
@@ -95,14 +95,14 @@ def test_out_of_time_in_what_nothing_may_interrupt_ends_the_process_with_the_rep
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left, said = list[int](), list[dict[str, Any]]()
-    monkeypatch.setattr(kept, "leave", left.append)
-    monkeypatch.setattr(pulse, "GRACE_S", pulse.ENDING_S)
+    monkeypatch.setattr(device_lifetime, "leave", left.append)
+    monkeypatch.setattr(watchdog, "GRACE_S", watchdog.ENDING_S)
 
     def work(emit: Emit) -> None:
         passes(emit)
         until = time.monotonic() + 60.0
-        with pulse.unbroken():
-            pulse.ends_by(0.0, 0.0)
+        with watchdog.unbroken():
+            watchdog.ends_by(0.0, 0.0)
             while not left and time.monotonic() < until:
                 time.sleep(0.01)  # in parts: an alarm that rings as a wait begins is seen at its end
         said.append(document(capsys))

@@ -22,7 +22,7 @@ from failing_card import Plan
 
 import gpucheck
 from gpucheck.cli.app import main
-from gpucheck.machine import pulse
+from gpucheck.machine import watchdog
 
 SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "interrupt": signal.SIGINT}
 
@@ -50,9 +50,9 @@ def run(asked: dict[str, Any]) -> int:
     for stream, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{asked['folder']}/{name}", os.O_CREAT | os.O_WRONLY), stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    pulse.GRACE_S = float("inf")  # how busy this machine is decides no test
+    watchdog.GRACE_S = float("inf")  # how busy this machine is decides no test
     if asked["how"] == "hang":
-        pulse.SILENT_S, pulse.ANSWER_S, pulse.LOOK_EVERY_S = 0.4, 0.2, 0.05
+        watchdog.SILENT_S, watchdog.ANSWER_S, watchdog.LOOK_EVERY_S = 0.4, 0.2, 0.05
     with pytest.MonkeyPatch.context() as patches, matrix.on(plan_of(asked), patches):
         return main(asked["arguments"])
 

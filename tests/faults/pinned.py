@@ -73,17 +73,17 @@ def main() -> int:
     counts = {"pinned": 0, "released": 0}
     plan = Plan(place, int(after), RuntimeError(LOST), poisons=True, events=True)
     from gpucheck.cli import app
-    from gpucheck.machine import kept, pulse
+    from gpucheck.machine import device_lifetime, watchdog
 
-    pulse.GRACE_S = float("inf")  # how busy this machine is decides no test
+    watchdog.GRACE_S = float("inf")  # how busy this machine is decides no test
     with pytest.MonkeyPatch.context() as patches, matrix.on(plan, patches):
         patches.setattr(failing_card, "Card", PinningCard)
         patch(patches, pinned(plan, counts))
         patches.setattr(sys, "argv", ["gpucheck", *arguments])
         # The process's own command line would end it here, with what is counted.
         code = app.main(arguments)
-        if kept.is_lost():
-            kept.leave(code)
+        if device_lifetime.is_lost():
+            device_lifetime.leave(code)
     sys.stderr.write(json.dumps({"calls": plan.calls, **counts}) + "\n")
     return code
 

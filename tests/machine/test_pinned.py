@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gpucheck.machine import accel, kept
+from gpucheck.machine import accel, device_lifetime
 
 
 class Well:
@@ -49,7 +49,7 @@ def test_memory_is_unlocked_once_its_last_view_is_gone_and_the_device_was_waited
     cuda = runtime(monkeypatch, 0)
     view = accel.pinned(100, torch.int64)[10:].fill_(7)
     assert cuda.locked == [view.data_ptr() - 80]
-    kept.settle(Well())
+    device_lifetime.settle(Well())
     assert len(cuda.locked) == 1 and int(view.sum()) == 90 * 7
     del view
     assert cuda.locked == []
@@ -67,7 +67,7 @@ def test_where_cuda_does_not_lock_it_torchs_own_is_taken(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
     assert accel.pinned(4, torch.int64).numel() == 4
     assert (cuda.locked, asked) == ([], [True])
-    kept.settle(Well())
+    device_lifetime.settle(Well())
 
 
 ENDING = """

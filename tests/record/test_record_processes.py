@@ -15,7 +15,7 @@ import pytest
 from recorded import FORMS, SOURCE, Case, Ended, hold, threads, words_of, written, wrote
 from stressed import world
 
-from gpucheck.machine import child, pulse
+from gpucheck.machine import child, watchdog
 from gpucheck.stress import command as stress_command
 
 __all__ = ["threads"]
@@ -102,7 +102,7 @@ def test_stress_writes_what_is_recorded(
         folder = tmp_path / str(place)
         folder.mkdir()
         with monkeypatch.context() as patches:
-            played = world(scripts, opening_s=pulse.OPENING_S, silent_s=pulse.SILENT_S)
+            played = world(scripts, opening_s=watchdog.OPENING_S, silent_s=watchdog.SILENT_S)
             patches.setattr(stress_command, "World", lambda played=played: played)
             lines = wrote(case, capsys, patches, folder)
             # How far it is seen to come depends on how soon the children speak.

@@ -37,7 +37,7 @@ from gpucheck.batch_size.outcome import (
     on_device,
 )
 from gpucheck.errors import GpucheckError, TargetError
-from gpucheck.machine import child_stdio, host, kept
+from gpucheck.machine import child_stdio, device_lifetime, host
 from gpucheck.machine.accel import Accel, open_device, reset_resident_peak
 from gpucheck.messages import chain_of
 from gpucheck.report.codec import from_json, to_json
@@ -638,7 +638,7 @@ def _failure(error: BaseException) -> Json:
         "traceback": "".join(traceback.format_exception(error)),
     }
     # Where the device went with it, freeing what they hold would abort this process before it has answered.
-    if not kept.saw(error):
+    if not device_lifetime.saw(error):
         with contextlib.suppress(RuntimeError):  # a frame that is still running cannot be cleared
             traceback.clear_frames(error.__traceback__)
     return failure

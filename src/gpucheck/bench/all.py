@@ -12,7 +12,7 @@ import psutil
 from gpucheck.bench.benchmarks import BENCHMARKS, AllOptions, Benchmark
 from gpucheck.bench.devices import ALONE, Shared, begin, out_of_time
 from gpucheck.errors import GpucheckError, UsageError
-from gpucheck.machine import choose, faults, host, inventory, launcher, pulse
+from gpucheck.machine import choose, faults, host, inventory, launcher, watchdog
 from gpucheck.report.events import Emit, Event, Failed, Measured, Notice, Planned, Progress, Skipped, Started
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import of_error
@@ -85,7 +85,7 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
     if several := tuple(benchmark.id for benchmark in todo if benchmark.of_several):
         emit(Planned(several, chosen.ids[:1]))  # it has one place in the document
     total_s = options.time_budget_s or default_s(chosen.ids)
-    deadline, until_s = began + total_s, pulse.ends_by(total_s, began)
+    deadline, until_s = began + total_s, watchdog.ends_by(total_s, began)
     of_host = host_share()
     relay = _Relay(emit)
     lost: dict[str, Fault] = {}
@@ -108,7 +108,7 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
             benchmark.command()(given, relay, Shared((), facts, lost, its_end_s, is_planned=True))
         except UsageError:
             raise
-        except pulse.OutOfTime:
+        except watchdog.OutOfTime:
             some = "" if relay.began_s is not None else "some rows were "
             relay(Skipped(out_of_time(benchmark.id, f"{some}not measured")))
         except Exception as error:  # noqa: BLE001 (it is told; a bug is raised on when all others have run)
@@ -134,7 +134,7 @@ def _broken_off(
     fault = next((known for known in relay.faults if known.is_of(error)), None)
     if fault is None:
         device = ids[0] if len(ids) == 1 else None
-        fault = faults.of(error, f"bench {benchmark.id}", device, step=pulse.step())
+        fault = faults.of(error, f"bench {benchmark.id}", device, step=watchdog.step())
         relay(Failed(fault))
     if fault.poisons:
         lost.update({device: fault for device in ids if device not in lost})

@@ -19,7 +19,7 @@ from gpucheck import messages, units
 from gpucheck.errors import CannotLook
 from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import accel as machine_accel
-from gpucheck.machine import host, kept
+from gpucheck.machine import device_lifetime, host
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
@@ -182,7 +182,7 @@ def allocate(size: int, device: torch.device, *, pinned: bool = False) -> Buffer
     """Memory for `size` bytes, every page of it touched. Raises torch's errors where there is none."""
     count = -(-size // WORD)
     words = machine_accel.pinned(count, torch.int64) if pinned else torch.empty(count, dtype=torch.int64, device=device)
-    buffer = Buffer(words if device.type == "cpu" else kept.own(words, str(device)))
+    buffer = Buffer(words if device.type == "cpu" else device_lifetime.own(words, str(device)))
     buffer.poison(len(buffer.words))
     return buffer
 

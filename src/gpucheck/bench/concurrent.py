@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpucheck import stats, units
 from gpucheck.errors import CannotLook
-from gpucheck.machine import child_protocol, kept, numa
+from gpucheck.machine import child_protocol, device_lifetime, numa
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Start, Talk
 from gpucheck.machine.child_stdio import Say, claim_stdout, requests
@@ -309,7 +309,7 @@ def main() -> int:
     except CannotLook as error:
         say({"error": str(error)})
     except RuntimeError as error:  # torch's, for whatever its driver answers
-        kept.saw(error)
+        device_lifetime.saw(error)
         say({"error": first_line(str(error)) or type(error).__name__})
     return 0
 
@@ -452,7 +452,7 @@ def between(*names: str) -> Iterator[Measurement]:
     for source, destination in ((first, second), (second, first)):
         with source.as_current():
             yield one_way(source, destination, watch)
-        kept.settle(source, destination)
+        device_lifetime.settle(source, destination)
         for device in (source, destination):
             device.empty_cache()
 

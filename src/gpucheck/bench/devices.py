@@ -15,7 +15,7 @@ from gpucheck import errors
 from gpucheck.bench import judge, judging
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Undecided, UsageError
-from gpucheck.machine import child, child_protocol, choose, faults, inventory, kept, pulse
+from gpucheck.machine import child, child_protocol, choose, device_lifetime, faults, inventory, watchdog
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.child import ChildResult
 from gpucheck.measure import runs
@@ -109,7 +109,7 @@ def each(
             budget_s = time_budget_s or default_s(accel) * len(chosen.ids)
             left_s = budget_s - (time.monotonic() - began)
             deadline = time.monotonic() + max(left_s, 0.0) / (len(chosen.ids) - place)
-            until_s = pulse.ends_by(budget_s, began) if shared.until_s is None else shared.until_s
+            until_s = watchdog.ends_by(budget_s, began) if shared.until_s is None else shared.until_s
             return min(deadline, until_s), until_s
 
         if device_id not in run.lost:
@@ -152,16 +152,16 @@ class _Run:
         accel: Accel | None = None
         why = "fault"
         try:
-            with pulse.opening(device_id, self.where):
+            with watchdog.opening(device_id, self.where):
                 accel = choose.open_named(device_id, self.facts)
             self.emit(Opened(told(accel)))
             for notice in choose.opened_again(accel):
                 self.emit(notice)
-            with pulse.watching(accel, self.where):
+            with watchdog.watching(accel, self.where):
                 in_time = self._measure(accel, *times(accel), shared=device_id in self.in_use)
             self.measured.append(device_id)
             why = "" if in_time else "time"
-        except pulse.OutOfTime:
+        except watchdog.OutOfTime:
             self.emit(Skipped(out_of_time(self.name, "not measured", device_id)))
             why = "time"
         except (KeyboardInterrupt, Terminated, UsageError):
@@ -176,8 +176,8 @@ class _Run:
         if accel is None or device_id in self.lost:
             return
         try:
-            with pulse.watching(accel, self.where):
-                kept.settle(accel, error=error)
+            with watchdog.watching(accel, self.where):
+                device_lifetime.settle(accel, error=error)
         except RuntimeError as later:  # what was told was only the first sign of it
             self._broken_off(later, device_id, accel)
 
@@ -189,7 +189,7 @@ class _Run:
         left_out, together, begun_s = "not measured", 0, time.monotonic()
         in_time = True
         with accel.as_current():
-            kept.begin(accel)
+            device_lifetime.begin(accel)
             try:
                 for row in self.rows(accel, deadline):
                     self.emit(Measured(replace(row, flags=(*row.flags, judging.SHARED)) if shared else row))
@@ -198,13 +198,13 @@ class _Run:
                     together = together - 1 if together else len(row.method.details.get("in_turn_with", ()))
                     now_s = time.monotonic()
                     needs_s = AS_LONG * (now_s - begun_s)
-                    pulse.PULSE.late = not together and now_s >= deadline and now_s + needs_s >= until_s
+                    watchdog.WATCHDOG.late = not together and now_s >= deadline and now_s + needs_s >= until_s
                     begun_s = begun_s if together else now_s
-            except pulse.OutOfTime:
+            except watchdog.OutOfTime:
                 in_time = False
             finally:
-                pulse.PULSE.late = False
-        kept.settle(accel)
+                watchdog.WATCHDOG.late = False
+        device_lifetime.settle(accel)
         accel.empty_cache()
         if not in_time:
             self.emit(Skipped(out_of_time(self.name, left_out, accel.id)))
@@ -215,7 +215,7 @@ class _Run:
         if isinstance(error, GpucheckError) and not faults.is_device(error):
             self.unseen.append(error)
             return
-        fault = faults.of(error, self.where, device_id, step=pulse.step())
+        fault = faults.of(error, self.where, device_id, step=watchdog.step())
         before = next((fault for fault in self.lost.values() if fault.poisons), None)
         if fault.kind == "device" and before is not None:
             # What follows from a process that CUDA gave up is no fault of this device's.
@@ -229,7 +229,7 @@ class _Run:
         if fault.kind != "device":
             return
         if not fault.poisons and accel is not None:
-            with pulse.watching(accel, self.where):
+            with watchdog.watching(accel, self.where):
                 if accel.why_broken() is None:
                     return
         self.lost[device_id] = fault

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpucheck import stats
-from gpucheck.machine import pulse
+from gpucheck.machine import watchdog
 from gpucheck.measure import runs, telemetry, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import (
@@ -49,7 +49,7 @@ class Group:
         """Run the window with this number; when it began, and how long it took, in seconds of the host's clock."""
         timer = self.timer
         # A large product takes a slow CPU long, beside an idle device.
-        with pulse.off_device() if getattr(timer, "is_cpu", False) else contextlib.nullcontext():
+        with watchdog.off_device() if getattr(timer, "is_cpu", False) else contextlib.nullcontext():
             if self.prepare is not None:
                 self.prepare(number, self.untimed + self.calls)
             for _ in range(self.untimed):

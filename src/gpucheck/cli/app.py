@@ -20,7 +20,7 @@ from gpucheck.cli.commands import parameters
 from gpucheck.cli.pages import tell, tell_bug
 from gpucheck.cli.parse import HelpGroup
 from gpucheck.errors import CannotLook, GpucheckError, Terminated, Unprinted, UsageError, filter_warnings
-from gpucheck.machine import kept
+from gpucheck.machine import device_lifetime
 
 _STDERR = 2
 # Ctrl-C while torch is imported: nothing was measured yet, and a person waits.
@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code = _run(sys.argv[1:])
     code = errors.settle((code, errors.CLOSED_STDOUT)) if stdout_closed else code
     # Taking an interpreter with torch down takes seconds, on a busy machine ten, and nothing of ours is left to run.
-    if kept.is_lost() or "torch" in sys.modules:
-        kept.leave(code)
+    if device_lifetime.is_lost() or "torch" in sys.modules:
+        device_lifetime.leave(code)
     return code
 
 
@@ -125,7 +125,7 @@ def _run(given: list[str]) -> int:
         tell_bug(error, given)
         return errors.BUG
     finally:
-        if not kept.is_lost():  # nothing is freed any more then
+        if not device_lifetime.is_lost():  # nothing is freed any more then
             gc.unfreeze()
             gc.enable()
 

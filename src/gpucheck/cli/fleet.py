@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gpucheck import errors
 from gpucheck.cli.commands import Command, Common
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import kept
+from gpucheck.machine import device_lifetime
 
 if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.cli import outputs
@@ -87,7 +87,7 @@ def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
         for finding in ranks_findings.findings(found):
             emit(Judged(finding))
         return
-    with kept.loading(is_ours=False):  # millions of small objects
+    with device_lifetime.loading(is_ours=False):  # millions of small objects
         judged, notices = _waited(options, emit)
     others = next((one.evidence["runs"] for one in judged.findings if one.id == "fleet.other_run"), ())
     if not judged.result.nodes and not judged.result.refused and not others:  # the error says all there is to say

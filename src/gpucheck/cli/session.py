@@ -20,7 +20,7 @@ from gpucheck import errors
 from gpucheck.cli.commands import Common
 from gpucheck.cli.pages import tell, tell_bug
 from gpucheck.errors import GpucheckError, Terminated, Unprinted, UsageError
-from gpucheck.machine import kept, pulse
+from gpucheck.machine import device_lifetime, watchdog
 from gpucheck.report.events import (
     Answered,
     Emit,
@@ -46,11 +46,11 @@ if TYPE_CHECKING:  # a help page needs no rich
 Moment = tuple[datetime.datetime, float]
 # What cuts work off, what is said of it, and the exit status.
 CUT_OFF: dict[type[BaseException], tuple[str, int]] = {
-    pulse.OutOfTime: ("out of time: this is the report so far", errors.UNDECIDED),
+    watchdog.OutOfTime: ("out of time: this is the report so far", errors.UNDECIDED),
     KeyboardInterrupt: ("interrupted: this is the report so far", errors.INTERRUPTED),
     Terminated: ("terminated: this is the report so far", errors.TERMINATED),
 }
-OUT_OF_TIME = Notice(CUT_OFF[pulse.OutOfTime][0], "warning")
+OUT_OF_TIME = Notice(CUT_OFF[watchdog.OutOfTime][0], "warning")
 # What is lost where it is not written down.
 _FOUND = (Measured, Judged, Answered, Skipped, Failed)
 
@@ -78,7 +78,7 @@ def run(
 
                 files = Outputs(common.output, beside)
             whole = _Session(common, files, judge)
-            with pulse.guarded(whole.lost, whole.leave):
+            with watchdog.guarded(whole.lost, whole.leave):
                 try:
                     code = _outcome(work, whole, common)
                 finally:
@@ -106,11 +106,11 @@ class _Session:
     def emit(self, event: Event) -> None:
         """Take in an event, show it, and after each part write down what there is."""
         with self._speaking:
-            pulse.beat(event.step if isinstance(event, Progress) else "")
+            watchdog.beat(event.step if isinstance(event, Progress) else "")
             self.collector(event)
             self.view(event)
             # A thread of torch's own may abort this process at any call to a device: what was found is written first.
-            leaves = isinstance(event, _FOUND) and self.files is not None and pulse.PULSE.watched
+            leaves = isinstance(event, _FOUND) and self.files is not None and watchdog.WATCHDOG.watched
             if leaves or (isinstance(event, Finished) and (self.files is not None or self.judge is not None)):
                 # Until the end it is not known whether all that was asked was done.
                 report = self._report(errors.UNDECIDED, complete=False)
@@ -193,7 +193,7 @@ class _Session:
         except Unprinted as error:
             code = errors.settle((error.code, errors.CLOSED_STDOUT))
         finally:
-            kept.leave(code)
+            device_lifetime.leave(code)
 
 
 def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> int | None:
@@ -210,7 +210,7 @@ def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> i
                 raise
             raise unusable from error
         finally:
-            pulse.finished()
+            watchdog.finished()
     except tuple(CUT_OFF) as error:
         text, code = CUT_OFF[type(error)]
         emit(Notice(text, "warning"))
@@ -242,7 +242,7 @@ def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector)
 
     fault = next((fault for fault in so_far.faults if fault.is_of(error)), None)
     if fault is None:
-        fault = faults.of(error, common.command, None, step=pulse.step())
+        fault = faults.of(error, common.command, None, step=watchdog.step())
         emit(Failed(fault))
     if fault.kind == "error" and not faults.is_of_library(error):
         tell_bug(error, sys.argv[1:])

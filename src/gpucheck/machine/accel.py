@@ -23,7 +23,7 @@ import torch
 
 from gpucheck import messages
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import host, kept, pulse, torch_private
+from gpucheck.machine import device_lifetime, host, torch_private, watchdog
 from gpucheck.report.measurement import DeviceRef, MemoryFigures
 
 # APIs newer than torch 2.6, the oldest that gpucheck promises to work with: name → since. A test removes each.
@@ -128,7 +128,7 @@ class Accel:
         """Wait for the device to finish all that was asked of it."""
         if not self.is_cpu:
             self.module.synchronize(self.device) if self.kind != "mps" else self.module.synchronize()
-            pulse.PULSE.waited = True
+            watchdog.WATCHDOG.waited = True
 
     def record(self) -> Any:
         """Enqueue a time stamp on the device's current stream."""
@@ -286,7 +286,7 @@ class Accel:
             wrong = _wrong_answer(self.device)
             self.synchronize()
         except RuntimeError as error:
-            kept.saw(error, self.id)
+            device_lifetime.saw(error, self.id)
             return _first_line(error)
         return wrong
 
@@ -360,7 +360,7 @@ def pinned(count: int, dtype: torch.dtype) -> torch.Tensor:
     """
     # A process without a context has no device for which this would be faster.
     locked = _page_locked(count, dtype) if torch.cuda.is_initialized() else None
-    return kept.own(torch.empty(count, dtype=dtype, pin_memory=True) if locked is None else locked)
+    return device_lifetime.own(torch.empty(count, dtype=dtype, pin_memory=True) if locked is None else locked)
 
 
 def _page_locked(count: int, dtype: torch.dtype) -> torch.Tensor | None:

@@ -50,8 +50,9 @@ _STARTED: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 # collector of cycles is kept from what is loaded: for torch it takes as long as the import, most of it at the exit.
 _BOOT = (
     "import gc, sys; gc.disable(); sys.path[:] = [{root!r}] + [p for p in sys.path if p]; from gpucheck import errors; "
-    "errors.filter_warnings(); from gpucheck.machine import kept; import {module}; gc.freeze(); gc.enable()\n"
-    "with kept.ending(): sys.exit({module}.main())"
+    "errors.filter_warnings(); from gpucheck.machine import device_lifetime; import {module}; gc.freeze(); "
+    "gc.enable()\n"
+    "with device_lifetime.ending(): sys.exit({module}.main())"
 )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import gpucheck
 from gpucheck import messages
 from gpucheck.errors import DeviceFailed, GpucheckError
-from gpucheck.machine import child_protocol, kept
+from gpucheck.machine import child_protocol, device_lifetime
 from gpucheck.machine.child import python_argv
 from gpucheck.machine.child_protocol import Heard
 from gpucheck.machine.child_stdio import claim_stdout
@@ -59,7 +59,7 @@ def of(error: BaseException, where: str, device: str | None, *, step: str = "", 
         kind = "error" if fresh in (None, WORKS) else "device"
         raised, text = type(error).__name__, str(error)
     if kind == "device" and not isinstance(error, GpucheckError):
-        kept.lose(error, device)
+        device_lifetime.lose(error, device)
     poisons = cause is not None and cause.poisons and kind == "device"
     return Fault(kind, where, device, raised, text, step, cause.id if cause else None, poisons, fresh)
 

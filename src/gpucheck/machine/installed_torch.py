@@ -15,7 +15,7 @@ from typing import Any
 
 from gpucheck import errors
 from gpucheck.errors import CannotLook
-from gpucheck.machine import child, child_protocol, kept, pulse
+from gpucheck.machine import child, child_protocol, device_lifetime, watchdog
 from gpucheck.machine.child_stdio import claim_stdout
 from gpucheck.machine.kernel_driver import text_of
 from gpucheck.report.codec import from_json
@@ -71,10 +71,10 @@ def load(budget_s: float | None = None) -> None:
     if "torch" in sys.modules:
         return
     if budget_s is not None:
-        pulse.ends_by(budget_s, time.monotonic())
+        watchdog.ends_by(budget_s, time.monotonic())
     try:
         held = child.signals_held(second_ends=True, patience_s=errors.patience_s)
-        with pulse.unbroken(), held, kept.loading(is_ours=errors.began_s is not None):
+        with watchdog.unbroken(), held, device_lifetime.loading(is_ours=errors.began_s is not None):
             import torch  # noqa: F401
     except (ImportError, OSError) as error:  # OSError: a library that ctypes loads for torch is not there
         lines = str(error).strip().splitlines()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucheck.cards import at_rest, checks
 from gpucheck.errors import CannotLook, GpucheckError
-from gpucheck.machine import choose, faults, host, inventory, kept, pulse
+from gpucheck.machine import choose, device_lifetime, faults, host, inventory, watchdog
 from gpucheck.memory import steps as memory_steps
 from gpucheck.memory.options import MemoryOptions
 from gpucheck.report.events import Answered, Emit, Failed, Judged, Notice, Progress, Started
@@ -50,27 +50,27 @@ def command(options: MemoryOptions, emit: Emit) -> None:
             raise
         return
     try:
-        with pulse.opening(device_id, WHERE):
+        with watchdog.opening(device_id, WHERE):
             accel = choose.open_named(device_id, facts)
         for notice in choose.opened_again(accel):
             emit(notice)
-        with pulse.watching(accel, WHERE):
+        with watchdog.watching(accel, WHERE):
             if accel.is_cpu:
                 on_cpu(accel, emit)
             else:
                 with accel.as_current():
-                    kept.begin(accel)
+                    device_lifetime.begin(accel)
                     import torch
 
                     on_device(accel, facts, emit, partial(torch.empty, dtype=torch.uint8, device=accel.device))
     except GpucheckError as error:
         answered = isinstance(error, CannotLook) and from_nvml(device_id, facts, error, emit)
         if faults.is_device(error):
-            emit(Failed(faults.of(error, WHERE, device_id, step=pulse.step())))
+            emit(Failed(faults.of(error, WHERE, device_id, step=watchdog.step())))
         elif not answered:
             raise
     except (RuntimeError, MemoryError) as error:  # torch's and its driver's: a bug of another kind is none of theirs
-        fault = faults.of(error, WHERE, device_id, step=pulse.step())
+        fault = faults.of(error, WHERE, device_id, step=watchdog.step())
         emit(Failed(fault))
         if fault.kind == "error" and not faults.is_of_library(error):
             raise

@@ -19,7 +19,7 @@ import torch
 from gpucheck import messages
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel as devices
-from gpucheck.machine import choose, faults, inventory, kept, pulse
+from gpucheck.machine import choose, device_lifetime, faults, inventory, watchdog
 from gpucheck.report.events import Emit, Failed, Finished, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Facts, Host
 from gpucheck.report.fault import Fault
@@ -59,7 +59,7 @@ def command(options: SmokeOptions, emit: Emit) -> None:
     was named is not there.
     """
     began_s, budget_s = time.monotonic(), options.time_budget_s or DEFAULT_BUDGET_S
-    deadline = min(began_s + budget_s, pulse.ends_by(budget_s, began_s) - LONGEST_CHECK_S)
+    deadline = min(began_s + budget_s, watchdog.ends_by(budget_s, began_s) - LONGEST_CHECK_S)
     ids = options.ids
     checks = [check for check in CHECKS if check.id in ids]
     facts = inventory.read()
@@ -85,13 +85,13 @@ def _check(device_id: str, checks: Sequence[Check], facts: Facts, emit: Emit, de
         return None
     died: Fault | None = None
     try:
-        with pulse.watching(accel, WHERE), accel.as_current():
-            kept.begin(accel)
+        with watchdog.watching(accel, WHERE), accel.as_current():
+            device_lifetime.begin(accel)
             died = run(checks, DeviceUnderTest(accel, facts.host or Host()), emit, deadline=deadline)
     except RuntimeError as error:
         # Leaving its context asks the device once more; a dead one repeats the error that is told already.
         if died is None:
-            emit(Failed(faults.of(error, WHERE, accel.id, step=pulse.step())))
+            emit(Failed(faults.of(error, WHERE, accel.id, step=watchdog.step())))
             raise
     if died is not None:
         emit(Failed(died))
@@ -130,7 +130,7 @@ def _chosen(requested: str, facts: Facts, emit: Emit) -> tuple[str, ...]:
 def _open(device_id: str, facts: Facts, emit: Emit) -> devices.Accel | None:
     """Open a device; one that torch cannot use is the failed check, and None."""
     try:
-        with pulse.opening(device_id, WHERE):
+        with watchdog.opening(device_id, WHERE):
             accel = choose.open_named(device_id, facts)
         for notice in choose.opened_again(accel):
             emit(notice)
@@ -176,7 +176,7 @@ def run(checks: Sequence[Check], dut: DeviceUnderTest, emit: Emit, *, deadline: 
             why_not, late = OUT_OF_TIME, True
         try:
             finding = None if why_not else run_one(check, dut)
-        except pulse.OutOfTime:
+        except watchdog.OutOfTime:
             finding, why_not, late = None, OUT_OF_TIME, True
         if finding is None:
             verdict: Verdict = "inconclusive" if late else "skip"
@@ -221,7 +221,7 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
         # The generators of devices are not used.
         with torch.random.fork_rng(devices=()):
             seen = loaded(check.function)(dut)
-            kept.settle(dut.accel)  # an error of the device comes up here, not in the next check
+            device_lifetime.settle(dut.accel)  # an error of the device comes up here, not in the next check
     except Unavailable as unavailable:
         return "skip", str(unavailable), {}, None
     except Wrong as wrong:
@@ -229,7 +229,7 @@ def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str
         own = None if dut.accel.is_cpu else check.then
         return "fail", str(wrong), wrong.evidence, wrong.fix or own
     except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
-        kept.saw(error, dut.accel.id)
+        device_lifetime.saw(error, dut.accel.id)
         cause, _ = messages.cause_in(messages.chain_of(error))
         if cause is not None and cause.whose == "memory":
             # The checks take little: others hold what is missing, and that is no fault of the device's.

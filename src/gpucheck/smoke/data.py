@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from gpucheck.errors import CannotLook
-from gpucheck.machine import child_protocol, kept
+from gpucheck.machine import child_protocol, device_lifetime
 from gpucheck.machine.accel import Accel, has_context, open_device
 from gpucheck.machine.child import python_argv
 from gpucheck.machine.child_stdio import claim_stdout
@@ -52,9 +52,11 @@ def pinned(dut: DeviceUnderTest) -> Passed:
 
 
 def _pinned(dut: DeviceUnderTest) -> Passed:
-    host, home = (kept.own(torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)) for _ in range(2))
+    host, home = (device_lifetime.own(torch.empty(COPY_ELEMENTS, dtype=torch.int32, pin_memory=True)) for _ in range(2))
     expect(host.is_pinned() and home.is_pinned(), "pin_memory=True returned memory that is not pinned")
-    expect(kept.own(torch.zeros(8).pin_memory()).is_pinned(), "pin_memory() returned memory that is not pinned")
+    expect(
+        device_lifetime.own(torch.zeros(8).pin_memory()).is_pinned(), "pin_memory() returned memory that is not pinned"
+    )
     _copies(dut, host, home)
     return Passed(f"{SAMPLES} × {capacity(4 * COPY_ELEMENTS)} each way")
 
@@ -121,14 +123,14 @@ def main() -> int:
         accel = open_device(sys.argv[1])
         accel.make_current()
         made = {"pinned": _pinned, "data_loader": _data_loader}[sys.argv[2]](DeviceUnderTest(accel))
-        kept.settle(accel)
+        device_lifetime.settle(accel)
         say({"passed": to_json(made)})
     except CannotLook as error:
         say({"error": error.why})
     except Wrong as wrong:
         say({"wrong": str(wrong), "fix": wrong.fix, "evidence": to_json(wrong.evidence)})
     except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
-        kept.saw(error)
+        device_lifetime.saw(error)
         say({"error": str(error)})
     return 0
 
@@ -156,8 +158,8 @@ def streams(dut: DeviceUnderTest) -> Passed:
     home = module.current_stream(device)
     held = False
     for sample, by_event in enumerate((False, True)):
-        source = kept.own(pattern(sample).to(device), dut.accel.id)
-        written = kept.own(torch.full_like(source, -1), dut.accel.id)
+        source = device_lifetime.own(pattern(sample).to(device), dut.accel.id)
+        written = device_lifetime.own(torch.full_like(source, -1), dut.accel.id)
         writer.wait_stream(home)
         with module.stream(writer):
             expect(module.current_stream(device) == writer, "the stream context had no effect")
@@ -170,7 +172,7 @@ def streams(dut: DeviceUnderTest) -> Passed:
         else:
             reader.wait_stream(writer)
         with module.stream(reader):
-            read = kept.own(written + 1, dut.accel.id)
+            read = device_lifetime.own(written + 1, dut.accel.id)
         home.wait_stream(reader)
         _expect_none(read != source + 1, "elements were read before they were written", waited_by_event=by_event)
     expect(module.current_stream(device) == home, "the stream context did not end")

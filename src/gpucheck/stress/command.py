@@ -16,7 +16,7 @@ from gpucheck import messages, units
 from gpucheck.cards.at_rest import is_not_read
 from gpucheck.cards.card import is_dead
 from gpucheck.errors import GpucheckError
-from gpucheck.machine import choose, faults, host, inventory, kernel_driver, pulse
+from gpucheck.machine import choose, faults, host, inventory, kernel_driver, watchdog
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Ending, Line, Lost, Talk
 from gpucheck.naming import few
@@ -69,8 +69,8 @@ class World:
     read: Callable[[], Facts] = inventory.read
     log: Callable[[], tuple[tuple[str, ...] | None, str | None]] = kernel_driver.log
     start: Start = field(default=lambda seat: LineChild(python_argv(CHILD)))
-    opening_s: float = pulse.OPENING_S
-    silent_s: float = pulse.SILENT_S
+    opening_s: float = watchdog.OPENING_S
+    silent_s: float = watchdog.SILENT_S
 
 
 def command(options: StressOptions, emit: Emit, world: World | None = None) -> None:

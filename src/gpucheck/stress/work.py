@@ -26,7 +26,7 @@ from gpucheck.bench.dtypes import Dtype
 from gpucheck.bench.matmul import product
 from gpucheck.bench.matmul.product import Matrices, bits, check_first
 from gpucheck.errors import CannotLook
-from gpucheck.machine import kept
+from gpucheck.machine import device_lifetime
 from gpucheck.machine.accel import Accel, pinned
 from gpucheck.report.results.stress import StressWrong
 from gpucheck.units import GIB, MIB
@@ -172,7 +172,7 @@ class Work:
         words = max((fill_bytes // WORD - beside) // window * window, least)
         memory = _allocate(words, least, self.accel)  # a second stream copies in it
         # A lost device must not free it; a CPU is not lost.
-        self.arena = memory if self.accel.is_cpu else kept.own(memory, self.accel.id)
+        self.arena = memory if self.accel.is_cpu else device_lifetime.own(memory, self.accel.id)
         self.arena.fill_(POISON)
         self._out, self._back = self.arena[-2 * copy : -copy], self.arena[-copy:]
         # Between the results and the copies lies the pattern of mixed work.

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from gpucheck import messages, naming
 from gpucheck.errors import TargetError, UsageError
-from gpucheck.machine import kept
+from gpucheck.machine import device_lifetime
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.work.models import MODELS
 from gpucheck.work.spec import INPUT_GRAMMAR, INTEGRAL, Input, Target, sized
@@ -673,7 +673,7 @@ def import_compiler(*, is_ours: bool = True) -> None:
     if is_own:
         os.environ[CACHE] = tempfile.gettempdir()  # a folder that is there
     try:
-        with kept.loading(is_ours=is_ours):
+        with device_lifetime.loading(is_ours=is_ours):
             importlib.import_module("torch._dynamo")
     finally:
         if is_own:

@@ -20,7 +20,7 @@ from gpucheck.bench.bandwidth import GRAIN, HOST_SHARE, ROW, BandwidthOptions
 from gpucheck.bench.buffers import ASSUMED_CACHE_BYTES, DEVICE_SHARE, no_room, too_little
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import UsageError
-from gpucheck.machine import host, pulse
+from gpucheck.machine import host, watchdog
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
@@ -334,7 +334,7 @@ def _rows(options: BandwidthOptions, accel: Accel, emit: Emit, deadline: float) 
         arrays = allocate(capacity, accel.device)
     with Watch(accel.uuid) as watch:
         for done, (size, operation) in enumerate((size, operation) for size in sizes for operation in operations):
-            pulse.go_on()
+            watchdog.go_on()
             emit(Progress(f"{operation} {units.capacity(size)} on {accel.id}", done, total))
             share_s = max(deadline - time.monotonic(), 0.0) / (total - done)
             try:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from gpucheck.bench.buffers import no_room
 from gpucheck.bench.collective import COLLECTIVES, ITEM, PEER_COPY
 from gpucheck.errors import CannotLook
-from gpucheck.machine import accel, host, kept
+from gpucheck.machine import accel, device_lifetime, host
 from gpucheck.machine.child_stdio import Say, claim_stdout, requests
 from gpucheck.measure import timing
 from gpucheck.report.codec import to_json
@@ -50,12 +50,12 @@ def main() -> int:
     except CannotLook as error:
         say({"error": str(error), "end": True})
     except RuntimeError as error:  # torch's, for whatever its backend and driver answer
-        kept.saw(error)
+        device_lifetime.saw(error)
         # NCCL's own words stand below torch's.
         text, _, last = str(error).partition("Last error:")
         say({"error": first_line(last if last.strip() else text) or type(error).__name__, "end": True})
     # Leave without a good-bye: the others may be gone, and it would wait for them.
-    kept.leave(0)
+    device_lifetime.leave(0)
 
 
 class Rank:

@@ -28,7 +28,7 @@ from gpucheck.bench.collective.judge import Answer
 from gpucheck.bench.collective.rank import BACKENDS, size_of
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import CannotLook, GpucheckError, UsageError
-from gpucheck.machine import child_protocol, choose, inventory, launcher, pulse
+from gpucheck.machine import child_protocol, choose, inventory, launcher, watchdog
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Line, Talk
 from gpucheck.machine.launcher import Place
@@ -304,14 +304,14 @@ def command(
     if not shared.is_planned:
         devices.begin(emit, facts, ["collective"], [device], shared)
     budget_s = options.time_budget_s or (CPU_BUDGET_S if kind == "cpu" else BUDGET_S)
-    until_s = pulse.ends_by(budget_s, began) if shared.until_s is None else shared.until_s
+    until_s = watchdog.ends_by(budget_s, began) if shared.until_s is None else shared.until_s
     emit(Began("collective", device))
     meeting = meeting or Meeting(options, ids, start=start)
     run = _Run(options, emit, meeting, ids, facts, min(began + budget_s, until_s))
     why = "fault"
     try:
         why = run.every_row()
-    except pulse.OutOfTime:
+    except watchdog.OutOfTime:
         emit(Skipped(run.unmeasured()))
         why = "time"
     finally:

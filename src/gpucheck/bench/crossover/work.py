@@ -19,7 +19,7 @@ from gpucheck.bench.crossover import CrossoverOptions, judge
 from gpucheck.bench.devices import ALONE, Shared, share_until
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel as accels
-from gpucheck.machine import host, inventory, pulse
+from gpucheck.machine import host, inventory, watchdog
 from gpucheck.machine.accel import Accel, resident
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
@@ -284,13 +284,13 @@ def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, dea
         observed = {"cpu": precision_of(cpu), "device": precision_of(accel)}
         bench = Bench(accel, cpu, watch, observed)
         for place, operation in enumerate(todo):
-            pulse.go_on()
+            watchdog.go_on()
             until = share_until(deadline, [later.weight for later in todo[place:]])
             name = f"{judge.NAME}.{operation.id}"
             emit(Began(name, accel.id))
             try:
                 ended_by = yield from _sizes(operation, bench, emit, until, room(options, accel))
-            except pulse.OutOfTime:
+            except watchdog.OutOfTime:
                 emit(Finished(name, accel.id, "time"))
                 raise
             emit(Finished(name, accel.id, ended_by))
@@ -316,7 +316,7 @@ def _sizes(
         grown = operation.work(size)[1] / operation.work(sizes[place - 1])[1] if place else 0.0
         if CALLS_A_SIZE * (call_s := call_s * grown) > left_s:
             return "time"
-        pulse.go_on()
+        watchdog.go_on()
         where = f"{operation.id} {judge.size_text(operation.id, size)} on {accel.id}"
         emit(Progress(where))
         longest_s = LONGEST_NORMAL_S if size == judge.NORMAL.get(operation.id) else LONGEST_S

@@ -39,7 +39,7 @@ from gpucheck.bench.matmul.product import (
     operations,
 )
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import host, pulse
+from gpucheck.machine import host, watchdog
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
@@ -492,7 +492,7 @@ class _Rows:
 
     def _each(self, todo: Sequence[Case], until: float, watch: Watch) -> Iterator[Measurement]:
         for done, case in enumerate(todo):
-            pulse.go_on()
+            watchdog.go_on()
             self.emit(Progress(f"matmul {case.label} on {self.accel.id}", done, len(todo)))
             share_s = max(until - time.monotonic(), 0.0) / (len(todo) - done)
             row = self._guarded(case, partial(measure, case, self.accel, min(share_s, LONGEST_ROW_S), watch))
@@ -507,7 +507,7 @@ class _Rows:
         """For each dtype its search, then the shape found and the squares measured alike."""
         grid = grid_of(self.options, self.accel)
         for done, case in enumerate(of_dtypes):
-            pulse.go_on()
+            watchdog.go_on()
             now_s = time.monotonic()
             left_s = max(self.deadline - now_s, 0.0) / (len(of_dtypes) - done)
             looking = partial(search, case, grid, room, self.accel, left_s * SEARCH_SHARE, self.emit, self.searches)
@@ -524,7 +524,7 @@ class _Rows:
             if any_shape.dtype not in fastest:
                 self._warn(f"{any_shape.dtype}: no product to sustain")
                 continue
-            pulse.go_on(IDLE_S + seconds)
+            watchdog.go_on(IDLE_S + seconds)
             m, n, k = (int(fastest[any_shape.dtype].case[side]) for side in "mnk")
             case = replace(any_shape, shape=(m, n, k))
             row = self._guarded(case, partial(sustain, case, self.accel, seconds, watch, self.emit, idle_s=IDLE_S))

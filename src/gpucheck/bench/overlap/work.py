@@ -30,7 +30,7 @@ from gpucheck.bench.overlap import SMALLEST_SIZE, OverlapOptions
 from gpucheck.bench.rounds import Group
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.links import Direction, HostMemory
-from gpucheck.machine import pulse
+from gpucheck.machine import watchdog
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
@@ -205,7 +205,7 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
         # What was calibrated once holds for one stream and for two.
         balances: dict[tuple[str, str], tuple[int, int]] = {}
         for done, case in enumerate(todo):
-            pulse.go_on()
+            watchdog.go_on()
             emit(Progress(f"{case.label} on {accel.id}", done, len(todo)))
             budget_s = min(max(deadline - time.monotonic(), 0.0) / (len(todo) - done), LONGEST_CASE_S)
             accel.reset_peak()

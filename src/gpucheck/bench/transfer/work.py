@@ -31,7 +31,7 @@ from gpucheck.bench.transfer import TransferOptions, judge
 from gpucheck.bench.transfer.judge import BOTH_WAYS, IDIOM, NAME, PEER, TOGETHER
 from gpucheck.errors import CannotLook, DeviceFailed, UsageError
 from gpucheck.links import Direction, HostMemory
-from gpucheck.machine import faults, host, inventory, kept, numa, pulse
+from gpucheck.machine import device_lifetime, faults, host, inventory, numa, watchdog
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.child_protocol import Start
 from gpucheck.measure import timing
@@ -145,7 +145,7 @@ def copies(setting: Setting) -> Iterator[Measurement]:
             late = ", ".join(units.capacity(size) for size in sizes if size >= case.size)
             emit(Notice(f"{late} skipped: out of time; use a longer --time-budget"))
             return
-        pulse.go_on()
+        watchdog.go_on()
         emit(Progress(case.label, done, len(todo)))
         left = sum(later.weight for later in todo[done:]) / case.weight
         yield measure(case, accel, shared, room, setting.row_s(left), setting.watch)
@@ -309,7 +309,7 @@ class Stage:
 
 def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
     """Pinned host memory of a tensor's shape."""
-    return kept.own(torch.empty_like(tensor, device="cpu", pin_memory=True))
+    return device_lifetime.own(torch.empty_like(tensor, device="cpu", pin_memory=True))
 
 
 class Line:
@@ -394,7 +394,7 @@ def idioms(setting: Setting) -> Iterator[Measurement]:
         todo = [idiom for idiom in todo if idiom.where != "pinning"]
     stage = Stage(accel, shared, size, count)
     for done, idiom in enumerate(todo):
-        pulse.go_on()
+        watchdog.go_on()
         setting.emit(Progress(f"{idiom.code} {units.capacity(size)}", done, len(todo)))
         with no_room(accel, f"memory ran out at `{idiom.code}`", "transfer.idioms"):
             row = measure_line(idiom, stage, room, setting.row_s(len(todo) - done, LONGEST_IDIOM_S), setting.watch)
@@ -488,7 +488,7 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
             return
         ways[direction] = shared, stream
     wake(accel, ways["host_to_device"][0])
-    pulse.go_on()
+    watchdog.go_on()
     setting.emit(Progress(f"{units.capacity(size)} both ways", 0, 1))
     sampling_s = setting.row_s(1, LONGEST_ROW_S * len(options.directions)) * SAMPLING_SHARE
     accel.reset_peak()
@@ -708,7 +708,7 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
     if len(ids) > 1:
         until = began + budget_s if budget_s else time.monotonic() + TOGETHER_S
         if shared.until_s is None:
-            pulse.ends_by(until - began, began)
+            watchdog.ends_by(until - began, began)
         _of_several(options, [part for part in several if part.applies(ids)], ids, facts, emit, until)
     elif not alone:
         raise CannotLook(
@@ -734,7 +734,7 @@ def rows_on(
     nodes = numa.allowed_text()
     with Watch(accel.uuid) as watch:
         for place, part in enumerate(todo):
-            pulse.go_on()
+            watchdog.go_on()
             if place and time.monotonic() >= deadline:
                 emit(Skipped(_no_time(todo[place:], accel.id)))
                 break
@@ -745,7 +745,7 @@ def rows_on(
             try:
                 for row in part.rows(setting):
                     yield replace(row, method=replace(row.method, numa=nodes))
-            except pulse.OutOfTime:
+            except watchdog.OutOfTime:
                 emit(Finished(judge.part(part.id), accel.id, "time"))
                 raise
             except CannotLook as error:
@@ -754,7 +754,7 @@ def rows_on(
                 emit(Skipped(of_error(error, accel.id)))
                 why = "memory"
             emit(Finished(judge.part(part.id), accel.id, why))
-            kept.settle(accel)
+            device_lifetime.settle(accel)
             accel.empty_cache()
 
 
@@ -780,7 +780,7 @@ def _of_several(
         except CannotLook as error:
             emit(Skipped(of_error(error)))
             why = "memory"
-        except pulse.OutOfTime:
+        except watchdog.OutOfTime:
             emit(Skipped(_no_time(todo[place:])))
             emit(Finished(judge.part(part.id), why="time"))
             return

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpucheck.errors import UsageError
-from gpucheck.machine import kept
+from gpucheck.machine import device_lifetime
 from gpucheck.program.lint.options import UNREAD, LintOptions
 from gpucheck.program.lint.source import MOST_BYTES, Unreadable
 from gpucheck.program.lint.statements import mistakes
@@ -130,7 +130,7 @@ def with_room() -> Iterator[None]:
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _DEPTH))
     try:
-        with kept.loading(is_ours=False):
+        with device_lifetime.loading(is_ours=False):
             yield
     finally:
         sys.setrecursionlimit(limit)

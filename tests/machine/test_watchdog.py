@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from gpucheck import errors
-from gpucheck.machine import pulse
-from gpucheck.machine.pulse import LONGEST_S, SILENT_S, OutOfTime, Pulse, Watched
+from gpucheck.machine import watchdog
+from gpucheck.machine.watchdog import LONGEST_S, SILENT_S, OutOfTime, Watchdog, Watched
 from gpucheck.report.fault import Fault
 
 
@@ -56,7 +56,7 @@ def hang() -> Iterator[Callable[[], None]]:
 
 def test_what_is_heard_keeps_it_alive() -> None:
     clock = Clock()
-    one = Pulse(clock, heard_s=clock())
+    one = Watchdog(clock, heard_s=clock())
     assert one.silent() is None  # nothing is watched
     one.watched.append(watched(Card()))
     clock.now_s += SILENT_S - 1
@@ -72,7 +72,7 @@ def test_what_is_heard_keeps_it_alive() -> None:
 
 def test_a_device_that_has_nothing_to_do_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, card = Clock(), Card()
-    one = Pulse(clock, heard_s=clock())
+    one = Watchdog(clock, heard_s=clock())
     one.watched.append(watched(card))
     clock.now_s += SILENT_S
     assert one.is_lost(one.watched[0]) is False
@@ -91,17 +91,17 @@ def test_a_device_that_has_nothing_to_do_is_not_lost(monkeypatch: pytest.MonkeyP
 def test_a_device_that_does_not_come_to_its_end_is_lost(
     kind: str, hang: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pulse, "ANSWER_S", 0.05)
+    monkeypatch.setattr(watchdog, "ANSWER_S", 0.05)
     card = Card(wait=hang if kind == "hangs" else fails)
     one = watched(card)
     if kind == "not open yet":
         one = Watched(card.id, "memory", 1.0, None)
-    assert Pulse(Clock()).is_lost(one)
+    assert Watchdog(Clock()).is_lost(one)
 
 
 def test_what_the_asker_hears_is_no_beat(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    one = Pulse(clock, heard_s=clock())
+    one = Watchdog(clock, heard_s=clock())
 
     def synchronize() -> None:
         one.waited = True  # as an accelerator does that was waited for
@@ -113,7 +113,7 @@ def test_what_the_asker_hears_is_no_beat(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_end_is_told_as_a_fault() -> None:
     clock, lost = Clock(), list[Fault]()
-    one = Pulse(clock, heard_s=clock(), step="float32 512")
+    one = Watchdog(clock, heard_s=clock(), step="float32 512")
     clock.now_s += 70
     one.end(Watched("cuda:0", "bench matmul", 1.0, None), lost.append)
     (fault,) = lost
@@ -125,45 +125,45 @@ def test_a_guard_looks_only_where_a_device_is_watched(
     hang: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("SILENT_S", 0.05), ("ANSWER_S", 0.05), ("LOOK_EVERY_S", 0.01)):
-        monkeypatch.setattr(pulse, name, value)
+        monkeypatch.setattr(watchdog, name, value)
     found, came = list[Fault](), threading.Event()
 
     def lost(fault: Fault) -> None:
         found.append(fault)
         came.set()
 
-    with pulse.guarded(lost):
-        with pulse.watching(Card("cpu", is_cpu=True), "bench matmul"):
+    with watchdog.guarded(lost):
+        with watchdog.watching(Card("cpu", is_cpu=True), "bench matmul"):
             assert not came.wait(0.3)
-        assert "gpucheck pulse" not in {thread.name for thread in threading.enumerate()}
-        with pulse.watching(Card(wait=hang), "bench matmul"):
+        assert "gpucheck watchdog" not in {thread.name for thread in threading.enumerate()}
+        with watchdog.watching(Card(wait=hang), "bench matmul"):
             assert came.wait(30)
     assert [fault.device for fault in found] == ["cuda:0"]
-    assert pulse.PULSE.watched == []
+    assert watchdog.WATCHDOG.watched == []
 
 
 def test_work_of_the_hosts_own_may_take_long() -> None:
-    with pulse.off_device():
-        assert pulse.PULSE.off_device == 1
-    assert pulse.PULSE.off_device == 0
+    with watchdog.off_device():
+        assert watchdog.WATCHDOG.off_device == 1
+    assert watchdog.WATCHDOG.off_device == 0
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarm")
 def test_what_is_at_work_is_broken_off_as_its_time_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "began_s", time.monotonic() - 100.0)
-    monkeypatch.setattr(pulse, "GRACE_S", 10.0)
+    monkeypatch.setattr(watchdog, "GRACE_S", 10.0)
     never, left = threading.Event(), threading.Event()
-    with pulse.guarded(lambda fault: None, left.set):
-        assert pulse.ends_by(10.0, time.monotonic()) < time.monotonic()
+    with watchdog.guarded(lambda fault: None, left.set):
+        assert watchdog.ends_by(10.0, time.monotonic()) < time.monotonic()
         with pytest.raises(OutOfTime):
             never.wait(60)
         with pytest.raises(OutOfTime):
-            pulse.go_on()
+            watchdog.go_on()
         # Where nothing may be raised, whoever guards the process ends it.
-        with pulse.unbroken():
-            pulse.ends_by(10.0, time.monotonic())
+        with watchdog.unbroken():
+            watchdog.ends_by(10.0, time.monotonic())
             assert left.wait(60)
-        pulse.ends_by(10.0, time.monotonic())
-        pulse.finished()
-        pulse.go_on()
+        watchdog.ends_by(10.0, time.monotonic())
+        watchdog.finished()
+        watchdog.go_on()
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Protocol
 
 from gpucheck import errors
-from gpucheck.machine import kept
+from gpucheck.machine import device_lifetime
 from gpucheck.report.fault import Fault
 
 # A row is measured within seconds, and the driver itself gives up on what it can see within some 10 s. Nothing that
@@ -45,7 +45,7 @@ ENDING_S = 3.0
 SOON_S, LATEST_S = 1e-3, 1e8
 
 
-class Waited(kept.Waited, Protocol):
+class Waited(device_lifetime.Waited, Protocol):
     """The device, as far as it is asked here: an `Accel`."""
 
     @property
@@ -71,7 +71,7 @@ class OutOfTime(BaseException):
 
 
 @dataclass(slots=True)
-class Pulse:
+class Watchdog:
     """The last answer, and the watched call. A process has one; tests make their own."""
 
     clock: Callable[[], float] = time.monotonic
@@ -107,13 +107,13 @@ class Pulse:
             self.beat()
         if not self.watched or self.off_device:
             return None
-        one = self.watched[-1]
-        return one if self.clock() - max(self.heard_s, self.asked_s) >= one.limit_s else None
+        watched = self.watched[-1]
+        return watched if self.clock() - max(self.heard_s, self.asked_s) >= watched.limit_s else None
 
-    def is_lost(self, one: Watched) -> bool:
+    def is_lost(self, watched: Watched) -> bool:
         """Return whether one that is silent is to be given up: it does not come to the end of its work, or it was too
         long."""
-        if one.wait is None or not self._answers(one.wait) or self.clock() - self.heard_s >= LONGEST_S:
+        if watched.wait is None or not self._answers(watched.wait) or self.clock() - self.heard_s >= LONGEST_S:
             return True
         self.asked_s = self.clock()
         return False
@@ -133,29 +133,29 @@ class Pulse:
         self.waited = self.waited and not answered
         return answered
 
-    def end(self, one: Watched, lost: Callable[[Fault], None]) -> None:
+    def end(self, watched: Watched, lost: Callable[[Fault], None]) -> None:
         """Call a device lost that is not heard any more."""
         silent_s, step = self.clock() - self.heard_s, self.step
-        fault = Fault("device", one.where, one.device, "TimeoutError", "", step, None, True, None, silent_s)
+        fault = Fault("device", watched.where, watched.device, "TimeoutError", "", step, None, True, None, silent_s)
         lost(fault)
 
 
-PULSE = Pulse()
+WATCHDOG = Watchdog()
 
 
 def beat(step: str = "") -> None:
     """Something was heard of the work: a step that begins, a row, a device that was waited for."""
-    PULSE.beat(step)
+    WATCHDOG.beat(step)
 
 
 def step() -> str:
     """Return what was begun last; empty where nothing was."""
-    return PULSE.step
+    return WATCHDOG.step
 
 
 def go_on(needs_s: float = 0.0) -> None:
     """Begin a row of a benchmark. Raises OutOfTime where the one before left no time for it, or too little."""
-    if PULSE.late or time.monotonic() + needs_s >= PULSE.ends_s:
+    if WATCHDOG.late or time.monotonic() + needs_s >= WATCHDOG.ends_s:
         raise OutOfTime
 
 
@@ -164,30 +164,30 @@ def ends_by(budget_s: float, began_s: float) -> float:
 
     A command began earlier than its work. In a separate process, what is still at work then is broken off: OutOfTime.
     """
-    since_s = began_s if PULSE.began_s is None else min(PULSE.began_s, began_s)
+    since_s = began_s if WATCHDOG.began_s is None else min(WATCHDOG.began_s, began_s)
     ends_s = since_s + OVERTIME * budget_s + GRACE_S - ENDING_S
-    if PULSE.began_s is not None:
-        PULSE.ends_s = ends_s
-        if PULSE.has_alarm:
+    if WATCHDOG.began_s is not None:
+        WATCHDOG.ends_s = ends_s
+        if WATCHDOG.has_alarm:
             signal.setitimer(signal.ITIMER_REAL, min(max(ends_s - time.monotonic(), SOON_S), LATEST_S))
     return ends_s
 
 
 def finished() -> None:
     """The work is over: nothing is broken off any more."""
-    PULSE.late, PULSE.ends_s = False, math.inf
-    if PULSE.has_alarm:
+    WATCHDOG.late, WATCHDOG.ends_s = False, math.inf
+    if WATCHDOG.has_alarm:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
 @contextlib.contextmanager
 def unbroken() -> Iterator[None]:
     """Around what an exception must not break off, as the import of torch: out of time, the process ends at once."""
-    before, PULSE.unbroken = PULSE.unbroken, True
+    before, WATCHDOG.unbroken = WATCHDOG.unbroken, True
     try:
         yield
     finally:
-        PULSE.unbroken = before
+        WATCHDOG.unbroken = before
 
 
 @contextlib.contextmanager
@@ -198,17 +198,17 @@ def _alarm() -> Iterator[None]:
         return
 
     def ring(number: int, frame: FrameType | None) -> None:
-        if not PULSE.unbroken:
+        if not WATCHDOG.unbroken:
             raise OutOfTime
-        PULSE.leave()
+        WATCHDOG.leave()
 
     before = signal.signal(signal.SIGALRM, ring)
-    PULSE.has_alarm = True
+    WATCHDOG.has_alarm = True
     try:
         yield
     finally:
         finished()
-        PULSE.has_alarm = False
+        WATCHDOG.has_alarm = False
         signal.signal(signal.SIGALRM, before)
 
 
@@ -232,26 +232,26 @@ def opening(device: str, where: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(one: Watched) -> Iterator[None]:
-    PULSE.beat()
-    PULSE.watched.append(one)
-    PULSE.start()
+def _watched(watched: Watched) -> Iterator[None]:
+    WATCHDOG.beat()
+    WATCHDOG.watched.append(watched)
+    WATCHDOG.start()
     try:
         yield
     finally:
-        PULSE.watched.remove(one)
-        PULSE.beat()
+        WATCHDOG.watched.remove(watched)
+        WATCHDOG.beat()
 
 
 @contextlib.contextmanager
 def off_device() -> Iterator[None]:
     """Work of the host's own, which may take as long as it likes: the device is not waited for."""
-    PULSE.off_device += 1
+    WATCHDOG.off_device += 1
     try:
         yield
     finally:
-        PULSE.off_device -= 1
-        PULSE.beat()
+        WATCHDOG.off_device -= 1
+        WATCHDOG.beat()
 
 
 @contextlib.contextmanager
@@ -267,30 +267,30 @@ def guarded(lost: Callable[[Fault], None], leave: Callable[[], None] = lambda: N
 
     def start() -> None:
         if not started:
-            arguments = (PULSE, ended, ending, lost)
-            started.append(threading.Thread(target=look, args=arguments, name="gpucheck pulse", daemon=True))
+            arguments = (WATCHDOG, ended, ending, lost)
+            started.append(threading.Thread(target=look, args=arguments, name="gpucheck watchdog", daemon=True))
             started[0].start()
 
-    before, PULSE.start, PULSE.step, PULSE.leave = PULSE.start, start, "", leave
-    PULSE.began_s = time.monotonic() if errors.began_s is None else errors.began_s
+    before, WATCHDOG.start, WATCHDOG.step, WATCHDOG.leave = WATCHDOG.start, start, "", leave
+    WATCHDOG.began_s = time.monotonic() if errors.began_s is None else errors.began_s
     try:
         with _alarm():
             yield
     finally:
-        PULSE.start, PULSE.began_s, PULSE.leave = before, None, lambda: None
+        WATCHDOG.start, WATCHDOG.began_s, WATCHDOG.leave = before, None, lambda: None
         ended.set()
         with ending:
             pass
 
 
-def look(pulse: Pulse, ended: threading.Event, ending: threading.Lock, lost: Callable[[Fault], None]) -> None:
+def look(watchdog: Watchdog, ended: threading.Event, ending: threading.Lock, lost: Callable[[Fault], None]) -> None:
     """Look until `ended`, or until a device is lost, which is told once."""
     while not ended.wait(LOOK_EVERY_S):
-        one = pulse.silent()
-        if one is None or not pulse.is_lost(one):
+        silent = watchdog.silent()
+        if silent is None or not watchdog.is_lost(silent):
             continue
         with ending:
-            if ended.is_set() or pulse.silent() is None:  # it was heard meanwhile
+            if ended.is_set() or watchdog.silent() is None:  # it was heard meanwhile
                 continue
-            pulse.end(one, lost)
+            watchdog.end(silent, lost)
         return

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.machine import kept
+from gpucheck.machine import device_lifetime
 
 ABORTED = -6
 
 # A device whose loss is known to the finalizers of what was pinned for it, as it is to CUDA's.
 STAND_INS = """
 import os, sys
-from gpucheck.machine import kept
+from gpucheck.machine import device_lifetime
 
 class Device:
     id = "cuda:0"
@@ -61,15 +61,15 @@ class Memory:
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     # What another file's tests have lost in this process.
-    kept._LOST.clear()
+    device_lifetime._LOST.clear()
     yield
-    kept.settle(Well())
+    device_lifetime.settle(Well())
     gc.unfreeze()
 
 
 def ended(program: str) -> subprocess.CompletedProcess[str]:
     """A process that runs `program` after the stand-ins."""
-    root = str(Path(kept.__file__).resolve().parents[2])
+    root = str(Path(device_lifetime.__file__).resolve().parents[2])
     text = f"import sys; sys.path.insert(0, {root!r})\n{STAND_INS}{textwrap.dedent(program)}"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=env)
@@ -81,16 +81,16 @@ def test_a_lost_device_frees_nothing_up_to_the_end() -> None:
         atexit.register(lambda: os.write(2, b"atexit\\n"))
 
         def work():
-            pinned = kept.own(Pinned(), device.id)
+            pinned = device_lifetime.own(Pinned(), device.id)
             temporary = Pinned()  # nobody owns it: the frame that the error keeps does
             Device.lost = True
             device.synchronize()
 
-        with kept.ending():
+        with device_lifetime.ending():
             try:
                 work()
             except RuntimeError as error:
-                assert kept.saw(error, device.id)
+                assert device_lifetime.saw(error, device.id)
             print("the report")
             sys.exit(7)
     """)
@@ -104,7 +104,7 @@ def test_an_error_that_nobody_caught_is_told_and_frees_nothing() -> None:
             Device.lost = True
             device.synchronize()
 
-        with kept.ending():
+        with device_lifetime.ending():
             sys.exit(work())
     """)
     assert found.returncode == 1
@@ -113,12 +113,12 @@ def test_an_error_that_nobody_caught_is_told_and_frees_nothing() -> None:
 
 def test_python_ends_as_ever_where_the_program_is_not_ours() -> None:
     found = ended("""
-        pinned = kept.own(Pinned(), device.id)
+        pinned = device_lifetime.own(Pinned(), device.id)
         Device.lost = True
         try:
             device.synchronize()
         except RuntimeError as error:
-            kept.lose(error, device.id)
+            device_lifetime.lose(error, device.id)
         del pinned
         print("the report")
     """)
@@ -128,12 +128,12 @@ def test_python_ends_as_ever_where_the_program_is_not_ours() -> None:
 def test_after_a_good_wait_all_is_released() -> None:
     found = ended("""
         def work():
-            kept.own(Pinned(), device.id)
-            kept.own(Pinned())
+            device_lifetime.own(Pinned(), device.id)
+            device_lifetime.own(Pinned())
 
         work()
         os.write(2, b"waits\\n")
-        kept.settle(device)
+        device_lifetime.settle(device)
         os.write(2, b"waited\\n")
     """)
     assert (found.returncode, found.stderr) == (0, "waits\nreleased\nreleased\nwaited\n")
@@ -145,7 +145,7 @@ def test_a_closed_stdout_does_not_change_the_exit_status() -> None:
         os.close(reading)
         os.dup2(writing, 1)
         print("nobody reads this")
-        kept.leave(1)
+        device_lifetime.leave(1)
     """)
     assert (found.returncode, found.stderr) == (1, "")
 
@@ -155,7 +155,7 @@ def test_children_are_ended_before_the_process() -> None:
         from gpucheck.machine.child import LineChild
         child = LineChild([sys.executable, "-c", "import time; time.sleep(600)"])
         print(child.pid, flush=True)
-        kept.leave(1)
+        device_lifetime.leave(1)
     """)
     assert found.returncode == 1
     with pytest.raises(ProcessLookupError):
@@ -164,29 +164,29 @@ def test_children_are_ended_before_the_process() -> None:
 
 def test_nothing_is_released_where_waiting_fails() -> None:
     memory = Memory()
-    seen = weakref.ref(kept.own(memory, "cuda:0"))
+    seen = weakref.ref(device_lifetime.own(memory, "cuda:0"))
     del memory
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        kept.settle(Gone())
-    assert seen() is not None and kept.is_lost()
+        device_lifetime.settle(Gone())
+    assert seen() is not None and device_lifetime.is_lost()
 
 
 def test_one_device_does_not_release_what_another_owns() -> None:
     memory = Memory()
-    seen = weakref.ref(kept.own(memory, "cuda:1"))
+    seen = weakref.ref(device_lifetime.own(memory, "cuda:1"))
     del memory
-    kept.settle(Well())
+    device_lifetime.settle(Well())
     assert seen() is not None
     other = Well()
     other.id = "cuda:1"
-    kept.settle(other)
+    device_lifetime.settle(other)
     assert seen() is None
 
 
 def test_an_error_that_is_over_lets_go_of_what_its_frames_hold() -> None:
     def fails() -> None:
         memory = Memory()
-        kept.own(memory, "cuda:0")
+        device_lifetime.own(memory, "cuda:0")
         seen.append(weakref.ref(memory))
         try:
             raise MemoryError
@@ -197,7 +197,7 @@ def test_an_error_that_is_over_lets_go_of_what_its_frames_hold() -> None:
     with pytest.raises(ValueError) as caught:
         fails()
     assert seen[0]() is not None
-    kept.settle(Well(), error=caught.value)
+    device_lifetime.settle(Well(), error=caught.value)
     assert seen[0]() is None
 
 
@@ -212,16 +212,16 @@ def test_an_error_that_is_over_lets_go_of_what_its_frames_hold() -> None:
     ],
 )
 def test_what_a_device_raised_is_told_from_the_rest(error: Exception, lost: bool) -> None:
-    assert (kept.saw(error), kept.is_lost()) == (lost, lost)
+    assert (device_lifetime.saw(error), device_lifetime.is_lost()) == (lost, lost)
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_what_is_loaded_is_never_collected_in_a_process_of_ours_alone(is_ours: bool) -> None:
     gc.enable()  # a command that ran in this process before may have left it off
     before = gc.get_freeze_count()
-    with kept.loading(is_ours=is_ours):
+    with device_lifetime.loading(is_ours=is_ours):
         assert not gc.isenabled()
-        with kept.loading(is_ours=is_ours):
+        with device_lifetime.loading(is_ours=is_ours):
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
