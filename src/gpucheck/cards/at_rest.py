@@ -59,6 +59,12 @@ def _words(action: str | None) -> str:
     return str(action).replace("_", " ")
 
 
+def _times(error: XidError) -> tuple[str, str]:
+    """When an error was last in the log and how often, in words; empty where that is not known, or once."""
+    last = f"last at {error.at.replace('T', ' ').replace('Z', ' UTC')}" if error.at else ""
+    return last, f"{error.count} times" if error.count > 1 else ""
+
+
 def verdict_of(error: XidError) -> Verdict:
     """By NVIDIA's catalogue; a remark once the GPU was reset."""
     return "info" if error.is_past else xid.gravity(error.number, is_fatal=error.is_fatal)
@@ -79,13 +85,9 @@ def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
     asked = next((error.action for error in mine if error.action is not None and not error.is_past), None)
     grave = (error for error in mine[1:] if verdict_of(error) != "info" and error.action is None)
     others = dict.fromkeys(error.number for error in grave)
-    of_worst = (
-        f"asks for: {_words(asked)}" if asked and worst.action else known.what if known else "",
-        f"last at {worst.at.replace('T', ' ').replace('Z', ' UTC')}" if worst.at else "",
-        f"{worst.count} times" if worst.count > 1 else "",
-    )
+    what = f"asks for: {_words(asked)}" if asked and worst.action else known.what if known else ""
     parts = (
-        ", ".join(part for part in of_worst if part),
+        ", ".join(part for part in (what, *_times(worst)) if part),
         f"Xid {RECOVERY} asks for: {_words(asked)}" if asked and not worst.action else "",
         f"also Xid {', '.join(map(str, others))}" if others else "",
         "before the driver was reloaded" if worst.is_past else "",
@@ -160,8 +162,7 @@ def switches(facts: Facts) -> list[Finding]:
         (meaning, worst), others = rated[0], [one for rate, one in rated[1:] if rate.verdict != "info"]
         parts = (
             ", ".join(part for part in (worst.text, meaning.what) if part),
-            f"last at {worst.at.replace('T', ' ').replace('Z', ' UTC')}" if worst.at else "",
-            f"{worst.count} times" if worst.count > 1 else "",
+            *_times(worst),
             f"also SXid {', '.join(str(other.number) for other in others)}" if others else "",
             "before the NVSwitch was set up again" if worst.is_past else "",
         )

@@ -138,7 +138,7 @@ START = tuple(
 )
 
 
-_Seen = dict[tuple[int, str], XidError]
+_Errors = dict[tuple[int, str], XidError]
 
 
 # The fields of `Driver` that come from the log.
@@ -151,20 +151,21 @@ def events(lines: Sequence[str], booted_s: float | None = None, driver: Driver |
 
     `booted_s` is when the kernel's own clock began, in seconds since 1970; without it no error has a time.
     """
-    xids: _Seen = {}
-    sxids: _Seen = {}
+    xids: _Errors = {}
+    sxids: _Errors = {}
     reasons: dict[str, str] = {}
     links: dict[str, None] = {}
     for place, line in enumerate(lines):
         if _LOADED.search(line):
-            xids, sxids, reasons = _past(xids), _past(sxids), {}
-            links = {}
+            _end(xids)
+            _end(sxids)
+            reasons, links = {}, {}
         elif probed := _PROBED.search(line):
-            sxids = _past(sxids, _address(probed["device"]) if _ADDRESS.search(probed["device"]) else None)
+            _end(sxids, _address(probed["device"]) if _ADDRESS.search(probed["device"]) else None)
         elif match := XID.search(line):
-            xids = _with_xid(xids, match, _time_of(line, booted_s))
+            _add_xid(xids, match, _time_of(line, booted_s))
         elif match := SXID.search(line):
-            sxids = _with_sxid(sxids, match, _time_of(line, booted_s))
+            _add_sxid(sxids, match, _time_of(line, booted_s))
         elif match := NVLINK.search(line):
             links[match[0]] = None
         elif (rank := _rank(line)) is not None:
@@ -195,43 +196,43 @@ def _rank(line: str) -> int | None:
     return next((rank for rank, pattern in enumerate(START) if "NVRM" in line and pattern.search(line)), None)
 
 
-def _past(found: _Seen, address: str | None = None) -> _Seen:
-    """The errors with those of this device, or all of them, in the past."""
-    return {
-        key: replace(one, is_past=True) if address in (None, one.pci_address) else one for key, one in found.items()
-    }
+def _end(errors: _Errors, address: str | None = None) -> None:
+    """Put the errors of this device, or all of them, into the past."""
+    for key, error in errors.items():
+        if address in (None, error.pci_address):
+            errors[key] = replace(error, is_past=True)
 
 
-def _with_xid(found: _Seen, match: re.Match[str], at: str | None) -> _Seen:
+def _add_xid(errors: _Errors, match: re.Match[str], at: str | None) -> None:
     number, address = int(match["number"]), _address(match["device"])
     action = _ACTION.search(match["rest"]) if number == RECOVERY else None
     asked = None if action is None else _asked(action)
     if asked == "none":
-        return _past(found, address)
-    before = found.get((number, address))
+        return _end(errors, address)
+    before = errors.get((number, address))
     count = 1 if before is None else before.count + 1
     is_fatal = None if "atal" not in match["rest"] else "onfatal" not in match["rest"].lower().replace("-", "")
-    return found | {(number, address): XidError(number, address, at, count, asked, is_fatal)}
+    errors[number, address] = XidError(number, address, at, count, asked, is_fatal)
 
 
-def _with_sxid(found: _Seen, match: re.Match[str], at: str | None) -> _Seen:
+def _add_sxid(errors: _Errors, match: re.Match[str], at: str | None) -> None:
     number, address = int(match["number"]), _address(match["device"])
-    before = found.get((number, address))
+    before, cooled = errors.get((number, address)), errors.get((_COOLED.get(number, 0), address))
     detail, word = _DETAIL.match(match["rest"]), _WORD.match(match["rest"])
-    cooled = found.get((_COOLED.get(number, 0), address))
     if cooled is not None:
-        return found | {(cooled.number, address): replace(cooled, is_past=True)}
-    if number in _IGNORED or number in _COOLED or (detail is not None and before is not None):
-        return found
-    if detail is not None:
+        errors[cooled.number, address] = replace(cooled, is_past=True)
+    elif number in _IGNORED or number in _COOLED or (detail is not None and before is not None):
+        return
+    elif detail is not None:
         is_fatal = None if detail["severity"] is None else detail["severity"] == "1"
-        return found | {(number, address): XidError(number, address, at, is_fatal=is_fatal)}
-    is_fatal = None if word is None else word["word"].lower() == "fatal"
-    if before is not None and not before.is_past and before.is_fatal:
-        is_fatal = True
-    text = (match["rest"] if word is None else match["rest"][word.end() :]).strip()
-    count = 1 if before is None else before.count + 1
-    return found | {(number, address): XidError(number, address, at, count, None, is_fatal, text=text or None)}
+        errors[number, address] = XidError(number, address, at, is_fatal=is_fatal)
+    else:
+        is_fatal = None if word is None else word["word"].lower() == "fatal"
+        if before is not None and not before.is_past and before.is_fatal:
+            is_fatal = True
+        text = (match["rest"] if word is None else match["rest"][word.end() :]).strip()
+        count = 1 if before is None else before.count + 1
+        errors[number, address] = XidError(number, address, at, count, None, is_fatal, text=text or None)
 
 
 def _asked(action: re.Match[str]) -> str | None:

@@ -22,17 +22,14 @@ Use = Literal["simulation", "run", "trace", "ranks", "batches", "device"]
 
 @dataclass(frozen=True, slots=True)
 class Private:
-    """A name by its path, `names` those of other versions too, the newest first. `lost` is what is not followed without
-    it, "" if nothing is. What is `vital` cannot be done without it at all. Since and until which version, as tested
-    from 2.6 to 2.15: "" is before and after."""
+    """A name by its path. `lost` is what is not followed without it, "" if nothing is. What is `vital` cannot be done
+    without it at all. `older` are its names in other versions, of 2.6 to 2.15."""
 
     path: str
     uses: tuple[Use, ...]
     what: str
     lost: str = ""
     vital: bool = False
-    since: str = ""
-    until: str = ""
     older: tuple[str, ...] = ()
 
 
@@ -129,7 +126,6 @@ _TABLE = (
         ("ranks",),
         "the flight recorder",
         "ranks",
-        since="2.9",
         older=("torch._C._distributed_c10d._dump_nccl_trace",),
     ),
     # -- memory and devices
