@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from gpucheck import units
 from gpucheck.cards import at_rest, at_work
@@ -24,6 +25,10 @@ from gpucheck.report.finding import Finding, Verdict
 SAME = 0.99
 
 
+def _on_off(value: bool) -> str:
+    return "on" if value else "off"
+
+
 def ecc_mode(device: Device, facts: Facts) -> Said | None:
     """ECC that is off where it is on by default, and a change that waits for a reset."""
     ecc = device.ecc
@@ -31,11 +36,11 @@ def ecc_mode(device: Device, facts: Facts) -> Said | None:
         return None
     evidence = {name: getattr(ecc, name) for name in ("enabled", "enabled_after_reset", "enabled_by_default")}
     if ecc.enabled_after_reset is not None and ecc.enabled_after_reset != ecc.enabled:
-        now, then = ("on", "off") if ecc.enabled else ("off", "on")
+        now, then = _on_off(ecc.enabled), _on_off(ecc.enabled_after_reset)
         return Said("info", f"ECC will be {then}", f"{now} now, {then} after the next reset", None, evidence)
     others = usual([card.ecc.enabled for card in sisters(device, facts) if card.ecc is not None])
     if others is not None and others != ecc.enabled and (ecc.enabled or ecc.enabled_by_default is not False):
-        state, theirs = ("on", "off") if ecc.enabled else ("off", "on")
+        state, theirs = _on_off(ecc.enabled), _on_off(others)
         which = "" if ecc.enabled else " -i {card}"  # never advise to turn ECC off
         fix = f"sudo nvidia-smi{which} --ecc-config=1, then reset the GPU"
         message = f"most other GPUs of the same name have it {theirs}"
@@ -120,7 +125,7 @@ def mig_pending(device: Device, facts: Facts) -> Said | None:
     mig = device.mig
     if mig is None or mig.enabled_after_reset == mig.enabled:
         return None
-    state = "on" if mig.enabled_after_reset else "off"
+    state = _on_off(mig.enabled_after_reset)
     fix = (
         "end its programs and stop its monitors (sudo systemctl stop nvidia-dcgm), then sudo nvidia-smi --gpu-reset -i "
         "{card}; in a virtual machine with the GPU passed through, reboot it"
@@ -129,39 +134,42 @@ def mig_pending(device: Device, facts: Facts) -> Said | None:
     return Said("warn", f"MIG will be {state}", "the change waits for a reset of the GPU", fix, evidence)
 
 
-# What cards of one name have in common, how it is called, and what to do about the odd one; VBIOS is a remark.
-_COMMON = (
-    ("memory_total_bytes", "memory", "drain the node, then reset the GPU; if it stays, have the GPU serviced"),
-    ("bar1_total_bytes", "BAR1", "switch on Above 4G Decoding and Resizable BAR in the firmware, or reseat the GPU"),
-    ("persistence_mode", "persistence mode", "sudo nvidia-smi -i {card} -pm 1"),
-    ("vbios_version", "VBIOS", None),
+# What cards of one name have in common: how it is called, how it is written, and what to do about the odd one; another
+# VBIOS is a remark.
+_COMMON: tuple[tuple[str, str, Callable[[Any], str], str | None], ...] = (
+    (
+        "memory_total_bytes",
+        "memory",
+        units.capacity,
+        "drain the node, then reset the GPU; if it stays, have the GPU serviced",
+    ),
+    (
+        "bar1_total_bytes",
+        "BAR1",
+        units.capacity,
+        "switch on Above 4G Decoding and Resizable BAR in the firmware, or reseat the GPU",
+    ),
+    ("persistence_mode", "persistence mode", _on_off, "sudo nvidia-smi -i {card} -pm 1"),
+    ("vbios_version", "VBIOS", str, None),
 )
 
 
 def odd_one(device: Device, facts: Facts) -> Said | None:
     """One of several alike that has less memory or BAR1 than most, no persistence mode, or another VBIOS."""
     others = [card for card in sisters(device, facts) if is_divided(card) == is_divided(device)]
+    # With ECC on, some cards have less memory: then ECC is what differs.
+    ecc = usual([card.ecc and card.ecc.enabled for card in others])
+    differs_by_ecc = ecc != (device.ecc and device.ecc.enabled)
     said: list[str] = []
     fixes: list[str] = []
     evidence: dict[str, object] = {}
-    for name, words, fix in _COMMON:
+    for name, words, shown, fix in _COMMON:
         own, theirs = getattr(device, name), usual([getattr(card, name) for card in others])
-        if own is None or theirs is None or own == theirs:
+        if own is None or theirs is None or own == theirs or (name == "memory_total_bytes" and differs_by_ecc):
             continue
-        # With ECC on, some cards have less memory: then ECC is what differs.
-        ecc = usual([card.ecc and card.ecc.enabled for card in others])
-        differs_by_ecc = name == "memory_total_bytes" and ecc != (device.ecc and device.ecc.enabled)
-        if not isinstance(own, str) and (own >= SAME * theirs or differs_by_ecc):
+        if fix is not None and own >= SAME * theirs:
             continue
-        shown = [
-            value
-            if isinstance(value, str)
-            else {True: "on", False: "off"}[value]
-            if isinstance(value, bool)
-            else units.capacity(value)
-            for value in (own, theirs)
-        ]
-        said.append(f"{words} {shown[0]}, {shown[1]} on most")
+        said.append(f"{words} {shown(own)}, {shown(theirs)} on most")
         fixes += [fix] if fix else []
         evidence[name] = own
     if not said:
