@@ -531,9 +531,8 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
             title = f"all {whole} nodes are good"
             return [Finding("fleet.nodes", "pass", title, "", {"counts": counts})]
         which = "speed" if len(alone) == whole else f"speed of {few(alone)}"
-        why = f"needs {siblings.LEAST_NODES} nodes of a model"
-        if not any(row.ratios for row in result.nodes if row.host not in beside.compared):
-            why = "no node has a figure" if len(alone) == whole else "no figure"
+        has_figures = any(row.ratios for row in result.nodes if row.host not in beside.compared)
+        why = f"needs {siblings.LEAST_NODES} nodes of a model" if has_figures else "no figures"
         which = f"{which} not compared ({why})" if alone else beside.partly
         title = f"{nodes_text(whole)}: nothing failed; {which}"
         # What was not looked at is no pass, and no fault either.
