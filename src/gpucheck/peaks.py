@@ -93,8 +93,11 @@ class Unknown:
 
 
 def parts() -> tuple[Part, ...]:
-    return tuple(
-        Part(
+    found = []
+    for row in _table()["part"]:
+        width = row["bus_width_bits"]
+        widths = tuple(width) if isinstance(width, list) else (width,)
+        part = Part(
             name=row["name"],
             kind="data sheet",
             source=row["source"],
@@ -102,13 +105,13 @@ def parts() -> tuple[Part, ...]:
             capability=_capability(row),
             multiprocessors=row["multiprocessors"],
             peaks=tuple(Peak(**peak) for peak in row["peaks"]),
-            bus_width_bits=_widths(row)[0],
+            bus_width_bits=widths[0],
             memory_clock_hz=row.get("memory_clock_hz"),
             memory_bytes_per_s=row["memory_bytes_per_s"],
-            bus_widths=_widths(row),
+            bus_widths=widths,
         )
-        for row in _table()["part"]
-    )
+        found.append(part)
+    return tuple(found)
 
 
 def lookup(
@@ -131,37 +134,24 @@ def lookup(
         same_bus = bus_width_bits is None or bus_width_bits in part.bus_widths
         if (part.capability, part.multiprocessors) == (capability, multiprocessors) and same_bus:
             return replace(part, bus_width_bits=bus_width_bits or part.bus_width_bits)
-    return _estimate(name or "", capability, multiprocessors, bus_width_bits, clock_hz, memory_clock_hz, bool(named))
-
-
-def _estimate(
-    name: str,
-    capability: tuple[int, int],
-    multiprocessors: int,
-    bus_width_bits: int | None,
-    clock_hz: float | None,
-    memory_clock_hz: float | None,
-    named: bool,
-) -> Part | Unknown:
     rows = [row for row in _table()["estimate"] if _capability(row) == capability]
     memory = bandwidth(bus_width_bits, memory_clock_hz)
-    told = ".".join(map(str, capability))
+    version, of = ".".join(map(str, capability)), name or "this part"
     if not (rows and clock_hz) and memory is None:
-        what = "the device does not report its clocks" if rows else f"compute capability {told} is not in the table"
-        return Unknown(f"{name or 'this part'} is not in the table, and {what}")
+        what = "the device does not report its clocks" if rows else f"compute capability {version} is not in the table"
+        return Unknown(f"{of} is not in the table, and {what}")
     peaks: tuple[Peak, ...] = ()
     missing = ""
     if rows and clock_hz:
-        rates, missing = _rates(name, rows[0])
+        rates, missing = _rates(name or "", rows[0])
         peaks = tuple(
             Peak(dtype, ACCUMULATORS.get(dtype, "float32"), multiprocessors * rate * clock_hz, clock_hz, rate)
             for dtype, rate in rates.items()
         )
-    other = (
-        "does not have the multiprocessors or the memory bus of the part" if named else "is not in the table of parts"
-    )
+    other = "does not have the multiprocessors or the memory bus of the part"
+    because = f"{of} {other if named else 'is not in the table of parts'}; from {multiprocessors} SMs of "
     return Part(
-        name=name,
+        name=name or "",
         kind="estimate",
         source=rows[0]["source"] if peaks else "the device's bus width and memory clock",
         date=None,
@@ -171,8 +161,7 @@ def _estimate(
         bus_width_bits=bus_width_bits,
         memory_clock_hz=memory_clock_hz,
         memory_bytes_per_s=memory,
-        because=f"{name or 'this part'} {other}; from {multiprocessors} SMs of "
-        f"compute capability {told} and the highest clocks",
+        because=f"{because}compute capability {version} and the highest clocks",
         missing=missing,
     )
 
@@ -194,35 +183,29 @@ def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
 
 def _is_cut(name: str, row: Mapping[str, Any]) -> bool:
     """Return whether this name is, or may be, that of a part with less than its capability."""
-    found = _MODEL.match(name)
-    model = "".join(found.groups()) if found else ""
-    if model in row.get("full", ()):
+    matched, model = _MODEL.match(name), _model(name)
+    if matched is not None and model in row.get("full", ()):
         return False
     siblings = [part for part in parts() if part.capability == _capability(row)]
-    cut = [part for part in siblings if _has_less(part, row)]
-    whole = {_model(part.name) for part in siblings if part not in cut}
-    if model and model in whole:
+    cut = []
+    for part in siblings:
+        # A part is cut if it does less in anything to a clock and SM than its capability could.
+        could = {**row["per_clock_per_sm"], **_geforce(part.name, row)}
+        known = [(peak, could[dtype]) for dtype in could if (peak := part.peak(dtype)) is not None]
+        if any(peak.per_clock_per_sm is None or peak.per_clock_per_sm < most for peak, most in known):
+            cut.append(part)
+    if matched is not None and model in {_model(part.name) for part in siblings if part not in cut}:
         return False
     if "cut" in row and re.search(row["cut"], name):
         return True
     # `G` before the line's letter is Grace beside the same chip.
     lines = {match[2] for part in cut if (match := _MODEL.match(part.name))}
-    return found is not None and found[2] in lines
+    return matched is not None and matched[2] in lines
 
 
 def _model(name: str) -> str:
-    found = _MODEL.match(name)
-    return "".join(found.groups()) if found else name
-
-
-def _has_less(part: Part, row: Mapping[str, Any]) -> bool:
-    """Return whether a listed part does less in anything to a clock and SM than its capability could."""
-    could = {**row["per_clock_per_sm"], **_geforce(part.name, row)}
-    return any(
-        dtype in could and (peak.per_clock_per_sm is None or peak.per_clock_per_sm < could[dtype])
-        for dtype in could
-        if (peak := part.peak(dtype)) is not None
-    )
+    matched = _MODEL.match(name)
+    return "".join(matched.groups()) if matched else name
 
 
 def bandwidth(bus_width_bits: int | None, memory_clock_hz: float | None) -> float | None:
@@ -234,11 +217,6 @@ def bandwidth(bus_width_bits: int | None, memory_clock_hz: float | None) -> floa
 
 def _geforce(name: str, row: Mapping[str, Any]) -> dict[str, float]:
     return dict(row.get("geforce", {})) if name.startswith(GEFORCE) else {}
-
-
-def _widths(row: Mapping[str, Any]) -> tuple[int, ...]:
-    width = row["bus_width_bits"]
-    return tuple(width) if isinstance(width, list) else (width,)
 
 
 def _capability(row: Mapping[str, Any]) -> tuple[int, int]:

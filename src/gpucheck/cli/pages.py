@@ -39,7 +39,7 @@ def page(name: str, extra: Sequence[tuple[str, str]], width: int, *, exit_codes:
     parameters = commands.parameters(name)
     sections = [("Arguments", [(option.metavar, option.text) for option in parameters if option.positional])]
     for group, members in grouped([option for option in parameters if not option.positional]):
-        labels = [f"{', '.join(option.names[: 2 if option.short else 1])} {option.metavar}" for option in members]
+        labels = [f"{', '.join(option.names)} {option.metavar}" for option in members]
         rows = [(label.strip(), option.text) for label, option in zip(labels, members, strict=True)]
         sections.append((group, rows))
     if sections[-1][0] == COMMON:

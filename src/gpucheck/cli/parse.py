@@ -243,7 +243,6 @@ def parameters(options: Sequence[Option]) -> list[Any]:
     declared: list[tuple[str, Any, Any]] = []
     for option in options:
         words = DEVICES if option.name == "--device" else option.choices
-        # Older names are names of the same parameter.
         how: Any = typer.Argument(metavar=option.metavar, show_default=False)
         if not option.positional:
             how = typer.Option(
