@@ -193,6 +193,8 @@ _NAMED = {
     "no_triton": r"(?:satisfies the requirement|distribution found for) triton\b",
     "bnb": r"bitsandbytes[/\\]|cuda[ _]setup:",
     "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b",
+    "llama": r"\bggml|\bllama[-_.](?:cpp|cli|server)|\bollama\b|koboldcpp|lm[- ]?studio",
+    "program": r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|kohya|oobabooga|sd[-_]scripts",
     "accelerate": r"\baccelerate (?:launch|config)|accelerate[/\\](?:commands|state)",
     "image": r"comfyui|invokeai|stable[- _]diffusion|ksampler|vae[._]?(?:de|en)code|\bupscal\w+",
     "aten_mps": r"could not run aten::\S+ with arguments from the \w*mps backend",
@@ -484,16 +486,20 @@ ADVICE: tuple[Advice, ...] = (
         "loaded first; then a newer driver",
     ),
     Advice(
-        (
-            "cublas.",
-            "cuda.handle",
-            "cuda.argument",
-            "cuda.launch_failure",
-            "cuda.illegal_access",
-            "cudnn.",
-            "hip.fault",
-        ),
-        lambda facts: "native" in facts.names and not (facts.torch or facts.packages),
+        ("oom.cuda", "oom.hip", "oom.other"),
+        lambda facts: "llama" in facts.names and not (facts.torch or facts.packages),
+        "fewer layers on the GPU (-ngl N; Ollama: num_gpu), a shorter context (-c; num_ctx), or a smaller "
+        "quantisation of the model; nvidia-smi shows what else holds memory",
+    ),
+    Advice(
+        ("tensor.device_mismatch", "tensor.type_mismatch", "tensor.dtype"),
+        "program",
+        "update the program and the custom node or extension that the traceback names last, or do without it and "
+        "without options that move parts of the model (low VRAM, offload); in your own code: x = x.to(device, dtype)",
+    ),
+    Advice(
+        ("cublas.", "cudnn.", "hip.fault", "cuda.handle", "cuda.argument", "cuda.launch_failure", "cuda.illegal"),
+        lambda facts: bool(facts.names & {"native", "llama"}) and not (facts.torch or facts.packages),
         "a newer release of the program: search its issues for this message and GPU; -ngl 0 (or its CPU build) tells "
         "whether the GPU's code is at fault, CUDA_VISIBLE_DEVICES=0 whether several GPUs are; sudo dmesg | grep -i xid",
     ),
