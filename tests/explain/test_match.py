@@ -29,6 +29,12 @@ FRAME = """Traceback (most recent call last):
 """
 
 
+def test_a_line_of_a_log_is_a_guess_beside_an_error_that_is_not_known() -> None:
+    said = "NCCL WARN Call to ibv_modify_qp failed\nTraceback (most recent call last):\nAssertionError: nhead=8 unfit\n"
+    (match,) = find(said, TEXTS)
+    assert (match.text.id, match.certainty) == ("nccl.infiniband", "hint")
+
+
 @pytest.mark.parametrize(
     "listing",
     [

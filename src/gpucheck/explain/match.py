@@ -364,7 +364,8 @@ _OURS = re.compile(
     r"sglang|\brocm|amdgpu|xformers|diffusers|transformers|safetensors|huggingface|lightning[._]|megatron|tensorflow|"
     r"\bjax|(?<!\bo)llama|checkpoint shards|\bepoch\b.{0,9}\d|\b([hb][123]00|a100|gb10|gb[23]00|l40s?|mi[23]\d\dx?)\b|"
     r"\brtx ?(pro ?)?\d{4}|\bgfx\d{3,4}|\bblackwell\b|\bsm_?1[012]\d\b|flash[-_]?infer|flash[-_]?att|llama\.cpp|"
-    r"\bollama\b(?! *\| )|\bggml|comfyui|python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
+    r"\bollama\b(?! *\| )|\bggml|comfyui|\b(unsloth|axolotl|peft|ultralytics|yolov?\d\w*|mmcv|detectron2?|ctranslate2|"
+    r"onnxruntime|gguf|exllama\w*|stable[- ]diffusion|automatic1111)\b|python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
 )
 # What programs say as they go on without a GPU or a package: no error, where the paste has another one.
 _GOES_ON = re.compile(
@@ -657,7 +658,9 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
         )
     }
     # The program went on after what stands in an earlier traceback.
-    later = [one for one in unknown if one.group > place.line.group and not _PASSED_ON.search(one.text)]
+    # Beside a line of a log another error is as likely the one that ended it.
+    is_logged = place.line.kind == "plain" and not _KERNEL.search(place.line.text)
+    later = [one for one in unknown if (one.group > place.line.group or is_logged) and not _PASSED_ON.search(one.text)]
     is_unknown = is_all or later or (unknown and first.text.symptom)
     doubts = {
         "the paste has an error that is not known": is_unknown,
