@@ -345,7 +345,7 @@ def test_conditions_are_chosen_by_prefix(fake_driver: Fake, tmp_path: Path) -> N
         (DoctorOptions(python="/bin/false"), "--python /bin/false is not a Python interpreter; give the path"),
         (DoctorOptions(python="/bin/ls"), "--python /bin/ls is not a Python interpreter; give the path"),
         (DoctorOptions(python="/bin/echo"), "--python /bin/echo is not a Python interpreter; give the path"),
-        (DoctorOptions(python="/etc"), "--python /etc is a folder, not a Python interpreter; give the path"),
+        (DoctorOptions(python="/etc"), "--python /etc cannot be started"),
     ],
 )
 def test_a_users_mistake_is_one_sentence(fake_driver: Fake, options: DoctorOptions, words: str) -> None:

@@ -342,7 +342,7 @@ CASES: list[tuple[str, Evidence, str]] = [
     ),
     (
         "devices.sram_ecc",
-        with_cards(card(0, sram_ecc=SramEcc(0, 0, 0, 0, 4, 5, True, {"l2": 9}))),
+        with_cards(card(0, sram_ecc=SramEcc(0, 0, 4, 5, True, {"l2": 9}))),
         "cuda:0: 9 uncorrected in its lifetime (l2 9)",
     ),
     ("devices.answers", with_cards(card(0), card(1, state="lost")), "cuda:1: off the PCI bus or not answering"),

@@ -278,7 +278,7 @@ def test_which_cards_are_left_alone(one: Device, why: str) -> None:
 
 
 def sample(at_s: float, *names: str) -> dict[str, Any]:
-    reasons = {"bits": 0, "names": list(names), "unknown_bits": []}
+    reasons = {"bits": 0, "names": list(names)}
     return {"at_s": at_s, "sm_clock_hz": 1.98e9, "clock_reasons": reasons, "pcie": dict(LINK), "unknown": {}}
 
 

@@ -329,7 +329,7 @@ def test_the_allocators_setting_is_named_for_every_torch() -> None:
         ("xid.13", "compute-sanitizer"),
         ("xid.31", "compute-sanitizer"),
         ("xid.63", "reset"),
-        ("xid.94", "Reset the GPU when"),
+        ("xid.94", "When its work is done"),
         ("container.cdi", "nvidia-ctk cdi generate"),
         ("hip.arch", "11.0.0"),
         ("hip.arch", "10.3.0"),
@@ -361,7 +361,7 @@ def test_the_patterns_are_spelled_once() -> None:
 
 def test_an_xid_tells_nvidias_action_in_plain_words() -> None:
     (match,) = find("NVRM: Xid (PCI:0000:b3:00.0): 94, pid=4711", TEXTS)
-    assert match.text.fix.startswith("restart the affected program; other programs continue. Reset the GPU when")
+    assert match.text.fix.startswith("restart the affected program; other programs continue. When its work is done")
     assert {one.action for one in xid.BY_NUMBER.values()} <= set(xid.ACTIONS)
     assert len(xid.BY_NUMBER) == len(xid.CATALOGUE) + len(xid.OLDER)
     for one in xid.BY_NUMBER.values():

@@ -37,27 +37,6 @@ def test_a_device_that_failed() -> None:
     assert finding.evidence["text"] == FAULT.text
 
 
-def test_one_that_no_table_knows_is_told_in_its_own_words() -> None:
-    one = replace(FAULT, cause=None, text="of a new kind", fresh="CUDA error: unknown error")
-    finding = judge(one)
-    assert finding.title == "cuda:0 failed in bench matmul: of a new kind"
-    assert finding.message.endswith("; it failed in a fresh process too: CUDA error: unknown error")
-    assert finding.fix is not None and finding.fix.startswith("gpucheck smoke --device cuda:0; ")
-
-
-def test_of_a_librarys_call_its_own_words_are_told() -> None:
-    text = "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"
-    finding = judge(replace(FAULT, cause="library.failed", text=text, fresh=text, poisons=False))
-    assert finding.title == f"cuda:0 failed in bench matmul: {text}"
-    assert finding.evidence["cause"] == "library.failed"
-
-
-def test_one_that_does_not_answer() -> None:
-    finding = judge(replace(FAULT, cause=None, error="TimeoutError", text="", silent_s=70.4))
-    assert finding.title == "cuda:0: no answer for 70 s in bench matmul"
-    assert finding.message == "a call did not return (during float32 512)"
-
-
 @pytest.mark.parametrize(
     ("where", "memory", "error"),
     [

@@ -8,11 +8,12 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpucheck import units
+from gpucheck import units, xid
 from gpucheck.cards import at_rest, card
 from gpucheck.cards.card import WHY_NOT_SHOWN
 from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on
+from gpucheck.machine.choose import MASK, Reading, read_mask
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.inventory import HONEST
 from gpucheck.machine.kernel_driver import (
@@ -25,7 +26,6 @@ from gpucheck.machine.kernel_driver import (
     UNSUPPORTED,
     PciDevice,
 )
-from gpucheck.machine.mask import MASK, Reading, read_mask
 from gpucheck.messages import FIX
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS
@@ -403,7 +403,7 @@ LOG: tuple[Condition, ...] = (
         meaning="The driver could not find out which NVLinks of the GPUs are connected. Copies between GPUs fall back "
         "to PCI Express or hang, and so may nvidia-smi.",
         settle="`nvidia-smi nvlink --status` lists the links; it is past if the driver was reloaded since",
-        fix=at_rest.REBOOT,
+        fix=xid.REBOOT,
         judge=_nvlink,
         patterns=(r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ff]ailed",),
     ),

@@ -14,8 +14,8 @@ from gpucheck.doctor import conditions_nodes, fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, by_answer, on
 from gpucheck.doctor.conditions_kernel import REFUSED, absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
+from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.kernel_driver import FALLEN
-from gpucheck.machine.mask import MASK, read_mask
 from gpucheck.messages import FIX
 from gpucheck.naming import MOST_NAMED, few
 from gpucheck.report.facts import Device, Driver

@@ -12,7 +12,7 @@ from gpucheck.doctor import fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, on
 from gpucheck.doctor.conditions_nvml import refusing
 from gpucheck.machine.stack import KernelRun, TorchProbe
-from gpucheck.machine.torch_probe_child import version_key
+from gpucheck.machine.torch_probe_child import public
 
 # The probe says a crash as the signal's name.
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
@@ -332,7 +332,7 @@ def _is_same_version(evidence: Evidence, one: str, other: str) -> bool:
     """The same release, and not built for two different things. Vendors' own suffixes are written in several ways."""
     local, other_local = one.partition("+")[2], other.partition("+")[2]
     kinds = [part for part in (local, other_local) if _BUILT_FOR.fullmatch(part)]
-    return version_key(one)[0] == version_key(other)[0] and len(set(kinds)) < 2
+    return public(one) == public(other) and len(set(kinds)) < 2
 
 
 def _mixed(evidence: Evidence) -> Seen | None:

@@ -16,7 +16,7 @@ from gpucheck.doctor import (
     fixes,
 )
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Evidence, Rung, Seen
-from gpucheck.machine.mask import MASK
+from gpucheck.machine.choose import MASK
 from gpucheck.report.finding import Finding, Verdict, in_short
 from gpucheck.report.results.short import RungStanding
 

@@ -92,13 +92,11 @@ _JUDGE = of(
 
 
 def _of_threshold(one: Threshold) -> Id:
-    option = f"{one.option} or " if one.option else ""
-    usual = f" Without it: {one.usual}." if one.usual else ""
     return Id(
         one.id,
         f"your threshold, in {one.kind}",
-        f"{'A lower' if one.direction == 'at least' else 'An upper'} bound for {one.judges}.{usual}",
-        f"set it with {option}[thresholds] in gpucheck.toml",
+        f"{'A lower' if one.direction == 'at least' else 'An upper'} bound for {one.judges}.",
+        f"set it with {one.option} or [thresholds] in gpucheck.toml",
         command=one.command,
     )
 

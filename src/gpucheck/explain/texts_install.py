@@ -48,7 +48,7 @@ def _of_xid(one: xid.Xid) -> Condition:
         patterns=(_TYPED, _IN_LOG, *_OTHER_WORDS.get(one.number, ())),
         number=str(one.number),
         meaning=f"{_CAUSE[one.blame]} The driver reports it in the kernel log.",
-        fix=one.step,
+        fix=one.step.replace("{card}", "INDEX"),
         certainty="hint" if one in xid.OLDER else "proof" if one.blame == "device" else "strong",
         follows=tuple(f"xid.{number}" for number in one.follows),
         common=(_IN_WORDS,),
