@@ -349,7 +349,7 @@ def test_a_limit_of_addresses_is_nearly_certain() -> None:
     ("runs", "certainty", "end"),
     [
         (True, None, "; nvidia-fabricmanager runs: check that its version matches the driver's"),
-        (False, "proof", " and nvidia-fabricmanager does not run"),
+        (False, "proof", "; nvidia-fabricmanager does not run"),
         (None, None, "on the PCI bus"),
     ],
 )
@@ -366,20 +366,20 @@ def test_of_nvmls_faults_those_break_nothing_beside_which_cuda_works() -> None:
     working = with_driver(HEALTHY, nvml_code=999, nvml_error="Unknown Error")
     diagnosis = ladder.diagnose(working, list(CONDITIONS.values()))
     assert diagnosis.first is None
-    assert [(one.condition.id, one.verdict) for one in diagnosis.aside] == [("driver.nvml_unknown", "warn")]
+    assert [(one.condition.id, one.condition.verdict) for one in diagnosis.aside] == [("driver.nvml_unknown", "warn")]
 
 
 def test_an_nvml_of_another_version_breaks_nothing_beside_which_cuda_works() -> None:
     diagnosis = ladder.diagnose(with_driver(HEALTHY, nvml_code=18, nvml_error="words"), list(CONDITIONS.values()))
     assert diagnosis.first is None
-    assert [(one.condition.id, one.verdict) for one in diagnosis.aside] == [("driver.mismatch", "warn")]
+    assert [(one.condition.id, one.condition.verdict) for one in diagnosis.aside] == [("driver.mismatch", "warn")]
 
 
 def test_a_card_that_fell_off_beside_others_that_work_is_a_warning() -> None:
     one_left = with_stack(with_cards(CARDS[0]), log=(FALLEN,))
     diagnosis = ladder.diagnose(one_left, list(CONDITIONS.values()))
     assert diagnosis.first is None
-    assert [(one.condition.id, one.verdict) for one in diagnosis.aside] == [("gpu.fallen_off", "warn")]
+    assert [(one.condition.id, one.condition.verdict) for one in diagnosis.aside] == [("gpu.fallen_off", "warn")]
     assert diagnosis.aside[0].seen.evidence["pci_addresses_not_listed"] == ["0000:21:00.0"]
 
 

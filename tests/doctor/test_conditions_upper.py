@@ -719,7 +719,7 @@ def test_an_error_has_the_name_of_its_card_and_the_command_for_it() -> None:
     line = f"NVRM: Xid (PCI:{CARDS[1].pci_address}): 119, pid=1, Timeout"
     seen = judged("log.xid", with_stack(log=(line,)))
     assert seen is not None and seen.message.startswith(f"cuda:1 ({CARDS[1].pci_address}): Xid 119, ")
-    assert seen.fix is not None and seen.fix.endswith(f"--gpu-reset -i {CARDS[1].pci_address}")
+    assert seen.fix is not None and f"--gpu-reset -i {CARDS[1].pci_address}" in seen.fix
 
 
 def test_a_log_that_cannot_be_read_is_not_an_empty_one() -> None:

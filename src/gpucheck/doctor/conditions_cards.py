@@ -591,29 +591,23 @@ def _not_run(evidence: Evidence) -> Seen | None:
         load = LoadResult("none", "torch did not run on a GPU, so no GPU was loaded", None, (), {})
     if load.outcome == "failed":
         return None
-    loaded = {card.device for card in load.cards}
-    kept = [(card, f"{why}{_instead(_device(evidence, card))}") for card, why in load.left_out.items()]
+    reasons = dict(load.left_out)
     # What torch did not run on: hidden from it, lost, or divided.
-    others = [
-        (name_of(card), f"{_why_not_used(card, load.reason)}{_instead(card)}")
-        for card in evidence.cards
-        if card.nvml_index is not None and card.id not in (*loaded, *load.left_out)
-    ]
-    if not (kept or others or load.outcome != "ran"):
+    for card in evidence.cards:
+        if card.nvml_index is not None and card.id not in (*reasons, *(loaded.device for loaded in load.cards)):
+            hidden = (card.state or "").startswith("hidden by")
+            why = "hidden by CUDA_VISIBLE_DEVICES" if hidden else card.state
+            reasons[name_of(card)] = why or load.reason or "torch did not run on it"
+    if not reasons and load.outcome == "ran":
         return None
-    said = told_once([*kept, *others]) or load.reason or ""
-    return Seen(said, {"left_out": dict(load.left_out), "reason": load.reason})
-
-
-def _why_not_used(card: Device, reason: str | None) -> str:
-    hidden = (card.state or "").startswith("hidden by")
-    return "hidden by CUDA_VISIBLE_DEVICES" if hidden else card.state or reason or "torch did not run on it"
+    named = {name_of(card): card for card in evidence.cards}
+    said = told_once([(name, f"{why}{_instead(named.get(name))}") for name, why in reasons.items()])
+    return Seen(said or load.reason or "", {"left_out": dict(load.left_out), "reason": load.reason})
 
 
 def _instead(card: Device | None) -> str:
     """Return whether a card that was not loaded was judged all the same: by what others do on it."""
-    hidden = card is not None and (card.state or "").startswith("hidden by")
-    if card is None or (card.state is not None and not hidden):
+    if card is None or (card.state is not None and not card.state.startswith("hidden by")):
         return ""  # its state says it all
     busy = at_work.work(card) == "busy"
     return ", judged under its own load" if busy else "; its clock and PCIe link are not judged"

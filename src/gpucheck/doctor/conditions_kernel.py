@@ -441,24 +441,6 @@ def _instances(evidence: Evidence) -> list[Device]:
     return [device for device in evidence.facts.devices if device.parent_uuid is not None]
 
 
-def _seen(evidence: Evidence, reading: Reading, told: str) -> Seen:
-    # torch counts the GPUs before CUDA starts, and its rules for reading the mask are not those of CUDA.
-    by_torch = evidence.probe.count if evidence.probe.cuda is not None else None
-    message = f"{MASK}={reading.value!r} {told}: {'; '.join(entry.told for entry in reading.entries)}"
-    if by_torch is not None and by_torch != len(reading.shown):
-        message += f"; torch.cuda.device_count() is {by_torch}"
-    return Seen(
-        message,
-        {
-            MASK: reading.value,
-            "entries": [{"text": entry.text, "index": entry.index, "why": entry.problem} for entry in reading.entries],
-            "shown": len(_shown(evidence)),
-            "by_cuda_rules": len(reading.shown),
-            "by_torch": by_torch,
-        },
-    )
-
-
 def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
     """Return which of the masks' conditions holds, and how, where CUDA says honestly what it shows under the mask."""
     value = evidence.value(MASK)
@@ -473,7 +455,9 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
     doubtful = evidence.driver.cuinit_code == REFUSED and reading.shown
     # Slurm's word for a job that was given none: what is there then belongs to others.
     fix = fixes.ASK_THE_SCHEDULER if value.strip() == "NoDevFiles" else None
-    return done[0], replace(_seen(evidence, reading, done[1]), fix=fix, certainty="hint" if doubtful else None)
+    message = f"{MASK}={reading.value!r} {done[1]}: {'; '.join(entry.told for entry in reading.entries)}"
+    seen = {MASK: reading.value, "shown": len(_shown(evidence)), "by_cuda_rules": len(reading.shown)}
+    return done[0], Seen(message, seen, fix, "hint" if doubtful else None)
 
 
 def _done_by(reading: Reading, evidence: Evidence) -> tuple[str, str] | None:

@@ -473,36 +473,26 @@ def _fabric(evidence: Evidence) -> Seen | None:
     """802 elsewhere; the manager's absence is proof only where the switches are this machine's own."""
     if _is_confidential(evidence):
         return None
-    stack, state = evidence.stack, fabric_state(evidence.facts)
-    runs = None if evidence.in_container else stack.fabric_manager
+    switches, state = evidence.stack.switches, fabric_state(evidence.facts)
+    runs = evidence.stack.fabric_manager if switches and not evidence.in_container else None
     if state is not None and state.startswith(IN_PROGRESS):
         seen = answered(evidence, f"NVML reports the fabric {state}", fix=WAIT, fabric=state)
         return replace(seen, verdict="inconclusive", title="the fabric between the GPUs is being set up")
-    if state is not None and (runs is None or not stack.switches):
-        fix = "on the host: sudo systemctl restart nvidia-fabricmanager" if evidence.in_container else None
-        return answered(evidence, f"NVML reports the fabric {state}", certainty="proof", fix=fix, fabric=state)
-    if not stack.switches:
-        return answered(
-            evidence,
-            "no NVSwitch is visible here",
-            fix="ask the host's administrator: the host must run a fabric manager of the driver's version",
-            certainty="hint",
-            switches=0,
-        )
-    several = stack.switches != 1
-    more = f"{stack.switches} NVSwitch{'es are' if several else ' is'} on the PCI bus"
-    more += f", NVML reports the fabric {state}" if state is not None else ""
-    told = {
-        True: "; nvidia-fabricmanager runs: check that its version matches the driver's",
-        False: " and nvidia-fabricmanager does not run",
-    }
+    if state is None and not switches:
+        fix = "ask the host's administrator: the host must run a fabric manager of the driver's version"
+        return answered(evidence, "no NVSwitch is visible here", fix=fix, certainty="hint", switches=0)
+    parts = [f"{switches} NVSwitch{'es are' if switches != 1 else ' is'} on the PCI bus"] if switches else []
+    parts += [f"NVML reports the fabric {state}"] if state is not None else []
+    parts += ["nvidia-fabricmanager does not run"] if runs is False else []
+    parts += ["nvidia-fabricmanager runs: check that its version matches the driver's"] if runs else []
     return answered(
         evidence,
-        more + (told[runs] if runs is not None else ""),
+        "; ".join(parts),
         certainty="proof" if runs is False or state is not None else None,
         fix="on the host: sudo systemctl restart nvidia-fabricmanager" if evidence.in_container else None,
-        switches=stack.switches,
+        switches=switches,
         fabric_manager=runs,
+        fabric=state,
     )
 
 
