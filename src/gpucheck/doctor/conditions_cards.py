@@ -402,17 +402,17 @@ def _by_pcie(evidence: Evidence) -> list[tuple[Device, Device, Between]]:
     found = []
     whole = [card for card in evidence.cards if card.parent_uuid is None]
     cards = [card for card in whole if not any(link.active for link in card.nvlinks or ())]
-    for place, one in enumerate(cards):
+    for place, card in enumerate(cards):
         for other in cards[place + 1 :]:
-            way = numa.between(one, other)
-            refused = one.peers is not None and one.peers.get(other.pci_address or "", "ok") != "ok"
+            way = numa.between(card, other)
+            refused = card.peers is not None and card.peers.get(other.pci_address or "", "ok") != "ok"
             if way is not None and not refused:
-                found.append((one, other, way))
+                found.append((card, other, way))
     return found
 
 
 def _iommu(evidence: Evidence) -> Seen | None:
-    pairs = [(one, other) for one, other, way in _by_pcie(evidence) if way.iommu == "translating"]
+    pairs = [(card, other) for card, other, way in _by_pcie(evidence) if way.iommu == "translating"]
     if not pairs:
         return None
     names = list(dict.fromkeys(name_of(card) for pair in pairs for card in pair))
@@ -420,7 +420,7 @@ def _iommu(evidence: Evidence) -> Seen | None:
 
 
 def _acs(evidence: Evidence) -> Seen | None:
-    found = {f"{name_of(one)} and {name_of(other)}": way for one, other, way in _by_pcie(evidence) if way.redirecting}
+    found = {f"{name_of(card)} and {name_of(other)}": way for card, other, way in _by_pcie(evidence) if way.redirecting}
     if not found:
         return None
     bridges = sorted({bridge for way in found.values() for bridge in way.redirecting or ()})
@@ -543,8 +543,8 @@ def _under_load(look: checks.Look, names: Collection[str] | None = (), least: in
             (name_of(device), "; ".join(part for part in (said.title, said.message, often) if part))
             for device, often, said in found
         ]
-        told = {"devices": [{"device": device.id, **said.evidence} for device, _, said in found]}
-        return Seen(told_once(words), told, verdict=max((said.verdict for *_, said in found), key=VERDICTS.index))
+        details = {"devices": [{"device": device.id, **said.evidence} for device, _, said in found]}
+        return Seen(told_once(words), details, verdict=max((said.verdict for *_, said in found), key=VERDICTS.index))
 
     return judge
 
@@ -571,8 +571,8 @@ def _hot(device: Device, facts: Facts) -> Said | None:
     now, limit = device.temperature_celsius, at_work.throttles_at(device)
     if limit is None or now is None or not limit - CLOSE_CELSIUS <= now < limit:
         return at_work.hot(device, facts)
-    told = {"temperature_celsius": now, "limits_celsius": [limit]}
-    return Said("info", f"{now:.0f} °C, limit {limit:.0f} °C", evidence=told)
+    details = {"temperature_celsius": now, "limits_celsius": [limit]}
+    return Said("info", f"{now:.0f} °C, limit {limit:.0f} °C", evidence=details)
 
 
 def _failed(evidence: Evidence) -> Seen | None:

@@ -97,8 +97,10 @@ def _held(gpus: tuple[PciDevice, ...]) -> Seen:
 
 def _on_the_bus(evidence: Evidence, more: str) -> Seen:
     gpus, driver = evidence.stack.gpus, evidence.driver
-    told = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
-    return Seen(f"{addresses(gpus)} on the PCI bus; {more}", {"pci_addresses": [gpu.address for gpu in gpus], **told})
+    details = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
+    return Seen(
+        f"{addresses(gpus)} on the PCI bus; {more}", {"pci_addresses": [gpu.address for gpu in gpus], **details}
+    )
 
 
 # -- NVIDIA's module has a card and cannot bring it up, mostly by the kernel's log -------------------------------------
@@ -471,8 +473,8 @@ def _done_by(reading: Reading, evidence: Evidence) -> tuple[str, str] | None:
             return None
         return "mask.hides_all", f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing"
     if any(entry.is_odd for entry in reading.entries):
-        told = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
-        return "mask.malformed", told
+        message = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
+        return "mask.malformed", message
     asked = sum(entry.asks for entry in reading.entries)
     # What it names and CUDA does not show all the same is no matter of the mask.
     left_out = count > 0 and len(reading.shown) > shown

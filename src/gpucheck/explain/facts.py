@@ -252,7 +252,7 @@ def read(pasted: str, spaced: str) -> Facts:
     version, build = _torch(text)
     paths = [match[1] or match[2] for match in _FRAME.finditer(text)]
     frames = [_package(path) for path in paths]
-    one = {name: match[1] for name, pattern in _ONE.items() if (match := pattern.search(text))}
+    singles = {name: match[1] for name, pattern in _ONE.items() if (match := pattern.search(text))}
     return Facts(
         platforms=marked(spaced),
         torch=version,
@@ -268,7 +268,7 @@ def read(pasted: str, spaced: str) -> Facts:
         checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
         operators=_operators(text),
         tried=frozenset(name for pair in _SET.findall(text) for name in pair if name),
-        **one,
+        **singles,
     )
 
 
@@ -284,8 +284,8 @@ def _torch(text: str) -> tuple[str, str]:
 
 def _free(text: str) -> float | None:
     """The share of the GPU's memory that is free, as JAX tells it."""
-    told = _FREE.search(text)
-    return int(told[1]) / max(int(told[2]), 1) if told else None
+    match = _FREE.search(text)
+    return int(match[1]) / max(int(match[2]), 1) if match else None
 
 
 def _operators(text: str) -> str:
@@ -300,7 +300,7 @@ def _operators(text: str) -> str:
 
 
 def _capabilities(text: str) -> tuple[str, ...]:
-    written = (one if "." in one else f"{one[:-1]}.{one[-1]}" for one in _CAPABILITY.findall(text))
+    written = (number if "." in number else f"{number[:-1]}.{number[-1]}" for number in _CAPABILITY.findall(text))
     if found := tuple(dict.fromkeys(written)):
         return found
     lines = "\n".join(line for line in text.splitlines() if _GPU_LINE.search(line))
@@ -311,7 +311,7 @@ def _architectures(text: str) -> tuple[str, ...]:
     named, listed, between = (pattern.findall(text) for pattern in _CODES)
     if named:
         return tuple(re.findall(r"\w+", named[0]))
-    return tuple("sm_" + one.replace(".", "") for one in (listed or (between[0] if between else ())))
+    return tuple("sm_" + number.replace(".", "") for number in (listed or (between[0] if between else ())))
 
 
 def _package(path: str) -> str:
@@ -320,7 +320,7 @@ def _package(path: str) -> str:
     for folder in ("site-packages", "dist-packages"):
         if folder in parts[:-1]:
             return parts[parts.index(folder) + 1].removesuffix(".py")
-    return next((one for one, following in itertools.pairwise(parts) if one == following), "")
+    return next((part for part, following in itertools.pairwise(parts) if part == following), "")
 
 
 @dataclass(frozen=True, slots=True)
