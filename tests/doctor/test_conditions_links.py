@@ -92,7 +92,6 @@ def test_where_cuda_does_not_start_for_it_the_fabric_is_a_remark() -> None:
         ("/devices/0/ecc", "not supported by this device or driver", False),
         ("/devices/0/fabric", "this nvidia-ml-py has no nvmlDeviceGetGpuFabricInfoV", False),
         ("/devices/0/recovery_action", "the driver's NVML has no such function", False),
-        ("/devices/0/nvlinks", "not asked for", False),
         ("/devices/0/power_w", "NVML returns: unknown error", False),
         ("/devices/2/ecc", "NVML returns: unknown error", False),
     ],
