@@ -342,55 +342,28 @@ def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
             final[call.group, call.step] = index
         for rank, at in call.arrivals.items():
             orders[rank].append((at, index))
-    ordered = [sorted(call.arrivals.values()) for call in calls]
-    lasts, since = [arrivals[-1] for arrivals in ordered], [0.0] * len(calls)
+    lasts = [max(call.arrivals.values()) for call in calls]
+    pairs = [pair for order in orders.values() for pair in itertools.pairwise(sorted(order))]
     # How long the last rank of each call took to its own next one.
-    of_last: dict[int, float] = {}
-    for order in orders.values():
-        order.sort()
-        for (own, index), (at, following) in itertools.pairwise(order):
-            if at == lasts[following]:
-                since[following] = at - lasts[index]
-            if own == lasts[index]:
-                of_last[index] = at - own
-    gaps: dict[tuple[str, int], dict[int, list[_Gap]]] = defaultdict(lambda: defaultdict(list))
-    for rank, order in orders.items():
-        for (own, index), (at, following) in itertools.pairwise(order):
-            if calls[index].step != calls[following].step or calls[index].step < APART:
-                continue
-            last = lasts[index]
-            if own < last:
-                others = ordered[index]
-                middle = stats.median_without(others, bisect.bisect_left(others, own))
-                apart = last - middle if len(others) > 2 else since[index]
-                gaps[calls[index].position][rank].append((at - own, last - own, apart, of_last.get(index, at - own)))
-    waited = {position: _is_waited_for(rows, slack) for position, rows in gaps.items()}
+    of_last = {index: at - own for (own, index), (at, _) in pairs if own == lasts[index]}
+    gaps: dict[tuple[str, int], list[_Gap]] = defaultdict(list)
+    for (own, index), (at, following) in pairs:
+        call, wait = calls[index], lasts[index] - own
+        if call.step == calls[following].step >= APART and wait > 0:
+            gaps[call.position].append((at - own, wait, of_last.get(index, at - own)))
+    waited = {position for position, rows in gaps.items() if _is_waited_for(rows, slack)}
     ends = set(final.values())
-    return [call.waits and (index in ends or waited.get(call.position, False)) for index, call in enumerate(calls)]
+    return [call.waits and (index in ends or call.position in waited) for index, call in enumerate(calls)]
 
 
-# How long a rank took to its next call, how much earlier than the last it was, and how late the last was by itself:
-# beside the others, or with two ranks since all had arrived at its call before; and how long the last took to its next.
-_Gap = tuple[float, float, float, float]
+# How long a rank took to its next call, how much earlier than the last it was, and how long the last took to its next.
+_Gap = tuple[float, float, float]
 
 
-def _is_waited_for(rows: Mapping[int, Sequence[_Gap]], slack: float) -> bool:
-    """Return whether ranks wait for the last of a call: if so, it is no longer last at the next call, or the next call
-    of each moves with the last of this one, with slope 1 and not 0.
-
-    How late the last is by itself has nothing to do with what the rank does, and so tells the one from the other.
-    """
-    pairs = [gap for gaps in rows.values() for gap in gaps]
-    if sum(gap < wait - slack for gap, wait, *_ in pairs) > AHEAD * len(pairs):
+def _is_waited_for(gaps: Sequence[_Gap], slack: float) -> bool:
+    """Return whether ranks wait for the last of a call: none goes on before it, and it is no longer last at its next
+    call."""
+    if sum(gap < wait - slack for gap, wait, _ in gaps) > AHEAD * len(gaps):
         return False
-    # Where the last is no longer last at its next call, the others have waited, or it made up for all of it.
-    median_wait = statistics.median(wait for _, wait, _, _ in pairs)
-    if statistics.median(gap - last for gap, _, _, last in pairs) > median_wait / 2:
-        return True
-    moved = together = 0.0
-    for gaps in rows.values():
-        mean_gap, mean_wait, mean_apart, _ = (statistics.fmean(values) for values in zip(*gaps, strict=True))
-        for gap, wait, apart, _ in gaps:
-            moved += (apart - mean_apart) * (gap - mean_gap)
-            together += (apart - mean_apart) * (wait - mean_wait)
-    return moved > together / 2 > 0
+    ahead = statistics.median(gap - of_last for gap, _, of_last in gaps)
+    return ahead > statistics.median(wait for _, wait, _ in gaps) / 2
