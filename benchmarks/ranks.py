@@ -3,6 +3,7 @@
     python benchmarks/ranks.py [--tables N] [--seed S]
     python benchmarks/ranks.py --real [--runs N] [--start N] [--count N] [--output FILE]
     python benchmarks/ranks.py --real --only FAULT [--way WAY] [--ranks N] [--runs N] [--output FILE]
+    python benchmarks/ranks.py --pipelines [--runs N] [--start N] [--count N] [--output FILE]
     python benchmarks/ranks.py --cost [--runs N] [--steps N]
 
 A generated job has 2 to 64 ranks and 60 to 2 000 steps of 20 ms to 2 s. Each rank's own time in a step is normal or
@@ -14,6 +15,12 @@ Bounds: at least 95 % of the delayed ranks are named and no other rank; at most 
 A real job has steps of 100 ms or more. Which rank is late is drawn from the seed and the run's number. It sleeps for
 5 % of a step, or for three standard deviations of a rank's lateness in the last sound job of its way, if that is more:
 so a sound job comes before each way.
+
+A pipeline has 2 or 4 ranks that sleep 56 ms of a step of 60 to 130 ms (4 microbatches, GPipe's order or 1F1B), with
+two replicas of each stage in some. The planted fault is a stage that takes 24 ms longer, from the start or from the
+middle step on, a replica that does, or a link that delivers each message 4 ms later (a preloaded library delays the
+receiving thread of gloo; it needs `cc`). Right are the busiest stage, named as that, the step from which on a rank is
+slower, the replica, and nobody. Bounds: nobody is accused in a sound job or beside a slow link, and none is wrong.
 
 The cost is that of a step of about 20 ms with 30 collectives, between readings of the record: a quick step (the lowest
 tenth) of a job under torchrun with `gpucheck run` against one without, in pairs of processes in random order. Pairs of
@@ -416,19 +423,22 @@ def real(asked: argparse.Namespace) -> bool:
     return all(good >= (of if fault == "sound" else 0.9 * of) for (fault, *_), (good, of) in counts.items())
 
 
-# -- a pipeline --------------------------------------------------------------------------------------------------------
+# -- pipelines ---------------------------------------------------------------------------------------------------------
 
-# Ranks that send to each other in each step, in the order 1F1B; the culprit sleeps longer. Nobody may be accused.
 PIPELINE = """
 import sys, time
 import torch
 import torch.distributed as dist
 
-steps, extra, culprit, micro = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), 4
+fault, order, steps, extra = sys.argv[1], sys.argv[4], int(sys.argv[2]), float(sys.argv[3])
+dp, culprit = map(int, sys.argv[5:])
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-before, behind = (rank - 1 if rank else None), (rank + 1 if rank < world - 1 else None)
+stages, micro = world // dp, 4
+stage = rank // dp
+groups = [dist.new_group(range(one * dp, one * dp + dp)) for one in range(stages)]
+before, behind = (rank - dp if stage else None), (rank + dp if stage < stages - 1 else None)
 optimizer = torch.optim.SGD(torch.nn.Linear(64, 64).parameters(), lr=1e-3)
 sent = []
 
@@ -441,20 +451,98 @@ def part(source, target, seconds):
         sent.append((dist.isend(data, target), data))
 
 for step in range(steps):
-    more = extra / micro if rank == culprit else 0.0
-    warm = min(world - 1 - rank, micro)
-    for place in range(micro + warm):
-        if place < micro:
-            part(before, behind, 0.006 + more)
-        if place >= warm:
-            part(behind, before, 0.008)
+    late = fault in ("stage", "replica") or (fault == "since" and step >= steps // 2)
+    more = extra / micro if late and rank == culprit else 0.0
+    forward, backward = (lambda: part(before, behind, 0.006 + more)), (lambda: part(behind, before, 0.008))
+    warm = micro if order == "gpipe" else min(stages - 1 - stage, micro)
+    for _ in range(warm):
+        forward()
+    for _ in range(micro - warm):
+        forward()
+        backward()
+    for _ in range(warm):
+        backward()
     for work, _ in sent:
         work.wait()
     sent.clear()
+    if dp > 1:
+        dist.all_reduce(torch.ones(64), group=groups[stage])
     dist.all_reduce(torch.ones(()))
     optimizer.step()
 dist.barrier()
 """
+# Delays what arrives at one rank, in the thread of gloo that receives it.
+LINK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+int epoll_wait(int file, struct epoll_event *events, int most, int timeout_ms) {
+    int (*real)(int, struct epoll_event *, int, int) = dlsym(RTLD_NEXT, "epoll_wait");
+    int count = real(file, events, most, timeout_ms);
+    const char *rank = getenv("RANK"), *slow = getenv("SLOW_LINK");
+    if (count > 0 && rank && slow && !strcmp(rank, slow) && gettid() != getpid()) usleep(4000);
+    return count;
+}
+"""
+EXTRA_S = 0.024
+
+
+def pipelines(asked: argparse.Namespace) -> bool:
+    """Run the pipelines; whether all are right."""
+    runs = [
+        (fault, order, ranks, dp)
+        for _ in range(asked.runs)
+        for fault in ("sound", "stage", "link", "since", "sound", "stage")
+        for order in ("gpipe", "1f1b")
+        for ranks, dp in ((2, 1), (4, 1))
+    ] + [(fault, order, 4, 2) for fault in ("sound", "replica", "link") for order in ("gpipe", "1f1b")] * asked.runs
+    counts: dict[str, list[int]] = {}
+    with tempfile.TemporaryDirectory(prefix="gpucheck-link-") as place:
+        library = Path(place) / "link.so"
+        (Path(place) / "link.c").write_text(LINK, encoding="ascii")
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, Path(place) / "link.c", "-ldl"], check=True)
+        for number, (fault, order, ranks, dp) in list(enumerate(runs))[asked.start :][: asked.count]:
+            culprit = random.Random(f"{asked.seed} {number}").randrange(ranks)
+            # Written down before the run: what the document must say.
+            expected = {
+                "sound": ("alike", [], []),
+                "link": ("alike", [], []),
+                "stage": ("busiest", [], [culprit]),
+                "since": ("straggler", [culprit], []),
+                "replica": ("straggler", [culprit], []),
+            }[fault]
+            slow = {"LD_PRELOAD": str(library), "SLOW_LINK": str(culprit)} if fault == "link" else {}
+            arguments = [fault, str(asked.steps), str(EXTRA_S), order, str(dp), str(culprit)]
+            document = launched(PIPELINE, arguments, ranks, None, started, (), **slow)
+            result = document.get("results", {}).get("ranks") or {}
+            got = result.get("outcome"), result.get("late"), result.get("busiest")
+            said = [one for one in document["findings"] if one["id"].startswith("run.ranks.")]
+            row = {
+                "run": number,
+                "fault": fault,
+                "order": order,
+                "ranks": ranks,
+                "replicas": dp,
+                "culprit": None if fault == "sound" else culprit,
+                "expected": expected,
+                "right": got == expected,
+                "load": os.getloadavg()[0],
+                "said": "; ".join(f"{one['title']}: {one['message']}" for one in said),
+            }
+            print(line := json.dumps(row, ensure_ascii=False), flush=True)
+            if asked.output:
+                with open(asked.output, "a", encoding="utf-8") as file:
+                    file.write(line + "\n")
+            tally = counts.setdefault(fault, [0, 0])
+            tally[0] += got == expected
+            tally[1] += 1
+    for fault, (good, of) in counts.items():
+        print(f"pipelines, {fault}: {good} of {of}")
+    return all(good == of for good, of in counts.values())
 
 
 # -- cost --------------------------------------------------------------------------------------------------------------
@@ -532,6 +620,7 @@ def main() -> int:
     parser.add_argument("--tables", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--real", action="store_true")
+    parser.add_argument("--pipelines", action="store_true")
     parser.add_argument("--cost", action="store_true")
     parser.add_argument("--only", action="append", choices=FAULTS)
     parser.add_argument("--way", choices=WAYS, default="ddp")
@@ -545,6 +634,8 @@ def main() -> int:
     parser.add_argument("--output", help="append each run's outcome to this file, as a line of JSON")
     parser.add_argument("-v", action="store_true", help="print each made table that was judged wrong")
     asked = parser.parse_args()
+    if asked.pipelines:
+        return 0 if pipelines(asked) else 1
     if asked.cost:
         return 0 if cost(asked) else 1
     return 0 if (real(asked) if asked.real else tables(asked.tables, asked.seed)) else 1

@@ -29,8 +29,11 @@ LEVEL = 0.001
 # Where ranks run ahead of the last in more than this share of the steps, they did not wait for it: with
 # NCCL hosts may issue a step while others are at the one before.
 AHEAD = 0.02
-# One rank may cause `MOST` of the cost in less than `SELDOM` of the steps without being late in most steps.
+# The verdict says in which part of the steps `MOST` of the cost arises. If that part is below `SELDOM`, one rank may
+# cause all of it without being late in most steps.
 MOST, SELDOM = 0.9, 0.15
+# Work of every n-th step is named from this share of the job's time on, and if it was seen so often.
+LEAST_PERIODIC, FEWEST_TIMES, MOST_EVERY = 0.03, 3, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Table:
 class Verdict:
     """Who holds up the job. `cost_s` is a step's cost, `late_s` by how much each rank is later than its siblings."""
 
-    outcome: Literal["straggler", "alternating", "alike", "not_decided"]
+    outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
     ranks: tuple[int, ...] = ()
     cost_s: float = 0.0
     late_s: Mapping[int, float] = field(default_factory=dict)
@@ -80,6 +83,12 @@ class Verdict:
     # its group and place among those of the group.
     shares: Mapping[int, float] = field(default_factory=dict)
     where: tuple[str, int] | None = None
+    # In which part of the steps `MOST` of the cost arises: a rank that is seldom late may cost most.
+    cost_share: float = 0.0
+    # The step from which on the rank is slower than before; None where it is compared with others.
+    since: int | None = None
+    # The rank is late in every n-th step; None where it is not.
+    every: int | None = None
 
 
 def too_few(steps: int) -> str:
@@ -117,8 +126,7 @@ def judge(table: Table) -> Verdict:
     }
     least = max(LEAST_SHARE * table.step_s, LEAST_S)
     widths = errors(series, 1 - 2 * LEVEL / len(table.ranks))
-    latest_first = sorted(late, key=lambda rank: -means[rank])
-    named = tuple(rank for rank in latest_first if beyond[rank] > max(least, widths[rank]))
+    named = tuple(rank for rank in sorted(late, key=lambda one: -means[one]) if beyond[rank] > max(least, widths[rank]))
     lost = [lost_by_step[step] for step in steps]
     lost_s, clock_s = statistics.fmean(lost), max(_clock(table, rank) for rank in late)
     costly = sorted(sorted(steps, key=lambda step: -lost_by_step[step])[: _most(lost)])
@@ -134,17 +142,27 @@ def judge(table: Table) -> Verdict:
     weights = lateness.waited if len(costly) < len(steps) / 2 else shares
     others = max((weights[rank] for rank in late if rank not in named), default=0.0)
     alone = bool(named) and others < max(weights[rank] for rank in named) / 2
+    # A checkpoint or an evaluation of one rank: at equal distances chance makes nobody late.
+    seen = period(lost)
+    regular, few_times = _regular(lateness, [steps[at] for at in seen.places], seen.every) if seen else (None, "")
+    if regular is not None and not alone:
+        costs = lateness.costs((regular,))
+        cost = [costs.get(step, 0.0) for step in steps]
+        if statistics.fmean(cost) > max(LEAST_PERIODIC * table.step_s, LEAST_S):
+            named, alone = (regular,), True
     if alone and (len(named) == 1 or not _alternate(named, late, steps)):
         at = lateness.at[named[0]]
         where = max(at, key=at.__getitem__)
-        return Verdict("straggler", tuple(sorted(named)), statistics.fmean(cost), means, "", shares, where)
+        mean, most = statistics.fmean(cost), _most(cost) / len(steps)
+        every = seen.every if seen is not None and named == (regular,) else None
+        return Verdict("straggler", tuple(sorted(named)), mean, means, "", shares, where, most, every=every)
     reason, top = "", max(lateness.waited, key=lateness.waited.__getitem__)
     if lost_s - clock_s > least:
         if named or lateness.waited[top] <= 0.75 * sum(lost):
             return Verdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
         few = "too few" if is_seldom else "not evenly enough"
-        most = f"most of it for rank {top}, in {len(costly)} of {len(steps)} steps: {few} to tell it from chance"
-        reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {most}"
+        told = f"most of it for rank {top}, in {len(costly)} of {len(steps)} steps: {few} to tell it from chance"
+        reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {few_times or told}"
     elif clock_s > least:
         reason = f"the hosts' clocks are compared to {clock_s * 1e3:.3g} ms: a late rank may not be seen"
     elif (apart := _apart(table) - 2 * clock_s) > 2 * least:
@@ -166,6 +184,61 @@ def _seldom(lateness: _Lateness, steps: Sequence[int]) -> tuple[int, float]:
     each, n = 1 / len(lateness.late), len(apart)
     chances = (math.comb(n, k) * each**k * (1 - each) ** (n - k) for k in range(count, n + 1))
     return top, sum(chances) / each
+
+
+def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int | None, str]:
+    """Return who is last in all of these steps, every n-th one, if that is no chance; else what is missing."""
+    ranks = [lateness.last[step][1] for step in steps if step in lateness.last]
+    top = max(ranks, key=ranks.count, default=None)
+    if top is None or ranks.count(top) < 0.9 * len(steps):
+        return None, ""
+
+    def chance(times: int) -> float:
+        # Two steps make the distance and the first the rank: the others agree with these.
+        return (1 / every) ** (times - 2) * (1 / len(lateness.late)) ** (times - 1)
+
+    needed = next(times for times in itertools.count(FEWEST_TIMES) if chance(times) < LEVEL)
+    if len(steps) >= needed:
+        return top, ""
+    told = f"most of it for rank {top} in every {ordinal(every)} step, {len(steps)} times: at least "
+    return None, f"{told}{needed * every + APART} steps are needed to tell it from chance"
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Values that stand out at equal distances: every n-th, at these places, by `extra` beyond the others."""
+
+    every: int
+    places: range
+    extra: float
+
+
+def period(values: Sequence[float]) -> Period | None:
+    """Return at which equal distances values stand out, if all there do, by more than half of what is usual there, and
+    next to none elsewhere."""
+    ordered, count = sorted(values), len(values)
+    if count < FEWEST_TIMES * 2:
+        return None
+    base, middle = stats.quantile(values, 0.25), ordered[count // 2]
+    for every in range(2, min(count // FEWEST_TIMES, MOST_EVERY) + 1):
+        for first in range(every):
+            # Nearly all places are left out by their first three.
+            if first + 2 * every >= count or min(values[first : first + 2 * every + 1 : every]) < middle:
+                continue
+            members = values[first::every]
+            extra = statistics.fmean(members) - base
+            if min(members) <= base + extra / 2 or extra <= 0:
+                continue
+            above = count - bisect.bisect_right(ordered, base + extra / 2)
+            if above - len(members) <= len(members) // 4:
+                return Period(every, range(first, count, every), extra)
+    return None
+
+
+def ordinal(number: int) -> str:
+    """`2nd`, `13th`, `21st`."""
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number // 10 % 10 == 1 else ends.get(number % 10, 'th')}"
 
 
 def _ahead(table: Table) -> float:
@@ -211,13 +284,13 @@ def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, flo
     count = len(next(iter(blocks.values())))
     widened = math.sqrt((1 + correlation) / (1 - correlation) / count)
     own = {rank: statistics.variance(means) for rank, means in blocks.items()}
-    widths = {}
+    found = {}
     for rank, mine in own.items():
-        others = statistics.fmean(value for other, value in own.items() if other != rank)
+        others = statistics.fmean(one for other, one in own.items() if other != rank)
         alone = len(own) == 2 or mine > 4 * others
         freedom = (count - 1) * (1 if alone else min(len(own) - 1, 8))
-        widths[rank] = widened * math.sqrt(max(mine, others)) * stats.student_quantile(level, freedom)
-    return widths
+        found[rank] = widened * math.sqrt(max(mine, others)) * stats.student_quantile(level, freedom)
+    return found
 
 
 def _lag1(values: Sequence[float]) -> float:
@@ -230,7 +303,7 @@ def _lag1(values: Sequence[float]) -> float:
 
 def _clock(table: Table, rank: int) -> float:
     """Return how far a rank may seem later than its siblings because clocks differ."""
-    others = [table.clock_error_s.get(other, 0.0) for other in table.ranks if other != rank]
+    others = [table.clock_error_s.get(one, 0.0) for one in table.ranks if one != rank]
     return table.clock_error_s.get(rank, 0.0) + statistics.median(others)
 
 
@@ -252,7 +325,7 @@ class _Lateness:
     """By step: how much later each rank was than its siblings, and who was last."""
 
     late: dict[int, dict[int, float]]
-    # By how much the last rank of a step was last, and which it was.
+    # By how much that one was last, and its rank.
     last: dict[int, tuple[float, int]]
     # The time that was waited for each rank, in all calls in which it was the last.
     waited: dict[int, float]
@@ -280,28 +353,32 @@ class _Lateness:
     def _longest(self, seconds: Callable[[Mapping[int, float]], float]) -> dict[int, float]:
         """Return for each step the largest sum over the calls of one rank: groups that share no rank wait at the same
         time."""
-        sums: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        found: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
         for step, own in self.own:
             each = seconds(own)
             for rank in own:
-                sums[step][rank] += each
-        return {step: max(of_ranks.values()) for step, of_ranks in sums.items()}
+                found[step][rank] += each
+        return {step: max(of_ranks.values()) for step, of_ranks in found.items()}
+
+
+def releases(table: Table) -> tuple[list[Call], list[bool]]:
+    """The calls in the order in which their last rank arrived, and whether all others waited for it."""
+    calls = [one for one in table.calls if len(one.arrivals) > 1]
+    if not table.inside:
+        # A call that ranks wait for is behind all that its ranks did before, wherever other groups are.
+        calls.sort(key=lambda one: max(one.arrivals.values()))
+    # Two clocks that are off make a rank seem to go on before the last has come.
+    return calls, [True] * len(calls) if table.inside else _releasing(calls, 2 * table.clock_most_s)
 
 
 def _lateness(table: Table) -> _Lateness:
-    calls = [call for call in table.calls if len(call.arrivals) > 1]
-    releasing = [True] * len(calls)
-    if not table.inside:
-        # A call that ranks wait for is behind all that its ranks did before, wherever other groups are.
-        calls.sort(key=lambda call: max(call.arrivals.values()))
-        # Two clocks that are off make a rank seem to go on before the last has come.
-        releasing = _releasing(calls, 2 * table.clock_most_s)
-    lateness = _Lateness(
-        late={rank: {} for rank in table.ranks},
-        last={},
-        waited=dict.fromkeys(table.ranks, 0.0),
-        own=[],
-        at={rank: defaultdict(float) for rank in table.ranks},
+    calls, releasing = releases(table)
+    found = _Lateness(
+        {rank: {} for rank in table.ranks},
+        {},
+        dict.fromkeys(table.ranks, 0.0),
+        [],
+        {rank: defaultdict(float) for rank in table.ranks},
     )
     released: dict[int, float] = {}
     for call, is_release in zip(calls, releasing, strict=True):
@@ -310,23 +387,23 @@ def _lateness(table: Table) -> _Lateness:
         # A group that meets for the first time: lateness from before is nobody's that can be known.
         if call.step >= APART and (table.inside or released.keys() >= call.arrivals.keys()):
             own = {rank: at - (0.0 if table.inside else released[rank]) for rank, at in call.arrivals.items()}
-            _add(lateness, call, own)
+            _add(found, call, own)
         released |= dict.fromkeys(call.arrivals, max(call.arrivals.values()))
-    return lateness
+    return found
 
 
-def _add(lateness: _Lateness, call: Call, own: dict[int, float]) -> None:
+def _add(found: _Lateness, call: Call, own: dict[int, float]) -> None:
     """Count one call: each rank beside the median of the others in its group."""
     ordered, step = sorted(own.values()), call.step
     for rank, value in own.items():
         at = bisect.bisect_left(ordered, value)
-        rows, later = lateness.late[rank], value - stats.median_without(ordered, at)
+        rows, later = found.late[rank], value - stats.median_without(ordered, at)
         rows[step] = rows.get(step, 0.0) + later
-        lateness.at[rank][call.position] += later
+        found.at[rank][call.position] += later
     latest = max(own, key=own.__getitem__)
-    lateness.waited[latest] += _behind_middle(ordered)
-    lateness.last[step] = max(lateness.last.get(step, (0.0, latest)), (ordered[-1] - ordered[-2], latest))
-    lateness.own.append((step, own))
+    found.waited[latest] += _behind_middle(ordered)
+    found.last[step] = max(found.last.get(step, (0.0, latest)), (ordered[-1] - ordered[-2], latest))
+    found.own.append((step, own))
 
 
 def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:

@@ -67,6 +67,8 @@ def page(report: Report) -> Page:
     main = next((one for name in answers for one in report.findings if one.id == name), time_found)
     text = finding_text(main) + (f" · {where}" if where else "")
     body: list[Block] = list(_time(result))
+    if "ranks" in report.results and of_ranks[0].verdict == "inconclusive":
+        body = [*_periodic(report.findings), *body]
     # A job's own verdict comes first, and this rank's follows it.
     if "ranks" in report.results and main.id != "run.memory.full" and of_ranks[0].verdict != "inconclusive":
         main, body = of_ranks[0], [*ranks_page(report).body, Line(), Line(f"rank 0: {text}"), *body]
@@ -97,8 +99,8 @@ def ranks_page(report: Report) -> Page:
     """Which rank holds up a job, and what each does in a step: the latest first."""
     result, found = report.results["ranks"], report.findings
     main = next(one for one in found if one.id.startswith("run.ranks."))
-    body: list[Block] = []
-    if any(one.late_s is not None for one in result.ranks):
+    body: list[Block] = [*_periodic(found)]
+    if any(one.late_s is not None or one.own_s is not None for one in result.ranks):
         body.append(_ranks(result))
         if len(result.ranks) > _MOST_RANKS:
             body.append(Line(f"{len(result.ranks) - _MOST_RANKS} more ranks in the JSON", "dim"))
@@ -111,8 +113,13 @@ def ranks_page(report: Report) -> Page:
     )
 
 
+def _periodic(findings: Sequence[Finding]) -> Iterator[Block]:
+    """Work of every n-th step, which asks for nothing and explains where the time goes."""
+    return (finding_line(one) for one in findings if one.id == "run.ranks.periodic")
+
+
 def _ranks(result: RanksResult) -> Block:
-    rows = sorted(result.ranks, key=lambda one: -(one.late_s or 0.0))[:_MOST_RANKS]
+    rows = sorted(result.ranks, key=lambda one: -(one.late_s or one.own_s or 0.0))[:_MOST_RANKS]
     shares = [one.last_share for one in rows]
     times = {
         "late_s": Column("late, ms"),
@@ -122,6 +129,9 @@ def _ranks(result: RanksResult) -> Block:
         "optimizer_s": Column("optimizer, ms", keep=4),
         "queued_s": Column("queued, ms", keep=5),
     }
+    # A phase holds the waits for other ranks in it.
+    if any(one.own_s is not None for one in rows):
+        times = {"own_s": Column("own work, ms"), "p2p_s": Column("send and receive, ms"), "data_s": times["data_s"]}
     return by_column(
         [
             (Column("rank"), [str(one.rank) for one in rows]),
@@ -335,7 +345,7 @@ def model_page(report: Report) -> Page:
 def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) -> Line:
     what = "the training step" if result.run is not None and result.run.phase == "step" else "the forward pass"
     places = sum(one.id == "model.mismatch" for one in bad)
-    others = sum(one.verdict == "fail" and one.id not in ("model.mismatch", "model.on_device") for one in bad)
+    others = sum(one.verdict == "fail" and one.id != "model.mismatch" for one in bad)
     parts = []
     if places:
         parts.append(f"{what} mixes devices in {_several(places, 'place')}")
@@ -348,8 +358,7 @@ def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) 
     elif not parts:
         undecided = result.run is not None and result.run.stopped is not None
         parts = ["not judged to the end" if undecided else bad[0].title if bad else "see below"]
-    where = result.device if result.on_device is not None else f"a simulated {result.device}"
-    return answer(verdict, f"{result.kind} on {where}: {'; '.join(parts)}")
+    return answer(verdict, f"{result.kind} on a simulated {result.device}: {'; '.join(parts)}")
 
 
 def _tree(rows: Sequence[ModuleRow]) -> Block:

@@ -20,20 +20,22 @@ from pathlib import Path
 from typing import Any
 
 from gpucheck.errors import CannotLook
-from gpucheck.program import ranks_judge
+from gpucheck.program import ranks_judge, stages_judge
 from gpucheck.program.ranks_judge import Call, Table, Verdict
 from gpucheck.program.run import judge
 from gpucheck.program.run.ranks_findings import names
 from gpucheck.report.codec import visible
-from gpucheck.report.results.run import Collective, JobHang, JobMismatch, JobRank, RankError, RanksResult
+from gpucheck.report.results.run import Collective, JobHang, JobMismatch, JobRank, PeriodicWork, RankError, RanksResult
 
 # Characters of an error's text that are kept.
 MOST_TEXT = 500
 MOST_BYTES = 512 * 2**20
-# The columns of a step: when it ended, how long it took, the times of its parts, and how many sends and receives
-# began in it.
-_TIMES = ("data", "copies", "waits", "backward", "optimizer", "queued")
-_STEP_AT, _P2P_AT = 1, 2 + len(_TIMES)
+# The columns of a step: when it ended, how long it took, and the times of its parts. `blocked` and `p2p` are what
+# Python waited for other ranks in all and in sends and receives.
+_TIMES = ("data", "copies", "waits", "backward", "optimizer", "queued", "blocked", "p2p")
+_STEP_AT, _BLOCKED_AT, _P2P_AT = 1, 2 + _TIMES.index("blocked"), 2 + _TIMES.index("p2p")
+# A wait below it explains no lateness.
+_LEAST_WAIT_S = 5e-4
 # Clocks of servers may run off by this much between two readings, and NTP moves one by no more unless it sets it anew.
 DRIFT, SLEW = 50e-6, 500e-6
 # Collectives in which every rank waits for the last; the others have a root that does not.
@@ -84,6 +86,13 @@ class RankRecord:
     lost: int = 0
     # Sends and receives of NCCL, which the flight recorder has.
     p2p: int = 0
+    # Whether sends and receives were counted; by peer how many of each (-1: from anybody), and those whose waits were
+    # not timed. Of collectives: how many Python waited for, and the long waits (when they began, how long in ns).
+    has_counted: bool = False
+    peers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    hidden: int = 0
+    waited: int = 0
+    waits: list[tuple[int, int]] = field(default_factory=list)
     failed: str = ""
     # A group that was made again begins its numbers anew: how often, and its latest number.
     _made: Counter[str] = field(default_factory=Counter)
@@ -126,7 +135,11 @@ class RankRecord:
                     self._call(*map(int, row[:3]), *row[3:])
             case "steps":
                 rows = ([*map(int, row)] for row in line["rows"])
-                self.steps += [row for row in rows if len(row) == _P2P_AT + 1]
+                self.steps += [row for row in rows if len(row) == 2 + len(_TIMES)]
+            case "p2p":
+                self.peers = {int(peer): (int(sent), int(received)) for peer, sent, received in line["peers"]}
+                self.hidden, self.waited, self.has_counted = int(line["hidden"]), int(line["waited"]), True
+                self.waits += [(int(at), int(spent)) for at, spent in line["waits"]]
             case "clock":
                 self.clocks.append((int(line["at_ns"]), int(line["offset_ns"]), int(line["error_ns"])))
             case "pending" if not self.has_answered:
@@ -270,7 +283,8 @@ def result(folder: Path) -> RanksResult:
     world = max([record.world for record in ranks] + [record.rank + 1 for record in ranks], default=0)
     has_inside = any(record.inside for record in ranks)
     table, positions = _table(ranks, has_inside=has_inside)
-    verdict = _verdict(ranks, table, world)
+    own = _own(ranks, table)
+    verdict = _verdict(ranks, table, own, world)
     means = {record.rank: _means(record) for record in ranks}
     activity, activity_s, place = _activity(verdict, means, ranks, positions.get(verdict.where or ("", 0)))
     decided = verdict.outcome in ("straggler", "alternating")
@@ -284,27 +298,34 @@ def result(folder: Path) -> RanksResult:
         late=verdict.ranks if decided else (),
         cost_s=verdict.cost_s if decided else None,
         last_share=sum(verdict.shares[rank] for rank in verdict.ranks) if decided and verdict.shares else None,
+        p2p=sum(record.p2p + sum(map(sum, record.peers.values())) for record in ranks),
+        busiest=verdict.ranks if verdict.outcome == "busiest" else (),
+        since=verdict.since,
+        periodic=_periodic(ranks, table, verdict),
+        cost_share=verdict.cost_share if verdict.outcome == "straggler" else None,
         activity=activity,
         activity_s=activity_s,
         place=place,
-        ranks=tuple(_row(record, ranks, verdict, means[record.rank]) for record in ranks),
+        ranks=tuple(_row(record, ranks, verdict, means[record.rank], own) for record in ranks),
         hang=_hang(ranks, world, folder),
         mismatch=_mismatch(ranks),
         not_seen=tuple(_not_seen(ranks, world)),
     )
 
 
-def _verdict(ranks: Sequence[RankRecord], table: Table, world: int) -> Verdict:
-    """Who holds up the job; undecided where the records do not show all that could make a rank late."""
-    verdict = ranks_judge.judge(table)
+def _verdict(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequence[float]], world: int) -> Verdict:
+    """Who holds up the job; undecided where the records do not show all that could make a rank late.
+
+    `own` is each rank's own work in a job whose ranks send to each other in its steps.
+    """
+    verdict = _of_exchanges(ranks, table, own) or ranks_judge.judge(table)
+    # A late rank may only have waited for a message.
+    if verdict.ranks and not own and not all(record.has_counted or record.is_of_nccl for record in ranks):
+        verdict = Verdict("not_decided", reason="sends and receives were not counted on all ranks")
     reason = verdict.reason
-    # A rank that is late at a collective may only have waited for a message, and no record tells who sent it late.
-    steps = [row for record in ranks for row in record.steps[ranks_judge.APART : table.steps]]
-    if any(record.p2p for record in ranks) or any(row[_P2P_AT] for row in steps):
-        reason = "ranks send and receive in their steps: who waits for whom is in no record"
     # Those that were seen may all wait for one that was not, or some of them in a group of their own.
     seen = len({rank for call in table.calls for rank in call.arrivals})
-    if seen < world and (verdict.outcome == "alike" or _may_wait_unseen(ranks)):
+    if seen < world and not own and (verdict.outcome == "alike" or _may_wait_unseen(ranks)):
         reason = f"collectives of {seen} of {world} ranks were seen"
     done = min((record.steps_made for record in ranks), default=0)
     if table.steps < ranks_judge.FEWEST_STEPS <= done:
@@ -315,12 +336,18 @@ def _verdict(ranks: Sequence[RankRecord], table: Table, world: int) -> Verdict:
         verdict = Verdict("not_decided")
     if reason and (cut := [record.rank for record in ranks if record.exit is None]):
         reason += f"; the record of {names(cut)} has no end"
-    if reason and len(ranks) < world:
+    if verdict.outcome == "not_decided" and len(ranks) < world:
         reason = f"{len(ranks)} of {world} ranks wrote here"
     return replace(verdict, reason=reason)
 
 
-def _row(record: RankRecord, ranks: Sequence[RankRecord], verdict: Verdict, mean: Mapping[str, float]) -> JobRank:
+def _row(
+    record: RankRecord,
+    ranks: Sequence[RankRecord],
+    verdict: Verdict,
+    mean: Mapping[str, float],
+    own: Mapping[int, Sequence[float]],
+) -> JobRank:
     times: dict[str, Any] = {f"{name}_s": mean.get(name) for name in (*_ACTIVITIES, "backward")}
     return JobRank(
         rank=record.rank,
@@ -330,6 +357,8 @@ def _row(record: RankRecord, ranks: Sequence[RankRecord], verdict: Verdict, mean
         late_s=verdict.late_s.get(record.rank),
         last_share=verdict.shares.get(record.rank),
         **times,
+        own_s=statistics.fmean(own[record.rank]) if own else None,
+        p2p_s=mean.get("p2p") if own else None,
         exit=record.exit,
         lost_peer=record.lost_peer,
         raised=record.raised,
@@ -355,7 +384,7 @@ def _not_seen(ranks: Sequence[RankRecord], world: int) -> Iterator[str]:
     yield from sorted({record.failed for record in ranks if record.failed})
     if lost := sum(record.lost for record in ranks):
         yield f"{lost} collectives that were recorded and overwritten between two readings"
-    yield "replays of CUDA graphs, members of coalesced calls, sends and receives"
+    yield "replays of CUDA graphs, members of coalesced calls, waits in sends and receives of NCCL"
 
 
 def _table(ranks: Sequence[RankRecord], *, has_inside: bool) -> tuple[Table, dict[_Key, _Place | None]]:
@@ -410,6 +439,102 @@ def _table(ranks: Sequence[RankRecord], *, has_inside: bool) -> tuple[Table, dic
     return Table(tuple(record.rank for record in ranks), steps, step_s, calls, errors, has_inside, most_s), positions
 
 
+# -- sends and receives ------------------------------------------------------------------------------------------------
+
+
+def _of_exchanges(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequence[float]]) -> Verdict | None:
+    """The verdict of a job whose ranks send to each other in its steps; None for another.
+
+    In such a job a rank that is late at a collective may have waited for a message: arrivals name nobody.
+    """
+    if any(record.p2p for record in ranks) or (own and any(record.is_of_nccl for record in ranks)):
+        return Verdict("not_decided", reason="ranks send and receive with NCCL: who waits for whom is in no record")
+    if not own:
+        return None
+    if reason := _unseen(ranks):
+        return Verdict("not_decided", reason=reason)
+    if max(table.clock_error_s.values(), default=0.0) > ranks_judge.LEAST_S:
+        return Verdict("not_decided", reason="the clocks of the hosts could not be compared well enough")
+    callers = {group.partition("#")[0] for record in ranks for group, _ in record.calls}
+    groups = {frozenset(members) for record in ranks for name, members in record.groups.items() if name in callers}
+    peers = {record.rank: frozenset(record.peers) - {-1} for record in ranks}
+    return stages_judge.judge(stages_judge.Pipeline(own, _durations(ranks, table), peers, groups))
+
+
+def _unseen(ranks: Sequence[RankRecord]) -> str:
+    """Return what of the sends and receives was not seen at both ends; empty where all were."""
+    by_rank = {record.rank: record for record in ranks}
+    for record in ranks:
+        if not record.has_counted:
+            return f"the sends and receives of rank {record.rank} were not counted"
+        if record.exit is None:
+            return f"the record of rank {record.rank} has no end"
+        if record.hidden:
+            how = "in another thread, by asking repeatedly, or never: its own time is unknown"
+            return f"rank {record.rank} waited for {record.hidden} of its sends and receives {how}"
+    for record in ranks:
+        sent = {rank: other.peers.get(record.rank, (0, 0))[0] for rank, other in by_rank.items()}
+        received = {peer: count for peer, (_, count) in record.peers.items()}
+        others = sorted((set(sent) | set(received)) - {-1})
+        if -1 in received:
+            short = sum(sent.values()) - sum(received.values())
+            who = next(iter(others), record.rank) if short else None
+        else:
+            who = next((peer for peer in others if sent.get(peer, 0) != received.get(peer, 0)), None)
+        if who is not None:
+            sends = f"rank {who} sent {sent.get(who, 0)} messages to rank {record.rank}, which received"
+            return f"{sends} {sum(received.values()) if -1 in received else received.get(who, 0)}"
+    return ""
+
+
+def _own(ranks: Sequence[RankRecord], table: Table) -> dict[int, list[float]]:
+    """Each rank's time in each step without its waits for others; empty where steps have no sends and receives.
+
+    Python sees its own waits. DDP waits for its buckets in C++: these waits follow from the arrivals of all ranks.
+    """
+    rows = {record.rank: record.steps[ranks_judge.APART : table.steps] for record in ranks}
+    if not any(row[_P2P_AT] for each in rows.values() for row in each):
+        return {}
+    own = {rank: [(row[_STEP_AT] - row[_BLOCKED_AT]) / 1e9 for row in each] for rank, each in rows.items()}
+    starts = min((created for record in ranks for _, created in record.calls.values()), default=0)
+    made = Counter(rank for call in table.calls if call.step >= ranks_judge.APART for rank in call.arrivals)
+    waits = {
+        record.rank: sorted((at - starts) / 1e9 + record.offset(at)[0] for at, _ in record.waits)
+        for record in ranks
+        if record.waited < 0.9 * made[record.rank]
+    }
+    for call, is_waited in zip(*ranks_judge.releases(table), strict=True):
+        last = max(call.arrivals.values())
+        for rank, at in call.arrivals.items():
+            step = call.step - ranks_judge.APART
+            if not is_waited or step < 0 or rank not in waits or last - at < _LEAST_WAIT_S:
+                continue
+            seen = bisect.bisect(waits[rank], at)
+            if seen == len(waits[rank]) or waits[rank][seen] > last:
+                own[rank][step] -= last - at
+    return own
+
+
+def _periodic(ranks: Sequence[RankRecord], table: Table, verdict: Verdict) -> PeriodicWork | None:
+    """Work that makes every n-th step longer, where it costs enough of the job."""
+    if table.steps < ranks_judge.FEWEST_STEPS:
+        return None
+    durations = _durations(ranks, table)
+    if (period := ranks_judge.period(durations)) is None or sum(durations) <= 0:  # of a damaged file
+        return None
+    share, times = len(period.places) * period.extra / sum(durations), len(period.places)
+    if share <= ranks_judge.LEAST_PERIODIC:
+        return None
+    who = verdict.ranks if verdict.every == period.every else ()
+    return PeriodicWork(every=period.every, extra_s=period.extra, share=share, times=times, ranks=who)
+
+
+def _durations(ranks: Sequence[RankRecord], table: Table) -> list[float]:
+    """The seconds of each step but the first ones, the mean of the ranks."""
+    rows = [record.steps[ranks_judge.APART : table.steps] for record in ranks]
+    return [statistics.fmean(row[_STEP_AT] for row in step) / 1e9 for step in zip(*rows, strict=True)]
+
+
 # -- what a rank does --------------------------------------------------------------------------------------------------
 
 
@@ -419,7 +544,7 @@ def _means(record: RankRecord) -> dict[str, float]:
     if not rows:
         return {}
     columns = [statistics.fmean(column) / 1e9 for column in list(zip(*rows, strict=True))[1:]]
-    means = dict(zip(("step", *_TIMES, "p2p"), columns, strict=True))
+    means = dict(zip(("step", *_TIMES), columns, strict=True))
     busy = sum(means[name] for name in ("data", "copies", "waits", "backward", "optimizer"))
     return means | {"forward": max(means["step"] - busy, 0.0)}
 

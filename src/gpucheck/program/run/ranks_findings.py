@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 import signal
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpucheck import units
+from gpucheck.program import ranks_judge
 from gpucheck.program.run import judge
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.run import Collective, JobHang, JobRank, RankError, RanksResult
@@ -26,7 +27,7 @@ _ALIKE = re.compile(r"all_?reduce|barrier|_(all_?gather|reduce_?scatter)_base", 
 
 def findings(job: RanksResult) -> list[Finding]:
     """The findings, the worst first."""
-    return [*filter(None, (_of_mismatch(job), _of_hang(job), _of_end(job))), _of_lateness(job)]
+    return [*filter(None, (_of_mismatch(job), _of_hang(job), _of_end(job))), _of_lateness(job), *_of_period(job)]
 
 
 def names(ranks: Iterable[int]) -> str:
@@ -242,15 +243,22 @@ def _first_line(raised: RankError | None) -> str:
 
 
 def _of_lateness(job: RanksResult) -> Finding:
-    verdicts: dict[str, Verdict] = {"straggler": "warn", "alternating": "info", "alike": "pass"}
+    verdicts: dict[str, Verdict] = {"straggler": "warn", "alternating": "info", "busiest": "info", "alike": "pass"}
     verdict, name = verdicts.get(job.outcome, "inconclusive"), "run.ranks.straggler"
     evidence = {"late": list(job.late), "cost_s": job.cost_s}
     if job.outcome == "not_decided":
         return Finding(name, verdict, "which rank holds up the job is inconclusive", job.reason, evidence)
     step, cost = units.duration(job.step_s or 0.0), units.duration(job.cost_s or 0.0)
+    own = {row.rank: row.own_s for row in job.ranks if row.own_s is not None}
     if job.outcome == "alike":
         message = f"{job.world} ranks, {job.steps} steps of {step}"
+        if own:
+            most = units.duration(max(row.p2p_s or 0.0 for row in job.ranks))
+            message += f"; each rank's own work takes {_span(own.values())}, waits in sends and receives up to {most} "
+            message += "(the pipeline's order, or a slow link)"
         return Finding(name, verdict, "no rank holds up the job", message, evidence)
+    if job.outcome == "busiest" or (own and job.late):
+        return _of_stages(job, own, step)
     # Another rank may be later still.
     among = f"; {len(job.ranks)} of {job.world} ranks wrote here" if len(job.ranks) < job.world else ""
     if job.outcome == "alternating":
@@ -263,6 +271,11 @@ def _of_lateness(job: RanksResult) -> Finding:
     is_last = f"{'is' if is_one else 'are'} last{' to issue' * (job.arrival == 'host issue')}"
     share = units.percent(job.last_share or 0.0)
     message = f"{who} {is_last} in {share} of steps and cost{'s' * is_one} {cost} of a step of {step}"
+    if job.periodic is not None and job.periodic.ranks:
+        every = ranks_judge.ordinal(job.periodic.every)
+        message += f", in every {every} step: a checkpoint, an evaluation or logging"
+    elif job.cost_share is not None and job.cost_share < 0.5:
+        message += f", {units.percent(ranks_judge.MOST)} of it in {units.percent(job.cost_share)} of steps"
     if job.activity is not None:
         what = f"{job.activity} at {job.place}" if job.place else job.activity
         if job.activity_s is None:
@@ -270,3 +283,42 @@ def _of_lateness(job: RanksResult) -> Finding:
         else:
             message += f"; before it, {what} takes {units.duration(job.activity_s)} longer than on its siblings"
     return Finding(name, verdict, f"{names(job.late)} hold{'s' * is_one} up the job", message + among, evidence)
+
+
+def _of_period(job: RanksResult) -> Iterator[Finding]:
+    """Work of every n-th step that is not one late rank's."""
+    work = job.periodic
+    if work is not None and not work.ranks:
+        title = f"every {ranks_judge.ordinal(work.every)} step takes {units.duration(work.extra_s)} longer"
+        share = f"{units.percent(work.share)} of the job, seen {work.times} times"
+        evidence = {"every": work.every, "share": work.share}
+        fix = "do it less often if that is too much"
+        message = f"{share}: an evaluation, a checkpoint or logging"
+        yield Finding("run.ranks.periodic", "info", title, message, evidence, fix)
+
+
+def _of_stages(job: RanksResult, own: Mapping[int, float], step: str) -> Finding:
+    """Who is slower than before or than its siblings; else which stage is the busiest, which is no fault."""
+    chosen = job.busiest or job.late
+    evidence = {"late": list(job.late), "busiest": list(job.busiest), "cost_s": job.cost_s}
+    who, is_one = names(chosen), len(chosen) == 1
+    mine = _span(own[rank] for rank in chosen)
+    others = _span(value for rank, value in own.items() if rank not in chosen)
+    verb = f"own work takes {mine} of a step of {step}"
+    cost, its = units.duration(job.cost_s or 0.0), "its" if is_one else "their"
+    name, title = "run.ranks.straggler", f"{who} {'is' if is_one else 'are'}"
+    if job.since is not None:
+        slower = f"from step {job.since} on a step takes {cost} longer, and the own work of the others does not"
+        return Finding(name, "warn", f"{title} slower since step {job.since}", f"{verb}; {slower}", evidence)
+    if job.late:
+        message = f"{verb}, {cost} longer than {its} siblings"
+        return Finding(name, "warn", f"{title} slower than {its} siblings of the same stage", message, evidence)
+    title += " the busiest stage: more work, or slower"
+    return Finding(name, "info", title, f"{verb}, that of the other ranks {others}", evidence)
+
+
+def _span(seconds: Iterable[float]) -> str:
+    """`95 to 100 ms`."""
+    low, high = min(known := [*seconds]), max(known)
+    low_text, high_text = units.duration(low), units.duration(high)
+    return high_text if low_text == high_text else f"{low_text} to {high_text}"

@@ -2,8 +2,8 @@
 
 torch records each collective itself, those of DDP's buckets and of compiled code among them. A thread of ours reads
 that, at most every `EVERY_S` seconds and before it wraps. Each step's times come from `look`, which counts them
-already. gloo's sends and receives are in no record: `count_exchanges` counts the calls of three methods of the process
-group.
+already. gloo's sends and receives are in no record: three methods of the process group count them, and from the first
+one on `Work.wait` is timed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,10 @@ LATEST_HANG_S = 300.0
 # Lines of source are kept for so many of the last calls.
 LINES = 256
 PINGS = 32
+# A wait for a collective is noted with its time from here on: a shorter one explains no rank's lateness.
+LONG_NS = 500_000
+# Sends and receives that are under way; beyond that those that nobody holds any more are let go.
+MOST_WORKS = 4096
 # No program that is known uses it, and faulthandler's own handler needs no lock of Python's.
 STACK_SIGNAL = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else None
 
@@ -65,7 +70,8 @@ class Recorder:
         self.status, self.since = "", time.monotonic()
         self.timeout_s, self.answered = LATEST_HANG_S * 2, set[str]()
         self.clock: Clock | None = Clock(self.write) if asked["hosts"] else None
-        self.exchanges = self.exchanges_told = 0
+        self.exchanges = Exchanges()
+        self.blocked_ns = self.p2p_ns = 0
         self.thread = threading.Thread(target=self.run, name="gpucheck", daemon=True)
 
     def write(self, line: dict[str, Any]) -> None:
@@ -75,30 +81,10 @@ class Recorder:
 
     def step(self, row: tuple[int, ...]) -> None:
         """A step has ended: `row` is look's, its times in ns."""
-        queued, exchanges = queued_ns(), self.exchanges
-        self.steps.append((time.time_ns(), *row[1:7], queued - self.queued, exchanges - self.exchanges_told))
-        self.queued, self.exchanges_told = queued, exchanges
-
-    def count_exchanges(self, group_class: Any) -> None:
-        """Count sends and receives: dist.send, recv, isend, irecv and batch_isend_irecv come to one of three methods.
-
-        They are those of a compiled class, which all groups share.
-        """
-        for name in ("send", "recv", "recv_anysource"):
-            if (original := getattr(group_class, name, None)) is not None:
-                setattr(group_class, name, self._counted(original))
-
-    def _counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def exchange(*args: Any, **kwargs: Any) -> Any:
-            self.exchanges += 1
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
-                raise
-
-        return exchange
+        queued, blocked, p2p = queued_ns(), self.exchanges.blocked_ns, self.exchanges.p2p_ns
+        beside = queued - self.queued, blocked - self.blocked_ns, p2p - self.p2p_ns
+        self.steps.append((time.time_ns(), *row[1:7], *beside))
+        self.queued, self.blocked_ns, self.p2p_ns = queued, blocked, p2p
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
@@ -172,6 +158,7 @@ class Recorder:
             steps, self.steps = self.steps, []
             if steps:
                 self.write({"say": "steps", "rows": steps})
+            self.write({"say": "p2p", **self.exchanges.told()})
             if stacks:
                 pending = [(self.kind(one), one["collective_seq_id"]) for one in entries if not one["retired"]]
                 self.write({"say": "pending", "hang": os.path.exists(self.hang_mark), "rows": pending})
@@ -229,6 +216,124 @@ def queued_ns() -> int:
             return int(file.read(100).split()[1])
     except (OSError, IndexError, ValueError):
         return 0
+
+
+# -- sends and receives ------------------------------------------------------------------------------------------------
+
+
+class Exchanges:
+    """Count this rank's sends and receives by peer, and time what the main thread waits for other ranks.
+
+    dist.send, recv, isend, irecv and batch_isend_irecv all come to one of three methods of the process group.
+    """
+
+    def __init__(self) -> None:
+        # Counts by group, rank in it and whether it is a send; with the peer's rank in the job, -1 for anybody.
+        self.counts: dict[tuple[str, int, bool], list[int]] = {}
+        # Works that are under way by id, with whether it is a send.
+        self.works: dict[int, tuple[weakref.ref[Any], bool]] = {}
+        # Waits of the main thread since the first send or receive: all, and those for one.
+        self.blocked_ns = self.p2p_ns = 0
+        # Works whose wait is not timed: in another thread, by asking again and again, or never.
+        self.hidden = 0
+        # Collectives that the main thread waited for in Python, and its long waits.
+        self.waited = 0
+        self.waits: list[tuple[int, int]] = []
+        self.is_timed = False
+
+    def install(self, native: Any) -> None:
+        """Replace the methods. They are those of a compiled class, which all groups share."""
+        for name in ("send", "recv", "recv_anysource"):
+            if (original := getattr(native.ProcessGroup, name, None)) is not None:
+                setattr(native.ProcessGroup, name, self._counted(original, name, native.Work))
+
+    def _counted(self, original: Callable[..., Any], name: str, work_class: Any) -> Callable[..., Any]:
+        sends, is_known = name == "send", name != "recv_anysource"
+
+        @functools.wraps(original)
+        def exchange(group: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                work = original(group, *args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+                raise
+            if not self.is_timed:
+                self.is_timed = True
+                self._time(work_class)
+            peer = args[1] if is_known and len(args) > 1 else -1
+            key = (group.group_name, peer, sends)
+            row = self.counts.get(key)
+            if row is None:
+                row = self.counts[key] = [_rank_in_job(group, peer), 0]
+            row[1] += 1
+            if work is None:  # one of several that are handed on together
+                self.hidden += not sends
+            else:
+                self.works[id(work)] = weakref.ref(work), sends
+                if len(self.works) > MOST_WORKS:
+                    self._let_go()
+            return work
+
+        return exchange
+
+    def _time(self, work_class: Any) -> None:
+        waits, is_completed, get_future = work_class.wait, work_class.is_completed, work_class.get_future
+
+        @functools.wraps(waits)
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            known = self.works.pop(id(work), None)
+            is_p2p = known is not None and known[0]() is work
+            is_main = threading.get_ident() == hooks._main_thread
+            began = time.perf_counter_ns()
+            try:
+                return waits(work, *args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+                raise
+            finally:
+                spent = time.perf_counter_ns() - began
+                if is_main:
+                    self.blocked_ns += spent
+                    if is_p2p:
+                        self.p2p_ns += spent
+                    else:
+                        self.waited += 1
+                        if spent > LONG_NS:
+                            self.waits.append((time.time_ns() - spent, spent))
+                elif is_p2p:
+                    self.hidden += 1
+
+        def seen(original: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def ask(work: Any, *args: Any, **kwargs: Any) -> Any:
+                self.hidden += id(work) in self.works
+                return original(work, *args, **kwargs)
+
+            return ask
+
+        work_class.wait, work_class.is_completed, work_class.get_future = wait, seen(is_completed), seen(get_future)
+
+    def _let_go(self) -> None:
+        """Forget what nobody can wait for any more."""
+        for key, (work, sends) in list(self.works.items()):
+            if work() is None and self.works.pop(key, None) is not None:
+                self.hidden += not sends
+
+    def told(self) -> dict[str, Any]:
+        """All that was counted until now, and the long waits since this was asked last."""
+        self._let_go()
+        peers: dict[int, list[int]] = {}
+        for (_, _, sends), (peer, count) in list(self.counts.items()):
+            peers.setdefault(peer, [0, 0])[not sends] += count
+        waits, self.waits = self.waits, []
+        rows = [[peer, *row] for peer, row in peers.items()]
+        return {"peers": rows, "hidden": self.hidden, "waited": self.waited, "waits": waits}
+
+
+def _rank_in_job(group: Any, peer: int) -> int:
+    """A member of a group by its rank in the job; as it is for a group that torch.distributed does not know."""
+    members = torch_private.need("torch.distributed.distributed_c10d._world").pg_group_ranks.get(group, {})
+    return next((rank for rank, place in members.items() if place == peer), peer)
 
 
 # -- clocks of other hosts ---------------------------------------------------------------------------------------------
@@ -320,7 +425,7 @@ def begin(asked: dict[str, Any]) -> None:
             file.write('{"say":"failed","why":"this torch has no flight recorder that can be read"}\n')
         return
     recorder = Recorder(asked, dump, hooks.lines)
-    recorder.count_exchanges(torch.distributed.ProcessGroup)
+    recorder.exchanges.install(torch.distributed)
     hooks._steps.listener = recorder.step
     if STACK_SIGNAL is not None:
         import fcntl

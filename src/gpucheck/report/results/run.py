@@ -371,6 +371,8 @@ class JobRank:
     `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `device` names what it
     used, joined by commas. `left_early`: it ended without an error, and others of a group of its made more
     collectives there. `lost_peer`: its error says that another rank was gone. `raised` is the exception that ended it.
+    `own_s` is a step without all waits for other ranks and `p2p_s` the waits in sends and receives, in a job that has
+    these in its steps.
     """
 
     rank: int
@@ -392,6 +394,8 @@ class JobRank:
     left_early: bool = False
     lost_peer: bool = False
     raised: RankError | None = None
+    own_s: float | None = None
+    p2p_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,13 +438,28 @@ class JobMismatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodicWork:
+    """Work of every n-th step, as an evaluation or a checkpoint: such a step takes `extra_s` longer than the others,
+    which is `share` of the job's time. `ranks` do it, none if all do or if it is unknown who does."""
+
+    every: int
+    extra_s: float
+    share: float
+    times: int
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RanksResult:
     """A job's ranks. `late` are those that hold it up, for `cost_s` of each step of `step_s`; `activity` is what takes
     `activity_s` longer there than on siblings, at `place`. `arrival` says what the times are: arrivals, when the host
-    issued the calls (NCCL), or the time inside them."""
+    issued the calls (NCCL), or the time inside them. `cost_share` is in which part of the steps nine tenths of the cost
+    arise. `p2p` counts sends and receives. In a job with these in its steps arrivals name nobody: `busiest` are the
+    ranks of the stage that works longest by itself, without blame, and a late rank is slower than the siblings of its
+    stage, or than itself before step `since`."""
 
     world: int
-    outcome: Literal["straggler", "alternating", "alike", "not_decided"]
+    outcome: Literal["straggler", "alternating", "busiest", "alike", "not_decided"]
     reason: str
     arrival: Literal["arrival", "host issue", "inside"]
     steps: int
@@ -455,3 +474,8 @@ class RanksResult:
     hang: JobHang | None
     mismatch: JobMismatch | None
     not_seen: tuple[str, ...]
+    cost_share: float | None = None
+    p2p: int = 0
+    busiest: tuple[int, ...] = ()
+    since: int | None = None
+    periodic: PeriodicWork | None = None

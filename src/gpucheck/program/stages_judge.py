@@ -1,0 +1,147 @@
+"""Which stage of a pipeline is the busiest, by each rank's own time in a step. Pure, and free of torch.
+
+Ranks that send and receive wait for each other without a meeting of all, and late is whoever stands behind a slow one.
+So arrivals name nobody here. What is left of a step without all waits for other ranks is a rank's own time: it is
+compared with that of the siblings of its stage and of its own earlier steps. Between stages it blames nobody, because
+one stage may have more work.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpucheck import stats
+from gpucheck.program import ranks_judge
+from gpucheck.program.ranks_judge import APART, LEAST_S, LEAST_SHARE, LEVEL, Verdict
+
+# A stage is the busiest, and a rank slower than before, if its own time is longer by this share: what ranks do around
+# their sends differs by some percent between the first, middle and last stage.
+MORE = 0.1
+# A rank is slower since a step if so many steps on either side of it show that, and nearly all of them.
+FEWEST_SIDE, NEARLY = 20, 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The input: `own_s` is each rank's own time in each step and `step_s` what a step took, without the first steps.
+
+    `peers` are the ranks that each sends to or receives from, `groups` the members of each group that had collectives.
+    """
+
+    own_s: Mapping[int, Sequence[float]]
+    step_s: Sequence[float]
+    peers: Mapping[int, Collection[int]]
+    groups: Collection[frozenset[int]]
+
+
+def judge(pipeline: Pipeline) -> Verdict:
+    """The verdict: `straggler` with `since` for a rank slower than before, without for one slower than its siblings."""
+    own, count = pipeline.own_s, len(pipeline.step_s)
+    if count < ranks_judge.FEWEST_STEPS - APART:
+        return Verdict("not_decided", reason=ranks_judge.too_few(count + APART))
+    step_s = statistics.fmean(pipeline.step_s)
+    least = max(LEAST_SHARE * step_s, LEAST_S)
+    found = stages(pipeline)
+    slow: dict[int, float] = {}
+    for stage in found:
+        if len(stage) > 1:
+            slow |= _behind_siblings({rank: own[rank] for rank in stage}, least)
+    if slow:
+        return Verdict("straggler", tuple(sorted(slow)), max(slow.values()), slow)
+    slower = {rank: at for rank in own if (at := _slower_since(own[rank], pipeline.step_s, least)) is not None}
+    # What all become slower by is the machine, or the job's work.
+    if slower and len(slower) <= len(own) / 2:
+        since = min(slower.values())
+        cost = statistics.fmean(pipeline.step_s[since:]) - statistics.fmean(pipeline.step_s[:since])
+        gains = {rank: _gain(own[rank], at) for rank, at in slower.items()}
+        return Verdict("straggler", tuple(sorted(slower)), cost, gains, since=since + APART + 1)
+    busiest = _busiest(found, pipeline, least)
+    return Verdict("busiest" if busiest else "alike", busiest)
+
+
+def stages(pipeline: Pipeline) -> list[tuple[int, ...]]:
+    """The ranks by stage.
+
+    Siblings share a group and exchange nothing within it, and what one exchanges with a rank the other does with that
+    rank's sibling. So the first and the last stage, which may share a group for tied weights, are none.
+    """
+    peers = pipeline.peers
+    apart = [
+        group & pipeline.own_s.keys()
+        for group in pipeline.groups
+        if not any(group & set(peers.get(rank, ())) for rank in group)
+    ]
+    pairs = {frozenset(pair) for group in apart for pair in itertools.combinations(sorted(group), 2)}
+
+    def are_siblings(a: int, b: int) -> bool:
+        mine, others = set(peers.get(a, ())), set(peers.get(b, ()))
+        if len(mine) != len(others) or mine & others:
+            return False
+        return all(any(frozenset((x, y)) in pairs for y in others) for x in mine)
+
+    stage_of = {rank: rank for rank in pipeline.own_s}
+    for a, b in sorted(map(sorted, pairs)):
+        if are_siblings(a, b) and stage_of[a] != stage_of[b]:
+            old, new = stage_of[b], stage_of[a]
+            stage_of = {rank: new if stage == old else stage for rank, stage in stage_of.items()}
+    members: dict[int, list[int]] = {}
+    for rank, stage in stage_of.items():
+        members.setdefault(stage, []).append(rank)
+    return [tuple(one) for one in members.values()]
+
+
+def _behind_siblings(own: Mapping[int, Sequence[float]], least: float) -> dict[int, float]:
+    """The ranks of a stage whose own time is longer than that of the others, and by how much."""
+    late: dict[int, list[float]] = {rank: [] for rank in own}
+    for values in zip(*own.values(), strict=True):
+        ordered = sorted(values)
+        for rank, value in zip(own, values, strict=True):
+            late[rank].append(value - stats.median_without(ordered, ordered.index(value)))
+    errors = ranks_judge.errors(late, 1 - 2 * LEVEL / len(own))
+    means = {rank: statistics.fmean(values) for rank, values in late.items()}
+    slow = {rank: mean for rank, mean in means.items() if mean > max(least, errors[rank])}
+    return slow if len(slow) <= len(own) / 2 else {}
+
+
+def _slower_since(own: Sequence[float], steps: Sequence[float], least: float) -> int | None:
+    """Return the place of the step from which on a rank takes longer for its own work, and the job for a step."""
+    sums, count = [0.0, *itertools.accumulate(own)], len(own)
+    places = range(FEWEST_SIDE, count - FEWEST_SIDE + 1)
+    if not places:
+        return None
+
+    def weight(at: int) -> float:
+        return ((sums[count] - sums[at]) / (count - at) - sums[at] / at) * math.sqrt(at * (count - at))
+
+    at = max(places, key=weight)
+    before, after = own[:at], own[at:]
+    gain = _gain(own, at)
+    if gain <= max(least, MORE * statistics.fmean(before)):
+        return None
+    if stats.quantile(after, 1 - NEARLY) <= stats.quantile(before, NEARLY):
+        return None
+    return at if _gain(steps, at) > least else None
+
+
+def _gain(values: Sequence[float], at: int) -> float:
+    return statistics.fmean(values[at:]) - statistics.fmean(values[:at])
+
+
+def _busiest(found: Sequence[tuple[int, ...]], pipeline: Pipeline, least: float) -> tuple[int, ...]:
+    """The ranks of the stages whose own time stands out, at most half of the stages; empty where none does."""
+    series = [
+        [statistics.fmean(values) for values in zip(*(pipeline.own_s[rank] for rank in stage), strict=True)]
+        for stage in found
+    ]
+    order = sorted(range(len(found)), key=lambda place: -statistics.fmean(series[place]))
+    for place in range(1, len(order) // 2 + 1):
+        above, below = series[order[place - 1]], series[order[place]]
+        gap = [high - low for high, low in zip(above, below, strict=True)]
+        error = ranks_judge.errors({0: gap, 1: [-one for one in gap]}, 1 - 2 * LEVEL / len(found))[0]
+        if statistics.fmean(gap) > max(least, MORE * statistics.fmean(below), error):
+            return tuple(sorted(rank for one in order[:place] for rank in found[one]))
+    return ()
