@@ -126,7 +126,8 @@ def judge(table: Table) -> Verdict:
     }
     least = max(LEAST_SHARE * table.step_s, LEAST_S)
     widths = errors(series, 1 - 2 * LEVEL / len(table.ranks))
-    named = tuple(rank for rank in sorted(late, key=lambda one: -means[one]) if beyond[rank] > max(least, widths[rank]))
+    latest_first = sorted(late, key=lambda rank: -means[rank])
+    named = tuple(rank for rank in latest_first if beyond[rank] > max(least, widths[rank]))
     lost = [lost_by_step[step] for step in steps]
     lost_s, clock_s = statistics.fmean(lost), max(_clock(table, rank) for rank in late)
     costly = sorted(sorted(steps, key=lambda step: -lost_by_step[step])[: _most(lost)])
@@ -161,8 +162,8 @@ def judge(table: Table) -> Verdict:
         if named or lateness.waited[top] <= 0.75 * sum(lost):
             return Verdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
         few = "too few" if is_seldom else "not evenly enough"
-        told = f"most of it for rank {top}, in {len(costly)} of {len(steps)} steps: {few} to tell it from chance"
-        reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {few_times or told}"
+        whose = f"most of it for rank {top}, in {len(costly)} of {len(steps)} steps: {few} to tell it from chance"
+        reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {few_times or whose}"
     elif clock_s > least:
         reason = f"the hosts' clocks are compared to {clock_s * 1e3:.3g} ms: a late rank may not be seen"
     elif (apart := _apart(table) - 2 * clock_s) > 2 * least:
@@ -200,8 +201,8 @@ def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int
     needed = next(times for times in itertools.count(FEWEST_TIMES) if chance(times) < LEVEL)
     if len(steps) >= needed:
         return top, ""
-    told = f"most of it for rank {top} in every {ordinal(every)} step, {len(steps)} times: at least "
-    return None, f"{told}{needed * every + APART} steps are needed to tell it from chance"
+    most = f"most of it for rank {top} in every {ordinal(every)} step, {len(steps)} times: at least "
+    return None, f"{most}{needed * every + APART} steps are needed to tell it from chance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +287,7 @@ def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, flo
     own = {rank: statistics.variance(means) for rank, means in blocks.items()}
     found = {}
     for rank, mine in own.items():
-        others = statistics.fmean(one for other, one in own.items() if other != rank)
+        others = statistics.fmean(value for other, value in own.items() if other != rank)
         alone = len(own) == 2 or mine > 4 * others
         freedom = (count - 1) * (1 if alone else min(len(own) - 1, 8))
         found[rank] = widened * math.sqrt(max(mine, others)) * stats.student_quantile(level, freedom)
@@ -303,7 +304,7 @@ def _lag1(values: Sequence[float]) -> float:
 
 def _clock(table: Table, rank: int) -> float:
     """Return how far a rank may seem later than its siblings because clocks differ."""
-    others = [table.clock_error_s.get(one, 0.0) for one in table.ranks if one != rank]
+    others = [table.clock_error_s.get(other, 0.0) for other in table.ranks if other != rank]
     return table.clock_error_s.get(rank, 0.0) + statistics.median(others)
 
 
@@ -363,10 +364,10 @@ class _Lateness:
 
 def releases(table: Table) -> tuple[list[Call], list[bool]]:
     """The calls in the order in which their last rank arrived, and whether all others waited for it."""
-    calls = [one for one in table.calls if len(one.arrivals) > 1]
+    calls = [call for call in table.calls if len(call.arrivals) > 1]
     if not table.inside:
         # A call that ranks wait for is behind all that its ranks did before, wherever other groups are.
-        calls.sort(key=lambda one: max(one.arrivals.values()))
+        calls.sort(key=lambda call: max(call.arrivals.values()))
     # Two clocks that are off make a rank seem to go on before the last has come.
     return calls, [True] * len(calls) if table.inside else _releasing(calls, 2 * table.clock_most_s)
 
