@@ -72,24 +72,6 @@ def test_several_mismatches_in_one_run(findings_of: FindingsOf) -> None:
     assert [one.title.partition(" in")[0] for one in findings_of(text)] == ["prog.py:17", "prog.py:19"]
 
 
-def test_every_operand_of_a_line_is_told(findings_of: FindingsOf) -> None:
-    """One operator twice on a line is two mismatches; one with two wrong operands names both."""
-    text, _ = program(
-        """
-        class Net(nn.Module):
-            def forward(self, x):
-    -            a, b = torch.ones(8), torch.zeros(8)
-    +            a, b = x, x
-                y = (x + a) * (x + b)
-                return torch.addcmul(y, a, b)
-    """,
-        wrong=True,
-    )
-    found = findings_of(text)
-    assert [one.title.partition(" in")[0] for one in found] == ["prog.py:17", "prog.py:17", "prog.py:18"]
-    assert "but a is on the CPU" in found[2].message and "; b is on the CPU too" in found[2].message
-
-
 def test_alike_modules_are_told_once(findings_of: FindingsOf) -> None:
     text, _ = program(
         """
@@ -112,24 +94,6 @@ def test_alike_modules_are_told_once(findings_of: FindingsOf) -> None:
     (found, _) = findings_of(without_batch(text))
     assert found.title == "parts.0.scale and 11 more stay on the CPU"
     assert found.evidence["names"] == [f"parts.{index}.scale" for index in range(12)]
-
-
-def test_a_program_that_catches_the_error_is_right(findings_of: FindingsOf) -> None:
-    text, _ = program(
-        """
-        class Net(nn.Module):
-            def forward(self, x):
-                table = torch.ones(8)
-    -            unused = 0
-    +            unused = 1
-                try:
-                    return x + table
-                except RuntimeError:
-                    return x + table.to(x.device)
-    """,
-        wrong=True,
-    )
-    assert findings_of(text) == []
 
 
 @pytest.mark.parametrize(

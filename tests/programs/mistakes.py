@@ -379,7 +379,7 @@ LEFT = {
         "scale",
         """
         class Net(nn.Module):
-    -        scale = torch.ones(8)  # HERE
+    -        scale = torch.ones(8)
     +        scale = 2.0
             def forward(self, x):
                 return x * self.scale

@@ -102,12 +102,6 @@ def test_parameters_gradients_and_states_are_exact(dry: Dry) -> None:
     assert memory["peak"]["allocated_bytes"] % 512 == 0
 
 
-def test_memory_without_values_is_that_with_them(dry: Dry) -> None:
-    both = [dry(*given, "transformer.py")["results"]["run_dry"]["memory"] for given in ((), ("--no-values",))]
-    for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes"):
-        assert both[0][name] == both[1][name] > 0
-
-
 LARGE = """
 import torch
 kept = []
@@ -211,12 +205,6 @@ def test_an_error_after_a_loop_was_ended_early_is_a_remark(dry: Dry, tmp_path: P
     assert said["title"] == "the program ended with AssertionError"
 
 
-def test_a_loop_that_ended_by_itself_excuses_no_error(dry: Dry, tmp_path: Path) -> None:
-    whole = LOOPS.replace("randn(64, 4)", "randn(8, 4)")
-    (tmp_path / "prog.py").write_text(whole + "assert train() == 16\n")
-    assert [name for name, _ in wrong(dry("prog.py", cwd=tmp_path, status=1))] == ["run.dry.followed"]
-
-
 SAVING = """
 torch.save(model.state_dict(), "new.pt")
 before = torch.load("new.pt")
@@ -314,26 +302,14 @@ def test_what_the_program_catches_is_a_warning(dry: Dry, tmp_path: Path) -> None
     assert [(one["verdict"], one["evidence"]["times"]) for one in told] == [("warn", 1)]
 
 
-@pytest.mark.parametrize(
-    ("given", "source", "code"),
-    [
-        (("--dry", "cuda"), "caught", 0),
-        (("--dry", "cuda", "--strict"), "caught", 1),
-        (("--dry", "cuda", "--strict"), "caught, then sys.exit(3)", 1),  # as where a finding failed
-        (("--strict",), "clean", 0),
-    ],
-)
+@pytest.mark.parametrize(("given", "code"), [((), 0), (("--strict",), 1)])
 def test_strict_counts_a_warning_as_a_failure(
-    given: tuple[str, ...], source: str, code: int, gpucheck: Gpucheck, tmp_path: Path
+    given: tuple[str, ...], code: int, gpucheck: Gpucheck, tmp_path: Path
 ) -> None:
-    text = CAUGHT if "caught" in source else "import torch\ntorch.ones(3).to('cuda' if 0 else 'cpu')\n"
-    if given[0] == "--dry" and source == "clean":
-        text = "import torch\nprint((torch.ones(3, device='cuda') * 2).is_cuda)\n"
-    (tmp_path / "prog.py").write_text(text + ("raise SystemExit(3)\n" if "exit" in source else ""))
-    done = gpucheck("run", *given, "--output", "run.json", "prog.py", cwd=tmp_path)
+    (tmp_path / "prog.py").write_text(CAUGHT)
+    done = gpucheck("run", "--dry", "cuda", *given, "--output", "run.json", "prog.py", cwd=tmp_path)
     summary = json.loads((tmp_path / "run.json").read_text())["summary"]
-    assert (done.returncode, summary["exit"]) == (code, code)
-    assert summary["verdict"] == ("fail" if code else "warn" if "caught" in source else "pass"), done.stderr
+    assert (done.returncode, summary["exit"], summary["verdict"]) == (code, code, "fail" if code else "warn")
 
 
 BEYOND = [
@@ -681,19 +657,6 @@ def test_torch_in_a_child_alone_is_said_so(way: str, is_dry: bool, gpucheck: Gpu
     done = gpucheck("run", *(("--dry", "cuda") if is_dry else ()), "prog.py", cwd=tmp_path, whole=True)
     assert done.returncode == (4 if is_dry else 0)
     assert re.search(r"^\? .*torch was loaded in child \d+, not measured", done.stderr, re.MULTILINE)
-
-
-def test_an_installed_program_is_told_of_its_own_line(dry: Dry, tmp_path: Path) -> None:
-    """All that lies in site-packages is a library's, but for the package that is the program."""
-    site = tmp_path / "site-packages"
-    (site / "program").mkdir(parents=True)
-    (site / "library.py").write_text("def added(a, b):\n    return a + b\n")
-    (site / "program" / "__init__.py").touch()
-    work = "import torch\nfrom library import added\nadded(torch.ones(2, device='cuda'), torch.ones(2))\n"
-    (site / "program" / "__main__.py").write_text(work)
-    ((identifier, title),) = wrong(dry("-m", "program", cwd=site, status=1, whole=True))
-    assert identifier == "run.dry.mismatch"
-    assert title.startswith("program/__main__.py:3")
 
 
 def test_a_traceback_shows_no_frame_of_ours(dry: Dry) -> None:
