@@ -259,8 +259,8 @@ def test_a_fork_of_a_process_that_used_cuda_cannot_use_it(used: bool, call: Any,
             os._exit(0)
         os.waitpid(pid, 0)
     os.close(write)
-    with os.fdopen(read) as told:
-        assert told.read() == raised
+    with os.fdopen(read) as seen:
+        assert seen.read() == raised
 
 
 @pytest.mark.parametrize(

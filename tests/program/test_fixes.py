@@ -246,7 +246,7 @@ def applied(text: str, fix: str) -> str:
     elif change.startswith("keep them in nn.ModuleList"):
         lines[number] = re.sub(r"= (.*)", r"= nn.ModuleList(\1)", line)
     elif change.startswith(("make the optimizer after .to()", "load the optimizer's state after")):
-        after = next(n for n, one in enumerate(lines) if n > number and re.search(r"\.(cuda|to)\(", one))
+        after = next(n for n, item in enumerate(lines) if n > number and re.search(r"\.(cuda|to)\(", item))
         lines.insert(after, lines.pop(number))
     elif moved := re.fullmatch(r"(.+?)(\.(?:to|cpu)\(.*\))", change):
         name = re.escape(moved[1]) if moved[1][0] != "." else ""
@@ -262,7 +262,7 @@ def with_device(line: str, name: str, device: str) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
             node.args = [] if name == "Generator" else node.args
-            node.keywords = [one for one in node.keywords if one.arg != "device"]
+            node.keywords = [item for item in node.keywords if item.arg != "device"]
             node.keywords.append(ast.keyword("device", ast.parse(device, mode="eval").body))
     return line[: len(line) - len(line.lstrip())] + ast.unparse(tree)
 

@@ -99,6 +99,14 @@ def test_a_case_that_only_a_cpu_fuses_keeps_the_scores(world: World) -> None:
 MIB = 1024 * KIB
 # What torch's own kernels took beside results, as its allocator counted it (torch 2.9 and 2.11, 132 multiprocessors).
 LENT: dict[str, tuple[Callable[[], Tensor], float]] = {
+    "gradient of a bias": (lambda: gpu(8192, 3072).sum(0), 132),
+    "of a narrow one": (lambda: gpu(8192, 1024).sum(0), 64),
+    "of fewer rows": (lambda: gpu(4096, 1024).sum([0], keepdim=True), 32),
+    "of two dimensions": (lambda: gpu(8, 256, 512).sum((0, 1)), 8),
+    "in half": (lambda: gpu(16384, 1024, dtype=torch.bfloat16).sum(0), 128),
+    "of few rows": (lambda: gpu(128, 1024).sum(0), 0),
+    "a sum of rows": (lambda: gpu(4096, 4096).sum(1), 0),
+    "largest of columns": (lambda: gpu(4096, 4096).amax(0), 128),
     "mean squared error": (lambda: F.mse_loss(gpu(2048, 4096), gpu(2048, 4096)), 32),
     "errors themselves": (lambda: F.mse_loss(gpu(2048, 4096), gpu(2048, 4096), reduction="none"), 0),
     "logsumexp": (lambda: gpu(4096, 4096).logsumexp(-1), 64),
@@ -129,6 +137,22 @@ def test_what_kernels_take_while_they_run_is_counted(name: str) -> None:
     with simulated(made), mock.patch.object(Memory, "lend", lambda memory, size: lent.append(size)):
         call()
     assert max(lent) / MIB == pytest.approx(size, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: torch.ones((), device="cuda"),
+        lambda: torch.ones(4, 0, device="cuda"),
+        lambda: torch.eye(3).to_sparse_csr().cuda(),
+        lambda: torch.nested.nested_tensor([torch.ones(2)]).cuda(),
+    ],
+    ids=["number", "empty", "CSR", "nested"],
+)
+def test_what_has_no_rows_is_reduced_too(given: Callable[[], Tensor]) -> None:
+    made = World(claims=Claims(Memory()))
+    with simulated(made):
+        assert given().sum(-1, keepdim=True).is_cuda
 
 
 @pytest.mark.parametrize(
@@ -191,7 +215,7 @@ def test_reserves_are_as_measured(name: str) -> None:
             assert memory is not None
             before = memory.allocated
             out, states = network(x)
-            held = memory.allocated - before - sum(one.nbytes for one in (out, *tensors_in(states)))
+            held = memory.allocated - before - sum(entry.nbytes for entry in (out, *tensors_in(states)))
             assert held == pytest.approx(size, rel=0.001)
     finally:
         torch.__future__.set_swap_module_params_on_conversion(False)
@@ -203,8 +227,8 @@ def outcome(kind: Any, x: Tensor, **options: Any) -> list[Tensor]:
     network.train()
     out, state = network(x)
     states = state if isinstance(state, tuple) else (state,)
-    sum(one.square().sum() for one in (out, *states)).backward()
-    return [out, *(one.grad for one in network.parameters())]
+    sum(entry.square().sum() for entry in (out, *states)).backward()
+    return [out, *(entry.grad for entry in network.parameters())]
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
@@ -212,9 +236,9 @@ def test_values_and_gradients_are_those_of_the_cpu(kind: Any) -> None:
     x = torch.randn(5, 3, 8)
     here = outcome(kind, x, bidirectional=True)
     with simulated(World()):
-        there = [one.cpu() for one in outcome(kind, x.to("cuda"), bidirectional=True)]
-    for one, other in zip(here, there, strict=True):
-        torch.testing.assert_close(one, other)
+        there = [entry.cpu() for entry in outcome(kind, x.to("cuda"), bidirectional=True)]
+    for entry, other in zip(here, there, strict=True):
+        torch.testing.assert_close(entry, other)
 
 
 @pytest.mark.parametrize("index", [[0, 2], (slice(None), [1, 2]), (0, [1])])
@@ -305,8 +329,8 @@ def test_an_rnn_of_cudnn_is_in_float16(world: World, kind: Any, has_cudnn: bool,
     packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]), batch_first=True)
     with torch.backends.cudnn.flags(enabled=has_cudnn), torch.autocast("cuda", dtype=LOW):
         outs = [network(x)[0], network(packed)[0].data]
-        sum(one.float().sum() for one in outs).backward()
-    assert [one.dtype for one in outs] == [dtype, dtype] and network.weight_ih_l0.grad.dtype == FULL
+        sum(entry.float().sum() for entry in outs).backward()
+    assert [entry.dtype for entry in outs] == [dtype, dtype] and network.weight_ih_l0.grad.dtype == FULL
 
 
 def test_the_lists_are_those_of_the_installed_torch() -> None:

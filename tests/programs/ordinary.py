@@ -422,7 +422,7 @@ class Sparse(nn.Module):
         nodes = self.lin(x.view(-1, 4, 2))
         source, target = self.edges
         passed = torch.zeros_like(nodes).index_add_(1, target, nodes[:, source])
-        return (passed + torch.stack([torch.sparse.mm(self.graph, one) for one in nodes])).flatten(1)
+        return (passed + torch.stack([torch.sparse.mm(self.graph, entry) for entry in nodes])).flatten(1)
 
 
 def sparse() -> SimpleNamespace:

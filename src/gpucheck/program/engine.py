@@ -63,11 +63,16 @@ _WHOLE = {
     **dict.fromkeys(("aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"), 1),
     "aten::binary_cross_entropy_with_logits": 2,
 }
+# Operations that reduce, with the place of the dimensions among their arguments.
+_REDUCE = {"aten::sum": 1, "aten::mean": 1, "aten::amax": 1, "aten::amin": 1, "aten::linalg_vector_norm": 2}
 # Bytes for each index that is sorted with its position: keys and values twice, and CUB's own.
 _SORTED = 56
 
+# Threads that a multiprocessor runs at once, by capability (CUDA's programming guide); 2048 for others.
+_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 
-def _lent(name: str, args: Sequence[Any], out: Any) -> int:
+
+def _lent(name: str, args: Sequence[Any], out: Any, gpu: Device) -> int:
     """Return the bytes that torch's own kernel for CUDA takes and gives back before it ends, beside its results.
 
     As torch 2.9 and 2.11 were seen to do. What cuDNN and cuBLAS take is not among them.
@@ -75,6 +80,8 @@ def _lent(name: str, args: Sequence[Any], out: Any) -> int:
     if name in _WHOLE:
         is_whole = isinstance(out, Tensor) and out.numel() == args[0].numel() and "loss" in name
         return 0 if is_whole else _WHOLE[name] * int(args[0].nbytes)
+    if name in _REDUCE and isinstance(out, Tensor) and len(args) > _REDUCE[name] and args[_REDUCE[name]]:
+        return _lent_to_reduce(args[0], args[_REDUCE[name]], out, gpu)
     if name == "aten::embedding_dense_backward" and args[1].numel() > 3072:  # fewer are added one by one
         return _lent_to_embed(args[1].numel(), out)
     if name == "aten::_embedding_bag_backward":
@@ -89,6 +96,32 @@ def _lent_to_embed(indices: int, out: Tensor) -> int:
     runs = indices // 10 + min(indices, out.shape[0])
     sums: int = runs * out.shape[1] * max(4, out.element_size())
     return sums + _SORTED * indices
+
+
+def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, gpu: Device) -> int:
+    """Partial results of blocks that share the rows of a matrix, as of a bias's gradient: setReduceConfig of torch's
+    Reduce.cuh. Where the innermost dimension is reduced they are few."""
+    if given.is_nested or given.layout != torch.strided or not given.numel():
+        return 0
+    wide = [dim for dim in range(given.dim()) if given.shape[dim] > 1]
+    outputs = out.numel()
+    if not wide or (inner := min(wide, key=given.stride)) in {dim % given.dim() for dim in dims}:
+        return 0
+    rows = given.numel() // outputs
+    vector = next(count for count in (4, 2, 1) if given.shape[inner] % count == 0) if given.stride(inner) == 1 else 1
+    threads = 512 // vector
+    across, down = (min(threads, 1 << (size.bit_length() - 1)) for size in (outputs // vector, rows))
+    width = min(across, 32)
+    height = min(down, threads // width)
+    width = min(across, threads // height)
+    if rows < min(height * 16, 256):
+        return 0
+    each, grid = -(-rows // height), -(-(outputs // vector) // width)
+    blocks = gpu.multiprocessors * (_THREADS.get(gpu.capability, 2048) // (width * height))
+    if each < 256 or grid > blocks:
+        return 0
+    shares = max(min(-(-blocks // grid), -(-each // 16)), -(-each // 256))
+    return max(4, out.element_size()) * outputs * shares * width * vector if shares > 1 else 0
 
 
 # -- where operands lie ------------------------------------------------------------------------------------------------
@@ -498,7 +531,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             with UNSEEN():
                 self._note(out, verdict, operands, storages)
                 if verdict.device == str(COUNTED):
-                    self.world.lend(COUNTED, _lent(func._schema.name, args, out))
+                    self.world.lend(COUNTED, _lent(func._schema.name, args, out, self.world.gpu))
         return out
 
     def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Verdict, Any]:

@@ -29,7 +29,7 @@ CASES = cases()
 @pytest.mark.parametrize("title", CASES)
 def test_a_mistake_is_found(title: str) -> None:
     found = command.mistakes(CASES[title][0].encode())
-    assert {one.id for one, _ in found} == {f"lint.{title.partition(':')[0]}"}
+    assert {entry.id for entry, _ in found} == {f"lint.{title.partition(':')[0]}"}
 
 
 @pytest.mark.parametrize("title", CASES)
@@ -39,8 +39,8 @@ def test_its_twin_is_silent(title: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_the_examples_of_the_page_are_true(rule: object) -> None:
-    row = next(one for one in RULES if one is rule)
-    assert [one.id for one, _ in command.mistakes(row.wrong.encode())] == [row.id]
+    row = next(entry for entry in RULES if entry is rule)
+    assert [entry.id for entry, _ in command.mistakes(row.wrong.encode())] == [row.id]
     assert command.mistakes(row.right.encode()) == []
 
 
@@ -190,7 +190,7 @@ class Net(nn.Module):
     def forward(self, x):
         return x * self.a
 """
-    assert [one.fix for one, _ in command.mistakes((HEAD + text).encode())] == [fix]
+    assert [entry.fix for entry, _ in command.mistakes((HEAD + text).encode())] == [fix]
 
 
 @pytest.mark.parametrize(

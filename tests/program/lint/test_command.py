@@ -28,8 +28,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def lint(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     code = main(["lint", *arguments])
-    told = capsys.readouterr()
-    return code, told.out, told.err
+    seen = capsys.readouterr()
+    return code, seen.out, seen.err
 
 
 def test_a_mistake_is_shown_in_its_source(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,6 @@ _STEP = 500
 def command(options: LintOptions, emit: Emit) -> None:
     """Judge every file below the paths. Raises UsageError for a path that is not there."""
     chosen = options.rules
-    told = tuple(LintRule(rule.id, rule.verdict, rule.title) for rule in chosen)
     paths = options.paths or (".",)
     counts: Counter[str] = Counter()
     taken = frozenset(rule.id for rule in chosen)
@@ -58,7 +57,7 @@ def command(options: LintOptions, emit: Emit) -> None:
         for at, path in enumerate(files):
             if at and at % _STEP == 0:
                 emit(Progress("reading", at, len(files)))
-            _one(path, taken, counts, emit)
+            _judge_file(path, taken, counts, emit)
     if not (counts["files"] or counts["unread"]):
         named = ", ".join(paths)
         emit(Judged(Finding("lint.files", "skip", f"no Python files in {named}", "a folder is searched for *.py")))
@@ -67,11 +66,12 @@ def command(options: LintOptions, emit: Emit) -> None:
         rules = f"{len(chosen)} rule{'s' * (len(chosen) != 1)}"
         title = f"no mistake that lint can see ({rules}) in {read} file{'s' * (read != 1)}"
         emit(Judged(Finding("lint.files", "pass", title, "", {"files": read})))
-    emit(Answered("lint", LintResult(counts["files"], counts["ignored"], counts["unread"], told)))
+    rows = tuple(LintRule(rule.id, rule.verdict, rule.title) for rule in chosen)
+    emit(Answered("lint", LintResult(counts["files"], counts["ignored"], counts["unread"], rows)))
 
 
-def _one(path: str, taken: frozenset[str], counts: Counter[str], emit: Emit) -> None:
-    """One file: its mistakes, or why it could not be judged."""
+def _judge_file(path: str, taken: frozenset[str], counts: Counter[str], emit: Emit) -> None:
+    """A file's mistakes, or why it could not be judged."""
     # A name that is no text stays readable: JSON and terminals take only text.
     name = "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
     if path.endswith(".ipynb"):
@@ -81,16 +81,16 @@ def _one(path: str, taken: frozenset[str], counts: Counter[str], emit: Emit) -> 
         return
     counts["files"] += 1
     try:
-        found = mistakes(_bytes(path))
+        judged = mistakes(_bytes(path))
     except Unreadable as error:
         counts["unread"] += 1
         emit(Judged(_unjudged(name, "inconclusive", error)))
         return
-    for one, is_ignored in found:
-        if one.id in taken:
+    for finding, is_ignored in judged:
+        if finding.id in taken:
             counts["ignored" if is_ignored else "found"] += 1
             if not is_ignored:
-                emit(Judged(replace(one, evidence={"file": name, **one.evidence})))
+                emit(Judged(replace(finding, evidence={"file": name, **finding.evidence})))
 
 
 def _unjudged(name: str, verdict: Verdict, error: Unreadable, fix: str | None = None) -> Finding:
@@ -133,10 +133,10 @@ def _below(given: str) -> Iterator[str]:
     unread: list[OSError] = []
     for folder, folders, files in os.walk(given, onerror=unread.append):
         # Hidden ones, those made by tools, and virtual environments hold no source of the project.
-        own = [one for one in folders if not (one.startswith(".") or one in _SKIPPED)]
-        folders[:] = sorted(one for one in own if not os.path.exists(os.path.join(folder, one, "pyvenv.cfg")))
-        source = [one for one in sorted(files) if one.endswith((".py", ".pyw"))]
-        yield from (os.path.normpath(os.path.join(folder, one)) for one in source)
+        own = [name for name in folders if not (name.startswith(".") or name in _SKIPPED)]
+        folders[:] = sorted(name for name in own if not os.path.exists(os.path.join(folder, name, "pyvenv.cfg")))
+        source = [name for name in sorted(files) if name.endswith((".py", ".pyw"))]
+        yield from (os.path.normpath(os.path.join(folder, name)) for name in source)
     yield from (os.path.normpath(error.filename) for error in unread)  # a folder that may not be read is no pass
 
 

@@ -188,7 +188,7 @@ class File:
     classes: dict[str, Class] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     calls: list[ast.Call] = field(default_factory=list)
-    # Names that a function sets for others too: what one has read says nothing of what another reads.
+    # Names that a function sets for others too: a read in one function says nothing of another.
     shared: set[str] = field(default_factory=set)
 
     def dotted(self, node: ast.expr) -> str:
@@ -428,8 +428,8 @@ class Source:
     def is_ignored(self, node: Node, rule: str) -> bool:
         """Return whether a comment on one of the node's lines names the rule, or all."""
         lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        told = [ids for line, ids in self.ignored.items() if line in lines]
-        return any(not ids or rule in ids or rule.removeprefix("lint.") in ids for ids in told)
+        named = [ids for line, ids in self.ignored.items() if line in lines]
+        return any(not ids or rule in ids or rule.removeprefix("lint.") in ids for ids in named)
 
 
 def parse(data: bytes) -> Source:
@@ -475,10 +475,10 @@ def _ignored(text: str) -> dict[int, frozenset[str]]:
     except (tokenize.TokenError, SyntaxError) as error:
         raise Unreadable(f"its comments cannot be read: {error}") from error
     for token in tokens:
-        told = _IGNORE.search(token.string) if token.type == tokenize.COMMENT else None
-        if told is not None:
-            given = told.group(1)
-            ids = frozenset(one.strip() for one in (given or "").split(",") if one.strip())
+        comment = _IGNORE.search(token.string) if token.type == tokenize.COMMENT else None
+        if comment is not None:
+            given = comment.group(1)
+            ids = frozenset(name.strip() for name in (given or "").split(",") if name.strip())
             # `ignore[]` names nothing, so it ignores nothing.
             if ids or given is None:
                 found[token.start[0]] = ids
@@ -510,9 +510,9 @@ def index(tree: ast.AST) -> list[ast.AST]:
         for name in names:
             child = values.get(name)
             if child.__class__ is list:
-                for one in child:
-                    if isinstance(one, ast.AST):
-                        visit(one)
+                for inner in child:
+                    if isinstance(inner, ast.AST):
+                        visit(inner)
             elif isinstance(child, ast.AST):
                 visit(child)
         values[_KEY] = (nodes, first, len(nodes))
