@@ -413,22 +413,10 @@ _RUN = of(
         "x = x.to(device)",
     ),
     Id(
-        "run.copies.back",
-        "no tensor goes there and back unchanged",
-        "The copy that comes back is identical to the original.",
-        "keep the tensor that was copied",
-    ),
-    Id(
         "run.copies.again",
         "no tensor is copied twice",
         "The same tensor, unchanged, is copied in every step.",
         "copy it once before the loop; in a module: register_buffer",
-    ),
-    Id(
-        "run.copies.made_on_host",
-        "tensors are created on the device that uses them",
-        "A tensor is created on the host in every step and then moved.",
-        "torch.zeros(…, device=device)",
     ),
     Id(
         "run.copies.unpinned",

@@ -86,8 +86,7 @@ def page(report: Report) -> Page:
     ended = [finding_line(one) for one in report.findings if one.id == "run.ended" and main is time_found]
     others = [one for one in report.findings if one is not main and one.id != "run.ended"]
     others = [one for one in others if one is not time_found or (main.id == "run.ended" and one.verdict == "warn")]
-    details: list[Block] = [Line(f"not seen from Python: {one}") for one in result.not_seen]
-    details += [_lines(rows, folder)] if len(rows) > _MOST_LINES else []
+    details: list[Block] = [_lines(rows, folder)] if len(rows) > _MOST_LINES else []
     return Page(answer(main.verdict, text), [*ended, *body], details, others, main)
 
 
@@ -156,8 +155,8 @@ def _time(result: RunResult) -> Iterator[Block]:
         median = "" if steps.median_s is None else f", {units.duration(steps.median_s)} each (median)"
         slowest = "" if steps.slowest_s is None else f", slowest {units.duration(steps.slowest_s)}"
         yield Line(f"{steps.count} steps{median}{slowest}")
-        if steps.first:
-            yield Line(f"first steps: {', '.join(units.duration(one.duration_s) for one in steps.first)}", "dim")
+        if steps.first_s:
+            yield Line(f"first steps: {', '.join(map(units.duration, steps.first_s))}", "dim")
     yield _shares(shares)
 
 
@@ -192,8 +191,7 @@ def _by_line(
 
 
 def _what(line: RunLine | DryLine) -> str:
-    starts_cuda = isinstance(line, RunLine) and line.starts_cuda
-    return "first use of CUDA" if starts_cuda else NAMES.get(line.kind, line.kind)
+    return NAMES.get(line.kind, line.kind)
 
 
 def _pinned(line: RunLine) -> str:
