@@ -144,18 +144,6 @@ def test_what_earlier_trials_left_is_not_charged_to_a_size() -> None:
     device.use(4 * GIB, 4 * GIB)
     gauge.mark(computing=True)
     assert gauge.peaks().total == 3 * GIB + gauge.outside_most
-    assert gauge.reached() == 3 * GIB + gauge.outside_most
-
-
-def test_what_was_held_when_memory_ran_out_counts_what_lies_outside_the_allocator() -> None:
-    device = Device(free=10 * GIB)
-    gauge = gauge_of(device, free_before=11 * GIB)
-    gauge.begin()
-    device.use(allocated=3 * GIB, reserved=5 * GIB)
-    gauge.mark(computing=True)
-    device.allocated = 3 * GIB
-    device.empty_cache()  # as the allocator does before it raises
-    assert gauge.reached() == 4 * GIB
 
 
 def test_without_the_level_before_the_context_it_starts_after_it() -> None:

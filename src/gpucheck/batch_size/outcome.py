@@ -316,10 +316,6 @@ MESSAGES: tuple[tuple[re.Pattern[str], Outcome, bool], ...] = (
     ),
 )
 
-# What was asked for at once: torch's CPU allocator counts bytes, those of devices round to a unit.
-_ASKED = re.compile(r"tried to allocate ([0-9.]+) (bytes|[KMGT]iB|[KMGT]B)\b", re.IGNORECASE)
-_UNITS = {"bytes": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-
 _MEMORY_CLASSES = {"torch.OutOfMemoryError": False, "builtins.MemoryError": True}
 # Windows: STATUS_NO_MEMORY and STATUS_COMMITMENT_LIMIT (ntstatus.h), as unsigned exit statuses.
 _WINDOWS_OUT_OF_MEMORY = frozenset((0xC0000017, 0xC000012D))
@@ -379,12 +375,3 @@ def _matched(text: str, device_kind: str) -> Outcome | None:
 def _where(host: bool, device_kind: str) -> Outcome:
     """Host memory is the device's own memory where the device is the CPU."""
     return "host-out-of-memory" if host and device_kind != "cpu" else "out-of-memory"
-
-
-def asked_bytes(message: str) -> int | None:
-    """The size of the allocation that a message of torch's says has failed; None where it names none."""
-    found = _ASKED.search(message)
-    if found is None:
-        return None
-    unit = found[2].lower()
-    return int(float(found[1].rstrip(".")) * _UNITS[unit if unit == "bytes" else unit[0]])

@@ -23,7 +23,6 @@ from gpucheck.batch_size.outcome import (
     Refused,
     Setup,
     TrialResult,
-    asked_bytes,
     classify,
 )
 from gpucheck.batch_size.search import Attempt
@@ -36,13 +35,9 @@ from gpucheck.report.codec import from_json, to_json
 from gpucheck.units import capacity, duration
 from gpucheck.work.spec import BUILT_IN
 
-# Looking for the child's own children walks the process table, and their private memory is counted page by page (15 ms
-# for each GiB), so it happens less often.
-FAMILY_S = 0.5
-
 
 class Watch:
-    """The resident memory of a child, with its own children's private part, looked at while it works."""
+    """The resident memory of a child, looked at while it works."""
 
     def __init__(self, pid: int, limit: int | None) -> None:
         self.limit = limit
@@ -50,12 +45,9 @@ class Watch:
         self._pid = pid
         self.baseline: int | None = None
         self._highest = 0
-        self._of_family = 0
-        self._looked_at_family = 0.0
 
     def begin(self) -> None:
         """A trial begins: what was before does not count."""
-        self._looked_at_family = 0.0
         self._highest = self._resident()
 
     def growth(self) -> int:
@@ -73,24 +65,9 @@ class Watch:
 
     def _resident(self) -> int:
         try:
-            process = psutil.Process(self._pid)
-            if time.monotonic() - self._looked_at_family > FAMILY_S:
-                self._looked_at_family = time.monotonic()
-                self._of_family = sum(map(_own_bytes, process.children(recursive=True)))
-            return int(process.memory_info().rss) + self._of_family
+            return int(psutil.Process(self._pid).memory_info().rss)
         except psutil.Error:
             return 0
-
-
-def _own_bytes(process: psutil.Process) -> int:
-    """The memory that a process shares with no other: its parent's count has the rest. macOS reports only resident
-    memory of other processes."""
-    try:
-        return int(process.memory_full_info().uss)
-    except psutil.AccessDenied:
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        return 0
 
 
 # With these the resident set follows the tensors to a few MiB; glibc's defaults keep freed memory for later.
@@ -105,8 +82,6 @@ MOVED_SHARE = 0.02
 KEPT_SHARE = 0.01
 # More than this into swap is growth that the resident set does not show.
 SPILL_BYTES = 16 * 2**20
-# What fails above this share of the budget fails because the budget is full, and needs no other explanation.
-FAR_BELOW = 0.9
 # For the confirmation's process beside the first, which takes up to 0.7 GiB with torch, and for everybody else.
 SPARE_ROOM_BYTES = 2**30
 
@@ -314,12 +289,7 @@ class Runner:
             return replace(blank, outcome="over-budget", reason=why, peak_bytes=self._watch.exceeded)
         outcome = classify(end, self.ready.get("kind", self.setup.device.split(":")[0]))
         trace = answer["traceback"] if answer is not None else end.stderr_tail
-        reached = answer.get("reached_bytes") if answer is not None else None
-        asked = next((size for link in end.raised if (size := asked_bytes(link.message)) is not None), None)
-        on_device = self.ready.get("kind", "cpu") != "cpu"
-        reason = _ran_out(asked, reached, self.budget_bytes, on_device) if outcome in MEMORY else None
-        reason = reason or _in_words(end, limit_s)
-        return replace(blank, outcome=outcome, reason=reason, trace=trace, asked_bytes=asked, reached_bytes=reached)
+        return replace(blank, outcome=outcome, reason=_in_words(end, limit_s), trace=trace)
 
     def _unprepared(self, answer: dict[str, Any] | None, end: End) -> Exception:
         """Return what to raise where a child could not be set up."""
@@ -388,20 +358,6 @@ def _end_of(ending: Ending, kills: int | None) -> End:
         memory = kills is not None and now is not None and now > kills
         return End(killed_by=-status, kernel_says_memory=memory, stderr_tail=words)
     return End(exit_status=status or 0, stderr_tail=words)
-
-
-def _ran_out(asked: int | None, reached: int | None, budget: int, on_device: bool) -> str | None:
-    """Return which allocation failed and how much memory was in use then; None if either is unknown.
-
-    The text also names what a host's limit counts and the figure does not: memory that was allocated and never written.
-    """
-    if asked is None or reached is None:
-        return None
-    if reached >= FAR_BELOW * budget:
-        return f"{capacity(asked)} more could not be allocated with {capacity(reached)} in use"
-    is_short = not on_device and reached + asked < budget
-    unused = ": memory that was allocated and never used counts too" if is_short else ""
-    return f"one allocation of {capacity(asked)} failed with {capacity(reached)} in use{unused}"
 
 
 def _in_words(end: End, limit_s: float) -> str:

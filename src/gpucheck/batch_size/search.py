@@ -323,10 +323,9 @@ class Search:
         if self.on_device and (packed := self._fit(1.0, tensors=True)) is not None and len(self.trials) >= FITTED_SIZES:
             # By the sum of its blocks too few fit, by its tensors alone too many: a third of the way, then halves.
             most, low, share = packed.largest(best.batch_size, high), best.batch_size, 1 / 2
-            is_first = not best.allocation_retries and not any(r.purpose == "confirm" for r in self.trials)
-            if is_first and low <= aim < most:
+            if not best.allocation_retries and not any(r.purpose == "confirm" for r in self.trials):
                 low, share = aim, 1 / 3
-            aim = self.rounded(low + share * (most - low))
+            aim = self.rounded(low + share * (most - low)) if aim < most else most
             # What the allocator can still pack better is little where its blocks fill the budget.
             if (best.peak_bytes or 0) > (1 - STRIDE / 2) * (self.budget_bytes or math.inf):
                 aim = min(aim, self.rounded(best.batch_size * (1 + 2 * STRIDE)))
@@ -353,10 +352,15 @@ class Search:
         if self.on_device:
             if fitted is None:
                 return self._middle(low, high)
-            # A size that fills the budget by the fit fails by little; where that does not help, halving does.
-            likely, is_first = 0, [r.outcome in BOUNDING for r in self.trials[-2:]] == [False, True]
-            if is_first and fitted.peak(high) > FULL:
-                likely = self.rounded(min(high * (1 - STRIDE), fitted.largest(low, high, CAUTION)))
+            # A size that fills the budget by the fit fails by little; each time that this does not help, by twice that.
+            passed = min(
+                (r.batch_size for r in self.trials if r.outcome == FITS and r.batch_size > high), default=math.inf
+            )
+            failures = len({r.batch_size for r in self.trials if r.outcome in BOUNDING and r.batch_size < passed})
+            likely = 0
+            if fitted.peak(high) > FULL:
+                most = fitted.largest(low, high, CAUTION) if failures == 1 else high
+                likely = self.rounded(min(most, high * (1 - STRIDE * 2 ** (failures - 1))))
             return min(max(likely, self._middle(low, high)), high - max(step, self.multiple_of))
         failed = sum(1 for r in self.trials if r.purpose == "confirm" and r.outcome in BOUNDING)
         if failing.purpose == "confirm" and failing is self.trials[-1]:

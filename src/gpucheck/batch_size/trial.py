@@ -131,15 +131,6 @@ class DeviceGauge:
         total = self.reserved - self.left + self.outside_most
         return Peaks(total, total - max(self.compute, self.optimizer) + self.compute)
 
-    def reached(self) -> int | None:
-        """The memory held when a trial ended in the middle of a step; None where the allocator does not tell.
-
-        Out of memory, it has given back what it could. The device may be unusable after an error, so that what lies
-        outside the allocator is as it was last seen.
-        """
-        now = self.accel.memory().memory_reserved_bytes
-        return None if now is None else now - self.left + self.outside_most
-
     def figures(self) -> MemoryFigures:
         """The four figures of the device, the trial's peaks among them."""
         now = self.accel.memory()
@@ -186,12 +177,6 @@ class CpuGauge:
     def level(self) -> int:
         """Resident bytes above the baseline now."""
         return (self.accel.memory().resident_bytes or 0) - self.baseline
-
-    def reached(self) -> int | None:
-        """The highest level of a trial that ended in the middle of a step; None where only samples tell."""
-        if self.method == "sampled":
-            return None
-        return max(0, (self.accel.memory().max_resident_bytes or 0) - self.baseline, self.compute, self.optimizer)
 
     def figures(self) -> MemoryFigures:
         """The resident set and the trial's peak of it, the warmed process included."""
@@ -467,7 +452,7 @@ class Session:
                 self._forget()
                 left = max(0, self.gauge.level() - self._built_level)
         except RuntimeError as error:  # the device may fail between trials too
-            return {"ok": False, "stage": "step", "step": 0, "reached_bytes": None, **_failure(error)}
+            return {"ok": False, "stage": "step", "step": 0, **_failure(error)}
         return {**answer, "moved_bytes": moved, "left_bytes": left} if answer["ok"] else answer
 
     def _run(self, size: int, steps: int, until: float, *, watching: bool) -> Json:
@@ -511,11 +496,7 @@ class Session:
         except GpucheckError as error:
             return {"ok": False, "stage": "step", "error": _as_data(error)}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
-            reached = None
-            with contextlib.suppress(RuntimeError):  # a device that an error broke answers nothing
-                reached = gauge.reached()
-            failed = {"ok": False, "stage": "step", "step": len(times) + 1, "reached_bytes": reached}
-            return {**failed, **_failure(error)}
+            return {"ok": False, "stage": "step", "step": len(times) + 1, **_failure(error)}
         peaks = gauge.peaks()
         is_settled = len(reserved) < STEPS_CONFIRMED or _is_same(layouts)
         return {
