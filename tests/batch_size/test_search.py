@@ -321,8 +321,6 @@ def on_an_allocator(search: Search, keeps: Callable[[int], int], gives_back: flo
                 purpose=attempt.purpose,
                 peak_bytes=min(reserved, budget) if fits else None,
                 allocation_retries=3 if fits and reserved > budget else 0,
-                asked_bytes=None if fits else least - budget + 1,
-                reached_bytes=None if fits else budget,
                 memory=memory if fits else {},
             )
         )

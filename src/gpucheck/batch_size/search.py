@@ -353,10 +353,9 @@ class Search:
             if fitted is None:
                 return self._middle(low, high)
             # A size that fills the budget by the fit fails by little; each time that this does not help, by twice that.
-            passed = min(
-                (r.batch_size for r in self.trials if r.outcome == FITS and r.batch_size > high), default=math.inf
-            )
-            failures = len({r.batch_size for r in self.trials if r.outcome in BOUNDING and r.batch_size < passed})
+            passed = [r.batch_size for r in self.trials if r.outcome == FITS and r.batch_size > high]
+            below = min(passed, default=math.inf)
+            failures = len({r.batch_size for r in self.trials if r.outcome in BOUNDING and r.batch_size < below})
             likely = 0
             if fitted.peak(high) > FULL:
                 most = fitted.largest(low, high, CAUTION) if failures == 1 else high
