@@ -218,7 +218,7 @@ def test_the_watchdog_ends_a_child_that_grows_beyond_the_guard(scenario: Scenari
 @pytest.mark.parametrize("baseline", [200, 2000])
 def test_growth_counts_from_what_the_child_had_before_it_built_the_model(scenario: Scenario, baseline: int) -> None:
     """A build of torch with CUDA may map more by itself than a budget on the CPU allows for."""
-    resident = [baseline * MIB] * 3 + [(baseline + 190) * MIB] * 3 + [(baseline + 250) * MIB]
+    resident = [(baseline + 190) * MIB] * 3 + [(baseline + 250) * MIB]
     rows = [SimpleNamespace(rss=rss) for rss in resident]
     with (
         mock.patch("psutil.Process.memory_info", side_effect=rows),
@@ -234,14 +234,6 @@ def test_growth_counts_from_what_the_child_had_before_it_built_the_model(scenari
     scenario(baseline=MIB, setup="eat")
     with Runner(replace(SETUP, watch_bytes=100 * MIB)) as runner, pytest.raises(Refused, match="building it took 1"):
         runner.start()
-
-
-def test_where_the_child_cannot_tell_its_peak_the_watchdog_does(scenario: Scenario) -> None:
-    scenario(at={"4": {"ok": True, "peak_bytes": None, "compute_peak_bytes": None}}, ready={"method": "sampled"})
-    with Runner(replace(SETUP, budget_bytes=2**40)) as runner:
-        result = run(runner, 4)
-    # A separate Python process takes a few MiB.
-    assert result.peak_bytes is not None and MIB < result.peak_bytes < 1000 * MIB
 
 
 def test_only_a_cpu_is_measured_with_other_malloc_settings(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:

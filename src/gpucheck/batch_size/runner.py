@@ -40,34 +40,17 @@ class Watch:
     """The resident memory of a child, looked at while it works."""
 
     def __init__(self, pid: int, limit: int | None) -> None:
-        self.limit = limit
+        self.pid, self.limit = pid, limit
         self.exceeded: int | None = None
-        self._pid = pid
         self.baseline: int | None = None
-        self._highest = 0
-
-    def begin(self) -> None:
-        """A trial begins: what was before does not count."""
-        self._highest = self._resident()
-
-    def growth(self) -> int:
-        """The highest level seen since `begin`, above the warmed child's."""
-        self.look()
-        return max(0, self._highest - (self.baseline or 0))
 
     def look(self) -> bool:
         """Look once; True where the limit is passed. There is none until the child has said what it grows from."""
-        now = self._resident()
-        self._highest = max(self._highest, now)
-        if self.limit is not None and self.baseline is not None and now - self.baseline > self.limit:
-            self.exceeded = now - self.baseline
+        if self.limit is not None and self.baseline is not None:
+            with contextlib.suppress(psutil.Error):
+                grown = int(psutil.Process(self.pid).memory_info().rss) - self.baseline
+                self.exceeded = grown if grown > self.limit else self.exceeded
         return self.exceeded is not None
-
-    def _resident(self) -> int:
-        try:
-            return int(psutil.Process(self._pid).memory_info().rss)
-        except psutil.Error:
-            return 0
 
 
 # With these the resident set follows the tensors to a few MiB; glibc's defaults keep freed memory for later.
@@ -222,7 +205,6 @@ class Runner:
             why = "another process took device memory that was free before the first trial"
             return replace(blank, outcome="inconclusive", reason=why)
         started = time.monotonic()
-        self._watch.begin()
         until = min(started + limit_s, deadline)
         # The parameters of `trial.Session.trial`.
         request = {
@@ -258,9 +240,6 @@ class Runner:
 
     def _judged(self, result: TrialResult, answer: dict[str, Any]) -> TrialResult:
         """A trial that raised nothing: does its measured peak fit?"""
-        assert self._watch is not None
-        if result.peak_bytes is None:
-            result = replace(result, peak_bytes=self._watch.growth())
         peak, budget = result.peak_bytes or 0, self.budget_bytes
         if abs(answer["moved_bytes"]) > MOVED_SHARE * self.ready.get("budget", {}).get("total_bytes", 0) > 0:
             why = f"another process moved {capacity(abs(answer['moved_bytes']))} of the device's memory"

@@ -48,15 +48,15 @@ from gpucheck.work.target import Batch, Workload, find, import_compiler, load, s
 
 # --- How much memory a trial took -------------------------------------------------------------------------------------
 
-Method = Literal["device", "VmHWM", "sampled"]
+Method = Literal["device", "VmHWM", "process peak"]
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """A trial's peaks in bytes, above a warmed process on the CPU. `compute` is None where it cannot be told apart."""
+    """A trial's peaks in bytes, above a warmed process on the CPU."""
 
-    total: int | None
-    compute: int | None
+    total: int
+    compute: int
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class DeviceGauge:
     @property
     def misjudged(self) -> bool:
         """Return whether the budget was passed only by what came to lie outside the allocator since it began."""
-        return self.outside_most > self.set_aside and (self.peaks().total or 0) > self.budget
+        return self.outside_most > self.set_aside and self.peaks().total > self.budget
 
     def level(self) -> int:
         """Bytes in tensors now."""
@@ -163,15 +163,12 @@ class CpuGauge:
 
     def mark(self, *, computing: bool) -> None:
         """Note the peak of the phase that ends here: forward and backward, or the optimizer's step."""
-        if self.method == "sampled":
-            return
-        _note(self, computing, (self.accel.memory().max_resident_bytes or 0) - self.baseline)
+        now = self.accel.memory()
+        _note(self, computing, (now.max_resident_bytes or now.resident_bytes or 0) - self.baseline)
         reset_resident_peak()
 
     def peaks(self) -> Peaks:
-        """The trial's peaks; None where only the parent's samples tell."""
-        if self.method == "sampled":
-            return Peaks(None, None)
+        """The trial's peaks; where the system's never falls, the process's so far."""
         return Peaks(max(self.compute, self.optimizer), self.compute)
 
     def level(self) -> int:
@@ -180,8 +177,7 @@ class CpuGauge:
 
     def figures(self) -> MemoryFigures:
         """The resident set and the trial's peak of it, the warmed process included."""
-        now, peak = self.accel.memory(), self.peaks().total
-        return now if peak is None else replace(now, max_resident_bytes=self.baseline + peak)
+        return replace(self.accel.memory(), max_resident_bytes=self.baseline + self.peaks().total)
 
     def retries(self) -> int:
         """A CPU's allocator has no cache to retry from."""
@@ -216,7 +212,7 @@ def open_cpu_gauge(accel: Accel, budget: int = 0) -> CpuGauge:
     first_in_line()
     warm_up()
     figures = accel.memory()
-    return CpuGauge(accel, figures.resident_bytes or 0, "VmHWM" if reset_resident_peak() else "sampled", budget)
+    return CpuGauge(accel, figures.resident_bytes or 0, "VmHWM" if reset_resident_peak() else "process peak", budget)
 
 
 def held_bytes() -> int:
