@@ -345,7 +345,9 @@ def _in_words(end: End, limit_s: float) -> str:
     if end.raised:
         first = end.raised[0]
         said = first.message.strip().splitlines()
-        return f"{first.classes[0].removeprefix('builtins.')}" + (f": {said[0]}" if said else "")
+        # What torch adds of its device, its allocator and the documentation fills a screen.
+        text = said[0].partition(" GPU ")[0] if said else ""
+        return f"{first.classes[0].removeprefix('builtins.')}" + (f": {text}" if text else "")
     last = end.stderr_tail.strip().splitlines()
     words = f" ({last[-1]})" if last else ""
     if end.killed_by == KILLED:

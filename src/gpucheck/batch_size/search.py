@@ -8,6 +8,7 @@ the allocator decides, so that near the maximum each size is run as it would be 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -353,11 +354,11 @@ class Search:
             if fitted is None:
                 return self._middle(low, high)
             # A size that fills the budget by the fit fails by little; each time that this does not help, by twice that.
-            passed = [r.batch_size for r in self.trials if r.outcome == FITS and r.batch_size > high]
-            below = min(passed, default=math.inf)
-            failures = len({r.batch_size for r in self.trials if r.outcome in BOUNDING and r.batch_size < below})
+            tried = list(itertools.dropwhile(lambda r: r.outcome != FITS, self.trials))
+            below = min((r.batch_size for r in tried if r.outcome == FITS and r.batch_size > high), default=math.inf)
+            failures = len({r.batch_size for r in tried if r.outcome in BOUNDING and r.batch_size < below})
             likely = 0
-            if fitted.peak(high) > FULL:
+            if failures and fitted.peak(high) > FULL:
                 most = fitted.largest(low, high, CAUTION) if failures == 1 else high
                 likely = self.rounded(min(most, high * (1 - STRIDE * 2 ** (failures - 1))))
             return min(max(likely, self._middle(low, high)), high - max(step, self.multiple_of))
@@ -365,7 +366,7 @@ class Search:
         if failing.purpose == "confirm" and failing is self.trials[-1]:
             # Half a tolerance below, which is what noise explains, then twice as far.
             return max(high - self._apart(high) * (1 << (failed - 1)), self._middle(low, high))
-        if fitted is None or fitted.peak(high) <= 1.0 or self._stalled(high - low):
+        if fitted is None or fitted.peak(high) <= 1.0:
             return self._middle(low, high)
         return min(max(self._aim(best, fitted, high - self.multiple_of), low + step), high - step)
 
@@ -384,20 +385,6 @@ class Search:
             for r in self.trials
         ]
         return [(size, peak) for size, peak in peaks if peak is not None]
-
-    def _stalled(self, width: int) -> bool:
-        """Return whether the last two trials inside the bracket have not halved it, or both failed."""
-        if len(self.trials) >= 3 and all(r.outcome in BOUNDING for r in self.trials[-2:]):
-            return True
-        low, high = 0, 0
-        widths: list[int] = []
-        for r in self.trials:
-            if r.outcome == FITS:
-                low = max(low, r.batch_size)
-            elif r.outcome in BOUNDING:
-                high = min(high or r.batch_size, r.batch_size)
-            widths.append(high - low if high else 0)
-        return len(widths) >= 3 and widths[-3] > 0 and width > widths[-3] / 2
 
     def _safe(self, best: TrialResult) -> int | None:
         """A size predicted to stay below the safe share of the budget, or None where the best is as good."""
