@@ -107,7 +107,6 @@ def test_the_figures_to_reach(oracle: ModuleType) -> None:
     # Where nothing was predicted, trials are as many as they are.
 
 
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process is read from /proc, which is Linux's")
 def test_a_process_that_trains_tells_its_peak(

@@ -18,7 +18,7 @@ H200 = {"id": "cuda:0", "name": "NVIDIA H200", "uuid": "GPU-1"}
 L4 = {"id": "cuda:1", "name": "NVIDIA L4", "uuid": "GPU-2"}
 XEON = {"id": "cpu", "name": "Intel(R) Xeon(R) Processor", "uuid": None}
 FACTS = Facts(
-    python=Python("3.12.3", "CPython", "python3", "/x"),
+    python=Python("3.12.3", "CPython", "python3"),
     torch=TorchBuild("2.11.0+cu130", None, "cuda", "13.0"),
     driver=Driver(version="580.159.04", cuda_version="13.0"),
     devices=(Device(kind="cuda", id="cuda:0", name="NVIDIA H200"),),

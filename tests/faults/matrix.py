@@ -34,7 +34,7 @@ COMMANDS = {
     "bench crossover": "--only elementwise --time-budget 2s",
     "bench all": "--only bandwidth --only crossover --time-budget 2s",
     "memory": "",
-    "smoke": "--only tensors.round_trip --only modules.to --only numerics.matmul",
+    "smoke": "--only tensors.round_trip --only training.step --only numerics.matmul",
 }
 GATES = {
     "bench transfer": ("transfer.min_gbps", "--min-gbps 1e-9"),
