@@ -218,12 +218,7 @@ _MATMUL = of(
 _OVERLAP = of(
     "bench overlap",
     Id("overlap.copies", "copies beside compute arrive unchanged", _CHANGED, FIX["wrong data"], role="verifies"),
-    Id(
-        "overlap.pinned",
-        "pinned copies hide behind compute on one stream",
-        "They cannot, because work on one stream runs in order.",
-        "a second stream",
-    ),
+    Id("overlap.pinned", "pinned memory was available", "The system provided no pinned memory.", "ulimit -l"),
     Id(
         "overlap.pinned_two_streams",
         "pinned copies hide behind compute on a second stream",

@@ -170,7 +170,7 @@ class Work:
         call = self._kind.bind(self._one.a, self._one.b, self._one.out)
         call()
         self.accel.synchronize()
-        if self._kind.operand_dtype == torch.float32:
+        if self._kind.operand == torch.float32:
             observed = precision.observed(self._one.a, self._one.b, self._one.out, call)
             self._seen_as = None if observed == "float32" else observed
         generator = torch.Generator().manual_seed(self.seed)
@@ -198,7 +198,7 @@ class Work:
         self.arena.fill_(POISON)
         self._copied = self.arena[-2 * copy :]
         room = self.arena[: -2 * copy - len(self._index)]
-        flat = [part.view(self._kind.result_dtype) for part in room.split(slot) if len(part) == slot]
+        flat = [part.view(self._kind.result) for part in room.split(slot) if len(part) == slot]
         a, b = self._one.a, self._one.b
         self._slots = [Matrices(a, b, part.view(self.side, self.side)) for part in flat]
         self._calls = [self._kind.bind(a, b, one.out) for one in self._slots]
