@@ -396,7 +396,7 @@ def test_wrong_data_fails_and_its_one_sender_is_told() -> None:
 )
 def test_the_threshold_is_of_all_reduce_where_there_is_one(rows: list[Measurement], verdict: str) -> None:
     limit = Limit("collective.min_busbw", 400e9, "B/s", "--min-busbw")
-    assert [one.verdict for one in benches.gated([], rows, [limit], H200, {})] == [verdict]
+    assert [one.verdict for one in benches.gated(rows, [limit], H200, {})] == [verdict]
 
 
 # what can not be

@@ -8,23 +8,18 @@ from typing import Any
 
 import bench_scenes as scenes
 import pytest
-from bench_scenes import MIB, SIZES, row
+from bench_scenes import MIB, SIZES
 from shown import shown
 
 from gpucheck import errors
-from gpucheck.bench import judging
-from gpucheck.bench.crossover import judge as crossover_judge
 from gpucheck.bench.overlap import judge as overlap_judge
-from gpucheck.bench.transfer import judge as transfer_judge
-from gpucheck.render import html, measured, text, transfer
-from gpucheck.render.text import Cell
+from gpucheck.render import html, measured, text
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
-from gpucheck.report.measurement import DeviceRef, Measurement, Run, TimeStats
+from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report, Summary
 from gpucheck.report.results import Results
-from gpucheck.report.results.bench import CopyFit, TransferResult
 
 
 def report(command: str, rows: Sequence[Measurement], findings: Sequence[Finding] = (), **results: Any) -> Report:
@@ -50,87 +45,7 @@ def test_a_doubtful_figure_is_no_plain_pass_on_screen_and_page_though_nothing_fa
     assert "<title>warn: " in html.document(made)
 
 
-def test_a_drift_at_the_power_limit_is_told_and_no_doubt() -> None:
-    """Half of the rows of an H100 did so: its power limit moves the clock all the time."""
-    assert measured.note_cell(("drift", "power-limited")) == Cell("drifting; power limit")
-    assert measured.note_cell(("noisy", "drift", "power-limited")) == Cell("! noisy; drifting; power limit", "yellow")
-    assert measured.note_cell(("drift",)) == Cell("! drifting", "yellow")
-
-
-# -- bandwidth ---------------------------------------------------------------------------------------------------------
-
-
-def test_an_array_in_a_cache_has_no_share_of_the_memorys_peak() -> None:
-    """Its rate is the cache's, which may be above any memory's."""
-    cold, warm = scenes.memory()[2], scenes.memory(rate=9e12, cache="warm")[2]
-    small = replace(warm, case={**warm.case, "size_bytes": MIB})
-    lines = screen(scenes.document("bench bandwidth", [cold, small]), 120)
-    by_size = {size: next(line for line in lines if f" {size} " in line) for size in ("1 GiB", "1 MiB")}
-    assert "88 %" in by_size["1 GiB"] and "%" not in by_size["1 MiB"]
-
-
-# -- matmul ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_search_that_was_cut_off_before_its_final_shows_the_best_so_far() -> None:
-    best: dict[str, Any] = {"m": 8, "n": 8, "k": 8, "flop_per_s": 5e9, "ci_low": None, "ci_high": None, "rounds": 0}
-    searched: dict[str, Any] = {
-        "range": dict.fromkeys("mnk", "8:64:8"),
-        "shapes_in_range": None,
-        "shapes_tried": 7,
-        "tries": 9,
-    }
-    entry: dict[str, Any] = {
-        "device": "cpu",
-        "dtype": "float32",
-        "unit": "FLOP/s",
-        "best": best,
-        "finalists": [],
-        **searched,
-    }
-    entry |= {"time_s": 2.5, "complete": False}
-    made = report("bench matmul", (), bench_matmul_search=[entry, {**entry, "dtype": "bfloat16", "best": None}])
-    lines = screen(made, verbose=True)
-    assert lines[2] == "search: the best so far"
-    assert lines[5].split() == ["float32", "8×8×8", "5.00", "0"]
-    assert lines[7].startswith("float32: 7 shapes tried in 2.50 s")
-
-
 # -- transfer ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_fit_that_does_not_hold_says_why_and_two_sizes_need_no_excuse() -> None:
-    nothing, why = TransferResult("cuda:0"), "the time does not grow with the size"
-    fit = CopyFit("host_to_host", "pageable", "as_called", 19, *(None,) * 5, why)
-    (line,) = transfer.fitted(replace(nothing, fits=(fit,)))
-    assert line.text == f"fitted time: host to host pageable has none: {why}"
-    assert transfer.fitted(replace(nothing, fits=(replace(fit, sizes=2),))) == []
-    assert transfer.fitted(nothing) == []  # a document from before there were fits
-
-
-def test_what_lies_off_the_fit_is_told() -> None:
-    rows = [copy for copy in scenes.copies() if copy.case["timed"] == "link"]
-    seconds = 1.5 * (2e-6 + 16 * MIB / 55.4e9)
-    rows[2] = replace(rows[2], time_s=TimeStats(seconds, 30))
-    (line,) = transfer.fitted(transfer_judge.answer(judging.Seen("cuda:0", rows)))
-    assert "half that rate at 108 KiB, up to 33 % off" in line.text
-
-
-@pytest.mark.parametrize(
-    ("link", "told"),
-    [
-        ({"kind": "NVLink-C2C", "limit_bytes_per_s": 447e9}, "12 % of the link: 54.8 GB/s · H200 (cuda:0), NVLink-C2C"),
-        # Faster than the link is another link.
-        ({"kind": "PCIe", "generation": 5, "width": 16, "limit_bytes_per_s": 30e9}, "54.8 GB/s · H200 (cuda:0)"),
-    ],
-)
-def test_the_head_names_the_link(link: dict[str, Any], told: str) -> None:
-    made = scenes.document("bench transfer", scenes.copies())
-    (answer,) = made.results["bench_transfer"]
-    assert answer.link is not None
-    known = replace(answer, link=replace(answer.link, **link))
-    made = replace(made, findings=(), results={"bench_transfer": (known,)})
-    assert screen(made)[0] == f"✓ pinned copies reach {told}"
 
 
 @pytest.mark.parametrize("columns", [40, 120])
@@ -142,46 +57,25 @@ def test_a_direction_that_was_broken_off_after_its_first_row(columns: int) -> No
         assert "64 KiB" in lines and ("pageable" not in lines or len(kept) > 1)
 
 
-def pairs(count: int, path: str | None = "peer", kind: str = "cuda") -> list[Measurement]:
-    devices = [DeviceRef(f"{kind}:{place}") for place in range(count)]
-    cases = [
-        (source, {"source": source.id, "destination": to.id, "size_bytes": 256 * MIB, "what": "rate"})
-        for source in devices
-        for to in devices
-        if source != to
-    ]
-    work = ("bytes", 256.0 * MIB)
-    return [row("transfer.peer", source, case, work[1] / 395e9, work, "B/s", path=path) for source, case in cases]
-
-
-def peers(rows: Sequence[Measurement], columns: int | None) -> list[str]:
-    blocks, details = transfer.peer(rows)
-    return shown([*blocks, *details], columns)
-
-
-@pytest.mark.parametrize("path", ["peer", "staged"])
-def test_eight_devices_fit_into_80_columns_and_become_lines_at_40(path: str) -> None:
-    lines = peers(pairs(8, path), 80)
+def test_eight_devices_fit_into_80_columns() -> None:
+    devices = [DeviceRef(f"cuda:{place}") for place in range(8)]
+    cards = scenes.machine(*map(scenes.card, devices))
+    made = scenes.document(
+        "bench transfer", scenes.pairs(devices), cards, parts=scenes.begun("transfer.peer", None, "")
+    )
+    lines = screen(made, 80)
     assert max(map(len, lines)) <= 80
     assert [line[:7] for line in lines if line.startswith(" cuda")] == [f" cuda:{place}" for place in range(8)]
-    lines = peers(pairs(8, path), 40)
-    at, mark = lines.index("from: cuda:1"), "*" if path == "staged" else ""
-    assert lines[at + 1 : at + 4] == [f"to {place}: 395{mark}" for place in (0, 2, 3)]
 
 
 def test_a_direction_without_a_rate_beside_one_that_has_one() -> None:
-    both, _ = scenes.at_once()
+    (both,) = scenes.at_once()
     way = {**both.case, "direction": "device_to_host", "other": "host_to_device"}
     never = replace(both, case=way, rate=None, flags=("never-together",))
-    blocks, details = transfer.at_once([both, never])
-    (line,) = [line for line in shown([*blocks, *details]) if "to host, both ways at once" in line]
-    assert line.split()[-8:] == ["–", "–", "–", "2", "!", "never", "at", "once"]
-
-
-def test_a_part_without_rows_has_no_table() -> None:
-    (copy, *_) = scenes.copies()
-    assert transfer.peer([copy]) == transfer.at_once([copy]) == transfer.together([copy]) == ([], [])
-    assert transfer.idioms([], TransferResult("cuda:0")) == ([], [])
+    never.method.details["discarded_because"] = {}
+    lines = screen(scenes.document("bench transfer", [both, never]), verbose=True)
+    (line,) = [line for line in lines if line.startswith(" cuda:0   to host, both ways")]
+    assert line.split()[-7:] == ["–", "55.9", "–", "!", "never", "at", "once"]
 
 
 # -- overlap -----------------------------------------------------------------------------------------------------------
@@ -195,6 +89,19 @@ def hidden(memory: str, share: float, *flags: str, **more: Any) -> dict[str, Any
 
 def overlap(found: list[dict[str, Any]], *findings: Finding) -> Report:
     return report("bench overlap", scenes.beside_compute()[:3], findings, bench_overlap=found)
+
+
+def test_no_two_rows_look_alike_on_a_narrow_screen() -> None:
+    every = [
+        hidden(memory, 0.5, direction=direction, streams=streams)
+        for memory in ("pinned", "pageable")
+        for streams in (2, 1)
+        for direction in ("host_to_device", "device_to_host")
+    ]
+    for width in (80, 60, 40):
+        lines = [line for line in screen(overlap(every), width) if line.startswith((" pinned", " pageable"))]
+        assert len(set(lines)) == 8
+        assert "to host" in lines[1]
 
 
 @pytest.mark.parametrize("doubt", ["unbalanced", "noisy", "few-samples"])
@@ -212,25 +119,6 @@ def test_the_first_line_is_in_doubt_where_the_finding_is(doubt: str) -> None:
 
 
 # -- crossover ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_details_have_the_ratio_that_the_finding_has() -> None:
-    """The median of the ratios of each round, which is not the ratio of the medians."""
-    times = {"cpu": (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0), "device": (1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0)}
-    first = {race.case["side"]: race for race in scenes.races() if race.case["operation"] == "training"}
-    rows = [
-        replace(
-            first[side],
-            case={"operation": "training", "size": 32, "side": side, "transfers": False},
-            runs=(Run("", 1, seconds, (0.0,) * 7),),
-            time_s=TimeStats(sorted(seconds)[3], 7),
-        )
-        for side, seconds in times.items()
-    ]
-    (race,) = crossover_judge.races(rows)["training", False].values()
-    assert race[1].ratio == 2.5
-    lines = screen(scenes.document("bench crossover", rows), 120, verbose=True)
-    assert any(line.split()[:3] == ["GPU", "2.00", "s"] and "2.5×" in line for line in lines)
 
 
 # -- all ---------------------------------------------------------------------------------------------------------------

@@ -61,13 +61,14 @@ class AllOptions:
     @property
     def ids(self) -> list[str]:
         """The benchmarks to run. Raises UsageError for a prefix that fits none, and where nothing is left."""
-        known = [one.id for one in BENCHMARKS if one.id != ALL]
+        known = [benchmark.id for benchmark in BENCHMARKS if benchmark.id != ALL]
         nothing = "nothing would be measured"
         return naming.select(known, str, self.only, self.skip, noun="benchmark", nothing=nothing)
 
     def names(self) -> list[tuple[str, str]]:
         """The selected benchmarks with the first sentence of their help."""
-        return [(one.id, one.help.partition(". ")[0].partition(".\n")[0]) for one in BENCHMARKS if one.id in self.ids]
+        chosen = [benchmark for benchmark in BENCHMARKS if benchmark.id in self.ids]
+        return [(benchmark.id, benchmark.help.partition(". ")[0].partition(".\n")[0]) for benchmark in chosen]
 
     def check(self) -> None:
         """Raises UsageError for a prefix that fits nothing."""

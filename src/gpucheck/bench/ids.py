@@ -57,21 +57,6 @@ _TRANSFER = of(
         role="verifies",
     ),
     Id(
-        "transfer.both_ways_corrupt",
-        "copies in both directions at once arrive unchanged",
-        _CHANGED,
-        "as for transfer.corrupt",
-        role="verifies",
-    ),
-    Id(
-        "transfer.idioms_corrupt",
-        "common lines of code copy correctly",
-        _CHANGED,
-        "as for transfer.corrupt",
-        role="verifies",
-    ),
-    Id("transfer.host_to_host", "the host memory's copy rate", "On a CPU there is no link, because both ends are RAM."),
-    Id(
         "transfer.link",
         "the fastest copies' share of the link",
         "Below 65 % something limits them: missing lanes, a slower generation, the wrong NUMA node, or a power state.",
@@ -115,13 +100,6 @@ _TRANSFER = of(
         "devices copied at the same time",
         "This needs two devices.",
         "--device all",
-        role="finds_wrong",
-    ),
-    Id(
-        "transfer.on_device",
-        "the rate of copies on the device",
-        "The rate of a copy within the device, with a check that the data are unchanged.",
-        "if data arrived changed, as for transfer.corrupt",
         role="finds_wrong",
     ),
     Id(

@@ -287,7 +287,7 @@ COMMANDS: tuple[Command, ...] = (
         "report",
         """Make one HTML page of saved results, to send to somebody.
 
-        It has the verdicts and fixes first, then tables and charts, and needs no network. Two results of the same
+        It has the verdicts and fixes first, then tables, and needs no network. Two results of the same
         command are compared. Exits with 0 once the page is written, whatever the results say.
         """,
         "gpucheck.cli.results:report",
@@ -403,7 +403,7 @@ def parameters(name: str) -> tuple[Option, ...]:
     # A benchmark that may have a baseline may be judged by how it compares.
     for command in (name, "compare") if row.beside else (name,):
         for one in config.THRESHOLDS:
-            if one.option and one.command == command:
+            if one.command == command:
                 own.append(
                     Option(
                         one.help,

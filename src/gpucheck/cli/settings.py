@@ -49,9 +49,7 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
         values["device"] = device
     wanted = [one for one in THRESHOLDS if _concerns(one, command, given)]
     limits = [
-        config.limit(threshold, text, threshold.option)
-        for threshold in wanted
-        if threshold.option and (text := given.get(threshold.key))
+        config.limit(threshold, text, threshold.option) for threshold in wanted if (text := given.get(threshold.key))
     ]
     limits += [one for one in file.thresholds if one.id in {threshold.id for threshold in wanted}] if file else []
     slower = next((one for one in limits if one.id == "compare.slower"), None)
