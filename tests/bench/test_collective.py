@@ -293,11 +293,6 @@ def test_the_rank_that_died_is_named_and_not_those_that_saw_it() -> None:
     assert (spoke.verdict, spoke.evidence["blamed"]) == ("fail", [2])
 
 
-def test_what_the_backend_does_not_have_is_left_out() -> None:
-    one = blamed(*(Answer(rank, None, "gloo does not support all_to_all", "calling") for rank in range(4)))
-    assert (one.id, one.verdict) == ("collective.unsupported", "skip")
-
-
 # the rows of GPUs
 
 
