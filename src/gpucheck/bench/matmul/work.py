@@ -109,12 +109,7 @@ class _Product:
             cache="cold" if case.cold else "warm",
             precision_requested=case.precision,
             precision_observed=self.observed,
-            details={
-                "data": case.kind.data,
-                "output": "preallocated",
-                **check(),
-                "corruption": self.repeats.told(),
-            },
+            details={**check(), "corruption": self.repeats.told()},
             flags=("emulated",) if case.support.kind == "emulated" else (),
         )
 
@@ -140,8 +135,6 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
 
     def check() -> dict[str, Any]:
         return {
-            "layout": f"A by rows, B by {'columns' if kind.by_columns else 'rows'}",
-            **({"settings": dict(kind.settings)} if kind.settings else {}),
             **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
             "support": case.support.reason or case.support.kind,
             "precision_state": settings,
