@@ -53,8 +53,6 @@ def test_two_children_copy_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> 
     for one in (first, second):
         details = one.method.details
         assert details["wrong_bytes"] == 0 and details["verified_slices"] > 0
-        assert details["all_copied_s"] >= max(ended) - min(begun)
-        assert details["synchronised"] == "after each window"
         if node is not None:
             assert one.method.numa in (f"node {node} (pages read back)", f"node {node} (assumed from affinity)")
 

@@ -141,7 +141,6 @@ def test_the_link_is_timed_on_the_devices_clock() -> None:
     case = Case("device_to_host", "pinned", 256 * KIB, "link")
     one = work.measure(case, FakeDevice(), plain(MIB), SMALL, 0.1, UNWATCHED)  # type: ignore[arg-type]
     assert (one.method.clock, one.method.launch) == ("device events", "held")
-    assert one.method.details["non_blocking"] is True
     assert one.rate is not None and one.rate.unit == "B/s"
     assert one.memory.max_memory_reserved_bytes == 4
     assert one.method.details["wrong_bytes"] == 0

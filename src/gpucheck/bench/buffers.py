@@ -418,8 +418,8 @@ def measure(
     *,
     case: dict[str, Any],
     cold: int,
-    details: dict[str, Any],
     threads: int = 1,
+    **details: Any,
 ) -> Measurement:
     """Time copies, one call each, compare what they left, and make their row.
 
@@ -442,5 +442,5 @@ def measure(
         work=("bytes", float(copies.size), "B/s"),
         memory=accel.memory(),
         cache="cold" if rotation >= cold else "warm",
-        details={**details, "buffers": "preallocated", "rotation_bytes": rotation, **verified.details},
+        details={**details, "rotation_bytes": rotation, **verified.details},
     )
