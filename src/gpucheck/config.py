@@ -114,7 +114,7 @@ THRESHOLDS: tuple[Threshold, ...] = (
         help="Fail if a row is slower than the baseline by more than this.",
     ),
 )
-BY_ID = {one.id: one for one in THRESHOLDS}
+BY_ID = {threshold.id: threshold for threshold in THRESHOLDS}
 # Faster than any part and slower than none: a number outside is a slip of the keyboard.
 LARGEST = 1e9
 # By what factor each recorded disturbance can have brought a figure down, at most: a figure that is further from its
@@ -149,7 +149,7 @@ def bridge(disturbances: Iterable[str], call_s: float | None = None) -> float:
     `call_s` is what a call took, in seconds: on a busy machine all of a short one can be waiting (infinity).
     """
     names = list(disturbances)
-    times = math.prod(BRIDGES[one][0] for one in names)
+    times = math.prod(BRIDGES[name][0] for name in names)
     if "cpu-busy" in names and call_s is not None:
         times *= call_s / (call_s - TURNS_S) if call_s > TURNS_S else math.inf
     return times
@@ -207,10 +207,10 @@ def number(kind: Kind, value: Any, origin: str) -> float:
     return found * SCALE[kind]
 
 
-def told(one: Limit) -> str:
+def told(asked: Limit) -> str:
     """Return what a threshold asks, in words: `at least 50.0 GB/s`."""
-    threshold = BY_ID[one.id]
-    return f"{threshold.direction} {amount(threshold.kind, one.value)}"
+    threshold = BY_ID[asked.id]
+    return f"{threshold.direction} {amount(threshold.kind, asked.value)}"
 
 
 def amount(kind: Kind, value: float) -> str:
@@ -223,9 +223,9 @@ def amount(kind: Kind, value: float) -> str:
 def applying(thresholds: Sequence[Limit], device: str | None) -> tuple[Limit, ...]:
     """Of each id the first that is for every device or for the one with exactly this name."""
     found: dict[str, Limit] = {}
-    for one in thresholds:
-        if one.device is None or one.device == device:
-            found.setdefault(one.id, one)
+    for asked in thresholds:
+        if asked.device is None or asked.device == device:
+            found.setdefault(asked.id, asked)
     return tuple(found.values())
 
 
@@ -336,7 +336,7 @@ def _thresholds(table: Any, prefix: str) -> tuple[Limit, ...]:
         raise UsageError(f"{prefix} must be a table", "", "write it as [thresholds]")
     general: list[Limit] = []
     named: list[Limit] = []
-    groups = {one.id.partition(".")[0] for one in THRESHOLDS}
+    groups = {threshold.id.partition(".")[0] for threshold in THRESHOLDS}
     for key, value in table.items():
         if isinstance(value, Mapping) and key not in groups:
             named += _of_device(key, value, prefix)
@@ -355,7 +355,7 @@ def _of_device(device: str, table: Mapping[str, Any], prefix: str) -> list[Limit
         where = f'{prefix}."{clipped(device)}".{clipped(name)}'
         if name not in BY_ID:
             # Without quotes a dot makes a table of its own: what looks like a device may be half an id.
-            halves = [one.partition(".")[2] for one in BY_ID]
+            halves = [name.partition(".")[2] for name in BY_ID]
             meant = f"{device}.{name}" if name in halves else name
             raise UsageError(f"{where} is unknown", "", naming.did_you_mean(meant, BY_ID))
         if BY_ID[name].command == "compare":

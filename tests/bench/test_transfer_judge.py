@@ -91,7 +91,7 @@ def test_bytes_of_a_part_that_older_documents_have_still_count() -> None:
     old = replace(row(1.0, wrong_bytes=3), name="transfer.on_device", case={"size_bytes": GIB})
     for wrong, expected in ((3, ["fail"]), (0, ["pass"])):
         old.method.details["wrong_bytes"] = wrong
-        assert [one.verdict for one in findings(JUDGE, [old], parts=["transfer.on_device"])] == expected
+        assert [finding.verdict for finding in findings(JUDGE, [old], parts=["transfer.on_device"])] == expected
 
 
 # the share of the link
@@ -202,7 +202,7 @@ def test_gain_compares_as_called_with_as_called() -> None:
 def test_the_latency_is_the_smallest_copys_time_as_called() -> None:
     rows = [called(seconds, "pinned", size) for seconds, size in ((5.0, GIB), (3e-5, 64 * KIB), (1e-4, MIB))]
     (latency,) = latencies([*rows, row(1e-6, KIB)])
-    assert (latency.size_bytes, latency.time_s) == (64 * KIB, pytest.approx(3e-5))
+    assert latency.size_bytes == 64 * KIB and latency.time_s == pytest.approx(3e-5)
 
 
 def test_the_answer_is_derived_from_all_rows() -> None:

@@ -244,9 +244,9 @@ def test_the_details_have_the_ratio_that_the_finding_has() -> None:
     (race,) = crossover_judge.races(rows)["training", False].values()
     assert race[1].ratio == 2.5
     (line,) = (
-        one
-        for one in screen(scenes.document("bench crossover", rows), 120, verbose=True)
-        if one.startswith(" training    batch 32")
+        row
+        for row in screen(scenes.document("bench crossover", rows), 120, verbose=True)
+        if row.startswith(" training    batch 32")
     )
     assert "2.5×" in line and "2.0×" not in line
 
