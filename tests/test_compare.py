@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from gpucheck.compare import comparison
-from gpucheck.compare import comparison as comparing
-from gpucheck.compare.comparison import case_text, compare, judge
+from gpucheck.compare.comparison import compare, judge
 from gpucheck.report.facts import Device, Driver, Ecc, Facts, TorchBuild
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
@@ -111,13 +110,6 @@ def test_a_run_is_compared_by_its_lower_quartile() -> None:
     assert found.old_s == pytest.approx(1.2)  # what is shown is the median
 
 
-def test_values_that_do_not_vary_are_certain() -> None:
-    assert comparison.difference([2.0] * 3, [2.0] * 3).p == 1.0
-    test = comparison.difference([1.0] * 3, [2.0] * 3)
-    assert test.p == 0.0
-    assert test.interval(0.99) == pytest.approx((2.0, 2.0))
-
-
 def test_holm_holds_the_smallest_p_against_the_smallest_share() -> None:
     # 0.002 < 0.01/4; 0.003 < 0.01/3; 0.006 is not below 0.01/2, so it and 0.0061 stand against 0.01/2.
     levels = comparison.holm_levels([0.0061, 0.002, 0.006, 0.003])
@@ -125,21 +117,6 @@ def test_holm_holds_the_smallest_p_against_the_smallest_share() -> None:
     # Bonferroni would not have rejected 0.003; without any rejection all stand against alpha/m.
     assert [round(1 - level, 6) for level in comparison.holm_levels([0.5, 0.9])] == [0.005, 0.005]
     assert comparison.holm_levels([]) == []
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "change"),
-    [
-        (1.001, 1.2, "slower"),
-        (0.8, 0.999, "faster"),
-        (0.95, 1.05, "same"),
-        (0.94, 1.01, "cannot tell"),
-        (0.99, 1.06, "cannot tell"),
-        (1.0, 1.0, "same"),
-    ],
-)
-def test_what_an_interval_says(low: float, high: float, change: str) -> None:
-    assert comparing.change(low, high) == change
 
 
 @pytest.mark.parametrize(("factor", "change"), [(1.1, "slower"), (0.9, "faster"), (1.0, "same")])
@@ -174,12 +151,6 @@ def test_with_fewer_than_three_runs_nothing_can_be_told(old: int, new: int) -> N
     assert (one.change, one.ci_low, one.ratio) == ("cannot tell", None, 9.0)
     assert one.why == f"{old} and {new} runs, at least 3 per side needed"
     assert "measure both with --runs 7" in (finding(judge(comparison), "compare.changes").fix or "")
-
-
-def test_rows_without_enough_runs_cost_the_others_no_certainty() -> None:
-    few = [row([1.0], case={"m": size}) for size in range(50)]
-    comparison = compare(report(row(STEADY), *few), report(row(STEADY), *few))
-    assert comparison.rows[0].ci_level == pytest.approx(0.99)
 
 
 def test_chance_alone_calls_few_changes() -> None:
@@ -229,16 +200,6 @@ def test_rows_without_a_time_are_listed() -> None:
     assert finding(findings, "compare.changes").verdict == "inconclusive"
     only = finding(findings, "compare.only_old")
     assert (only.message, only.evidence["rows"]) == ("1 row", ["matmul float32, 64 on cuda:0"])
-
-
-def test_sizes_are_told_in_their_units() -> None:
-    case = {"direction": "host_to_device", "size_bytes": 2**28, "timed": "link"}
-    comparison = compare(report(row([1.0], name="transfer", case=case)), report(row([], name="x")))
-    assert comparison.only_old == ("transfer host to device, 256 MiB, the link alone on cuda:0",)
-
-
-def test_a_dtype_keeps_the_name_that_dtype_takes() -> None:
-    assert case_text({"dtype": "float8_e4m3fn", "m": 64}) == "float8_e4m3fn, 64"
 
 
 def test_other_work_is_never_compared_by_its_time() -> None:
@@ -297,24 +258,16 @@ def test_figures_of_a_result_that_is_wrong_or_cut_off_pass_no_gate() -> None:
     ("failure", "doubted"),
     [
         (Finding("matmul.result", "fail", "a result is wrong", device="cuda:0"), True),
-        (Finding("device.error", "fail", "cuda:0 failed in bench overlap", device="cuda:0"), True),
         (Finding("gpucheck.error", "fail", "bench all ended with an error"), True),
-        (Finding("matmul.result", "fail", "a result is wrong", device="cuda:1"), False),
-        (Finding("device.error", "fail", "cuda:1 failed in bench overlap", device="cuda:1"), False),
-        (Finding("transfer.corrupt", "fail", "copies arrived corrupted", device="cuda:0"), False),
         # How each row was computed is compared with that row.
         (Finding("matmul.precision", "fail", "float32 ran as tf32", device="cuda:0"), False),
     ],
 )
-def test_what_failed_in_both_doubts_only_its_own_rows(failure: Finding, doubted: bool) -> None:
+def test_what_failed_doubts_the_figures(failure: Finding, doubted: bool) -> None:
     sound = report(row(STEADY))
     failed = replace(sound, findings=(failure,))
-    assert bool(compare(failed, failed).doubts) == doubted
-    # What failed in one alone may have cost rows, or the device.
-    assert compare(failed, sound).doubts == (f"old: {failure.title}",)
-    assert compare(sound, failed).doubts == (f"new: {failure.title}",)
-    twice = replace(sound, findings=(failure, replace(failure, title="another of its kind")))
-    assert compare(sound, twice).doubts == (f"new: {failure.title}", "new: another of its kind")
+    assert compare(failed, sound).doubts == ((f"old: {failure.title}",) if doubted else ())
+    assert compare(sound, failed).doubts == ((f"new: {failure.title}",) if doubted else ())
 
 
 def test_a_run_that_both_documents_hold_passes_no_gate() -> None:
@@ -397,11 +350,6 @@ def test_a_short_call_can_have_waited_all_of_its_time_for_a_core(device: DeviceR
 
     slow = compare(measured(1), measured(300, ("cpu-busy",)))
     assert finding(judge(slow, 0.05), "compare.slower").verdict == "inconclusive"
-
-
-def test_other_work_fails_no_gate_however_long_it_takes() -> None:
-    comparison = compare(report(row([1.0])), report(row([9e3], work={"flop": 9e12})))
-    assert finding(judge(comparison, 0.05), "compare.slower").verdict == "inconclusive"
 
 
 def test_the_gate_fails_for_one_row_and_is_undecided_for_too_few_runs() -> None:

@@ -82,40 +82,6 @@ def test_failed_where_torch_cannot_use_the_device(tmp_path: Path) -> None:
     assert "GPUCHECK_REQUIRE_GPU=1, and torch 2.13.0+cpu cannot use the CUDA device that is there" in out
 
 
-@pytest.mark.parametrize("environ", [{}, {"GPUCHECK_REQUIRE_GPU": "1"}])
-def test_runs_where_there_is_a_device(tmp_path: Path, environ: dict[str, str]) -> None:
-    code, out = outcome(tmp_path, TORCH_WITH, "", "-k", "marked", named=("tests",), **environ)
-    assert (code, "1 passed" in out) == (0, True)
-
-
-AT_A_TIME = """
-import os
-import time
-from pathlib import Path
-import pytest
-
-@pytest.mark.parametrize("number", range(4))
-def test_it(number):
-    time.sleep(0.05)
-    with Path("ran.txt").open("a") as file:
-        file.write(f"{Path(__file__).stem} {os.getpid()}\\n")
-"""
-
-
-def test_of_some_files_at_a_time_each_has_one_process_and_the_device_serves_one(tmp_path: Path) -> None:
-    pytest.importorskip("xdist")
-    (tmp_path / "tests" / "gpu").mkdir(parents=True)
-    shutil.copy(TESTS / "gpu" / "conftest.py", tmp_path / "tests" / "gpu")
-    for name in ("test_one.py", "gpu/test_two.py", "gpu/test_three.py"):
-        (tmp_path / "tests" / name).write_text(AT_A_TIME)
-    code, out = outcome(tmp_path, TORCH_WITHOUT, NO_DRIVER, "-n", "3", "--dist", "loadfile")
-    assert (code, "13 passed, 1 skipped" in out) == (0, True), out
-    ran = [line.split() for line in (tmp_path / "ran.txt").read_text().splitlines()]
-    assert len({tuple(row) for row in ran}) == 3
-    on_device = [file for file, _ in ran if file != "test_one"]
-    assert on_device[:4] == on_device[:1] * 4 and on_device[4:] == on_device[4:5] * 4
-
-
 SLOW = """
 import pytest
 
@@ -174,14 +140,3 @@ def test_a_test_that_hangs_fails_and_shows_where_and_the_others_go_on(tmp_path: 
     code, out = outcome(tmp_path, TORCH_WITHOUT, NO_DRIVER, "-o", "timeout=1", named=("tests/test_one.py",))
     assert (code, "1 failed, 1 passed" in out) == (1, True), out
     assert "Timeout (>1.0s)" in out and "test_one.py:5:" in out, out
-
-
-def test_files_with_slow_tests_begin_first(tmp_path: Path) -> None:
-    pytest.importorskip("xdist")
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_one.py").write_text("def test_it():\n    pass\n")
-    (tmp_path / "tests" / "test_two.py").write_text(SLOW)
-    workers = ("-n", "1", "--dist", "loadfile", "--no-loadscope-reorder", "-v")
-    code, out = outcome(tmp_path, TORCH_WITHOUT, NO_DRIVER, *workers)
-    assert code == 0, out
-    assert list(dict.fromkeys(re.findall(r"PASSED tests/(\w+)\.py", out))) == ["test_two", "test_one", "test_sample"]

@@ -284,11 +284,6 @@ def test_arguments_with_half_a_quote_are_wrong_usage(tmp_path: Path) -> None:
 
 
 @needs_bash
-def test_an_empty_argument_at_the_end_stays_one(tmp_path: Path) -> None:
-    assert acted(tmp_path, arguments="--label ''")[1].endswith("<--label><>")
-
-
-@needs_bash
 def test_nothing_in_an_input_is_run(tmp_path: Path) -> None:
     evil = '$(touch owned) `touch owned`; touch owned & "; touch owned'
     for place, name in enumerate(("device", "config", "require", "command", "output")):
@@ -300,11 +295,6 @@ def test_nothing_in_an_input_is_run(tmp_path: Path) -> None:
     folder.mkdir()
     _, said, _ = acted(folder, arguments="$(touch owned) ; `touch owned`")
     assert not list(tmp_path.rglob("owned")) and "<$(touch><owned)><;>" in said
-
-
-def test_every_input_is_an_option_of_its_commands() -> None:
-    inputs = set(loaded(ROOT / "action.yml")["inputs"]) - {"command", "arguments", "python"}
-    assert inputs <= {one.name.removeprefix("--") for one in commands.parameters("smoke")}
 
 
 # -- the wheel and the image -------------------------------------------------------------------------------------------
@@ -320,18 +310,6 @@ def test_all_that_gpucheck_needs_but_torch_is_in_its_file() -> None:
     needs = [*project()["dependencies"], *project()["optional-dependencies"]["report"]]
     names = [re.split("[><=;]", one)[0] for one in needs]
     assert [name for name in names if f'"{name}"' not in text and f"{name}==" not in text] == ["torch"]
-
-
-def stub_torch(folder: Path, version: str = "2.7.1+other") -> Path:
-    """A wheel called torch with nothing in it."""
-    path = folder / f"torch-{version}-py3-none-any.whl"
-    info = f"torch-{version}.dist-info"
-    with zipfile.ZipFile(path, "w") as wheel:
-        wheel.writestr("torch/__init__.py", f'__version__ = "{version}"\n')
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{info}/RECORD", f"torch/__init__.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
-    return path
 
 
 def shell(command: str, folder: Path, python: Path) -> subprocess.CompletedProcess[str]:
@@ -415,21 +393,6 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
     assert files == {path.relative_to(source).as_posix() for path in kept}
 
 
-@needs_bash
-@pytest.mark.slow
-def test_a_wheel_leaves_another_torch_as_it_was(wheel: Path, fresh: Fresh, tmp_path: Path) -> None:
-    """As pip and `pipx install --system-site-packages` do it: with everything that the wheel requires."""
-    python = fresh(tmp_path / "environment")
-    torch = stub_torch(tmp_path)
-    assert shell(f"python3 -m pip install -q --no-index {shlex.quote(str(torch))}", tmp_path, python).returncode == 0
-    before = (tmp_path / "environment").rglob("torch*/*")
-    held = {path: path.read_bytes() for path in before if path.is_file() and path.suffix != ".pyc"}
-    done = shell(f"python3 -m pip install -q {shlex.quote(str(wheel))}", tmp_path, python)
-    assert done.returncode == 0, done.stderr
-    assert held and {path: path.read_bytes() for path in held} == held
-    assert "2.7.1+other" in shell("python3 -m pip show torch", tmp_path, python).stdout
-
-
 # -- pages -------------------------------------------------------------------------------------------------------------
 
 AGENTS = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
@@ -477,8 +440,3 @@ def test_the_fields_that_agents_are_told_to_read_are_there() -> None:
             place = place["properties"][name]
             if part.endswith("[]"):
                 place = next((one for one in place.get("anyOf", ()) if "items" in one), place)["items"]
-
-
-def test_security_names_no_address() -> None:
-    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    assert "@" not in text and "http" not in text

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import itertools
-
 from gpucheck import errors
 
 
@@ -9,13 +7,6 @@ def test_each_status_stands_once_and_has_a_place_in_the_order() -> None:
     codes = [row.code for row in errors.EXITS]
     assert codes == [0, 1, 2, 3, 4, 70, 130, 141, 143]
     assert sorted(errors.EXIT_PRIORITY) == sorted(codes)
-
-
-def test_signals_outrank_bugs_outrank_usage_outrank_failures() -> None:
-    order = (130, 70, 2, 1, 3, 4, 0)
-    for first, second in itertools.combinations(order, 2):
-        assert errors.settle((second, first)) == first
-    assert errors.settle(()) == 0
 
 
 def test_the_error_says_what_why_and_what_to_do() -> None:

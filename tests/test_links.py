@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.links import C2C_BYTES_PER_S, is_chip_to_chip, is_width_lost, link_rate, most_replays_a_minute
+from gpucheck.links import is_chip_to_chip, is_width_lost, link_rate, most_replays_a_minute
 
 
 @pytest.mark.parametrize(
@@ -22,16 +22,6 @@ from gpucheck.links import C2C_BYTES_PER_S, is_chip_to_chip, is_width_lost, link
 )
 def test_rates(generation: int, width: int, gb_per_s: float) -> None:
     assert link_rate(generation, width) == pytest.approx(gb_per_s * 1e9, rel=0.001)
-
-
-@pytest.mark.parametrize(("generation", "width"), [(None, 16), (5, None), (9, 16), (0, 16), (5, 0), (5, 3), (5, 255)])
-def test_a_link_that_no_specification_knows_has_no_rate(generation: int | None, width: int | None) -> None:
-    assert link_rate(generation, width) is None
-
-
-def test_what_nvml_counts_on_a_grace_hopper_is_what_nvidia_gives() -> None:
-    """Ten links of 44712 MB/s."""
-    assert pytest.approx(10 * 44712e6, rel=0.01) == C2C_BYTES_PER_S
 
 
 @pytest.mark.parametrize(

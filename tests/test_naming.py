@@ -27,27 +27,6 @@ def test_a_prefix_that_fits_none(prefix: str, names: list[str], told: str) -> No
     assert str(raised.value) == f"--only {prefix!r} matches no part; {told}"
 
 
-@pytest.mark.parametrize(
-    ("given", "known", "proposed"),
-    [
-        ("gpu", ["cuda", "rocm", "mps", "xpu"], "give cuda, rocm, mps, xpu"),
-        ("float", ["float64", "float32", "tf32", "float16", "bfloat16"], "did you mean float32?"),
-        ("fp16", ["float64", "float32", "tf32", "float16", "bfloat16"], "did you mean float16?"),
-        ("bf16", ["float64", "float32", "tf32", "float16", "bfloat16"], "did you mean bfloat16?"),
-        ("bf16", ["float64", "float32", "float16", "bfloat16"], "did you mean bfloat16?"),
-        ("fp64", ["float64", "float32", "float16", "bfloat16"], "did you mean float64?"),
-        ("fp8", ["float64", "float8_e4m3fn"], "give float64, float8_e4m3fn"),
-        ("adan", ["adam", "adamw", "sgd", "rprop", "asgd"], "did you mean adam?"),
-        ("dev", ["status", "devices", "doctor", "explain", "bench"], "did you mean devices?"),
-        ("opti", ["dtype", "optimizer", "axis", "budget", "help"], "did you mean optimizer?"),
-        ("memory", ["dtype", "memory-limit", "axis", "budget", "help"], "did you mean memory-limit?"),
-        ("device", ["device-arrival", "trace", "steps", "dry", "help"], "give device-arrival, trace, steps, dry, help"),
-    ],
-)
-def test_what_to_give_in_place_of_an_unknown_name(given: str, known: list[str], proposed: str) -> None:
-    assert naming.hint(given, known) == proposed
-
-
 # -- the program's own name --------------------------------------------------------------------------------------------
 
 

@@ -86,14 +86,6 @@ def test_no_option_of_any_command_may_be_empty(command: str, one: Option, capsys
     assert captured.out == "" and sentence(captured.err).startswith(f"{name} is empty: ")
 
 
-@pytest.mark.parametrize("variable", ["GPUCHECK_DEVICE", "GPUCHECK_STRICT", "GPUCHECK_TIME_BUDGET"])
-def test_an_empty_variable_is_not_set(
-    variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv(variable, "")
-    assert app_module.main(["explain", "--list", "--json"]) == 0
-
-
 def test_names_are_unique_and_told_in_the_same_words() -> None:
     for command, rows in PARAMETERS.items():
         names = [one.name for one in rows]
@@ -114,16 +106,6 @@ def test_shared_options_have_one_order_behind_a_commands_own() -> None:
         groups = [group for group, _ in grouped(rows)]
         assert groups[-1] == COMMON
         assert [one for _, members in grouped(rows) for one in members] == list(rows)
-
-
-def test_what_is_selected_can_be_listed_and_what_measures_has_a_budget() -> None:
-    for command, rows in PARAMETERS.items():
-        names = {one.name for one in rows}
-        assert ("--only" in names) <= (
-            {"--skip", "--list"} <= names or command in ("bench crossover", "bench collective")
-        ), command
-        measures = command.startswith("bench ") or command in ("find-batch-size", "smoke", "doctor")
-        assert ("--time-budget" in names) == measures, command
 
 
 @pytest.mark.parametrize(("command", "one"), EVERY, ids=[f"{command} {one.name}" for command, one in EVERY])

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from shown import sentence
 
 import gpucheck
 from gpucheck.machine import child, stack
@@ -185,35 +184,6 @@ print(*sorted(layouts & set(sys.modules)), file=sys.stderr)
     ]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["bench", "transfer", "--only", "copie,peers"],
-        ["bench", "transfer", "--size", "1MiB", "--sweep"],
-        ["bench", "matmul", "--dtype", "fp32"],
-        ["bench", "matmul", "--m", "64"],
-        ["bench", "bandwidth", "--min-gbps", "fast"],
-        ["bench", "overlap", "--size", "1"],
-        ["bench", "crossover", "--only", "conv"],
-        ["bench", "all", "--skip", "memory"],
-        ["bench", "all", "--device", "banana"],
-        ["memory", "--device", "cuda0"],
-        ["smoke", "--min-devices", "0"],
-        ["smoke", "--require", "cud"],
-        ["smoke", "--only", "tensor.round_trip"],
-        ["smoke", "--skip", "dataloader"],
-        ["smoke", "--only", "memory", "--skip", "memory"],
-        ["find-batch-size", "mlp", "--tolerance", "80%"],
-        ["find-batch-size", "mlp", "--mode", "trian"],
-    ],
-    ids=" ".join,
-)
-def test_wrong_usage_costs_no_torch(tmp_path: Path, arguments: list[str]) -> None:
-    ended, importers = start(tmp_path, "-m", "gpucheck", *arguments)
-    assert (ended.returncode, ended.stdout, importers) == (2, "", ""), ended.stderr
-    assert sentence(ended.stderr)
-
-
 @pytest.mark.skipif(os.name != "posix", reason="Windows keeps the current folder of a process")
 def test_a_current_folder_that_was_deleted_is_no_traceback(tmp_path: Path) -> None:
     root = Path(gpucheck.__file__).parents[1]
@@ -239,35 +209,6 @@ def test_a_missing_dependency_is_no_bug_and_no_failed_check(name: str, tmp_path:
         f"error: {name}, which gpucheck needs, is not installed",
         f"  fix: {sys.executable} -m pip install {name}",
     ]
-
-
-@pytest.mark.parametrize("name", ["psutil", "rich", "typer"])
-def test_a_dependency_that_cannot_be_loaded_is_told_like_a_missing_one(name: str, tmp_path: Path) -> None:
-    """As where its compiled part is for another machine, or lies on a file system that is mounted noexec."""
-    (tmp_path / name).mkdir()
-    text = f"lib{name}.so: failed to map segment from shared object"
-    (tmp_path / name / "__init__.py").write_text(f"raise ImportError({text!r}, name='{name}._native', path='x.so')\n")
-    ended = devices_with(tmp_path)
-    assert ended.returncode == 3
-    assert ended.stderr.splitlines()[-3:] == [
-        f"error: {name}, which gpucheck needs, cannot be imported",
-        f"cause: {text}",
-        f"  fix: {sys.executable} -m pip install --force-reinstall {name}",
-    ]
-
-
-@pytest.mark.skipif(os.name != "posix", reason="a link stands for the interpreter")
-def test_the_fix_of_a_missing_dependency_can_be_typed_where_pythons_folder_has_a_space(tmp_path: Path) -> None:
-    python = tmp_path / "a folder" / "python"
-    python.parent.mkdir()
-    python.symlink_to(sys.executable)
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['psutil'] = None\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])}
-    ended = subprocess.run(
-        [python, "-m", "gpucheck", "devices"], env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert ended.returncode == 3
-    assert ended.stderr.splitlines()[1].startswith(f'  fix: "{python}" -m pip install ')
 
 
 @pytest.mark.parametrize("reader", [child.NVML_READER, child.LIBCUDA_READER])

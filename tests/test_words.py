@@ -132,10 +132,3 @@ def test_pages(page: Path) -> None:
 )
 def test_it_finds_what_is_out(text: str) -> None:
     assert faults(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["Timings are not reported; see `cards.wide`.", 'NVML says "no card is there".', "one; two. Three; four."]
-)
-def test_it_lets_pass_what_is_quoted_or_short(text: str) -> None:
-    assert faults(text) == []

@@ -6,7 +6,7 @@ Values are SI inside (bytes and FLOP per second, fractions, ratios); files and o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -192,25 +192,24 @@ def number(kind: Kind, value: Any, origin: str) -> float:
     """`value` in SI. A percentage may carry its sign; without it, less than 1 is a fraction by mistake."""
     signed = kind == "percent" and isinstance(value, str) and value.rstrip().endswith("%")
     try:
-        found = float(value.rstrip().removesuffix("%") if signed else value)
+        amount = float(value.rstrip().removesuffix("%") if signed else value)
     except (ValueError, TypeError, OverflowError):
-        found = math.nan
-    if isinstance(value, bool) or not math.isfinite(found):
+        amount = math.nan
+    if isinstance(value, bool) or not math.isfinite(amount):
         grammar = "80%" if kind == "percent" else f"50, which is {kind}"
         raise UsageError(f"{origin} must be a number, not {shown(value)}", "", f"write it like {grammar}")
-    if found < 0 or found > LARGEST:
+    if not 0 <= amount <= LARGEST:
         raise UsageError(f"{origin} must be from 0 to {LARGEST:.0f}{_UNIT[kind]}, not {shown(value)}")
-    if kind == "percent" and not signed and 0 < found < 1:
-        raise UsageError(
-            f"{origin} must be a percentage, not {shown(value)}", "it looks like a fraction", "write it like 80%"
-        )
-    return found * SCALE[kind]
+    if kind == "percent" and not signed and 0 < amount < 1:
+        why = "it looks like a fraction"
+        raise UsageError(f"{origin} must be a percentage, not {shown(value)}", why, "write it like 80%")
+    return amount * SCALE[kind]
 
 
-def told(asked: Limit) -> str:
+def told(limit: Limit) -> str:
     """Return what a threshold asks, in words: `at least 50.0 GB/s`."""
-    threshold = BY_ID[asked.id]
-    return f"{threshold.direction} {amount(threshold.kind, asked.value)}"
+    threshold = BY_ID[limit.id]
+    return f"{threshold.direction} {amount(threshold.kind, limit.value)}"
 
 
 def amount(kind: Kind, value: float) -> str:
@@ -222,27 +221,24 @@ def amount(kind: Kind, value: float) -> str:
 
 def applying(thresholds: Sequence[Limit], device: str | None) -> tuple[Limit, ...]:
     """Of each id the first that is for every device or for the one with exactly this name."""
-    found: dict[str, Limit] = {}
-    for asked in thresholds:
-        if asked.device is None or asked.device == device:
-            found.setdefault(asked.id, asked)
-    return tuple(found.values())
+    first: dict[str, Limit] = {}
+    for limit in thresholds:
+        if limit.device in (None, device):
+            first.setdefault(limit.id, limit)
+    return tuple(first.values())
 
 
 def shown(value: Any) -> str:
     """A value as a file has it, not longer than a line."""
-    if isinstance(value, int) and value.bit_length() > 128:
-        return "a huge number"  # Python refuses to write one of thousands of digits
-    return clipped(str(value).lower() if isinstance(value, bool) else repr(value))
+    try:
+        return clipped(str(value).lower() if isinstance(value, bool) else repr(value))
+    except ValueError:  # Python refuses to write a number of thousands of digits
+        return "a huge number"
 
 
 def clipped(text: str) -> str:
     """A text from a file, not longer than a line."""
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-# What a file's first level holds.
-KEYS = ("device", "strict", "time_budget", "thresholds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +257,15 @@ class Settings:
     thresholds: tuple[Limit, ...] = ()
 
 
+# What a file's first level holds: the types of each value, and how to write one.
+KEYS: dict[str, tuple[tuple[type, ...], str]] = {
+    "device": ((str,), 'text, such as "cuda:1"'),
+    "strict": ((bool,), "true or false"),
+    "time_budget": ((str, int, float), 'a time, such as "30s"'),
+    "thresholds": ((dict,), "a table: [thresholds]"),
+}
+
+
 def parse(text: str, name: str, *, below: str = "") -> Settings | None:
     """Return what the TOML `text` of the file `name` sets; with `below` (`tool.gpucheck`) only that table counts.
 
@@ -274,16 +279,23 @@ def parse(text: str, name: str, *, below: str = "") -> Settings | None:
     prefix = f"{name}:{below}." if below else f"{name}:"
     if not isinstance(table, Mapping):
         raise UsageError(f"{prefix.rstrip('.')} must be a table", "", f"write it as [{below}]")
-    for key in table:
+    for key, value in table.items():
+        origin = f"{prefix}{clipped(key)}"
         if key not in KEYS:
-            raise UsageError(f"{prefix}{clipped(key)} is unknown", "", naming.hint(key, KEYS))
-    origins = {key: f"{prefix}{key}" for key in table if key != "thresholds"}
+            raise UsageError(f"{origin} is unknown", "", naming.hint(key, tuple(KEYS)))
+        types, wanted = KEYS[key]
+        if type(value) not in types:
+            raise UsageError(f"{origin} must be {wanted}, not {shown(value)}")
+        if key == "time_budget":
+            units.parse_duration(shown(value).strip("'"), origin)
+        elif isinstance(value, str) and not value.strip():
+            raise UsageError(f"{origin} is empty", "", "set a value or remove the line")
     return Settings(
         file=name,
-        device=_text(table["device"], origins["device"]) if "device" in table else None,
-        strict=_flag(table["strict"], origins["strict"]) if "strict" in table else None,
-        time_budget=_duration(table["time_budget"], origins["time_budget"]) if "time_budget" in table else None,
-        origins=origins,
+        device=table.get("device"),
+        strict=table.get("strict"),
+        time_budget=str(table["time_budget"]) if "time_budget" in table else None,
+        origins={key: f"{prefix}{key}" for key in table if key != "thresholds"},
         thresholds=_thresholds(table.get("thresholds", {}), f"{prefix}thresholds"),
     )
 
@@ -305,78 +317,28 @@ def _loaded(text: str, name: str) -> dict[str, Any]:
     return loaded
 
 
-def _text(value: Any, origin: str) -> str:
-    if not isinstance(value, str):
-        raise UsageError(f"{origin} must be text, not {shown(value)}", "", 'write it in quotes, like "cuda:1"')
-    if not value.strip():
-        raise UsageError(f"{origin} is empty", "", "set a value or remove the line")
-    return value
+def _thresholds(table: Mapping[str, Any], prefix: str) -> tuple[Limit, ...]:
+    """The thresholds of a file, those for a device by its exact name first."""
+    limits = []
+    for path, value in _flat(table):
+        name = ".".join(path)
+        # Ids need no quotes: `transfer.min_gbps = 1` is a table in a table.
+        device, id = (None, name) if name in BY_ID else (path[0], ".".join(path[1:]))
+        origin = f"{prefix}.{id}" if device is None else f'{prefix}."{clipped(device)}".{clipped(id)}'
+        if id not in BY_ID:
+            raise UsageError(f"{prefix}.{clipped(name)} is unknown", "", naming.did_you_mean(name, BY_ID))
+        if device is not None and BY_ID[id].command == "compare":
+            raise UsageError(f"{origin} is not for one device", "", f"write it in [{prefix}]")
+        if isinstance(value, str) and BY_ID[id].kind != "percent":
+            raise UsageError(f"{origin} {shown(value)} is not a number", "", "write it without quotes")
+        limits.append(limit(BY_ID[id], value, origin, device=device))
+    return tuple(sorted(limits, key=lambda limit: limit.device is None))
 
 
-def _flag(value: Any, origin: str) -> bool:
-    if not isinstance(value, bool):
-        raise UsageError(f"{origin} must be true or false, not {shown(value)}")
-    return value
-
-
-def _duration(value: Any, origin: str) -> str:
-    huge = isinstance(value, int) and value.bit_length() > 64
-    if huge or isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise UsageError(f"{origin} must be a time, not {shown(value)}", "", 'write it like "30s"')
-    units.parse_duration(str(value), origin)
-    return str(value)
-
-
-# -- thresholds -------------------------------------------------------------------------------------------------------
-
-
-def _thresholds(table: Any, prefix: str) -> tuple[Limit, ...]:
-    """The thresholds of a file, those for a device by name first."""
-    if not isinstance(table, Mapping):
-        raise UsageError(f"{prefix} must be a table", "", "write it as [thresholds]")
-    general: list[Limit] = []
-    named: list[Limit] = []
-    groups = {threshold.id.partition(".")[0] for threshold in THRESHOLDS}
-    for key, value in table.items():
-        if isinstance(value, Mapping) and key not in groups:
-            named += _of_device(key, value, prefix)
-            continue
-        for name, inner in _flat({key: value}):
-            if name not in BY_ID:
-                raise UsageError(f"{prefix}.{clipped(name)} is unknown", "", naming.did_you_mean(name, BY_ID))
-            general.append(_in_file(name, inner, f"{prefix}.{name}"))
-    return (*named, *general)
-
-
-def _of_device(device: str, table: Mapping[str, Any], prefix: str) -> list[Limit]:
-    """The thresholds for the device with exactly this name."""
-    found = []
-    for name, value in _flat(table):
-        where = f'{prefix}."{clipped(device)}".{clipped(name)}'
-        if name not in BY_ID:
-            # Without quotes a dot makes a table of its own: what looks like a device may be half an id.
-            halves = [name.partition(".")[2] for name in BY_ID]
-            meant = f"{device}.{name}" if name in halves else name
-            raise UsageError(f"{where} is unknown", "", naming.did_you_mean(meant, BY_ID))
-        if BY_ID[name].command == "compare":
-            raise UsageError(f"{where} is not for one device", "", f"write it in [{prefix}]")
-        found.append(_in_file(name, value, where, device))
-    return found
-
-
-def _flat(table: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Ids with their values: `transfer.min_gbps = 1` without quotes is a table in a table."""
-    found = []
+def _flat(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value with the keys that lead to it."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            found += [(f"{key}.{inner}", deeper) for inner, deeper in _flat(value)]
+            yield from _flat(value, (*path, key))
         else:
-            found.append((key, value))
-    return found
-
-
-def _in_file(name: str, value: Any, origin: str, device: str | None = None) -> Limit:
-    threshold = BY_ID[name]
-    if isinstance(value, str) and threshold.kind != "percent":
-        raise UsageError(f"{origin} {shown(value)} is not a number", "", "write it without quotes")
-    return limit(threshold, value, origin, device=device)
+            yield (*path, key), value

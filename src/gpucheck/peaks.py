@@ -26,9 +26,6 @@ GEFORCE = "NVIDIA GeForce "
 # Data moves on both edges of the memory's clock, as the driver counts it.
 TRANSFERS_PER_CLOCK = 2
 
-
-# The model in a name: the letters of its line and its number (`L40` of `NVIDIA L40`, `H20` of `NVIDIA H20-3e`).
-_MODEL = re.compile(r"^(?:NVIDIA )?(G?)([A-Z]{1,2})(\d+[A-Z]*)")
 CUT = "siblings of this part have less than its capability, and nothing is listed of it"
 NO_TENSOR_CORES = "this part has no tensor cores"
 NO_RATES = "the rates of mining GPUs are not known"
@@ -185,44 +182,11 @@ def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
         return {}, NO_RATES
     if "without_tensor_cores" in row and re.search(row["without_tensor_cores"], name):
         missing = NO_TENSOR_CORES
-    elif _is_cut(name, row):
+    elif "cut" in row and re.search(row["cut"], name):
         missing = CUT
     else:
         return rates, ""
     return {dtype: rate for dtype, rate in rates.items() if dtype in row["cuda_cores"]}, missing
-
-
-def _is_cut(name: str, row: Mapping[str, Any]) -> bool:
-    """Return whether this name is, or may be, that of a part with less than its capability."""
-    found = _MODEL.match(name)
-    model = "".join(found.groups()) if found else ""
-    if model in row.get("full", ()):
-        return False
-    siblings = [part for part in parts() if part.capability == _capability(row)]
-    cut = [part for part in siblings if _has_less(part, row)]
-    whole = {_model(part.name) for part in siblings if part not in cut}
-    if model and model in whole:
-        return False
-    if "cut" in row and re.search(row["cut"], name):
-        return True
-    # `G` before the line's letter is Grace beside the same chip.
-    lines = {match[2] for part in cut if (match := _MODEL.match(part.name))}
-    return found is not None and found[2] in lines
-
-
-def _model(name: str) -> str:
-    found = _MODEL.match(name)
-    return "".join(found.groups()) if found else name
-
-
-def _has_less(part: Part, row: Mapping[str, Any]) -> bool:
-    """Return whether a listed part does less in anything to a clock and SM than its capability could."""
-    could = {**row["per_clock_per_sm"], **_geforce(part.name, row)}
-    return any(
-        dtype in could and (peak.per_clock_per_sm is None or peak.per_clock_per_sm < could[dtype])
-        for dtype in could
-        if (peak := part.peak(dtype)) is not None
-    )
 
 
 def bandwidth(bus_width_bits: int | None, memory_clock_hz: float | None) -> float | None:

@@ -154,7 +154,7 @@ def test_no_check_begins_that_would_end_late(now: list[float], monkeypatch: pyte
 
     monkeypatch.setattr(smoke, "run_one", takes)
     document = Document("smoke")
-    smoke.command(SmokeOptions(only=("tensors", "modules"), time_budget_s=budget_s), document)
+    smoke.command(SmokeOptions(only=("tensors", "training"), time_budget_s=budget_s), document)
     assert now[0] - began_s <= 1.5 * budget_s + 10.0
     verdicts = [finding.verdict for finding in document.judged().findings]
     assert "pass" in verdicts and "skip" in verdicts
@@ -237,7 +237,7 @@ def test_a_check_that_does_not_end_is_inconclusive_and_so_is_the_rest(monkeypatc
     monkeypatch.setattr(pulse, "SOON_S", 1.0)
     document = Document("smoke")
     with pulse.guarded(nothing):
-        smoke.command(SmokeOptions(only=("modules", "tensors"), time_budget_s=10.0), document)
+        smoke.command(SmokeOptions(only=("training", "tensors"), time_budget_s=10.0), document)
     report = document.judged()
     first, *rest = report.findings
     assert (first.verdict, first.message) == ("inconclusive", "--time-budget ended")

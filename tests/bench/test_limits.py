@@ -330,9 +330,9 @@ def gate(report: Report) -> Finding:
 
 def test_of_a_case_that_runs_measured_in_two_ways_each_must_do() -> None:
     """Whichever run came first: a launch that only some runs needed is another row of the same case."""
-    held, graph = copy("host_to_device", 55e9), copy("host_to_device", 37e9)
-    graph = replace(graph, method=replace(graph.method, launch="graph"))
-    for rows in ([held, graph], [graph, held]):
+    held, unheld = copy("host_to_device", 55e9), copy("host_to_device", 37e9)
+    unheld = replace(unheld, method=replace(unheld.method, launch="unheld"))
+    for rows in ([held, unheld], [unheld, held]):
         finding = judged([*rows, copy("host_to_device", 9e9, 2**20)], set_to("transfer.min_gbps", 50e9))
         assert finding["transfer.min_gbps"].verdict == "fail"
     assert verdict_at([held, held], 50e9) == "pass"

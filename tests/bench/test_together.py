@@ -18,7 +18,6 @@ from gpucheck.errors import CannotLook, DeviceFailed
 from gpucheck.machine import numa
 from gpucheck.machine.child import LineChild
 from gpucheck.machine.child_protocol import Start
-from gpucheck.machine.numa import Bound
 from gpucheck.report.events import Recorder, Skipped
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
@@ -54,19 +53,14 @@ def test_two_children_copy_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> 
         details = entry.method.details
         assert details["wrong_bytes"] == 0 and details["verified_slices"] > 0
         if node is not None:
-            assert entry.method.numa in (f"node {node} (pages read back)", f"node {node} (assumed from affinity)")
-
-
-# where a child's memory lies
+            assert entry.method.numa == f"node {node} (assumed from affinity)"
 
 
 def test_a_bound_child_has_its_nodes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numa, "free_bytes", lambda node: 1000)
     room = Room(host=700, device=None, cache=1)
-    assert concurrent._within(room, Bound(0), 0.5).host == 500
-    assert concurrent._within(room, Bound(0), 0.9).host == 700
-    # Memory that is not bound comes from anywhere.
-    assert concurrent._within(room, Bound(0, memory=False), 0.5) is room
+    assert concurrent._within(room, 0, 0.5).host == 500
+    assert concurrent._within(room, 0, 0.9).host == 700
     assert concurrent._within(room, None, 0.5) is room
 
 

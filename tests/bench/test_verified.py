@@ -177,14 +177,6 @@ def test_without_allowance_the_copies_go_on_and_their_end_is_compared() -> None:
     assert copies.finish() == Verified(refills=1, slices=4, wrong_bytes=0, first_wrong=None)
 
 
-def test_what_was_captured_and_may_not_have_run_is_not_compared() -> None:
-    copies = made(16 * KIB)
-    run(copies, 2)
-    lost(copies)
-    copies.forget()
-    assert copies.finish() == Verified(refills=1, slices=0, wrong_bytes=0, first_wrong=None)
-
-
 def test_only_the_span_is_rotated_over_and_filled() -> None:
     buffers = allocate(64 * KIB, CPU), allocate(64 * KIB, CPU)
     copies = Copies(*buffers, 4 * KIB, span=10 * KIB, non_blocking=False, synchronize=lambda: None, allowance_s=0.0)

@@ -25,7 +25,7 @@ from gpucheck.report.measurement import Measurement
 sys.path.insert(0, str(Path(__file__).parents[1] / "fakes"))
 
 import worlds
-from failing_card import ECC, Plan
+from failing_card import Plan
 from matrix import TICK_S
 
 pytestmark = pytest.mark.slow
@@ -35,10 +35,6 @@ COMMANDS = {
     "bench matmul": ["--dtype", "float32", "--size", "32", "--size", "64", "--time-budget", "2s"],
 }
 AcceleratorError: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
-
-
-def ecc() -> RuntimeError:
-    return AcceleratorError(ECC)
 
 
 @pytest.fixture(autouse=True)
@@ -158,21 +154,6 @@ def test_a_long_step_beside_a_device_that_answers_is_no_hang(tmp_path: Path) -> 
 # Several devices, several benchmarks
 
 
-def test_the_devices_that_answer_are_measured(
-    made: list[Measurement], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned(monkeypatch, Plan("memory", 1, ecc(), poisons=True), Plan(), Plan("open", 0, ecc()))
-    code, document = run(capsys, tmp_path, "bench bandwidth", device="all")
-    assert code == errors.FAILED
-    assert {one["device"]["id"] for one in document["measurements"]} == {"cuda:0", "cuda:1"}
-    assert len(document["measurements"]) == len(made) == 1 + 4
-    assert ids(document, "fail") == ["device.error"]
-    # After an error that the process does not survive, what fails to open may do so because of it.
-    assert [one["title"] for one in document["findings"] if one["id"] == "bandwidth.skipped"] == [
-        "cuda:2 in bench bandwidth was not measured"
-    ]
-
-
 def test_a_device_that_cannot_be_used_does_not_cost_the_others_their_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,21 +175,6 @@ def test_a_process_that_is_poisoned_fails_once(
 
 def all_of(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {one["benchmark"]: (one["verdict"], one["why"]) for one in document["results"]["bench_all"]["benchmarks"]}
-
-
-@pytest.mark.parametrize("device", ["cuda:0", "all"])
-def test_of_all_benchmarks_those_after_a_poisoned_one_are_skipped(
-    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned(monkeypatch, Plan("memory", 1, ecc(), poisons=True))
-    code, document = run(capsys, tmp_path, "bench all", "--time-budget", "1s", device=device)
-    assert code == errors.FAILED
-    assert ids(document, "fail") == ["device.error"]
-    why = "cuda:0 failed in bench transfer: its memory had an uncorrectable error (ECC)"
-    behind = ("bandwidth", "matmul", "overlap", "crossover")
-    skipped = {name: ("skip", f"cuda:0 in bench {name} was not measured") for name in behind}
-    assert all_of(document) == {"transfer": ("fail", why), **skipped}
-    assert len(document["measurements"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -269,12 +235,3 @@ def test_a_librarys_error_on_the_cpu_is_a_failed_part_and_nobody_is_asked(
     assert (code, ids(document, "fail")) == (errors.FAILED, ["matmul.error"])
     failed = next(one for one in document["findings"] if one["id"] == "matmul.error")
     assert failed["evidence"]["cause"] == cause and text in failed["message"]
-
-
-def test_a_bug_tells_where_to_report_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    planned(monkeypatch, Plan("memory", 1, IndexError("of ours")))
-    assert main(["bench", "bandwidth", *COMMANDS["bench bandwidth"], "--device", "cuda:0", "--quiet"]) == errors.BUG
-    captured = capsys.readouterr()
-    assert "IndexError: of ours" in captured.err and "this is a bug in gpucheck" in captured.err
-    # The row before it is on the screen.
-    assert "64 KiB" in captured.out

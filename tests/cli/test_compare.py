@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,7 +12,7 @@ import pytest
 from shown import sentence
 
 from gpucheck.cli import app as app_module
-from gpucheck.cli import bench, commands
+from gpucheck.cli import bench
 from gpucheck.cli.commands import Common
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts
@@ -80,39 +79,6 @@ def test_another_machine_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (row["change"], row["ratio"]) == ("same", 1.0)
 
 
-def test_a_row_without_the_work_of_the_other_has_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content = document()
-    content["measurements"][0]["rate"] = {"median": 1.0, "unit": "FLOP/s"}
-    bare = json.loads(json.dumps(content))
-    bare["measurements"][0]["work"] = {}
-    old, new = written(tmp_path, "old.json", bare), written(tmp_path, "new.json", content)
-    code, out, _ = run(capsys, "compare", old, new, "--json")
-    (row,) = json.loads(out)["results"]["compare"]["rows"]
-    assert (code, row["old_rate"], row["new_rate"]) == (0, None, None)
-
-
-def test_a_median_of_no_time_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    damaged = document()
-    damaged["measurements"][0]["time_s"]["median"] = 0.0
-    path = written(tmp_path, "old.json", damaged)
-    assert run(capsys, "compare", path, path)[0] == 2
-
-
-def test_a_size_that_is_none_is_shown_as_it_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content = document()
-    content["measurements"][0]["case"] = {"size_bytes": None}
-    path = written(tmp_path, "a.json", content)
-    code, out, err = run(capsys, "compare", path, written(tmp_path, "b.json", {**content, "started": "later"}))
-    assert (code, err) == (0, "")
-    assert "matmul None" in out
-
-
-def test_a_gate_that_is_met_says_who_set_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old, new = written(tmp_path, "old.json", document()), written(tmp_path, "new.json", document())
-    out = run(capsys, "compare", old, new, "--fail-if-slower", "5%")[1]
-    assert "✓ no row is slower by more than 5.0 %: set by --fail-if-slower\n" in out
-
-
 def nothing_measured(command: str, machine: str) -> dict[str, Any]:
     summary = Summary("pass", 0, True)
     facts = Facts(devices=(Device("cpu", id="cpu", name=machine),))
@@ -141,25 +107,6 @@ def test_documents_without_measurements_have_nothing_to_compare(
     failed = written(tmp_path, "failed.json", {**document(), "measurements": []})
     _, out, _ = run(capsys, "compare", measured, failed)
     assert "→ measure again: gpucheck bench matmul --output FILE.json\n" in out
-
-
-def test_documents_of_two_benchmarks_have_no_row_in_common(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old = document()
-    new = {**document(machine="Xeon"), "command": "bench transfer"}
-    new["measurements"][0]["name"] = "transfer"
-    paths = written(tmp_path, "old.json", old), written(tmp_path, "new.json", new)
-    code, out, err = run(capsys, "compare", *paths)
-    assert (code, err) == (4, "")
-    assert "? no row in common: old: gpucheck bench matmul, new: gpucheck bench" in out
-
-
-@pytest.mark.parametrize("command", [("compare", "a.json", "b.json"), ("explain", "CUDA out of memory")])
-def test_a_device_that_nothing_would_look_at_is_wrong_usage(
-    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run(capsys, *command, "--device", "cuda:0")
-    assert (code, out) == (2, "")
-    assert sentence(err) == f"unknown option '--device'; {shlex.join(['gpucheck', *command])}"
 
 
 def test_rows_without_a_gate_are_passed_with_what_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,12 +198,6 @@ def test_a_run_is_given_what_the_command_was_given() -> None:
             "h2d",
         ]
     )
-
-
-def test_the_names_of_parameters_are_those_of_their_options() -> None:
-    # `arguments_of` makes the command line of a run in another process of them.
-    taken = [one for row in bench.COMMANDS for one in commands.parameters(row.name)]
-    assert [one.name for one in taken] == [f"--{one.key.replace('_', '-')}" for one in taken]
 
 
 @pytest.mark.slow

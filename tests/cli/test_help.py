@@ -70,32 +70,6 @@ def test_no_word_is_cut_and_no_line_is_too_long(path: str, columns: int, shown: 
     assert sorted(words(page)) == sorted(words(shown(path, 100)))
 
 
-def test_the_overview_has_one_line_for_each_command(shown: Shown) -> None:
-    for group in ("", "bench", "fleet"):
-        page = shown(f"gpucheck {group}", 80)
-        headings = dict.fromkeys(row.heading for row in commands.below(group).values())
-        blocks = [page.partition(f"{heading}\n")[2].partition("\n\n")[0] for heading in headings]
-        listed = [line for block in blocks for line in block.splitlines()]
-        names = [name.removeprefix(group).split()[0] for name in commands.names() if name.startswith(group)]
-        assert [line.split()[0] for line in listed] == list(dict.fromkeys(names))
-
-
-def test_a_narrow_page_has_descriptions_below_names(shown: Shown) -> None:
-    assert "  --min-devices N\n      Fail if torch sees fewer than N\n      devices. [1 or more]\n" in shown(
-        "gpucheck smoke", 40
-    )
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_every_page_ends_with_three_examples(path: str, shown: Shown) -> None:
-    page = shown(path, 100)
-    last, _, foot = page.partition("\nExamples:\n")[2].replace(" \\\n", "").partition("\n\n")
-    assert ("Exit codes" in foot) is (path != "gpucheck")
-    examples = examples_of(path)
-    assert last.count("gpucheck ") >= 3 and len(set(examples)) == 3
-    assert tuple(" ".join(line.split()) for line in last.strip().splitlines()) == examples
-
-
 @pytest.mark.parametrize(("path", "text"), [(path, text) for path in PAGES for text in examples_of(path)])
 def test_examples_are_read_by_their_commands(
     path: str,
@@ -128,17 +102,6 @@ def test_what_a_row_names_is_there(name: str) -> None:
     assert all(is_dataclass(resolve_name(place)) for place in (row.options, row.beside) if place)
 
 
-@pytest.mark.parametrize("spelling", ["-v", "--verbose"])
-@pytest.mark.parametrize("command", PARAMETERS)
-def test_verbose_reaches_every_command(command: str, spelling: str, begun: list[tuple[Common, Any]]) -> None:
-    required = [one.name for one in PARAMETERS[command] if one.required]
-    if command == "model":
-        required = ["mlp"]
-    assert app_module.main([*command.split(), spelling, *required]) == 0
-    assert app_module.main([*command.split(), *required]) == 0
-    assert [given.verbose for given, _ in begun] == [True, False]
-
-
 # -- older names ------------------------------------------------------------------------------------------------------
 
 ALIASES = [(command, one, alias) for command, rows in PARAMETERS.items() for one in rows for alias in one.aliases]
@@ -161,10 +124,6 @@ def test_an_older_name_works_and_is_hidden(
     assert sentence(capsys.readouterr().err).startswith(f"{one.name} is empty: ")
 
 
-def test_there_is_an_older_name() -> None:
-    assert [(command, one.name, alias) for command, one, alias in ALIASES] == [("doctor", "--time-budget", "--timeout")]
-
-
 def test_a_budget_for_benchmarks_is_none_for_torchs_answer(
     begun: list[tuple[Common, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,26 +135,6 @@ def test_a_budget_for_benchmarks_is_none_for_torchs_answer(
 # -- --list -----------------------------------------------------------------------------------------------------------
 
 LISTED = [command for command, rows in PARAMETERS.items() if any(one.name == "--only" for one in rows)]
-
-
-@pytest.mark.parametrize("command", LISTED)
-def test_a_list_names_what_only_takes(command: str) -> None:
-    listed = _list(command)
-    assert len(listed) > 2 and all(title for title in listed.values())
-    first = next(iter(listed))
-    assert _list(command, "--only", first).items() <= listed.items()
-    assert all(name.startswith(first) for name in _list(command, "--only", first))
-
-
-def _list(command: str, *arguments: str) -> dict[str, str]:
-    """What `--list` prints: names with their titles."""
-    import contextlib
-    import io
-
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        assert app_module.main([*command.split(), "--list", *arguments]) == 0
-    rows = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in out.getvalue().splitlines()]
-    return {row[0]: row[1] for row in rows}
 
 
 @pytest.mark.parametrize("command", LISTED)
@@ -212,19 +151,6 @@ def test_a_list_is_no_result(
 
 
 # -- layout -----------------------------------------------------------------------------------------------------------
-
-
-def test_text_is_broken_between_words_only() -> None:
-    assert pages.wrapped("aa bb-cc dd", 8, first="  ", rest="    ") == ["  aa", "    bb-cc", "    dd"]
-    assert pages.wrapped("averylongword", 5, first="  ") == ["  averylongword"]
-    assert pages.wrapped("", 10, first="  ") == [""]
-    assert pages.summary("First one. Second\none.\n\nRest.") == "First one"
-
-
-def test_names_that_are_too_long_stand_alone() -> None:
-    rows = [("--a", "one two"), ("--" + "b" * 40, "three")]
-    assert pages.definitions(rows, 80) == ["  --a  one two", "  --" + "b" * 40, "       three"]
-    assert pages.definitions(rows[:1], 20) == ["  --a", "      one two"]
 
 
 def test_a_command_goes_on_behind_a_backslash_and_keeps_values_with_options() -> None:

@@ -35,13 +35,6 @@ def test_while_it_is_imported(name: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-@pytest.mark.parametrize("name", ["gpucheck.cli.bench", "gpucheck.bench.transfer", "gpucheck.config"])
-def test_while_what_a_command_needs_is_imported(name: str) -> None:
-    run = "sys.argv = ['gpucheck', 'bench', 'transfer', '--help']; from gpucheck.__main__ import main; sys.exit(main())"
-    done = ended(f"NAME = {name!r}" + IMPORTING.replace("\n    ", "\n") + run)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
-
-
 def test_while_python_ends() -> None:
     run = """
         import atexit, os, signal, sys
@@ -52,23 +45,6 @@ def test_while_python_ends() -> None:
     """
     done = ended(run)
     assert (done.returncode, done.stderr) == (130, "") and done.stdout.startswith("gpucheck ")
-
-
-def test_once_python_has_ended_all_that_is_registered_the_status_is_the_commands() -> None:
-    run = """
-        import os, signal, sys
-
-        class Last:
-            def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
-                kill(pid, number)
-
-        sys.last = Last()
-        sys.argv = ["gpucheck", "--version"]
-        from gpucheck.__main__ import main
-        sys.exit(main())
-    """
-    done = ended(run)
-    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("gpucheck ")
 
 
 @pytest.mark.parametrize("name", ["signal", "enum", "gpucheck.cli"])
@@ -109,16 +85,6 @@ def test_where_python_ignores_what_a_handler_raises_it_is_raised_again(number: s
     assert done.returncode == status and "Traceback" not in done.stderr
 
 
-def test_one_that_a_shell_has_ignored_stays_ignored() -> None:
-    run = """
-        import os, signal, sys
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        import gpucheck.__main__
-        os.kill(os.getpid(), signal.SIGINT)
-    """
-    assert ended(run).returncode == 0
-
-
 @pytest.mark.parametrize("patience", ["0.01", "None"])
 def test_while_torch_is_imported_it_is_waited_for_only_so_long(patience: str) -> None:
     """Without patience, as in a notebook, the import ends and Ctrl-C raises then."""
@@ -151,20 +117,6 @@ def test_a_process_that_ends_at_once_leaves_no_temporary_file(tmp_path: Path) ->
     """
     done = ended(run)
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (130, "1\n", [])
-
-
-def test_the_wait_is_over_with_the_block() -> None:
-    run = """
-        import os, signal, time
-        from gpucheck.machine import child
-        try:
-            with child.signals_held(second_ends=True, patience_s=0.2):
-                os.kill(os.getpid(), signal.SIGINT)
-        except KeyboardInterrupt:
-            time.sleep(0.5)
-            print("still here")
-    """
-    assert ended(run).stdout == "still here\n"
 
 
 @pytest.mark.parametrize("loaded", [False, True])

@@ -115,37 +115,6 @@ def test_several_are_runs_of_one(saved: Any, tmp_path: Path, capsys: pytest.Capt
     assert (code, verdicts(document)["bandwidth.result"]) == (1, "fail")
 
 
-def test_a_result_of_several_runs_beside_another_keeps_what_each_run_saw(
-    saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def wrong(document: dict[str, Any]) -> None:
-        document["measurements"][0]["method"]["details"]["wrong_elements"] = 2
-
-    app_module.main(["judge", saved(), saved("b.json", 0.51, wrong), "--json"])
-    of_two = tmp_path / "two.json"
-    of_two.write_text(capsys.readouterr().out, encoding="utf-8")
-    code, document = judged(capsys, str(of_two), saved("c.json", 0.52))
-    assert (code, verdicts(document)["bandwidth.result"]) == (1, "fail")
-    assert len(document["measurements"][0]["method"]["details"]["each_run"]) == 3
-    # The file of one of its runs.
-    assert app_module.main(["judge", str(of_two), saved()]) == 2
-    assert "repeats a run" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("median", [1e15, 0.0, -1.0])
-def test_a_rate_that_does_not_follow_from_the_samples_passes_no_threshold(
-    median: float, saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def change(document: dict[str, Any]) -> None:
-        document["measurements"][0]["rate"].update(median=median)
-        document["measurements"][0]["time_s"].update(ci_low=1e-9, ci_high=1e-9)
-
-    code, document = judged(capsys, saved(change=change), "--config", least(tmp_path, 9))
-    assert (code, verdicts(document)["bandwidth.min_gbps"]) == (1, "fail")
-    (row,) = document["measurements"]
-    assert row["rate"]["median"] == pytest.approx(2**31 / 0.5, rel=1e-2)
-
-
 def test_settings_for_other_benchmarks_or_devices_do_not_replace_what_was_asked(
     saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,23 +181,6 @@ def test_what_cannot_be_judged_is_one_sentence(
     assert words in sentence(captured.err) and captured.out == ""
     with pytest.raises(api.UsageError):
         api.judge(path)
-
-
-def test_a_detail_that_only_the_table_needs_is_asked_for_too(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    def copied(document: dict[str, Any]) -> None:
-        copy = {"direction": "host_to_host", "host_memory": "pageable", "size_bytes": 2**26}
-        line = {**copy, "idiom": "raw", "size_bytes": "64 MiB"}
-        (row,) = document["measurements"]
-        method = {**row["method"], "details": {**row["method"]["details"], "call": "y.copy_(x)"}}
-        document["measurements"] = [
-            {**row, "name": "transfer", "case": copy | {"timed": "as_called"}},
-            {**row, "name": "transfer.idiom", "case": line, "method": method},
-        ]
-        document["parts"][0].update(id="transfer")
-        document.update(command="bench transfer")
-
-    assert app_module.main(["judge", saved(change=copied)]) == 2
-    assert "is not one that `gpucheck bench transfer` writes" in capsys.readouterr().err
 
 
 def test_runs_that_only_together_have_an_odd_detail_are_refused(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -325,17 +277,3 @@ def test_a_judge_that_raises_is_a_finding_and_costs_no_row(
         assert document["summary"] == {"verdict": "fail", "exit": 70, "complete": False}
         (found,) = [one for one in document["findings"] if one["verdict"] == "fail"]
         assert (found["id"], found["evidence"]["step"]) == ("bandwidth.error", "judging")
-
-
-def test_what_the_measuring_run_said_is_kept_and_not_said_again(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    path = saved(change=lambda document: document.update(notices=["cuda:0 was chosen"]))
-    assert app_module.main(["judge", path, "--json"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["notices"] == ["cuda:0 was chosen"] and "chosen" not in said.err
-
-
-@pytest.mark.parametrize("command", ["judge", "fleet judge", "compare"])
-def test_a_path_that_is_not_there_is_wrong_usage(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert app_module.main([*command.split(), "/no/such/file.json", "/no/such/other.json"]) == 2
-    last = sentence(capsys.readouterr().err)
-    assert last.startswith("'/no/such/file.json' cannot be read: No such file or directory; use ")

@@ -50,16 +50,6 @@ def test_the_document_is_all_that_stands_on_stdout(capsys: pytest.CaptureFixture
     assert captured.err == "measuring\ngpucheck: working on the CPU\n"
 
 
-def test_quiet_keeps_warnings_only(capsys: pytest.CaptureFixture[str]) -> None:
-    def work(emit: Emit) -> None:
-        emit(Progress("measuring"))
-        emit(Notice("by the way"))
-        emit(Notice("look out", "warning"))
-
-    session.run(smoke(json=True, quiet=True), work)
-    assert capsys.readouterr().err == "gpucheck: look out\n"
-
-
 @pytest.mark.parametrize(
     ("error", "code", "verdict"),
     [
@@ -87,15 +77,6 @@ def test_an_error_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert tuple(capsys.readouterr()) == ("", "error: no GPU\ncause: none here\n  fix: get one\n")
 
 
-def test_a_check_that_is_skipped_is_shown_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    def work(emit: Emit) -> None:
-        emit(Started(FACTS))
-        emit(Judged(Finding("streams.wait", "skip", "a stream waits", "no streams on cpu")))
-
-    assert session.run(smoke(), work) == 3
-    assert "no streams on cpu" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_gives_the_report_so_far(number: int, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     def work(emit: Emit) -> None:
@@ -107,18 +88,6 @@ def test_a_signal_gives_the_report_so_far(number: int, code: int, capsys: pytest
     found = document(capsys)
     assert found["summary"] == {"verdict": "inconclusive", "exit": code, "complete": False}
     assert [finding["id"] for finding in found["findings"]] == ["a.check"]
-
-
-def test_out_of_time_gives_the_report_so_far(capsys: pytest.CaptureFixture[str]) -> None:
-    def work(emit: Emit) -> None:
-        passes(emit)
-        raise pulse.OutOfTime
-
-    assert session.run(smoke(json=True), work) == 4
-    found = document(capsys)
-    assert found["summary"] == {"verdict": "inconclusive", "exit": 4, "complete": False}
-    assert found["notices"] == ["out of time: this is the report so far"]
-    assert [one["verdict"] for one in found["findings"]] == ["pass"]
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarm")
@@ -154,17 +123,6 @@ def test_a_users_mistake_is_raised_on_and_leaves_no_file(tmp_path: Path) -> None
         with pytest.raises(type(error)):
             session.run(smoke(output=(str(tmp_path / "x.json"),)), work)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_outputs_by_their_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [tmp_path / f"smoke.{suffix}" for suffix in ("json", "md", "csv", "xml")]
-    assert session.run(smoke(output=tuple(map(str, paths))), passes) == 0
-    assert json.loads(paths[0].read_text())["command"] == "smoke"
-    assert paths[1].read_text().startswith("# gpucheck smoke\n")
-    assert "finding,a.check" in paths[2].read_text()
-    assert "<testcase" in paths[3].read_text()
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths)
-    assert (paths[0].stat().st_mode & 0o777) == 0o666 & ~outputs._umask()
 
 
 def test_an_output_takes_the_place_of_the_old_file_and_never_writes_into_it(tmp_path: Path) -> None:
@@ -248,13 +206,6 @@ def test_a_stdout_that_takes_nothing_does_not_cost_the_files(tmp_path: Path, mon
     assert json.loads((tmp_path / "x.json").read_text())["summary"]["exit"] == 0
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    (tmp_path / "link.json").symlink_to(tmp_path / "real")
-    assert session.run(smoke(output=(str(tmp_path / "link.json"),)), passes) == 0
-    assert (tmp_path / "link.json").is_symlink()
-    assert json.loads((tmp_path / "real").read_text())["command"] == "smoke"
-
-
 def test_ctrl_c_while_the_files_are_prepared_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(wanted: outputs.Wanted) -> outputs.Output:
         if wanted.path.endswith(".md"):
@@ -266,14 +217,6 @@ def test_ctrl_c_while_the_files_are_prepared_leaves_none(tmp_path: Path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         session.run(smoke(output=(str(tmp_path / "x.json"), str(tmp_path / "x.md"))), passes)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everything")
-def test_a_file_that_is_read_only_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text("old")
-    (tmp_path / "x.json").chmod(0o444)
-    with pytest.raises(UsageError, match="the file is read-only"):
-        session.run(smoke(output=(str(tmp_path / "x.json"),)), passes)
 
 
 def test_watching_shows_one_reading_after_another_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
@@ -332,12 +275,6 @@ def test_a_mistake_shows_its_traceback_only_when_asked(
     assert "File user.py, line 3" in capsys.readouterr().err
 
 
-def test_nothing_reads_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "app", broken(BrokenPipeError()))
-    monkeypatch.setattr(app_module, "_silence_stdout", lambda: None)
-    assert app_module.main([]) == 141
-
-
 @pytest.mark.parametrize(
     ("error", "asked", "code"),
     [
@@ -356,49 +293,7 @@ def test_a_stdout_that_takes_nothing_costs_no_failure(
     assert app_module.main([]) == code
 
 
-def test_another_package_of_the_same_name_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gpucheck
-
-    (tmp_path / "gpucheck").mkdir()
-    (tmp_path / "gpucheck" / "__init__.py").write_text("")
-    other = tmp_path / "gpucheck-0.1.0.dist-info"
-    other.mkdir()
-    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: gpucheck\nVersion: 0.1.0\n")
-    (other / "RECORD").write_text("gpucheck/__init__.py,,\n")
-    monkeypatch.setattr(gpucheck, "__file__", str(tmp_path / "gpucheck" / "__init__.py"))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(CannotLook, match="another package named gpucheck has overwritten this one"):
-        app_module.check_where_loaded()
-    (other / "RECORD").write_text("pytest_gpucheck.py,,\n")
-    app_module.check_where_loaded()
-
-
 # What breaks a command off
-
-
-def test_a_bug_ends_in_a_report_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def work(emit: Emit) -> None:
-        passes(emit)
-        raise ZeroDivisionError("oops")
-
-    assert session.run(smoke(json=True, output=(str(tmp_path / "x.json"),)), work) == 70
-    captured = capsys.readouterr()
-    found = json.loads(captured.out)
-    assert [one["id"] for one in found["findings"]] == ["a.check", "gpucheck.error"]
-    assert found["summary"] == {"verdict": "fail", "exit": 70, "complete": False}
-    assert json.loads((tmp_path / "x.json").read_text()) == found
-    assert "ZeroDivisionError: oops" in captured.err and "this is a bug in gpucheck" in captured.err
-
-
-def test_a_device_that_fails_outside_of_all_care_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    def work(emit: Emit) -> None:
-        passes(emit)
-        raise RuntimeError("CUDA error: unspecified launch failure")
-
-    assert session.run(smoke(json=True), work) == 1
-    found = document(capsys)
-    assert [one["id"] for one in found["findings"]] == ["a.check", "device.error"]
-    assert found["summary"] == {"verdict": "fail", "exit": 1, "complete": False}
 
 
 def test_a_users_mistake_after_something_was_found_keeps_it(capsys: pytest.CaptureFixture[str]) -> None:
@@ -434,19 +329,3 @@ def test_files_are_brought_up_to_date_after_each_part(tmp_path: Path) -> None:
     assert seen[0]["summary"] == {"verdict": "inconclusive", "exit": 4, "complete": False}
     assert json.loads(target.read_text())["summary"] == {"verdict": "pass", "exit": 0, "complete": True}
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
-
-
-def test_a_file_that_cannot_be_brought_up_to_date_is_told_at_the_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: Path, *_: object, **__: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def work(emit: Emit) -> None:
-        passes(emit)
-        emit(Finished("a part"))
-
-    monkeypatch.setattr(Path, "write_text", full)
-    assert session.run(smoke(json=True, output=(str(tmp_path / "x.json"),)), work) == 3
-    assert "No space left on device" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []

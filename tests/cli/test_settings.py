@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from shown import sentence
 
-from gpucheck import config
 from gpucheck.cli import app as app_module
 from gpucheck.cli import bench, settings
 from gpucheck.cli.commands import Common
@@ -43,12 +42,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, captured.out, captured.err
 
 
-def test_nothing_set_is_the_commands_default_and_says_nothing() -> None:
-    found, values, given = of("devices", default="all")
-    assert (found, settings.told(found)) == (Settings(), "")
-    assert (values["device"], values["strict"], given["time_budget"]) == ("all", False, "")
-
-
 def test_a_variable_goes_before_the_file_and_the_command_line_before_both(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,13 +66,6 @@ def test_a_variable_goes_before_the_file_and_the_command_line_before_both(
     assert found == Settings(file="gpucheck.toml")
 
 
-def test_a_command_without_a_time_budget_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUCHECK_TIME_BUDGET", "9s")
-    given: dict[str, Any] = {}
-    found = settings.of_command("devices", {"device": None, "strict": False, "config": ""}, given, "all")
-    assert (found, given) == (Settings(), {})
-
-
 def test_the_named_file_then_our_own_then_the_shared_one(folder: Path) -> None:
     (folder / "pyproject.toml").write_text('[tool.gpucheck]\ndevice = "cuda:3"')
     assert of()[1]["device"] == "cuda:3"
@@ -90,13 +76,6 @@ def test_the_named_file_then_our_own_then_the_shared_one(folder: Path) -> None:
     assert of(config="pyproject.toml")[1]["device"] == "cuda:3"
     (folder / "below").mkdir()
     assert of(config="below/../other.toml")[0].file == "below/../other.toml"
-
-
-def test_no_file_is_looked_for_above(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "gpucheck.toml").write_text('device = "cuda:2"')
-    (folder / "below").mkdir()
-    monkeypatch.chdir(folder / "below")
-    assert of()[0] == Settings()
 
 
 def test_a_shared_file_that_does_not_name_us_may_be_broken(folder: Path) -> None:
@@ -140,13 +119,6 @@ def test_a_wrong_variable(name: str, value: str, sentence: str, monkeypatch: pyt
     assert str(caught.value).startswith(sentence)
 
 
-@pytest.mark.parametrize("name", [*settings.OTHERS, "GPUCHECK_VERSION", "GPUCHECK_HOME"])
-def test_variables_of_others_are_let_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("GPUCHECK_DEVICE", "")
-    assert of()[0] == Settings()
-
-
 def test_a_command_has_the_thresholds_of_its_own_figures(folder: Path) -> None:
     (folder / "gpucheck.toml").write_text(
         "[thresholds]\ntransfer.min_gbps = 1\nmatmul.min_tflops = 2\ncompare.slower = 7\n[thresholds.X]\n"
@@ -183,22 +155,6 @@ def test_what_is_set_is_told_on_stderr_and_in_the_document(folder: Path, capsys:
     assert run(capsys, "devices", "--json", "--device", "all")[2] == ""
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("devise = 1", "gpucheck.toml:devise is unknown; did you mean device?"),
-        ('device = "banana"', "gpucheck.toml:device 'banana' is not a device; "),
-    ],
-)
-def test_a_wrong_file_is_wrong_usage(
-    content: str, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "gpucheck.toml").write_text(content)
-    code, out, err = run(capsys, "devices", "--quiet")
-    assert (code, out) == (2, "") and sentence(err).startswith(words)
-    assert run(capsys, "devices", "--help")[0] == 0
-
-
 def test_a_device_is_blamed_on_the_variable_that_named_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,12 +172,6 @@ def test_the_page_tells_every_threshold_and_variable() -> None:
         assert f"| {' | '.join((*cells, f'`{one.option}`'))} |" in page
     for variable in (*settings.VARIABLES.values(), *settings.OTHERS):
         assert f"`{variable}`" in page
-
-
-def test_the_pages_example_is_a_file_of_settings() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
-    example = config.parse(page.partition("```toml\n")[2].partition("```")[0], "gpucheck.toml")
-    assert example is not None and len(example.thresholds) == 5
 
 
 def test_a_run_in_a_fresh_process_has_the_same_settings() -> None:
@@ -250,17 +200,3 @@ def test_a_threshold_reaches_the_judge_and_the_exit_status(folder: Path, capsys:
         2,
         "--min-tflops must be a number, not 'fast'; write it like 50, which is TFLOP/s",
     )
-
-
-def test_a_gate_on_a_comparison_tells_where_it_was_set(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    old = str(folder / "old.json")
-    assert run(capsys, *MATMUL, "--quiet", "--output", old)[0] == 0
-    (folder / "gpucheck.toml").write_text("[thresholds]\ncompare.slower = 5")
-    code, out, err = run(capsys, "compare", old, old, "--json")
-    assert (code, err) == (
-        4,
-        "gpucheck: set: compare.slower at most 5 % (gpucheck.toml:thresholds.compare.slower)\n",
-    )
-    found = {one["id"]: one for one in json.loads(out)["findings"]}["compare.slower"]
-    assert found["message"].endswith("(set by gpucheck.toml:thresholds.compare.slower)")
-    assert found["evidence"]["threshold"]["value"] == 0.05

@@ -7,14 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
-import zipapp
 from pathlib import Path
 
 import pytest
 
 from gpucheck import naming
 
-SOURCE = Path(naming.__file__).parent.parent
 START = "import sys\nfrom gpucheck.__main__ import main\nsys.exit(main())\n"
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="a file is started by its first line")
 
@@ -51,24 +49,6 @@ def test_a_program_on_the_path_has_its_name_and_another_its_path(tmp_path: Path,
     # Another program of this name comes first.
     shutil.copy(script, tmp_path / "gpucheck-cli")
     assert usage_of(["bin/gpucheck-cli"], tmp_path, PATH=f"{tmp_path}{os.pathsep}{path}") == "bin/gpucheck-cli"
-
-
-def test_a_module_has_the_python_that_runs_it(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.symlink_to(sys.executable)
-    assert usage_of([sys.executable, "-X", "utf8", "-m", "gpucheck"], tmp_path) == (
-        f"{sys.executable} -X utf8 -m gpucheck"
-    )
-
-
-def test_one_file_has_its_path(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "__main__.py").write_text(START)
-    file = tmp_path / "one file.pyz"
-    zipapp.create_archive(source, file, interpreter=sys.executable)
-    assert usage_of(["./one file.pyz"], tmp_path) == "'./one file.pyz'"
-    assert usage_of([sys.executable, "one file.pyz"], tmp_path) == f"{sys.executable} 'one file.pyz'"
 
 
 def test_a_launcher_says_what_was_typed(tmp_path: Path) -> None:

@@ -22,42 +22,6 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, cwd=folder, timeout=60)
 
 
-@pytest.fixture
-def without_numpy(tmp_path: Path) -> str:
-    """A folder that hides NumPy from whoever has it first on the path."""
-    folder = tmp_path / "hidden"
-    folder.mkdir()
-    told = "No module named 'numpy'"
-    (folder / "numpy.py").write_text(f'raise ModuleNotFoundError("{told}", name="numpy")\n')
-    return str(folder)
-
-
-BANDWIDTH = "gpucheck bench bandwidth --size 64KiB --time-budget 0.1s --device cpu --quiet --json"
-
-
-@pytest.mark.parametrize(
-    ("setting", "command"),
-    [
-        ("PYTHONWARNINGS=error", "gpucheck devices --json"),
-        ("PYTHONWARNINGS=error", BANDWIDTH),
-        ("PYTHONWARNINGS=error", "gpucheck find-batch-size mlp --max-batch-size 1 --device cpu --quiet --json"),
-        ("", BANDWIDTH),
-    ],
-)
-def test_no_warning_of_what_we_stand_on_is_an_error_or_stands_before_our_word(
-    command: str, setting: str, without_numpy: str, tmp_path: Path
-) -> None:
-    """torch warns without NumPy as it is imported; an unclosed pipe is one more warning."""
-    environment = {**os.environ, "PYTHONPATH": f"{without_numpy}:{SRC}"}
-    line = f"{setting} {sys.executable} -m {command}"
-    shell = ["sh", "-c", line]
-    ended = subprocess.run(shell, capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=120)
-    # On a busy machine no row may begin in a tenth of a second.
-    assert ended.returncode in (0, 4) or "use a longer --time-budget" in ended.stdout, ended.stderr
-    assert "Warning" not in ended.stderr and "NumPy" not in ended.stderr, ended.stderr
-    assert ended.stdout.startswith("{")
-
-
 def test_warnings_are_settled_for_what_we_stand_on_alone() -> None:
     def raised(module: str) -> bool:
         try:

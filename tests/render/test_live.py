@@ -47,10 +47,6 @@ def test_a_pipe_gets_a_plain_line_for_each_step() -> None:
     ]
 
 
-def test_quiet_leaves_the_warnings() -> None:
-    assert shown(io.StringIO(), quiet=True) == "gpucheck: another process is on this device\n"
-
-
 def test_a_terminal_shows_what_went_wrong_while_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "90")

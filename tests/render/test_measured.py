@@ -7,7 +7,7 @@ import pytest
 
 from gpucheck.config import Limit
 from gpucheck.render import measured
-from gpucheck.render.text import Cell, Column, Line, Table, by_column
+from gpucheck.render.text import Cell, Column, Line, Table
 from gpucheck.report.report import Part
 
 ROWS = [("a", 1.0), ("a", 20.0), ("b", None), ("a", 4.0)]
@@ -29,15 +29,6 @@ def test_a_column_fills_itself_from_the_rows() -> None:
     # A group is named once, and one precision serves the column.
     assert texts(made) == [("a", "1.00", ""), ("", "20.00", ""), ("b", "–", "!"), ("a", "4.00", "")]
     assert made.rows[2][2].style == "red"
-
-
-def test_no_rows_are_a_table_of_heads() -> None:
-    assert texts(measured.table_of([], [measured.filled(NAME, str)])) == []
-
-
-def test_columns_of_unequal_length_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"shorter|longer"):
-        by_column([(NAME, ["a", "b"]), (RATE, ["1"])])
 
 
 def test_a_flag_names_a_few_rows_and_counts_many() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pages
 import pytest
 
-from gpucheck.cli import app as app_module
 from gpucheck.cli import outputs
 from gpucheck.render import prometheus
 from gpucheck.report.facts import Device, Ecc, Facts, Link
@@ -81,12 +80,6 @@ def samples(text: str) -> dict[str, str]:
     return found
 
 
-def test_the_names_are_these() -> None:
-    assert sorted(f"gpucheck_{name}" for name in prometheus.METRICS) == NAMES
-    counters = {name for name, (kind, _) in prometheus.METRICS.items() if kind == "counter"}
-    assert counters == {name for name in prometheus.METRICS if name.endswith("_total")}
-
-
 @pytest.mark.parametrize("name", REPORTS)
 def test_every_command_writes_valid_samples(name: str) -> None:
     found = samples(prometheus.metrics(REPORTS[name]))
@@ -153,12 +146,6 @@ def test_success_is_a_whole_run_in_which_nothing_failed(made: Report, success: s
     assert samples(prometheus.metrics(made))['gpucheck_success{command="devices"}'] == success
 
 
-def test_the_last_run_is_when_it_ended() -> None:
-    key = 'gpucheck_last_run_timestamp_seconds{command="devices"}'
-    assert samples(prometheus.metrics(report()))[key] == "1795521601.5"
-    assert key not in samples(prometheus.metrics(report(started="")))
-
-
 def test_a_monitor_never_reads_half_a_run(tmp_path: Path) -> None:
     """The file is replaced whole, and while the command works the last run's stays."""
     path = tmp_path / "gpucheck.prom"
@@ -173,9 +160,3 @@ def test_a_monitor_never_reads_half_a_run(tmp_path: Path) -> None:
     # node_exporter reads `*.prom` alone, and as another user.
     assert sorted(os.listdir(tmp_path)) == ["gpucheck.prom", "x.json"]
     assert path.stat().st_mode & 0o444 == 0o444
-
-
-def test_a_command_writes_it(tmp_path: Path) -> None:
-    path = tmp_path / "x.prom"
-    assert app_module.main(["explain", "oom.cuda", "--output", str(path)]) == 0
-    assert samples(path.read_text(encoding="utf-8"))['gpucheck_exit_code{command="explain"}'] == "0"

@@ -15,7 +15,6 @@ from gpucheck.render.text import (
     Line,
     Page,
     answer,
-    column_of_numbers,
     head,
     markdown,
     table,
@@ -76,22 +75,6 @@ def test_forty_columns_turn_the_table_into_lines(monkeypatch: pytest.MonkeyPatch
 def test_ascii_signs_where_the_encoding_has_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(TABLE, Line("→ 3× faster"), encoding="ascii", monkeypatch=monkeypatch)
     assert "+ pass" in text and "-> 3x faster" in text
-
-
-def test_a_row_of_another_length_is_refused() -> None:
-    with pytest.raises(ValueError, match="every row needs a cell"):
-        table((Column("a"),), [("1", "2")])
-
-
-def test_numbers_keep_the_same_precision_down_a_column() -> None:
-    assert column_of_numbers([3.14159, 12.2, None, 55.44]) == ["3.14", "12.20", "–", "55.44"]
-    assert column_of_numbers([5.5e10, 0.0, 1e6], scale=1e9) == ["55.0", "0.0", "0.001"]
-    assert column_of_numbers([None, 0.0]) == ["–", "0"]
-
-
-def test_markdown_escapes_what_would_break_a_table() -> None:
-    page = markdown("gpucheck x", [table((Column("a|b", "left"), Column("n")), [("x|y", "1")]), Line("1 < 2")])
-    assert page == "# gpucheck x\n\n| a\\|b | n |\n| :--- | ---: |\n| x\\|y | 1 |\n\n1 \\< 2\n"
 
 
 def test_markdown_makes_no_link_or_image_of_a_name_and_keeps_code() -> None:
@@ -174,19 +157,3 @@ def test_what_stands_in_a_tables_place_loses_the_same_rows_and_nothing_where_it_
     lines = shown(replace(wide, narrow=narrow, least=8), width="60", monkeypatch=monkeypatch).splitlines()
     assert len(lines) <= 40 and sum(line.startswith(" cuda:") for line in lines) == 60 - int(lines[-1].split()[1])
     assert "KiB: 1024" in shown(replace(wide, narrow=narrow), width="12", monkeypatch=monkeypatch)
-
-
-def test_a_pipe_and_a_view_that_fits_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = shown(*FINDINGS, CARDS, monkeypatch=monkeypatch)
-    assert whole.count("! finding") == 14 and whole.count(" cuda:") == 16 and "-v" not in whole
-    few = [replace(line, may_go=False) for line in FINDINGS[:2]]
-    assert shown(*few, width="80", monkeypatch=monkeypatch) == shown(*FINDINGS[:2], width="80", monkeypatch=monkeypatch)
-
-
-def test_a_note_wraps_once_less_important_columns_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = (Column("row", "left"), Column("p05", keep=4), Column("notes", "left", keep=7, wraps=True, cropped=14))
-    notes = table(columns, [("r" * 20, "1.00", "! machine busy, few samples, short windows")])
-    assert "p05" in shown(notes, width="80", monkeypatch=monkeypatch)
-    lines = shown(notes, width="60", monkeypatch=monkeypatch).splitlines()
-    assert "p05" not in lines[0] and "…" not in "".join(lines)
-    assert " ".join(lines[2].split()[1:] + lines[3].split()) == "! machine busy, few samples, short windows"

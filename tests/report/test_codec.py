@@ -19,7 +19,7 @@ from gpucheck.report.results.short import FigureCheck, MemoryStep
 
 FACTS = Facts(
     host=Host(system="Linux", nvidia_pci_addresses=("0000:17:00.0",)),
-    python=Python("3.11.7", "CPython", "/usr/bin/python3", "/src/gpucheck"),
+    python=Python("3.11.7", "CPython", "/usr/bin/python3"),
     torch=TorchBuild(version="2.13.0", built_for="cuda", toolkit_version="13.0"),
     devices=(
         Device(
@@ -112,18 +112,6 @@ def test_results_are_read_as_their_types_and_those_of_a_later_version_as_they_ar
         from_json(Report, {**data, "results": {"memory": [{"step": "free"}]}})
     with pytest.raises(TypeError, match="BenchAll needs an object"):
         from_json(Report, {**data, "results": {"bench_all": []}})
-
-
-def test_two_types_of_one_name_are_no_schema() -> None:
-    class Other:
-        @dataclass(frozen=True)
-        class Process:
-            """Another one."""
-
-    definitions: dict[str, object] = {}
-    schema._define(Process, definitions)
-    with pytest.raises(TypeError, match="two types of the document are named Process"):
-        schema._define(Other.Process, definitions)
 
 
 def test_the_shipped_schema_is_the_one_of_the_types_and_accepts_a_report() -> None:

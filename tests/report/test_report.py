@@ -5,7 +5,7 @@ import pytest
 from gpucheck import errors
 from gpucheck.report.events import Failed
 from gpucheck.report.fault import Fault, Kind
-from gpucheck.report.finding import VERDICTS, Finding, Verdict
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Collector, exit_code, verdict
 
 
@@ -72,7 +72,3 @@ def test_a_document_is_incomplete_for_the_fault_that_ended_the_work(
     collector(Failed(Fault(kind, "find-batch-size", device, "RuntimeError", "text")))
     made = collector.report(version="", command="find-batch-size", argv=(), started="", elapsed_s=1.0, code=code)
     assert made.incomplete == said
-
-
-def test_the_words_for_a_verdict_are_fixed() -> None:
-    assert VERDICTS == ("pass", "info", "warn", "fail", "inconclusive", "skip")

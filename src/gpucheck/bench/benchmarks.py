@@ -144,8 +144,8 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         """Find the size at which the GPU beats the CPU.
 
         Measures square matrix products, sums of two vectors (memory-bound) and training steps of a small network, in
-        float32, with and without the copies to and from the GPU. The CPU uses all available cores. Sizes double until
-        the GPU is faster, then the crossing is narrowed to 10 %. Needs a GPU: on a CPU the exit code is 3.
+        float32, with and without the copies to and from the GPU. The CPU uses all available cores. Sizes rise in
+        steps of 4. Needs a GPU: on a CPU the exit code is 3.
         """,
         "gpucheck.bench.crossover:CrossoverOptions",
         weight=24.0,

@@ -337,10 +337,6 @@ class Copies:
         # The first filling belongs to the setting up.
         self.spent_s += self._cost_s if self.refills > 1 else 0.0
 
-    def forget(self) -> None:
-        """Calls since the last refill may never have run: nothing of it is compared."""
-        self._cursor = 0
-
     def finish(self) -> Verified:
         """Compare what the last copies left, and tell what all comparisons came to."""
         self._compare()
@@ -425,14 +421,9 @@ def measure(
 
     `threads` is how many cores a copy uses on the host, `cold` what copies must rotate over to be cold.
     """
-    work = timing.Work(copies.call, empty=copies.empty, prepare=copies.prepare, forget=copies.forget)
+    work = timing.Work(copies.call, empty=copies.empty, prepare=copies.prepare)
     timed, beside = timing.watched(watch, threads, lambda: timing.measure(accel, work, clock=clock, limits=limits))
-    slices = copies.count
-    if timed.launch == "graph":
-        # A graph replays the slices that it captured and moves no cursor: one copy more, so that something is compared.
-        slices = min(slices, timed.run.calls_per_sample)
-        copies.call()
-    rotation, verified = slices * copies.stride, copies.finish()
+    rotation, verified = copies.span_bytes, copies.finish()
     return timing.measurement(
         name,
         accel.ref,

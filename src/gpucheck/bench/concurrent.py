@@ -29,7 +29,6 @@ from gpucheck.machine import child_protocol, kept, numa
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Start, Talk
 from gpucheck.machine.child_stdio import Say, claim_stdout, requests
-from gpucheck.machine.numa import Bound
 from gpucheck.measure import telemetry, timing
 from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
@@ -53,8 +52,6 @@ from gpucheck.report.measurement import Measurement, Run
 from gpucheck.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:  # torch comes after binding
-    import torch
-
     from gpucheck.bench.buffers import Room
     from gpucheck.links import HostMemory
     from gpucheck.machine.accel import Accel
@@ -341,8 +338,8 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
     shared = buffers.allocate_all(accel, [memory], room.capacity(size, 1), TOGETHER)
     if shared.no_pinned is not None:
         raise CannotLook("pinned memory could not be allocated", shared.no_pinned)
-    where = _where(bound, shared.host[memory].words)
-    details = {"numa_unbound_because": why_not} if why_not else {}
+    where = numa.allowed_text() if bound is None else f"node {bound} (assumed from affinity)"
+    details: dict[str, Any] = {"numa_unbound_because": why_not} if why_not else {}
     watch = Watch(accel.uuid)
     say({"ready": True, "directions": ["host_to_host"] if accel.is_cpu else setup["directions"], "host_memory": memory})
     for request in asked:
@@ -408,27 +405,21 @@ def within(taken: Run, from_s: float, to_s: float) -> Run:
     return _run(taken.started, taken.calls_per_sample, counted)
 
 
-def _bind(node: int | None) -> tuple[Bound | None, str]:
-    """Bind this process to a node; None and why where there is none to bind to or it cannot be."""
+def _bind(node: int | None) -> tuple[int | None, str]:
+    """Bind this process to a node and return it; None and why where there is none to bind to or it cannot be."""
     if node is None:
         return None, "the NUMA node of the device is unknown"
     try:
-        return numa.bind(node), ""
+        numa.bind(node)
     except CannotLook as error:
         return None, "; ".join(part for part in (error.what, error.why) if part)
+    return node, ""
 
 
-def _within(room: Room, bound: Bound | None, share: float) -> Room:
-    """The room that is left on the node whose memory this process was bound to, of which `share` may be taken."""
-    free = None if bound is None or not bound.memory else numa.free_bytes(bound.node)
+def _within(room: Room, bound: int | None, share: float) -> Room:
+    """The room that is left on the node that this process was bound to, of which `share` may be taken."""
+    free = None if bound is None else numa.free_bytes(bound)
     return room if free is None else replace(room, host=min(room.host, int(free * share)))
-
-
-def _where(bound: Bound | None, words: torch.Tensor) -> str | None:
-    """Where a buffer lies: as read back, else as assumed from the binding. Of an unbound process, where it may run."""
-    if bound is None:
-        return numa.allowed_text()
-    return numa.told(bound, numa.node_of_pages(words.data_ptr(), words.nbytes))
 
 
 # -- a child of two devices, which copy to each other in turn ----------------------------------------------------------

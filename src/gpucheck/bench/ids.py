@@ -163,18 +163,11 @@ _MATMUL = of(
         role="verifies",
     ),
     Id(
-        "matmul.dtype",
-        "the device multiplies in this data type",
-        "The device has no code for it.",
-        "remove it from --dtype",
-    ),
-    Id(
         "matmul.shape",
-        "the library has a kernel for every shape",
-        "The library has no kernel for the named shapes. The others were measured.",
+        "the library has a kernel for every shape and data type",
+        "The library has no kernel for the named products. The others were measured.",
         "skip the shape; another size or another torch version has a kernel",
     ),
-    Id("matmul.efficiency", "the rate per watt", "The rate divided by the power that NVML reports."),
     Id("matmul.speed", "the rate of the fastest product", "The best rate over shapes and data types."),
     Id(
         "matmul.share_of_peak",
@@ -224,11 +217,6 @@ _OVERLAP = of(
         role="advises",
     ),
     Id("overlap.streams", "the device has streams", "Without a second stream nothing can overlap."),
-    Id(
-        "overlap.compute",
-        "the device multiplies in its fastest data type",
-        "The library has no kernel for it, so copies were hidden behind float32 products.",
-    ),
     Id("overlap.device", "the device can be measured", "Overlap needs an accelerator.", "--device cuda"),
     Id("overlap.time", "everything was measured", _TIME, "--time-budget 5m"),
     Id("overlap.memory", "there was enough memory to measure", _MEMORY, "gpucheck memory"),
@@ -276,8 +264,8 @@ _COLLECTIVE = of(
     Id(
         "collective.expected",
         "the bus bandwidth is what this GPU can reach",
-        "From 1 GiB on, in one machine: against published figures of the same part and number of GPUs, where there are "
-        "some; else against torch's copies from each GPU to the next.",
+        "All-reduce from 1 GiB on, in one machine: against the published figure of eight such GPUs, where there is "
+        "one; else against torch's copies from each GPU to the next.",
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING shows the algorithm and the paths; nvidia-smi topo -m",
     ),
     Id(

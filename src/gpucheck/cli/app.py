@@ -41,7 +41,7 @@ def root(
     version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and its folder.")] = False,
 ) -> int:
     if version:
-        print(f"gpucheck {gpucheck.__version__} ({_folder()})")
+        print(f"gpucheck {gpucheck.__version__} ({os.path.dirname(os.path.realpath(gpucheck.__file__))})")
         raise typer.Exit
     return errors.OK
 
@@ -93,20 +93,15 @@ def _run(given: list[str]) -> int:
     # What is loaded from here on stays: looking for garbage in it takes longer than some of it. The work turns it on.
     gc.disable()
     try:
-        check_where_loaded()
         code = app(with_command(given), prog_name="gpucheck", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else errors.OK
-    except TyperException as error:
+    except (TyperException, UsageError) as error:
         from gpucheck.cli import tips  # most lines are right
 
-        tell(tips.of_typer(error, with_command(given)))
+        tell(tips.completed(error, with_command(given)), debug=debug and isinstance(error, UsageError))
         return errors.USAGE
     except GpucheckError as error:
-        if isinstance(error, UsageError):
-            from gpucheck.cli import tips
-
-            error = tips.completed(error, with_command(given))
         tell(error, debug=debug)
         return error.exit_code
     except Unprinted as unprinted:
@@ -120,10 +115,8 @@ def _run(given: list[str]) -> int:
         return errors.CLOSED_STDOUT
     except OSError as error:
         return _could_not_print(error)
-    except (KeyboardInterrupt, typer.Abort):
-        return errors.INTERRUPTED
-    except Terminated:
-        return errors.TERMINATED
+    except (KeyboardInterrupt, typer.Abort, Terminated) as error:
+        return errors.TERMINATED if isinstance(error, Terminated) else errors.INTERRUPTED
     except Exception as error:  # noqa: BLE001 (the one place that turns a bug outside a session into its exit status)
         unusable = errors.of_dependency(error) if isinstance(error, ImportError) else None
         if unusable is not None:
@@ -155,32 +148,6 @@ def with_command(given: Sequence[str]) -> list[str]:
         takes = [name for option in parameters("status") if not option.is_flag for name in option.names]
         place += 2 if given[place] in takes else 1
     return ["status", *given] if place >= len(given) else list(given)
-
-
-def check_where_loaded() -> None:
-    """See that this package is gpucheck-cli's own: another distribution installs files of the same import name.
-
-    Raises CannotLook where that other one has overwritten ours.
-    """
-    folder = _folder()
-    # Looking at file names is cheap; reading the metadata of what is installed is not.
-    beside = os.listdir(os.path.dirname(folder))
-    if not any(name.startswith("gpucheck-") and name.endswith((".dist-info", ".egg-info")) for name in beside):
-        return
-    from importlib import metadata
-
-    others = metadata.distribution("gpucheck")
-    theirs = {os.path.realpath(str(others.locate_file(file))) for file in others.files or () if file.suffix == ".py"}
-    if os.path.join(folder, "__init__.py") in theirs:
-        raise CannotLook(
-            "another package named gpucheck has overwritten this one",
-            f"both install {folder}",
-            "uninstall both, then install gpucheck-cli alone",
-        )
-
-
-def _folder() -> str:
-    return os.path.dirname(os.path.realpath(gpucheck.__file__))
 
 
 class _Lossy(io.FileIO):

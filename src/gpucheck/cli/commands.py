@@ -287,7 +287,7 @@ COMMANDS: tuple[Command, ...] = (
         "report",
         """Make one HTML page of saved results, to send to somebody.
 
-        It has the verdicts and fixes first, then tables and charts, and needs no network. Two results of the same
+        It has the verdicts and fixes first, then tables, and needs no network. Two results of the same
         command are compared. Exits with 0 once the page is written, whatever the results say.
         """,
         "gpucheck.cli.results:report",

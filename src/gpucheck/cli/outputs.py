@@ -93,10 +93,11 @@ class Outputs:
     def update(self, report: Report) -> None:
         """Write what there is so far. What cannot be written now is tried again, and told, at the end.
 
-        A monitor's file waits for the end: it would take half a run for one that failed.
+        A monitor's file waits for the end: it would take half a run for one that failed. So does a page: Jinja2, which
+        torch may lack, is imported for it.
         """
         for output in self._files:
-            if output.target.suffix.lower() == ".prom":
+            if output.target.suffix.lower() in (".prom", ".html"):
                 continue
             with contextlib.suppress(OSError, MemoryError):
                 output.put(report)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # a help page needs no report
     from collections.abc import Callable
 
     from gpucheck.report.events import Emit
-    from gpucheck.report.finding import Finding
     from gpucheck.report.report import Judgement, Report
 
 # What a judge meets where a case or a detail, which have no schema, is missing or of another type.
@@ -53,27 +52,22 @@ def compare(common: Common, options: CompareOptions) -> int:
 
 
 def conclude(old: Report, new: Report, limit: float | None, emit: Emit, common: Common) -> None:
-    """Compare, and judge what differs."""
+    """Compare, and judge what differs; the gate says where its limit was set."""
     from gpucheck.compare.comparison import compare, judge
+    from gpucheck.report.codec import to_json
     from gpucheck.report.events import Answered, Judged
 
     comparison = compare(old, new)
     emit(Answered("compare", comparison))
+    thresholds = common.settings.thresholds if common.settings is not None else ()
+    set_to = {threshold.id: threshold for threshold in thresholds}
     for finding in judge(comparison, limit):
-        emit(Judged(_with_origin(finding, common)))
-
-
-def _with_origin(finding: Finding, common: Common) -> Finding:
-    """The gate's finding with where its limit was set."""
-    from gpucheck.report.codec import to_json
-
-    set_to = common.settings.thresholds if common.settings is not None else ()
-    limit = next((one for one in set_to if one.id == finding.id), None)
-    if limit is None:
-        return finding
-    origin = f"set by {limit.origin}"
-    message = f"{finding.message} ({origin})" if finding.message else origin
-    return replace(finding, message=message, evidence={**finding.evidence, "threshold": to_json(limit)})
+        if (threshold := set_to.get(finding.id)) is not None:
+            origin = f"set by {threshold.origin}"
+            message = f"{finding.message} ({origin})" if finding.message else origin
+            evidence = {**finding.evidence, "threshold": to_json(threshold)}
+            finding = replace(finding, message=message, evidence=evidence)
+        emit(Judged(finding))
 
 
 def limit_of(text: str | None) -> float | None:
@@ -195,7 +189,7 @@ class ReportOptions:
 def report(common: Common, options: ReportOptions) -> int:
     """Write the page; whatever the results say, that it was written is what is reported."""
     from gpucheck.cli import session
-    from gpucheck.cli.outputs import OUT_OF_MEMORY, Outputs, Wanted
+    from gpucheck.cli.outputs import OUT_OF_MEMORY, Wanted
     from gpucheck.machine.saved import load
     from gpucheck.render import html
     from gpucheck.report.codec import visible
@@ -207,8 +201,8 @@ def report(common: Common, options: ReportOptions) -> int:
         raise UsageError("report writes a page", "no file for it was given", "add --output page.html")
     html.require()
     folders = tuple(path for path in options.files if os.path.isdir(path))
-    files = [path for path in options.files if path not in folders]
-    named = [(path, load(path)) for path in files] + ([(", ".join(folders), _of_fleet(folders))] if folders else [])
+    named = [(path, load(path)) for path in options.files if path not in folders]
+    named += [(", ".join(folders), _of_fleet(folders))] if folders else []
     try:
         page = html.sheet(named, _compared([document for _, document in named], common), serials=options.serials)
         answers = [html.answer_of(document) for _, document in named]
@@ -217,25 +211,21 @@ def report(common: Common, options: ReportOptions) -> int:
         raise UsageError("the results cannot be shown", visible(why), "measure again") from error
     except MemoryError as error:
         raise CannotLook("the page cannot be made", *OUT_OF_MEMORY) from error
-    title = f"{len(named)} result{'s' * (len(named) != 1)} on {', '.join(pages)}"
     rows = [
         ([path, document.command, verdict], answer)
         for (path, document), (verdict, answer) in zip(named, answers, strict=True)
     ]
     rows.sort(key=lambda row: WORST_FIRST.index(row[0][2]))
-    evidence = {"documents": [row for row, _ in rows], "answers": [answer for _, answer in rows]}
+    finding = Finding(
+        "report.page",
+        "info",
+        f"{len(named)} result{'s' * (len(named) != 1)} on {', '.join(pages)}",
+        html.counts([verdict for verdict, _ in answers]),
+        {"documents": [row for row, _ in rows], "answers": [answer for _, answer in rows]},
+    )
     others = tuple(path for path in common.output if path not in pages)
-    targets = Outputs((), [Wanted("--output", path, {".html": lambda _: page}) for path in pages])
-
-    def write(emit: Emit) -> None:
-        # Before it is said that they are on the page. What stands on it is known, whatever document is given here.
-        targets.write(named[0][1])
-        emit(Judged(Finding("report.page", "info", title, html.counts([verdict for verdict, _ in answers]), evidence)))
-
-    try:
-        return session.run(replace(common, output=others), write)
-    finally:
-        targets.discard()
+    wanted = [Wanted("--output", path, {".html": lambda _: page}) for path in pages]
+    return session.run(replace(common, output=others), lambda emit: emit(Judged(finding)), wanted)
 
 
 def _of_fleet(folders: tuple[str, ...]) -> Report:
@@ -245,18 +235,10 @@ def _of_fleet(folders: tuple[str, ...]) -> Report:
 
     options = FleetJudgeOptions(folders)
     try:
-        whole = _concluded("fleet judge", lambda emit: fleet.conclude(options, emit), folders)
+        return _concluded("fleet judge", lambda emit: fleet.conclude(options, emit), folders)
     except fleet.NoDocument as error:
-        raise _no_documents(folders) from error
-    # A job's ranks have another result.
-    if (judged := whole.results.get("fleet_judge")) is not None and not judged.nodes:
-        raise _no_documents(folders)
-    return whole
-
-
-def _no_documents(folders: tuple[str, ...]) -> UsageError:
-    why = "no node's document is in it"
-    return UsageError(f"{folders[0]!r} cannot be shown", why, "give the folder of `gpucheck fleet check --gather`")
+        fix = "give the folder of `gpucheck fleet check --gather`"
+        raise UsageError(f"{folders[0]!r} cannot be shown", "no node's document is in it", fix) from error
 
 
 def _compared(documents: list[Report], common: Common) -> Report | None:

@@ -12,7 +12,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -43,6 +42,18 @@ if TYPE_CHECKING:  # a help page needs no rich
     from gpucheck.cli.outputs import Outputs, Wanted
     from gpucheck.render.live import LiveView
 
+# When a command began: for people, and for the time it took.
+Moment = tuple[datetime.datetime, float]
+# What cuts work off, what is said of it, and the exit status.
+CUT_OFF: dict[type[BaseException], tuple[str, int]] = {
+    pulse.OutOfTime: ("out of time: this is the report so far", errors.UNDECIDED),
+    KeyboardInterrupt: ("interrupted: this is the report so far", errors.INTERRUPTED),
+    Terminated: ("terminated: this is the report so far", errors.TERMINATED),
+}
+OUT_OF_TIME = Notice(CUT_OFF[pulse.OutOfTime][0], "warning")
+# What is lost where it is not written down.
+_FOUND = (Measured, Judged, Answered, Skipped, Failed)
+
 
 def run(
     common: Common,
@@ -67,7 +78,6 @@ def run(
 
                 files = Outputs(common.output, beside)
             whole = _Session(common, files, judge)
-            _tell_settings(common, whole.view)
             with pulse.guarded(whole.lost, whole.leave):
                 try:
                     code = _outcome(work, whole, common)
@@ -80,17 +90,12 @@ def run(
             raise
 
 
-OUT_OF_TIME = Notice("out of time: this is the report so far", "warning")
-# What is lost where it is not written down.
-_FOUND = (Measured, Judged, Answered, Skipped, Failed)
-
-
 class _Session:
     """A command while it runs: what it has said so far, and the files that it will be in."""
 
     def __init__(self, common: Common, files: Outputs | None, judge: Judge | None) -> None:
         self.common, self.files, self.judge = common, files, judge
-        self.collector, self.clock = Collector(), _Clock()
+        self.collector, self.began = Collector(), _now()
         self.view = _live_view(common)
         # The judge has raised: a bug of ours, whatever else this comes to.
         self._misjudged = False
@@ -127,11 +132,21 @@ class _Session:
         report = self._report(code)
         # stdout first: a full disk must not cost the result. And a closed stdout must not cost the files.
         unprinted: OSError | None = None
+        # Where nothing was read, the sentence on stderr has said it all.
+        is_told = code in (errors.COULD_NOT_LOOK, errors.BUG) and not (report.measurements or report.results)
         try:
-            _print(report, self.common, told=code in (errors.COULD_NOT_LOOK, errors.BUG))
+            if self.common.json:
+                from gpucheck.report.report import document
+
+                sys.stdout.write(document(report))
+            elif not is_told or len(report.findings) != 1:
+                from gpucheck.render import terminal, text
+
+                terminal.show(terminal.console(sys.stdout), text.blocks(report, verbose=self.common.verbose))
+            sys.stdout.flush()
         except OSError as error:
             unprinted = error
-        if os.environ.get("GITHUB_ACTIONS") == "true":
+        if os.environ.get("GITHUB_ACTIONS") == "true":  # elsewhere nothing is loaded for it
             from gpucheck.render import ci
 
             with contextlib.suppress(OSError):  # nobody reads stderr
@@ -151,7 +166,7 @@ class _Session:
         """The document so far, judged. A judge that raises is a bug of ours and costs no row."""
         code = errors.BUG if self._misjudged else code
         try:
-            return _report(self.collector, self.common, self.clock, code, complete=complete, judge=self.judge)
+            return _report(self.collector, self.common, self.began, code, complete=complete, judge=self.judge)
         except Exception as error:
             if self.judge is None:
                 raise
@@ -181,14 +196,6 @@ class _Session:
             kept.leave(code)
 
 
-def _tell_settings(common: Common, view: Emit) -> None:
-    """Say what a file or a variable has set: a number that is judged by it must not come as a surprise."""
-    from gpucheck.cli import settings
-
-    if common.settings is not None and (text := settings.told(common.settings)):
-        view(Notice(text))
-
-
 def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> int | None:
     """Do the work; the exit status of what cut it off, or None. A user's mistake that cost nothing is raised on."""
     emit, so_far = whole.emit, whole.collector
@@ -204,32 +211,24 @@ def _outcome(work: Callable[[Emit], None], whole: _Session, common: Common) -> i
             raise unusable from error
         finally:
             pulse.finished()
-    except pulse.OutOfTime:
-        emit(OUT_OF_TIME)
-        return errors.UNDECIDED
-    except KeyboardInterrupt:
-        emit(Notice("interrupted: this is the report so far", "warning"))
-        return errors.INTERRUPTED
-    except Terminated:
-        emit(Notice("terminated: this is the report so far", "warning"))
-        return errors.TERMINATED
-    except UsageError as error:
-        if not (so_far.measurements or so_far.results):
-            whole.view.close(refused=True)
-            raise
-        emit(Skipped(of_error(error)))
-        whole.view.close()
-        error.command = common.command
-        tell(error, debug=common.debug)
-        return error.exit_code
+    except tuple(CUT_OFF) as error:
+        text, code = CUT_OFF[type(error)]
+        emit(Notice(text, "warning"))
+        return code
     except GpucheckError as error:
         from gpucheck.machine import faults  # late: it brings what starts children, and most commands end well
 
+        is_usage = isinstance(error, UsageError)
+        if is_usage and not (so_far.measurements or so_far.results):
+            whole.view.close(refused=True)
+            raise
         if faults.is_device(error):
             return _broken_off(error, emit, common, so_far)
         emit(Skipped(of_error(error)))
-        emit(Notice(str(error), "kept"))
+        if not is_usage:
+            emit(Notice(str(error), "kept"))
         whole.view.close()
+        error.command = common.command
         tell(error, debug=common.debug)
         return error.exit_code
     except Exception as error:  # noqa: BLE001 (whatever is raised, what was found until then is told)
@@ -241,7 +240,7 @@ def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector)
     """Tell the fault, unless the command has done so itself, and of a bug all that is needed to report it."""
     from gpucheck.machine import faults
 
-    fault = next((one for one in so_far.faults if one.is_of(error)), None)
+    fault = next((fault for fault in so_far.faults if fault.is_of(error)), None)
     if fault is None:
         fault = faults.of(error, common.command, None, step=pulse.step())
         emit(Failed(fault))
@@ -253,57 +252,48 @@ def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector)
     return errors.UNDECIDED if fault.kind == "memory" else errors.FAILED
 
 
-@dataclass(frozen=True, slots=True)
-class _Clock:
-    """When a command began: for people, and for the time it took."""
-
-    started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.timezone.utc))
-    monotonic: float = field(default_factory=time.monotonic)
+def _now() -> Moment:
+    return datetime.datetime.now(datetime.timezone.utc), time.monotonic()
 
 
 def _report(
     collector: Collector,
     common: Common,
-    clock: _Clock,
+    began: Moment,
     code: int | None,
     *,
     complete: bool = True,
     judge: Judge | None = None,
 ) -> Report:
+    is_cut_off = OUT_OF_TIME.text in collector.notices or code in (
+        errors.INTERRUPTED,
+        errors.TERMINATED,
+        errors.USAGE,
+        errors.BUG,
+    )
     return collector.report(
         version=gpucheck.__version__,
         command=common.command,
         argv=tuple(sys.argv[1:]),
-        started=clock.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        elapsed_s=time.monotonic() - clock.monotonic,
+        started=began[0].strftime("%Y-%m-%dT%H:%M:%SZ"),
+        elapsed_s=time.monotonic() - began[1],
         code=code,
-        complete=complete
-        and OUT_OF_TIME.text not in collector.notices
-        and code not in (errors.INTERRUPTED, errors.TERMINATED, errors.USAGE, errors.BUG),
+        complete=complete and not is_cut_off,
         strict=common.strict,
         settings=common.settings,
         judge=judge,
     )
 
 
-def _print(report: Report, common: Common, *, told: bool) -> None:
-    """Print the report; `told` says that an error ended the work and stands on stderr."""
-    if common.json:
-        from gpucheck.report.report import document
-
-        sys.stdout.write(document(report))
-    # Where nothing was read, the sentence on stderr has said it all.
-    elif not told or report.measurements or report.results or len(report.findings) != 1:
-        from gpucheck.render import terminal, text
-
-        terminal.show(terminal.console(sys.stdout), text.blocks(report, verbose=common.verbose))
-    sys.stdout.flush()
-
-
 def _live_view(common: Common) -> LiveView:
+    """Show events on stderr; first what a file or a variable has set, which must not come as a surprise."""
+    from gpucheck.cli import settings
     from gpucheck.render.live import LiveView
 
-    return LiveView(sys.stderr, quiet=common.quiet)
+    view = LiveView(sys.stderr, quiet=common.quiet)
+    if common.settings is not None and (text := settings.told(common.settings)):
+        view(Notice(text))
+    return view
 
 
 def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> int:
@@ -314,30 +304,28 @@ def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> in
     from gpucheck.render import devices, terminal
     from gpucheck.render.text import Line
 
-    _tell_settings(common, _live_view(common))
+    _live_view(common)
     with terminal.Screen(sys.stdout) as shown, _terminable():
-        collector, clock = Collector(), _Clock()
+        collector, began = Collector(), _now()
 
         def emit(event: Event) -> None:
-            nonlocal collector, clock
+            nonlocal collector, began
             if isinstance(event, Started):
-                collector, clock = Collector(), _Clock()
+                collector, began = Collector(), _now()
             collector(event)
             if isinstance(event, Progress):
                 # The reading is judged; what follows is the wait for the next.
                 notices = [Line(f"! {notice}", "yellow") for notice in collector.notices]
-                report = _report(collector, common, clock, None)
+                report = _report(collector, common, began, None)
                 # A watch that hangs must not look live: each reading has its time, and that of the next.
-                shown.show([*devices.watched(report, clock.started, interval_s), *notices])
+                shown.show([*devices.watched(report, began[0], interval_s), *notices])
 
         gc.freeze()
         gc.enable()
         try:
             work(emit)
-        except KeyboardInterrupt:
-            return errors.INTERRUPTED
-        except Terminated:
-            return errors.TERMINATED
+        except tuple(CUT_OFF) as error:
+            return CUT_OFF[type(error)][1]
     return errors.OK
 
 

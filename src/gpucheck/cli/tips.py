@@ -204,39 +204,38 @@ def first_taken(lines: Iterator[Line], given: Sequence[str]) -> str:
 Proposing = Callable[[str, str, Sequence[str]], Iterator[Line]]
 
 
-def of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
-    """Return Typer's error in our words, with a line to type in place of what was `given`.
-
-    Typer names no command where an option's value is missing or too many: it is the one that `given` begins with.
-    """
+def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
+    """Return Typer's error in our words, with a line to type in place of what was `given`."""
     context = getattr(error, "ctx", None)
+    # Typer names no command where an option's value is missing or too many: it is the one that `given` begins with.
     command = split(given)[0] if context is None else name_of(context)
-    name, what, proposing = _wrong(error, command)
-    tip = _in_words(command, name, proposing, given) or first_taken(proposing(command, name, given), given)
+    name, what = "", " ".join(error.format_message().split())
+    proposing: Proposing | None = None
+    if isinstance(error, UnknownCommand):
+        name, what, proposing = error.word, f"unknown command {error.word!r}", _for_command
+    elif isinstance(error, UnexpectedArguments):
+        name = " ".join(error.words)
+        what, proposing = f"unexpected argument {name!r}", _for_argument
+    elif (option := getattr(error, "option_name", None)) is not None:
+        name = option
+        if hasattr(error, "possibilities"):  # only an option that is not there has some
+            what, proposing = f"unknown option {name!r}", _for_option
+        elif any(name in known.names and not known.is_flag for known in parameters(command)):
+            what, proposing = f"option {name!r} needs a value", _for_nothing
+        else:
+            what, proposing = f"option {name!r} takes no value", _for_value
+    elif (missing := getattr(error, "param", None)) is not None:
+        name = missing.metavar
+        what, proposing = f"missing argument {name}", _example
+    tip = _in_words(command, name, proposing, given)
+    if not tip and proposing is not None:
+        tip = first_taken(proposing(command, name, given), given)
     wrong = UsageError(what, "", tip)
     wrong.command = command
     return wrong
 
 
-def _wrong(error: TyperException, command: str) -> tuple[str, str, Proposing]:
-    """Return the name that an error of Typer's is about, what is wrong with it, and who proposes lines."""
-    if isinstance(error, UnknownCommand):
-        return error.word, f"unknown command {error.word!r}", _for_command
-    if isinstance(error, UnexpectedArguments):
-        words = " ".join(error.words)
-        return words, f"unexpected argument {words!r}", _for_argument
-    if (name := getattr(error, "option_name", None)) is not None:
-        if hasattr(error, "possibilities"):  # only an option that is not there has some
-            return name, f"unknown option {name!r}", _for_option
-        if any(name in option.names and not option.is_flag for option in parameters(command)):
-            return name, f"option {name!r} needs a value", _for_nothing
-        return name, f"option {name!r} takes no value", _for_value
-    if (missing := getattr(error, "param", None)) is not None:
-        return missing.metavar, f"missing argument {missing.metavar}", _example
-    return "", " ".join(error.format_message().split()), lambda *_: iter(())
-
-
-def _in_words(command: str, name: str, proposing: Proposing, given: Sequence[str]) -> str:
+def _in_words(command: str, name: str, proposing: Proposing | None, given: Sequence[str]) -> str:
     """Advice where no line can be proposed that would do what was meant; mostly empty."""
     from gpucheck.config import THRESHOLDS
 
@@ -290,7 +289,11 @@ def _of_value(base: Line, extra: Line) -> Iterator[Line]:
     value, suffix = extra[0], os.path.splitext(extra[0])[1].lower()
     if suffix == ".py":
         yield ["run", *extra]
-    elif not base and suffix not in OUTPUTS and (os.path.isfile(value) or (suffix and _is_id(value))):
+    elif (
+        not base
+        and suffix not in OUTPUTS
+        and (os.path.isfile(value) or value in resolve_name("gpucheck.explain.command:entries")())
+    ):
         yield ["explain", value]
     if suffix in OUTPUTS:
         if suffix == ".json" and all(map(os.path.isfile, extra)):
@@ -330,12 +333,6 @@ def _of_value(base: Line, extra: Line) -> Iterator[Line]:
         yield WORDS[value].split()
 
 
-def _is_id(text: str) -> bool:
-    from gpucheck.explain.command import entries
-
-    return text in entries()
-
-
 def _is_device(text: str) -> bool:
     try:
         choose.check(text)
@@ -355,12 +352,8 @@ def _for_argument(command: str, name: str, given: Sequence[str]) -> Iterator[Lin
     row = commands.find(command)
     if row is not None and any(one.positional for one in parameters(command)):
         return
-    yield from ([*base, *_as_option(command, one)] for one in extra[:1])
-
-
-def _as_option(command: str, word: str) -> Line:
-    meant = near(word, [one.name.strip("-") for one in parameters(command) if one.is_flag])
-    return [f"--{meant}"] if meant else [word]
+    meant = near(extra[0], [option.name.strip("-") for option in parameters(command) if option.is_flag])
+    yield [*base, f"--{meant}" if meant else extra[0]]
 
 
 def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]:
@@ -376,7 +369,9 @@ def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]
     before, after = line[:place], line[place + 1 :]
     if not command:
         for value_of, rest in ((follows, after[len(follows) :]), ([], after)):
-            moved = _behind(before, [line[place], *value_of], rest)
+            # Behind the command that follows; without one it is an option of `devices`.
+            target, arguments = split(rest)
+            moved = [*(target or "devices").split(), *before, line[place], *value_of, *arguments]
             yield moved
             yield from _for_option(split(moved)[0], name, moved)
         return
@@ -413,12 +408,6 @@ def _for_option(command: str, name: str, given: Sequence[str]) -> Iterator[Line]
         yield [*before, *after] if word in FLAGS else [*before, *after[len(follows) :]]
 
 
-def _behind(before: Line, option: Line, after: Line) -> Line:
-    """An option that stands in front of the command, behind it; without a command that of `devices`."""
-    command, rest = split(after)
-    return [*(command or "devices").split(), *before, *option, *rest]
-
-
 def _for_value(command: str, name: str, given: Sequence[str]) -> Iterator[Line]:
     """Lines in place of one with a value for an option that takes none."""
     yield [name if one.startswith(f"{name}=") else one for one in given]
@@ -453,10 +442,13 @@ _SEVERAL = re.compile(r"name one: (.+)")
 _VALUE = re.compile(r"(?:(--[a-z-]+) )?.*?'([^']+)'")
 
 
-def completed(error: UsageError, given: Sequence[str]) -> UsageError:
-    """The error with a line to type, where its value is another spelling of one that is taken, or an option lacks."""
+def completed(error: TyperException | UsageError, given: Sequence[str]) -> UsageError:
+    """The error with a line to type: Typer's; or ours, where its value is another spelling of one that is taken, or an
+    option lacks."""
     from gpucheck.work.spec import SEVERAL
 
+    if isinstance(error, TyperException):
+        return _of_typer(error, given)
     wrong, meant = _VALUE.search(error.what), _MEANT.fullmatch(error.fix)
     if error.finding == SEVERAL and (several := _SEVERAL.fullmatch(error.fix)):
         file = several[1].partition(".py:")[0] + ".py"

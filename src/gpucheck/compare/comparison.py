@@ -27,8 +27,6 @@ from gpucheck.report.results.short import Change, ComparedRow, Comparison
 METHOD_FIELDS = ("clock", "launch", "cache", "precision_requested", "precision_observed", "numa")
 # How the differences begin beside which times can be compared: what is timed is the same.
 COMPARABLE = ("launch ", "numa ")
-# How the ids begin of failures that are no benchmark's: they concern all that was measured on the device.
-WHOLE = ("device", "gpucheck", "runs")
 # A setting that no figure depends on.
 IDLE_SETTINGS = ("persistence mode", "compute mode")
 
@@ -84,21 +82,16 @@ _KEYS: tuple[Callable[[Measurement], object], ...] = (
 def matched(old: Sequence[Measurement], new: Sequence[Measurement]) -> tuple[list[Pair], list[str], list[str]]:
     """The pairs in the new report's order, and the rows of either side that have no partner or no time."""
     left = [row for row in old if runs.medians(row)]
-    partner: dict[int, Measurement] = {}
+    partners: list[Measurement | None] = [None] * len(new)
     for key in _KEYS:
         for place, row in enumerate(new):
-            if place in partner or not runs.medians(row):
-                continue
-            found = next((other for other in left if key(other) == key(row)), None)
-            if found is not None:
-                left = [other for other in left if other is not found]
-                partner[place] = found
-    taken = {id(row) for row in partner.values()}
-    return (
-        [(partner[place], row) for place, row in enumerate(new) if place in partner],
-        [label(row) for row in old if id(row) not in taken],
-        [label(row) for place, row in enumerate(new) if place not in partner],
-    )
+            if partners[place] is None and runs.medians(row):
+                partner = partners[place] = next((other for other in left if key(other) == key(row)), None)
+                left = [other for other in left if other is not partner]
+    pairs = [(partner, row) for partner, row in zip(partners, new, strict=True) if partner is not None]
+    taken = {id(row) for pair in pairs for row in pair}
+    only_old, only_new = ([label(row) for row in side if id(row) not in taken] for side in (old, new))
+    return pairs, only_old, only_new
 
 
 def differences(old: Measurement, new: Measurement) -> tuple[str, ...]:
@@ -125,10 +118,8 @@ def is_certain(difference: str) -> bool:
 
 
 def _unequal(old: dict[str, object], new: dict[str, object]) -> tuple[str, ...]:
-    names = dict.fromkeys([*old, *new])
-    return tuple(
-        f"{name} {_word(old.get(name))} → {_word(new.get(name))}" for name in names if old.get(name) != new.get(name)
-    )
+    pairs = ((name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new]))
+    return tuple(f"{name} {_word(a)} → {_word(b)}" for name, a, b in pairs if a != b)
 
 
 def apart(old: Report, new: Report) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -157,14 +148,14 @@ def _machine(report: Report) -> dict[str, object]:
 
 def _software(report: Report) -> dict[str, object]:
     facts = report.facts
-    seen = {
+    versions = {
         "gpucheck": report.gpucheck,
-        "torch": facts.torch.version if facts.torch else None,
-        "driver": facts.driver.version if facts.driver else None,
-        "Python": facts.python.version if facts.python else None,
-        "kernel": facts.host.release if facts.host else None,
+        "torch": facts.torch and facts.torch.version,
+        "driver": facts.driver and facts.driver.version,
+        "Python": facts.python and facts.python.version,
+        "kernel": facts.host and facts.host.release,
     }
-    return {name: value for name, value in seen.items() if value is not None}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 # What is within ±5 % for certain is the same: clocks and neighbours move numbers by as much from day to day.
@@ -208,31 +199,22 @@ def compare(old: Report, new: Report) -> Comparison:
         new_command=new.command,
         old_measurements=len(old.measurements),
         new_measurements=len(new.measurements),
-        # Rows that the new command did not come to escape the gate.
         doubts=tuple(dict.fromkeys(_doubts(old, new, pairs))),
     )
 
 
 def _doubts(old: Report, new: Report, pairs: Sequence[Pair]) -> Iterator[str]:
-    """Say why figures may be wrong or missing. What failed in both alike doubts only the rows that it is about."""
-    failed = [[one for one in report.findings if one.verdict == "fail" and not one.is_gate] for report in (old, new)]
-    for place, side in enumerate(("old", "new")):
-        alike = {(one.id, one.device) for one in failed[1 - place]}
-        for one in failed[place]:
-            if (one.id, one.device) not in alike or any(_concerns(one, pair[place]) for pair in pairs):
-                yield f"{side}: {one.title}"
+    """Say why figures may be wrong or missing."""
+    for side, report in (("old", old), ("new", new)):
+        for finding in report.findings:
+            # Thresholds say nothing of a figure's worth, and precisions are compared row by row.
+            if finding.verdict == "fail" and not finding.is_gate and not finding.id.endswith(".precision"):
+                yield f"{side}: {finding.title}"
     # Rows that the new command did not come to escape the gate.
     if new.incomplete:
         yield f"new: not complete: {new.incomplete}"
     if any(run.started and run in b.runs for a, b in pairs for run in a.runs):
         yield "old and new hold the same run: nothing was measured in between"
-
-
-def _concerns(failure: Finding, row: Measurement) -> bool:
-    """Return whether a row may be wrong for what failed. Precisions are compared row by row."""
-    benchmark, _, what = failure.id.partition(".")
-    mine = benchmark == row.name.partition(".")[0] or benchmark in WHOLE
-    return mine and what != "precision" and failure.device in (None, row.device.id)
 
 
 def _untold(old: Measurement, new: Measurement) -> str | None:
@@ -391,48 +373,39 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
 
 def _nothing(comparison: Comparison) -> Finding:
     """Why there is nothing to compare: no measurements on a side, or none of the same on both."""
-    commands = {"old": comparison.old_command, "new": comparison.new_command}
-    told = ", ".join(f"{side}: gpucheck {command}" for side, command in commands.items() if command)
-    counts = {"old": comparison.old_measurements, "new": comparison.new_measurements}
-    without = [side for side, count in counts.items() if count == 0]
-    fix = "compare two documents of the same command with the same cases"
-    title = "no row in common"
+    sides = {
+        "old": (comparison.old_command, comparison.old_measurements),
+        "new": (comparison.new_command, comparison.new_measurements),
+    }
+    told = ", ".join(f"{side}: gpucheck {command}" for side, (command, _) in sides.items() if command)
+    without = [side for side, (_, count) in sides.items() if count == 0]
+    title, fix = "no row in common", "compare two documents of the same command with the same cases"
     if without:
-        title = (
-            "nothing to compare: neither document has measurements"
-            if len(without) == 2
-            else f"nothing to compare: {without[0]} has no measurements"
-        )
-        # A benchmark without measurements ended before it had any.
-        command = commands[without[0]] or ""
-        fix = (
-            f"measure again: gpucheck {command} --output FILE.json"
-            if command.startswith("bench")
-            else "compare documents of the same `gpucheck bench …`"
-        )
+        which = "neither document has" if len(without) == 2 else f"{without[0]} has no"
+        title, fix = f"nothing to compare: {which} measurements", "compare documents of the same `gpucheck bench …`"
+        command = sides[without[0]][0] or ""
+        if command.startswith("bench"):  # it ended before it had any
+            fix = f"measure again: gpucheck {command} --output FILE.json"
     return Finding("compare.changes", "inconclusive", title, told, {"rows": {}}, fix)
 
 
-def _unmatched(comparison: Comparison, *, gated: bool) -> list[Finding]:
-    found = []
+def _unmatched(comparison: Comparison, *, gated: bool) -> Iterator[Finding]:
     for side, labels in (("old", comparison.only_old), ("new", comparison.only_new)):
         if labels:
             # A row that the baseline has and the new document has not escapes the gate.
             verdict: Verdict = "warn" if gated and side == "old" else "info"
-            title = f"only in {side}, not compared"
             # Where nothing is in common, that is the answer: all names are in the evidence.
-            count = f"{len(labels)} row{'s' * (len(labels) != 1)}"
-            told = naming.few(labels) if comparison.rows else count
-            found.append(Finding(f"compare.only_{side}", verdict, title, told, {"rows": list(labels)}))
-    return found
+            told = naming.few(labels) if comparison.rows else f"{len(labels)} row{'s' * (len(labels) != 1)}"
+            title, evidence = f"only in {side}, not compared", {"rows": list(labels)}
+            yield Finding(f"compare.only_{side}", verdict, title, told, evidence)
 
 
 def _changes(comparison: Comparison) -> Finding:
     counts = {word: sum(row.change == word for row in comparison.rows) for word in _WORDS}
     told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    fix: str | None = f"measure both with --runs {USUAL_RUNS}: an interval needs at least {FEWEST_RUNS} runs per side"
-    if all(min(row.old_runs, row.new_runs) >= FEWEST_RUNS for row in comparison.rows):
-        fix = None
+    fix: str | None = None
+    if any(min(row.old_runs, row.new_runs) < FEWEST_RUNS for row in comparison.rows):
+        fix = f"measure both with --runs {USUAL_RUNS}: an interval needs at least {FEWEST_RUNS} runs per side"
     return Finding("compare.changes", "warn" if counts["slower"] else "info", "compared", told, {"rows": counts}, fix)
 
 
@@ -451,45 +424,33 @@ def _gate(comparison: Comparison, most: float) -> Finding:
     if slower:
         told = "; ".join(f"{row_text(row)} {speed_text(row.ratio)}" for row in slower)
         return Finding("compare.slower", "fail", f"slower by more than {limit}", told, evidence)
-    if unclear:
-        told = "; ".join(f"{row_text(row)}: {_unclear(row, most)}" for row in unclear)
-        fix = f"measure both on an idle machine with --runs {USUAL_RUNS} or more"
-        if all(not_comparable(row.differences) for row in unclear):
-            fix = "measure both in the same way"
-        title = f"inconclusive: slower by more than {limit}?"
-        return Finding("compare.slower", "inconclusive", title, told, evidence, fix)
-    return Finding("compare.slower", "pass", f"no row is slower by more than {limit}", evidence=evidence)
+    if not unclear:
+        return Finding("compare.slower", "pass", f"no row is slower by more than {limit}", evidence=evidence)
+    causes = []
+    for row in unclear:
+        why = row.why or "the interval straddles the limit"
+        if row.ci_low is not None and row.ci_low > 1 + most:
+            disturbed = config.in_words(row.disturbed)
+            why = f"{speed_text(row.ratio)}, but most new runs were disturbed: {disturbed}"
+        elif row.old_disturbed and not row.disturbed:
+            why = f"most old runs were disturbed ({config.in_words(row.old_disturbed)}), the new ones were not"
+        causes.append(f"{row_text(row)}: {why}")
+    fix = f"measure both on an idle machine with --runs {USUAL_RUNS} or more"
+    if all(not_comparable(row.differences) for row in unclear):
+        fix = "measure both in the same way"
+    title = f"inconclusive: slower by more than {limit}?"
+    return Finding("compare.slower", "inconclusive", title, "; ".join(causes), evidence, fix)
 
 
 def gate(row: ComparedRow, most: float) -> Literal["fail", "inconclusive", "pass"]:
     """Return what the gate says of one row."""
-    if (_is_above(row, most) and not row.disturbed) or _too_slow(row, most):
-        return "fail"
-    if row.ci_high is None or row.ci_high > 1 + most or _hides(row):
-        return "inconclusive"
-    return "pass"
-
-
-def _is_above(row: ComparedRow, most: float) -> bool:
-    return row.ci_low is not None and row.ci_low > 1 + most
-
-
-def _too_slow(row: ComparedRow, most: float) -> bool:
-    """Return whether a row is slower by more than all that stands beside it, too few runs too, could explain."""
     beside = (*row.disturbed, *(("no interval",) if row.ci_low is None else ()))
     least = row.ratio if row.ci_low is None else row.ci_low
-    # A machine is busy only for rows by the host's clock, copies of a GPU as they are called among them.
-    return not not_comparable(row.differences) and least > (1 + most) * config.bridge(beside, row.new_s)
-
-
-def _unclear(row: ComparedRow, most: float) -> str:
-    if _is_above(row, most):
-        return f"{speed_text(row.ratio)}, but most new runs were disturbed: {config.in_words(row.disturbed)}"
-    if _hides(row):
-        return f"most old runs were disturbed ({config.in_words(row.old_disturbed)}), the new ones were not"
-    return row.why or "the interval straddles the limit"
-
-
-def _hides(row: ComparedRow) -> bool:
-    """Return whether only the old side was disturbed: it looks too slow, which hides a slowdown of the new side."""
-    return bool(row.old_disturbed and not row.disturbed)
+    # Slower by more than all that stands beside it, too few runs too, could explain. A machine is busy only for rows by
+    # the host's clock, copies of a GPU as they are called among them.
+    beyond = not not_comparable(row.differences) and least > (1 + most) * config.bridge(beside, row.new_s)
+    if beyond or (row.ci_low is not None and row.ci_low > 1 + most and not row.disturbed):
+        return "fail"
+    # Where only the old side was disturbed it looks too slow, which hides a slowdown of the new side.
+    hides = row.old_disturbed and not row.disturbed
+    return "inconclusive" if row.ci_high is None or row.ci_high > 1 + most or hides else "pass"

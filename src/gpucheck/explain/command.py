@@ -247,7 +247,7 @@ def _told(match: Match) -> TextMatch:
         then = re.sub(r"-i INDEX(?![,\w])", f"-i {read.numbers['bus']}", then)
     library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
     then = then.replace("'LIBRARY*'", f"'{library}*'")
-    then = step(match.facts.platforms, text.id, then, specific=specific)
+    then = step(match.facts.platforms | match.facts.names, text.id, then, specific=specific)
     then = untried(then, match.facts) or untried(text.fix, match.facts) or then
     return TextMatch(
         id=text.id,
@@ -259,10 +259,8 @@ def _told(match: Match) -> TextMatch:
         specific=specific,
         numbers=read.numbers,
         conditions=match.conditions,
-        source=text.source,
         line=match.line,
         symptom=text.symptom,
-        cut=match.cut,
         doubt=match.doubt,
     )
 
@@ -278,4 +276,4 @@ def _page_of(one: Condition | Id) -> IdPage:
     if isinstance(one, Id):
         return IdPage(*about, then=one.then)
     verdict = None if one.judge is None else one.verdict
-    return IdPage(*about, one.fix, one.certainty, one.rung, verdict, one.settle, one.printed, one.source)
+    return IdPage(*about, one.fix, one.certainty, one.rung, verdict, one.settle)

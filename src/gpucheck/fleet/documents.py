@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-import codecs
 import contextlib
 import hashlib
-import io
 import json
 import os
 import re
@@ -144,11 +142,8 @@ def _check(document: NodeDocument) -> None:
         raise Refused("no run id")
     if document.attempt < 0 or document.exit not in (None, 0, 1, 3, 4):
         raise Refused("its attempt or exit status is invalid")
-    for count, most, what in (
-        (document.expected, MOST_EXPECTED, "nodes"),
-        (document.gpus, MOST_GPUS, "GPUs"),
-        (document.attempt, MOST_ATTEMPTS, "attempts"),
-    ):
+    counts = (document.expected, "nodes"), (document.gpus, "GPUs"), (document.attempt, "attempts")
+    for (count, what), most in zip(counts, (MOST_EXPECTED, MOST_GPUS, MOST_ATTEMPTS), strict=True):
         if not 0 <= (count or 0) <= most:
             raise Refused(f"it counts {count:g} {what}, which no cluster has")
     if (document.exit is None) is not bool(document.step):
@@ -283,27 +278,16 @@ def _is_object(head: bytes) -> bool:
     return start.decode(json.detect_encoding(start), "ignore").lstrip()[:1] == "{"
 
 
-def _lines(file: typing.IO[bytes]) -> Iterator[bytes]:
-    """The lines of a log; PowerShell's redirection writes UTF-16."""
-    if file.seekable() and file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        file.seek(0)
-        text = io.TextIOWrapper(typing.cast(typing.BinaryIO, file), "utf-16", "replace")
-        while line := text.readline(MOST_LINE):
-            yield line.encode("ascii", "replace")
-        return
-    if file.seekable():
-        file.seek(0)
-    while plain := file.readline(MOST_LINE):
-        yield plain
-
-
 def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
     """The last document of each node, run and attempt on marked lines, and why one of these lines cannot be read, if
     any. Raises Refused where there is none."""
     found: dict[tuple[str, str, int, str | None], NodeDocument] = {}
     reason = ""
-    for line in _lines(file):
-        for match in _MARKED.finditer(line):
+    if file.seekable():
+        file.seek(0)
+    while line := file.readline(MOST_LINE):
+        # PowerShell's redirection writes UTF-16.
+        for match in _MARKED.finditer(line.replace(b"\0", b"")):
             try:
                 document = parse(_unpacked(match))
             except Refused as error:

@@ -85,7 +85,7 @@ def _expand(text: str, option: str) -> tuple[str, ...]:
         raise UsageError(f"{what} is not understood", "its brackets do not match", _HOW)
     names: dict[str, None] = {}
     for part in filter(None, map(str.strip, _PART.findall(text))):
-        for name in _expanded(part, option):
+        for name in _expanded(part, what):
             if not is_safe(name):
                 raise UsageError(f"{what} is not understood", f"{name[:100]!r} is not a host name", _HOW)
             names[name] = None
@@ -96,24 +96,23 @@ def _expand(text: str, option: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _expanded(part: str, option: str) -> list[str]:
+def _expanded(part: str, what: str) -> list[str]:
     """One part with its brackets written out: every one of them, `rack[1-2]n[01-04]`."""
     before, bracket, rest = part.partition("[")
     if not bracket:
         return [part]
     if part.count("[") > MOST_BRACKETS:
-        raise UsageError(f"{option} {part[:200]!r} is not understood", f"more than {MOST_BRACKETS} brackets", _HOW)
+        raise UsageError(f"{what} is not understood", f"more than {MOST_BRACKETS} brackets", _HOW)
     inside, _, after = rest.partition("]")
+    tails = _expanded(after, what)
     numbers: list[str] = []
     for piece in inside.split(","):
-        found = _RANGE.fullmatch(piece.strip())
-        if found is None:
-            raise UsageError(f"{option} {part[:200]!r} is not understood", f"{piece!r} is not a range of numbers", _HOW)
-        first, last = found.group(1), found.group(2) or found.group(1)
-        if int(last) < int(first) or int(last) - int(first) + len(numbers) > MOST_NODES:
-            raise UsageError(f"{option} {part[:200]!r} is not understood", f"the range {piece!r} is too long or empty")
+        matched = _RANGE.fullmatch(piece.strip())
+        first, last = matched.groups(matched[1]) if matched else ("1", "0")
+        count = int(last) - int(first) + 1
+        if count < 1 or (len(numbers) + count) * len(tails) > MOST_NODES:
+            raise UsageError(
+                f"{what} is not understood", f"{piece!r} is no range of at most {MOST_NODES} numbers", _HOW
+            )
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
-    tails = _expanded(after, option)
-    if len(numbers) * len(tails) > MOST_NODES:
-        raise UsageError(f"{option} {part[:200]!r} names more than {MOST_NODES} nodes")
     return [f"{before}{number}{tail}" for number in numbers for tail in tails]

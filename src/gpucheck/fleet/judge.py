@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
@@ -70,40 +69,39 @@ def judge(
     Raises UsageError where it is not clear which of several runs is meant.
     """
     chosen = _run_of(documents, refused, run)
-    nodes, told = _one_each(_by_one_name([document for document in documents if document.run == chosen]))
-    told += _other_runs(documents, chosen)
-    told += _renamed(nodes)
-    again = _again(nodes.values())
-    if isinstance(expected, tuple):
-        expected, listed_twice = _listed_once(expected, nodes)
-        told += listed_twice
-    names = expected if isinstance(expected, tuple) else ()
-    nodes, unexpected, unexpected_told = _expected_ones(nodes, expected)
-    told += unexpected_told
-    nodes, apart, apart_told = _of_one_start(nodes)
-    told += apart_told
+    of_run = [document for document in documents if document.run == chosen]
+    listed = expected if isinstance(expected, tuple) else ()
+    of_run, listed, remarks = _by_one_name(of_run, listed)
+    nodes, duplicates = _one_each(of_run)
+    remarks = [*duplicates, *_other_runs(documents, chosen), *_renamed(nodes), *remarks]
+    unexpected = tuple(sorted(set(nodes) - set(listed))) if listed else ()
+    if unexpected:
+        title = f"{nodes_text(len(unexpected))} not expected: left out"
+        remarks.append(_warning("fleet.unexpected", title, few(unexpected), unexpected))
+        nodes = {host: document for host, document in nodes.items() if host in listed}
+    elif isinstance(expected, int) and len(nodes) > expected:
+        title = f"{len(nodes)} nodes left documents, {expected} were expected"
+        remarks.append(_warning("fleet.unexpected", title, "all of them are judged"))
+    nodes, rows, old = _of_one_start(nodes)
     beside = siblings.beside_siblings(nodes)
     fewer = _fewer_devices(nodes) if devices is None else _not_so_many(nodes, devices)
-    rows = [_node(document, beside, *fewer.get(host, ("", False))) for host, document in nodes.items()]
+    rows += [_node(document, beside, *fewer.get(host, ("", False))) for host, document in nodes.items()]
     broken = _names_of_files(refused, chosen)
-    rows += apart
     known = {row.host for row in rows}
-    rows += [_missing(host, broken.get(host)) for host in names if host not in known]
-    if not names:
+    rows += [_missing(host, broken.get(host)) for host in listed if host not in known]
+    if not listed:
         rows += [_refused(host, why) for host, why in broken.items() if host not in known]
-    rows += _unnamed(len(rows) - again, expected, nodes.values())
-    if expected is None and not any(one.expected for one in nodes.values()):
-        rows += _lost_lines(refused)
+        rows += _unnamed(len(rows), expected if isinstance(expected, int) else None, nodes.values(), refused)
     # Of the silent ones those first that could not even write what ended them.
     victims = {host for host, document in nodes.items() if document.ended}
     rows.sort(key=lambda row: (_WORST_FIRST.index(row.state), row.host in victims, row.host))
-    told += _of_files(refused)
     proven = {host for host, document in nodes.items() if document.exit == errors.FAILED}
     if devices is not None:
         # A stated number is no comparison. Where nobody knows how many GPUs there are it is not proven.
         proven |= {host for host in fewer if nodes[host].gpus is not None or nodes[host].devices}
     result = _result(chosen, rows, beside.groups, max_bad, refused, unexpected, proven)
-    return Judged(result, (*_verdict(result, max_bad, proven, beside), *told, *_drifts(nodes), *beside.told))
+    remarks += [*old, *_of_files(refused), *_drifts(nodes), *beside.told]
+    return Judged(result, (*_verdict(result, max_bad, proven, beside), *remarks))
 
 
 # -- which documents ---------------------------------------------------------------------------------------------------
@@ -148,49 +146,29 @@ def _pairs(names: Iterable[str]) -> dict[str, str]:
     return {short: whole for short, whole in pairs if f"{whole}.".lower().startswith(f"{short}.".lower())}
 
 
-def _by_one_name(documents: Sequence[NodeDocument]) -> Iterator[NodeDocument]:
-    """The documents, those of a machine that calls itself by its short and its whole name under the whole one."""
-    of: dict[str, list[NodeDocument]] = defaultdict(list)
-    for one in documents:
-        of[one.host].append(one)
-    pairs = _pairs(of).items()
-    same = {short: whole for short, whole in pairs if any(_are_one(a, b) for a in of[short] for b in of[whole])}
-    return (replace(one, host=same.get(one.host, one.host)) for one in documents)
+def _by_one_name(
+    documents: Sequence[NodeDocument], listed: Sequence[str]
+) -> tuple[list[NodeDocument], tuple[str, ...], list[Finding]]:
+    """The documents and the list with one name for each node, and what is to be said of the list.
 
-
-def _are_one(one: NodeDocument, other: NodeDocument) -> bool:
-    """Return whether two documents come from one machine. Containers on a machine share its boot ID, but they have
-    their own GPUs, or run at the same time."""
-    if _cards(one) and _cards(other):
-        return not _cards(one).isdisjoint(_cards(other))
-    apart = one.written_wall_s <= other.started_wall_s or other.written_wall_s <= one.started_wall_s
-    return apart and one.boot_id is not None and one.boot_id == other.boot_id
-
-
-def _cards(document: NodeDocument) -> frozenset[str]:
-    return frozenset(device.uuid for device in document.devices if device.uuid)
-
-
-def _again(documents: Iterable[NodeDocument]) -> int:
-    """Return how many documents come from a machine that had left one under another name before.
-
-    Two that ran at the same time, as in two containers that share GPUs, count as two machines.
+    A short name and the whole one are one node, unless both left documents of different GPUs. It goes by its name in
+    the list, and by the whole one where the list has both or neither.
     """
-    found, until = 0, dict[frozenset[str], float]()
-    for one in sorted(documents, key=lambda one: one.started_wall_s):
-        if cards := _cards(one):
-            found += until.get(cards, math.inf) <= one.started_wall_s
-            until[cards] = max(one.written_wall_s, until.get(cards, 0.0))
-    return found
-
-
-def _listed_once(expected: Sequence[str], nodes: Mapping[str, NodeDocument]) -> tuple[tuple[str, ...], list[Finding]]:
-    """The list without the second name of a node that it has by its short and its whole name, and what to say of it."""
-    pairs = {short: whole for short, whole in _pairs(expected).items() if not {short, whole} <= nodes.keys()}
-    twice = {short if whole in nodes else whole for short, whole in pairs.items()}
-    text = f"{few([' and '.join(pair) for pair in pairs.items()])}: if they are two, one is missing here"
-    told = [_warning("fleet.unexpected", "nodes are listed by a short and a whole name: counted once", text)]
-    return tuple(name for name in expected if name not in twice), told if twice else []
+    cards: dict[str, set[str]] = defaultdict(set)
+    for document in documents:
+        cards[document.host] |= {device.uuid for device in document.devices if device.uuid}
+    name_of: dict[str, str] = {}
+    twice = []
+    for short, whole in _pairs({*cards, *listed}).items():
+        if short in cards and whole in cards and cards[short].isdisjoint(cards[whole]):
+            continue
+        only_short = short in listed and whole not in listed
+        name_of |= {whole: short} if only_short else {short: whole}
+        twice += [f"{short} and {whole}"] if short in listed and whole in listed else []
+    renamed = [replace(one, host=name_of.get(one.host, one.host)) for one in documents]
+    title, text = "nodes are listed by a short and a whole name: counted once", "if they are two, one is missing here"
+    remarks = [_warning("fleet.unexpected", title, f"{few(twice)}: {text}")] if twice else []
+    return renamed, tuple(dict.fromkeys(name_of.get(name, name) for name in listed)), remarks
 
 
 def _one_each(documents: Iterable[NodeDocument]) -> tuple[dict[str, NodeDocument], list[Finding]]:
@@ -211,36 +189,6 @@ def _one_each(documents: Iterable[NodeDocument]) -> tuple[dict[str, NodeDocument
         return nodes, []
     why = f"{few(tuple(twice))}: the last one written counts"
     return nodes, [_warning("fleet.duplicate", "several documents of one node and attempt", why, tuple(twice))]
-
-
-def _expected_ones(
-    nodes: Mapping[str, NodeDocument], expected: tuple[str, ...] | int | None
-) -> tuple[dict[str, NodeDocument], tuple[str, ...], list[Finding]]:
-    """The nodes that were expected, under the names of the list; the others' names, and what is to be said of them.
-
-    A list may have short names where nodes call themselves by the whole one, or the other way round.
-    """
-    if not isinstance(expected, tuple):
-        if expected is None or len(nodes) <= expected:
-            return dict(nodes), (), []
-        title = f"{len(nodes)} nodes left documents, {expected} were expected"
-        return dict(nodes), (), [_warning("fleet.unexpected", title, "all of them are judged")]
-    listed, chosen = set(expected), {}
-    left = set(nodes) - listed
-    meant = {}
-    for pair in _pairs(left | listed - nodes.keys()).items():
-        for name, host in (pair, pair[::-1]):
-            if host in left and name in listed:
-                meant[host] = name
-    for host, document in nodes.items():
-        name = meant.get(host, host)
-        if name in listed:
-            chosen[name] = replace(document, host=name)
-    unexpected = tuple(sorted(left - set(meant)))
-    if not unexpected:
-        return chosen, (), []
-    title = f"{nodes_text(len(unexpected))} not expected: left out"
-    return chosen, unexpected, [_warning("fleet.unexpected", title, few(unexpected), unexpected)]
 
 
 def _of_one_start(nodes: Mapping[str, NodeDocument]) -> tuple[dict[str, NodeDocument], list[FleetNode], list[Finding]]:
@@ -298,23 +246,16 @@ def _other_runs(documents: Sequence[NodeDocument], run: str) -> list[Finding]:
 
 
 def _renamed(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
-    """Machines that appear under two names: the same card, or the same start of the machine, in two documents."""
-    cards = _shared((host, device.uuid) for host, one in nodes.items() for device in one.devices)
-    told = []
-    if cards:
-        fix = "find out which name is the node's own and remove the other document"
-        text = f"{few(cards)}; a renamed node, or a forged document"
-        told.append(Finding("fleet.renamed", "warn", "one GPU under several node names", text, {"nodes": cards}, fix))
-    return told
-
-
-def _shared(marks: Iterable[tuple[str, str | None]]) -> list[str]:
-    """The groups of hosts that have a mark in common, in words."""
-    owners: dict[str, set[str]] = defaultdict(set)
-    for host, mark in marks:
-        if mark:
-            owners[mark].add(host)
-    return sorted({" and ".join(sorted(hosts)) for hosts in owners.values() if len(hosts) > 1})
+    """GPUs that appear under two names of nodes."""
+    owners: dict[str, list[str]] = defaultdict(list)
+    for host, document in sorted(nodes.items()):
+        for uuid in {device.uuid for device in document.devices if device.uuid}:
+            owners[uuid].append(host)
+    shared = sorted({" and ".join(hosts) for hosts in owners.values() if len(hosts) > 1})
+    fix = "find out which name is the node's own and remove the other document"
+    text = f"{few(shared)}; a renamed node, or a forged document"
+    title = "one GPU under several node names"
+    return [Finding("fleet.renamed", "warn", title, text, {"nodes": shared}, fix)] if shared else []
 
 
 def _of_files(refused: Sequence[RefusedFile]) -> list[Finding]:
@@ -416,23 +357,24 @@ def _is_forged(why: str) -> bool:
     return why.startswith("forged?")
 
 
-def _unnamed(known: int, expected: tuple[str, ...] | int | None, documents: Iterable[NodeDocument]) -> list[FleetNode]:
-    """A row for each node that is missing by number alone: what `--expect N` says, else the launchers."""
-    if isinstance(expected, tuple):
-        return []
+def _unnamed(
+    known: int, expected: int | None, documents: Iterable[NodeDocument], refused: Sequence[RefusedFile]
+) -> list[FleetNode]:
+    """A row for each node that is missing by number alone: what `--expect N` says, else the launchers.
+
+    Where neither says how many nodes there are, a line of a log that cannot be read may be a node.
+    """
     said = Counter(one.expected for one in documents if one.expected is not None)
+    if expected is None and not said:
+        fix = "judge the whole log, or name the nodes with --expect"
+        cut = (one for one in refused if one.why.startswith(MARKED_LINE))
+        return [
+            FleetNode(f"(unnamed {number})", "undecided", "", f"{PurePath(file.path).name}: {file.why}", fix)
+            for number, file in enumerate(cut, 1)
+        ]
     # Of launchers what most say: one document must not invent a thousand nodes.
-    count = expected if expected is not None else min(said.most_common(1)[0][0], hosts.MOST_NODES) if said else 0
+    count = min(said.most_common(1)[0][0], hosts.MOST_NODES) if expected is None else expected
     return [_missing(f"(unnamed {number + 1})") for number in range(count - known)]
-
-
-def _lost_lines(refused: Sequence[RefusedFile]) -> list[FleetNode]:
-    """A row for each log with a line that cannot be read, where nothing says how many nodes there are."""
-    fix = "judge the whole log, or name the nodes with --expect"
-    return [
-        FleetNode(f"(unnamed {number})", "undecided", "", f"{PurePath(one.path).name}: {one.why}", fix)
-        for number, one in enumerate((one for one in refused if one.why.startswith(MARKED_LINE)), 1)
-    ]
 
 
 def _fewer_devices(nodes: Mapping[str, NodeDocument]) -> dict[str, tuple[str, bool]]:

@@ -90,8 +90,8 @@ def place(figures: Sequence[tuple[str, NodeFigure]], comparisons: int) -> tuple[
     squares = [(figure.error or 0.0) ** 2 for _, figure in figures]
     usual = stats.median(squares)
     count, devices = max(comparisons, len(figures)), len(figures) - len(medians)
-    of_fleet = _Scale(spread, _freedom(between, len(medians) - 1, within, devices), count)
-    of_node = _Scale(beside, max(_EFFICIENCY * devices, 1.0), count)
+    of_fleet = _scale(spread, _freedom(between, len(medians) - 1, within, devices), count)
+    of_node = _scale(beside, max(_EFFICIENCY * devices, 1.0), count)
     placed = []
     remaining = {node: iter(values) for node, values in others.items()}
     for (node, _), log, square in zip(figures, logs, squares, strict=True):
@@ -108,16 +108,17 @@ def place(figures: Sequence[tuple[str, NodeFigure]], comparisons: int) -> tuple[
     return math.exp(centre), spread, tuple(placed)
 
 
-class _Scale:
-    """The effect of chance on a device: the square of a spread, and the numbers of such spreads beyond which a device
-    is certain, and worth another look."""
+# The square of a spread, and the numbers of such spreads beyond which a device is certain, and worth another look.
+_Scale = tuple[float, float, float]
 
-    def __init__(self, spread: float, freedom: float, count: int) -> None:
-        self.square = spread**2
-        # Slow is one side; half of what an even fleet may have is this test's, half the other one's.
-        self.certain, self.maybe = (
-            stats.student_quantile(1 - 1 / (fleets * count), freedom) for fleets in (EVEN_FLEETS, EVEN_FLEETS_MAYBE)
-        )
+
+def _scale(spread: float, freedom: float, count: int) -> _Scale:
+    """The effect of chance on a device among `count` comparisons."""
+    # Slow is one side; half of what an even fleet may have is this test's, half the other one's.
+    certain, maybe = (
+        stats.student_quantile(1 - 1 / (fleets * count), freedom) for fleets in (EVEN_FLEETS, EVEN_FLEETS_MAYBE)
+    )
+    return spread**2, certain, maybe
 
 
 def _from_others(values: Sequence[float]) -> list[float]:
@@ -144,8 +145,9 @@ def _is_far(distance: float) -> bool:
 
 def _placed(distance: float, scale: _Scale, more: float) -> Placed:
     """`distance` is of logarithms, from what the device is held against; `more` the variance that is its own."""
-    spread = math.sqrt(scale.square + more)
-    reach, look = scale.certain * spread, scale.maybe * spread
+    square, certain, maybe = scale
+    spread = math.sqrt(square + more)
+    reach, look = certain * spread, maybe * spread
     standing: Standing = "even"
     if _is_far(distance):
         if abs(distance) > reach:
@@ -305,63 +307,40 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
         names = sorted(impossible)
         told.append(Finding("fleet.impossible", "warn", title, few(names), {"nodes": names}))
     hosts_compared = frozenset(host for rows in judged for host, _ in rows)
-    unmeasured = _unmeasured(nodes, whole, impossible)
+    unmeasured = _unmeasured(nodes, whole)
     return Beside(slow, modes, groups, hosts_compared, told, ratios, *unmeasured, _far_below(figures))
 
 
-def _unmeasured(
-    nodes: Mapping[str, NodeDocument], figures: Groups, impossible: set[str]
-) -> tuple[dict[str, tuple[str, str]], str]:
-    """Return which figures are missing on each node whose check passed, with the command that measures them. The text
-    says how many devices were compared, if some lack every figure of a benchmark.
+def _unmeasured(nodes: Mapping[str, NodeDocument], figures: Groups) -> tuple[dict[str, tuple[str, str]], str]:
+    """Return what is missing on each node whose check passed, with the command that measures it; and how many devices
+    of a model have the figure that fewest of them have, where not all do.
 
     A figure is due where at least half of a model's devices have it: one node that was asked for more, or a forged
     document, makes no other node lack anything.
     """
-    devices: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    devices: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for host, document in nodes.items():
-        gpus = [one for one in document.devices if one.id != "cpu"]
-        for one in (gpus or document.devices) if document.exit == errors.OK else ():
-            devices[one.name].append((host, one.id))
-    lacking: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    due: Counter[str] = Counter()
-    measured: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    models: dict[str, set[str]] = defaultdict(set)
+        gpus = [device for device in document.devices if device.id != "cpu"]
+        for device in (gpus or document.devices) if document.exit == errors.OK else ():
+            devices[device.name].add((host, device.id))
+    lacking: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    partly: dict[str, tuple[int, int]] = {}
     for (model, label, _), members in figures.items():
-        have = {(host, one.device) for host, one in members}.intersection(devices[model])
-        measured[label.partition(" ")[0]] |= have
-        models[label.partition(" ")[0]].add(model)
+        have = {(host, figure.device) for host, figure in members} & devices[model]
         if have and 2 * len(have) >= len(devices[model]):
-            due[model] += 1
-            for host, device in sorted(set(devices[model]) - have):
-                lacking[host][device].append(label)
-    found = {}
-    for host, of_host in lacking.items():
-        names = {one.id: one.name for one in nodes[host].devices}
-        wholly = all(len(labels) == due[names[device]] for device, labels in of_host.items())
-        cause = _unmeasured_text(of_host, len(names.keys() - {"cpu"} or names), wholly)
-        cause += ", or not below the GPU's peak" if host in impossible else ""
-        (device, labels), *more = of_host.items()
-        fix = f"on {host}: gpucheck bench {labels[0].partition(' ')[0]} --device {'all' if more else device}"
-        found[host] = cause, fix
-    counts = {kind: (len(measured[kind]), sum(len(devices[one]) for one in models[kind])) for kind in models}
-    partly = {kind: count for kind, count in counts.items() if count[0] < count[1]}
+            for host, name in sorted(devices[model] - have):
+                lacking[host].append((name, label))
+        elif have:
+            partly[label] = len(have), len(devices[model])
+    causes = {}
+    for host, missing in lacking.items():
+        where, labels = (list(dict.fromkeys(names)) for names in zip(*missing, strict=True))
+        fix = f"on {host}: gpucheck bench {labels[0].partition(' ')[0]} --device {'all' if where[1:] else where[0]}"
+        causes[host] = f"not measured on {few(where, 3)}: {few(labels, 1)}", fix
     if not partly:
-        return found, ""
-    kind, (some, whole) = min(partly.items(), key=lambda row: row[1])
-    return found, f"{'speed' if len(partly) == len(counts) else kind} of {some} of {whole} devices compared"
-
-
-def _unmeasured_text(lacking: Mapping[str, Sequence[str]], devices: int, wholly: bool) -> str:
-    """`cuda:3 was not measured`, where it lacks all that siblings have; else with what was not."""
-    where = "any device" if len(lacking) == devices else few(tuple(lacking), 3)
-    if wholly and len(lacking) == devices:
-        return "no device was measured"
-    if wholly:
-        return f"{where} {'was' if len(lacking) == 1 else 'were'} not measured"
-    labels = list(dict.fromkeys(label for labels in lacking.values() for label in labels))
-    more = f" and {len(labels) - 1} more figure{'s' * (len(labels) != 2)} were" if len(labels) > 1 else " was"
-    return f"{labels[0]}{more} not measured on {where}"
+        return causes, ""
+    label, (some, whole) = min(partly.items(), key=lambda row: row[1])
+    return causes, f"{label} of {some} of {whole} devices compared"
 
 
 # How a slow node stands among its slow devices.
@@ -411,26 +390,19 @@ def _far_below(figures: Groups) -> dict[str, tuple[str, str]]:
         by_host = _by_host(members)
         if not 3 <= len(by_host) < LEAST_NODES:
             continue
-        lowest = {host: min(own, key=lambda one: one.rate) for host, own in by_host.items()}
-        host = min(lowest, key=lambda name: lowest[name].rate)
-        low, others = lowest.pop(host), [one.rate for one in lowest.values()]
+        slowest = {host: min(own, key=lambda figure: figure.rate) for host, own in by_host.items()}
+        host = min(slowest, key=lambda name: slowest[name].rate)
+        low, others = slowest.pop(host), [figure.rate for figure in slowest.values()]
         ratio = low.rate / min(others)
-        if ratio > FAR_BELOW or min(others) < AGREE * max(others) or DISTURBED.intersection(low.flags):
-            continue
-        found = ratio, label, WHOLE if _all_low(by_host[host], others) else low.device, len(others)
-        worst[host] = min(found, worst.get(host, found))
-    told = {}
-    for host, (ratio, label, device, count) in worst.items():
-        where = "" if device == WHOLE else f"{device} "
-        cause = f"{where}far below the other {'two' if count == 2 else 'three'}: {ratio:.2f} of them in {label}"
-        benchmark, which = label.partition(" ")[0], "all" if device == WHOLE else device
-        told[host] = cause, f"on {host}: gpucheck bench {benchmark} --device {which}"
-    return told
-
-
-def _all_low(own: Sequence[NodeFigure], others: Sequence[float]) -> bool:
-    """Return whether no device of a node with several is as fast as those of the other nodes."""
-    return len(own) > 1 and all(one.rate <= FAR_BELOW * min(others) for one in own)
+        if ratio <= FAR_BELOW and min(others) >= AGREE * max(others) and not DISTURBED.intersection(low.flags):
+            worst[host] = min((ratio, label, low.device, len(others)), worst.get(host, (1.0, "", "", 0)))
+    return {
+        host: (
+            f"{device} far below the other {'two' if count == 2 else 'three'}: {ratio:.2f} of them in {label}",
+            f"on {host}: gpucheck bench {label.partition(' ')[0]} --device all",
+        )
+        for host, (ratio, label, device, count) in worst.items()
+    }
 
 
 def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:

@@ -1,9 +1,8 @@
 """A report for CI: JUnit XML, which every CI reads; SARIF, which code hosts and editors read; GitHub Actions.
 
-JUnit XML has a test case for each finding and each row compared; of a command that was cut off also for each row that
-it had measured, as no finding may have come of it. SARIF 2.1.0 (OASIS standard, 2020) has findings with a place in a
-source file. On GitHub Actions there are annotations, as workflow commands, and the step summary in Markdown; both are
-described in its "Workflow commands for GitHub Actions".
+JUnit XML has a test case for each finding and each row compared. SARIF 2.1.0 (OASIS standard, 2020) has findings with
+a place in a source file. On GitHub Actions there are annotations, as workflow commands, and the step summary in
+Markdown; both are described in its "Workflow commands for GitHub Actions".
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 
 from gpucheck import errors
-from gpucheck.render.text import SIGNS
+from gpucheck.render.text import markdown_page
 from gpucheck.report.codec import to_json, written_out
-from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 
 # All that XML 1.0 cannot hold, not even escaped (section 2.2, production Char); lone surrogates cannot be encoded.
@@ -42,9 +41,18 @@ def junit(report: Report) -> str:
     strict = is_strict(report)
     cases = [_case(report.command, finding, strict) for finding in findings]
     cases += [_case("compare.row", finding, False) for finding in _rows_compared(report)]
-    cases += [_case(report.command, finding, False) for finding in _rows_measured(report)]
     suite = ElementTree.Element("testsuite", {"name": f"gpucheck {report.command}", "timestamp": report.started})
-    _properties(suite, report)
+    torch, driver = report.facts.torch, report.facts.driver
+    known = {
+        "gpucheck": report.gpucheck,
+        "torch": torch and torch.version,
+        "driver": driver and driver.version,
+        "devices": ", ".join(device.name or device.kind for device in report.facts.devices),
+    }
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in known.items():
+        if value:
+            ElementTree.SubElement(properties, "property", {"name": name, "value": clean(value)})
     suite.extend(cases)
     suites = ElementTree.Element("testsuites", {"name": "gpucheck"})
     suites.append(suite)
@@ -62,38 +70,18 @@ def _rows_compared(report: Report) -> list[Finding]:
     compared = report.results.get("compare")
     if compared is None:
         return []
-    from gpucheck.compare.comparison import gate as gated
-    from gpucheck.compare.comparison import row_label, speed_text
+    from gpucheck.compare.comparison import gate, row_label, speed_text
 
-    gate = next(
-        (finding for finding in report.findings if finding.id == "compare.slower" and "limit" in finding.evidence), None
-    )
-    most = None if gate is None else float(gate.evidence["limit"]) - 1
-    found = []
-    for row in compared.rows:
-        verdict: Verdict = "pass" if most is None else gated(row, most)
-        told = {name: value for name, value in to_json(row).items() if name not in ("name", "case") and value != []}
-        where = f"{row_label(row)} on {row.new_device}"
-        found.append(Finding(where, verdict, row.change, speed_text(row.ratio), told))
-    return found
-
-
-def _rows_measured(report: Report) -> list[Finding]:
-    """Return what a command that was cut off had measured, a finding each that judges nothing."""
-    if report.summary.complete or not report.measurements:
-        return []
-    from gpucheck import units
-    from gpucheck.compare.comparison import case_name
-
-    return [
-        Finding(
-            f"measured: {row.name} {case_name(row.case)} on {row.device.id}",
-            "info",
-            "not timed" if row.time_s is None else f"{units.duration(row.time_s.median)} a call",
-            "" if row.rate is None else f"{row.rate.median:g} {row.rate.unit}",
-        )
-        for row in report.measurements
+    limits = [
+        one.evidence["limit"] for one in report.findings if one.id == "compare.slower" and "limit" in one.evidence
     ]
+    findings = []
+    for row in compared.rows:
+        verdict: Verdict = gate(row, float(limits[0]) - 1) if limits else "pass"
+        figures = {name: value for name, value in to_json(row).items() if name not in ("name", "case") and value != []}
+        where = f"{row_label(row)} on {row.new_device}"
+        findings.append(Finding(where, verdict, row.change, speed_text(row.ratio), figures))
+    return findings
 
 
 def is_strict(report: Report) -> bool:
@@ -105,20 +93,6 @@ def is_strict(report: Report) -> bool:
 def clean(text: str) -> str:
     """`text` with every character that XML cannot hold written as an escape: ESC becomes `\\x1b`."""
     return _FORBIDDEN.sub(lambda found: written_out(found.group()), text)
-
-
-def _properties(suite: ElementTree.Element, report: Report) -> None:
-    torch = report.facts.torch
-    known = {
-        "gpucheck": report.gpucheck,
-        "torch": torch.version if torch else None,
-        "driver": report.facts.driver.version if report.facts.driver else None,
-        "devices": ", ".join(device.name or device.kind for device in report.facts.devices) or None,
-    }
-    properties = ElementTree.SubElement(suite, "properties")
-    for name, value in known.items():
-        if value is not None:
-            ElementTree.SubElement(properties, "property", {"name": name, "value": clean(value)})
 
 
 def _case(command: str, finding: Finding, strict: bool) -> ElementTree.Element:
@@ -180,53 +154,41 @@ def sarif(report: Report) -> str:
 
 
 def _sarif_result(finding: Finding, index: int) -> dict[str, Any]:
-    text = ". ".join(
-        part for part in (finding.message or finding.title, f"To do: {finding.fix}" if finding.fix else "") if part
-    )
+    text = finding.message or finding.title
     result: dict[str, Any] = {
         "ruleId": finding.id,
         "ruleIndex": index,
         "level": _LEVELS[finding.verdict],
-        "message": {"text": text},
+        "message": {"text": f"{text}. To do: {finding.fix}" if finding.fix else text},
     }
     if "file" in finding.evidence:
-        result["locations"] = [{"physicalLocation": _sarif_place(finding.evidence)}]
+        uri = quote(PurePath(str(finding.evidence["file"])).as_posix())
+        place: dict[str, Any] = {"artifactLocation": {"uri": uri}}
+        if finding.evidence.get("line"):
+            keys = {"startLine": "line", "startColumn": "column", "endLine": "end_line"}
+            region = {key: finding.evidence.get(name) for key, name in keys.items()}
+            place["region"] = {key: value for key, value in region.items() if value}
+        result["locations"] = [{"physicalLocation": place}]
     return result
-
-
-def _sarif_place(evidence: dict[str, Any]) -> dict[str, Any]:
-    path = PurePath(str(evidence["file"])).as_posix()
-    place: dict[str, Any] = {"artifactLocation": {"uri": quote(path)}}
-    if evidence.get("line"):
-        region = {
-            "startLine": evidence["line"],
-            "startColumn": evidence.get("column"),
-            "endLine": evidence.get("end_line"),
-        }
-        place["region"] = {key: value for key, value in region.items() if value}
-    return place
 
 
 # -- GitHub Actions ----------------------------------------------------------------------------------------------------
 
 # GitHub refuses a step's summary above 1 MiB, and shows 10 annotations of each level for a step; the rest is dropped.
 SUMMARY_LIMIT_BYTES = 1024 * 1024
-# One cell; a whole CUDA error with its advice has a few hundred characters.
-CELL_LIMIT = 1000
+LEFT_OUT = "\n\nThe rest is left out here.\n"
 
 _ANNOTATED: dict[Verdict, str] = {"fail": "error", "inconclusive": "error", "warn": "warning"}
 # Terminal colours and the like: GitHub would show them as boxes.
 _CONTROL = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
-def announce(report: Report, stream: IO[str], environment: Mapping[str, str] | None = None) -> None:
+def announce(report: Report, stream: IO[str], variables: Mapping[str, str] = os.environ) -> None:
     """Under GitHub Actions: annotations on `stream`, the summary appended to the step's; elsewhere nothing."""
-    variables = os.environ if environment is None else environment
     if variables.get("GITHUB_ACTIONS") != "true":
         return
     stream.write(workflow_commands(report))
-    path = variables.get("GITHUB_STEP_SUMMARY")
-    if path:
+    if path := variables.get("GITHUB_STEP_SUMMARY"):
         try:
             with open(path, "a", encoding="utf-8") as file:
                 file.write(step_summary(report))
@@ -241,28 +203,34 @@ def workflow_commands(report: Report) -> str:
     A skip is no annotation: it stands in the summary.
     """
     levels: dict[Verdict, str] = {**_ANNOTATED, "warn": "error"} if is_strict(report) else _ANNOTATED
+    keys = {"file": "file", "line": "line", "column": "col", "end_line": "endLine"}
     lines = []
     for finding in report.findings:
         if finding.verdict in levels:
             fix = f"\nTo do: {finding.fix}" if finding.fix else ""
-            said = f"{finding.message or finding.title}{fix}\n[{finding.id}]"
-            title = f"gpucheck {report.command}: {finding.title}"
-            lines.append(_command(levels[finding.verdict], title, said, _place(finding)))
+            message = f"{finding.message or finding.title}{fix}\n[{finding.id}]"
+            place = finding.evidence if "file" in finding.evidence and "line" in finding.evidence else {}
+            properties = {name: str(place[key]) for key, name in keys.items() if place.get(key)}
+            properties["title"] = f"gpucheck {report.command}: {finding.title}"
+            lines.append((levels[finding.verdict], properties, message))
     if why := report.incomplete:
-        why = why.replace("the command was ", "")
-        lines.append(_command("error", f"gpucheck {report.command}", f"{why}: the report is not complete"))
-    return "".join(f"{line}\n" for line in lines)
+        message = f"{why.replace('the command was ', '')}: the report is not complete"
+        lines.append(("error", {"title": f"gpucheck {report.command}"}, message))
+    return "".join(
+        f"::{level} {','.join(f'{name}={escaped(text, _IN_PROPERTY)}' for name, text in properties.items())}"
+        f"::{escaped(message, _IN_DATA)}\n"
+        for level, properties, message in lines
+    )
 
 
-def _command(level: str, title: str, message: str, place: str = "") -> str:
-    return f"::{level} {place}title={escape_property(plain(title))}::{escape_data(plain(message))}"
+# A line end or a percent sign would end or bend a workflow command; colons and commas separate its properties.
+_IN_DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+_IN_PROPERTY = {**_IN_DATA, ":": "%3A", ",": "%2C"}
 
 
-def _place(finding: Finding) -> str:
-    """The line of source that a finding is about, as properties of its annotation; empty for one without a file."""
-    named = {"file": "file", "line": "line", "column": "col", "end_line": "endLine"}
-    told = finding.evidence if "file" in finding.evidence and "line" in finding.evidence else {}
-    return "".join(f"{name}={escape_property(plain(str(told[key])))}," for key, name in named.items() if told.get(key))
+def escaped(text: str, signs: Mapping[str, str]) -> str:
+    """The text without control characters, and with these signs as a workflow command has them."""
+    return plain(text).translate({ord(sign): escape for sign, escape in signs.items()})
 
 
 def plain(text: str) -> str:
@@ -270,68 +238,10 @@ def plain(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
-def escape_data(text: str) -> str:
-    """A workflow command's message: a line end or a percent sign of its own would end or bend the command."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def escape_property(text: str) -> str:
-    """A workflow command's property: colons and commas separate properties."""
-    return escape_data(text).replace(":", "%3A").replace(",", "%2C")
-
-
 def step_summary(report: Report) -> str:
-    """The report as Markdown: the verdict, where it ran, and a table of findings, the worst first."""
-    findings = sorted(report.findings, key=lambda finding: WORST_FIRST.index(finding.verdict))
-    rows = [_row(finding) for finding in findings]
-    head = [f"### gpucheck {report.command}: {_sign(report.summary.verdict)}", "", _where(report), ""]
-    if report.incomplete:
-        head += [f"**Not complete: {report.incomplete}.**", ""]
-    table = ["| verdict | id | | |", "|:--|:--|:--|:--|"] if rows else []
-    return _bounded([*head, *table], rows)
-
-
-def _bounded(head: list[str], rows: list[str]) -> str:
-    """Head and rows, as many as GitHub takes; a last line tells how many are left out."""
-    kept, room = [], SUMMARY_LIMIT_BYTES - 4096 - sum(len(line.encode()) + 1 for line in head)
-    for row in rows:
-        room -= len(row.encode()) + 1
-        if room < 0:
-            break
-        kept.append(row)
-    left_out = len(rows) - len(kept)
-    tail = ["", f"{left_out} more findings are left out here."] if left_out else []
-    return "\n".join([*head, *kept, *tail, "", ""])
-
-
-def _sign(verdict: Verdict) -> str:
-    return f"{SIGNS[verdict][0]} {verdict}"
-
-
-def _where(report: Report) -> str:
-    torch, driver = report.facts.torch, report.facts.driver
-    names = [device.name or device.kind for device in report.facts.devices]
-    parts = [*names[:8], *([f"{len(names) - 8} more devices"] if len(names) > 8 else [])]
-    if torch and torch.version:
-        parts.append(f"torch {torch.version}")
-    if driver and driver.version:
-        parts.append(f"driver {driver.version}")
-    return _cell(" · ".join([*parts, f"{report.elapsed_s:.1f} s"]))
-
-
-def _row(finding: Finding) -> str:
-    message = "\n".join(part for part in (finding.message, f"→ {finding.fix}" if finding.fix else "") if part)
-    code = plain(finding.id).replace("`", "'").replace("|", "\\|")
-    return f"| {_sign(finding.verdict)} | `{code}` | {_cell(finding.title)} | {_cell(message)} |"
-
-
-def _cell(text: str) -> str:
-    """Text within a Markdown table: nothing in it is markup, and a line end becomes a break."""
-    text = plain(text)
-    if len(text) > CELL_LIMIT:
-        text = f"{text[:CELL_LIMIT]}…"
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    text = re.sub(r"([\\`*_{}\[\]|~#!])", r"\\\1", text)
-    # A bare address or a mention would become a link.
-    text = text.replace("@", "&#64;").replace("://", ":&#47;&#47;")
-    return "<br>".join(text.replace("\r\n", "\n").replace("\r", "\n").strip().split("\n"))
+    """Return the report's Markdown page, as much of it as GitHub takes."""
+    page = plain(markdown_page(report)).replace("\r", "")
+    if len(page.encode()) <= SUMMARY_LIMIT_BYTES:
+        return page
+    kept = page.encode()[: SUMMARY_LIMIT_BYTES - len(LEFT_OUT.encode())].decode("utf-8", "ignore")
+    return kept.rpartition("\n")[0] + LEFT_OUT

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.compare.comparison import case_text, not_comparable, row_label, row_text, speed_text
 from gpucheck.measure.runs import FEWEST_RUNS
 from gpucheck.render.measured import FLAGS, rate_text
-from gpucheck.render.text import (
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    Line,
-    Page,
-    answer,
-    finding_text,
-    table,
-    verdict_cell,
-)
+from gpucheck.render.text import UNKNOWN, Block, Cell, Column, Line, Page, answer, finding_text, table, verdict_cell
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.short import Change, ComparedRow, Comparison
@@ -63,10 +52,15 @@ def page(report: Report) -> Page:
         told = answer(cause.verdict, finding_text(cause)) if cause else None
         return Page(told, findings=[one for one in report.findings if one.verdict != "info"], cause=cause)
     others = [finding for finding in report.findings if finding is not changes]
+    alpha, within = units.percent(compared.alpha), units.percent(compared.same_within)
+    method = (
+        f"speed new/old: below 1 is slower. Yuen's t on the logarithms of the runs' lower quartiles, {alpha} for the "
+        f"whole table (Holm). same: within ±{within}"
+    )
     return Page(
         _answer(compared.rows, report.summary.verdict, gate),
         comparison(report),
-        _details(compared),
+        [*([_table(_ordered(compared.rows), None), Line()] if len(compared.rows) > _MOST_ROWS else []), Line(method)],
         others,
         cause,
         then=changes.fix if changes else None,
@@ -83,25 +77,20 @@ def _answer(rows: Sequence[ComparedRow], verdict: Verdict, gate: Finding | None)
         which = gate.evidence["undecided"]
         first = next((row_text(row) for row in rows if row_label(row) == which[0]), which[0])
         return answer("inconclusive", f"inconclusive whether {_some(len(which), rows)} slower: {first}")
-    slower = [row for row in rows if row_label(row) in gate.evidence["slower"]] if gate is not None else by["slower"]
-    if slower:
-        return answer(verdict, f"{_some(len(slower), rows)} slower: {_most(slower)}")
-    if by["cannot tell"]:
+    slower = by["slower"] if gate is None else [row for row in rows if row_label(row) in gate.evidence["slower"]]
+    if by["cannot tell"] and not slower:
         count = len(by["cannot tell"])
         return answer("inconclusive", f"inconclusive: {count} of {len(rows)} rows; none shown to be slower")
-    if by["faster"]:
-        return answer(verdict, f"{_some(len(by['faster']), rows)} faster: {_most(by['faster'])}")
-    return answer(verdict, f"no change in {len(rows)} row{'s' * (len(rows) != 1)}")
+    if not slower and not by["faster"]:
+        return answer(verdict, f"no change in {len(rows)} row{'s' * (len(rows) != 1)}")
+    changed, word = (slower, "slower") if slower else (by["faster"], "faster")
+    most = max(changed, key=_distance)
+    figures = f"{row_text(most, ' ')} {speed_text(most.ratio)}{_between(most, ' (', ')')}"
+    return answer(verdict, f"{_some(len(changed), rows)} {word}: {figures}")
 
 
 def _some(count: int, rows: Sequence[ComparedRow]) -> str:
     return f"{count} of {len(rows)} row{'s' * (len(rows) != 1)} {'is' if count == 1 else 'are'}"
-
-
-def _most(rows: Sequence[ComparedRow]) -> str:
-    """The row that changed most, and by how much."""
-    row = max(rows, key=_distance)
-    return f"{row_text(row, ' ')} {speed_text(row.ratio)}{_between(row, ' (', ')')}"
 
 
 def _distance(row: ComparedRow) -> float:
@@ -152,8 +141,13 @@ def _table(rows: Sequence[ComparedRow], gate: Finding | None) -> Block:
     failed = gate.evidence["slower"] if gate is not None else []
     several = len({row.new_device for row in rows}) > 1
     cells = [_cells(row, failed=row_label(row) in failed, several=several) for row in rows]
-    same = _same(rows)
-    labels = [_label({key: value for key, value in row.case.items() if key not in same}, row, rows) for row in rows]
+    # What tells a row from the others: its benchmark and its device only where they differ.
+    same, of_several = _same(rows), len({row.name for row in rows}) > 1
+    labels = []
+    for row in rows:
+        case = {key: value for key, value in row.case.items() if key not in same}
+        parts = (row.name if of_several or not case else "", case_text(case, " ") if case else "")
+        labels.append(" ".join(filter(None, (*parts, f"({row.new_device})" if several else ""))))
     short = [[label, *line[1:4], line[6]] for label, line in zip(labels, cells, strict=True)]
     columns: Sequence[Column] = _COLUMNS
     if not any(line[-1] for line in cells):
@@ -169,24 +163,6 @@ def _same(rows: Sequence[ComparedRow]) -> set[str]:
     first, *others = rows
     keys = {key for key, value in first.case.items() if others and all(one.case.get(key) == value for one in others)}
     return keys - {"host_memory"}
-
-
-def _label(case: Mapping[str, object], row: ComparedRow, rows: Sequence[ComparedRow]) -> str:
-    """What tells a row from the others: its benchmark and its device only where they differ."""
-    name = row.name if len({one.name for one in rows}) > 1 or not case else ""
-    device = f"({row.new_device})" if len({one.new_device for one in rows}) > 1 else ""
-    return " ".join(part for part in (name, case_text(case, " ") if case else "", device) if part)
-
-
-def _details(compared: Comparison) -> list[Block]:
-    every = len(compared.rows) > _MOST_ROWS
-    laid_out: list[Block] = [_table(_ordered(compared.rows), None), Line()] if every else []
-    alpha, within = units.percent(compared.alpha), units.percent(compared.same_within)
-    method = (
-        f"speed new/old: below 1 is slower. Yuen's t on the logarithms of the runs' lower quartiles, {alpha} for the "
-        f"whole table (Holm). same: within ±{within}"
-    )
-    return [*laid_out, Line(method)]
 
 
 def _cells(row: ComparedRow, *, failed: bool, several: bool) -> Sequence[str | Cell]:

@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from gpucheck.report.codec import to_json
 from gpucheck.report.report import Report
@@ -53,48 +55,45 @@ def rows(report: Report) -> str:
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
 
-    def write(row: dict[str, str]) -> None:
-        writer.writerow({name: _no_formula(cell) for name, cell in row.items()})
+    def write(kind: str, name: str, **cells: Any) -> None:
+        row = {"kind": kind, "name": name, **cells}
+        writer.writerow({head: _no_formula(_text(cell)) for head, cell in row.items()})
 
     for measurement in report.measurements:
         time, rate = measurement.time_s, measurement.rate
         write(
-            {
-                "kind": "measurement",
-                "name": measurement.name,
-                "device": measurement.device.id,
-                "case": json.dumps(to_json(measurement.case), sort_keys=True),
-                "time_median_s": _number(time.median if time else None),
-                "time_p05_s": _number(time.p05 if time else None),
-                "time_p95_s": _number(time.p95 if time else None),
-                "rate_median": _number(rate.median if rate else None),
-                "rate_unit": rate.unit if rate else "",
-                "flags": " ".join(measurement.flags),
-            }
+            "measurement",
+            measurement.name,
+            device=measurement.device.id,
+            case=measurement.case,
+            time_median_s=time and time.median,
+            time_p05_s=time and time.p05,
+            time_p95_s=time and time.p95,
+            rate_median=rate and rate.median,
+            rate_unit=rate and rate.unit,
+            flags=" ".join(measurement.flags),
         )
     for row in compared.rows if compared is not None else ():
-        told = {name: value if isinstance(value := getattr(row, name), str) else _number(value) for name in COMPARED}
         write(
-            {
-                **told,
-                "kind": "comparison",
-                "name": row.name,
-                "device": row.new_device,
-                "case": json.dumps(to_json(row.case), sort_keys=True),
-                "message": _one_line("; ".join((*((row.why,) if row.why else ()), *row.differences))),
-                "rate_unit": row.rate_unit or "",
-                "flags": " ".join(row.flags),
-            }
+            "comparison",
+            row.name,
+            **{name: getattr(row, name) for name in COMPARED},
+            device=row.new_device,
+            case=row.case,
+            message=" ".join("; ".join(filter(None, (row.why, *row.differences))).split()),
+            rate_unit=row.rate_unit,
+            flags=" ".join(row.flags),
         )
     for finding in report.findings:
-        write(
-            {"kind": "finding", "name": finding.id, "verdict": finding.verdict, "message": _one_line(finding.message)}
-        )
+        write("finding", finding.id, verdict=finding.verdict, message=" ".join(finding.message.split()))
     return out.getvalue()
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else repr(value)
+def _text(value: Any) -> str:
+    """Return a cell's text; nothing for what is not known."""
+    if isinstance(value, Mapping):
+        return json.dumps(to_json(value), sort_keys=True)
+    return value if isinstance(value, str) else "" if value is None else repr(value)
 
 
 def _no_formula(cell: str) -> str:
@@ -106,7 +105,3 @@ def _no_formula(cell: str) -> str:
     except ValueError:
         return f"'{cell}"
     return cell
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -7,25 +7,13 @@ from dataclasses import replace
 from typing import Literal
 
 from gpucheck import units
+from gpucheck.render import text
 from gpucheck.render.measured import ColumnOf, filled, rate_text, table_of
 from gpucheck.render.run import ranks_page
-from gpucheck.render.text import (
-    ADVICE,
-    UNKNOWN,
-    Block,
-    Cell,
-    Column,
-    Line,
-    Page,
-    answer,
-    finding_line,
-    said,
-    table,
-    verdict_cell,
-)
+from gpucheck.render.text import ADVICE, UNKNOWN, Block, Cell, Column, Line, Page, answer, table, verdict_cell
 from gpucheck.report.finding import ASKING, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
-from gpucheck.report.results.fleet import FleetGroup, FleetNode, FleetResult, NodeDocument, NodePart, NodeState
+from gpucheck.report.results.fleet import FleetGroup, FleetResult, NodeDocument, NodeState
 
 # Nobody reads more rows at once; the JSON and the lists have all.
 MOST_ROWS = 40
@@ -65,7 +53,7 @@ def page(report: Report) -> Page:
     if checked is not None:
         return _node(report, checked)
     worst = min(report.findings, key=lambda one: WORST_FIRST.index(one.verdict), default=None)
-    return Page(None if worst is None else finding_line(worst), findings=report.findings, cause=worst)
+    return Page(None if worst is None else text.finding_line(worst), findings=report.findings, cause=worst)
 
 
 def _fleet(report: Report, fleet: FleetResult) -> Page:
@@ -74,25 +62,22 @@ def _fleet(report: Report, fleet: FleetResult) -> Page:
     asking = [row for row in fleet.nodes if row.state != "good"]
     body: list[Block] = []
     if asking:
-        body.append(table(_NODES, [_row(row) for row in asking[:MOST_ROWS]]))
+        # In one cell: at 80 columns a column of its own would be the first to go.
+        causes = [f"{row.cause or UNKNOWN} {ADVICE}{row.fix}" if row.fix else row.cause or UNKNOWN for row in asking]
+        states = [verdict_cell(*VERDICTS[row.state]) for row in asking]
+        rows = zip([row.host for row in asking], states, causes, strict=True)
+        body.append(table(_NODES, [*rows][:MOST_ROWS]))
     if len(asking) > MOST_ROWS:
         body.append(Line(f"and {len(asking) - MOST_ROWS} more: --into DIR or --json names all"))
     body += [Line(), Line(_counts(fleet))] if body else [Line(_counts(fleet))]
     # The nodes first: what is odd about documents and settings explains them, and is seldom the reason to look.
     warnings = [one for one in report.findings if one.verdict == "warn" and one is not headline]
-    body += [Line(), *said(warnings)] if warnings else []
+    body += [Line(), *text.said(warnings)] if warnings else []
     groups: list[Block] = [Line(), table_of(fleet.groups, _GROUPS)] if fleet.groups else []
     told = answer(report.summary.verdict if first is None else first.verdict, headline.title) if headline else None
     if headline is not None and headline.id == "fleet.suspect":
-        told = finding_line(headline)
+        told = text.finding_line(headline)
     return Page(told, body, groups, [one for one in report.findings if one not in warnings], headline)
-
-
-def _row(row: FleetNode) -> Sequence[str | Cell]:
-    verdict, word = VERDICTS[row.state]
-    # In one cell: at 80 columns a column of its own would be the first to go.
-    cause = f"{row.cause or UNKNOWN} {ADVICE}{row.fix}" if row.fix else row.cause or UNKNOWN
-    return [row.host, verdict_cell(verdict, word), cause]
 
 
 def _counts(fleet: FleetResult) -> str:
@@ -117,17 +102,16 @@ def _node(report: Report, node: NodeDocument) -> Page:
     if cause is not None:
         word += f": {cause.title}{f': {cause.message}' if cause.message else ''}"
     told = answer(report.summary.verdict, f"{node.host} is {word}")
-    parts = table(_PARTS, [_part(part) for part in node.parts])
+    rows: list[Sequence[str | Cell]] = []
+    for part in node.parts:
+        # What it had found until its time was up is no pass.
+        ended: Verdict = "inconclusive" if part.ended and part.exit == 0 else _EXITS.get(part.exit, "inconclusive")
+        rows.append([part.id, verdict_cell(ended), units.duration(max(part.elapsed_s, 0.001)), part.ended])
+    parts = table(_PARTS, rows)
     devices, rates = _number(len(node.devices), "device"), _number(len(node.figures), "rate")
     done = f"run {node.run}: {devices}, {rates} for `gpucheck fleet judge`"
     named = [replace(one, title=f"{one.id}: {one.title}") for one in asking if one is not cause]
     return Page(told, [parts, Line(), Line(done)] if node.parts else [], findings=named, cause=cause)
-
-
-def _part(part: NodePart) -> Sequence[str | Cell]:
-    # What it had found until its time was up is no pass.
-    verdict = "inconclusive" if part.ended and part.exit == 0 else _EXITS.get(part.exit, "inconclusive")
-    return [part.id, verdict_cell(verdict), units.duration(max(part.elapsed_s, 0.001)), part.ended]
 
 
 # -- for other programs ------------------------------------------------------------------------------------------------

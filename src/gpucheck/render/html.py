@@ -1,22 +1,19 @@
-"""Saved reports as one HTML page: without a request, without a script that it needs, light, dark and on paper.
+"""Saved reports as one HTML page: without a request or a script, light, dark and on paper.
 
 The page is a template with escaping on (`page/`), filled with plain data. What reports say is text there and never
-markup; the two files that are markup, the style and the script, are ours, and the page allows that script alone.
+markup.
 """
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import functools
-import hashlib
 import html
+import importlib.util
 import json
 import re
 import shlex
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,14 +21,11 @@ from typing import TYPE_CHECKING, Any
 import gpucheck
 from gpucheck import units
 from gpucheck.errors import CannotLook
-from gpucheck.naming import few
-from gpucheck.render import charts, devices, text
-from gpucheck.render.fleet import VERDICTS as OF_NODES
+from gpucheck.render import devices, text
 from gpucheck.render.text import (
     ADVICE,
     EIGHTHS,
     SIGNS,
-    UNKNOWN,
     Column,
     Drawing,
     Line,
@@ -46,67 +40,28 @@ from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import ASKING, VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
-from gpucheck.report.results.fleet import FleetNode, FleetResult
 
 if TYPE_CHECKING:
     from jinja2 import Template
     from markupsafe import Markup
 
 FOLDER = Path(__file__).with_name("page")
-# A page is to be sent by mail: so much raw JSON, so many rows of a table and characters of a text leave it below 1 MB,
-# so many nodes below 5 MB.
-MOST_RAW, MOST_ROWS, MOST_TEXT, MOST_NODES = 400_000, 300, 2000, 4096
+# A page is to be sent by mail: so much raw JSON, so many rows of a table and characters of a text leave it below 1 MB.
+MOST_RAW, MOST_ROWS, MOST_TEXT = 400_000, 300, 2000
 # A cell of more characters may be broken into lines.
 LONG = 40
 # Columns that say how a row stands.
 _STATES = ("state", "verdict", "result")
-# From so many nodes on, a row each of the map.
-MAP_COLUMNS, CELL = 32, 11
-# A slowest device's rate over the median of its model: below each of these a cell is a step darker. 3 % is the distance
-# from which `fleet judge` calls a device slow.
-STEPS = (0.99, 0.97, 0.9)
-
-
-# Jinja2 and what it imports, while no page is made.
-_put_away: dict[str, Any] = {}
-
-
-@contextlib.contextmanager
-def _modules() -> Iterator[None]:
-    """Have Jinja2 among the modules of this process within the block alone, unless the process has it already.
-
-    torch's Inductor imports it too: a page that was made before must not hide that torch's environment lacks it. Raises
-    CannotLook where it is not installed.
-    """
-    own = _loaded()
-    if own.get("jinja2") is not None and not _put_away:
-        yield
-        return
-    sys.modules.update(_put_away)
-    try:
-        try:
-            import jinja2  # noqa: F401
-        except ImportError as error:
-            why = "is not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported: {error}"
-            fix = "install it (pip install jinja2), or give a file that ends in .md"
-            raise CannotLook("an HTML page cannot be written", f"Jinja2 {why}", fix) from error
-        yield
-    finally:
-        for name, module in _loaded().items():
-            if own.get(name) is not module:
-                _put_away[name] = sys.modules.pop(name)
-        sys.modules.update(own)
-
-
-def _loaded() -> dict[str, Any]:
-    """Return the modules of Jinja2, and of what it imports, that this process has."""
-    return {name: one for name, one in sys.modules.items() if name.partition(".")[0] in ("jinja2", "markupsafe")}
 
 
 def require() -> None:
-    """Raise CannotLook where Jinja2, which fills the page, cannot be imported."""
-    with _modules():
-        pass
+    """Raise CannotLook where Jinja2, which fills the page, is not installed. It is imported once a page is made.
+
+    torch's Inductor imports it too: a page must not hide that torch's environment lacks it.
+    """
+    if importlib.util.find_spec("jinja2") is None:
+        fix = "install it (pip install jinja2), or give a file that ends in .md"
+        raise CannotLook("an HTML page cannot be written", "Jinja2 is not installed", fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +112,6 @@ def counts(verdicts: Sequence[Verdict]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in Counter(sorted(verdicts, key=VERDICTS.index)).items())
 
 
-@_modules()
 def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None, *, serials: bool = False) -> str:
     """One page of these reports, each from the file of that name, the worst first, below how two of them compare.
 
@@ -165,7 +119,7 @@ def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None,
     """
     from markupsafe import Markup
 
-    template, style, script = _template()
+    template, style = _template()
     sent = [(Path(file).name, to_send(report, serials=serials)) for file, report in reports]
     if compared is None:  # two that are compared stay the earlier and the later
         sent.sort(key=lambda one: WORST_FIRST.index(answer_of(one[1])[0]))
@@ -174,27 +128,21 @@ def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None,
     # How two compare is no verdict on either.
     verdicts = [one["badge"].verdict for one in sections[-len(reports) :]]
     worst = _badge(min(verdicts, key=WORST_FIRST.index))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     written: str = template.render(
         title=sections[0]["title"] if len(sections) == 1 else f"gpucheck: {len(reports)} results",
         worst=worst,
         counts=counts(verdicts) if len(sections) > 1 else f"{worst.sign} {worst.word}",
-        machines=_machines([report for _, report in sent], len(shown) - len(sent) + 1, serials=serials),
+        machines=_machines([report for _, report in sent], serials=serials),
         sections=sections,
         version=gpucheck.__version__,
-        # Both are ours, and neither contains a closing tag.
         style=Markup(style),
-        script=Markup(script),
-        digest=digest,
-        CELL=CELL,
-        **{name: getattr(charts, name) for name in ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM")},
     )
     return written.lstrip()
 
 
 @functools.cache
-def _template() -> tuple[Template, str, str]:
-    """The template, the style and the script."""
+def _template() -> tuple[Template, str]:
+    """The template and the style."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -205,12 +153,10 @@ def _template() -> tuple[Template, str, str]:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["pieces"] = _pieces
-    environment.filters["table"] = _table
+    environment.filters |= {"pieces": _pieces, "table": _table}
     environment.tests["table"] = lambda block: isinstance(block, Table)
     environment.tests["text"] = lambda block: isinstance(block, Line) and bool(block.text)
-    style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    return environment.get_template("page.html"), style, script
+    return environment.get_template("page.html"), (FOLDER / "page.css").read_text(encoding="utf-8")
 
 
 def _plain(value: Any) -> Any:
@@ -255,28 +201,9 @@ def to_send(report: Report, *, serials: bool) -> Report:
     return from_json(Report, without(to_json(bare)))
 
 
-def _machines(reports: Sequence[Report], first: int, *, serials: bool) -> list[dict[str, Any]]:
-    """Each machine once, with when it was measured; of several, with the numbers of their documents from `first` on."""
-    found: dict[tuple[tuple[str, str], ...], list[tuple[int, str]]] = {}
-    for number, report in enumerate(reports, first):
-        if told := _machine(report, serials=serials):
-            found.setdefault(told, []).append((number, report.started))
-    machines = []
-    for told, documents in found.items():
-        dates = sorted(started for _, started in documents if started)
-        made = _from_to(dates[0], dates[-1]) if dates else ""
-        of = (
-            "" if len(found) == 1 else f" of document{'s' * (len(documents) > 1)} {few([str(n) for n, _ in documents])}"
-        )
-        machines.append({"title": f"Machine{of}", "facts": [*told, *([("measured", made)] if made else [])]})
-    return machines
-
-
-def _from_to(first: str, last: str) -> str:
-    """Two moments to the minute, the day once where it is the same."""
-    texts = [one[:16].replace("T", " ") for one in (first, last)]
-    day = f"{texts[0][:10]} "
-    return " to ".join(dict.fromkeys((texts[0], texts[1].removeprefix(day) if texts[0] != texts[1] else texts[1])))
+def _machines(reports: Sequence[Report], *, serials: bool) -> list[tuple[tuple[str, str], ...]]:
+    """Each machine once."""
+    return list(dict.fromkeys(filter(None, (_machine(report, serials=serials) for report in reports))))
 
 
 def _machine(report: Report, *, serials: bool) -> tuple[tuple[str, str], ...]:
@@ -314,13 +241,8 @@ def _section(report: Report, file: str, *, most_raw: int, alone: bool) -> dict[s
     quiet = text.parts_of(report, verbose=False)
     details = text.parts_of(report, verbose=True)[len(quiet) :]
     answer = next((block.text for block in quiet[0] if isinstance(block, Line)), "")
-    fleet = report.results.get("fleet_judge")
     # Of several documents the machine is named once, above all.
     with_devices = alone and report.facts.devices and report.command != "devices"
-    body = quiet[1:]
-    if fleet is not None:
-        # Its own table has every node, and is searched.
-        body = [[block for block in part if not isinstance(block, Table)] for part in body]
     raw, note = _raw(report, most_raw)
     return {
         "title": _title(report) if alone else f"gpucheck {report.command}",
@@ -328,11 +250,9 @@ def _section(report: Report, file: str, *, most_raw: int, alone: bool) -> dict[s
         "said": "".join(part for part, _ in _pieces(answer)[2]),
         "meta": tuple(_meta(report, file)),
         "head": quiet[0],
-        "body": body,
+        "body": quiet[1:],
         "details": [part for part in details if any(not isinstance(block, Drawing) for block in part)],
         "devices": devices.devices_table(report.facts.devices, report.findings) if with_devices else None,
-        "charts": charts.of(report),
-        "fleet": None if fleet is None else _fleet(fleet),
         "raw": raw,
         "raw_note": note,
     }
@@ -368,22 +288,14 @@ def _meta(report: Report, file: str) -> list[tuple[str, str]]:
 
 
 def _raw(report: Report, most: int) -> tuple[Markup | None, str]:
-    """The document's JSON, without the samples where they are too long, and what is missing."""
+    """The document's JSON, or why it is not there."""
     from markupsafe import Markup
 
-    bare = replace(
-        report,
-        measurements=tuple(
-            replace(row, runs=tuple(replace(run, samples_s=(), started_monotonic_s=()) for run in row.runs))
-            for row in report.measurements
-        ),
-    )
-    left_out = "The samples are left out here: the JSON file has them."
-    for shown, indent, note in ((report, 1, ""), (report, None, ""), (bare, 1, left_out), (bare, None, left_out)):
-        written = visible(json.dumps(to_json(shown), indent=indent, ensure_ascii=False))
+    for indent in (1, None):
+        written = visible(json.dumps(to_json(report), indent=indent, ensure_ascii=False))
         if len(written) <= most:
             # In text, quotes need no escape: every second character of JSON is one.
-            return Markup(html.escape(written, quote=False)), note
+            return Markup(html.escape(written, quote=False)), ""
     return None, "The JSON is too long for a page: see the JSON file."
 
 
@@ -430,60 +342,3 @@ def _table(table: Table) -> dict[str, Any]:
         "rows": rows,
         "left_out": len(table.rows) - len(rows),
     }
-
-
-# -- a fleet -----------------------------------------------------------------------------------------------------------
-
-
-def _fleet(result: FleetResult) -> dict[str, Any]:
-    """The map of states, one for each figure that was compared, and the nodes, the worst first."""
-    nodes = result.nodes[:MOST_NODES]
-    # On a map a node keeps its place by its name, so that neighbours in a rack stand beside each other.
-    placed = sorted(nodes, key=lambda node: node.host)
-    figures = list(dict.fromkeys(name for node in nodes for name in node.ratios))[:6]
-    maps = [_map("state", [(node, *_state(node)) for node in placed])]
-    maps += [_map(figure, [(node, *_ratio(node, figure)) for node in placed]) for figure in figures]
-    rows = tuple(
-        (
-            node.host,
-            _badge(*OF_NODES[node.state]),
-            (
-                f"{node.cause} {ADVICE}{node.fix}" if node.fix else node.cause,
-                *(f"{node.ratios[name]:.3f}" if name in node.ratios else UNKNOWN for name in figures),
-            ),
-        )
-        for node in nodes
-    )
-    heads = ("cause → what to do", *figures)
-    return {"maps": maps, "heads": heads, "rows": rows, "left_out": len(result.nodes) - len(nodes)}
-
-
-def _map(title: str, cells: Sequence[tuple[FleetNode, str, str, str]]) -> dict[str, Any]:
-    """A cell for each node: its place, its step of shade or state, the letter in it, and what it says."""
-    columns = min(MAP_COLUMNS, max(len(cells), 1))
-    nodes = [
-        {
-            "x": place % columns * CELL,
-            "y": place // columns * CELL,
-            "shade": shade,
-            "letter": letter,
-            "text": f"{node.host}: {said}",
-        }
-        for place, (node, shade, letter, said) in enumerate(cells)
-    ]
-    return {"title": title, "nodes": nodes, "width": columns * CELL, "height": -(-len(cells) // columns) * CELL}
-
-
-def _state(node: FleetNode) -> tuple[str, str, str]:
-    verdict, word = OF_NODES[node.state]
-    said = f"{word}, {node.cause}" if node.cause else word
-    return verdict, "" if node.state == "good" else SIGNS[verdict][0], said
-
-
-def _ratio(node: FleetNode, figure: str) -> tuple[str, str, str]:
-    ratio = node.ratios.get(figure)
-    if ratio is None:
-        return "skip", UNKNOWN, "not measured"
-    step = sum(ratio < limit for limit in STEPS)
-    below = min(round(100 * (1 - ratio)), 99)
-    return f"h{step}", str(below) if step > 1 else "", f"slowest device {ratio:.3f} of the median"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from functools import cached_property
 from typing import IO, TYPE_CHECKING
 
@@ -61,7 +62,8 @@ class LiveView:
             case _ if self._quiet:
                 pass
             case Progress():
-                self._tell_what_went_wrong()
+                self._say(self._went_wrong)
+                self._went_wrong.clear()
                 self._step(event)
             case Judged(finding) | Skipped(finding):
                 self._judged(finding)
@@ -75,27 +77,22 @@ class LiveView:
             who = f"{finding.device}  " if finding.device and finding.device not in finding.title else ""
             self._went_wrong.append(Line(f"{sign} {who}{finding.title}", style))
 
-    def _tell_what_went_wrong(self) -> None:
-        for line in self._went_wrong:
-            self._say(line.text, line.style)
-        self._went_wrong.clear()
-
     def _later(self, text: str, style: str = "") -> None:
         """Say this once the work begins."""
         if self._held is None:
-            self._say(text, style)
+            self._say([Line(text, style)])
         else:
             self._held.append(Line(text, style))
 
     def _release(self) -> None:
         held, self._held = self._held, None
-        for line in held or ():
-            self._say(line.text, line.style)
+        self._say(held or [])
 
-    def _say(self, text: str, style: str = "") -> None:
-        from gpucheck.render import terminal
+    def _say(self, lines: Sequence[Line]) -> None:
+        if lines:
+            from gpucheck.render import terminal
 
-        terminal.show(self._console, [Line(text, style)])
+            terminal.show(self._console, lines)
 
     def _step(self, event: Progress) -> None:
         if not self._moves:
@@ -153,8 +150,10 @@ def text_at(event: Progress, elapsed_s: float, ends_s: float, width: int) -> str
     `ends_s` is when the work should be over. Where room is short the hint goes first, and then the step loses its end:
     not the best so far, nor the time.
     """
-    step, *best = _parts(event)
-    beside = [*best, _time(elapsed_s, ends_s)]
+    left_s = ends_s - elapsed_s
+    step, *beside = _parts(event)
+    # The time left while there is some; else the time so far.
+    beside.append(f"about {units.age(left_s)} left" if 1 <= left_s < math.inf else units.age(elapsed_s))
     if len(whole := _joined(step, *beside, HINT)) <= width:
         return whole
     room = width - len(_joined("", *beside))
@@ -171,9 +170,3 @@ def _parts(event: Progress) -> list[str]:
 
 def _joined(*parts: str) -> str:
     return " · ".join(parts)
-
-
-def _time(elapsed_s: float, ends_s: float) -> str:
-    """The time left while there is some; else the time so far."""
-    left_s = ends_s - elapsed_s
-    return f"about {units.age(left_s)} left" if 1 <= left_s < math.inf else units.age(elapsed_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Generic, Literal, TypeVar
 
 from gpucheck import config, units
@@ -109,11 +110,9 @@ def median_rate(measurement: Measurement) -> float | None:
 
 def rates(unit: str, scale: float = 1e9, *, percentiles_keep: int) -> tuple[ColumnOf[Measurement], ...]:
     """The columns of the median rate and of its slow and fast ends, which stay as `percentiles_keep` says."""
-    return (
-        numbers(Column(unit), median_rate, scale),
-        numbers(Column("p05", keep=percentiles_keep), lambda row: row.rate.p05 if row.rate else None, scale),
-        numbers(Column("p95", keep=percentiles_keep), lambda row: row.rate.p95 if row.rate else None, scale),
-    )
+    heads = Column(unit), Column("p05", keep=percentiles_keep), Column("p95", keep=percentiles_keep)
+    low, high = (lambda row: row.rate and row.rate.p05), (lambda row: row.rate and row.rate.p95)
+    return tuple(numbers(head, value, scale) for head, value in zip(heads, (median_rate, low, high), strict=True))
 
 
 def time_text(measurement: Measurement | None) -> str:
@@ -134,21 +133,17 @@ def notes_column(keep: int, note: Callable[[Row], Cell]) -> ColumnOf[Row]:
 
 def notes(keep: int, unusual_cache: Literal["warm", "cold"]) -> ColumnOf[Measurement]:
     """The column of what lowers each figure's worth, with the state of the caches where that is not the usual one."""
-
-    def note(row: Measurement) -> Cell:
-        return note_cell(row.flags, (CACHES[unusual_cache],) if row.method.cache == unusual_cache else ())
-
-    return notes_column(keep, note)
+    word = (CACHES[unusual_cache],)
+    return notes_column(keep, lambda row: note_cell(row.flags, word if row.method.cache == unusual_cache else ()))
 
 
 def note_cell(flags: Sequence[str], beside: Sequence[str] = ()) -> Cell:
     """`! noisy, few samples; latency`: what makes the figure doubtful first, in yellow."""
-    doubtful = judging.doubts_of(flags)
-    doubts = [FLAGS[flag][0] for flag in doubtful]
-    rest = [word for flag, (word, _) in FLAGS.items() if flag in flags and flag not in doubtful and word]
+    doubts = judging.doubts_of(flags)
+    rest = [word for flag, (word, _) in FLAGS.items() if flag in flags and flag not in doubts and word]
     # A flag of a later version is shown as it is.
     rest += [flag for flag in flags if flag not in FLAGS]
-    texts = [f"! {', '.join(doubts)}"] if doubts else []
+    texts = [f"! {', '.join(FLAGS[flag][0] for flag in doubts)}"] if doubts else []
     return Cell("; ".join([*texts, *dict.fromkeys((*beside, *rest))]), "yellow" if doubts else "")
 
 
@@ -229,44 +224,41 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     Such is a failure that no threshold asked for, and what is about a device without a figure. The answers of other
     devices stand above the tables; below these is what the figures rest on.
     """
-    devices = {answer.device.id for answer in answers} | {
-        one.device for one in report.findings if one.device is not None
-    }
-    several = len(devices) > 1
-    findings = [named(one, several=several) for one in remarks_once(report.findings)]
-    worst = min(findings, key=lambda one: WORST_FIRST.index(one.verdict), default=None)
+    measured_on = {answer.device.id for answer in answers}
+    several = len(measured_on | {finding.device for finding in report.findings if finding.device is not None}) > 1
+    findings = [named(finding, several=several) for finding in remarks_once(report.findings)]
+    worst = min(findings, key=lambda finding: WORST_FIRST.index(finding.verdict), default=None)
     ranked = sorted(answers, key=lambda answer: WORST_FIRST.index(_verdict(report, answer, several=several)))
-    lead = worst if worst is not None and _leads(worst, ranked) else None
+    leads = worst is not None and _leads(worst, ranked)
     cause = None
-    if lead is not None:
-        first, second = _lead(report, lead, ranked, several=several)
-        cause = second if second.title == lead.title else None
-        findings = [second if one is lead else one for one in findings]
+    if worst is not None and leads:
+        first, rest = _lead(report, worst, ranked, several=several)
+        cause = rest if rest.title == worst.title else None
+        findings = [rest if finding is worst else finding for finding in findings]
     elif ranked:
         first = _line(report, ranked[0], several=several)
     else:
         count = len(report.measurements)
-        first = said_by(
-            report.summary.verdict,
-            f"{count} row{'s' if count > 1 else ''} measured" if count else "nothing was measured",
-        )
+        what = f"{count} row{'s' * (count > 1)} measured" if count else "nothing was measured"
+        first = said_by(report.summary.verdict, what)
     moved, body = _fitting_a_screen(_from_text_on(body)) if several else ([], _from_text_on(body))
-    others = ranked if lead is not None else ranked[1:]
-    above: list[Block] = [_line(report, answer, several=several) for answer in others if several]
-    above += [Line(f"  {_fitting(answer, '  ')}") for answer in others if not several]
-    # A device of which nothing else is said was left out, and why.
-    seen = {None, *(answer.device.id for answer in answers), *(one.device for one in findings if one.verdict in ASKING)}
-    silent = {one.device: one for one in reversed(findings) if one.verdict == "skip" and one.device not in seen}
+    others = ranked if leads else ranked[1:]
+    above: list[Block] = [
+        _line(report, answer, several=several) if several else Line(f"  {_fitting(answer, '  ')}") for answer in others
+    ]
     if ranked and several:
-        above += [said_by("skip", f"{one.title}: {one.message}") for one in silent.values()]
-        findings = [one for one in findings if one not in silent.values()]
+        # A device of which nothing else is said was left out, and why.
+        told = {None, *measured_on, *(finding.device for finding in findings if finding.verdict in ASKING)}
+        skips = {one.device: one for one in reversed(findings) if one.verdict == "skip" and one.device not in told}
+        above += [said_by("skip", f"{finding.title}: {finding.message}") for finding in skips.values()]
+        findings = [finding for finding in findings if finding not in skips.values()]
     advice = [one.fix for name in ids.OF_ROLE["advises"] for one in findings if one.id == name and one.fix]
     # What to do where nothing is wrong, in a sentence that needs no other.
-    then = advice[0] if advice and not any(one.verdict in ASKING for one in findings) else None
+    then = advice[0] if advice and not any(finding.verdict in ASKING for finding in findings) else None
     if then is not None:
         findings = [replace(one, fix=None) if one.fix == then and one is not cause else one for one in findings]
-    gap = [Line()] if body and not isinstance(body[-1], Line) else []
-    below = [*gap, Line(rest, "dim")] if (rest := rests_on(report)) else []
+    below = [Line(text, "dim")] if (text := rests_on(report)) else []
+    below = [*([Line()] if below and body and not isinstance(body[-1], Line) else []), *below]
     above += [Line()] if above and body else []
     details = [*moved, *([Line()] if moved else []), *_from_text_on(details)]
     return Page(first, [*above, *body, *below], details, findings, cause=cause, then=then)
@@ -282,10 +274,9 @@ def _fitting_a_screen(body: Sequence[Block]) -> tuple[list[Block], Sequence[Bloc
     while moved < len(left) and sum(map(_height, left[moved:])) > _MOST_OF_SEVERAL:
         gap = next((place for place in range(moved + 1, len(left)) if left[place] == Line()), len(left) - 1)
         moved = gap + 1
-    if moved == 0:
-        return [], body
     shown = left[moved:]
-    return left[:moved], [*shown, *([Line()] if shown else []), Line("the other tables: -v", "dim")]
+    rest = [*([Line()] if shown else []), Line("the other tables: -v", "dim")] if moved else []
+    return left[:moved], [*shown, *rest]
 
 
 def _height(block: Block) -> int:
@@ -313,30 +304,23 @@ def _lead(report: Report, lead: Finding, answers: Sequence[Answer], *, several: 
     of_device = f"{lead.device}: " if lead.title.startswith(f"{lead.device}: ") else ""
     title, _, rest = lead.title.removeprefix(of_device).partition(": ")
     is_cut = bool(rest) and len(lead.title) + 2 > WIDTH
-    told = f"{of_device}{title}" if is_cut else lead.title
-    named = several or not answers or answers[0].device.id in told
-    where = ""
-    if not named:
-        name = _name(answers[0].device)
-        where = f" · {name if len(told) + len(name) + 5 <= WIDTH else answers[0].device.id}"
-    first = said_by(verdict, f"{told}{where}")
+    text = f"{of_device}{title}" if is_cut else lead.title
+    if not several and answers and answers[0].device.id not in text:
+        text = _fitting(Answer(answers[0].device, text), "  ")
+    first = said_by(verdict, text)
     if not is_cut and not lead.message:
         return first, lead
-    return first, replace(
-        lead, title=rest if is_cut else lead.message, message=lead.message if is_cut and lead.is_gate else ""
-    )
+    message = lead.message if is_cut and lead.is_gate else ""
+    return first, replace(lead, title=rest if is_cut else lead.message, message=message)
 
 
 def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
     """Return whether a finding is the first line: it outranks any figure, or no figure is of its device."""
-    if not answers:
-        return True
-    if worst.verdict not in ASKING:
-        return False
-    if worst.verdict == "fail" and not worst.is_gate:
-        return True
+    if not answers or worst.verdict not in ASKING:
+        return not answers
     several = len(answers) > 1 or worst.device is not None
-    return several and worst.device not in {answer.device.id for answer in answers}
+    is_failure = worst.verdict == "fail" and not worst.is_gate
+    return is_failure or (several and worst.device not in {answer.device.id for answer in answers})
 
 
 def _verdict(report: Report, answer: Answer, *, several: bool) -> Verdict:
@@ -353,15 +337,10 @@ def _line(report: Report, answer: Answer, *, several: bool) -> Line:
 
 def _fitting(answer: Answer, before: str) -> str:
     """The answer and its device, which is named as fully as 80 columns allow."""
-    named, place = _name(answer.device), answer.place
-    tails = [f"{named}{f', {place}' if place else ''}", named, answer.device.id]
-    told = [f"{answer.text} · {tail}" for tail in tails]
-    return next((one for one in told if len(before) + len(one) <= WIDTH), told[-1])
-
-
-def _name(device: DeviceRef) -> str:
-    name = short_name(device)
-    return f"{name} ({device.id})" if name != device.id else device.id
+    short, place = short_name(answer.device), answer.place
+    name = f"{short} ({answer.device.id})" if short != answer.device.id else short
+    texts = [f"{answer.text} · {tail}" for tail in (f"{name}, {place}" if place else name, name, answer.device.id)]
+    return next((text for text in texts if len(before) + len(text) <= WIDTH), texts[-1])
 
 
 def named(finding: Finding, *, several: bool) -> Finding:
@@ -393,23 +372,18 @@ _FAR = 10.0
 
 def rests_on(report: Report) -> str:
     """Below the tables: samples, how far they spread, and whether all results were verified."""
-    rows = report.measurements
-    samples = [row.time_s.n for row in rows if row.time_s]
-    counts = " to ".join(dict.fromkeys(str(some(samples)) for some in (min, max))) if samples else ""
-    told = f"{counts} sample{'s' * (counts != '1')} each" if samples else ""
-    spreads = [
-        (row.time_s.p95 - row.time_s.p05) / row.time_s.median
-        for row in rows
-        if row.time_s and row.time_s.p05 is not None and row.time_s.p95 is not None
-    ]
-    if spreads:
-        widest = max(spreads)
-        told += f", spread up to {units.percent(widest) if widest < _FAR else ratio_text(widest, 2)}"
-    checks = [one.verdict for one in report.findings if one.id in ids.OF_ROLE["verifies"]]
-    beside = {one.verdict for one in report.findings if one.id in ids.OF_ROLE["finds_wrong"]}
-    sound = checks and set(checks) == {"pass"} and not beside & {"fail", "inconclusive"}
-    verified = "all results verified" if sound else ""
-    return "; ".join(part for part in (told, verified) if part)
+    times = [row.time_s for row in report.measurements if row.time_s]
+    samples = [time.n for time in times]
+    counts = " to ".join(dict.fromkeys((str(min(samples)), str(max(samples))))) if samples else ""
+    parts = [f"{counts} sample{'s' * (counts != '1')} each"] if samples else []
+    known = [time for time in times if time.p05 is not None and time.p95 is not None]
+    widest = max(((time.p95 - time.p05) / time.median for time in known if time.p95 and time.p05), default=None)
+    if widest is not None:
+        parts[0] += f", spread up to {units.percent(widest) if widest < _FAR else ratio_text(widest, 2)}"
+    checks = {finding.verdict for finding in report.findings if finding.id in ids.OF_ROLE["verifies"]}
+    beside = {finding.verdict for finding in report.findings if finding.id in ids.OF_ROLE["finds_wrong"]}
+    parts += ["all results verified"] if checks == {"pass"} and not beside & {"fail", "inconclusive"} else []
+    return "; ".join(parts)
 
 
 def timed_by(measurements: Sequence[Measurement]) -> str:
@@ -441,13 +415,11 @@ def flag_lines(flagged: Iterable[tuple[str, str]], of_rows: int | None = None) -
 
     Where the table has `of_rows` rows, more than a few of them are counted.
     """
-    by_flag: dict[str, list[str]] = {}
-    for flag, row in flagged:
-        by_flag.setdefault(flag, []).append(row)
     lines = []
-    for flag, names in by_flag.items():
+    for flag, names in judging.by(itemgetter(0), flagged).items():
         word, meaning = FLAGS.get(flag, ("", ""))
         head = f"{word or flag} ({meaning})" if meaning else flag
         many = of_rows is not None and len(names) > MOST_NAMED
-        lines.append(Line(f"{head}: {f'{len(names)} of {of_rows} rows' if many else ', '.join(names)}", "dim"))
+        rows = f"{len(names)} of {of_rows} rows" if many else ", ".join(name for _, name in names)
+        lines.append(Line(f"{head}: {rows}", "dim"))
     return lines

@@ -6,11 +6,10 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 import rich.box
 import rich.live
@@ -41,21 +40,10 @@ NARROW = 50
 
 def console(stream: IO[str]) -> Console:
     """A console on `stream`: a terminal's width, else `COLUMNS`, else as wide as it takes."""
-    width: int | None = None
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit() and int(columns) > 0:
-        width = int(columns)
-    elif not stream.isatty():
-        width = NATURAL_WIDTH
-    return Console(
-        file=stream,
-        width=width,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        # A pipe is no terminal even when colours are forced on it.
-        color_system="auto",
-    )
+    width = int(columns) if columns.isdigit() and int(columns) > 0 else None if stream.isatty() else NATURAL_WIDTH
+    # A pipe is no terminal even when colours are forced on it.
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False, color_system="auto")
 
 
 def show(out: Console, blocks: Sequence[Block]) -> None:
@@ -65,14 +53,15 @@ def show(out: Console, blocks: Sequence[Block]) -> None:
 
 def _as_typed(block: Block) -> Block:
     if isinstance(block, Line):
-        text = naming.as_typed(block.text)
-        return block if text == block.text else replace(block, text=text)
+        return replace(block, text=naming.as_typed(block.text))
     if isinstance(block, Drawing):
         return block
-    rows = tuple(tuple(replace(cell, text=naming.as_typed(cell.text)) for cell in row) for row in block.rows)
-    narrow = _as_typed(block.narrow) if block.narrow is not None else None
-    assert narrow is None or isinstance(narrow, Table)
-    return block if rows == block.rows else replace(block, rows=rows, narrow=narrow)
+    return _each_cell(block, lambda cell: replace(cell, text=naming.as_typed(cell.text)))
+
+
+def _each_cell(table: Table, made: Callable[[Cell], Cell]) -> Table:
+    narrow = table.narrow and _each_cell(table.narrow, made)
+    return replace(table, rows=tuple(tuple(map(made, row)) for row in table.rows), narrow=narrow)
 
 
 def draw(out: Console, blocks: Sequence[Block]) -> None:
@@ -113,29 +102,29 @@ def fitting(out: Console, blocks: Sequence[Block]) -> Sequence[Block]:
     First each row of a table takes one line, then tables lose their last sound rows, and the last findings go. What is
     left out is counted; `-v` shows it. A sentence is never cut, and nothing that failed goes.
     """
-    if out.width >= NATURAL_WIDTH or not any(_can_shrink(block) for block in blocks):
+    can_shrink = (block.least is not None if isinstance(block, Table) else _may_go(block) for block in blocks)
+    if out.width >= NATURAL_WIDTH or not any(can_shrink):
         return blocks
     most = SCREEN_LINES if out.width >= NARROW else NARROW_LINES
-    steps = (_a_line_a_row, _fewer_rows, _fewer_findings)
-    for step in steps:
-        if (over := sum(_lines_of(out, block) for block in blocks) - most) <= 0:
+    for step in (_a_line_a_row, _fewer_rows, _fewer_findings):
+        if (over := _lines_of(out, blocks) - most) <= 0:
             break
         blocks = step(out, blocks, over)
     return blocks
 
 
-def _can_shrink(block: Block) -> bool:
-    return block.least is not None if isinstance(block, Table) else isinstance(block, Line) and block.may_go
+def _may_go(block: Block) -> bool:
+    return isinstance(block, Line) and block.may_go
 
 
-def _lines_of(out: Console, block: Block) -> int:
-    return sum(len(out.render_lines(one, pad=False)) for one in renderables(out, [block]))
+def _lines_of(out: Console, blocks: Sequence[Block]) -> int:
+    return sum(len(out.render_lines(renderable, pad=False)) for renderable in renderables(out, blocks))
 
 
 def _a_line_a_row(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
     kept: list[Block] = []
     for block in blocks:
-        if isinstance(block, Table) and block.least is not None and _lines_of(out, block) > len(block.rows) + 3:
+        if isinstance(block, Table) and block.least is not None and _lines_of(out, [block]) > len(block.rows) + 3:
             flat = _flat(out, block)
             every = range(len(flat.columns))
             is_cut = _width(out, flat, every, every) > out.width
@@ -183,7 +172,8 @@ def _of_rows(table: Table, places: Sequence[int]) -> Table:
 
 
 def _gravity(row: Sequence[Cell]) -> int:
-    return next((place for place, colour in enumerate(("red", "yellow")) if any(colour in one.style for one in row)), 2)
+    styles = " ".join(cell.style for cell in row)
+    return 0 if "red" in styles else 1 if "yellow" in styles else 2
 
 
 def _fewer_findings(out: Console, blocks: Sequence[Block], over: int) -> list[Block]:
@@ -192,19 +182,17 @@ def _fewer_findings(out: Console, blocks: Sequence[Block], over: int) -> list[Bl
     gone: list[str] = []
     rest: list[Line] = []
     while over > 0:
-        lines = {place: one for place, one in enumerate(kept) if isinstance(one, Line) and one.may_go}
-        found = [place for place, one in lines.items() if not one.text.startswith(ADVICE)]
+        lines = {place: block.text for place, block in enumerate(kept) if isinstance(block, Line) and block.may_go}
+        found = [place for place, line in lines.items() if not line.startswith(ADVICE)]
         if len(found) <= 1:
             break
         last = found[-1]
         # What to do about a finding stands below it.
         end = last + 2 if last + 1 in lines else last + 1
-        # The line that says how many are left out takes one itself.
-        over -= sum(_lines_of(out, one) for one in kept[last:end]) + sum(_lines_of(out, one) for one in rest)
-        gone.insert(0, lines[last].text)
-        # Named all the same: nothing that is wrong is out of sight.
-        rest = [Line(f"also: {text.in_brief(gone)}; details: -v", "yellow")]
-        over += _lines_of(out, rest[0])
+        gone.insert(0, lines[last])
+        before, rest = rest, [Line(f"also: {text.in_brief(gone)}; details: -v", "yellow")]
+        # The line that names what is left out, so that nothing wrong is out of sight, takes one itself.
+        over += _lines_of(out, rest) - _lines_of(out, before) - _lines_of(out, kept[last:end])
         kept = [*kept[:last], *kept[end:]]
     return [*kept[:last], *rest, *kept[last:]]
 
@@ -345,13 +333,11 @@ class Screen:
         if self._live is not None:
             self._live.refresh()
         else:
-            show(self._console, blocks)
-            self._console.print()
+            show(self._console, [*blocks, Line()])
             self._console.file.flush()
 
     def __rich_console__(self, out: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        blocks = [_as_typed(block) for block in self._blocks]
-        group = Group(*renderables(out, fitting(out, blocks)))
+        group = Group(*renderables(out, fitting(out, [*map(_as_typed, self._blocks)])))
         lines = out.render_lines(group, options.update(height=None), pad=False)
         if (more := len(lines) - out.height + 1) > 1:
             lines[out.height - 1 :] = out.render_lines(writable(out, f"… {more} more lines: enlarge the window"))
@@ -362,9 +348,7 @@ class Screen:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
             show(self._console, self._blocks)
@@ -373,15 +357,11 @@ class Screen:
 
 # -- pictures: light or dark, without a font or a link from elsewhere --------------------------------------------------
 
-PICTURE_COLUMNS = 80
-
 
 def _colours(names: str) -> TerminalTheme:
     """Background, text, and a terminal's black, red, green, yellow, blue, magenta, cyan and white, each `rrggbb`."""
-    background, text_colour, *eight = [
-        (int(name[:2], 16), int(name[2:4], 16), int(name[4:], 16)) for name in names.split()
-    ]
-    return TerminalTheme(background, text_colour, eight)
+    background, text_colour, *eight = [tuple(bytes.fromhex(name)) for name in names.split()]
+    return TerminalTheme(background, text_colour, eight)  # type: ignore[arg-type]
 
 
 Theme = Literal["light", "dark"]
@@ -415,21 +395,12 @@ _FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{width}} {{he
 
 
 def svg(report: Report, theme: Theme = "dark") -> str:
-    """The report's screen of `PICTURE_COLUMNS` columns, below the command line that made it."""
+    """The report's screen of 80 columns, below the command line that made it."""
     from xml.sax.saxutils import escape
 
     title = text.typed(report.argv) if report.argv else f"gpucheck {report.command}"
-    paper = Console(
-        file=io.StringIO(),
-        record=True,
-        width=PICTURE_COLUMNS,
-        force_terminal=True,
-        color_system="standard",
-        legacy_windows=False,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
+    plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "legacy_windows": False}
+    paper = Console(file=io.StringIO(), record=True, width=80, force_terminal=True, color_system="standard", **plain)
     draw(paper, text.blocks(report))
     colours = _THEMES[theme]
     name = f"g{zlib.crc32(f'{theme} {title}'.encode()):08x}"  # the same every time; several may stand on one page

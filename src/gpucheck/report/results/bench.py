@@ -139,9 +139,9 @@ class Speedup:
 class CrossoverResult:
     """At what size a device becomes faster than the CPU, with the copies to and from it (`transfers`) or without.
 
-    The CPU is faster up to `cpu_faster_up_to`, the device from `device_faster_from` on; `even` are sizes between the
-    two without a winner, and `reason` says why one of the two is None. `smallest` and `largest` are the sizes that were
-    tried, `ended_by` why they stopped growing (`time`, `memory`), and `speedup` the ratio at a normal size.
+    The CPU is faster up to `cpu_faster_up_to`, the device at every size that was tried from `device_faster_from` on;
+    None where it is nowhere. `largest` is the largest size that was tried, `ended_by` why none was larger (`time`,
+    `memory`), and `speedup` the ratio at a normal size.
     """
 
     device: str
@@ -149,9 +149,6 @@ class CrossoverResult:
     transfers: bool
     cpu_faster_up_to: int | None
     device_faster_from: int | None
-    even: tuple[int, ...]
-    reason: str | None
-    smallest: int
     largest: int
     ended_by: str | None
     speedup: Speedup | None
@@ -214,32 +211,4 @@ class SearchResult:
     complete: bool
     shapes_refused: int = 0
     refused: tuple[RefusedShape, ...] = ()
-    run: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReading:
-    """A reading of a device, `at_s` after the start of a long run. Power is the mean since the previous reading. It is
-    None for the first reading and if the energy is not counted."""
-
-    at_s: float
-    sm_clock_hz: float | None
-    temperature_celsius: float | None
-    power_w: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class SustainedResult:
-    """The telemetry of one long run: product, device, how the device supports the dtype, and its readings.
-
-    `run` is which of several runs it is of, from 1; None for the only one.
-    """
-
-    device: str
-    dtype: str
-    m: int
-    n: int
-    k: int
-    support: str
-    readings: tuple[LoadReading, ...]
     run: int | None = None
