@@ -120,27 +120,6 @@ def test_a_run_that_was_cut_off_leaves_the_whole_incomplete() -> None:
     assert by_id(judge.judge(report(row), [limit]))["transfer.min_gbps"].verdict == "pass"
 
 
-def test_bandwidth_and_products_are_held_against_the_part_of_the_facts() -> None:
-    memory = row(
-        "bandwidth",
-        {"operation": "read", "size_bytes": GIB},
-        1.0,
-        2.4e12,
-        details={"verified_slices": 1, "wrong_elements": 0},
-    )
-    product = row(
-        "matmul",
-        {"dtype": "bfloat16", "m": 8, "n": 8, "k": 8, "support": "native"},
-        1.0,
-        494.7e12,
-        "FLOP/s",
-        details={"worst_error_of_bound": 0.1, "not_finite": 0},
-    )
-    found = by_id(report(memory, product))
-    assert found["bandwidth.share_of_peak"].evidence["share"]["read"] == pytest.approx(0.5, abs=0.01)
-    assert found["matmul.share_of_peak"].evidence["share"]["bfloat16"] == pytest.approx(0.5, abs=0.01)
-
-
 def test_what_torch_told_of_a_device_that_it_opened_is_in_the_facts() -> None:
     """ROCm, or no NVML: nobody else knows the part."""
     details = {"verified_slices": 1, "wrong_elements": 0}
