@@ -457,11 +457,9 @@ def test_all_links_down_without_a_fabric() -> None:
     assert said(without[0], *one_alone) == []
 
 
-def test_links_in_mig_mode_are_a_remark() -> None:
+def test_links_in_mig_mode_are_nobodys() -> None:
     sliced = card(3, nvlinks=DOWN, mig=Mig(True, True, ("MIG-1",)), utilization_percent=None)
-    assert [item for item in said(sliced) if item[0] == "links.inactive"] == [
-        ("links.inactive", "info", "NVLinks inactive in MIG mode")
-    ]
+    assert [finding for finding in said(sliced) if finding[0] == "links.inactive"] == []
 
 
 def test_errors_of_links_say_what_is_new() -> None:

@@ -55,10 +55,6 @@ REPLACE = "drain the node and replace the GPU"
 _BY_GRAVITY: tuple[Verdict, ...] = ("fail", "warn", "info")
 
 
-def _words(action: str | None) -> str:
-    return str(action).replace("_", " ")
-
-
 def _times(error: XidError) -> tuple[str, str]:
     """When an error was last in the log and how often, in words; empty where that is not known, or once."""
     last = f"last at {error.at.replace('T', ' ').replace('Z', ' UTC')}" if error.at else ""
@@ -85,10 +81,11 @@ def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
     asked = next((error.action for error in mine if error.action is not None and not error.is_past), None)
     grave = (error for error in mine[1:] if verdict_of(error) != "info" and error.action is None)
     others = dict.fromkeys(error.number for error in grave)
-    what = f"asks for: {_words(asked)}" if asked and worst.action else known.what if known else ""
+    wish = f"asks for: {(asked or '').replace('_', ' ')}"
+    what = wish if asked and worst.action else known.what if known else ""
     parts = (
         ", ".join(part for part in (what, *_times(worst)) if part),
-        f"Xid {RECOVERY} asks for: {_words(asked)}" if asked and not worst.action else "",
+        f"Xid {RECOVERY} {wish}" if asked and not worst.action else "",
         f"also Xid {', '.join(map(str, others))}" if others else "",
         "before the driver was reloaded" if worst.is_past else "",
     )

@@ -445,8 +445,7 @@ def _links_of_its_kind(device: Device, facts: Facts) -> Iterator[Link]:
 
 
 def _figures(link: Link) -> dict[str, int | None]:
-    names = ("generation", "width", "max_generation", "max_width", "replays")
-    return {name: getattr(link, name) for name in names}
+    return {name: getattr(link, name) for name in ("generation", "width", "max_generation", "max_width", "replays")}
 
 
 def pcie_replays(device: Device, facts: Facts) -> Said | None:

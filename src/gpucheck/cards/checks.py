@@ -63,8 +63,7 @@ def power_limit(device: Device, facts: Facts) -> Said | None:
         return Said("warn", f"power limit {limit:.0f} W", message, fix, {"power_limit_w": limit, "others_w": others})
     if limit is None or default is None or limit >= SAME * default:
         return None
-    names = ("power_limit_w", "power_limit_default_w")
-    evidence = {name: getattr(device, name) for name in names}
+    evidence = {"power_limit_w": limit, "power_limit_default_w": default}
     message = f"lowers the clock under load; the default is {default:.0f} W"
     fix = f"sudo nvidia-smi -i {{card}} --power-limit={default:.0f}"
     held = at_work.cost(device) if at_work.POWER_CAP in at_work.reasons(device) else 0.0
@@ -232,9 +231,8 @@ def inactive(device: Device, facts: Facts) -> Said | None:
     lost = [link.link for link in device.nvlinks or () if link.active is False]
     if not lost:
         return absent(device, facts)
-    if is_divided(device):
-        message = f"{len(lost)} of {len(device.nvlinks or ())}; no program can use NVLink in MIG mode"
-        return Said("info", "NVLinks inactive in MIG mode", message, None, {"inactive": lost})
+    if is_divided(device):  # no program can use NVLink in MIG mode
+        return None
     others = (card for card in facts.devices if card is not device and card.name == device.name)
     alike = [card for card in others if card.nvlinks and not is_divided(card)]
     most = max((active(card) for card in alike), default=0)
@@ -242,10 +240,11 @@ def inactive(device: Device, facts: Facts) -> Said | None:
     evidence = {"active": up, "inactive": lost, "active_of_the_same_name": max(most, up)}
     if up == 0:
         return _all_down(device, alike, most, evidence)
+    beside = f", {most} on a GPU of the same name" if up < most else ""
+    message = f"{up} up{beside}; down: {', '.join(map(str, lost))}"
     if not up < most:
         # Some cards have more links than their board or bridge connects.
-        return Said("info", f"{len(lost)} NVLinks inactive", _numbered(up, lost), None, evidence)
-    message = _numbered(up, lost, f", {most} on a GPU of the same name")
+        return Said("info", f"{len(lost)} NVLinks inactive", message, None, evidence)
     return Said("warn", f"{len(lost)} of {len(device.nvlinks or ())} NVLinks down", message, FIX, evidence)
 
 
@@ -273,10 +272,6 @@ def absent(device: Device, facts: Facts) -> Said | None:
         return None  # NVML stopped before it, or an error that is told as unread
     message = f"{why or 'NVML does not report their state'}; {beside}"
     return Said("warn", "NVLinks unreadable", message, FIX, evidence)
-
-
-def _numbered(up: int, lost: list[int], beside: str = "") -> str:
-    return f"{up} up{beside}; down: {', '.join(map(str, lost))}"
 
 
 def _all_down(device: Device, alike: list[Device], most: int, evidence: dict[str, object]) -> Said | None:
