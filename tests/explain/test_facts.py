@@ -507,6 +507,7 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "MAX_JOBS",
         ),
         ("docker run x\ncouldn't communicate with the NVIDIA driver", "nvml.not_loaded", "on the host: sudo", "zzz"),
+        ("HIP error: no kernel image is available for execution on the device", "hip.arch", "gfx", "Blackwell"),
         ("apiVersion: v1\nNCCL WARN Call to shm_open failed", "nccl.shared_memory", "emptyDir", "docker"),
         ("GPU is lost. nvlddmkm.sys", "nvml.lost", "Event Viewer", "dmesg"),
         (

@@ -544,6 +544,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: facts.vendor == "amd" and (facts.build.startswith("rocm") or "rocm" in facts.platforms),
         becomes="hip.none",
     ),
+    Advice(("cuda.no_kernel",), lambda facts: "rocm" in facts.platforms, becomes="hip.arch"),
     Advice(
         ("xpu.call",),
         "sysman",
