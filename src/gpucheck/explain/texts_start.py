@@ -344,6 +344,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Type fp16 is not supported on your device",
             r"Expected a (cuda|non cpu) device, but got: cpu",
             r"nvidia-smi has failed because|Can'?t initialize NVML",
+            r"\bfp16 mixed precision requires a GPU(?! \(not mps)",
         ),
         meaning="The program requested the accelerator (pinned memory, mixed precision, a trainer's GPU), but torch "
         "sees none: a torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
