@@ -345,6 +345,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Expected a (cuda|non cpu) device, but got: cpu",
             r"nvidia-smi has failed because|Can'?t initialize NVML",
             r"\bfp16 mixed precision requires a GPU(?! \(not mps)",
+            r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
         ),
         meaning="The program requested the accelerator (pinned memory, mixed precision, a trainer's GPU), but torch "
         "sees none: a torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
