@@ -252,6 +252,7 @@ def read(pasted: str, spaced: str) -> Facts:
     version, build = _torch(text)
     paths = [match[1] or match[2] for match in _FRAME.finditer(text)]
     frames = [_package(path) for path in paths]
+    free = _FREE.search(text)
     singles = {name: match[1] for name, pattern in _ONE.items() if (match := pattern.search(text))}
     return Facts(
         platforms=marked(spaced),
@@ -264,7 +265,7 @@ def read(pasted: str, spaced: str) -> Facts:
         offers=tuple(_OFFER.findall(text)),
         ranks=tuple(sorted({int(rank) for rank in _RANK.findall(text)})),
         on_gpu=tuple((int(rank), int(gpu)) for rank, gpu in _FULL.findall(text)),
-        free=_free(text),
+        free=int(free[1]) / max(int(free[2]), 1) if free else None,
         checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
         operators=_operators(text),
         tried=frozenset(name for pair in _SET.findall(text) for name in pair if name),
@@ -280,12 +281,6 @@ def _torch(text: str) -> tuple[str, str]:
     if not build and (built := _BUILD.search(text)):
         build = f"cu{built[1].replace('.', '')}" if built[1][0].isdigit() else "" if _OF_ROCM.search(text) else "cpu"
     return version, build
-
-
-def _free(text: str) -> float | None:
-    """The share of the GPU's memory that is free, as JAX tells it."""
-    match = _FREE.search(text)
-    return int(match[1]) / max(int(match[2]), 1) if match else None
 
 
 def _operators(text: str) -> str:

@@ -108,7 +108,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     (
         "windows",
         ("nvml.lost", "nvml.hardware", "nvml.reset"),
-        "restart Windows; if it returns, reseat the GPU and its power cables, and watch its temperature; the Event "
+        "restart Windows; if it returns, reseat the GPU and its power cables and watch its temperature. The Event "
         "Viewer (System, source nvlddmkm) shows when it happens",
     ),
     (
