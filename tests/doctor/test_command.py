@@ -219,7 +219,7 @@ def test_a_time_limit_of_the_command_line(
 ) -> None:
     fake_driver(TWO_GPUS)
     python = interpreter(tmp_path, torch_of(tmp_path, top="import time; time.sleep(600)"))
-    assert main(["doctor", "--python", python, "--timeout", "4s"]) == 1
+    assert main(["doctor", "--python", python, "--time-budget", "4s"]) == 1
     assert "importing torch did not finish within 4.00 s" in " ".join(capsys.readouterr().out.split())
 
 

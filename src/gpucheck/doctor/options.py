@@ -19,7 +19,7 @@ class DoctorOptions:
 
     python: str | None = option("Diagnose the torch of another Python interpreter.", metavar="PATH")
     require: str | None = options.require()
-    time_budget_s: float | None = options.time_budget("2m", "Time limit for torch to answer.", aliases=("--timeout",))
+    time_budget_s: float | None = options.time_budget("2m", "Time limit for torch to answer.")
     bundle: str | None = option(
         "Also write a bug report (.zip). It contains only listed fields; review it before you share it.",
         metavar="FILE",
