@@ -756,7 +756,25 @@ ADVICE: tuple[Advice, ...] = (
         "num_gpus.",
     ),
     Advice(
-        ("cuinit.100", "torch.no_accelerator", "torch.sees_none"),
+        ("cuinit.100", "cuinit.no_driver", "nvml.no_library"),
+        "jetson",
+        "a container needs docker run --runtime nvidia and an image of the host's JetPack; outside one, NVIDIA's torch "
+        "wheel for the JetPack and sudo usermod -aG video,render $USER (a Jetson before JetPack 7 has no nvidia-smi)",
+    ),
+    Advice(
+        ("cuinit.100", "cuinit.no_driver", "torch.no_accelerator"),
+        "kubernetes",
+        "resources.limits with nvidia.com/gpu: 1 in the pod, and runtimeClassName: nvidia where the cluster has one; "
+        "kubectl describe node NODE | grep nvidia.com/gpu shows whether the node offers any",
+    ),
+    Advice(
+        ("cuinit.100", "torch.no_accelerator"),
+        "slurm",
+        "--gres=gpu:1 (or --gpus=1) for sbatch and srun: a job sees no GPU that it did not ask for; nvidia-smi -L "
+        "inside the job lists them",
+    ),
+    Advice(
+        ("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no"),
         "colab",
         "Runtime, Change runtime type, a GPU; then start the notebook again",
     ),
