@@ -163,6 +163,8 @@ _NAMED = {
     "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
     "vllm": r"vllm[/\\]|vllmworker|\bvllm serve",
     "jax": r"\bjax(?:lib)?\b|\bxla_",
+    "tf": r"\btensorflow\b|\bkeras\b",
+    "pytorch": r"\b(?:py)?torch\b",
     "no_dkms": r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
     "no_driver": r"nvidia driver version: no cuda|gpu models and configuration: no cuda",
     "creates": r"cusolverdncreate|cublascreate|cudnncreate",
@@ -470,18 +472,18 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cudnn.not_initialized", "cudnn.failed", "cublas.", "oom.cublas", "oom.cuda"),
-        lambda facts: "jax" in facts.names and "torch" not in facts.packages and (facts.free or 0) < 0.5,
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and (facts.free or 0) < 0.5,
         "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of the GPU "
         "at once; nvidia-smi shows what others hold; else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset",
     ),
     Advice(
         ("cudnn.",),
-        lambda facts: "jax" in facts.names and "torch" not in facts.packages,
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
         "pip install -U 'jax[cuda12]', which brings its own cuDNN, and unset LD_LIBRARY_PATH: another cuDNN there is "
         "loaded first; then a newer driver",
     ),
     Advice(
-        ("oom.cuda", "oom.hip", "oom.other"),
+        ("oom.cuda", "oom.hip", "oom.other", "oom.cublas"),
         lambda facts: "llama" in facts.names and not (facts.torch or facts.packages),
         "fewer layers on the GPU (-ngl N; Ollama: num_gpu), a shorter context (-c; num_ctx), or a smaller "
         "quantisation of the model; nvidia-smi shows what else holds memory",
@@ -497,6 +499,31 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: bool(facts.names & {"native", "llama"}) and not (facts.torch or facts.packages),
         "a newer release of the program: search its issues for this message and GPU; -ngl 0 (or its CPU build) tells "
         "whether the GPU's code is at fault, CUDA_VISIBLE_DEVICES=0 whether several GPUs are; sudo dmesg | grep -i xid",
+    ),
+    Advice(
+        ("oom.cuda", "oom.cublas", "cublas.not_initialized", "cudnn.not_initialized"),
+        lambda facts: "tf" in facts.names and "pytorch" not in facts.names,
+        "a smaller batch; export TF_FORCE_GPU_ALLOW_GROWTH=true, because TensorFlow takes the whole GPU at once; "
+        "nvidia-smi shows what else holds memory. For cuDNN pip install -U 'tensorflow[and-cuda]'",
+    ),
+    Advice(
+        ("cuda.no_kernel",),
+        lambda facts: bool(facts.names & {"jax", "tf"}) and "pytorch" not in facts.names,
+        "a newer release, which lists this GPU: pip install -U 'jax[cuda12]' or 'tensorflow[and-cuda]'; or build the "
+        "package for this GPU",
+        title="a package has no code for this GPU's architecture",
+    ),
+    Advice(
+        ("cuda.illegal", "cuda.launch_failure", "cuda.device_assert", "cuda.misaligned"),
+        "server",
+        "CUDA_LAUNCH_BLOCKING=1 before the server's command names the line; --enforce-eager, another attention backend "
+        "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, SGLang --attention-backend triton) and a newer release tell whose kernel",
+    ),
+    Advice(
+        ("assert.probabilities",),
+        "server",
+        "--dtype bfloat16 in place of float16 (on a GPU before Ampere float32), another attention backend, or a newer "
+        "release; compare with an unquantised checkpoint",
     ),
     Advice(
         ("cuda.fork",),
