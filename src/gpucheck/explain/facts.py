@@ -162,7 +162,7 @@ _NAMED = {
     r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
     "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
     "vllm": r"vllm[/\\]|vllmworker|\bvllm serve",
-    "jax": r"\bjax(?:lib)?\b|\bxla_",
+    "jax": r"\bjax(?:lib)?\b|\bxla_|external/(?:org_tensorflow|xla)/",
     "tf": r"\btensorflow\b|\bkeras\b",
     "pytorch": r"\b(?:py)?torch\b",
     "no_dkms": r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
@@ -502,7 +502,7 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("oom.cuda", "oom.cublas", "cublas.not_initialized", "cudnn.not_initialized"),
-        lambda facts: "tf" in facts.names and "pytorch" not in facts.names,
+        lambda facts: "tf" in facts.names and not facts.names & {"pytorch", "jax"},
         "a smaller batch; export TF_FORCE_GPU_ALLOW_GROWTH=true, because TensorFlow takes the whole GPU at once; "
         "nvidia-smi shows what else holds memory. For cuDNN pip install -U 'tensorflow[and-cuda]'",
     ),
