@@ -61,7 +61,7 @@ def test_what_else_is_stated() -> None:
     assert read.capabilities == ("8.9",)
     assert (read.packages, read.extension) == (("gsplat", "torch"), "gsplat")
     assert (read.ranks, read.driver_cuda) == ((1,), "12.4")
-    assert read.names == {"ray", "kernels", "nvidia"}
+    assert read.names == {"ray", "kernels", "nvidia", "pytorch"}
 
 
 @pytest.mark.parametrize(
@@ -507,6 +507,30 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "MAX_JOBS",
         ),
         ("docker run x\ncouldn't communicate with the NVIDIA driver", "nvml.not_loaded", "on the host: sudo", "zzz"),
+        ("kubectl logs train\nRuntimeError: No CUDA GPUs are available", "cuinit.100", "nvidia.com/gpu", "--gpus"),
+        ("srun python t.py\nRuntimeError: No CUDA GPUs are available", "cuinit.100", "--gres", "--gpus all"),
+        ("Jetson Orin\nRuntimeError: No CUDA GPUs are available", "cuinit.100", "--runtime nvidia", "--gpus all"),
+        (
+            "Windows 11\nRuntimeError: DataLoader worker (pid 1) is killed by signal: Killed.",
+            "loader.killed",
+            "Task Manager",
+            "nvlddmkm",
+        ),
+        (
+            "on WSL2\nRuntimeError: DataLoader worker (pid 1) is killed by signal: Killed.",
+            "loader.killed",
+            ".wslconfig",
+            "Event Viewer",
+        ),
+        ("tensorflow/core/a.cc:1\nCUDNN_STATUS_NOT_INITIALIZED", "cudnn.not_initialized", "ALLOW_GROWTH", "batch of 1"),
+        ("jax/_src/a.cc:1\nCUDA_ERROR_NO_BINARY_FOR_GPU", "cuda.no_kernel", "jax[cuda12]", "torch"),
+        (
+            "vllm serve x\nCUDA error: an illegal memory access was encountered",
+            "cuda.illegal_access",
+            "eager",
+            "compute-",
+        ),
+        ("HIP error: no kernel image is available for execution on the device", "hip.arch", "gfx", "Blackwell"),
         ("apiVersion: v1\nNCCL WARN Call to shm_open failed", "nccl.shared_memory", "emptyDir", "docker"),
         ("GPU is lost. nvlddmkm.sys", "nvml.lost", "Event Viewer", "dmesg"),
         (

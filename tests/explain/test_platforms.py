@@ -99,7 +99,7 @@ _FOREIGN: dict[Platform, tuple[str, tuple[str, ...]]] = {
         r"dmesg|\bexport |free -h|rm -r|LD_LIBRARY|apt-get|\bsudo\b",
         ("cublas.", "cudnn.", "hip.", "xpu.", "dist.", "import."),
     ),
-    "wsl": (r"modprobe|dmesg|gpu-reset|dkms", ("hip.", "xpu.")),
+    "wsl": (r"modprobe|dmesg(?!.{0,30}(oom|killed))|gpu-reset|dkms", ("hip.", "xpu.")),
     "rocm": (r"compute-sanitizer|\bxid\b|nvidia-smi", ("nvml.", "cuinit.", "cuda.ecc", "cuda.nvlink", "cudnn.")),
     "xpu": (r"nvidia-smi|CUDA_VISIBLE", ("nvml.", "cuinit.", "cuda.", "cudnn.", "hip.")),
     "directml": (r"nvidia-smi", ("nvml.", "cuda.", "cuinit.", "cudnn.", "cublas.", "hip.")),

@@ -39,7 +39,7 @@ class Evidence:
 
     @cached_property
     def is_nvidia_here(self) -> bool:
-        """Whether PCI, nodes, WSL's driver or a library shows an NVIDIA GPU."""
+        """Return whether PCI, nodes, WSL's driver or a library shows an NVIDIA GPU."""
         return card.is_nvidia_here(self.facts) or bool(self.stack.jetson or self.stack.wsl_driver)
 
     @cached_property

@@ -162,7 +162,9 @@ _NAMED = {
     r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
     "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
     "vllm": r"vllm[/\\]|vllmworker|\bvllm serve",
-    "jax": r"\bjax(?:lib)?\b|\bxla_",
+    "jax": r"\bjax(?:lib)?\b|\bxla_|external/(?:org_tensorflow|xla)/",
+    "tf": r"\btensorflow\b|\bkeras\b",
+    "pytorch": r"\b(?:py)?torch\b",
     "no_dkms": r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
     "no_driver": r"nvidia driver version: no cuda|gpu models and configuration: no cuda",
     "creates": r"cusolverdncreate|cublascreate|cudnncreate",
@@ -252,6 +254,7 @@ def read(pasted: str, spaced: str) -> Facts:
     version, build = _torch(text)
     paths = [match[1] or match[2] for match in _FRAME.finditer(text)]
     frames = [_package(path) for path in paths]
+    free = _FREE.search(text)
     singles = {name: match[1] for name, pattern in _ONE.items() if (match := pattern.search(text))}
     return Facts(
         platforms=marked(spaced),
@@ -264,7 +267,7 @@ def read(pasted: str, spaced: str) -> Facts:
         offers=tuple(_OFFER.findall(text)),
         ranks=tuple(sorted({int(rank) for rank in _RANK.findall(text)})),
         on_gpu=tuple((int(rank), int(gpu)) for rank, gpu in _FULL.findall(text)),
-        free=_free(text),
+        free=int(free[1]) / max(int(free[2]), 1) if free else None,
         checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
         operators=_operators(text),
         tried=frozenset(name for pair in _SET.findall(text) for name in pair if name),
@@ -280,12 +283,6 @@ def _torch(text: str) -> tuple[str, str]:
     if not build and (built := _BUILD.search(text)):
         build = f"cu{built[1].replace('.', '')}" if built[1][0].isdigit() else "" if _OF_ROCM.search(text) else "cpu"
     return version, build
-
-
-def _free(text: str) -> float | None:
-    """The share of the GPU's memory that is free, as JAX tells it."""
-    match = _FREE.search(text)
-    return int(match[1]) / max(int(match[2]), 1) if match else None
 
 
 def _operators(text: str) -> str:
@@ -475,18 +472,18 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cudnn.not_initialized", "cudnn.failed", "cublas.", "oom.cublas", "oom.cuda"),
-        lambda facts: "jax" in facts.names and "torch" not in facts.packages and (facts.free or 0) < 0.5,
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names and (facts.free or 0) < 0.5,
         "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of the GPU "
         "at once; nvidia-smi shows what others hold; else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset",
     ),
     Advice(
         ("cudnn.",),
-        lambda facts: "jax" in facts.names and "torch" not in facts.packages,
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
         "pip install -U 'jax[cuda12]', which brings its own cuDNN, and unset LD_LIBRARY_PATH: another cuDNN there is "
         "loaded first; then a newer driver",
     ),
     Advice(
-        ("oom.cuda", "oom.hip", "oom.other"),
+        ("oom.cuda", "oom.hip", "oom.other", "oom.cublas"),
         lambda facts: "llama" in facts.names and not (facts.torch or facts.packages),
         "fewer layers on the GPU (-ngl N; Ollama: num_gpu), a shorter context (-c; num_ctx), or a smaller "
         "quantisation of the model; nvidia-smi shows what else holds memory",
@@ -502,6 +499,31 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: bool(facts.names & {"native", "llama"}) and not (facts.torch or facts.packages),
         "a newer release of the program: search its issues for this message and GPU; -ngl 0 (or its CPU build) tells "
         "whether the GPU's code is at fault, CUDA_VISIBLE_DEVICES=0 whether several GPUs are; sudo dmesg | grep -i xid",
+    ),
+    Advice(
+        ("oom.cuda", "oom.cublas", "cublas.not_initialized", "cudnn.not_initialized"),
+        lambda facts: "tf" in facts.names and not facts.names & {"pytorch", "jax"},
+        "a smaller batch; export TF_FORCE_GPU_ALLOW_GROWTH=true, because TensorFlow takes the whole GPU at once; "
+        "nvidia-smi shows what else holds memory. For cuDNN pip install -U 'tensorflow[and-cuda]'",
+    ),
+    Advice(
+        ("cuda.no_kernel",),
+        lambda facts: bool(facts.names & {"jax", "tf"}) and "pytorch" not in facts.names,
+        "a newer release, which lists this GPU: pip install -U 'jax[cuda12]' or 'tensorflow[and-cuda]'; or build the "
+        "package for this GPU",
+        title="a package has no code for this GPU's architecture",
+    ),
+    Advice(
+        ("cuda.illegal", "cuda.launch_failure", "cuda.device_assert", "cuda.misaligned"),
+        "server",
+        "CUDA_LAUNCH_BLOCKING=1 before the server's command names the line; --enforce-eager, another attention backend "
+        "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, SGLang --attention-backend triton) and a newer release tell whose kernel",
+    ),
+    Advice(
+        ("assert.probabilities",),
+        "server",
+        "--dtype bfloat16 in place of float16 (on a GPU before Ampere float32), another attention backend, or a newer "
+        "release; compare with an unquantised checkpoint",
     ),
     Advice(
         ("cuda.fork",),
@@ -544,6 +566,7 @@ ADVICE: tuple[Advice, ...] = (
         lambda facts: facts.vendor == "amd" and (facts.build.startswith("rocm") or "rocm" in facts.platforms),
         becomes="hip.none",
     ),
+    Advice(("cuda.no_kernel",), lambda facts: "rocm" in facts.platforms, becomes="hip.arch"),
     Advice(
         ("xpu.call",),
         "sysman",
@@ -760,7 +783,25 @@ ADVICE: tuple[Advice, ...] = (
         "num_gpus.",
     ),
     Advice(
-        ("cuinit.100", "torch.no_accelerator", "torch.sees_none"),
+        ("cuinit.100", "cuinit.no_driver", "nvml.no_library"),
+        "jetson",
+        "a container needs docker run --runtime nvidia and an image of the host's JetPack; outside one, NVIDIA's torch "
+        "wheel for the JetPack and sudo usermod -aG video,render $USER (a Jetson before JetPack 7 has no nvidia-smi)",
+    ),
+    Advice(
+        ("cuinit.100", "cuinit.no_driver", "torch.no_accelerator"),
+        "kubernetes",
+        "resources.limits with nvidia.com/gpu: 1 in the pod, and runtimeClassName: nvidia where the cluster has one; "
+        "kubectl describe node NODE | grep nvidia.com/gpu shows whether the node offers any",
+    ),
+    Advice(
+        ("cuinit.100", "torch.no_accelerator"),
+        "slurm",
+        "--gres=gpu:1 (or --gpus=1) for sbatch and srun: a job sees no GPU that it did not ask for; nvidia-smi -L "
+        "inside the job lists them",
+    ),
+    Advice(
+        ("cuinit.", "torch.no_accelerator", "torch.sees_none", "nvml.no"),
         "colab",
         "Runtime, Change runtime type, a GPU; then start the notebook again",
     ),

@@ -106,9 +106,15 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
         "because WSL uses Windows's; then wsl --shutdown and start WSL again",
     ),
     (
+        "wsl",
+        ("oom.killed", "oom.host", "loader.killed", "process.killed"),
+        "a larger memory= in %UserProfile%\\.wslconfig (without it WSL has half of the RAM), then wsl --shutdown; "
+        "fewer DataLoader workers; sudo dmesg | grep -i -e oom -e killed inside WSL shows whether it was memory",
+    ),
+    (
         "windows",
         ("nvml.lost", "nvml.hardware", "nvml.reset"),
-        "restart Windows; if it returns, reseat the GPU and its power cables, and watch its temperature; the Event "
+        "restart Windows; if it returns, reseat the GPU and its power cables and watch its temperature. The Event "
         "Viewer (System, source nvlddmkm) shows when it happens",
     ),
     (
@@ -119,7 +125,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     ),
     (
         "windows",
-        ("import.library", "import.nvrtc", "import.nvjitlink", "cudnn.not_initialized"),
+        ("import.library", "import.nvrtc", "import.nvjitlink"),
         "where NAME.dll tells whether PATH has the file. If not, put its folder on PATH (of pip's cuDNN: "
         "site-packages\\nvidia\\cudnn\\bin), or install the CUDA or cuDNN of the version in the name",
     ),
@@ -158,6 +164,8 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
 
 _SWAPPED = str.maketrans("\"'", "'\"")
 _DMESG = r"sudo dmesg( -T)? \| grep( -[ei]+| '[^']+'| [\w-]+(?= -e|;| tells| shows| names| for|$))+"
+# Messages of the driver, and not those of the system about memory.
+_OF_DRIVER = rf"(?![^;,]*\b(?:oom|killed)\b){_DMESG}"
 _RESET = r"sudo nvidia-smi --gpu-reset -i [\w,:.…]+"
 # Commands in steps, and what does the same there.
 _SWAPS: tuple[tuple[str, str, str], ...] = (
@@ -177,9 +185,11 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("windows", r"apt-get install ffmpeg, ", ""),
     ("windows", r"for AMD and Intel apt-get install \S+", "install the newest driver of the GPU's maker"),
     ("windows", r"echo \$LD_LIBRARY_PATH: unset it", "take other CUDA folders out of PATH"),
+    ("windows", r"echo \$LD_LIBRARY_PATH: a cuDNN of another version there", "a cuDNN of another version on PATH"),
     ("mac", r"free -h( and top)?|nvidia-smi", "Activity Monitor"),
-    ("windows", _DMESG, "Event Viewer (System, source nvlddmkm)"),
-    ("wsl", _DMESG, "Windows's Event Viewer (System, source nvlddmkm)"),
+    ("windows", r"sudo dmesg[^;,]*\b(?:oom|killed)\b(?:'| [^;,]*?(?= names| tells| on that|;|$)|)", "Task Manager"),
+    ("windows", _OF_DRIVER, "Event Viewer (System, source nvlddmkm)"),
+    ("wsl", _OF_DRIVER, "Windows's Event Viewer (System, source nvlddmkm)"),
     ("mac", _DMESG, "the Console app"),
     ("windows", _RESET, "a restart of Windows"),
     ("wsl", _RESET, "a restart of Windows"),

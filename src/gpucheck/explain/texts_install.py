@@ -317,6 +317,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Error checking compiler version for cl",
             r"nvcc fatal *: Cannot find compiler",
             r"Could not find (MSVC|cl\.exe|the compiler).{0,60}(torch|triton|inductor)",
+            r"\[\W?which\W{1,4}(g\+\+|c\+\+|gcc)\W?\].{0,4} returned non-zero",
         ),
         meaning="torch.compile builds a small launcher with the system's compiler.",
         fix="apt-get install build-essential (gcc, g++), or CC=/path/to/compiler; on Windows a shell of Visual "

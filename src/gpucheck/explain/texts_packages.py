@@ -443,6 +443,7 @@ TEXTS: tuple[Condition, ...] = (
             r"FP8 is not available on this machine",
             r"compute capability .{0,40}insufficient for FP8",
             r"Unsupported conversion from \W?f8E\w+",
+            r"\b(awq|gptq|marlin|fp8|nvfp4|mxfp4)\w* (quantization )?is not supported for (device )?capability",
         ),
         meaning="Float8 products need compute capability 8.9 or 9.0, NVFP4 and MXFP4 10.0, AWQ's and GPTQ's kernels "
         "7.5 or 8.0.",
@@ -510,6 +511,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
             r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b",
             r"Error compiling the CUDA|Error in building the CUDA",
+            r"Unable to JIT load the \w+ op due to it not being compatible",
         ),
         meaning="The compiler's message is above: the first line with `error:` or FAILED.",
         fix="explain the lines from the first `error:` on; usually the CUDA toolkit, the compiler and torch do not "

@@ -344,6 +344,8 @@ TEXTS: tuple[Condition, ...] = (
             r"Type fp16 is not supported on your device",
             r"Expected a (cuda|non cpu) device, but got: cpu",
             r"nvidia-smi has failed because|Can'?t initialize NVML",
+            r"\bfp16 mixed precision requires a GPU(?! \(not mps)",
+            r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
         ),
         meaning="The program requested the accelerator (pinned memory, mixed precision, a trainer's GPU), but torch "
         "sees none: a torch built for the CPU, no driver, a container or job without a GPU, or CUDA_VISIBLE_DEVICES.",
@@ -354,6 +356,9 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
         follows=(*_DRIVER_DOWN, "cuinit.", "torch.cpu_only", "mask.", "nvml."),
         common=(r"no (usable |suitable )?accelerator (was |is )?(found|available|detected)",),
+        weak=(
+            r"torch\.cuda\.is_available\(\)\W{0,12}((is|was|returns?|returned|always|still|gives?|being) ?){0,3}False",
+        ),
     ),
     Condition(
         id="nvml.mismatch",
