@@ -142,8 +142,8 @@ def test_power_is_that_of_the_work_beside_it(duration_s: float) -> None:
 def test_without_2_s_of_a_kind_the_power_is_unknown_with_its_reason() -> None:
     curve, said = powers(3.0, KINDS, dict.fromkeys(KINDS, 700.0))
     assert {point.power_w for point in curve} == {None}
-    (told,) = [line["unknown"] for line in said if "unknown" in line]
-    assert told == {"power": "no kind of work lasted the 2 s over which energy is counted"}
+    (reason,) = [line["unknown"] for line in said if "unknown" in line]
+    assert reason == {"power": "no kind of work lasted the 2 s over which energy is counted"}
 
 
 def points(said: Sequence[dict[str, Any]]) -> list[StressPoint]:
