@@ -148,7 +148,7 @@ class Work:
         call()
         self.accel.synchronize()
         self._seen_as = self._kind.seen_as
-        if self._kind.operand_dtype == torch.float32:
+        if self._kind.operand == torch.float32:
             observed = precision.observed(made.a, made.b, made.out, call)
             self._seen_as = None if observed == "float32" else observed
         generator = torch.Generator().manual_seed(self.seed)
@@ -179,7 +179,7 @@ class Work:
         self._mixed_at = len(self.arena) - 2 * copy - chunk
         a, b = self._one.a, self._one.b
         parts = self.arena[: self._mixed_at].split(slot)
-        results = [part.view(self._kind.result_dtype).view(self.side, self.side) for part in parts if len(part) == slot]
+        results = [part.view(self._kind.result).view(self.side, self.side) for part in parts if len(part) == slot]
         self._slots = [Matrices(a, b, result) for result in results]
         self._calls = [self._kind.bind(a, b, result) for result in results]
         pin = self.accel.can_pin
