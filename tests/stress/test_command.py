@@ -40,15 +40,15 @@ def run(options: StressOptions, given: World) -> tuple[Report, list[Event]]:
     return report, events.events
 
 
-def told(report: Report) -> list[tuple[str, str, str | None]]:
-    return [(one.id, one.verdict, one.device) for one in report.findings]
+def judged(report: Report) -> list[tuple[str, str, str | None]]:
+    return [(finding.id, finding.verdict, finding.device) for finding in report.findings]
 
 
 def test_four_sound_devices_pass() -> None:
     report, _ = run(StressOptions(duration_s=1.0), world({}))
-    assert told(report) == [("stress.wrong", "pass", None), ("stress.slow", "pass", None)]
+    assert judged(report) == [("stress.wrong", "pass", None), ("stress.slow", "pass", None)]
     assert report.summary.exit == 0 and report.summary.complete
-    assert [one.name for one in report.results["stress"].devices] == [f"cuda:{n}" for n in range(4)]
+    assert [row.name for row in report.results["stress"].devices] == [f"cuda:{n}" for n in range(4)]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -60,13 +60,13 @@ def test_a_device_that_fails_or_hangs_costs_the_others_nothing(script: str, seed
     # Where none is silent, no sound one is to be called silent on a busy machine.
     patient = {"opening_s": 30.0, "silent_s": 30.0} if script in ("is lost at the start", "dies", "fails") else {}
     report, _ = run(StressOptions(duration_s=0.5), world({who: script}, seed, **patient))
-    assert told(report)[0] == ("device.error", "fail", who)
+    assert judged(report)[0] == ("device.error", "fail", who)
     assert report.summary.exit == 1 and not report.summary.complete
     devices = report.results["stress"].devices
-    assert [one.ended for one in devices] == ["fault" if one.name == who else "" for one in devices]
-    for one in devices:
+    assert [row.ended for row in devices] == ["fault" if row.name == who else "" for row in devices]
+    for row in devices:
         whole = len(answer(0).points)
-        assert len(one.points) == (0 if "start" in script else whole // 2) if one.name == who else whole
+        assert len(row.points) == (0 if "start" in script else whole // 2) if row.name == who else whole
     (fault,) = report.faults
     if script.startswith("hangs"):
         assert fault.silent_s is not None and fault.silent_s >= 0.7
@@ -80,7 +80,7 @@ def test_a_device_that_fails_or_hangs_costs_the_others_nothing(script: str, seed
 
 def test_a_device_without_memory_is_left_out_with_its_reason() -> None:
     report, _ = run(StressOptions(duration_s=0.5), world({"cuda:2": "raises at the start"}))
-    assert told(report)[0] == ("stress.memory", "skip", "cuda:2")
+    assert judged(report)[0] == ("stress.memory", "skip", "cuda:2")
     assert report.summary.exit == 0 and report.results["stress"].devices[2].ended == "error"
 
 
@@ -88,8 +88,8 @@ def test_a_device_without_memory_is_left_out_with_its_reason() -> None:
 def test_a_device_that_computes_wrongly_is_named(seed: int) -> None:
     who = f"cuda:{seed}"
     report, events = run(StressOptions(duration_s=0.5), world({who: "computes wrongly"}, seed))
-    assert told(report)[0] == ("stress.wrong", "fail", who) and report.summary.exit == 1
-    assert all(isinstance(one.step, str) for one in events if isinstance(one, Progress))
+    assert judged(report)[0] == ("stress.wrong", "fail", who) and report.summary.exit == 1
+    assert all(isinstance(row.step, str) for row in events if isinstance(row, Progress))
 
 
 def test_counters_that_rise_during_the_run_are_told() -> None:
@@ -103,7 +103,7 @@ def test_counters_that_rise_during_the_run_are_told() -> None:
     report, _ = run(StressOptions(duration_s=0.5), given)
     (device,) = report.results["stress"].devices
     assert device.counters == {"ecc_corrected": 0, "ecc_uncorrected": 2, "pcie_replays": 0, "xids": 1}
-    (found,) = [one for one in report.findings if one.id == "stress.errors"]
+    (found,) = [row for row in report.findings if row.id == "stress.errors"]
     assert found.verdict == "fail" and found.title.startswith("cuda:0: 1 Xid errors")
 
 
@@ -112,11 +112,12 @@ def counted(before: Facts, after: Facts, *logs: tuple[str, ...] | None) -> list[
     readings, lines = [before, after], list(logs or [None, None])
     given = world({}, read=lambda: readings.pop(0), log=lambda: (lines.pop(0), None))
     report, _ = run(StressOptions(duration_s=0.5), given)
-    return [(one.verdict, one.device, one.title) for one in report.findings if one.id == "stress.errors"]
+    errors = (finding for finding in report.findings if finding.id == "stress.errors")
+    return [(finding.verdict, finding.device, finding.title) for finding in errors]
 
 
 def test_counters_are_not_taken_for_those_of_a_device_that_has_the_index_of_a_lost_one() -> None:
-    first, second = (replace(one, ecc=Ecc(volatile_corrected=50 * n)) for n, one in enumerate(facts(2).devices))
+    first, second = (replace(row, ecc=Ecc(volatile_corrected=50 * n)) for n, row in enumerate(facts(2).devices))
     before = replace(facts(2), devices=(first, second))
     line = "[9.0] NVRM: Xid (PCI:0000:00:00): 79, pid=1, GPU has fallen off the bus."
     after = replace(before, devices=(replace(second, id="cuda:0"),))
@@ -139,7 +140,7 @@ def test_a_gpu_of_which_nvml_tells_nothing_after_the_run_is_no_pass(left: dict[s
     given = world({}, read=iter([facts(1), mismatch]).__next__)
     report, _ = run(StressOptions(duration_s=0.5), given)
     assert (report.summary.verdict, report.summary.exit) == ("inconclusive", 4)
-    (found,) = [one for one in report.findings if one.id == "stress.errors"]
+    (found,) = [row for row in report.findings if row.id == "stress.errors"]
     assert found.message == "after the run Driver/library version mismatch"
 
 
@@ -153,8 +154,8 @@ def test_ctrl_c_reports_what_there_is(
 
     def interrupted(self: Any) -> None:
         shown(self)
-        if all(one.step == "all is done" for one in self.runners):
-            waiting.extend(one.talk._child for one in self.runners)
+        if all(row.step == "all is done" for row in self.runners):
+            waiting.extend(row.talk._child for row in self.runners)
             raise signal
 
     monkeypatch.setattr(command_module._Run, "_show", interrupted)
@@ -163,7 +164,7 @@ def test_ctrl_c_reports_what_there_is(
     document = json.loads(capsys.readouterr().out)
     schema.validator().validate(document)
     devices = document["results"]["stress"]["devices"]
-    assert [(one["ended"], len(one["points"])) for one in devices] == [("signal", len(answer(0).points))] * 4
+    assert [(row["ended"], len(row["points"])) for row in devices] == [("signal", len(answer(0).points))] * 4
     assert document["summary"]["complete"] is False
     assert [child._process.poll() is not None for child in waiting] == [True] * 4
 
@@ -198,10 +199,10 @@ def test_a_short_run_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[st
     document = json.loads(file.read_text(encoding="utf-8"))
     schema.validator().validate(document)
     assert to_json(from_json(Report, document)) == document
-    (results,) = [one for one in document["findings"] if one["id"] == "stress.wrong"]
+    (results,) = [row for row in document["findings"] if row["id"] == "stress.wrong"]
     assert results["verdict"] == "pass" and code == document["summary"]["exit"] == 0
     devices = document["results"]["stress"]["devices"]
-    assert all(one["steps"] and one["points"] and one["checks"] == 2 and one["ended"] == "" for one in devices)
-    assert len({one["checksums"]["products"] for one in devices}) == 1
+    assert all(row["steps"] and row["points"] and row["checks"] == 2 and row["ended"] == "" for row in devices)
+    assert len({row["checksums"]["products"] for row in devices}) == 1
     out = capsys.readouterr().out
     assert " core 0 " in out

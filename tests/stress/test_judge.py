@@ -17,7 +17,7 @@ SEEDS = range(12)
 
 
 def slow(*devices: object) -> list[tuple[str, str | None]]:
-    return [(one.verdict, one.device) for one in judge.slow(result(devices))]  # type: ignore[arg-type]
+    return [(finding.verdict, finding.device) for finding in judge.slow(result(devices))]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -60,8 +60,8 @@ def test_a_device_that_the_hardware_holds_back_from_the_start_has_lost_nothing_a
     assert (found.verdict, found.device) == ("fail", "cuda:0")
     assert found.title.endswith("from the start") and "power limit" not in found.title
     for sound in (device(0, held=lambda _: ("sw_power_cap",)), device(0, held=lambda at: (cause,) if at < 0.5 else ())):
-        assert [one.verdict for one in judge.slow(result([sound]))] == ["pass"]
-    assert [one.verdict for one in judge.slow(result([replace(held, points=held.points[:3])]))] == ["skip"]
+        assert [finding.verdict for finding in judge.slow(result([sound]))] == ["pass"]
+    assert [finding.verdict for finding in judge.slow(result([replace(held, points=held.points[:3])]))] == ["skip"]
     (found,) = judge.slow(result([device(0, held=lambda _: ("sw_thermal_slowdown", "hw_slowdown"))]))
     assert (found.verdict, found.title) == ("warn", "cuda:0: the clock was limited by heat from the start")
 
@@ -80,12 +80,12 @@ def test_where_most_of_a_model_are_slow_none_is_said_to_be_like_its_siblings(cou
     (found,) = judge.slow(result([*devices[:most], replace(fast, points=tuple(points))]))
     assert (found.verdict, found.title[-8:]) == ("warn", "(copies)")
     cores = [replace(device(n, id="cpu", speed=lambda _, n=n: 1.0 if n else 1.5), name=f"core {n}") for n in range(4)]
-    assert [one.verdict for one in judge.slow(result(cores))] == ["pass"]
+    assert [finding.verdict for finding in judge.slow(result(cores))] == ["pass"]
 
 
 def test_sound_gpus_at_the_power_limit_are_told_of_in_less_than_one_run_of_a_hundred() -> None:
     """Their speeds differ by 9 %; points are 2 % apart, every fiftieth is a dip, and every third is hot."""
-    told = []
+    titles = []
     for seed in range(150):
         draw = random.Random(seed)
         speeds = [draw.uniform(0.955, 1.045) for _ in range((2, 4, 8)[seed % 3])]
@@ -97,8 +97,8 @@ def test_sound_gpus_at_the_power_limit_are_told_of_in_less_than_one_run_of_a_hun
             )
             for n, own in enumerate(speeds)
         ]  # fmt: skip
-        told += [one.title for one in judge.slow(result(gpus)) if one.verdict != "pass"]
-    assert len(told) <= 1, told
+        titles += [finding.title for finding in judge.slow(result(gpus)) if finding.verdict != "pass"]
+    assert len(titles) <= 1, titles
 
 
 @pytest.mark.parametrize("slow", [lambda at: int(12 * at) % 2 == 0, lambda at: 0.4 < at < 0.6, lambda at: at < 0.1])
@@ -111,7 +111,7 @@ def test_a_device_that_heat_slows_at_times_has_not_kept_its_speed(slow: Callable
     assert re.search("slow in [0-9]+ of 48 points", found.title)
     assert found.message.startswith("the clock was limited by")
     # Without a limit that is a fault, it is work that is not even.
-    assert {one.verdict for one in judge.slow(result([curve(("sw_power_cap",))]))} <= {"pass", "skip"}
+    assert {finding.verdict for finding in judge.slow(result([curve(("sw_power_cap",))]))} <= {"pass", "skip"}
 
 
 def test_one_dip_is_no_slow_device() -> None:
@@ -119,11 +119,11 @@ def test_one_dip_is_no_slow_device() -> None:
 
 
 def test_slower_copies_alone_and_cores_are_a_warning() -> None:
-    one = device(0)
+    sound = device(0)
     points = [
-        replace(p, rate=replace(p.rate, median=p.rate.median / 2)) if p.kind == "copies" else p for p in one.points
+        replace(p, rate=replace(p.rate, median=p.rate.median / 2)) if p.kind == "copies" else p for p in sound.points
     ]
-    assert slow(replace(one, points=tuple(points)), device(1)) == [("warn", "cuda:0")]
+    assert slow(replace(sound, points=tuple(points)), device(1)) == [("warn", "cuda:0")]
     cores = [
         replace(device(n, id="cpu", speed=lambda _, n=n: 0.6 if n == 1 else 1.0), name=f"core {n}") for n in range(4)
     ]
@@ -131,10 +131,10 @@ def test_slower_copies_alone_and_cores_are_a_warning() -> None:
     assert (found.verdict, found.title[:6]) == ("warn", "core 1")
 
 
-def only_first(one: StressDevice, kind: str, count: int) -> StressDevice:
+def only_first(sound: StressDevice, kind: str, count: int) -> StressDevice:
     """The device with no more points of a kind than so many."""
-    mine = [point for point in one.points if point.kind == kind][:count]
-    return replace(one, points=tuple(point for point in one.points if point.kind != kind or point in mine))
+    mine = [point for point in sound.points if point.kind == kind][:count]
+    return replace(sound, points=tuple(point for point in sound.points if point.kind != kind or point in mine))
 
 
 def test_one_device_has_no_siblings_and_is_said_to_keep_its_speed() -> None:
@@ -157,8 +157,8 @@ def test_what_had_too_few_points_or_was_uneven_is_not_claimed() -> None:
     # Two of four points late in the run are slow: too few for a fall, too many for a speed that was kept.
     uneven = device(0, noise=0.0)
     late = [point for point in uneven.points if point.kind == "mixed"][-4:]
-    slowed = [replace(one, rate=replace(one.rate, median=0.7 * one.rate.median)) for one in late[:2]]
-    changed = dict(zip((one.at_s for one in late), slowed, strict=False))
+    slowed = [replace(sound, rate=replace(sound.rate, median=0.7 * sound.rate.median)) for sound in late[:2]]
+    changed = dict(zip((sound.at_s for sound in late), slowed, strict=False))
     uneven = replace(uneven, points=tuple(changed.get(point.at_s, point) for point in uneven.points))
     (found,) = judge.slow(result([uneven]))
     assert (found.verdict, found.title) == ("pass", "cuda:0 kept its speed in products, memory, copies")
@@ -173,11 +173,11 @@ def test_memory_that_was_not_tested_is_told(tested: tuple[int, ...], text: str) 
 
 
 def test_cores_that_other_programs_used_are_not_called_slow() -> None:
-    one = replace(device(0, id="cpu", speed=lambda share: 1 - 0.5 * share), name="core 0")
-    busy = replace(one, points=tuple(replace(point, core_share=0.6) for point in one.points))
+    sound = replace(device(0, id="cpu", speed=lambda share: 1 - 0.5 * share), name="core 0")
+    busy = replace(sound, points=tuple(replace(point, core_share=0.6) for point in sound.points))
     (found,) = judge.slow(result([busy]))
     assert (found.verdict, found.message) == ("skip", "other programs used the cores")
-    alone = replace(one, points=tuple(replace(point, core_share=0.97) for point in one.points))
+    alone = replace(sound, points=tuple(replace(point, core_share=0.97) for point in sound.points))
     assert [found.verdict for found in judge.slow(result([alone]))] == ["warn"]
 
 
@@ -222,9 +222,9 @@ def test_a_wrong_step_is_a_failure_that_names_device_step_and_element() -> None:
 
 
 def test_other_bits_within_rounding_fail_only_where_bits_are_promised() -> None:
-    one = device(0, wrong=(wrong(worst_of_bound=0.3),), wrong_steps=1)
-    assert [found.verdict for found in judge.wrong(result([one]))] == ["fail"]
-    (found,) = judge.wrong(result([replace(one, reproducible=False)]))
+    sound = device(0, wrong=(wrong(worst_of_bound=0.3),), wrong_steps=1)
+    assert [found.verdict for found in judge.wrong(result([sound]))] == ["fail"]
+    (found,) = judge.wrong(result([replace(sound, reproducible=False)]))
     assert (found.verdict, found.title) == ("warn", "cuda:0: different bits in 1 of 4000 steps")
     beyond = device(0, wrong=(wrong(worst_of_bound=3.0),), wrong_steps=1, reproducible=False)
     assert [found.verdict for found in judge.wrong(result([beyond]))] == ["fail"]
@@ -239,7 +239,7 @@ def test_counters_that_rose_are_told_by_what_they_mean() -> None:
     ]
     *counted, lost = judge.errors(result(devices))
     assert lost.verdict == "fail" and lost.title.startswith("cuda:3: the driver lost the GPU")
-    assert [(one.verdict, one.title) for one in counted] == [
+    assert [(finding.verdict, finding.title) for finding in counted] == [
         ("warn", "cuda:1: 3 corrected memory errors, 2 PCIe packets resent"),
         ("fail", "cuda:2: 1 uncorrected memory errors, 1 corrected memory errors"),
     ]

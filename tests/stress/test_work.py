@@ -47,15 +47,15 @@ def test_two_equal_faults_and_words_that_changed_places_do_not_cancel(seed: int)
     draw = random.Random(seed)
     words = torch.tensor([draw.getrandbits(64) - 2**63 for _ in range(24)])
     right = checksum(words, weights()).item()
-    for one in range(24):
-        for other in range(one):
+    for first in range(24):
+        for other in range(first):
             for bit in (0, 31, 32, 62, 63):
                 wrong = words.clone()
-                for place in (one, other):
+                for place in (first, other):
                     wrong[place] ^= 1 << bit if bit < 63 else -(2**63)
                 assert checksum(wrong, weights()).item() != right
             swapped = words.clone()
-            swapped[one], swapped[other] = words[other].item(), words[one].item()
+            swapped[first], swapped[other] = words[other].item(), words[first].item()
             assert checksum(swapped, weights()).item() != right
 
 
@@ -77,17 +77,17 @@ def turn(work: Work, kind: str, steps: int = 8) -> list[Any]:
 
 
 def test_a_sound_device_computes_nothing_wrong_and_siblings_the_same() -> None:
-    one, other = made(seed=5), made(seed=5)
-    for work in (one, other):
+    first, other = made(seed=5), made(seed=5)
+    for work in (first, other):
         assert work.check() == ()
         assert [wrong for kind in ("products", "memory", "copies", "mixed") for wrong in turn(work, kind)] == []
         assert [wrong for kind in ("copies", "products", "mixed", "memory") for wrong in turn(work, kind)] == []
-    assert one.checksums == other.checksums and {name.partition("+")[0] for name in one.checksums} >= {
+    assert first.checksums == other.checksums and {name.partition("+")[0] for name in first.checksums} >= {
         "products",
         "ones",
     }
-    assert one.worst_of_bound is not None and 0 < one.worst_of_bound < 1
-    assert made(seed=6).checksums["products"] != one.checksums["products"]
+    assert first.worst_of_bound is not None and 0 < first.worst_of_bound < 1
+    assert made(seed=6).checksums["products"] != first.checksums["products"]
 
 
 # -- one wrong bit ----------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_a_count_of_wrong_words_that_is_garbage_is_wrong_and_never_told(count: i
     assert (wrong.place == 3) is flipped
     with Counting(count):
         products = work.step("products").wrong
-    assert products and {one.text for one in products} == {
+    assert products and {first.text for first in products} == {
         "the device's own count is invalid; no difference at the second read"
     }
 
@@ -208,7 +208,7 @@ def test_a_device_whose_comparisons_find_nothing_is_found_by_the_checksum(monkey
     work = made()
     monkeypatch.setattr(torch, "mm", lambda *given, **named: None)
     unequal = torch.Tensor.__ne__
-    monkeypatch.setattr(torch.Tensor, "__ne__", lambda one, other: unequal(one, one))
+    monkeypatch.setattr(torch.Tensor, "__ne__", lambda first, other: unequal(first, first))
     assert turn(work, "products", 1)
 
 

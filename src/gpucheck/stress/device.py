@@ -164,7 +164,6 @@ class State:
         self._done: set[str] = set()
         self._began_s = self._told_s = 0.0
         self._told_checksums = 0
-        self._has_power = False
         # Readings since this turn began: energy from before is another work's.
         self._recent: collections.deque[Sample] = collections.deque(maxlen=400)
 
@@ -189,10 +188,6 @@ class State:
             self._step(point)
         self._close(point)
         self._make_up(self.plan.points, setup)
-        if not self._has_power and not self.watch.reason:
-            refused = [sample.get("unknown", {}).get("energy_j") for sample in self._recent]
-            short = f"no kind of work lasted the {ENERGY_SPAN_S:g} s over which energy is counted"
-            self.say({"unknown": {"power": next(filter(None, refused), short)}})
 
     def _begin(self, kind: str, setup: dict[str, Any]) -> None:
         setup["step"] = kind
@@ -266,8 +261,6 @@ class State:
         if point is None or not point.rates:
             return
         self._take(point)
-        power_w = self._power()
-        self._has_power = self._has_power or power_w is not None
         names = telemetry.clock_reasons(point.samples) if point.samples else []
         made = StressPoint(
             at_s=point.began_s - self._began_s,
@@ -277,7 +270,7 @@ class State:
             unit=point.unit,
             sm_clock_hz=_spread_of(point.samples, "sm_clock_hz"),
             temperature_celsius=_spread_of(point.samples, "temperature_celsius"),
-            power_w=power_w,
+            power_w=self._power(),
             held=tuple(name for name in names if name != "gpu_idle"),
             core_share=self._core_share(point),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from dataclasses import dataclass
 
@@ -50,12 +51,13 @@ class Plan:
 
     @property
     def _ends_s(self) -> list[float]:
-        """When each turn of a round is over, counted from the round's beginning."""
-        round_s = self.turn_s * len(self.kinds)
+        """When each point is over."""
         least_s = min(LEAST_TURN_S, self.turn_s)
-        spare_s = round_s - least_s * len(self.kinds)
-        weights = [WEIGHTS[kind] for kind in self.kinds]
-        return list(itertools.accumulate(least_s + spare_s * weight / sum(weights) for weight in weights))
+        spare_s = (self.turn_s - least_s) * len(self.kinds)
+        weights = sum(WEIGHTS[kind] for kind in self.kinds)
+        turns_s = [least_s + spare_s * WEIGHTS[kind] / weights for kind in self.kinds]
+        turns_s *= self.turns // len(self.kinds)
+        return list(itertools.accumulate(turn_s / self.parts for turn_s in turns_s for _ in range(self.parts)))
 
     @property
     def points(self) -> int:
@@ -65,13 +67,7 @@ class Plan:
         """The point in which this time lies; `points` once the time is over."""
         if elapsed_s >= self.duration_s:
             return self.points
-        ends_s = self._ends_s
-        before, within_s = divmod(elapsed_s, ends_s[-1])
-        turn = next((place for place, end_s in enumerate(ends_s) if within_s < end_s), len(ends_s) - 1)
-        began_s = ends_s[turn - 1] if turn else 0.0
-        part = int((within_s - began_s) / (ends_s[turn] - began_s) * self.parts)
-        number = (int(before) * len(ends_s) + turn) * self.parts + min(part, self.parts - 1)
-        return min(number, self.points - 1)
+        return min(bisect.bisect(self._ends_s, elapsed_s), self.points - 1)
 
     def kind_of(self, point: int) -> str:
         return self.kinds[point // self.parts % len(self.kinds)]

@@ -23,9 +23,9 @@ GIB = 2**30
 
 
 def shares(**parts: Any) -> TimeShares:
-    told: dict[str, Any] = {"window_s": 10.0, "data": 0.0, "copies": 0.0, "waits": 0.0, "rest": 0.0}
-    told |= {"device_busy": None, "device_busy_unknown": "NVML", "cpu": 1.0}
-    return TimeShares(**(told | parts))
+    counted: dict[str, Any] = {"window_s": 10.0, "data": 0.0, "copies": 0.0, "waits": 0.0, "rest": 0.0}
+    counted |= {"device_busy": None, "device_busy_unknown": "NVML", "cpu": 1.0}
+    return TimeShares(**(counted | parts))
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,9 @@ def test_what_the_text_of_the_error_says(text: str, asked: int | None, others: i
         cause = "oom.cpu" if "CPU" in text or "bad" in text else "oom.cuda"
         line = {"say": "error", "class": "RuntimeError", "text": text, "cause": cause, "memory": True}
         counters.write(memory, cells, line | {"where": None, "step": 0, "phase": 1})
-    told = command.answer(counters.read(memory), command.Ended(("x.py",), 1, 0, 10**9, 0.5, None)).out_of_memory
-    assert told is not None
-    assert (told.asked_bytes, told.other_processes_bytes, told.phase) == (asked, others, "backward")
+    counted = command.answer(counters.read(memory), command.Ended(("x.py",), 1, 0, 10**9, 0.5, None)).out_of_memory
+    assert counted is not None
+    assert (counted.asked_bytes, counted.other_processes_bytes, counted.phase) == (asked, others, "backward")
 
 
 @pytest.mark.parametrize(("ends_s", "busy"), [(0.9, None), (5.0, 0.9)])
@@ -133,9 +133,9 @@ def test_how_busy_the_device_was_is_read_after_a_whole_period_of_nvml(ends_s: fl
         cells[counters.TORCH_NS] = 1
     read = counters.read(memory)
     at = ((0.5, 0.0), (2.0, 0.9), (6.0, 0.0))  # before a period is over, within, after the end
-    told = command.answer(read, command.Ended(("x.py",), 0, 0, int(ends_s * 1e9), 0.5, None, at)).shares
-    assert told is not None and told.device_busy == busy
-    assert (told.device_busy_unknown is None) == (busy is not None)
+    counted = command.answer(read, command.Ended(("x.py",), 0, 0, int(ends_s * 1e9), 0.5, None, at)).shares
+    assert counted is not None and counted.device_busy == busy
+    assert (counted.device_busy_unknown is None) == (busy is not None)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_program_that_was_broken_off_is_no_pass(code: int, verdict: str, title
     ended = command.Ended(("x.py",), code, 0, 10**9, None, None)
     result = replace(command.answer(counters.read(bytearray(counters.SIZE)), ended), waits_for="device")
     time, *rest = judge.findings(result)
-    assert (time.verdict, [one.title for one in rest]) == (verdict, titles)
+    assert (time.verdict, [finding.title for finding in rest]) == (verdict, titles)
 
 
 def test_the_line_that_keeps_most_is_in_the_finding_of_growth() -> None:
@@ -159,9 +159,9 @@ def test_the_line_that_keeps_most_is_in_the_finding_of_growth() -> None:
     kept = TracedLine("/here/train.py", 7, "Net.0", "forward", 2**21, 2.0**20, 4, None)
     held = replace(kept, line=9, kept_bytes_per_step=4.0, held_by="list losses of 9")
     traced = Traced(5, 2**21, 2.0, (held, kept))
-    told = {one.id: one for one in judge.findings(replace(empty, growth=leak, traced=traced), "/here")}
+    counted = {finding.id: finding for finding in judge.findings(replace(empty, growth=leak, traced=traced), "/here")}
     text = "1 MiB a step over 50 steps, 50 MiB in all; most is created at train.py:7, kept by list losses of 9"
-    assert told["run.memory.growth"].message == text
+    assert counted["run.memory.growth"].message == text
 
 
 LINE = RunLine(
@@ -200,7 +200,7 @@ def test_small_copies_are_many_in_a_step_or_in_all(count: int, steps: int, size:
     empty = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
     line = replace(LINE, count=count, steps=steps, bytes=count * size)
     found = judge.of_lines(replace(empty, lines=(line,)), "/job")
-    assert [one.id for one in found] == ["run.copies.small"] * many
+    assert [finding.id for finding in found] == ["run.copies.small"] * many
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_copy_too_many_is_told_once(counts: dict[str, Any], ids: list[str]) ->
     empty = command.answer(counters.read(bytearray(counters.SIZE)), command.Ended(("x.py",), 0, 0, 10**9, None, None))
     line = replace(LINE, **{"count": 20, "steps": 20, "bytes": 2**22, "time_s": 0.5} | counts)
     found = judge.of_lines(replace(empty, lines=(line,)), "/job")
-    assert [one.id for one in found] == [f"run.copies.{name}" for name in ids]
+    assert [finding.id for finding in found] == [f"run.copies.{name}" for name in ids]
 
 
 def test_lines_of_a_dry_run_stand_by_their_counts_whatever_time_they_took() -> None:
@@ -227,8 +227,8 @@ def test_lines_of_a_dry_run_stand_by_their_counts_whatever_time_they_took() -> N
     lines = [replace(LINE, line=at, count=count, time_s=at * 1e-6) for at, count in counts.items()]
     options = RunOptions(("x.py",), dry=Device())
     for given in (lines, lines[::-1]):
-        told = judge.dry_result(read, replace(empty, lines=tuple(given)), options).lines
-        assert [one.line for one in told] == [5, 7, 3, 9]
+        counted = judge.dry_result(read, replace(empty, lines=tuple(given)), options).lines
+        assert [row.line for row in counted] == [5, 7, 3, 9]
 
 
 def test_a_compiler_that_does_not_know_this_python_raises_in_a_dry_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,8 +286,8 @@ def test_a_sparse_gradient_counts_by_its_values_and_indices() -> None:
     layer = torch.nn.Embedding(10, 4, sparse=True)
     layer(torch.tensor([1, 2])).sum().backward()
     mine = (layer.weight, layer.weight.grad)
-    told = memory_peaks.sums([], lambda one: any(one is other for other in mine))
-    assert told == {"parameters": 160, "gradients": 2 * 4 * 4 + 2 * 8, "optimizer": 0}
+    counted = memory_peaks.sums([], lambda row: any(row is other for other in mine))
+    assert counted == {"parameters": 160, "gradients": 2 * 4 * 4 + 2 * 8, "optimizer": 0}
 
 
 # -- source -----------------------------------------------------------------------------------------------------------
@@ -326,10 +326,10 @@ def test_a_file_that_was_edited_while_its_program_ran_says_nothing(tmp_path: Pat
 
 
 def test_torchs_functions_stay_what_torchscript_and_subclasses_know_them_by() -> None:
-    before = {name: one for name, one in vars(torch).items() if type(one) is type(len)}
+    before = {name: row for name, row in vars(torch).items() if type(row) is type(len)}
     hooks.install()
     try:
-        assert {name for name, one in before.items() if getattr(torch, name) is not one} == set()
+        assert {name for name, row in before.items() if getattr(torch, name) is not row} == set()
         assert torch.jit.script(_script)(torch.ones(2)).tolist() == [[0], [1]]
     finally:
         hooks.uninstall()

@@ -94,7 +94,7 @@ def test_who_waited_for_a_late_rank_in_one_group_is_not_blamed_in_the_next() -> 
         for pair in ((0, 1), (2, 3)):
             calls.append(Call(f"p{pair[0]}", step, {rank: at[rank] for rank in pair}))
             for rank in pair:
-                at[rank] = max(at[one] for one in pair) + 0.001
+                at[rank] = max(at[each] for each in pair) + 0.001
         calls.append(Call("0", step, dict(enumerate(at))))
         at = [max(at)] * 4
     verdict = ranks_judge.judge(Table((0, 1, 2, 3), 80, STEP_S, calls))
@@ -329,7 +329,7 @@ def test_files_of_two_jobs_blame_nobody(tmp_path: Path) -> None:
         head |= {"at_ns": rank != 2, "job": "old" if rank == 2 else "new"}
         write(tmp_path, rank, [head, *(earlier if rank == 2 else steps_of(rank, 1))])
     result = rank_files.result(tmp_path)
-    assert ([one.rank for one in result.ranks], result.late) == ([0, 1], (1,))
+    assert ([each.rank for each in result.ranks], result.late) == ([0, 1], (1,))
     assert result.not_seen[0].startswith("rank 2 wrote nothing here")
 
 
@@ -457,7 +457,7 @@ def test_a_cost_is_told_with_the_mean_step_and_the_steps_in_which_it_arises(tmp_
 def test_a_late_rank_is_not_named_where_sends_and_receives_are_not_in_the_record(tmp_path: Path) -> None:
     """Who is late may only wait for a message: NCCL's waits are the device's, and older files have no count."""
 
-    def told(p2p: int, counted: bool) -> tuple[str, str]:
+    def judged(p2p: int, counted: bool) -> tuple[str, str]:
         for rank in range(3):
             lines = steps_of(rank, 1)
             lines[2]["p2p"] = p2p
@@ -469,9 +469,9 @@ def test_a_late_rank_is_not_named_where_sends_and_receives_are_not_in_the_record
         assert result.late == ((1,) if (p2p, counted) == (0, True) else ())
         return ranks_findings.findings(result)[0].verdict, result.reason
 
-    assert told(0, True) == ("warn", "")
-    assert told(80, True) == ("inconclusive", "ranks send and receive with NCCL: who waits for whom is in no record")
-    assert told(0, False) == ("inconclusive", "sends and receives were not counted on all ranks")
+    assert judged(0, True) == ("warn", "")
+    assert judged(80, True) == ("inconclusive", "ranks send and receive with NCCL: who waits for whom is in no record")
+    assert judged(0, False) == ("inconclusive", "sends and receives were not counted on all ranks")
 
 
 def pipeline(
@@ -488,25 +488,25 @@ def pipeline(
     `buckets` for its siblings instead, in calls that Python does not wait for."""
     for rank in range(world):
         stage = rank // replicas
-        peers = [one for one in (rank - replicas, rank + replicas) if 0 <= one < world]
+        peers = [each for each in (rank - replicas, rank + replicas) if 0 <= each < world]
         calls, steps = [], []
         for step in range(80):
             own = int((own_ms(rank, step) + noise(rank, step) * 1e3) * MS)
             end = (step + 1) * 100 * MS
-            slowest = max(own_ms(one, step) for one in range(world) if one // replicas == stage)
+            slowest = max(own_ms(each, step) for each in range(world) if each // replicas == stage)
             arrives = end - 10 * MS - (int(slowest * MS) - own if buckets else 0)
             calls.append([0, step + 1, arrives])
             waits = 100 * MS - own - (max(end - 10 * MS - arrives, 0) if buckets else 0)
             steps.append([end, 100 * MS, 0, 0, 0, 0, 0, 0, waits, waits])
-        siblings = [one for one in range(world) if one // replicas == stage]
+        siblings = [each for each in range(world) if each // replicas == stage]
         group = f"stage{stage}" if replicas > 1 else "0"
-        told = P2P | {"peers": (counts or {}).get(rank, [[peer, 80, 80] for peer in peers])}
+        judged = P2P | {"peers": (counts or {}).get(rank, [[peer, 80, 80] for peer in peers])}
         lines: list[dict[str, Any]] = [
             KIND | {"group": group},
             {"say": "group", "name": group, "ranks": siblings if replicas > 1 else [*range(world)]},
             {"say": "calls", "lost": 0, "p2p": 0, "rows": calls},
             {"say": "steps", "rows": steps},
-            told | {"waited": 0 if buckets else 80} | dict(more or {}),
+            judged | {"waited": 0 if buckets else 80} | dict(more or {}),
             {"say": "end", "exit": 0, "at_ns": 10**10, "steps": 80, "lines": [], "devices": []},
         ]
         write(folder, rank, lines, world=world)
@@ -562,7 +562,7 @@ def test_a_rank_that_becomes_slower_is_held_against_its_own_earlier_steps() -> N
 def test_stages_are_those_whose_ranks_exchange_with_siblings() -> None:
     def of(peers: Mapping[int, Sequence[int]], *groups: Sequence[int]) -> list[tuple[int, ...]]:
         own = {rank: [0.1] for rank in peers}
-        return stages_judge.stages(stages_judge.Pipeline(own, [0.1], peers, [frozenset(one) for one in groups]))
+        return stages_judge.stages(stages_judge.Pipeline(own, [0.1], peers, [frozenset(each) for each in groups]))
 
     assert of({0: [2], 1: [3], 2: [0], 3: [1]}, (0, 1), (2, 3), (0, 1, 2, 3)) == [(0, 1), (2, 3)]
     # Tied weights: the first and the last stage share a group.
@@ -600,7 +600,7 @@ def test_sends_and_receives_before_the_first_steps_change_nothing(tmp_path: Path
 
 
 def test_what_keeps_a_job_from_being_judged_is_told_as_it_is(tmp_path: Path) -> None:
-    def told(kept: int, done: int, name: str = "all_reduce") -> str:
+    def judged(kept: int, done: int, name: str = "all_reduce") -> str:
         for rank in range(3):
             lines = steps_of(rank, -1)
             lines[0] = KIND | {"name": f"gloo:{name}"}
@@ -609,9 +609,9 @@ def test_what_keeps_a_job_from_being_judged_is_told_as_it_is(tmp_path: Path) -> 
         return rank_files.result(tmp_path).reason
 
     # A process that ends at once takes with it what was not yet read.
-    assert told(0, 40) == "40 steps: at least 60 are needed"
-    assert told(0, 80) == "a record of 0 of 80 steps: the rest was lost with a process"
-    assert told(80, 80, "reduce").startswith("no collective was seen for which all ranks wait")
+    assert judged(0, 40) == "40 steps: at least 60 are needed"
+    assert judged(0, 80) == "a record of 0 of 80 steps: the rest was lost with a process"
+    assert judged(80, 80, "reduce").startswith("no collective was seen for which all ranks wait")
 
 
 def test_a_record_without_an_end_is_told_as_one(tmp_path: Path) -> None:
@@ -628,9 +628,9 @@ def test_of_two_known_ranks_that_differ_neither_is_blamed(tmp_path: Path) -> Non
         write(tmp_path, rank, [kind, GROUP, {"say": "calls", "lost": 0, "p2p": 0, "rows": [[0, 1, MS]]}])
     found = rank_files.result(tmp_path)
     assert found.mismatch is not None and (found.mismatch.ranks, found.mismatch.has_majority) == ((1, 2), False)
-    (told,) = [finding for finding in ranks_findings.findings(found) if finding.id == "run.ranks.mismatch"]
-    assert told.title == "ranks 1 and 2 make different calls" and ": rank 1 makes all_reduce [[16]]" in told.message
-    assert ", rank 2 all_reduce [[2, 4]]" in told.message
+    (judged,) = [finding for finding in ranks_findings.findings(found) if finding.id == "run.ranks.mismatch"]
+    assert judged.title == "ranks 1 and 2 make different calls" and ": rank 1 makes all_reduce [[16]]" in judged.message
+    assert ", rank 2 all_reduce [[2, 4]]" in judged.message
 
 
 def test_a_call_with_other_elements_is_named_by_its_line(tmp_path: Path) -> None:
@@ -696,8 +696,8 @@ def test_a_hang_tells_who_is_missing_and_where(tmp_path: Path) -> None:
         file.write("".join(kept) + json.dumps(end) + "\n")
     died = rank_files.result(tmp_path)
     assert died.hang is not None and (died.hang.missing, died.hang.unknown) == ((), (1,))
-    told = "rank 1 did not answer, rank 1 had ended by SIGABRT at /job/load.py:12"
-    assert told in ranks_findings.findings(died)[0].message
+    judged = "rank 1 did not answer, rank 1 had ended by SIGABRT at /job/load.py:12"
+    assert judged in ranks_findings.findings(died)[0].message
     # It ended before the call, without an error.
     hang(tmp_path, "", [])
     with open(tmp_path / "rank1.jsonl", "a") as file:
@@ -768,7 +768,7 @@ def test_groups_without_a_common_rank_are_two_where_torch_gives_them_one_name(tm
 
 
 def test_all_ranks_in_a_call_are_not_cleared_where_roots_and_orders_are_unknown(tmp_path: Path) -> None:
-    def told(*names: str) -> str:
+    def judged(*names: str) -> str:
         for rank in range(3):
             calls = {"say": "calls", "lost": 0, "p2p": 0, "rows": [[0, 2, 2 * MS]]}
             kind = KIND | {"name": f"gloo:{names[rank % len(names)]}"}
@@ -776,10 +776,10 @@ def test_all_ranks_in_a_call_are_not_cleared_where_roots_and_orders_are_unknown(
         (tmp_path / "hang").write_text(f"{10 * MS} 5.0")
         return finding_of(tmp_path, "run.ranks.hang").message
 
-    assert told("all_reduce").endswith("all ranks are in it: the network or the devices, not one rank's program")
+    assert judged("all_reduce").endswith("all ranks are in it: the network or the devices, not one rank's program")
     possible = "all ranks are in a call of this name: another root, other sizes or another order are possible"
-    assert told("broadcast").endswith(possible) and told("all_to_all").endswith(possible)
-    assert told("all_reduce", "broadcast", "all_reduce") == (
+    assert judged("broadcast").endswith(possible) and judged("all_to_all").endswith(possible)
+    assert judged("all_reduce", "broadcast", "all_reduce") == (
         "ranks 0–2 wait in call number 2 of group 0 for 5.00 s; the ranks do not make the same calls"
     )
 
@@ -808,12 +808,12 @@ def test_a_hang_stays_the_answer_where_its_timeout_ended_the_job(tmp_path: Path)
     finding, *others = ranks_findings.findings(ends(1))
     assert (finding.verdict, finding.title) == ("fail", "the job hangs: rank 1 missing")
     # Whose timeout came first is no cause: rank 0 was told as the one that ended first.
-    assert [one.id for one in others] == ["run.ranks.straggler"]
+    assert [finding.id for finding in others] == ["run.ranks.straggler"]
     # What killed one that waited is.
     assert "out-of-memory killer" in ranks_findings.findings(ends(-signal.SIGKILL))[1].message
     assert ranks_findings.findings(ends(-signal.SIGSEGV))[1].id == "run.ranks.ended"
     # One that had ended before the ranks were asked may be.
-    assert [one.id for one in ranks_findings.findings(ends(1, (1, 2)))][1] == "run.ranks.ended"
+    assert [finding.id for finding in ranks_findings.findings(ends(1, (1, 2)))][1] == "run.ranks.ended"
     # Nothing came after the call, and all ended well.
     finding = ranks_findings.findings(ends(0))[0]
     assert (finding.verdict, finding.title) == ("warn", "the job waited for rank 1")
@@ -828,7 +828,7 @@ def test_a_rank_that_left_early_stays_the_cause_of_a_hang_that_its_timeout_ended
         asked = {"say": "process", "state": "R (running)"}
         with open(tmp_path / f"rank{rank}.jsonl", "a") as file:
             file.write("\n" + "".join(json.dumps(line) + "\n" for line in ([end] if rank == 1 else [asked, end])))
-    found = {one.id: one for one in findings_of(tmp_path)}
+    found = {finding.id: finding for finding in findings_of(tmp_path)}
     assert found["run.ranks.hang"].title == "the job hangs: rank 1 left early"
     assert found["run.ranks.ended"].title.startswith("rank 1 had ended with exit 0")
     assert found["run.ranks.ended"].fix == ranks_findings.UNEVEN
@@ -870,7 +870,7 @@ def ended(
 
 
 def test_what_ranks_raised_is_told_by_class_and_line_and_alike_ones_together(tmp_path: Path) -> None:
-    def told(*raised: Sequence[Any], lost: Sequence[int] = (), codes: Mapping[int, int] | None = None) -> Finding:
+    def judged(*raised: Sequence[Any], lost: Sequence[int] = (), codes: Mapping[int, int] | None = None) -> Finding:
         for rank, error in enumerate(raised):
             end = {"say": "end", "exit": (codes or {}).get(rank, 1), "at_ns": 10 + rank, "steps": 7, "lines": []}
             more = {"raised": error or None, "lost_peer": rank in lost}
@@ -878,27 +878,27 @@ def test_what_ranks_raised_is_told_by_class_and_line_and_alike_ones_together(tmp
         return finding_of(tmp_path, "run.ranks.ended")
 
     bad = ["ValueError", "bad label 17\nmore", "/job/train.py", 31]
-    finding = told(*[["ValueError", f"bad label {rank}", "/job/train.py", 31] for rank in range(4)])
+    finding = judged(*[["ValueError", f"bad label {rank}", "/job/train.py", 31] for rank in range(4)])
     assert finding.title == "all 4 ranks raised ValueError at /job/train.py:31"
     assert finding.message == "bad label 0; after 7 steps"
     error = {"type": "ValueError", "message": "bad label 0", "place": "/job/train.py:31"}
     assert finding.evidence == {"raised": [{"ranks": [0, 1, 2, 3], **error}]}
     # The launcher ended the last before it came to its error.
-    finding = told(bad, bad, bad, (), codes={3: -15})
+    finding = judged(bad, bad, bad, (), codes={3: -15})
     assert finding.title == "ranks 0–2 raised ValueError at /job/train.py:31"
     assert finding.message == "bad label 17; after 7 steps; rank 3 failed after them"
     # One alone, and who was connected with it.
     gone = ["RuntimeError", "Connection closed by peer", "/job/train.py", 40]
     (tmp_path / "rank3.jsonl").unlink()
-    finding = told(gone, bad, gone, lost=(0, 2))
+    finding = judged(gone, bad, gone, lost=(0, 2))
     assert finding.title == "rank 1 ended first, exit 1"
     assert finding.message == (
         "ValueError at /job/train.py:31: bad label 17; after 7 steps; ranks 0 and 2 failed after it; ranks 0 and 2 "
         "raised RuntimeError at /job/train.py:40"
     )
-    assert [one["ranks"] for one in finding.evidence["raised"]] == [[0, 2], [1]] and finding.evidence["rank"] == 1
+    assert [each["ranks"] for each in finding.evidence["raised"]] == [[0, 2], [1]] and finding.evidence["rank"] == 1
     # A handler of the program's, which exits as shells say it.
-    assert told((), bad, codes={0: 143}).title == "rank 0 ended first, exit 143 (SIGTERM)"
+    assert judged((), bad, codes={0: 143}).title == "rank 0 ended first, exit 143 (SIGTERM)"
 
 
 def test_a_rank_whose_error_says_that_another_was_gone_is_not_the_first(tmp_path: Path) -> None:
@@ -935,7 +935,7 @@ def test_an_error_of_the_programs_own_connection_is_none_of_a_lost_peer(
             with open(job.path, "a") as file:
                 file.write("\n")
             job.ended(-6 if error is None else 1, 7, [], None, error)
-        return next(one.title for one in findings_of(tmp_path) if one.id == "run.ranks.ended")
+        return next(finding.title for finding in findings_of(tmp_path) if finding.id == "run.ranks.ended")
 
     assert first("ConnectionResetError", "[Errno 104] Connection reset by peer") == "rank 0 ended first, exit 1"
     assert first("RuntimeError", "s3: Connection reset by peer: shard-17.tar") == "rank 0 ended first, exit 1"
@@ -978,7 +978,7 @@ def test_a_damaged_line_is_left_out_as_one_that_is_cut_off(tmp_path: Path) -> No
         write(tmp_path, rank, [*good, *(damaged if rank else [])], world=2)
     (tmp_path / "hang").write_text("1 inf", encoding="ascii")
     result = rank_files.result(tmp_path)
-    assert [one.id for one in ranks_findings.findings(result)] == ["run.ranks.straggler"]
+    assert [finding.id for finding in ranks_findings.findings(result)] == ["run.ranks.straggler"]
     assert result.world == 10**6
 
 
@@ -990,8 +990,8 @@ def test_a_file_of_a_start_before_this_one_blames_nobody(tmp_path: Path) -> None
             lines[-1] |= {"exit": 1, "at_ns": 9 * MS}
         write(tmp_path, rank, lines, more={"at_ns": 0 if rank == 2 else 10 * MS})
     result = rank_files.result(tmp_path)
-    assert ([one.rank for one in result.ranks], result.world) == ([0, 1], 3)
-    assert [one.id for one in ranks_findings.findings(result)] == ["run.ranks.straggler"]
+    assert ([each.rank for each in result.ranks], result.world) == ([0, 1], 3)
+    assert [finding.id for finding in ranks_findings.findings(result)] == ["run.ranks.straggler"]
 
 
 def test_who_failed_first_is_unknown_where_the_clocks_of_hosts_were_not_compared(tmp_path: Path) -> None:
@@ -1004,7 +1004,7 @@ def test_who_failed_first_is_unknown_where_the_clocks_of_hosts_were_not_compared
 
 
 def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: Path) -> None:
-    def told(calls: int, *, is_complete: bool, done: int = 79, code: int = 1, lost_peer: bool = False) -> str:
+    def judged(calls: int, *, is_complete: bool, done: int = 79, code: int = 1, lost_peer: bool = False) -> str:
         for rank in range(3):
             lines = steps_of(rank, -1)
             if rank == 1:
@@ -1018,20 +1018,20 @@ def test_a_rank_that_ended_well_but_too_early_is_why_the_others_fail(tmp_path: P
             }
             answer: dict[str, Any] = {"say": "pending", "rows": []}
             write(tmp_path, rank, [*lines, *([answer] if is_complete else [])])
-        (finding,) = (one for one in findings_of(tmp_path) if one.id == "run.ranks.ended")
+        (finding,) = (each for each in findings_of(tmp_path) if each.id == "run.ranks.ended")
         assert ("drop_last" in (finding.fix or "")) == finding.title.startswith("rank 1 ")
         return f"{finding.title}: {finding.message}"
 
     early = "rank 1 had ended with exit 0 while the others still made collectives: after 79 steps"
-    assert told(79, is_complete=True) == early + "; ranks 0 and 2 probably failed because of it"
-    assert told(79, is_complete=True, code=-6).startswith(early)
+    assert judged(79, is_complete=True) == early + "; ranks 0 and 2 probably failed because of it"
+    assert judged(79, is_complete=True, code=-6).startswith(early)
     # What it had not handed on is lost: its steps tell.
-    assert told(40, is_complete=False).startswith(early)
+    assert judged(40, is_complete=False).startswith(early)
     # It made all of them, or a rank was killed.
-    assert told(40, is_complete=False, done=80, lost_peer=True).startswith(early.replace("79", "80"))
+    assert judged(40, is_complete=False, done=80, lost_peer=True).startswith(early.replace("79", "80"))
     others = "ended first, exit 1: after 80 steps; rank 2 failed after it"
-    assert told(80, is_complete=True) == told(40, is_complete=False, done=80) == "rank 0 " + others
-    assert told(79, is_complete=True, code=-9).startswith("rank 0 ended first, by SIGKILL")
+    assert judged(80, is_complete=True) == judged(40, is_complete=False, done=80) == "rank 0 " + others
+    assert judged(79, is_complete=True, code=-9).startswith("rank 0 ended first, by SIGKILL")
 
 
 # -- beside the program ------------------------------------------------------------------------------------------------
@@ -1126,8 +1126,8 @@ def test_the_recorder_hands_on_what_is_new_and_says_what_was_overwritten(tmp_pat
     calls = [line for line in lines if line["say"] == "calls"]
     assert calls[0]["rows"] == [[0, 1, MS], [0, 2, 2 * MS]]
     assert (calls[0]["p2p"], calls[1]["lost"], calls[1]["rows"][0]) == (1, 2, [0, 6, 6 * MS])
-    told = next(line for line in lines if line["say"] == "pending")
-    assert told == {"say": "pending", "hang": False, "rows": [[0, 7]]}
+    judged = next(line for line in lines if line["say"] == "pending")
+    assert judged == {"say": "pending", "hang": False, "rows": [[0, 7]]}
     (tmp_path / "hang").touch()
     made.read(stacks=True)
     assert json.loads((tmp_path / "rank0.jsonl").read_text().splitlines()[-2])["hang"] is True
@@ -1166,14 +1166,14 @@ def test_sends_and_receives_are_counted_by_peer_and_their_waits_timed() -> None:
         assert group.send([], 1, 0).wait() and group.recv([], 2, 0).wait()
     group.recv_anysource([], 0).wait()
     group.send([], 1, 0)  # nobody waits for it: what is sent costs the sender nothing
-    told = made.told()
-    assert sorted(told["peers"]) == [[-1, 0, 1], [1, 3, 0], [2, 0, 2]]
-    assert (told["hidden"], told["waited"], told["waits"]) == (0, 0, [])
+    judged = made.told()
+    assert sorted(judged["peers"]) == [[-1, 0, 1], [1, 3, 0], [2, 0, 2]]
+    assert (judged["hidden"], judged["waited"], judged["waits"]) == (0, 0, [])
     assert made.p2p_ns == made.blocked_ns > 0
     # A collective's wait is one for other ranks too.
     Work().wait()
-    told = made.told()
-    assert (told["waited"], len(told["waits"]), made.blocked_ns > made.p2p_ns) == (1, 1, True)
+    judged = made.told()
+    assert (judged["waited"], len(judged["waits"]), made.blocked_ns > made.p2p_ns) == (1, 1, True)
     # Asked again and again, in another thread, and never: how long it was waited for is not known.
     asked = group.recv([], 1, 0)
     assert asked.is_completed()

@@ -36,7 +36,7 @@ def seen(tmp_path: Path, gpucheck: Gpucheck) -> Seen:
         assert done.returncode == status, done.stderr
         text = (file if file.exists() else next(tmp_path.glob("run.*json"))).read_text()
         document: dict[str, Any] = json.loads(text)
-        document["by_id"] = {one["id"]: one for one in document["findings"]}
+        document["by_id"] = {row["id"]: row for row in document["findings"]}
         document["screen"] = done.stderr
         return document
 
@@ -71,12 +71,12 @@ MISTAKES = {
 def test_a_mistake_is_found_at_its_line_and_its_twin_is_silent(name: str, seen: Seen) -> None:
     document = seen("run_mistakes.py", name, whole=name in WHOLE)
     # Copies that take time are told where they are slow, which hangs on the machine: that is another test's.
-    told = {
-        (one["id"], one["evidence"]["line"])
-        for one in document["findings"]
-        if one["id"].startswith(ADVICE) and one["id"] != "run.copies.pageable"
+    counted = {
+        (row["id"], row["evidence"]["line"])
+        for row in document["findings"]
+        if row["id"].startswith(ADVICE) and row["id"] != "run.copies.pageable"
     }
-    assert told == {(id, line_of("run_mistakes.py", text)) for id, text in MISTAKES[name].items()}
+    assert counted == {(id, line_of("run_mistakes.py", text)) for id, text in MISTAKES[name].items()}
     assert document["results"]["run"]["steps"]["count"] == 20
 
 
@@ -88,8 +88,8 @@ def test_slow_pageable_copies(seen: Seen) -> None:
 
 def test_waits_are_counted_by_the_users_line(seen: Seen) -> None:
     run = seen("run_mistakes.py", "waits")["results"]["run"]
-    told = {(one["kind"], one["line"]): one["count"] for one in run["lines"] if one["kind"] != "to_device"}
-    assert told == {
+    counted = {(row["kind"], row["line"]): row["count"] for row in run["lines"] if row["kind"] != "to_device"}
+    assert counted == {
         ("item", line_of("run_mistakes.py", "losses.append(loss.item())")): 20,
         ("bool", line_of("run_mistakes.py", "if loss > 1e9")): 20,
         ("synchronize", line_of("run_mistakes.py", "torch.cuda.synchronize()")): 20,
@@ -118,7 +118,7 @@ def test_steps_by_the_programs_own_word(seen: Seen) -> None:
 @pytest.mark.parametrize("name", ["graphs", "outputs", "clean", "after_backward"])
 def test_the_line_of_a_leak(name: str, seen: Seen) -> None:
     run = seen("--trace", "4", "run_leak.py", name, whole=name in WHOLE)["results"]["run"]
-    kept = {one["line"]: one for one in run["traced"]["lines"] if one["kept_bytes_per_step"] > 1000}
+    kept = {row["line"]: row for row in run["traced"]["lines"] if row["kept_bytes_per_step"] > 1000}
     made = {
         "graphs": line_of("run_leak.py", "return model("),
         "outputs": line_of("run_leak.py", "output = model("),
@@ -126,8 +126,8 @@ def test_the_line_of_a_leak(name: str, seen: Seen) -> None:
     assert set(kept) == ({made[name]} if name in made else set())
     assert run["traced"]["steps"] == 4
     if name in made:
-        held = {one["held_by"] for one in run["traced"]["lines"] if one["kept_bytes_per_step"]}
-        assert any(one is not None and one.startswith("list losses of ") for one in held)
+        held = {row["held_by"] for row in run["traced"]["lines"] if row["kept_bytes_per_step"]}
+        assert any(row is not None and row.startswith("list losses of ") for row in held)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit of the address space is Linux's")

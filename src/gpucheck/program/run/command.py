@@ -589,38 +589,26 @@ def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tu
 # -- lines ------------------------------------------------------------------------------------------------------------
 
 
-def _lines(read: counters.Read, began_s: float) -> tuple[RunLine, ...]:
-    sources = Sources(began_s)
-    said = {int(line["site"]): line for line in read.said("site")}
-    merged: dict[tuple[str, str, int], RunLine] = {}
-    for number, row in enumerate(read.sites):
-        if number not in said or not (row["count"] or row["time_ns"]):
-            continue
-        line = _line(said[number], row, sources)
-        key = (line.kind, line.file, line.line)
-        merged[key] = line if key not in merged else _together(merged[key], line)
-    return tuple(sorted(merged.values(), key=lambda line: -line.time_s))
-
-
-def _line(said: dict[str, Any], row: dict[str, int], sources: Sources) -> RunLine:
-    source, in_loop = sources.line(said["file"], said["line"])
-    same: dict[str, Any] = {name: said[name] for name in ("kind", "file", "line", "discarded")}
-    same |= {name: row[name] for name in (*_SUMS, "steps")}
-    return RunLine(**same, time_s=row["time_ns"] / 1e9, in_loop=in_loop, source=source)
-
-
 # Fields that add up where a line has several calls.
 _SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_again")
 
 
-def _together(line: RunLine, other: RunLine) -> RunLine:
-    """The sum of two calls on one line."""
-    return replace(
-        line,
-        **{name: getattr(line, name) + getattr(other, name) for name in (*_SUMS, "time_s")},
-        steps=max(line.steps, other.steps),
-        discarded=line.discarded or other.discarded,
-    )
+def _lines(read: counters.Read, began_s: float) -> tuple[RunLine, ...]:
+    sources = Sources(began_s)
+    said = {int(line["site"]): line for line in read.said("site")}
+    calls: dict[tuple[str, str, int], list[tuple[dict[str, int], bool]]] = {}
+    for number, row in enumerate(read.sites):
+        if number in said and (row["count"] or row["time_ns"]):
+            line = said[number]
+            calls.setdefault((line["kind"], line["file"], line["line"]), []).append((row, line["discarded"]))
+    lines = []
+    for (kind, file, at), rows in calls.items():
+        source, in_loop = sources.line(file, at)
+        fields: dict[str, Any] = {name: sum(row[name] for row, _ in rows) for name in _SUMS}
+        fields |= {"steps": max(row["steps"] for row, _ in rows), "discarded": any(flag for _, flag in rows)}
+        time_s = sum(row["time_ns"] for row, _ in rows) / 1e9
+        lines.append(RunLine(kind, file, at, time_s=time_s, in_loop=in_loop, source=source, **fields))
+    return tuple(sorted(lines, key=lambda line: -line.time_s))
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
