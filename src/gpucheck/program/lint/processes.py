@@ -128,21 +128,13 @@ def _function(file: File, bound: _Bound, node: ast.expr, known: Processes) -> No
 def on_gpu(run: Place, node: ast.expr) -> None:
     """A tensor is made on a GPU or moved there."""
     run.flow.started = run.flow.started or node
-    _used(run, node)
-
-
-def _used(run: Place, *nodes: ast.expr) -> None:
-    if run.quiet:
-        return
-    run.on_gpu += nodes
-    for node in nodes if run.in_worker else ():
+    if run.in_worker:
         run.report(options.IN_WORKER, node, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
 
 
 def called(run: Place, node: ast.expr, effect: Effect) -> Value:
     """A function of the file is called: what it does happens here."""
     visible_devices(run, *effect.sets)
-    _used(run, *effect.on_gpu)
     if effect.started is not None:
         run.flow.started = run.flow.started or node
     return effect.returns
@@ -252,6 +244,6 @@ def _child(run: Place, given: Given) -> None:
     if function is None:
         return
     effect = run.scope.effect_of(function, None, run.outer, (), 0)
-    if effect.on_gpu or effect.started is not None:
+    if effect.started is not None:
         name = f"{function.name} uses the GPU, and CUDA has started in line {run.flow.started.lineno}"
         run.report(options.IN_WORKER, given.node, name=name, fix=_FORK_FIX)
