@@ -29,8 +29,8 @@ from collections import defaultdict
 from pathlib import Path
 
 # The same command lines on both sides of a comparison; small, since what runs matters here and not how long.
-TRANSFER = ["bench", "transfer", "--device", "cpu", "--size", "1MiB", "--time-budget", "2s"]
-BANDWIDTH = ["bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "2s"]
+TRANSFER = ["bench", "transfer", "--device", "cpu", "--size", "1MiB", "--time-budget", "60s"]
+BANDWIDTH = ["bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "60s"]
 LINT = ["lint", "MISTAKE"]
 DOCTOR = ["doctor", "--skip", "load"]
 BATCH = ["find-batch-size", "mlp", "--device", "cpu", "--max-batch-size", "4", "--time-budget", "60s"]
