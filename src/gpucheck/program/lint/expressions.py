@@ -382,8 +382,10 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
         return _of_tensor(run, rest, replace(receiver, kind=receiver.kind or "tensor"), last)
     if name in names.FACTORIES or name in names.CUDA_TYPES:
         return _factory(run, given, name)
-    if name in names.LIKE and "device" in given.named:
-        return Value("tensor", _place_of(run, given), made=node)
+    if name in names.LIKE:  # only the shape is read
+        first, place = given.first("input"), _place_of(run, given)
+        place = first.place if place == "default" else place
+        return Value("tensor", place, first.ndim, first.made or node, first.attribute)
     if name == "torch.device":
         first = given.first("type")
         return first if first.kind == "device" else Value("device", "cuda" if first.kind == "number" else "")

@@ -104,8 +104,7 @@ SAME_SHAPE = words(
     "triu fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ requires_grad_ to cuda cpu type_as pin_memory "
     "masked_fill masked_fill_ add sub mul div pow eq ne lt gt le ge logical_not add_ sub_ mul_ div_ clamp_ copy_ rsqrt "
     "reciprocal log1p expm1 square sign transpose permute t T mT roll sort unsqueeze_ normalize gelu silu elu selu "
-    "leaky_relu softplus logsigmoid hardtanh dropout erf erfinv atan tan sinh cosh trunc frac nan_to_num renorm "
-    "zeros_like ones_like empty_like full_like rand_like randn_like randint_like"
+    "leaky_relu softplus logsigmoid hardtanh dropout erf erfinv atan tan sinh cosh trunc frac nan_to_num renorm"
 )
 # What has no gradient, whatever it is made of. So have comparisons.
 NO_GRADIENT = words(
