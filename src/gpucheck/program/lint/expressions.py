@@ -478,6 +478,8 @@ def _dimensions(given: Given, name: str) -> int | None:
         match first:
             case ast.List() | ast.Tuple() | ast.ListComp() | ast.BinOp(ast.List(), ast.Mult()):
                 return DIMENSIONS
+            case ast.Call(ast.Name("list" | "range" | "sorted")):
+                return DIMENSIONS
         return None
     if isinstance(first, (ast.Tuple, ast.List)):
         return None if all(isinstance(element, ast.Starred) for element in first.elts) else DIMENSIONS
