@@ -411,7 +411,7 @@ def effect_of(
     run.statements(function.body)
     returns = all_of(run.returned) or UNKNOWN
     attributes = frozenset(key for key in run.flow.names if key.startswith("self."))
-    effect = Effect(returns, run.flow.started, tuple(run.sets), tuple(run.on_gpu), attributes)
+    effect = Effect(returns, run.flow.started, tuple(run.sets), attributes)
     scope.effects[id(function)] = effect
     _end(run)
     return effect

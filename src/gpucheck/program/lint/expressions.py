@@ -382,8 +382,10 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
         return _of_tensor(run, rest, replace(receiver, kind=receiver.kind or "tensor"), last)
     if name in names.FACTORIES or name in names.CUDA_TYPES:
         return _factory(run, given, name)
-    if name in names.LIKE and "device" in given.named:
-        return Value("tensor", _place_of(run, given), made=node)
+    if name in names.LIKE:  # only the shape is read
+        first, place = given.first("input"), _place_of(run, given)
+        place = first.place if place == "default" else place
+        return Value("tensor", place, first.ndim, first.made or node, first.attribute)
     if name == "torch.device":
         first = given.first("type")
         return first if first.kind == "device" else Value("device", "cuda" if first.kind == "number" else "")
@@ -432,11 +434,7 @@ def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
     if not result.is_tensor:
         # Of what is not known a function of torch.nn.functional makes a tensor all the same.
         return Value("tensor") if where == "torch.nn.functional" or last in names.MAKES_TENSOR else UNKNOWN
-    if last in names.REDUCTIONS:
-        return _reduced(result, given, is_method=False)
-    if last in names.WITH_DIMENSIONS:
-        return replace(result, ndim=DIMENSIONS)
-    return result if last in names.SAME_SHAPE else replace(result, ndim=None)
+    return _shaped(result, last, given, is_method=False)
 
 
 def _has_graph(run: Expressions, given: Given) -> bool:
@@ -479,6 +477,8 @@ def _dimensions(given: Given, name: str) -> int | None:
     if name in names.BY_DATA:
         match first:
             case ast.List() | ast.Tuple() | ast.ListComp() | ast.BinOp(ast.List(), ast.Mult()):
+                return DIMENSIONS
+            case ast.Call(ast.Name("list" | "range" | "sorted")):
                 return DIMENSIONS
         return None
     if isinstance(first, (ast.Tuple, ast.List)):
@@ -602,17 +602,17 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
     )
     if name == "requires_grad_" and (not given.nodes or getattr(given.nodes[0], "value", True)):
         return _in_place(run, given, replace(plain, leaf=not receiver.graph, graph=True))
-    if name in names.REDUCTIONS:
-        return _reduced(plain, given, is_method=True)
-    if name in names.WITH_DIMENSIONS:
-        return replace(plain, ndim=DIMENSIONS)
     if name == "type_as":
         return replace(plain, place=given.first().place, attribute="")
-    return plain if name in names.SAME_SHAPE or arguments else replace(plain, ndim=None)
+    return _shaped(plain, name, given, is_method=True)
 
 
-def _reduced(result: Value, given: Given, *, is_method: bool) -> Value:
-    """Of all elements a scalar; over a dimension fewer, perhaps none."""
+def _shaped(result: Value, name: str, given: Given, *, is_method: bool) -> Value:
+    """The result of an operation with its dimensions: a reduction of all elements has none, over a dimension fewer."""
+    if name in names.WITH_DIMENSIONS:
+        return replace(result, ndim=DIMENSIONS)
+    if name not in names.REDUCTIONS:
+        return result if name in names.SAME_SHAPE else replace(result, ndim=None)
     has_dimension = len(given.args) > (0 if is_method else 1) or "dim" in given.named or "axis" in given.named
     kept = result.ndim if given.is_true("keepdim") else None
     return replace(result, ndim=kept if has_dimension else SCALAR)

@@ -104,8 +104,7 @@ SAME_SHAPE = words(
     "triu fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ requires_grad_ to cuda cpu type_as pin_memory "
     "masked_fill masked_fill_ add sub mul div pow eq ne lt gt le ge logical_not add_ sub_ mul_ div_ clamp_ copy_ rsqrt "
     "reciprocal log1p expm1 square sign transpose permute t T mT roll sort unsqueeze_ normalize gelu silu elu selu "
-    "leaky_relu softplus logsigmoid hardtanh dropout erf erfinv atan tan sinh cosh trunc frac nan_to_num renorm "
-    "zeros_like ones_like empty_like full_like rand_like randn_like randint_like"
+    "leaky_relu softplus logsigmoid hardtanh dropout erf erfinv atan tan sinh cosh trunc frac nan_to_num renorm"
 )
 # What has no gradient, whatever it is made of. So have comparisons.
 NO_GRADIENT = words(
@@ -220,22 +219,14 @@ def read(tree: ast.Module) -> File:
                 file.shared |= bound_in(node)[1]
             case ast.ClassDef():
                 file.classes[node.name] = _class(node)
-    for statement in tree.body:
-        if isinstance(statement, Function):
-            file.functions[statement.name] = statement
-        elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            # Linear = nn.Linear
-            dotted = file.dotted(statement.value)
-            if dotted:
-                file.imports.setdefault(statement.targets[0].id, dotted)
+    file.functions = {statement.name: statement for statement in tree.body if isinstance(statement, Function)}
     for own in file.classes.values():
         own.bases = tuple(file.dotted(base) or getattr(base, "id", "") for base in own.node.bases)
     for own in file.classes.values():
         bases = [name for member in family(file, own) for name in member.bases]
-        is_known = any(
+        own.is_module = any(
             name in MODULE_BASES or is_module_class(name) or name.endswith(".LightningModule") for name in bases
         )
-        own.is_module = is_known or _looks_like_a_module(file, own)
         own.is_lightning = any("Lightning" in name for name in bases)
         own.is_dataset = any(name in DATASETS or name.startswith("torchvision.datasets.") for name in bases)
     return file
@@ -301,21 +292,6 @@ def called_name(node: ast.Call) -> str:
 
 def arguments(node: ast.Call) -> list[ast.expr]:
     return [*node.args, *(keyword.value for keyword in node.keywords)]
-
-
-def _looks_like_a_module(file: File, own: Class) -> bool:
-    """A class of a base that is elsewhere: it has a forward, and keeps modules of torch.nn as attributes."""
-    if "forward" not in own.methods or "__init__" not in own.methods:
-        return False
-    if not any(name.endswith(("Module", "Layer", "Model", "PreTrainedModel", "Block")) for name in own.bases):
-        return False
-    return any(
-        isinstance(node, ast.Assign)
-        and any(map(self_attribute, node.targets))
-        and isinstance(node.value, ast.Call)
-        and is_module_class(file.dotted(node.value.func))
-        for node in walk(own.methods["__init__"])
-    )
 
 
 def family(file: File, own: Class, below: tuple[str, ...] = ()) -> Iterator[Class]:

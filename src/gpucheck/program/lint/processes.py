@@ -6,7 +6,7 @@ import ast
 import shlex
 
 from gpucheck.program.lint import names, options
-from gpucheck.program.lint.names import File, Node, called_name, walk
+from gpucheck.program.lint.names import File, Function, Node, called_name, walk
 from gpucheck.program.lint.values import Effect, Given, Place, Processes, Value
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -34,12 +34,15 @@ def of(file: File) -> Processes:
             methods = {getattr(argument, "value", "") for argument in call.args}
             known.spawns = known.spawns or "fork" not in methods
             default = "spawn" if called == "set_start_method" and methods & {"spawn", "forkserver"} else default
-        elif called in _STARTS or dotted in ("os.system", "os.execve", "os.execvpe"):
+        if called in _STARTS or dotted in ("os.system", "os.execve", "os.execvpe"):
             known.starts_children |= dotted.startswith(
                 ("subprocess", "multiprocessing", "torch.multiprocessing", "os.")
             )
         if dotted in names.LOADERS or called == "DataLoader":
             loaders.append(call)
+    known.datasets = {name for name, own in file.classes.items() if own.is_dataset}
+    if not loaders:  # another file's may have workers
+        return known
     bound = _Bound(file)
     forked: set[str] = set()
     others: set[str] = set()
@@ -52,26 +55,32 @@ def of(file: File) -> Processes:
         taken = bound.classes(given[0]) if given else {""}
         families = {member.node.name for name in taken if name for member in names.family(file, file.classes[name])}
         (forked if is_forked else others).update(taken | families)
-    # A dataset that no loader is seen to take counts where a loader with workers may take any, or none is in the file.
-    datasets = {name for name, own in file.classes.items() if own.is_dataset}
-    known.datasets = datasets & forked | (datasets - others if "" in forked or not loaders else set())
+    # A dataset that no loader is seen to take counts where a loader with workers may take any.
+    known.datasets &= forked | (known.datasets - others if "" in forked else set())
     return known
 
 
 class _Bound:
-    """The values that names and attributes of a file are given; None for a value that no expression gives."""
+    """The values that names and attributes of a file are given, each with its line; None for a value that no expression
+    gives."""
 
     def __init__(self, file: File) -> None:
         self.file = file
-        self._values: dict[str, list[ast.expr | None]] | None = None
+        self._values: dict[str, list[tuple[int, ast.expr | None]]] = {}
+        for node in walk(file.tree):
+            for target, value in names.bindings(node):
+                line = getattr(node, "lineno", getattr(target, "lineno", 0))
+                self._values.setdefault(ast.unparse(target), []).append((line, value))
+        self._functions = [node for node in walk(file.tree) if isinstance(node, Function)]
 
     def values(self, node: ast.expr) -> list[ast.expr | None]:
-        """Every value of a name, or of an attribute, anywhere in the file."""
-        if self._values is None:
-            self._values = {}
-            for target, value in (pair for inner in walk(self.file.tree) for pair in names.bindings(inner)):
-                self._values.setdefault(ast.unparse(target), []).append(value)
-        return self._values.get(ast.unparse(node), [])
+        """Every value of a name in the innermost function that gives it one, or of an attribute anywhere."""
+        rows = self._values.get(ast.unparse(node), [])
+        around = [own for own in self._functions if own.lineno <= node.lineno <= (own.end_lineno or 0)]
+        for function in reversed(around) if isinstance(node, ast.Name) else ():
+            if inner := [value for line, value in rows if function.lineno <= line <= (function.end_lineno or 0)]:
+                return inner
+        return [value for _, value in rows]
 
     def classes(self, node: ast.expr) -> set[str]:
         """The classes of the file whose objects an expression is, or holds; with "" where it may be any other."""
@@ -128,21 +137,13 @@ def _function(file: File, bound: _Bound, node: ast.expr, known: Processes) -> No
 def on_gpu(run: Place, node: ast.expr) -> None:
     """A tensor is made on a GPU or moved there."""
     run.flow.started = run.flow.started or node
-    _used(run, node)
-
-
-def _used(run: Place, *nodes: ast.expr) -> None:
-    if run.quiet:
-        return
-    run.on_gpu += nodes
-    for node in nodes if run.in_worker else ():
+    if run.in_worker:
         run.report(options.IN_WORKER, node, name=f"{run.name} runs in a DataLoader worker", fix=_WORKER_FIX)
 
 
 def called(run: Place, node: ast.expr, effect: Effect) -> Value:
     """A function of the file is called: what it does happens here."""
     visible_devices(run, *effect.sets)
-    _used(run, *effect.on_gpu)
     if effect.started is not None:
         run.flow.started = run.flow.started or node
     return effect.returns
@@ -252,6 +253,6 @@ def _child(run: Place, given: Given) -> None:
     if function is None:
         return
     effect = run.scope.effect_of(function, None, run.outer, (), 0)
-    if effect.on_gpu or effect.started is not None:
+    if effect.started is not None:
         name = f"{function.name} uses the GPU, and CUDA has started in line {run.flow.started.lineno}"
         run.report(options.IN_WORKER, given.node, name=name, fix=_FORK_FIX)

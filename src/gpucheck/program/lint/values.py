@@ -185,14 +185,13 @@ class Given:
 class Effect:
     """The effect of calling a function: what it returns, where it starts CUDA, and what it does before that.
 
-    `sets` is where it sets CUDA_VISIBLE_DEVICES before it starts CUDA, `on_gpu` where it makes or moves tensors on one,
-    `attributes` the keys of those of `self` that it sets.
+    `sets` is where it sets CUDA_VISIBLE_DEVICES before it starts CUDA, `attributes` the keys of those of `self` that it
+    sets.
     """
 
     returns: Value = UNKNOWN
     started: Node | None = None
     sets: tuple[Node, ...] = ()
-    on_gpu: tuple[ast.expr, ...] = ()
     attributes: frozenset[str] = frozenset()
 
 
@@ -252,10 +251,9 @@ class Place:
         self.loops: list[Loop] = []
         # More than 0 while a loop is walked through only to see what it leaves behind.
         self.quiet = 0
-        # The receiver of each move, by id of its call; and what this does before it starts CUDA, and on it.
+        # The receiver of each move, by id of its call; and what this does before it starts CUDA.
         self.receivers: dict[int, Value] = {}
         self.sets: list[Node] = []
-        self.on_gpu: list[ast.expr] = []
         self.registered: set[int] = set()
         # Names whose attributes are known.
         self.rooted: set[str] = set()
