@@ -537,7 +537,6 @@ class Run:
     at_least: int | None
     predicted: int | None
     limited_by: str | None
-    confidence: str | None
     trials: int
     trained: Trained | None = None
     beyond: Trained | None = None
@@ -615,8 +614,7 @@ def searched(model: Model, limit: str, load: int, time_budget: str) -> Run:
         at_least=found.get("at_least"),
         predicted=found.get("predicted_batch_size"),
         limited_by=found.get("limited_by"),
-        confidence=(found.get("confidence") or {}).get("level"),
-        trials=found.get("trial_count", 0),
+        trials=len(found.get("trials", ())),
         said=said,
     )
 

@@ -188,7 +188,7 @@ def measure(root: Path) -> dict[str, object]:
         "files_from_bandwidth_row_to_table": row,
         "files_from_trial_to_answer": trial,
         "files_from_lint_finding_to_screen": probe(
-            root, LINT, "lint/judge.py:mistakes,lint/run.py:mistakes,lint/command.py:mistakes"
+            root, LINT, "lint/judge.py:mistakes,lint/run.py:mistakes,lint/statements.py:mistakes"
         ),
         "files_from_condition_to_screen": probe(root, DOCTOR, "doctor/ladder.py:diagnose"),
         "files_beside_a_benchmark": {name: beside(root, trees, name) for name in ("bandwidth", "overlap")},

@@ -63,7 +63,7 @@ class Outcome:
 
 def scan(tries: Any, shapes: list[tuple[int, int, int]]) -> tuple[tuple[int, int, int], float]:
     """The fastest of all shapes as one pass over them tells, and how long it took."""
-    from gpucheck.bench.matmul.product import Ask, operations
+    from gpucheck.bench.matmul.product import operations
 
     order = list(shapes)
     random.Random(1).shuffle(order)
@@ -73,23 +73,21 @@ def scan(tries: Any, shapes: list[tuple[int, int, int]]) -> tuple[tuple[int, int
     rate = 0.0
     for shape in order:
         window_s = max(SCAN_S, SCAN_CALLS * operations(shape) / rate if rate else 0.0)
-        rate = rates[shape] = tries.take(Ask(shape, window_s)).rate
+        rate = rates[shape] = tries.take(shape, window_s).rate
     return max(rates, key=rates.__getitem__), time.monotonic() - began
 
 
 def in_turns(tries: Any, first: Any, second: Any) -> tuple[float, float, float, float, float]:
     """Median rates of both, and of their ratio the median with the order statistics that enclose it with 95 %."""
-    from gpucheck.bench.matmul.product import Ask
-
     until = time.monotonic() + SETTLE_S
     while time.monotonic() < until:
         for shape in (first, second):
-            tries.take(Ask(shape, PAIR_S))
+            tries.take(shape, PAIR_S)
     mine: list[float] = []
     other: list[float] = []
     for pair in range(PAIRS):
         for rates, shape in ((mine, first), (other, second))[:: 1 if pair % 2 == 0 else -1]:
-            rates.append(tries.take(Ask(shape, PAIR_S)).rate)
+            rates.append(tries.take(shape, PAIR_S).rate)
     ratios = sorted(a / b for a, b in zip(mine, other, strict=True))
     # Binomial(21, 1/2): ranks 6 and 16 enclose the median with 97.3 %, 7 and 15 with 92 %.
     return statistics.median(mine), statistics.median(other), statistics.median(ratios), ratios[5], ratios[15]
@@ -110,7 +108,7 @@ def measured(device: str, dtype: str, text: str) -> Outcome:
     options = read(MatmulOptions, {"dtype": [dtype], "search": True, "range": text})
     case = product.Case(options.dtypes[0], (1, 1, 1), support(options.dtypes[0], opened))
     room = int((info[0] if (info := opened.memory_info()) else host.memory().usable) * 0.5)
-    grid = work.grid_in(case, work.grid_of(options, opened), room, opened)
+    grid = work.grid_in(case, work.grid_of(options, opened), room)
     count = grid.count()
     shapes = list(grid.shapes()) if count is not None and count <= MOST_SHAPES else []
     if not shapes:

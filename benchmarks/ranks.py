@@ -51,7 +51,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from gpucheck import stats  # noqa: E402
 from gpucheck.program import ranks_judge  # noqa: E402
 from gpucheck.program.ranks_judge import Call, Table  # noqa: E402
-from gpucheck.program.run import ranks as files  # noqa: E402
+from gpucheck.program.run import rank_files as files  # noqa: E402
 
 KINDS = ("sound", "delayed", "alternating", "subgroups")
 LEAST_NAMED, MOST_BLAMED = 0.95, 0.01

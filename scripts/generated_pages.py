@@ -116,10 +116,6 @@ def _entry(one: Condition) -> list[str]:
     rows = [f"- verdict: {one.verdict}; certainty: {_SURE[one.certainty]}"]
     rows += [f"- to confirm: {_cell(one.settle)}"] if one.settle else []
     rows += [f"- what to do: {_cell(one.fix)}"] if one.fix else []
-    # Spellings that differ in case are one text.
-    texts = {text.lower(): text for text in reversed(one.printed)}
-    rows += [f"- error text: {' · '.join(f'`{text}`' for text in reversed(texts.values()))}"] if texts else []
-    rows += [f"- source: {one.source}"] if one.source else []
     return [f"#### `{one.id}`: {one.title}", _cell(one.meaning), "\n".join(rows)]
 
 

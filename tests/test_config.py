@@ -103,7 +103,6 @@ def test_a_mistake_is_told_in_one_sentence(text: str, sentence: str) -> None:
         ("percent", 100, 1.0),
         ("percent", 0, 0.0),
         ("GB/s", "50", 5e10),
-        ("times", 1.2, 1.2),
     ],
 )
 def test_numbers_in_si(kind: config.Kind, value: object, found: float) -> None:

@@ -55,44 +55,44 @@ FLOORS = {
 # it (the log has those before), and lower it where it shrank.
 SIZES = {
     # What each command refuses is refused by the api too; whose memory ran out is decided in one place.
-    ".": (13, 1204),
+    ".": (13, 1159),
     # A confirmation on a device is a plain loop: its end, its margin and what a process holds are measured.
     # A confirmation goes on while blocks move, and room between blocks keeps a search open.
-    "batch_size": (11, 2797),
+    "batch_size": (10, 2217),
     # What there was no time for is named, and not verified.
-    "bench": (31, 5658),
+    "bench": (31, 4842),
     # NVSwitches, GPUs that do not start, locks, fans, the odd GPU of several.
-    "cards": (5, 1037),
+    "cards": (5, 986),
     # Wrong usage is answered with a line that the command takes, by tables of words, options and values.
-    "cli": (14, 1714),
+    "cli": (14, 1675),
     # A figure is the speed, new over old, wherever it stands.
-    "compare": (2, 267),
+    "compare": (2, 252),
     # A mask that names a GPU that does not exist, and a second reading of a GPU that is busy alone.
     "devices": (3, 283),
     # SXid errors, and a start judged GPU by GPU.
-    "doctor": (12, 1990),
+    "doctor": (12, 1853),
     # A paste's facts (torch, GPUs, frames, launcher) are read once, for the advice of every text.
-    "explain": (13, 1038),
+    "explain": (13, 979),
     # One of three or four nodes that is far below the others; counts that no cluster has.
-    "fleet": (8, 1358),
+    "fleet": (8, 1278),
     # One reader for every NVIDIA line of the kernel's log.
-    "machine": (25, 4224),
+    "machine": (24, 4010),
     # No window is held for seconds.
-    "measure": (4, 633),
+    "measure": (4, 577),
     # Memory that no visible process holds.
-    "memory": (4, 262),
+    "memory": (4, 218),
     # torch is seen in whatever way it is loaded; a dry run goes on behind loops that it ends.
-    "program": (32, 8561),
+    "program": (38, 8035),
     # The page names the machine once and leaves out who sends it.
-    "render": (22, 3598),
+    "render": (21, 3069),
     # What a rank raised, its own work, work of every n-th step.
-    "report": (16, 1813),
+    "report": (16, 1627),
     # A failed check says what to do.
-    "smoke": (6, 795),
+    "smoke": (6, 662),
     # A counter that rose has its own fix.
-    "stress": (6, 1183),
+    "stress": (6, 1083),
     # A file without a name in it is read for its modules; inputs are proposed.
-    "work": (7, 1048),
+    "work": (7, 1043),
 }
 
 # A benchmark's folder. It imports its own files and those of bench/ itself; what several share lies there.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.links import C2C_BYTES_PER_S, is_width_lost, link_rate, most_replays_a_minute
+from gpucheck.links import is_chip_to_chip, is_width_lost, link_rate, most_replays_a_minute
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,6 @@ from gpucheck.links import C2C_BYTES_PER_S, is_width_lost, link_rate, most_repla
 )
 def test_rates(generation: int, width: int, gb_per_s: float) -> None:
     assert link_rate(generation, width) == pytest.approx(gb_per_s * 1e9, rel=0.001)
-
-
-def test_what_nvml_counts_on_a_grace_hopper_is_what_nvidia_gives() -> None:
-    """Ten links of 44712 MB/s."""
-    assert pytest.approx(10 * 44712e6, rel=0.01) == C2C_BYTES_PER_S
 
 
 @pytest.mark.parametrize(
@@ -51,3 +46,7 @@ def test_what_a_sound_link_sends_again(generation: int | None, width: int | None
 )
 def test_lanes_that_were_lost(width: int, name: str | None, lost: bool) -> None:
     assert is_width_lost(width, name) is lost
+
+
+def test_parts_whose_copies_take_another_way() -> None:
+    assert is_chip_to_chip("NVIDIA GH200 480GB") and not is_chip_to_chip("NVIDIA H200") and not is_chip_to_chip(None)

@@ -4,7 +4,7 @@
     >>> report = api.devices()
     >>> [device.kind for device in report.facts.devices][-1]
     'cpu'
-    >>> [finding.verdict for finding in api.smoke("cpu", only=["modules.to"]).findings]
+    >>> [finding.verdict for finding in api.smoke("cpu", only=["tensors.round_trip"]).findings]
     ['pass']
     >>> measured = api.bench("matmul", "cpu", size=512, dtype="float32", time_budget_s=0.2)
     >>> measured.measurements[0].rate.unit

@@ -13,35 +13,30 @@ from typing import Any, Literal
 from gpucheck import naming, units
 from gpucheck.errors import UsageError
 
-Kind = Literal["GB/s", "TFLOP/s", "percent", "times"]
+Kind = Literal["GB/s", "TFLOP/s", "percent"]
 
 # What one of each is in SI.
-SCALE: dict[Kind, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "percent": 0.01, "times": 1.0}
-SI_UNIT: dict[Kind, str] = {"GB/s": "B/s", "TFLOP/s": "FLOP/s", "percent": "1", "times": "1"}
+SCALE: dict[Kind, float] = {"GB/s": 1e9, "TFLOP/s": 1e12, "percent": 0.01}
+SI_UNIT: dict[Kind, str] = {"GB/s": "B/s", "TFLOP/s": "FLOP/s", "percent": "1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A threshold of a command: the finding that answers, what it judges, and the option that sets it, if any.
-
-    `usual` is what is said where none is set; empty where nothing is judged then. `metavar` and `help` are those of the
-    option.
-    """
+    """A threshold of a command: the finding that answers, what it judges, and the option that sets it."""
 
     id: str
     command: str
     kind: Kind
     direction: Literal["at least", "at most"]
     judges: str
-    option: str | None = None
-    usual: str = ""
-    metavar: str = ""
-    help: str = ""
+    option: str
+    metavar: str
+    help: str
 
     @property
     def key(self) -> str:
         """The option's name as a parameter."""
-        return (self.option or "").removeprefix("--").replace("-", "_")
+        return self.option.removeprefix("--").replace("-", "_")
 
 
 _OF_PEAK = "Fail below this share of the GPU's peak; inconclusive if the peak is only an estimate."
@@ -57,22 +52,6 @@ THRESHOLDS: tuple[Threshold, ...] = (
         "--min-gbps",
         metavar="N",
         help="Fail if the largest pinned copy of a direction is slower than N GB/s.",
-    ),
-    Threshold(
-        "transfer.link",
-        "bench transfer",
-        "percent",
-        "at least",
-        "the fastest large pinned copy of each direction, as a share of the link's rate",
-        usual="a warning below 65 %, of NVLink-C2C below 50 %",
-    ),
-    Threshold(
-        "transfer.pinned_speedup",
-        "bench transfer",
-        "times",
-        "at least",
-        "pageable time / pinned time of the largest size of each direction, as called",
-        usual="advice from 1.2× on",
     ),
     Threshold(
         "bandwidth.min_gbps",
@@ -196,7 +175,7 @@ class Limit:
     device: str | None = None
 
 
-_UNIT: dict[Kind, str] = {"GB/s": " GB/s", "TFLOP/s": " TFLOP/s", "percent": "%", "times": " times"}
+_UNIT: dict[Kind, str] = {"GB/s": " GB/s", "TFLOP/s": " TFLOP/s", "percent": "%"}
 
 
 def range_of(kind: Kind) -> str:
@@ -217,7 +196,7 @@ def number(kind: Kind, value: Any, origin: str) -> float:
     except (ValueError, TypeError, OverflowError):
         amount = math.nan
     if isinstance(value, bool) or not math.isfinite(amount):
-        grammar = {"percent": "80%", "times": "1.5"}.get(kind, f"50, which is {kind}")
+        grammar = "80%" if kind == "percent" else f"50, which is {kind}"
         raise UsageError(f"{origin} must be a number, not {shown(value)}", "", f"write it like {grammar}")
     if not 0 <= amount <= LARGEST:
         raise UsageError(f"{origin} must be from 0 to {LARGEST:.0f}{_UNIT[kind]}, not {shown(value)}")
@@ -237,8 +216,6 @@ def amount(kind: Kind, value: float) -> str:
     if kind == "percent":
         text = units.significant(value * 100)
         return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
-    if kind == "times":
-        return f"{units.significant(value)}×"
     return units.byte_rate(value) if kind == "GB/s" else units.flop_rate(value)
 
 

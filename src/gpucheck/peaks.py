@@ -26,9 +26,6 @@ GEFORCE = "NVIDIA GeForce "
 # Data moves on both edges of the memory's clock, as the driver counts it.
 TRANSFERS_PER_CLOCK = 2
 
-
-# The model in a name: the letters of its line and its number (`L40` of `NVIDIA L40`, `H20` of `NVIDIA H20-3e`).
-_MODEL = re.compile(r"^(?:NVIDIA )?(G?)([A-Z]{1,2})(\d+[A-Z]*)")
 CUT = "siblings of this part have less than its capability, and nothing is listed of it"
 NO_TENSOR_CORES = "this part has no tensor cores"
 NO_RATES = "the rates of mining GPUs are not known"
@@ -174,38 +171,11 @@ def _rates(name: str, row: Mapping[str, Any]) -> tuple[dict[str, float], str]:
         return {}, NO_RATES
     if "without_tensor_cores" in row and re.search(row["without_tensor_cores"], name):
         missing = NO_TENSOR_CORES
-    elif _is_cut(name, row):
+    elif "cut" in row and re.search(row["cut"], name):
         missing = CUT
     else:
         return rates, ""
     return {dtype: rate for dtype, rate in rates.items() if dtype in row["cuda_cores"]}, missing
-
-
-def _is_cut(name: str, row: Mapping[str, Any]) -> bool:
-    """Return whether this name is, or may be, that of a part with less than its capability."""
-    matched, model = _MODEL.match(name), _model(name)
-    if matched is not None and model in row.get("full", ()):
-        return False
-    siblings = [part for part in parts() if part.capability == _capability(row)]
-    cut = []
-    for part in siblings:
-        # A part is cut if it does less in anything to a clock and SM than its capability could.
-        could = {**row["per_clock_per_sm"], **_geforce(part.name, row)}
-        known = [(peak, could[dtype]) for dtype in could if (peak := part.peak(dtype)) is not None]
-        if any(peak.per_clock_per_sm is None or peak.per_clock_per_sm < most for peak, most in known):
-            cut.append(part)
-    if matched is not None and model in {_model(part.name) for part in siblings if part not in cut}:
-        return False
-    if "cut" in row and re.search(row["cut"], name):
-        return True
-    # `G` before the line's letter is Grace beside the same chip.
-    lines = {match[2] for part in cut if (match := _MODEL.match(part.name))}
-    return matched is not None and matched[2] in lines
-
-
-def _model(name: str) -> str:
-    matched = _MODEL.match(name)
-    return "".join(matched.groups()) if matched else name
 
 
 def bandwidth(bus_width_bits: int | None, memory_clock_hz: float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""NVIDIA's Xid catalogue: what each number in the kernel's log means, and what NVIDIA says to do at once. Pure.
+"""NVIDIA's Xid catalogue: what each number in the kernel's log means, and what to do at once. Pure.
 
 Source: "Analyzing Xid Errors with the Xid Catalog", docs.nvidia.com/deploy/xid-errors, columns "Immediate Action" and
 "Trigger Conditions", for Ampere and newer. Numbers that it calls unused are left out, except a few that older and
@@ -7,8 +7,9 @@ GeForce cards still write, from its list for older GPUs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 from gpucheck.messages import FIX
 
@@ -16,303 +17,199 @@ SOURCE = "NVIDIA's Xid catalogue, docs.nvidia.com/deploy/xid-errors"
 
 Blame = Literal["program", "device", "either"]
 
+# What to do; {card} stands for the GPU. A reset ends whatever runs on it, and NVLink's neighbours are reset with it.
+RESET = "end its processes, then sudo nvidia-smi --gpu-reset -i {card}"
+DRAIN_AND_RESET = "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"
+REBOOT = "drain the node, then sudo reboot"
+POWER_CABLES = "shut down the node and connect all power cables of the GPU"
+_POWER_CYCLE = "drain the node, then power-cycle it"
+_LINKED = "drain the node, then reset all GPUs that NVLink joins (nvidia-smi nvlink -e shows the link)"
+_SUPPORT = "if it happens again, ask the vendor's support (field diagnostic)"
+_SANITIZER = "compute-sanitizer python … names the kernel and the line (CUDA_LAUNCH_BLOCKING=1 names the call)"
+_CONFIDENTIAL = "check the set-up of the confidential virtual machine"
+
+# What NVIDIA's words for an action come to.
+ACTIONS = {
+    "IGNORE": "no immediate action needed",
+    "RESTART_APP": f"start the program again; {_SUPPORT}",
+    "RESET_GPU": DRAIN_AND_RESET,
+    "RESTART_BM": REBOOT,
+    "RESTART_VM": "restart the virtual machine",
+    "UPDATE_SWFW": "update the driver and the firmware",
+    "CHECK_MECHANICALS": POWER_CABLES,
+    "CHECK_UVM": "look for messages of nvidia_uvm beside it in the kernel log",
+    "CONTACT_SUPPORT": "ask the vendor's support",
+    "WORKFLOW_XID_45": "follow the other Xid beside it; alone it means that a program was ended",
+    "WORKFLOW_XID_48": DRAIN_AND_RESET,
+    "WORKFLOW_NVLINK_ERR": _LINKED,
+    "WORKFLOW_NVLINK5_ERR": _LINKED,
+    "XID_154": f"do what the message names after 'to'. For a reset: {DRAIN_AND_RESET}",
+    "NONE": f"NVIDIA's catalogue lists no action; {_SUPPORT}",
+}
+# Numbers that need more, or something else, than NVIDIA's action.
+_OWN_STEPS = {
+    13: f"start the program again; {_SANITIZER}",
+    31: f"start the program again; {_SANITIZER}",
+    32: "start the program again; if it happens again, sudo dmesg | grep -i -e aer -e pcie, reseat the GPU, remove the "
+    "riser",
+    43: f"no action on the GPU, which works: the program failed. {_SANITIZER}",
+    48: f"{DRAIN_AND_RESET}; if it happens again, have the GPU serviced (nvidia-smi -q -d ECC,ROW_REMAPPER)",
+    63: f"no immediate action; it takes effect at the next reset. When its work is done: {DRAIN_AND_RESET}",
+    64: f"{DRAIN_AND_RESET}; if nvidia-smi -q -d ROW_REMAPPER shows a failed remapping, replace the GPU",
+    79: FIX["lost"],
+    94: f"restart the affected program; other programs continue. When its work is done: {DRAIN_AND_RESET}",
+    110: f"{_POWER_CYCLE}; undo recent hardware changes",
+    119: f"{DRAIN_AND_RESET}; if it happens again, power-cycle the node, then update the driver",
+    120: f"{DRAIN_AND_RESET}; if it happens again, power-cycle the node, then update the driver",
+    137: f"no action on the GPU: usually the program's mistake. {_SANITIZER}",
+    155: _LINKED,
+    162: "no action needed",
+    163: "no reset is required; to use power smoothing, find out why the GPU was hot",
+    164: "watch the node's power swings; if smoothing is needed, plan to replace the GPU",
+    165: "replace the GPU if the power supply cannot handle its swings; the GPU still computes",
+    166: _CONFIDENTIAL,
+    167: f"{_POWER_CYCLE}; sudo dmesg | grep -i -e aer -e pcie",
+    168: "switch ECC on (sudo nvidia-smi -i {card} -e 1, then reboot), so that faulty rows can be remapped; or only "
+    "reboot",
+    169: DRAIN_AND_RESET,
+    170: _CONFIDENTIAL,
+    171: DRAIN_AND_RESET,
+    172: DRAIN_AND_RESET,
+    173: REBOOT,
+}
+# A program that ran into an error ends by 43, and the driver cleans up after it by 45: other numbers are the cause.
+_FAULTS = (
+    *(8, 11, 13, 25, 31, 32, 46, 48, 62, 64, 69, 74, 79, 94, 95, 109, 119, 120, 136, 140, *range(143, 151)),
+    *(155, 158, 167, 169, 173),
+)
+# By a number, those that bring it about.
+_FOLLOWS = {
+    43: _FAULTS,
+    45: (*_FAULTS, 43, 63, 171, 172),
+    63: (48, 94, 95, 140),
+    154: (*_FAULTS, 43, 45, 63),
+    171: (48,),
+    172: (48,),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Xid:
     """One number: what it is, NVIDIA's immediate action in its own words, and whom it speaks of.
 
-    `blame` is our reading of the description: a program's mistake, the device or its link, or either of them. `then`
-    is what to do, where it is more than the action's words in `ACTIONS`. `follows` are numbers that bring it about.
+    `blame` is our reading of the description: a program's mistake, the device or its link, or either of them.
     """
 
     number: int
     what: str
     action: str
     blame: Blame
-    then: str = ""
-    follows: tuple[int, ...] = ()
 
     @property
     def step(self) -> str:
-        """Return what to do, in plain words; INDEX stands for the GPU."""
-        return self.then or ACTIONS[self.action]
+        """Return what to do; {card} stands for the GPU."""
+        return _OWN_STEPS.get(self.number, ACTIONS[self.action])
+
+    @property
+    def follows(self) -> tuple[int, ...]:
+        """Return the numbers that bring it about."""
+        return _FOLLOWS.get(self.number, ())
 
 
-# A reset ends whatever runs on the GPU; NVLink's neighbours have to be reset with it.
-_DRAIN = "take the node out of use first (drain or cordon) and end all processes on the GPU"
-RESET = "sudo nvidia-smi --gpu-reset -i INDEX"
-_RESET_NOW = f"{_DRAIN}, then {RESET}; if that is refused, reboot"
-_SUPPORT = "if it happens again, ask the vendor's support (field diagnostic)"
-_LINKS = (
-    f"{_DRAIN}, `nvidia-smi nvlink -e` shows which link; then reset all GPUs that NVLink joins, together (sudo "
-    f"nvidia-smi --gpu-reset -i INDEX,INDEX,…), or reboot; {_SUPPORT}"
-)
-_SANITIZER = (
-    "compute-sanitizer python … names the kernel and the line (CUDA_LAUNCH_BLOCKING=1 names the call); if other "
-    "programs fail on this GPU too, test the GPU"
-)
-_CONFIDENTIAL = "it concerns only confidential computing: check the set-up of the confidential virtual machine"
-
-# What NVIDIA's words for an action come to.
-ACTIONS = {
-    "IGNORE": "no immediate action needed",
-    "RESTART_APP": f"start the program again; {_SUPPORT}",
-    "RESET_GPU": f"{_RESET_NOW}; {_SUPPORT}",
-    "RESTART_BM": f"{_DRAIN}, then reboot the machine",
-    "RESTART_VM": "restart the virtual machine",
-    "UPDATE_SWFW": "update the driver and the firmware",
-    "CHECK_MECHANICALS": "check the power connectors of the GPU",
-    "CHECK_UVM": "look for messages of nvidia_uvm beside it in the kernel log",
-    "CONTACT_SUPPORT": "ask the vendor's support",
-    "WORKFLOW_XID_45": "no action for this Xid: follow the other Xid beside it. Alone it means that a program was "
-    "ended",
-    "WORKFLOW_XID_48": f"{_RESET_NOW}; {_SUPPORT}",
-    "WORKFLOW_NVLINK_ERR": _LINKS,
-    "WORKFLOW_NVLINK5_ERR": _LINKS,
-    "XID_154": "do the action that the message names after 'to', which sums up the other Xid. For a reset: "
-    f"{_RESET_NOW}",
-    "NONE": f"NVIDIA's catalogue lists no action; {_SUPPORT}",
-}
+def _rows(table: str) -> Iterator[Xid]:
+    """The rows of a table of numbers (`39-41,70`), the action, the blame and the description."""
+    for line in table.strip().splitlines():
+        numbers, action, blame, what = line.split(None, 3)
+        for part in numbers.split(","):
+            first, _, last = part.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                yield Xid(number, what, action, cast(Blame, blame))
 
 
-def _rows(numbers: tuple[int, ...], what: str, action: str, blame: Blame) -> tuple[Xid, ...]:
-    return tuple(Xid(number, what, action, blame) for number in numbers)
-
-
-_COPY_ENGINES = (39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136))
-_VIDEO = (60, 68, 82, 83, 84, 86, 88, 89, *range(96, 106), 139)
-
-# A program that ran into an error ends by 43, and the driver cleans up after it by 45: other numbers are the cause.
-_FAULTS = (
-    *(8, 11, 13, 25, 31, 32, 46, 48, 62, 64, 69, 74, 79, 94, 95, 109, 119, 120, 136, 140, *range(143, 151)),
-    *(155, 158, 167, 169, 173),
-)
-_MEMORY_FAULTS = (48, 94, 95, 140)
-
-CATALOGUE: tuple[Xid, ...] = (
-    Xid(8, "the GPU stopped processing", "RESTART_APP", "either"),
-    Xid(11, "invalid or corrupted push buffer stream", "RESTART_APP", "program"),
-    Xid(
-        13,
-        "graphics engine exception, usually an array index out of bounds or an illegal instruction",
-        "RESTART_APP",
-        "program",
-        f"start the program again; {_SANITIZER}",
-    ),
-    Xid(14, "an error that was injected on purpose", "IGNORE", "either"),
-    Xid(25, "invalid or illegal push buffer stream", "RESTART_APP", "program"),
-    Xid(
-        31,
-        "GPU memory page fault, usually an illegal address in the program",
-        "RESTART_APP",
-        "program",
-        f"start the program again; {_SANITIZER}",
-    ),
-    Xid(
-        32,
-        "invalid or corrupted push buffer stream, usually the quality of the PCIe link",
-        "RESTART_APP",
-        "device",
-        "start the program again; if it happens again, sudo dmesg | grep -i -e aer -e pcie, reseat the GPU, remove "
-        "the riser",
-    ),
-    Xid(37, "driver firmware error", "IGNORE", "either"),
-    Xid(38, "driver firmware error", "IGNORE", "either"),
-    *_rows(_COPY_ENGINES, "copy engine exception", "RESTART_APP", "either"),
-    Xid(
-        43,
-        "the GPU stopped processing: software in the program raised a fault",
-        "IGNORE",
-        "program",
-        "no action on the GPU, which works: the program failed. " + _SANITIZER,
-        _FAULTS,
-    ),
-    Xid(44, "graphics engine fault during a context switch", "IGNORE", "either"),
-    Xid(
-        45,
-        "preemptive clean-up after an earlier error, or after the program was ended",
-        "WORKFLOW_XID_45",
-        "either",
-        follows=(*_FAULTS, 43, 63, 171, 172),
-    ),
-    Xid(46, "the GPU stopped processing and timed out", "RESET_GPU", "device"),
-    Xid(
-        48,
-        "double bit ECC error: memory that could not be corrected",
-        "WORKFLOW_XID_48",
-        "device",
-        f"{_RESET_NOW}; nvidia-smi -q -d ECC,ROW_REMAPPER shows whether a row was remapped or the SRAM threshold was "
-        "exceeded. In either case, or if it happens again, have the GPU serviced",
-    ),
-    Xid(54, "the GPU's auxiliary power is not connected", "CHECK_MECHANICALS", "device"),
-    *_rows(_VIDEO, "video, JPEG or optical flow engine exception", "RESTART_APP", "either"),
-    Xid(62, "the internal micro-controller halted", "RESET_GPU", "device"),
-    Xid(
-        63,
-        "a memory row was remapped or a page retired",
-        "IGNORE",
-        "device",
-        f"no immediate action; it takes effect at the next reset of the GPU. When its work is done: {_RESET_NOW}",
-        _MEMORY_FAULTS,
-    ),
-    Xid(
-        64,
-        "a memory row could not be remapped",
-        "RESET_GPU",
-        "device",
-        f"{_RESET_NOW}; nvidia-smi -q -d ROW_REMAPPER: if it shows a failed remapping, have the GPU replaced",
-    ),
-    Xid(66, "illegal access by the driver", "IGNORE", "either"),
-    Xid(67, "illegal access by the driver", "IGNORE", "either"),
-    Xid(69, "graphics engine class error", "RESTART_APP", "program"),
-    Xid(74, "NVLink error", "WORKFLOW_NVLINK_ERR", "device"),
-    Xid(78, "a virtual GPU could not start", "UPDATE_SWFW", "device"),
-    Xid(
-        79,
-        "the GPU has fallen off the bus",
-        "RESTART_BM",
-        "device",
-        FIX["lost"],
-    ),
-    Xid(80, "corrupted data were sent to the GPU", "RESTART_APP", "either"),
-    Xid(92, "high rate of corrected memory errors", "IGNORE", "device"),
-    Xid(93, "the wear limit of the GPU's configuration memory was exceeded", "IGNORE", "device"),
-    Xid(
-        94,
-        "contained memory error: one program was hit",
-        "RESTART_APP",
-        "device",
-        "restart the affected program; other programs continue. Reset the GPU when its work is done: " + RESET,
-    ),
-    Xid(95, "uncontained memory error: results of every program on the GPU are in doubt", "RESET_GPU", "device"),
-    Xid(106, "a test message of the management bus", "IGNORE", "either"),
-    Xid(107, "a test message of the management bus", "IGNORE", "either"),
-    Xid(109, "context switch timeout", "RESET_GPU", "either"),
-    Xid(
-        110,
-        "security fault",
-        "RESET_GPU",
-        "device",
-        f"{_DRAIN}, then power-cycle the machine, and undo recent hardware changes; {_SUPPORT}",
-    ),
-    Xid(
-        119,
-        "the GPU's system processor did not answer (GSP RPC timeout)",
-        "RESET_GPU",
-        "device",
-        f"{_RESET_NOW}; if it happens again, power-cycle the machine, then update the driver",
-    ),
-    Xid(
-        120,
-        "error in the GPU's system processor (GSP)",
-        "RESET_GPU",
-        "device",
-        f"{_RESET_NOW}; if it happens again, power-cycle the machine, then update the driver",
-    ),
-    Xid(
-        121,
-        "corrected errors on the link between GPU and Grace CPU",
-        "IGNORE",
-        "device",
-        "no immediate action; a reset of the GPU in the next service window trains the link again",
-    ),
-    Xid(136, "NVLink training failed", "RESET_GPU", "device"),
-    Xid(
-        137,
-        "NVLink privilege error, usually an illegal address on another GPU",
-        "IGNORE",
-        "program",
-        "no action on the GPU: usually the program's mistake. " + _SANITIZER,
-    ),
-    Xid(140, "memory error that could not be corrected and escaped retirement", "RESET_GPU", "device"),
-    Xid(141, "CUDA fast path error", "IGNORE", "either"),
-    Xid(142, "video encoder exception", "CONTACT_SUPPORT", "either"),
-    Xid(143, "the GPU could not be initialised", "RESET_GPU", "device"),
-    *_rows(tuple(range(144, 151)), "NVLink error", "WORKFLOW_NVLINK5_ERR", "device"),
-    Xid(151, "key rotation error of confidential computing", "RESTART_VM", "either"),
-    Xid(152, "error in the address translation of the deep learning accelerator", "IGNORE", "either"),
-    Xid(153, "timeout of the deep learning accelerator", "IGNORE", "either"),
-    Xid(154, "the GPU's recovery action changed", "XID_154", "device", follows=(*_FAULTS, 43, 45, 63)),
-    Xid(155, "an NVLink went down", "RESET_GPU", "device", _LINKS),
-    Xid(156, "a part of the GPU was retired", "RESET_GPU", "device"),
-    Xid(157, "a part of the GPU could not be retired", "IGNORE", "device"),
-    Xid(158, "fatal timeout of the GPU", "RESET_GPU", "device"),
-    Xid(159, "error on the link between GPU and Grace CPU", "CHECK_UVM", "device"),
-    Xid(160, "a memory channel was retired", "IGNORE", "device"),
-    Xid(161, "a memory channel could not be retired", "IGNORE", "device"),
-    Xid(162, "power smoothing works again", "NONE", "device", "no action needed"),
-    Xid(
-        163,
-        "power smoothing was switched off",
-        "NONE",
-        "device",
-        "no reset is required. To use power smoothing, find out why the GPU was hot. After a timeout, reload the "
-        "driver or reset the GPU when its work is done",
-    ),
-    Xid(
-        164,
-        "the power smoothing parts will soon be worn out",
-        "NONE",
-        "device",
-        "watch the node's power swings; if smoothing is needed, plan to replace the GPU",
-    ),
-    Xid(
-        165,
-        "the power smoothing parts are worn out",
-        "NONE",
-        "device",
-        "replace the GPU if the power supply cannot handle its swings; the GPU still computes",
-    ),
-    Xid(166, "traffic on an NVLink that was not yet set up for encryption", "NONE", "either", _CONFIDENTIAL),
-    Xid(
-        167,
-        "fatal timeout of the PCIe link",
-        "NONE",
-        "device",
-        f"{_DRAIN}; sudo dmesg | grep -i -e aer -e pcie, power-cycle the machine, reseat the GPU; {_SUPPORT}",
-    ),
-    Xid(
-        168,
-        "less GPU memory: errors in the region that the driver protects",
-        "NONE",
-        "device",
-        "switch ECC on (sudo nvidia-smi -i INDEX -e 1, then reboot), so that faulty rows can be remapped; or only "
-        "reboot",
-    ),
-    Xid(169, "the security micro-controller halted", "NONE", "device", f"{_RESET_NOW}; {_SUPPORT}"),
-    Xid(170, "interrupt of an NVLink in confidential computing", "NONE", "either", _CONFIDENTIAL),
-    Xid(
-        171,
-        "details of Xid 48: uncorrectable error in the GPU's DRAM",
-        "NONE",
-        "device",
-        f"as for Xid 48, which it accompanies: {_RESET_NOW}",
-        (48,),
-    ),
-    Xid(
-        172,
-        "details of Xid 48: uncorrectable error in the GPU's SRAM",
-        "NONE",
-        "device",
-        f"as for Xid 48, which it accompanies: {_RESET_NOW}; nvidia-smi -q -d ECC shows whether the SRAM threshold "
-        "was exceeded. If so, have the GPU serviced",
-        (48,),
-    ),
-    Xid(173, "the link between GPU and Grace CPU failed", "NONE", "device", f"{_DRAIN}, then reboot; {_SUPPORT}"),
+CATALOGUE = tuple(
+    _rows("""
+8 RESTART_APP either the GPU stopped processing
+11 RESTART_APP program invalid or corrupted push buffer stream
+13 RESTART_APP program graphics engine exception, usually an array index out of bounds or an illegal instruction
+14 IGNORE either an error that was injected on purpose
+25 RESTART_APP program invalid or illegal push buffer stream
+31 RESTART_APP program GPU memory page fault, usually an illegal address in the program
+32 RESTART_APP device invalid or corrupted push buffer stream, usually the quality of the PCIe link
+37-38 IGNORE either driver firmware error
+39-41,70-72,75-77,85,126-135 RESTART_APP either copy engine exception
+43 IGNORE program the GPU stopped processing: software in the program raised a fault
+44 IGNORE either graphics engine fault during a context switch
+45 WORKFLOW_XID_45 either preemptive clean-up after an earlier error, or after the program was ended
+46 RESET_GPU device the GPU stopped processing and timed out
+48 WORKFLOW_XID_48 device double bit ECC error: memory that could not be corrected
+54 CHECK_MECHANICALS device the GPU's auxiliary power is not connected
+60,68,82-84,86,88-89,96-105,139 RESTART_APP either video, JPEG or optical flow engine exception
+62 RESET_GPU device the internal micro-controller halted
+63 IGNORE device a memory row was remapped or a page retired
+64 RESET_GPU device a memory row could not be remapped
+66-67 IGNORE either illegal access by the driver
+69 RESTART_APP program graphics engine class error
+74 WORKFLOW_NVLINK_ERR device NVLink error
+78 UPDATE_SWFW device a virtual GPU could not start
+79 RESTART_BM device the GPU has fallen off the bus
+80 RESTART_APP either corrupted data were sent to the GPU
+92 IGNORE device high rate of corrected memory errors
+93 IGNORE device the wear limit of the GPU's configuration memory was exceeded
+94 RESTART_APP device contained memory error: one program was hit
+95 RESET_GPU device uncontained memory error: results of every program on the GPU are in doubt
+106-107 IGNORE either a test message of the management bus
+109 RESET_GPU either context switch timeout
+110 RESET_GPU device security fault
+119 RESET_GPU device the GPU's system processor did not answer (GSP RPC timeout)
+120 RESET_GPU device error in the GPU's system processor (GSP)
+121 IGNORE device corrected errors on the link between GPU and Grace CPU
+136 RESET_GPU device NVLink training failed
+137 IGNORE program NVLink privilege error, usually an illegal address on another GPU
+140 RESET_GPU device memory error that could not be corrected and escaped retirement
+141 IGNORE either CUDA fast path error
+142 CONTACT_SUPPORT either video encoder exception
+143 RESET_GPU device the GPU could not be initialised
+144-150 WORKFLOW_NVLINK5_ERR device NVLink error
+151 RESTART_VM either key rotation error of confidential computing
+152 IGNORE either error in the address translation of the deep learning accelerator
+153 IGNORE either timeout of the deep learning accelerator
+154 XID_154 device the GPU's recovery action changed
+155 RESET_GPU device an NVLink went down
+156 RESET_GPU device a part of the GPU was retired
+157 IGNORE device a part of the GPU could not be retired
+158 RESET_GPU device fatal timeout of the GPU
+159 CHECK_UVM device error on the link between GPU and Grace CPU
+160 IGNORE device a memory channel was retired
+161 IGNORE device a memory channel could not be retired
+162 NONE device power smoothing works again
+163 NONE device power smoothing was switched off
+164 NONE device the power smoothing parts will soon be worn out
+165 NONE device the power smoothing parts are worn out
+166 NONE either traffic on an NVLink that was not yet set up for encryption
+167 NONE device fatal timeout of the PCIe link
+168 NONE device less GPU memory: errors in the region that the driver protects
+169 NONE device the security micro-controller halted
+170 NONE either interrupt of an NVLink in confidential computing
+171 NONE device details of Xid 48: uncorrectable error in the GPU's DRAM
+172 NONE device details of Xid 48: uncorrectable error in the GPU's SRAM
+173 NONE device the link between GPU and Grace CPU failed
+""")
 )
 
 # Numbers that the catalogue for Ampere and newer calls unused, and that older or GeForce cards write.
-OLDER: tuple[Xid, ...] = (
-    Xid(16, "the display engine hung", "NONE", "either"),
-    Xid(56, "display engine error", "NONE", "either"),
-    Xid(57, "the link to the video memory could not be set up", "NONE", "device"),
-    Xid(58, "the link to the video memory is unstable", "NONE", "device"),
-    Xid(59, "error of the internal micro-controller", "NONE", "device"),
-    Xid(61, "breakpoint or warning of the internal micro-controller", "NONE", "device"),
-    *_rows((47, 65, 73), "video encoder exception", "NONE", "either"),
-    Xid(81, "error of the VGA part", "NONE", "either"),
-    *_rows((122, 123, 124), "the GPU's flash memory could not be accessed", "NONE", "device"),
-    Xid(125, "error in the GPU's configuration memory", "NONE", "device"),
+OLDER = tuple(
+    _rows("""
+16 NONE either the display engine hung
+56 NONE either display engine error
+57 NONE device the link to the video memory could not be set up
+58 NONE device the link to the video memory is unstable
+59 NONE device error of the internal micro-controller
+61 NONE device breakpoint or warning of the internal micro-controller
+47,65,73 NONE either video encoder exception
+81 NONE either error of the VGA part
+122-124 NONE device the GPU's flash memory could not be accessed
+125 NONE device error in the GPU's configuration memory
+""")
 )
 
 BY_NUMBER = {one.number: one for one in (*CATALOGUE, *OLDER)}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpucheck.batch_size import command as command_module
-from gpucheck.batch_size import predict, runner
+from gpucheck.batch_size import runner
 from gpucheck.batch_size.command import command
 from gpucheck.batch_size.loop import Loop
 from gpucheck.batch_size.options import FindBatchSizeOptions
@@ -23,12 +23,11 @@ FAKE = Path(__file__).with_name("fake_trial.py")
 Scenario = Callable[..., Path]
 Find = Callable[..., Collector]
 CPU_ONLY = Facts(host=Host(system="Linux"), devices=(Device(kind="cpu", id="cpu", name="a CPU"),))
-# A child that predicts: it reads its request and says what it was told to say.
+# A child that estimates: it reads its request and says what it was told to say.
 SAYS = """
-import json, sys, time
+import sys, time
 sys.stdin.readline()
-for line in json.loads(sys.argv[1]):
-    time.sleep(600) if line == "hang" else print(json.dumps(line), flush=True)
+time.sleep(600) if sys.argv[1] == "hang" else print(sys.argv[1], flush=True)
 """
 
 
@@ -39,8 +38,9 @@ def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
     def play(**parts: Any) -> Path:
         log = tmp_path / "log"
         log.write_text("")
-        predicted = json.dumps(parts.pop("predicted", [{"ok": False, "why": "not in this test"}]))
-        monkeypatch.setattr(predict, "python_argv", lambda module: [sys.executable, "-S", "-c", SAYS, predicted])
+        estimated = parts.pop("estimated", {"ok": False, "why": "not in this test"})
+        estimated = estimated if estimated == "hang" else json.dumps(estimated)
+        monkeypatch.setattr(command_module, "python_argv", lambda module: [sys.executable, "-S", "-c", SAYS, estimated])
         told = json.dumps({"log": str(log), **parts})
         monkeypatch.setattr(runner, "python_argv", lambda module: [sys.executable, "-S", str(FAKE), told])
         return log

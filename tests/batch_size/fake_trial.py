@@ -50,9 +50,6 @@ with open(scenario["log"], "a") as log:
     log.write(f"start {os.environ.get('MALLOC_ARENA_MAX', 'default')}\n")
 with open(scenario["log"]) as log:
     starts = log.read().count("start")
-if setup.get("weigh"):
-    say({"ok": True, "parameter_bytes": scenario.get("weighs", 123)})
-    sys.exit(0)
 if setup["device"] == "cpu":
     say({"baseline_bytes": scenario.get("baseline", 0)})
 if "setup" in scenario and starts >= scenario.get("setup_from", 1) and starts <= scenario.get("setup_to", starts):
@@ -76,13 +73,8 @@ while True:
     request = listen()
     size = request["size"]
     with open(scenario["log"], "a") as log:
-        log.write(f"{'evaluate' if request.get('evaluating') else 'trial'} {size}\n")
+        log.write(f"trial {size}\n")
     how = scenario.get("at", {}).get(str(size))
-    if request.get("evaluating") and "evaluation" in scenario:
-        how = scenario["evaluation"]
-    if how == "kill once":
-        with open(scenario["log"]) as log:
-            how = "kill" if log.read().splitlines().count(f"trial {size}") == 1 else None
     if how is None and size >= scenario.get("from", 2**40):
         how = scenario["beyond"]
     if how is not None and not (isinstance(how, dict) and how.get("ok")):
@@ -102,7 +94,6 @@ while True:
             "swapped_bytes": 0,
             "moved_bytes": 0,
             "state_bytes": 4000,
-            "kept_bytes": 0,
             "gradient_bytes": 1000,
             "optimizer_bytes": 2000,
             "loss": "mean square of the output",

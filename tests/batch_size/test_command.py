@@ -106,21 +106,6 @@ def test_memory_that_grows_from_step_to_step_is_told_and_undecided(scenario: Sce
     assert grows.message == f"a cache that fills, or a leak; {more}"
 
 
-def test_a_size_for_which_the_allocator_makes_room_at_first_is_an_answer(scenario: Scenario) -> None:
-    steps: dict[str, Any] = {"allocation_retries": 2, "retried": [1, 1, 0]}
-    steps |= {"steps_s": [0.3, 0.02, 0.01], "started_monotonic_s": [1.0] * 3}
-    scenario(static=100 * MIB, per_sample=MIB, always=steps)
-    recorder = find(memory_limit="1GiB", quick=True)
-    found = answer(recorder)
-    assert found["max_batch_size"] in range(906, 925)
-    told = next(one for one in findings(recorder) if one.id == "batch_size.retries")
-    assert told.title == (
-        f"a batch of {found['max_batch_size']} runs, but the allocator emptied its cache "
-        "in 2 of 3 steps; such a step takes 2.0 times as long"
-    )
-    assert told.verdict == "info"
-
-
 def test_its_speed_is_a_measurement_without_the_first_step(scenario: Scenario) -> None:
     scenario(per_sample=MIB, step_s=0.004)
     recorder = find(max_batch_size=8)
@@ -145,30 +130,6 @@ def test_memory_is_split_and_an_effective_batch_divided(scenario: Scenario) -> N
         "smaller": 0,
         "limit": 816,
     }
-
-
-def test_what_else_an_epoch_holds_is_run_at_the_answer(scenario: Scenario) -> None:
-    log = scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
-    found = answer(find())
-    assert [(c["kind"], c["batch_size"], c["outcome"]) for c in found["checks"]] == [
-        ("evaluation", 29, "fits"),
-        ("partial batch", 28, "fits"),
-        ("partial batch", 1, "fits"),
-    ]
-    assert log.read_text().endswith("evaluate 29\ntrial 28\ntrial 1\n")
-    assert {trial["purpose"] for trial in found["trials"]} == {"search", "confirm", "recommended"}
-    assert (found["limiting_factor"], found["confidence"]["level"]) == ("memory", "high")
-
-
-def test_a_partial_batch_that_fails_is_a_finding_and_no_wrong_answer(scenario: Scenario) -> None:
-    raised = {"chain": [{"classes": ["builtins.ValueError"], "message": "more than 1 value"}], "traceback": "t"}
-    scenario(per_sample=1, at={"1": raised}, ready={"smallest_batch": 2})
-    recorder = find(max_batch_size=8)
-    assert (answer(recorder)["at_least"], answer(recorder)["confirmed"]) == (8, True)
-    (finding,) = [f for f in findings(recorder) if f.id == "batch_size.partial_batch"]
-    assert (finding.verdict, finding.title) == ("warn", "a partial last batch of 1 fails")
-    assert finding.message == "ValueError: more than 1 value"
-    assert finding.fix == "set drop_last=True in the DataLoader"
 
 
 def test_without_a_target_it_says_which(scenario: Scenario) -> None:
@@ -218,28 +179,17 @@ def test_not_even_the_smallest_fits(scenario: Scenario) -> None:
     assert answer(recorder)["max_batch_size"] is None
 
 
-@pytest.mark.parametrize(
-    ("weighs", "title", "message"),
-    [
-        (2 * GIB, "not even the model fits", "the model alone takes 2 GiB, budget 1 GiB"),
-        (
-            123,
-            "building the model takes too much memory",
-            "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried; its weights take 123 B, budget 1 GiB",
-        ),
-    ],
-)
-def test_the_model_cannot_be_built_within_the_budget(scenario: Scenario, weighs: int, title: str, message: str) -> None:
+def test_the_model_cannot_be_built_within_the_budget(scenario: Scenario) -> None:
     raised = {"classes": RUNTIME, "message": "DefaultCPUAllocator: can't allocate memory: you tried"}
-    scenario(setup={"stage": "build", "chain": [raised], "traceback": "t"}, weighs=weighs)
+    scenario(setup={"stage": "build", "chain": [raised], "traceback": "t"})
     recorder = find(memory_limit="1GiB")
     (finding,) = findings(recorder)
-    assert (finding.verdict, finding.title, finding.message) == ("fail", title, message)
+    assert (finding.verdict, finding.title) == ("fail", "not even the model fits")
     assert finding.evidence["reason"] == "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried"
 
 
 def test_out_of_time_before_any_batch(scenario: Scenario) -> None:
-    scenario(at={"1": "hang"})
+    scenario(**{"from": 1, "beyond": "hang"})
     recorder = find(time_budget_s=0.5)
     (finding,) = findings(recorder)
     assert (finding.verdict, finding.title) == ("inconclusive", "no batch passed before time ran out")
@@ -251,10 +201,10 @@ def test_out_of_time_after_some(scenario: Scenario) -> None:
     recorder = find(time_budget_s=3.0)
     found = answer(recorder)
     assert (found["limited_by"], found["max_batch_size"]) == ("time", None)
-    # A time per sample at 1 says nothing: time hardly grows here, and the search finds that out.
-    assert 100 < found["at_least"] < 65536
+    # A time per sample at 8 says nothing: time hardly grows here, and the search finds that out.
+    assert 8 < found["at_least"] < 65536
     assert found["predicted_batch_size"] == 65536
-    assert (found["confidence"]["level"], found["recommended"]["batch_size"]) == ("low", None)
+    assert found["recommended"]["batch_size"] is None
     (finding,) = findings(recorder)
     assert (finding.id, finding.verdict) == ("batch_size.fits", "inconclusive")
     assert finding.title == f"at least a batch of {found['at_least']} fits"
@@ -265,7 +215,7 @@ def test_out_of_time_after_some(scenario: Scenario) -> None:
 
 
 def test_a_slow_first_step_says_nothing_of_later_ones(scenario: Scenario) -> None:
-    scenario(static=MIB, per_sample=MIB, at={"1": {"ok": True, "steps_s": [30.0, 0.001]}})
+    scenario(static=MIB, per_sample=MIB, at={"8": {"ok": True, "steps_s": [30.0, 0.001]}})
     found = answer(find(memory_limit="1GiB", time_budget_s=20.0))
     assert (found["limited_by"], found["at_least"], found["confirmed"]) == ("over-budget", None, True)
     assert 1003 <= found["max_batch_size"] <= 1023
@@ -284,16 +234,13 @@ def test_a_first_size_that_takes_too_long_is_followed_by_smaller_ones(scenario: 
 
 
 def test_a_program_that_kills_itself_ends_the_search_at_the_second_size(scenario: Scenario) -> None:
-    log = scenario(static=100, per_sample=100, **{"from": 40, "beyond": "kill"})
+    scenario(static=100, per_sample=100, **{"from": 40, "beyond": "kill"})
     recorder = find()
     found = answer(recorder)
     assert (found["limited_by"], found["max_batch_size"]) == ("killed", None)
     assert 1 <= found["at_least"] < 40
     killed = [trial for trial in found["trials"] if trial["outcome"] == "killed"]
     assert len(killed) == 2
-    # The first is run twice: once may be chance.
-    asked = log.read_text().splitlines()
-    assert [asked.count(f"trial {trial['batch_size']}") for trial in killed] == [2, 1]
     (finding,) = findings(recorder)
     assert (finding.id, finding.verdict) == ("batch_size.fits", "inconclusive")
     assert finding.message.startswith("larger sizes were killed, not for lack of memory")
@@ -308,12 +255,12 @@ def test_a_failure_above_a_size_that_had_no_time_does_not_say_that_nothing_fits(
     assert (finding.verdict, finding.title) == ("inconclusive", "no batch passed before time ran out")
 
 
-def test_an_error_that_two_samples_have_too_is_told_of_one(scenario: Scenario) -> None:
+def test_an_error_of_the_first_size_is_the_targets(scenario: Scenario) -> None:
     raised = {"chain": [{"classes": ["builtins.ValueError"], "message": "wrong shape"}], "traceback": "t"}
     scenario(**{"from": 1, "beyond": raised})
     with pytest.raises(TargetError) as caught:
         find()
-    assert caught.value.what == "mlp fails with a batch of 1"
+    assert caught.value.what == "mlp fails with a batch of 8"
 
 
 def test_a_program_that_kills_itself_at_any_size_is_no_memory_that_is_full(scenario: Scenario) -> None:
@@ -325,25 +272,6 @@ def test_a_program_that_kills_itself_at_any_size_is_no_memory_that_is_full(scena
     assert finding.message.startswith("larger sizes were killed, not for lack of memory")
 
 
-def test_a_model_that_cannot_train_with_one_sample_is_searched_from_two_and_told(scenario: Scenario) -> None:
-    raised = {"chain": [{"classes": ["builtins.ValueError"], "message": "more than 1 value"}], "traceback": "t"}
-    scenario(static=100, per_sample=100, at={"1": raised}, **{"from": 30, "beyond": OUT_OF_MEMORY})
-    recorder = find(quick=True)
-    assert sizes(recorder)[:2] == [1, 2]
-    assert (answer(recorder)["max_batch_size"], answer(recorder)["first_failing"]) == (29, 30)
-    (warning,) = [finding for finding in findings(recorder) if finding.id == "batch_size.partial_batch"]
-    assert warning.title == "a partial last batch of 1 fails"
-    assert warning.message == "ValueError: more than 1 value"
-
-
-def test_a_normalisation_over_the_batch_is_tried_with_one_sample_whatever_else_is_left_out(scenario: Scenario) -> None:
-    raised = {"chain": [{"classes": ["builtins.ValueError"], "message": "more than 1 value"}], "traceback": "t"}
-    scenario(per_sample=1, at={"1": raised}, ready={"smallest_batch": 2})
-    recorder = find(max_batch_size=8, quick=True)
-    assert [check["batch_size"] for check in answer(recorder)["checks"]] == [1]
-    assert "batch_size.partial_batch" in [finding.id for finding in findings(recorder)]
-
-
 def test_batches_of_one_size_that_differ_are_told(scenario: Scenario) -> None:
     scenario(per_sample=1, at={"8": {"ok": True, "batch_elements": [64, 128]}})
     recorder = find(max_batch_size=8, quick=True)
@@ -353,11 +281,9 @@ def test_batches_of_one_size_that_differ_are_told(scenario: Scenario) -> None:
 
 
 def test_quick_leaves_out_what_follows(scenario: Scenario) -> None:
-    log = scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
+    scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
     found = answer(find(quick=True))
-    assert (found["max_batch_size"], found["checks"]) == (29, [])
-    assert found["recommended"]["reason"] == "skipped by --quick"
-    assert "evaluate" not in log.read_text()
+    assert (found["max_batch_size"], found["recommended"]["reason"]) == (29, "skipped by --quick")
 
 
 def test_what_was_asked_for_at_once_explains_a_failure_far_below_the_budget(scenario: Scenario) -> None:
@@ -365,9 +291,8 @@ def test_what_was_asked_for_at_once_explains_a_failure_far_below_the_budget(scen
     raised = {"chain": [{"classes": RUNTIME, "message": message}], "traceback": "t", "reached_bytes": 300 * MIB}
     scenario(static=100 * MIB, per_sample=MIB // 2, **{"from": 400, "beyond": raised})
     found = answer(find(memory_limit="1GiB"))
-    assert (found["max_batch_size"], found["first_failing_at_once"]) == (399, True)
-    assert found["first_failing_reason"] == "one allocation of 851 MiB failed with 300 MiB in use"
     failed = next(trial for trial in found["trials"] if trial["outcome"] == "out-of-memory")
+    assert (found["max_batch_size"], failed["reason"]) == (399, "one allocation of 851 MiB failed with 300 MiB in use")
     assert (failed["asked_bytes"], failed["reached_bytes"]) == (891977728, 300 * MIB)
 
 
@@ -376,14 +301,13 @@ def test_a_trial_that_hangs_bounds_the_search(scenario: Scenario) -> None:
     recorder = find(trial_timeout_s=0.2, time_budget_s=30.0)
     found = answer(recorder)
     assert (found["max_batch_size"], found["limited_by"]) == (4, "timeout")
-    assert found["first_failing_reason"] == "no answer within 200 ms"
+    assert "no answer within 200 ms" in [trial["reason"] for trial in found["trials"]]
 
 
 def test_out_of_memory_bounds_the_search(scenario: Scenario) -> None:
     scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
     found = answer(find())
     assert (found["max_batch_size"], found["first_failing"], found["limited_by"]) == (29, 30, "out-of-memory")
-    assert found["first_failing_reason"] == "RuntimeError: CUDA out of memory."
 
 
 def test_what_is_suspected_counts_once_a_smaller_batch_passed(scenario: Scenario) -> None:
@@ -398,7 +322,7 @@ def test_what_is_suspected_counts_once_a_smaller_batch_passed(scenario: Scenario
 )
 def test_at_the_smallest_size_it_is_the_targets_error(scenario: Scenario, message: str) -> None:
     raised = {"chain": [{"classes": RUNTIME, "message": message}], "traceback": "all of it"}
-    scenario(at={"1": raised})
+    scenario(**{"from": 1, "beyond": raised})
     with pytest.raises(TargetError) as caught:
         find()
     assert caught.value.what == "mlp fails with a batch of 1"
@@ -439,9 +363,9 @@ def test_a_broken_device_ends_the_search_and_keeps_what_passed(scenario: Scenari
 
 def test_a_device_that_the_smallest_size_broke_is_not_to_be_broken_again(scenario: Scenario) -> None:
     broken = {"chain": [{"classes": RUNTIME, "message": "CUDA error: an illegal memory access"}], "traceback": "t"}
-    scenario(per_sample=1, at={"1": broken})
+    scenario(per_sample=1, at={"8": broken})
     device, fits = findings(find())
-    assert (device.title, device.verdict) == ("a batch of 1 broke the device", "fail")
+    assert (device.title, device.verdict) == ("a batch of 8 broke the device", "fail")
     assert (fits.title, fits.message, fits.fix) == ("no batch was decided", "", None)
 
 
@@ -616,17 +540,9 @@ def test_along_an_axis(scenario: Scenario) -> None:
     assert found["method"]["recipe"]["axis"] == "seq"
     fits = findings(recorder)[0]
     assert fits.title == f"seq {found['max_batch_size']} fits"
-    assert found["checks"] == [c for c in found["checks"] if c["kind"] == "evaluation"]
     (measured,) = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     assert (measured.case["seq"], measured.case["batch_size"]) == (found["max_batch_size"], 8)
     assert measured.work == {"seq": found["max_batch_size"]}
-
-
-def test_an_axis_ends_where_it_is_told(scenario: Scenario) -> None:
-    scenario(static=MIB, per_sample=1)
-    found = answer(find(memory_limit="1GiB", inputs=("ids:seq:int64:0..9",), axis="seq:1..100"))
-    assert (found["max_batch_size"], found["at_least"], found["limited_by"]) == (None, 100, "max-batch-size")
-    assert found["axis"] == {"name": "seq", "batch_size": 1}
 
 
 def test_a_length_that_the_model_cannot_take(scenario: Scenario) -> None:
@@ -703,8 +619,8 @@ def test_ctrl_c_leaves_the_answer_so_far(scenario: Scenario) -> None:
         command(FindBatchSizeOptions(target="mlp", device="cpu"), emit)
     found = answer(recorder)
     assert (found["limited_by"], found["confirmed"]) == ("interrupted", False)
-    assert (found["max_batch_size"], found["at_least"]) == (None, 32)  # both trials count
-    assert [trial["batch_size"] for trial in found["trials"]] == [1, 32]
+    assert (found["max_batch_size"], found["at_least"]) == (None, 256)  # both trials count
+    assert [trial["batch_size"] for trial in found["trials"]] == [8, 256]
 
 
 def test_the_parent_needs_no_torch() -> None:
@@ -730,13 +646,6 @@ def test_an_exact_answer_has_the_next_size_fail(scenario: Scenario) -> None:
     assert (found["tolerance"], found["predicted_above"]) == (0.0, None)
 
 
-def test_a_wide_tolerance_takes_fewer_trials(scenario: Scenario) -> None:
-    scenario(static=100 * MIB, per_sample=MIB)
-    found = answer(find(memory_limit="1GiB", tolerance=0.2))
-    assert 770 <= found["max_batch_size"] <= 924
-    assert found["tolerance"] == 0.2
-
-
 def test_avoiding_to_run_out_stays_below(scenario: Scenario) -> None:
     scenario(static=100 * MIB, per_sample=MIB)
     recorder = find(memory_limit="1GiB", avoid_oom=True)
@@ -744,7 +653,7 @@ def test_avoiding_to_run_out_stays_below(scenario: Scenario) -> None:
     assert "--avoid-oom: staying below 85 % of the budget" in notices(recorder)
     assert (found["first_failing"], found["limited_by"]) == (None, "safety")
     assert 0.8 * 1024 <= found["peak_bytes"] / MIB <= 0.86 * 1024
-    assert (found["method"]["seek_failure"], found["method"]["avoid_oom"]) == (False, True)
+    assert found["method"]["seek_failure"] is False
     assert findings(recorder)[0].message == (
         "larger sizes are predicted to exceed 85 % of the budget, the limit of --avoid-oom"
     )
@@ -771,7 +680,7 @@ def test_the_last_multiple_below_the_cap(scenario: Scenario) -> None:
 def test_it_starts_where_it_is_told(scenario: Scenario) -> None:
     scenario(static=100 * MIB, per_sample=MIB)
     recorder = find(memory_limit="1GiB", start=512)
-    assert sizes(recorder)[0] == answer(recorder)["start"] == 512
+    assert sizes(recorder)[0] == 512
     assert 906 <= answer(recorder)["max_batch_size"] <= 924
 
 
@@ -799,31 +708,3 @@ def test_a_search_that_cannot_be_asked_for(search: dict[str, Any], what: str) ->
     with pytest.raises(UsageError) as caught:
         api.find_batch_size("mlp", device="cpu", max_batch_size=100, **search)
     assert caught.value.what == what
-
-
-def predicted(size: int) -> dict[str, Any]:
-    """A line of the child that predicts: half a MiB for each sample, as no trial takes."""
-    peak = 100 * MIB + size * MIB // 2
-    return {"ok": True, "size": size, "peak_bytes": peak, "compute_peak_bytes": peak}
-
-
-def test_a_prediction_starts_the_search_and_a_trial_calibrates_it(scenario: Scenario) -> None:
-    lines = [predicted(size) for size in (1, 64, 1886, 462)]
-    ready = {"ok": True, "device": "cpu"}
-    scenario(static=100 * MIB, per_sample=MIB * 0.6, predicted=[ready, *lines, {"ok": True, "done": True}])
-    recorder = find(memory_limit="1GiB")
-    found = answer(recorder)
-    assert found["method"]["prediction"] == "fake tensors"
-    assert found["prediction"]["uncalibrated_max_batch_size"] == 1848
-    assert found["trials"][0]["batch_size"] == 462
-    assert 1509 <= found["max_batch_size"] <= 1540
-    assert found["prediction"]["calibration"]["factor"] == pytest.approx((100 + 462 * 0.6) / (100 + 231))
-    assert [t["purpose"] for t in found["trials"]].count("search") <= 3
-
-
-def test_without_a_prediction_the_reason_is_told(scenario: Scenario) -> None:
-    scenario(per_sample=MIB)
-    found = answer(find(memory_limit="1GiB"))
-    assert found["method"]["prediction"] == "fitted trials: fake tensors cannot run it: not in this test"
-    assert found["prediction"]["max_batch_size"] is None
-    assert found["trials"][0]["batch_size"] == 1

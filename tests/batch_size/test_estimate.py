@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-import json
-import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpucheck.batch_size.command import EXPERIENCE, checked_memory, command, estimate
+from gpucheck.batch_size.command import checked_memory, command, estimate
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.batch_size.outcome import Setup, parse_limit
 from gpucheck.errors import CannotLook, UsageError
@@ -25,14 +22,10 @@ from gpucheck.units import GIB, MIB
 Scenario = Callable[..., Path]
 
 
-def line(size: int) -> dict[str, Any]:
-    peak = GIB + size * 100 * MIB
+def told(size: int | None, smallest: int = 1) -> dict[str, Any]:
     held = {"parameter_bytes": 1, "gradient_bytes": 2, "optimizer_bytes": 3}
-    return {"ok": True, "size": size, "peak_bytes": peak, "compute_peak_bytes": peak, **held}
-
-
-def told(*sizes: int) -> list[dict[str, Any]]:
-    return [{"ok": True, "device": "cpu"}, *(line(size) for size in sizes), {"ok": True, "done": True}]
+    peak = GIB + (size or smallest) * 100 * MIB
+    return {"ok": True, "largest": size, "smallest": smallest, "peak_bytes": peak, **held}
 
 
 def estimated(memory: int, device: str = "cuda", **recipe: Any) -> tuple[dict[str, Any], Finding]:
@@ -47,13 +40,12 @@ def estimated(memory: int, device: str = "cuda", **recipe: Any) -> tuple[dict[st
 
 
 def test_an_estimate_leaves_room_for_what_is_no_tensor(scenario: Scenario) -> None:
-    scenario(predicted=told(1, 64, 765, 775))
+    scenario(estimated=told(774))
     found, finding = estimated(80 * GIB)
     margin = int(0.03 * 80 * GIB)
     room = 80 * GIB - margin - 10**9 - 64 * MIB
     assert (found["budget_bytes"], found["margin_bytes"]) == (room, margin)
     assert found["max_batch_size"] == 774
-    assert (found["error"], found["error_reason"]) == (None, "estimates for CUDA were never compared with a search")
     assert (found["parameter_bytes"], found["gradient_bytes"], found["optimizer_bytes"]) == (1, 2, 3)
     assert (finding.id, finding.verdict) == ("batch_size.estimate", "info")
     assert finding.title == "estimate: a batch of 774 fits 80 GiB"
@@ -64,49 +56,36 @@ def test_an_estimate_leaves_room_for_what_is_no_tensor(scenario: Scenario) -> No
 
 
 def test_a_cpu_has_no_context(scenario: Scenario) -> None:
-    scenario(predicted=told(1, 9, 11))
+    scenario(estimated=told(10))
     found, finding = estimated(2 * GIB, "cpu", axis="T")
     assert (found["budget_bytes"], found["max_batch_size"]) == (2 * GIB, 10)
-    assert finding.title == "estimate: a length of T of 10 fits 2 GiB"
+    assert finding.title == "estimate: T 10 fits 2 GiB"
     assert finding.message == "tensors take 1.98 GiB at peak. Nothing was run; error unknown"
-    assert (found["error"], found["error_reason"]) == (None, "such an estimate was never compared with a search")
-
-
-def test_on_a_cpu_the_error_is_what_searches_found_of_their_estimates(scenario: Scenario) -> None:
-    scenario(predicted=told(1, 9, 11))
-    found, finding = estimated(2 * GIB, "cpu")
-    known = EXPERIENCE["cpu"]
-    assert (found["error"], found["error_reason"]) == (asdict(known), None)
-    said = f"{known.searches} searches found {known.low * 100:.0f} to {known.high * 100:.0f} % of such estimates"
-    assert finding.message.endswith(f"Nothing was run; {said} ({known.source})")
-
-
-def test_the_experience_is_that_of_the_searches_kept() -> None:
-    kept = Path(__file__).parents[2] / "benchmarks" / "results" / "batch-estimate-cpu.jsonl"
-    searches = [json.loads(text) for text in kept.read_text(encoding="utf-8").splitlines()]
-    ratios = [one["answer"] / one["estimated"] for one in searches]
-    known = EXPERIENCE["cpu"]
-    assert {one["limited_by"] for one in searches} == {"memory"}
-    assert known.searches == len(searches)
-    # Rounded outwards.
-    assert known.low == math.floor(min(ratios) * 100) / 100 and known.high == math.ceil(max(ratios) * 100) / 100
 
 
 def test_not_even_the_smallest(scenario: Scenario) -> None:
-    scenario(predicted=told(20))
+    scenario(estimated=told(None, 20))
     found, finding = estimated(2 * GIB, "cpu")
     assert found["max_batch_size"] is None
     assert (finding.verdict, finding.title) == ("fail", "estimate: not even a batch of 20 fits 2 GiB")
+    assert finding.message == "tensors take 2.95 GiB at peak"
 
 
 def test_what_cannot_be_estimated_says_why(scenario: Scenario) -> None:
     scenario()
-    with pytest.raises(CannotLook, match="fake tensors cannot run it: not in this test"):
+    with pytest.raises(CannotLook, match="mlp cannot be estimated; not in this test"):
         estimated(80 * GIB)
     with pytest.raises(UsageError, match="--estimate and --compile exclude each other"):
         estimated(80 * GIB, compile=True)
     with pytest.raises(UsageError, match="1 GiB cannot hold any workload"):
         estimated(GIB)
+
+
+def test_an_estimate_that_takes_too_long(scenario: Scenario) -> None:
+    scenario(estimated="hang")
+    setup = Setup("mlp", (), "train", "adamw", None, "cuda", budget_bytes=GIB)
+    with pytest.raises(CannotLook, match="it took longer than --time-budget"):
+        estimate(setup, 80 * GIB, (None, 8), time.monotonic() + 0.2, Recorder())
 
 
 @pytest.mark.parametrize("limit", [None, "80%", "leave:2GiB"])
@@ -127,7 +106,7 @@ def test_which_devices_it_is_about() -> None:
 
 
 def test_the_command_asks_no_device(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = scenario(predicted=told(1, 64, 765, 775))
+    log = scenario(estimated=told(774))
     monkeypatch.setattr(inventory, "read", lambda *_, **__: Facts())
     recorder = Recorder()
     command(FindBatchSizeOptions(target="mlp", memory_limit="80GiB", estimate=True), recorder)

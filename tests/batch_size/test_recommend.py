@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpucheck.batch_size.answer import against, choose, meets, peaks
+from gpucheck.batch_size.answer import choose, meets, peaks
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.report.results.find_batch_size import SizeSpeed
 
 FITS = TrialResult(
     batch_size=104, purpose="recommended", fresh_process=False, outcome="fits", peak_bytes=880, steps_s=(1.0, 0.5)
@@ -60,10 +59,3 @@ def test_what_meets_the_aim() -> None:
     assert meets(FITS, 870.0)  # within what repeats differ by
     assert not meets(FITS, 860.0)
     assert not meets(replace(FITS, outcome="timeout"), 880.0)
-
-
-def test_its_speed_against_the_largest() -> None:
-    found = (SizeSpeed(104, 99.0, 0.01, 2), SizeSpeed(116, 100.0, 0.01, 2))
-    assert against(found, 104, 116) == "same"
-    assert against(found, 104, 120) is None
-    assert against((), 116, 116) == "same"

@@ -78,14 +78,6 @@ def test_a_confirmation_runs_in_a_process_of_its_own(scenario: Scenario) -> None
     assert log.read_text().count("start") == 2
 
 
-def test_where_a_peak_never_falls_each_trial_has_its_own_process(scenario: Scenario) -> None:
-    log = scenario(per_sample=100, ready={"method": "process peak"})
-    with Runner(SETUP) as runner:
-        run(runner, 1)
-        run(runner, 2)
-    assert log.read_text().count("start") == 2
-
-
 def test_the_peak_decides_and_says_by_how_much(scenario: Scenario) -> None:
     scenario(per_sample=MIB)
     with Runner(replace(SETUP, budget_bytes=10 * MIB)) as runner:
@@ -115,24 +107,12 @@ def test_what_measures_fine_and_yet_does_not_fit(
     assert (result.outcome, result.reason) == (outcome, reason)
 
 
-@pytest.mark.parametrize(
-    ("retried", "steps_s", "reason"),
-    [
-        ([1, 1, 0, 0], [0.9, 0.3, 0.1, 0.1], "in 2 of 4 steps; such a step takes 3.0 times as long"),
-        ([3, 0, 0], [0.9, 0.1, 0.1], "in 1 of 3 steps, 3 times in all"),  # on an H100, beside a size with 20 in 3
-        ([1, 1], [0.9, 0.1], "in 2 of 2 steps"),
-        ([0, 3, 1, 0, 0], [0.1] * 5, "in 2 of 5 steps, 4 times in all; such a step takes 1.0 times as long"),
-    ],
-)
-def test_a_size_that_ran_ran_though_the_allocator_made_room(
-    scenario: Scenario, retried: list[int], steps_s: list[float], reason: str
-) -> None:
-    answer = {"ok": True, "allocation_retries": sum(retried), "retried": retried, "steps_s": steps_s}
-    scenario(per_sample=1, at={"4": answer})
+def test_a_size_that_ran_ran_though_the_allocator_made_room(scenario: Scenario) -> None:
+    scenario(per_sample=1, at={"4": {"ok": True, "allocation_retries": 3, "steps_s": [0.9, 0.1, 0.1]}})
     with Runner(SETUP) as runner:
         result = run(runner, 4)
-    assert (result.outcome, result.allocation_retries) == ("fits", sum(retried))
-    assert result.reason == f"runs, but the allocator emptied its cache {reason}"
+    assert (result.outcome, result.allocation_retries) == ("fits", 3)
+    assert result.reason == "runs, but the allocator emptied its cache 3 times in 3 steps"
 
 
 @pytest.mark.parametrize("answer", [{"levels_bytes": [2**20, 2**20, 2**25]}, {"left_bytes": 2**20}])
@@ -214,31 +194,17 @@ def test_how_a_trial_fails(
 
 
 @pytest.mark.parametrize("kills", [7, None])
-def test_a_trial_that_the_kernel_did_not_kill_is_run_once_more(
+def test_a_trial_that_the_kernel_did_not_kill(
     scenario: Scenario, monkeypatch: pytest.MonkeyPatch, kills: int | None
 ) -> None:
     monkeypatch.setattr(host, "memory_kills", lambda: kills)
-    log = scenario(at={"4": "kill", "5": "kill once"}, per_sample=1)
+    scenario(at={"4": "kill"}, per_sample=1)
     with Runner(SETUP) as runner:
-        once, twice = run(runner, 5), run(runner, 4)
-    assert (twice.outcome, twice.reason) == (
+        result = run(runner, 4)
+    assert (result.outcome, result.reason) == (
         "killed",
-        "twice killed by SIGKILL, but not by the kernel's out-of-memory killer",
+        "killed by SIGKILL, but not by the kernel's out-of-memory killer",
     )
-    assert (once.outcome, once.fresh_process) == ("fits", True)
-    assert [line for line in log.read_text().splitlines() if line.startswith("trial")] == [
-        "trial 5", "trial 5", "trial 4", "trial 4",
-    ]  # fmt: skip
-
-
-def test_after_a_size_that_was_killed_twice_another_has_one_chance(
-    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host, "memory_kills", lambda: 7)
-    log = scenario(at={"4": "kill", "3": "kill"})
-    with Runner(SETUP) as runner:
-        assert [run(runner, size).outcome for size in (4, 3)] == ["killed", "killed"]
-    assert log.read_text().count("trial") == 3
 
 
 def test_a_trial_that_hangs_is_a_timeout_and_one_cut_by_the_deadline_is_told_apart(scenario: Scenario) -> None:
@@ -246,8 +212,8 @@ def test_a_trial_that_hangs_is_a_timeout_and_one_cut_by_the_deadline_is_told_apa
     with Runner(SETUP) as runner:
         timeout = run(runner, 4, limit_s=0.2)
         cut = run(runner, 4, limit_s=SOON, left_s=0.2)
-    assert (timeout.outcome, timeout.reason, timeout.cut) == ("timeout", "no answer within 200 ms", False)
-    assert (cut.outcome, cut.cut) == ("out-of-time", True)
+    assert (timeout.outcome, timeout.reason) == ("timeout", "no answer within 200 ms")
+    assert cut.outcome == "out-of-time"
     assert cut.reason.startswith("--time-budget ended it after ")
 
 
@@ -337,13 +303,12 @@ def test_a_child_that_is_killed_before_its_first_trial_is_started_once_more(
     scenario(setup="kill", setup_to=1, per_sample=1)
     with Runner(SETUP) as runner:
         assert run(runner, 1).outcome == "fits"
-    log = scenario(setup="kill")
+    scenario(setup="kill")
     with Runner(SETUP) as runner, pytest.raises(CannotLook, match="killed by SIGKILL, but not by the kernel's"):
         runner.start()
     monkeypatch.setattr(host, "memory_kills", iter(range(100)).__next__)
     with Runner(SETUP) as runner, pytest.raises(Refused, match="killed by the kernel: the machine's memory ran out"):
         runner.start()
-    assert log.read_text().count("start") == 4
 
 
 def test_a_child_that_never_gets_ready(scenario: Scenario) -> None:
@@ -355,10 +320,9 @@ def test_a_child_that_never_gets_ready(scenario: Scenario) -> None:
 def test_no_room_for_the_model_itself(scenario: Scenario) -> None:
     raised = {"classes": RUNTIME, "message": "DefaultCPUAllocator: can't allocate memory: you tried"}
     scenario(setup={"stage": "build", "chain": [raised], "traceback": "t"})
-    with Runner(SETUP) as runner:
-        with pytest.raises(Refused, match="RuntimeError: DefaultCPUAllocator: can't allocate memory"):
-            runner.start()
-        assert runner.weigh() == 123
+    refused = "RuntimeError: DefaultCPUAllocator: can't allocate memory"
+    with Runner(SETUP) as runner, pytest.raises(Refused, match=refused):
+        runner.start()
 
 
 def test_no_child_is_left(scenario: Scenario) -> None:

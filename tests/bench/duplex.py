@@ -92,9 +92,6 @@ class Duplex:
         self.host_s = max(self.host_s, self._work()) + self.synchronize_s
         self.streams.clear()
 
-    def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
-        return None
-
     # -- what a test does ---------------------------------------------------------------------------------------------
 
     def copy(self) -> None:

@@ -11,7 +11,7 @@ from gpucheck.config import Limit, Settings
 from gpucheck.report.events import Emit, Event
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.report import Collector, Report
 from gpucheck.report.results import Results
 
@@ -71,3 +71,29 @@ def seen(
     device = rows[0].device.id if rows else "cuda:0"
     told = facts or Facts(devices=(Device(device.partition(":")[0], device),))
     return Seen(device, rows, told, dict.fromkeys(parts, ""), recorded or Results())
+
+
+def copied(
+    name: str,
+    case: dict[str, Any],
+    bytes_per_s: float | None,
+    *,
+    device: str = "cuda:0",
+    telemetry: dict[str, Any] | None = None,
+    **details: Any,
+) -> Measurement:
+    """A row of copies that were verified, at this rate; without one it has no rate."""
+    size = float(case["size_bytes"])
+    seconds = size / bytes_per_s if bytes_per_s else 1.0
+    return Measurement(
+        name=name,
+        device=DeviceRef(device),
+        case=case,
+        runs=(Run("", 1, (seconds,), (0.0,)),),
+        time_s=TimeStats(seconds, 20, ci_low=seconds * 0.99, ci_high=seconds * 1.01),
+        work={"bytes": size},
+        rate=Rate(bytes_per_s, "B/s") if bytes_per_s else None,
+        memory=MemoryFigures(),
+        method=Method("host", "host", "cold", details={"wrong_bytes": 0, "verified_slices": 4, **details}),
+        telemetry=telemetry,
+    )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpucheck.bench.matmul import Axis, Shape
-from gpucheck.bench.matmul.product import Ask, Grid, Reading, Search
+from gpucheck.bench.matmul.product import Grid, Reading, Search
 
 Landscape = Callable[[Shape], float]
 TILES = ((128, 256), (256, 128), (128, 128), (64, 256), (64, 128), (64, 64))
@@ -80,9 +80,9 @@ class Machine:
     def call_s(self, shape: Shape) -> float:
         return 2.0 * shape[0] * shape[1] * shape[2] / self.landscape(shape)
 
-    def take(self, ask: Ask) -> Reading:
-        call_s = self.call_s(ask.shape)
-        calls = max(1, math.ceil(ask.window_s / call_s))
+    def take(self, shape: Shape, window_s: float) -> Reading:
+        call_s = self.call_s(shape)
+        calls = max(1, math.ceil(window_s / call_s))
         spent_s = self.overhead_s + (calls + (call_s < 10e-3)) * call_s
         speed = 1 + self.drift * math.exp(-self.now_s / 2) + self.drift / 5 * math.sin(self.now_s / 3)
         spread = self.noise * math.sqrt(min(3, calls) * min(1.0, 10e-3 / (calls * call_s)))
@@ -90,7 +90,7 @@ class Machine:
         for _ in range(min(3, calls)):
             factor = math.exp(self.random.gauss(0, spread))
             factor *= 0.8 if self.random.random() < self.disturbed else 1.0
-            parts.append(self.landscape(ask.shape) * speed * factor)
+            parts.append(self.landscape(shape) * speed * factor)
         self.now_s += spent_s
         return Reading(statistics.median(parts), min(parts), max(parts), spent_s)
 
@@ -115,9 +115,9 @@ class Outcome:
 
 def run(landscape: Landscape, grid: Grid, seed: int, limit_s: float = 60.0) -> Outcome:
     """A whole search on a machine."""
-    machine, search = Machine(landscape, seed), Search(grid, limit_s)
-    while (ask := search.ask()) is not None:
-        search.tell(machine.take(ask))
+    machine = Machine(landscape, seed)
+    search = Search(grid, limit_s, machine.take)
+    search.run()
     assert search.best is not None
     most = max(landscape(shape) for shape in grid.shapes())
     return Outcome(landscape(search.best.shape) / most, machine.now_s / machine.scan_s(grid), search)

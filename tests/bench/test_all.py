@@ -9,19 +9,17 @@ from typing import Any
 
 import psutil
 import pytest
-from judged import Document, folded
+from judged import Document
 
 from gpucheck.bench import all as work
-from gpucheck.bench import buffers, judge
-from gpucheck.bench.bandwidth import work as bandwidth
+from gpucheck.bench import judge
 from gpucheck.bench.benchmarks import BENCHMARKS, AllOptions
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.judging import Ceiling, Judge, Seen
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, Undecided, UsageError
-from gpucheck.machine import accel, choose, faults, host, inventory
-from gpucheck.measure import runs
-from gpucheck.report.events import Began, Emit, Event, Finished, Measured, Notice, Opened, Progress, Started
+from gpucheck.machine import choose, faults, host, inventory
+from gpucheck.report.events import Began, Emit, Finished, Measured, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
@@ -218,11 +216,6 @@ def test_time_is_split_among_those_that_run(monkeypatch: pytest.MonkeyPatch) -> 
     assert seen == [12.0, 12.0, 9.0]
 
 
-def test_the_usual_time() -> None:
-    assert work.default_s(("cpu",)) < 60 - 8  # torch takes seconds to start
-    assert work.default_s(("cuda:0", "cuda:1")) == 2 * work.default_s(("cuda:0",))
-
-
 def test_a_threshold_of_what_could_not_be_measured_is_not_met(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = Limit("matmul.min_tflops", 1e12, "FLOP/s", "x", "NVIDIA H200")
     document = ran(monkeypatch, Planted("matmul", fails(CannotLook("no", finding="matmul.memory"))))
@@ -309,23 +302,6 @@ def test_a_figure_with_its_interval_and_its_share() -> None:
     assert headlines("bandwidth", [READ])[0].share is None
 
 
-def test_of_several_devices_each_has_its_own_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    cards = [
-        Device("cuda", id, name, compute_capability="9.0", multiprocessors=132, memory_bus_width_bits=6144)
-        for id, name in (("cuda:0", "NVIDIA H200"), ("cuda:1", "a GPU"))
-    ]
-
-    def steps(given: Given, emit: Emit, shared: Shared) -> None:
-        for card in cards:
-            emit(Began("bandwidth", card.id))
-            emit(Opened(card))
-            emit(Measured(replace(READ, device=DeviceRef(card.id or "", None, card.name))))
-            emit(Finished("bandwidth", card.id))
-
-    lines = answer(ran(monkeypatch, Planted("bandwidth", steps), ids=("cuda:0", "cuda:1"))).headlines
-    assert [(one.device, one.share) for one in lines] == [("cuda:0", 4 / 4.8), ("cuda:1", None)]
-
-
 @pytest.mark.parametrize(
     ("ids", "only", "launched", "planned"),
     [
@@ -366,56 +342,6 @@ def test_without_collectives_nobody_asks_where_the_ranks_meet(monkeypatch: pytes
     assert asked == ["bandwidth"]
 
 
-def hidden(streams: int) -> list[Measurement]:
-    """A copy and compute of a second each that hide half of each other, in eight rounds."""
-    found = []
-    for what, time_s in (("copy", 1.0), ("compute", 1.0), ("both", 1.5)):
-        case = {"direction": "host_to_device", "host_memory": "pinned", "streams": streams, "size_bytes": 1}
-        one = row("overlap", {**case, "what": what}, 1.0)
-        found.append(replace(one, runs=(Run("", 1, (time_s,) * 8, tuple(map(float, range(8)))),)))
-    return found
-
-
-def test_what_hides_of_a_pinned_copy_on_a_second_stream() -> None:
-    for rows, case in (
-        (hidden(1) + hidden(2), "pinned to device, hidden"),
-        (hidden(1), "pinned to device, hidden, one stream"),
-    ):
-        (line,) = headlines("overlap", rows)
-        assert (line.case, line.value, line.unit, line.share) == (case, 0.5, "1", None)
-        assert line.low is not None and line.low <= 0.5 <= (line.high or 0.0)
-
-
-def raced(operation: str, size: int, cpu_s: float, device_s: float) -> list[Measurement]:
-    """A size with its copies counted, in eight rounds."""
-    found = []
-    for side, transfers, time_s in (("cpu", False, cpu_s), ("device", True, device_s)):
-        case = {"operation": operation, "size": size, "side": side, "transfers": transfers}
-        one = row("crossover", case, 1.0)
-        found.append(replace(one, runs=(Run("", 1, (time_s,) * 8, tuple(map(float, range(8)))),)))
-    return found
-
-
-def test_from_what_size_on_the_device_is_faster() -> None:
-    rows = [
-        *(raced("matmul", 64, 1.0, 2.0) + raced("matmul", 128, 4.0, 2.0)),
-        *(raced("training", 32, 8.0, 2.0) + raced("training", 64, 8.0, 2.0)),
-        *raced("elementwise", 1000, 1.0, 2.0),
-    ]
-    told = headlines("crossover", rows)
-    assert [(one.case, one.value, one.low, one.high, one.unit) for one in told] == [
-        ("matmul 128, pays from 128", 2.0, 2.0, 2.0, "times"),
-        ("training 32, pays from 32", 4.0, 4.0, 4.0, "times"),
-        ("elementwise 1000, no gain", 0.5, 0.5, 0.5, "times"),
-    ]
-    rows[2] = replace(rows[2], flags=("cpu-busy",))
-    assert [one.flags for one in headlines("crossover", rows)] == [("cpu-busy",), (), ()]
-
-
-def test_a_row_without_a_rate_shows_none() -> None:
-    assert headlines("bandwidth", [replace(READ, rate=None)])[0].value is None
-
-
 @pytest.mark.parametrize(
     ("verdicts", "expected"),
     [
@@ -433,21 +359,3 @@ def test_a_benchmark_is_as_good_as_the_worst_of_its_findings(
     findings = [Finding(f"matmul.{place}", verdict, f"t{place}") for place, verdict in enumerate(verdicts)]
     findings.append(Finding("transfer.x", "fail", "another's"))
     assert judge.summary("matmul", findings) == expected
-
-
-def test_of_several_runs_the_figures_are_those_of_all() -> None:
-    def report(time_s: float) -> Report:
-        right = replace(READ.method, details={"verified_slices": 2, "wrong_elements": 0})
-        one = replace(READ, method=right, runs=(Run("", 1, (time_s,), (0.0,)),), time_s=TimeStats(time_s, 1))
-        events: list[Event] = [Began("bandwidth", "cuda:0"), Measured(one), Finished("bandwidth", "cuda:0")]
-        return folded(events, "bench all")
-
-    told = judge.judge(runs.merge([report(1.0), report(2.0), report(4.0)])).results["bench_all"]
-    assert (told.headlines[0].value, told.benchmarks[0].verdict) == (2e12, "pass")
-
-
-def test_the_share_of_the_hosts_memory_reaches_the_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "memory", lambda: host.HostMemory(64 * GIB, 30 * GIB, None, None))
-    cpu = accel.open_device("cpu")
-    assert buffers.room_for(cpu, 0.1).host == 3 * GIB
-    assert bandwidth.room_for(cpu, 0.1).array == GIB

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from bench_scenes import GIB, H200, KIB, MIB, document, row, shown
+from bench_scenes import GIB, H200, KIB, MIB, row
 from judged import Document, run
 
 from gpucheck import errors
 from gpucheck.bench import judge as benches
 from gpucheck.bench.collective import COLLECTIVES, PEER_COPY, CollectiveOptions, judge, work
 from gpucheck.bench.collective.judge import JUDGE, Answer
-from gpucheck.bench.collective.rank import Work, size_of
+from gpucheck.bench.collective.rank import Work
 from gpucheck.bench.devices import Shared
 from gpucheck.bench.judging import Seen
 from gpucheck.cli.app import main
@@ -95,18 +95,6 @@ def test_a_wrong_element_is_counted_and_its_sender_named(collective: str, sender
     # Data from another place, by a power of two as addresses go wrong, is wrong too.
     ranks[0].out[:256] = ranks[0].out[256:512].clone()
     assert sum(ranks[0].wrong(1).values()) == 256
-
-
-def test_sizes_are_those_that_the_collective_can_have() -> None:
-    assert [size_of("all-reduce", 8, 8), size_of("all-gather", 8, 8), size_of("all-to-all", 100, 3)] == [8, 32, 96]
-
-
-@pytest.mark.parametrize(
-    ("collective", "factor"),
-    [("all-reduce", 1.75), ("all-gather", 0.875), ("all-to-all", 0.875), ("broadcast", 1.0), ("send-receive", 1.0)],
-)
-def test_the_factors_are_those_of_nccl_tests(collective: str, factor: float) -> None:
-    assert COLLECTIVES[collective].factor(8) == factor
 
 
 # real processes on the host
@@ -259,14 +247,14 @@ def test_a_rank_whose_leader_gives_up_waits_for_nobody() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     silent = lambda rank: LineChild([sys.executable, "-c", "import time; time.sleep(600)"])  # noqa: E731
-    leader = work.Meeting(Place(0, 2, 0, "127.0.0.1", port), options())
-    follower = work.Meeting(Place(1, 2, 1, "127.0.0.1", port), options(), silent)
+    leader = work.Meeting(options(), place=Place(0, 2, 0, "127.0.0.1", port))
+    follower = work.Meeting(options(), place=Place(1, 2, 1, "127.0.0.1", port), start=silent)
     # Interrupted while the ranks start, before it has counted what it asked.
-    leader._say("ask/0", {"begin": "cpu"})
+    leader._say("ask/0", {"begin": "cpu", "limit_s": work.START_S})
     codes: list[int] = []
     following = threading.Thread(target=lambda: codes.append(follower.follow()), daemon=True)
     following.start()
-    while follower.ranks is None or not follower.ranks.children:
+    while not follower.children:
         time.sleep(0.01)
     leader.dismiss(errors.COULD_NOT_LOOK)
     following.join(work.START_S / 2)
@@ -357,7 +345,6 @@ def expected(*rows: Measurement) -> list[tuple[str, str]]:
 
 FAST, SLOW = "all-reduce is as fast as it should be", "all-reduce is slower than it should be"
 A100, NVL = DeviceRef("cuda:0", None, "NVIDIA A100-SXM4-80GB"), DeviceRef("cuda:0", None, "NVIDIA H200 NVL")
-GH200 = DeviceRef("cuda:0", None, "NVIDIA GH200 120GB")
 L40S = DeviceRef("cuda:0", None, "NVIDIA L40S")
 
 
@@ -371,17 +358,8 @@ L40S = DeviceRef("cuda:0", None, "NVIDIA L40S")
         # Who has switched it off gets what he wants.
         (of(busbw=365e9, NCCL_NVLS_ENABLE="0"), [("pass", FAST)]),
         (of(busbw=365e9, NCCL_ALGO="Ring"), [("pass", FAST)]),
-        # Four GPUs reach the ring's rate either way.
-        (of(busbw=363e9, ranks=4), [("pass", FAST)]),
-        (of("all-gather", 361e9), [("pass", "all-gather is as fast as it should be")]),
         (of(busbw=235e9, device=A100), [("pass", FAST)]),
-        # A bound of the source's own.
-        (of(busbw=251e9, ranks=4, device=GH200), [("pass", FAST)]),
-        (of(busbw=249e9, ranks=4, device=GH200), [("warn", SLOW)]),
-        # Between hosts the part's name does not tell the network.
-        (of(busbw=300e9, ranks=16, hosts=2), [("info", "all-reduce between 2 hosts against a published rate")]),
-        (of(busbw=30e9, ranks=16, hosts=2), [("info", "all-reduce between 2 hosts against a published rate")]),
-        # No figure: too small, too many hosts, another number of GPUs, a PCIe board, a collective without one.
+        # No figure: too small, several hosts, another number of GPUs, a PCIe board, another collective.
         (of(busbw=100e9, size=GIB - 4), []),
         (of(busbw=100e9, hosts=2), []),
         (of(busbw=100e9, ranks=3), []),
@@ -407,13 +385,6 @@ def test_wrong_data_fails_and_its_one_sender_is_told() -> None:
     )
 
 
-def test_between_hosts_the_rate_on_the_wire_is_told() -> None:
-    (speed,) = (one for one in found(of(busbw=382e9, ranks=32, hosts=4)) if one.id == "collective.speed")
-    assert speed.title == "bus bandwidth of 32 ranks on 4 hosts"
-    # ml-engineering: 37 GB/s on each accelerator's 50.
-    assert speed.evidence["least_between_hosts_bytes_per_s"]["all-reduce"] == pytest.approx(37e9, rel=0.01)
-
-
 @pytest.mark.parametrize(
     ("rows", "verdict"),
     [
@@ -425,15 +396,7 @@ def test_between_hosts_the_rate_on_the_wire_is_told() -> None:
 )
 def test_the_threshold_is_of_all_reduce_where_there_is_one(rows: list[Measurement], verdict: str) -> None:
     limit = Limit("collective.min_busbw", 400e9, "B/s", "--min-busbw")
-    assert [one.verdict for one in benches.gated([], rows, [limit], H200, {})] == [verdict]
-
-
-def test_the_largest_of_each_stands_for_it_in_bench_all() -> None:
-    rows = [of(size=MIB, busbw=40e9), of(), of("broadcast", 300e9)]
-    told = JUDGE.headlines(Seen("cuda:0", rows), {})
-    assert [one.case for one in told] == ["all-reduce, 8 GiB", "broadcast, 8 GiB"]
-    assert [one.value for one in told] == pytest.approx([480e9, 300e9])
-    assert list(judge.largest_collectives(rows)) == ["all-reduce", "broadcast"]
+    assert [one.verdict for one in benches.gated(rows, [limit], H200, {})] == [verdict]
 
 
 # what can not be
@@ -485,8 +448,8 @@ class Group:
 
     world = 2
 
-    def __init__(self, *answers: dict[str, Any] | str | None, is_launched: bool = False) -> None:
-        self.answers, self.is_launched, self.begun = list(answers), is_launched, 0
+    def __init__(self, *answers: dict[str, Any] | str | None, place: Place | None = None) -> None:
+        self.answers, self.place, self.begun = list(answers), place, 0
 
     def begin(self, kind: str) -> list[Answer]:
         self.begun += 1
@@ -514,7 +477,7 @@ def ran(group: Group, deadline_s: float, sizes: tuple[int, ...] = (64 * KIB, 128
 
 def test_after_a_failure_the_next_row_runs_and_after_two_the_next_collective() -> None:
     rows = ["all-reduce, 128 KiB", "all-to-all, 64 KiB", "all-to-all, 128 KiB"]
-    document, why = ran(Group(None, is_launched=True), 60.0)
+    document, why = ran(Group(None, place=Place(0, 2, 0, "", 0)), 60.0)
     assert (why, [one.id for one in document.skips]) == ("fault", ["collective.hang", "collective.not_run"])
     assert (document.skips[1].evidence["rows"], document.measurements) == (rows, [])
     group = Group(None, line(), line(), line())
@@ -560,7 +523,7 @@ def test_collectives_for_which_there_is_no_time_are_named_and_not_verified() -> 
     """Four of six were not on the screen, under "all results verified"."""
     document, _ = ran(Group(line()), -1.0)
     (skip,) = document.skips
-    assert (skip.title, skip.message) == ("all-to-all: not measured", "out of time: 3 of 4 rows were not measured")
+    assert (skip.title, skip.message) == ("all-to-all: not measured", "out of time")
     assert skip.evidence["missing"] == ["all-to-all"]
     for ended, title in (("", "all results verified"), ("time", "verified: all-reduce")):
         seen = Seen("cpu", document.measurements, parts={"collective": ended})
@@ -569,25 +532,3 @@ def test_collectives_for_which_there_is_no_time_are_named_and_not_verified() -> 
 
 
 # the screen
-
-
-def test_the_screen_is_of_all_gpus_together() -> None:
-    rows = [of(size=MIB, busbw=40e9), of(), of("all-gather", 361e9)]
-    lines = shown(document("bench collective", rows))
-    assert lines[0] == "✓ all-reduce of 8 GiB: busbw 480 GB/s (nccl) · 8 × H200"
-    assert [line.split() for line in lines[4:7]] == [
-        ["all-reduce", "1", "MiB", "45.9", "µs", "22.9", "GB/s", "40.0", "GB/s", "30"],
-        ["8", "GiB", "31.3", "ms", "274", "GB/s", "480", "GB/s", "30"],
-        ["all-gather", "8", "GiB", "20.8", "ms", "413", "GB/s", "361", "GB/s", "30"],
-    ]
-
-
-def test_a_failure_names_its_rank_and_no_other_gpu() -> None:
-    lines = shown(document("bench collective", [of(ranks=4, hosts=2, wrong={3: {}, 2: {"1": 5}})]))
-    assert lines[0] == "✗ wrong data on rank 2 · 4 × H200, 2 hosts"
-    missed = Limit("collective.min_busbw", 500e9, "B/s", "--min-busbw")
-    lines = shown(document("bench collective", [of()], limits=(missed,)))
-    assert lines[:2] == [
-        "✗ all-reduce of 8 GiB: busbw 480 GB/s (nccl) · 8 × H200",
-        "✗ collectives below 500 GB/s of bus bandwidth (--min-busbw): all-reduce 480 GB/s",
-    ]

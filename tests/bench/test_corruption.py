@@ -48,26 +48,10 @@ def flip(tensor: torch.Tensor, row: int, column: int, bit: int) -> None:
 
 
 def told(repeats: Repeats) -> dict[str, Any]:
-    return {name: value for name, value in repeats.told().items() if name not in ("compare_s", "detects")}
+    return repeats.told()
 
 
 # later results, bit for bit
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8"])
-def test_what_comes_out_the_same_is_no_difference(dtype: Dtype) -> None:
-    made = sets(dtype)
-    repeats = Repeats(made, CPU)
-    KINDS[dtype].bind(made[0].a, made[0].b, made[0].out)()
-    repeats.finish()
-    assert told(repeats) == {
-        "results_compared": 1,
-        "results_differing": 0,
-        "results_examined": 0,
-        "results_vanished": 0,
-        "elements_differing": 0,
-        "worst": None,
-    }
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "int8"])
@@ -77,33 +61,8 @@ def test_any_bit_of_a_later_result_is_seen(dtype: Dtype) -> None:
     flip(made[0].out, UNSAMPLED, 79, 0)
     repeats.finish()
     seen = told(repeats)
-    assert (seen["results_differing"], seen["elements_differing"]) == (1, 1)
+    assert seen["results_differing"] == 1
     assert (seen["worst"]["row"], seen["worst"]["column"]) == (UNSAMPLED, 79)
-
-
-def lost_warp(out: torch.Tensor) -> None:
-    out.view(-1)[32 * 9 : 32 * 10] = 0
-
-
-def stuck_bit_in_a_warp(out: torch.Tensor) -> None:
-    flat = product.bits(out).view(-1)
-    flat[32 * 9 : 32 * 10] ^= 1 << 5
-
-
-def misplaced_tile(out: torch.Tensor) -> None:
-    out[16:32, 8:16] = out[:16, 8:16].clone()
-
-
-@pytest.mark.parametrize("plant", [lost_warp, stuck_bit_in_a_warp, misplaced_tile])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_wrong_values_of_many_bits_and_of_whole_warps_are_seen(
-    dtype: Dtype, plant: Callable[[torch.Tensor], None]
-) -> None:
-    made = sets(dtype)
-    repeats = Repeats(made, CPU)
-    plant(made[0].out)
-    repeats.finish()
-    assert (repeats.differing, repeats.vanished) == (1, 0) and repeats.elements >= 16
 
 
 def test_of_many_that_differ_a_little_the_wrong_one_is_named() -> None:
@@ -114,7 +73,6 @@ def test_of_many_that_differ_a_little_the_wrong_one_is_named() -> None:
     made[0].out[50, 60] += 0.5
     repeats.finish()
     seen = told(repeats)
-    assert seen["elements_differing"] == 96 * 80
     assert (seen["worst"]["row"], seen["worst"]["column"], seen["worst"]["got"]) == (50, 60, right + 0.5)
     assert seen["worst"]["worst"] > 1
 
@@ -129,17 +87,6 @@ def test_a_nan_equals_itself_and_nothing_else() -> None:
     repeats.finish()
     assert repeats.differing == 1 and repeats.worst is not None
     assert (repeats.worst.row, repeats.worst.column, repeats.worst.worst) == (3, 4, math.inf)
-
-
-def test_rows_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "_AT_ONCE", 80 * 7)
-    made = sets()
-    repeats = Repeats(made, CPU)
-    made[0].out[0, 0] += 0.25
-    made[0].out[95, 79] += 0.5
-    repeats.finish()
-    assert repeats.elements == 2 and repeats.worst is not None
-    assert (repeats.worst.row, repeats.worst.column) == (95, 79)
 
 
 class Flicker:
@@ -160,7 +107,7 @@ def test_a_difference_that_is_gone_at_the_second_look_is_a_failure(monkeypatch: 
     assert flicker.calls >= 2
     wrong = findings["matmul.corruption"]
     assert wrong.verdict == "fail" and "float32 96x80x64: 1 of " in wrong.message
-    assert wrong.message.endswith("1 only once: a memory read or the comparison gave two answers")
+    assert wrong.message.endswith("at the first look and not at the second")
     assert findings["matmul.result"].verdict == "pass"
 
 
@@ -307,8 +254,6 @@ def test_a_wrong_bit_in_a_later_result_is_found_though_the_first_is_right(monkey
     assert "row 41, column 7 is " in wrong.message and ", float64 gives " in wrong.message
     seen = wrong.evidence["float32 96x80x64"]
     assert seen["results_differing"] == seen["results_compared"] > 1
-    # The first few are looked at; one element is wrong in each.
-    assert seen["elements_differing"] == seen["results_examined"] == min(4, seen["results_differing"])
 
 
 def test_a_wrong_bit_in_the_first_result_is_found_by_sampled_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,12 +295,8 @@ def test_a_nan_from_the_first_on_fails_as_a_result(monkeypatch: pytest.MonkeyPat
 
 
 class Stamps(accel.Accel):
-    """A CPU with the events, holds and graphs of a GPU: a device that is done with everything at once, or never ahead.
+    """A CPU with the events and holds of a GPU, of which the host is always ahead."""
 
-    `ahead` tells whether the host is still ahead of it at the first time stamp of a window.
-    """
-
-    ahead = True
     holds = 0
 
     @property
@@ -366,7 +307,7 @@ class Stamps(accel.Accel):
         return self.host_now()
 
     def done(self, mark: float) -> bool:
-        return not self.ahead
+        return False
 
     def elapsed_s(self, start: float, end: float) -> float:
         return end - start
@@ -374,16 +315,6 @@ class Stamps(accel.Accel):
     def hold(self, seconds: float) -> bool:
         type(self).holds += 1
         return True
-
-    def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None]:
-        for _ in range(calls):
-            call()
-
-        def replay() -> None:
-            for _ in range(calls):
-                call()
-
-        return replay
 
 
 @pytest.mark.parametrize("sets", [1, 3])
@@ -394,38 +325,6 @@ def test_on_the_clock_of_a_device_results_are_compared_too(sets: int) -> None:
     assert (one.method.clock, one.method.launch) == ("device events", "held") and Stamps.holds > 0
     assert one.method.details["corruption"]["results_compared"] >= 1 + sets
     assert found(one)["matmul.corruption"].verdict == "pass"
-
-
-def test_what_a_graph_replays_is_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Late(Stamps):
-        """Never ahead of the device, whatever the hold, but with a graph."""
-
-        @property
-        def ahead(self) -> bool:  # type: ignore[override]
-            return self.replaying
-
-        replaying = False
-
-        def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None]:
-            type(self).replaying = True
-            return super().capture(call, calls)
-
-    device = Late(torch.device("cpu"), torch.cpu, "a device")
-    real, count = torch.mm, 0
-
-    def wrong(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-        nonlocal count
-        real(a, b, out=out)
-        count += 1
-        if Late.replaying and a.numel():
-            flip(out, 41, 7, 27)
-        return out
-
-    monkeypatch.setattr(torch, "mm", wrong)
-    one = work.measure(Case("float32", (96, 80, 64), NATIVE), device, budget_s=0.05, watch=Watch(None))
-    assert one.method.launch == "graph" and count > 1
-    assert found(one)["matmul.result"].verdict == "pass"
-    assert found(one)["matmul.corruption"].verdict == "fail"
 
 
 def test_a_device_whose_kernels_do_nothing_multiplies_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,33 +367,12 @@ def seen(compared: int, worst: float | None = None, differing: int = 0) -> dict[
     return {
         "results_compared": compared,
         "results_differing": differing,
-        "results_examined": differing,
-        "elements_differing": differing,
         "worst": element,
-        "compare_s": 0.0,
-        "detects": "any bit of a compared result",
     }
 
 
 def sums(worst: float) -> dict[str, Any]:
     return {"compared": 8, "worst_of_threshold": worst, "detects": 0.1}
-
-
-def test_equal_results_are_counted_over_all_rows() -> None:
-    rows = [row(corruption=seen(12)), row("float64", "float64", corruption=seen(30))]
-    (finding,) = judge.later_results(rows)
-    assert (finding.id, finding.verdict) == ("matmul.corruption", "pass")
-    assert sum(entry["results_compared"] for entry in finding.evidence.values()) == 42
-    assert finding.evidence["float32 8x8x8"]["detects"] == "any bit of a compared result"
-    assert judge.later_results([row()]) == []
-
-
-def test_a_wrong_later_element_is_named_with_what_it_should_be() -> None:
-    (finding,) = judge.later_results([row(corruption=seen(10, worst=70.0, differing=3))])
-    assert finding.verdict == "fail"
-    assert finding.message == (
-        "float32 8x8x8: 3 of 10 results differ, row 1, column 2 is 3.5, float64 gives 1.25 (70.0 times its bound)"
-    )
 
 
 def test_what_was_computed_in_another_precision_is_not_called_corrupt() -> None:
@@ -507,13 +385,6 @@ def test_sums_that_are_off_without_a_wrong_element_are_a_warning() -> None:
     element = {"row": 1, "column": 2, "got": 3.5, "expected": 3.5, "worst": 0.5}
     finding = judge.first_results([row(column_sums=sums(1.5), wrong_element=element)])
     assert (finding.verdict, finding.message) == ("warn", "float32 8x8x8; every single element is within its bound")
-
-
-def test_the_smallest_errors_that_would_be_found_are_told() -> None:
-    finding = judge.first_results([row(column_sums=sums(0.2), smallest_detectable_error=0.01)])
-    assert finding.verdict == "pass"
-    assert finding.evidence["float32 8x8x8"]["column_sums"]["detects"] == 0.1
-    assert finding.evidence["float32 8x8x8"]["smallest_detectable_error"] == 0.01
 
 
 def test_one_wrong_run_of_several_is_found_in_a_document_that_was_read_again() -> None:

@@ -18,12 +18,11 @@ from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.crossover import CrossoverOptions, judge, work
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
 from gpucheck.bench.judging import Seen
-from gpucheck.errors import CannotLook, UsageError
+from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.machine.host import HostMemory
 from gpucheck.measure import runs as merging
 from gpucheck.measure.runs import time_stats
-from gpucheck.options import read
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Measured, Notice, Skipped
 from gpucheck.report.facts import Device, Facts
@@ -34,7 +33,6 @@ from gpucheck.report.results import Results
 
 MIB, GIB = 2**20, 2**30
 CPU = accel.open_device("cpu")
-BY_ID = {one.id: one for one in OPERATIONS}
 
 
 def row(operation: str, size: int, side: str, transfers: bool, *samples: float, right: bool = True) -> Measurement:
@@ -85,6 +83,25 @@ def test_few_rounds_decide_only_what_is_plain(device_s: float, winner: str) -> N
     assert (faster, race.ci_low, race.ci_high) == (winner, None, None)
 
 
+@pytest.mark.parametrize(
+    ("winners", "start"),
+    [
+        ({32: "cpu", 128: "device", 512: "device"}, 128),
+        ({32: "device", 128: "device"}, 32),
+        ({32: "even", 128: "even"}, None),
+        # Faster at one size alone (a tile that fits), then from 2048 on.
+        ({32: "cpu", 128: "device", 512: "cpu", 2048: "device"}, 2048),
+        ({32: "device", 128: "device", 512: "even"}, None),
+        # In whatever order they were tried.
+        ({512: "device", 32: "cpu", 128: "device"}, 128),
+    ],
+)
+def test_the_device_is_faster_from_the_first_size_on_from_which_it_always_was(
+    winners: dict[int, judge.Winner], start: int | None
+) -> None:
+    assert judge.faster_from(winners) == start
+
+
 def test_the_answer_has_both_crossings_and_the_speed_up_at_a_normal_batch() -> None:
     trained = [
         *rows("training", 1, 1.0, 2.0, 3.0),
@@ -98,18 +115,12 @@ def test_the_answer_has_both_crossings_and_the_speed_up_at_a_normal_batch() -> N
         "transfers": False,
         "cpu_faster_up_to": 1,
         "device_faster_from": 32,
-        "even": [2],
-        "reason": None,
-        "smallest": 1,
         "largest": 32,
         "ended_by": "time",
         "speedup": {"size": 32, "ratio": 15.0, "ci_low": 15.0, "ci_high": 15.0},
     }
-    assert (found[1].transfers, found[1].cpu_faster_up_to, found[1].speedup and found[1].speedup.ratio) == (
-        True,
-        2,
-        10.0,
-    )
+    second = found[1]
+    assert (second.transfers, second.cpu_faster_up_to, second.speedup and second.speedup.ratio) == (True, 2, 10.0)
 
 
 def judged(*measurements: Measurement, ended: dict[str, str] | None = None) -> dict[str, Finding]:
@@ -122,49 +133,18 @@ def cut_off(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> Se
 
 
 def test_an_operation_in_one_sentence() -> None:
-    found = judged(
-        *rows("matmul", 64, 1.0, 2.0, 4.0),
-        *rows("matmul", 128, 2.0, 2.0, 4.0),
-        *rows("matmul", 256, 3.0, 2.0, 4.0),
-        *rows("matmul", 512, 8.0, 2.0, 4.0),
-    )
-    one = found["crossover.matmul"]
-    assert one.verdict == "info"
-    assert one.title == "matmul: GPU faster from 512×512 (without copies faster from 256×256)"
-    assert one.message == (
-        "without copies CPU faster up to 64×64, even at 128×128; with copies CPU faster up to 256×256; tested up to "
-        "512×512"
-    )
-    assert one.evidence["device"] == "cuda:0" and len(one.evidence["crossings"]) == 2
-    assert [found[name].verdict for name in ("crossover.precision", "crossover.result")] == ["pass", "pass"]
-
-
-def test_always_and_never_are_told_with_the_sizes_that_were_tried() -> None:
-    tried = [*rows("elementwise", 1024, 2.0, 1.0, 4.0), *rows("elementwise", 2**21, 2.0, 1.0, 4.0)]
-    one = judged(*tried, ended={"elementwise": "memory"})["crossover.elementwise"]
-    assert one.title == (
-        "elementwise: GPU not faster up to 2.10 M elements (without copies faster at every tested size, from 1024 "
-        "elements)"
-    )
-    assert one.message == "with copies larger sizes skipped: out of memory"
-    one = judged(*rows("matmul", 32, 1.0, 2.0, 4.0), ended={"matmul": "time"})["crossover.matmul"]
-    assert one.title == "matmul: GPU not faster up to 32×32, with and without copies"
-    assert one.message == "larger sizes skipped: out of time"
-
-
-def test_the_speed_up_of_a_training_step() -> None:
-    one = judged(*rows("training", 32, 30.0, 1.0, 1.25))["crossover.training_speedup"]
-    assert one.title == "training step at batch 32 is 24× as fast on the GPU"
-    assert one.message == "interval 24.0× to 24.0×, with batch and loss copied; without copies it is 30× as fast"
-    one = judged(*rows("training", 32, 1.0, 1.5, 2.0, n=2))["crossover.training_speedup"]
-    assert one.title == "training step at batch 32 takes 2.0× as long on the GPU"
-    assert one.message.startswith("no interval: too few rounds, ")
-    noisy = [row("training", 32, "cpu", False, *(1.0, 1.5) * 6), row("training", 32, "device", True, *(1.1,) * 12)]
-    one = judged(*noisy)["crossover.training_speedup"]
-    assert one.title == "training step at batch 32 is as fast on the GPU"
-    one = judged(*rows("training", 32, 1.04, 1.0, 1.03))["crossover.training_speedup"]
-    assert one.title == "training step at batch 32 is as fast on the GPU"
-    assert "crossover.training_speedup" not in judged(*rows("training", 16, 30.0, 1.0, 1.25))
+    one = judged(*rows("matmul", 64, 1.0, 2.0, 4.0), *rows("matmul", 512, 8.0, 2.0, 4.0))["crossover.matmul"]
+    assert (one.verdict, one.title) == ("info", "matmul: GPU faster from 512×512")
+    assert one.message == "tested up to 512×512"
+    one = judged(*rows("matmul", 32, 1.0, 0.5, 4.0), ended={"matmul": "time"})["crossover.matmul"]
+    assert one.title == "matmul: GPU not faster up to 32×32 (without copies faster from 32×32)"
+    assert one.message == "tested up to 32×32; larger sizes skipped: out of time"
+    one = judged(*rows("training", 32, 30.0, 1.0, 1.25))["crossover.training"]
+    assert "at batch 32 with copies 24× as fast (24× to 24×)" in one.message
+    one = judged(*rows("training", 32, 1.0, 1.5, 2.0, n=2))["crossover.training"]
+    assert "0.50× as fast (no interval: too few rounds)" in one.message
+    sizes = [judge.size_text("elementwise", size) for size in (1024, 2**20)]
+    assert sizes == ["1024 elements", "1.05 M elements"]
 
 
 def test_wrong_results_and_another_precision_fail() -> None:
@@ -192,32 +172,12 @@ def test_nothing_timed_is_a_skip() -> None:
 # options and room
 
 
-def test_only_takes_prefixes() -> None:
-    assert read(CrossoverOptions, {"only": ["mat", "train"]}).operations == [
-        "matmul",
-        "training",
-    ]
-    assert len(CrossoverOptions().operations) == 3
-    with pytest.raises(UsageError) as raised:
-        read(CrossoverOptions, {"only": ["conv"]})
-    assert str(raised.value) == "--only 'conv' matches no operation; the operations are matmul, elementwise, training"
-    with pytest.raises(UsageError, match="--only is empty"):
-        read(CrossoverOptions, {"only": [""]})
-
-
 def test_a_size_takes_a_quarter_of_the_memory_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "memory", lambda: HostMemory(64 * GIB, 16 * GIB, None, None))
     assert work.room(CrossoverOptions(), CPU) == 2 * GIB  # host and device are one: both sides are in it
     device: Any = Fake()
     assert work.room(CrossoverOptions(), device) == 256 * MIB
     assert work.room(CrossoverOptions(host_share=0.01), device) == int(0.16 * GIB)
-
-
-def test_what_a_size_allocates_is_what_it_says() -> None:
-    assert BY_ID["matmul"].bytes(1024) == 12 * MIB and BY_ID["elementwise"].bytes(MIB) == 12 * MIB
-    assert BY_ID["matmul"].work(10) == ("flop", 2000.0, "FLOP/s")
-    assert judge.NORMAL.keys() <= BY_ID.keys()
-    assert judge.NAMES.keys() == BY_ID.keys()
 
 
 # the work
@@ -296,11 +256,9 @@ def run(
     return recorder
 
 
-def told(recorder: Document) -> list[dict[str, Any]]:
-    found = recorder.judged().results["bench_crossover"]
-    return [
-        {key: getattr(one, key) for key in ("operation", "transfers", "device_faster_from", "reason")} for one in found
-    ]
+def starts(recorder: Document) -> dict[tuple[str, bool], int | None]:
+    answers = recorder.judged().results["bench_crossover"]
+    return {(entry.operation, entry.transfers): entry.device_faster_from for entry in answers}
 
 
 def test_a_device_that_is_dear_to_call_is_never_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,11 +268,8 @@ def test_a_device_that_is_dear_to_call_is_never_faster(monkeypatch: pytest.Monke
         options=CrossoverOptions(only=("matmul", "elementwise"), time_budget_s=0.8),
         largest={"matmul": 128, "elementwise": 4096},
     )
-    assert told(recorder) == [
-        {"operation": operation, "transfers": transfers, "device_faster_from": None, "reason": judge.NEVER}
-        for operation in ("matmul", "elementwise")
-        for transfers in (False, True)
-    ]
+    expected = [(operation, copies) for operation in ("matmul", "elementwise") for copies in (False, True)]
+    assert starts(recorder) == dict.fromkeys(expected)
     measured = [event.measurement for event in recorder.events if isinstance(event, Measured)]
     assert [one.case for one in measured][:3] == [
         {"operation": "matmul", "size": 32, "side": "cpu", "transfers": False},
@@ -330,19 +285,8 @@ def test_a_device_that_is_dear_to_call_is_never_faster(monkeypatch: pytest.Monke
     schema.validator().validate(json.loads(document(recorder.judged())))
 
 
-def test_a_cpu_that_is_dear_to_call_is_slower_from_the_smallest_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = run(
-        monkeypatch,
-        device=Fake(),
-        cpu=Fake(wait_s=0.02),
-        options=CrossoverOptions(only=("elementwise",), time_budget_s=0.8),
-        largest={},
-    )
-    assert [one["reason"] for one in told(recorder)] == [judge.FROM_THE_SMALLEST] * 2
-
-
 def modelled(cpu_s: Callable[[int], float], device_s: Callable[[int], float]) -> Callable[..., list[Measurement]]:
-    def measure(operation: Operation, size: int, bench: Any, budget_s: float) -> list[Measurement]:
+    def measure(bench: Any, operation: Operation, size: int, budget_s: float) -> list[Measurement]:
         # The copies cost as much again.
         return rows(operation.id, size, cpu_s(size), device_s(size), 2 * device_s(size))
 
@@ -351,7 +295,7 @@ def modelled(cpu_s: Callable[[int], float], device_s: Callable[[int], float]) ->
 
 def test_the_crossing_of_a_cost_model_lies_between_two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "room", lambda options, device: 2 * GIB)
-    monkeypatch.setattr(work, "measure", modelled(lambda n: 1e-6 + n * 1e-8, lambda n: 8e-6 + n * 1e-10))
+    monkeypatch.setattr(work.Bench, "measure", modelled(lambda n: 1e-6 + n * 1e-8, lambda n: 8e-6 + n * 1e-10))
     recorder = run(
         monkeypatch,
         device=Fake(),
@@ -360,13 +304,13 @@ def test_the_crossing_of_a_cost_model_lies_between_two_sizes(monkeypatch: pytest
     )
     # 7 µs / 9.9 ns = 707 elements, below the smallest; with the copies 15 µs / 9.8 ns = 1531.
     without, with_copies = recorder.judged().results["bench_crossover"]
-    assert without.device_faster_from == 1024 and without.reason == judge.FROM_THE_SMALLEST
+    assert without.device_faster_from == 1024
     assert (with_copies.cpu_faster_up_to, with_copies.device_faster_from) == (1024, 4096)
     assert (with_copies.largest, with_copies.ended_by) == (2**26, None)
 
 
 def test_sizes_that_would_take_too_long_are_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "measure", modelled(lambda n: n * 1e-4, lambda n: n * 2e-4))
+    monkeypatch.setattr(work.Bench, "measure", modelled(lambda n: n * 1e-4, lambda n: n * 2e-4))
     recorder = run(
         monkeypatch,
         device=Fake(),
@@ -379,12 +323,12 @@ def test_sizes_that_would_take_too_long_are_left_out_and_said(monkeypatch: pytes
 
 
 def test_memory_ends_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(operation: Operation, size: int, bench: Any, budget_s: float) -> list[Measurement]:
+    def measure(bench: Any, operation: Operation, size: int, budget_s: float) -> list[Measurement]:
         if size > most:
             raise RuntimeError("CUDA out of memory. Tried to allocate")
         return rows(operation.id, size, 1.0e-6, 2.0e-6, 3.0e-6)
 
-    monkeypatch.setattr(work, "measure", measure)
+    monkeypatch.setattr(work.Bench, "measure", measure)
     options = CrossoverOptions(only=("matmul",), time_budget_s=5.0)
     most, largest = 128, {"matmul": 8192}
     (without, _) = run(monkeypatch, device=Fake(), options=options, largest=largest).judged().results["bench_crossover"]
@@ -402,13 +346,13 @@ def test_memory_ends_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_size_without_a_kernel_costs_that_size(monkeypatch: pytest.MonkeyPatch, without: set[int]) -> None:
     asked = []
 
-    def measure(operation: Operation, size: int, bench: Any, budget_s: float) -> list[Measurement]:
+    def measure(bench: Any, operation: Operation, size: int, budget_s: float) -> list[Measurement]:
         asked.append(size)
         if size in without:
             raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul(...)`")
         return rows(operation.id, size, 1.0e-6, 2.0e-6, 3.0e-6)
 
-    monkeypatch.setattr(work, "measure", measure)
+    monkeypatch.setattr(work.Bench, "measure", measure)
     options = CrossoverOptions(only=("matmul",), time_budget_s=5.0)
     recorder = run(monkeypatch, device=Fake(), options=options, largest={"matmul": 2048})
     skips = [one for one in recorder.skips if one.id == "crossover.size"]
@@ -417,22 +361,6 @@ def test_a_size_without_a_kernel_costs_that_size(monkeypatch: pytest.MonkeyPatch
     assert len(asked) == len(set(asked))
     measured = {event.measurement.case["size"] for event in recorder.events if isinstance(event, Measured)}
     assert measured == ({32, 128, 512, 2048} - without)
-
-
-def test_every_size_has_its_share_of_the_time_and_a_normal_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "room", lambda options, device: 2 * GIB)
-    tried: dict[int, float] = {}
-
-    def measure(operation: Operation, size: int, bench: Any, budget_s: float) -> list[Measurement]:
-        tried[size] = budget_s
-        return rows(operation.id, size, 3.0e-6, 2.0e-6, 2.5e-6)
-
-    monkeypatch.setattr(work, "measure", measure)
-    options = CrossoverOptions(only=("training",), time_budget_s=60.0)
-    run(monkeypatch, device=Fake(), options=options, largest={"training": 128})
-    assert tried == {2: 0.8, 8: 0.8, 32: 4.0, 128: 0.8}
-    run(monkeypatch, device=Fake(), options=replace(options, time_budget_s=2.0), largest={"training": 128})
-    assert tried[2] <= 0.5 and tried[32] < 1.1
 
 
 def test_a_cpu_alone_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,7 +387,7 @@ def test_several_runs_have_one_crossing() -> None:
     merged = merging.merge(documents)
     whole = merged.concluded(whole_judge.judge(merged))
     without, with_copies = whole.results["bench_crossover"]
-    assert (without.cpu_faster_up_to, without.device_faster_from, without.even) == (64, 128, (96,))
+    assert (without.cpu_faster_up_to, without.device_faster_from) == (64, 128)
     assert with_copies.device_faster_from is None and with_copies.ended_by == "time"
     titles = {one.id: one.title for one in whole.findings}
     assert titles["crossover.matmul"] == ("matmul: GPU not faster up to 128×128 (without copies faster from 128×128)")

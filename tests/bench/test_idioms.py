@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from fake_device import FakeDevice, no_pinned, unpinned
+from judged import copied
 
 from gpucheck.bench import buffers
 from gpucheck.bench.buffers import Buffers, Room, allocate
@@ -22,13 +23,13 @@ from gpucheck.measure.telemetry import Watch
 from gpucheck.report.events import Notice, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, TimeStats
+from gpucheck.report.measurement import Measurement
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 CPU = accel.open_device("cpu")
 HOST = torch.device("cpu")
 UNWATCHED = Watch(None)
-ROOM = Room(host=64 * MIB, device=None, cache=256 * KIB, cache_known=True)
+ROOM = Room(host=64 * MIB, device=None, cache=256 * KIB)
 
 
 @dataclass
@@ -64,31 +65,14 @@ def names(rows: Sequence[Measurement]) -> list[tuple[str, str, str]]:
 # which lines
 
 
-def test_case_keys_are_unique_on_every_device() -> None:
-    keys = [(one.id, one.direction, one.memory) for one in IDIOMS]
-    assert len(set(keys)) == len(keys)
-
-
-def test_a_cuda_device_knows_all_but_the_cpus() -> None:
-    found = of_device(Fake(), ("pageable", "pinned"))  # type: ignore[arg-type]
-    assert {one.id for one in found} == {one.id for one in IDIOMS} - {"to_copy", "clone"}
-    assert all(one.direction != "host_to_host" or one.id == "pin_memory" for one in found)
-
-
 def test_a_device_without_pinned_memory_knows_the_plain_ones() -> None:
     found = of_device(Fake(kind="mps", can_pin=False), ("pageable",))  # type: ignore[arg-type]
     assert [one.code for one in found] == [
         "y.copy_(x)",
         "x.to(device)",
-        "for x in loader: x.to(device)",
         "x.copy_(y)",
         "y.cpu()",
     ]
-
-
-def test_only_the_memory_asked_for_is_used() -> None:
-    found = of_device(Fake(kind="xpu"), ("pinned",))  # type: ignore[arg-type]
-    assert [one.id for one in found] == ["raw", "to_non_blocking", "raw"]
 
 
 # measuring
@@ -103,9 +87,7 @@ def test_the_lines_of_a_cpu_for_real() -> None:
     rows = list(work.idioms(setting(CPU)))
     assert [one.method.details["call"] for one in rows] == [
         "y.copy_(x)",
-        'x.to("cpu", copy=True)',
         "x.clone()",
-        "for x in loader",
     ]
     assert {one.case["size_bytes"] for one in rows} == {64 * KIB}
     assert {one.name for one in rows} == {"transfer.idiom"}
@@ -113,37 +95,21 @@ def test_the_lines_of_a_cpu_for_real() -> None:
         assert (one.method.clock, one.method.cache) == ("host", "cold")
         assert (one.method.details["wrong_bytes"], one.method.details["verified_slices"]) == (0, 2)
         assert one.work == {"bytes": float(64 * KIB)}
-    assert [one.method.details["buffers"] for one in rows] == ["preallocated", *["allocated by the call"] * 3]
-    assert [one.method.details["batch_samples"] for one in rows] == [None, None, None, 64]
+    assert [one.method.details["buffers"] for one in rows] == ["preallocated", "allocated by the call"]
 
 
 @pytest.mark.usefixtures("pinning")
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
 def test_every_line_of_a_cuda_device_is_verified() -> None:
     rows = list(work.idioms(setting(Fake())))
     assert len(rows) == len(of_device(Fake(), ("pageable", "pinned")))  # type: ignore[arg-type]
     assert {one.method.details["wrong_bytes"] for one in rows} == {0}
 
 
-@pytest.mark.usefixtures("pinning")
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
-def test_one_direction_alone() -> None:
-    back = list(work.idioms(setting(Fake(), directions=("device_to_host",))))
-    assert names(back) == [
-        ("raw", "device_to_host", "pageable"),
-        ("raw", "device_to_host", "pinned"),
-        ("cpu", "device_to_host", "pageable"),
-        ("to_cpu_non_blocking", "device_to_host", "pageable"),
-    ]
-    there = list(work.idioms(setting(Fake(), directions=("host_to_device",))))
-    assert {one.case["direction"] for one in there} == {"host_to_device", "host_to_host"}
-
-
 def test_refused_pinned_memory_costs_its_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "allocate", no_pinned)
     recorder = Recorder()
     rows = list(work.idioms(setting(Fake(kind="xpu"), recorder)))
-    assert "pinned" not in {one.case["host_memory"] for one in rows} and len(rows) == 5
+    assert "pinned" not in {one.case["host_memory"] for one in rows} and len(rows) == 4
     (notice,) = [event.text for event in recorder.events if isinstance(event, Notice)]
     assert notice == "idioms with pinned memory skipped: CUDA error: out of memory"
 
@@ -154,11 +120,10 @@ def test_memory_that_runs_out_in_a_line_is_one_sentence(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(torch.Tensor, "clone", full)
     rows = work.idioms(setting(CPU))
-    assert [next(rows).case["idiom"] for _ in range(2)] == ["raw", "to_copy"]
+    assert next(rows).case["idiom"] == "raw"
     with pytest.raises(CannotLook, match=r"memory ran out at `x\.clone\(\)`") as raised:
         next(rows)
-    # Nobody else was seen to take anything.
-    assert (raised.value.why, raised.value.fix) == ("its tensors use 64 KiB each", "use a smaller --size")
+    assert raised.value.fix == buffers.SMALLER
 
 
 def stage(count: int = 2, device: Any = CPU) -> Stage:
@@ -170,42 +135,35 @@ def stage(count: int = 2, device: Any = CPU) -> Stage:
     ("code", "bytes_wrong"), [("x.clone()", 0), ("x[:1].clone()", 2 * 4 * KIB), ("x.bitwise_xor(256)", 2 * 512)]
 )
 def test_a_line_that_leaves_something_else_is_found(code: str, bytes_wrong: int) -> None:
-    one = work.measure_line(Idiom("x", code, "host_to_host", "cpu"), stage(1), ROOM, 0.0, UNWATCHED)
-    assert (one.method.details["call"], one.method.details["wrong_bytes"]) == (code, bytes_wrong)
+    made = stage(1)
+    row = work.measure_line(Idiom("x", code, "host_to_host", "cpu"), made, ROOM, 0.0, UNWATCHED)
+    assert (row.method.details["call"], row.method.details["wrong_bytes"]) == (code, bytes_wrong)
+    # The sources are as they were.
+    assert int(made.slices(IDIOMS[-1])[0][1]) == 1
+
+
+def test_one_size_and_as_many_slices_as_make_it_cold() -> None:
+    roomy = Room(host=16 * GIB, device=16 * GIB, cache=100 * MIB)
+    assert work.sizes_of_idioms((), roomy, 2) == (64 * MIB, 4)
+    assert work.sizes_of_idioms((MIB, 4 * MIB + 8), roomy, 2) == (4 * MIB + 8, 50)
+    assert work.sizes_of_idioms((64,), roomy, 2)[0] == 64
+    # No more than 512 MiB, and no more than there is room for.
+    assert work.sizes_of_idioms((GIB,), Room(16 * GIB, 16 * GIB, GIB), 2) == (64 * MIB, 8)
+    with pytest.raises(CannotLook, match="not enough memory for the common idioms"):
+        work.sizes_of_idioms((), Room(8 * KIB, None, MIB), 1)
 
 
 def test_a_line_that_copies_nothing_is_found_although_its_memory_holds_the_right_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = stage()
-    stale = itertools.cycle([words.clone() for words in made.host["pageable"]])
+    stale = itertools.cycle([words.clone() for words in made.slices(IDIOMS[-1])])
     monkeypatch.setattr(torch.Tensor, "clone", lambda self: next(stale))
     one = work.measure_line(Idiom("x", "x.clone()", "host_to_host", "cpu"), made, ROOM, 0.0, UNWATCHED)
     assert one.method.details["wrong_bytes"] == 4 * KIB
 
 
-def test_the_first_call_finds_nothing_that_lines_before_it_left_in_torchs_caches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    done: list[str] = []
-    real = torch.Tensor.clone
-
-    class Emptied(Fake):
-        def empty_cache(self) -> None:
-            done.append("emptied")
-
-    def clone(self: torch.Tensor) -> torch.Tensor:
-        done.append("called")
-        return real(self)
-
-    made = stage(1, Emptied(can_pin=False))
-    monkeypatch.setattr(torch.Tensor, "clone", clone)
-    work.measure_line(Idiom("x", "x.clone()", "host_to_host", "cpu"), made, ROOM, 0.0, UNWATCHED)
-    assert (done[:2], done.count("emptied")) == (["emptied", "called"], 1)
-
-
 @pytest.mark.usefixtures("pinning")
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true")
 def test_pinned_memory_is_let_go_only_once_the_device_was_waited_for() -> None:
     """Its release on a lost device ends the process, and a lost device raises where it is waited for."""
     lost = RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -226,7 +184,7 @@ def test_pinned_memory_is_let_go_only_once_the_device_was_waited_for() -> None:
         device.broken = False
         line.call()
         made_by_call = [id(tensor) for tensor in line.made]
-        # The batch or the pinned copy of the tensor, and the result.
+        # The pinned copy of the tensor, and the result.
         assert len(made_by_call) >= 2
         device.broken = True
         with pytest.raises(RuntimeError, match="illegal memory access"):
@@ -234,60 +192,15 @@ def test_pinned_memory_is_let_go_only_once_the_device_was_waited_for() -> None:
         assert [id(tensor) for tensor in line.made] == made_by_call
 
 
-def test_the_sources_are_as_they_were_after_a_row() -> None:
-    made = stage()
-    work.measure_line(IDIOMS[-2], made, ROOM, 0.0, UNWATCHED)
-    assert made.wrong_bytes(made.host["pageable"][1], 1, flipped=False) == 0
-    assert made.wrong_bytes(made.host["pageable"][0], 1, flipped=False) > 0
-
-
-def test_one_size_and_as_many_slices_as_make_it_cold() -> None:
-    roomy = Room(host=16 * GIB, device=16 * GIB, cache=100 * MIB, cache_known=True)
-    assert work.idiom_size((), roomy, 2) == 64 * MIB
-    assert work.idiom_size((MIB, 4 * MIB + 8), roomy, 2) == 4 * MIB  # whole samples of whole words
-    assert work.idiom_size((64,), roomy, 2) == 512
-    assert work.idiom_size((GIB,), roomy, 2) == 64 * MIB
-    assert work.slices_for(64 * MIB, roomy, 2) == 4
-    assert work.slices_for(MIB, roomy, 2) == 200
-    # No more than 512 MiB, and no more than there is room for.
-    assert work.slices_for(64 * MIB, Room(16 * GIB, 16 * GIB, GIB, True), 2) == 8
-    assert work.slices_for(64 * MIB, Room(GIB, 300 * MIB, GIB, True), 2) == 2
-    tight = Room(host=8 * MIB, device=None, cache=MIB, cache_known=True)
-    assert work.idiom_size((), tight, 1) == MIB
-    with pytest.raises(CannotLook, match="not enough memory for the common idioms"):
-        work.idiom_size((), Room(8 * KIB, None, MIB, True), 1)
-
-
 # judging
 
 
 def row(
-    idiom: str,
-    seconds: float,
-    memory: str = "pageable",
-    direction: str = "host_to_device",
-    *,
-    wrong: int = 0,
-    first_s: float = 0.05,
-    **details: Any,
+    idiom: str, seconds: float, memory: str = "pageable", direction: str = "host_to_device", **details: Any
 ) -> Measurement:
+    case = {"idiom": idiom, "direction": direction, "host_memory": memory, "size_bytes": 64 * MIB}
     code = {"raw": f"y.copy_({memory})"}.get(idiom, idiom)
-    return Measurement(
-        name="transfer.idiom",
-        device=DeviceRef("cuda:0"),
-        case={"idiom": idiom, "direction": direction, "host_memory": memory, "size_bytes": 64 * MIB},
-        runs=(),
-        time_s=TimeStats(seconds, 20),
-        work={"bytes": float(64 * MIB)},
-        rate=None,
-        memory=MemoryFigures(),
-        method=Method(
-            "host",
-            "host",
-            "cold",
-            details={"call": code, "wrong_bytes": wrong, "verified_slices": 2, "first_call_s": first_s, **details},
-        ),
-    )
+    return copied("transfer.idiom", case, 64 * MIB / seconds, call=code, **details)
 
 
 def judged(*rows: Measurement) -> dict[str, Finding]:
@@ -305,67 +218,22 @@ def test_the_fastest_raw_copy_is_the_measure() -> None:
     )
 
 
-BACK = row("raw", 2e-3, direction="device_to_host"), row("cpu", 60e-3, direction="device_to_host")
-FEW = replace(row("cuda", 27e-3), time_s=TimeStats(27e-3, 3))
-
-
-@pytest.mark.parametrize(
-    ("rows", "line"),
-    [
-        # Single lines to the device, where there are any.
-        ([*BACK, row("to", 6e-3), row("loader", 60e-3)], "to"),
-        (BACK, "cpu"),
-        # Pinning alone moves nothing.
-        ([row("to", 6e-3), row("pin_memory", 50e-3, direction="host_to_host")], "to"),
-        # On an H100 x.cuda() seemed to take three times as long as x.to(device), by three samples.
-        ([FEW, row("to", 8.4e-3)], "to"),
-        ([row("cuda", 8.4e-3)], "cuda"),
-    ],
-)
-def test_which_line_the_title_is_about(rows: Sequence[Measurement], line: str) -> None:
-    assert f"`{line}`" in judged(*RAW, *rows)["transfer.idioms"].title
-
-
-def test_what_new_memory_costs_on_the_way_back_is_said_where_memory_can_be_pinned() -> None:
-    there = (*RAW, row("to", 6e-3), row("raw", 5e-3, direction="device_to_host"))
-    pinned = row("raw", 1.2e-3, "pinned", direction="device_to_host")
-    costly, cheap = (row("cpu", seconds, direction="device_to_host") for seconds in (39.6e-3, 2e-3))
-    said = [judged(*there, *more)["transfer.idioms"].message for more in ([pinned, costly], [pinned, cheap], [costly])]
-    assert list(map(bool, said)) == [True, False, False]
-
-
-@pytest.mark.parametrize(("seconds", "ratio"), [(13.8e-3, 2.3), (3e-3, 0.5), (6.3e-3, 1.05)])
-def test_pinning_in_the_loop(seconds: float, ratio: float) -> None:
-    found = judged(*RAW, row("to", 6e-3), row("pin_then_to", seconds))["transfer.idioms"]
-    assert found.evidence["pin_in_loop_over_pageable"] == pytest.approx(ratio)
-
-
-def test_what_pinning_itself_takes() -> None:
-    found = judged(*RAW, row("to", 6e-3), row("pin_memory", 5e-3, direction="host_to_host"))["transfer.idioms"]
-    assert (found.evidence["pin_memory_s"], found.evidence["pin_memory_first_s"]) == (5e-3, 0.05)
-    assert found.evidence["times_raw"]["pin_memory"] == pytest.approx(5e-3 / 1.2e-3)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said", "fix"), [(5e-3, True, True), (20e-3, True, False), (10.5e-3, False, False)]
-)
-def test_a_loader_that_pins(seconds: float, said: bool, fix: bool) -> None:
-    found = judged(*RAW, row("loader", 10e-3), row("loader_pinned_non_blocking", seconds))["transfer.idioms"]
-    assert found.evidence["loader_gain"] == pytest.approx(10e-3 / seconds)
-    assert (bool(found.message), found.fix is not None) == (said, fix)
+def test_the_title_is_about_the_dearest_single_line_to_the_device_that_was_timed_often_enough() -> None:
+    back = row("raw", 2e-3, direction="device_to_host"), row("cpu", 60e-3, direction="device_to_host")
+    few = replace(row("to", 27e-3), flags=("few-samples",))
+    pinned = row("pin_then_to", 14e-3)
+    for rows, line in (
+        ([*back, row("to", 6e-3), row("loader", 60e-3)], "to"),
+        (back, "cpu"),
+        ([few, pinned], "pin_then_to"),
+    ):
+        assert f"`{line}`" in judged(*RAW, *rows)["transfer.idioms"].title
 
 
 def test_a_line_that_left_something_else_fails_also_where_only_one_run_saw_it() -> None:
-    found = judged(*RAW, row("to", 6e-3, wrong=3))["transfer.idioms_corrupt"]
-    assert (found.verdict, found.evidence["wrong_bytes"]) == ("fail", {"to": 3})
-    each = [{"details": {"wrong_bytes": 0}}, {"details": {"wrong_bytes": 9}}]
-    found = judged(*RAW, row("to", 6e-3, each_run=each))["transfer.idioms_corrupt"]
-    assert found.evidence["wrong_bytes"] == {"to": 9}
-    assert "transfer.idioms_corrupt" not in judged(*RAW)
-    # One that was never timed left what it left.
-    assert judged(replace(row("to", 6e-3, wrong=3), time_s=None)).keys() == {"transfer.idioms_corrupt"}
-
-
-def test_without_rows_nothing_is_said() -> None:
-    assert judged() == {}
-    assert judged(*RAW) == {}
+    each = [{"details": {"wrong_bytes": 0}}, {"details": {"wrong_bytes": 3}}]
+    untimed = replace(row("to", 6e-3, wrong_bytes=3), time_s=None)
+    for wrong in (row("to", 6e-3, wrong_bytes=3), row("to", 6e-3, each_run=each), untimed):
+        finding = judge.corrupt([*RAW, wrong])
+        assert (finding.verdict, finding.evidence["wrong_bytes"]) == ("fail", {"after `to`": 3})
+    assert judge.corrupt(RAW).verdict == "pass"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -90,12 +88,6 @@ def test_a_figure_is_that_of_all_runs() -> None:
     assert (found.verdict, found.title) == ("pass", "pinned copies reach 87 % of the link")
 
 
-def test_one_bad_run_of_seven_stays_bad() -> None:
-    whole = merging.merge([report(copy(1.0, wrong=3 * (place == 4))) for place in range(7)])
-    found = by_id(judge.judge(whole))["transfer.corrupt"]
-    assert (found.verdict, found.evidence["copies"]) == ("fail", 28)
-
-
 @pytest.mark.parametrize("bad", [{"wrong_elements": 2}, {"verified_slices": 0}, {"unsteady_comparisons": 1}])
 def test_one_bad_run_of_memory_stays_bad(bad: dict[str, int]) -> None:
     def memory(**details: int) -> Report:
@@ -126,15 +118,6 @@ def test_a_run_that_was_cut_off_leaves_the_whole_incomplete() -> None:
     gate = by_id(judge.judge(whole, [limit]))["transfer.min_gbps"]
     assert gate.verdict == "inconclusive"
     assert by_id(judge.judge(report(row), [limit]))["transfer.min_gbps"].verdict == "pass"
-
-
-def test_each_device_has_its_own_in_order() -> None:
-    other = replace(copy(GIB / 28e9), device=DeviceRef("cuda:1"))
-    told = [(one.device, one.title) for one in report(copy(GIB / 55e9), other).findings if one.id == "transfer.link"]
-    assert told == [
-        ("cuda:0", "pinned copies reach 87 % of the link"),
-        ("cuda:1", "pinned copies are slow for this link"),
-    ]
 
 
 def test_bandwidth_and_products_are_held_against_the_part_of_the_facts() -> None:
@@ -176,34 +159,6 @@ def test_what_torch_told_of_a_device_that_it_opened_is_in_the_facts() -> None:
     assert judge.judge(replace(whole, findings=(), results={})).findings == whole.findings
 
 
-def test_what_concerns_several_devices_is_judged_once_with_all_rows() -> None:
-    case = {"direction": "host_to_device", "host_memory": "pinned", "size_bytes": GIB, "timed": "link", "devices": 2}
-    details = {"wrong_bytes": 0, "verified_slices": 4, "first_wrong_byte": None}
-    both = [
-        replace(
-            row("transfer.together", case, GIB / 20e9, float(GIB), details=details, telemetry=X16),
-            device=one,
-            work={"bytes": float(GIB)},
-        )
-        for one in (DeviceRef("cuda:0"), DeviceRef("cuda:1"))
-    ]
-
-    def work(emit: Any) -> None:
-        emit(Started(Facts(devices=(H200, replace(H200, id="cuda:1")))))
-        for device in ("cuda:0", "cuda:1"):
-            emit(Began("transfer", device))
-            emit(Began("transfer.copies", device))
-            emit(Measured(replace(copy(GIB / 50e9), device=DeviceRef(device))))
-            emit(Finished("transfer", device))
-        emit(Began("transfer.together"))
-        for one in both:
-            emit(Measured(one))
-        emit(Finished("transfer.together"))
-
-    (found,) = [one for one in run(work).findings if one.id.startswith("transfer.together")]
-    assert found.device is None
-
-
 def test_a_fault_is_told_beside_what_it_broke_off_and_what_it_kept_from_beginning() -> None:
     fault = Fault("device", "bench bandwidth", "cuda:0", "AcceleratorError", "lost", poisons=True)
 
@@ -225,23 +180,6 @@ def test_what_was_planned_and_not_begun_when_ctrl_c_came_is_not_judged() -> None
     assert run(work).findings == ()
 
 
-def test_links_gains_latencies_and_fits_are_derived_from_all_rows() -> None:
-    (entry,) = report(copy(GIB / 55e9)).results["bench_transfer"]
-    assert entry.device == "cuda:0"
-    assert entry.link is not None and entry.link.limit_bytes_per_s == pytest.approx(63.0e9, rel=1e-3)
-    assert [len(part) for part in (entry.gains, entry.latencies, entry.fits, entry.idioms)] == [0, 0, 1, 0]
-
-
-def test_judges_load_no_torch() -> None:
-    code = (
-        "import sys; from gpucheck.bench import judge\n"
-        "from gpucheck.bench.benchmarks import ALL, BENCHMARKS\n"
-        "print([judge.rule_of(one.id) and one.id for one in BENCHMARKS if one.id != ALL], 'torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "['transfer', 'bandwidth', 'matmul', 'overlap', 'crossover', 'collective'] False"
-
-
 # -- whether results were verified ------------------------------------------------------------------------------------
 
 SOUND = Finding("", "pass", "")
@@ -249,9 +187,8 @@ SISTERS = [replace(scenes.H200, id=f"cuda:{place}") for place in range(4)]
 FOUR = scenes.machine(*map(scenes.card, SISTERS))
 COPYING: dict[str, tuple[str, list[Measurement]]] = {
     "copies": ("transfer.corrupt", scenes.copies()),
-    "idioms": ("transfer.idioms_corrupt", [*scenes.copies(), *scenes.idioms()]),
-    "both_ways": ("transfer.both_ways_corrupt", [*scenes.copies(), *scenes.at_once()[:1]]),
-    "on_device": ("transfer.on_device", [*scenes.copies(), *scenes.at_once()[1:]]),
+    "idioms": ("transfer.corrupt", [*scenes.copies(), *scenes.idioms()]),
+    "both_ways": ("transfer.corrupt", [*scenes.copies(), *scenes.at_once()]),
     "peer": ("transfer.peer", [*scenes.copies(), *scenes.pairs(SISTERS)]),
     "bandwidth": ("bandwidth.result", scenes.memory()),
     "overlap": ("overlap.copies", sorted(scenes.beside_compute(), key=lambda one: one.case["what"] == "copy")),
@@ -299,8 +236,8 @@ def test_what_was_never_looked_at_is_not_called_verified() -> None:
 
 
 def test_a_product_that_was_never_repeated_is_no_bit_identical_one() -> None:
-    compared = {"results_compared": 0, "results_differing": 0, "results_examined": 0, "results_vanished": 0}
-    seen = {**compared, "elements_differing": 0, "worst": None, "detects": "any bit of a compared result"}
+    compared = {"results_compared": 0, "results_differing": 0, "results_vanished": 0}
+    seen = {**compared, "worst": None}
     never = scenes.document("bench matmul", scenes.products(corruption=seen))
     assert by_id(never)["matmul.corruption"].verdict == "inconclusive"
     assert "verified" not in measured.rests_on(never)

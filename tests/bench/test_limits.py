@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from judged import Document, run
+from judged import run
 
 from gpucheck import config
 from gpucheck.bench import devices, judge, judging
 from gpucheck.bench.bandwidth.judge import memory_ceiling
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS
 from gpucheck.bench.devices import Shared
-from gpucheck.bench.judging import Ceiling, Ceilings
+from gpucheck.bench.judging import Ceilings
 from gpucheck.bench.matmul.judge import fastest_products, product_ceilings
-from gpucheck.bench.transfer import judge as of_link
 from gpucheck.config import BY_ID, THRESHOLDS, Limit
-from gpucheck.links import WAYS
-from gpucheck.machine import choose, inventory
-from gpucheck.machine.accel import Accel
 from gpucheck.measure import runs as merging
 from gpucheck.peaks import Unknown, lookup
 from gpucheck.report.events import Began, Emit, Finished, Measured, Notice, Recorder
@@ -78,12 +74,11 @@ def set_to(name: str, value: float, device: str | None = None) -> Limit:
 def judged(
     measurements: Sequence[Measurement],
     *asked: Limit,
-    findings: Sequence[Finding] = (),
     known: Ceilings | None = None,
     **more: Any,
 ) -> dict[str, Finding]:
     device = measurements[0].device if measurements else H200
-    return {one.id: one for one in judge.gated(findings, measurements, asked, device, known or {}, **more)}
+    return {one.id: one for one in judge.gated(measurements, asked, device, known or {}, **more)}
 
 
 BOTH = (copy("host_to_device", 55e9), copy("device_to_host", 50e9))
@@ -218,11 +213,6 @@ def test_a_rate_from_the_cache_meets_nothing_and_can_miss_by_far(gate: float, ve
     assert judged(warm, set_to("bandwidth.min_gbps", gate))["bandwidth.min_gbps"].verdict == verdict
 
 
-def test_what_is_not_known_is_never_too_far() -> None:
-    for one in (copy("host_to_device", None), copy("host_to_device", None, flags=("noisy",))):
-        assert verdict_at([one], 9e20) == "inconclusive"
-
-
 def test_a_miss_on_a_clock_that_a_setting_holds_is_one_and_names_the_cause() -> None:
     rows = [copy("host_to_device", 55e9, flags=("clock-held",))]
     missed = judged(rows, set_to("transfer.min_gbps", 60e9))["transfer.min_gbps"]
@@ -267,37 +257,6 @@ def test_a_device_that_only_others_thresholds_name_is_told() -> None:
     assert [(event.level, event.text[:47]) for event in recorder.events if isinstance(event, Notice)] == [
         ("warning", 'no threshold is set for "NVIDIA A100-SXM4-80GB"')
     ]
-
-
-def test_a_share_of_the_link_replaces_what_the_benchmark_says_of_it() -> None:
-    rows = dict(zip(WAYS, BOTH, strict=False))
-    known = of_link.share_of_link(rows, of_link.as_read(5, 16), None)
-    link = {"link": Ceiling(of_link.as_read(5, 16).limit_bytes_per_s)}
-    finding = judged(BOTH, set_to("transfer.link", 0.85), findings=known, known=link)["transfer.link"]
-    assert (finding.verdict, finding.evidence["link"]) == ("fail", "PCIe 5 x16")
-    assert figures(finding)["to host"] == pytest.approx(0.793, abs=1e-3)
-    unknown = {"link": Ceiling(None, "link unknown: NVML is not there")}
-    finding = judged(BOTH, set_to("transfer.link", 0.85), known=unknown)["transfer.link"]
-    assert (finding.verdict, finding.fix) == ("inconclusive", None)
-    finding = judged([copy("host_to_device", 1e9, timed="as_called")], set_to("transfer.link", 0.5))["transfer.link"]
-    assert (finding.verdict, figures(finding)) == ("inconclusive", {"to device": None})
-
-
-def test_of_the_link_rows_with_enough_samples_and_large_ones_decide() -> None:
-    """As in the warning without a threshold: the fastest may have one sample."""
-    few, small = copy("host_to_device", 56e9, spread=None, flags=("few-samples",)), copy("host_to_device", 48e9, 2**20)
-    rows, known = [few, small, copy("host_to_device", 55e9, 2**27)], {"link": Ceiling(63e9)}
-    assert judged(rows, set_to("transfer.link", 0.8), known=known)["transfer.link"].verdict == "pass"
-    # Beside large ones that have too few a small one, whose rate is not the link's, does not decide either.
-    finding = judged([few, small], set_to("transfer.link", 0.8), known=known)["transfer.link"]
-    assert (finding.verdict, figures(finding)) == ("inconclusive", {"to device": 56 / 63})
-
-
-def test_the_gain_of_pinned_memory() -> None:
-    rows = [copy("host_to_device", 1.0, kind=kind, timed="as_called") for kind in ("pageable", "pinned")]
-    finding = judged(rows, set_to("transfer.pinned_speedup", 1.2))["transfer.pinned_speedup"]
-    assert (finding.verdict, figures(finding)) == ("fail", {"to device": 1.0})
-    assert judged(rows[:1], set_to("transfer.pinned_speedup", 1.2))["transfer.pinned_speedup"].verdict == "inconclusive"
 
 
 def test_every_operation_of_memory_is_judged_on_its_largest_cold_array() -> None:
@@ -368,13 +327,11 @@ def gate(report: Report) -> Finding:
 
 def test_of_a_case_that_runs_measured_in_two_ways_each_must_do() -> None:
     """Whichever run came first: a launch that only some runs needed is another row of the same case."""
-    held, graph = copy("host_to_device", 55e9), copy("host_to_device", 37e9)
-    graph = replace(graph, method=replace(graph.method, launch="graph"))
-    for rows in ([held, graph], [graph, held]):
+    held, unheld = copy("host_to_device", 55e9), copy("host_to_device", 37e9)
+    unheld = replace(unheld, method=replace(unheld.method, launch="unheld"))
+    for rows in ([held, unheld], [unheld, held]):
         finding = judged([*rows, copy("host_to_device", 9e9, 2**20)], set_to("transfer.min_gbps", 50e9))
         assert finding["transfer.min_gbps"].verdict == "fail"
-        link = judged(rows, set_to("transfer.link", 0.7), known={"link": Ceiling(63e9)})["transfer.link"]
-        assert link.verdict == "fail"
     assert verdict_at([held, held], 50e9) == "pass"
 
 
@@ -410,28 +367,6 @@ def test_a_run_that_misses_a_threshold_does_not_end_the_others() -> None:
     missed = document(BOTH[:1], set_to("transfer.min_gbps", 99e9))
     assert gate(missed).verdict == "fail" and not devices._ends(replace(missed, findings=(gate(missed),)))
     assert devices._ends(replace(missed, findings=(Finding("x", "fail", "t"),)))
-
-
-def test_the_loop_over_devices_is_judged_by_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(inventory, "read", lambda: Facts())
-    rows = [replace(one, device=DeviceRef("cpu", None, None)) for one in BOTH]
-
-    def measure(accel: Accel, deadline: float) -> Iterator[Measurement]:
-        yield rows[0]
-        if interrupted:
-            raise KeyboardInterrupt
-        yield rows[1]
-
-    for interrupted, verdict in ((False, "fail"), (True, "inconclusive")):
-        told = Document()
-        try:
-            devices.each("cpu", told, measure, name="transfer", time_budget_s=1.0, default_s=lambda accel: 1.0)
-        except KeyboardInterrupt:
-            assert interrupted
-        found = {one.id: one.verdict for one in told.judged([set_to("transfer.min_gbps", 52e9)]).findings}
-        assert found["transfer.min_gbps"] == verdict
-        assert len(told.measurements) == 2 - interrupted
 
 
 # -- exactly at the threshold -----------------------------------------------------------------------------------------

@@ -90,16 +90,6 @@ def test_each_run_is_a_fresh_process_with_the_same_command_line() -> None:
     assert found["transfer.corrupt"].evidence == {"copies": 12}
 
 
-def test_latencies_are_derived_from_all_runs() -> None:
-    run_child, _ = playing(*(ended(report(time_s)) for time_s in (1.0, 2.0, 4.0)))
-    recorder = Recorder()
-    devices.repeated([], 3, recorder, run_child=run_child)
-    (told_of,) = judged(recorder).results["bench_transfer"]
-    assert [latency.time_s for latency in told_of.latencies] == [2.0]
-    assert [fit.unknown_because for fit in told_of.fits] == ["a fit needs 3 sizes"]
-    assert told_of.link is not None and told_of.link.unknown_because == "a CPU has none"
-
-
 def test_a_run_that_fails_ends_it_with_its_finding() -> None:
     failed = ended(report(2.0, code=1, finding=BAD, wrong=3), code=1)
     recorder, (run_child, starts) = Recorder(), playing(ended(report(1.0)), failed, ended(report(3.0)))
@@ -145,13 +135,6 @@ def test_runs_that_were_cut_off_are_no_pass(code: int) -> None:
     assert (summary.verdict, summary.exit) == ("inconclusive", errors.UNDECIDED)
     (found,) = [event.finding for event in told(recorder, Skipped)]
     assert (found.id, found.title) == ("runs.child", "runs cut off: 2 of 2")
-
-
-def test_an_end_before_anything_tells_nothing() -> None:
-    recorder, (run_child, _) = Recorder(), playing(KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        devices.repeated([], 7, recorder, run_child=run_child)
-    assert told(recorder, Started) == []
 
 
 USAGE = "error: --size 9 is odd\n  tip: 8\nusage: gpucheck\n"

@@ -15,11 +15,11 @@ from products_here import one_run, together
 
 from gpucheck.bench.dtypes import Support
 from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, judge, parse_axis, product, work
-from gpucheck.bench.matmul.product import Ask, Case, Grid, Reading, Refused, Search
+from gpucheck.bench.matmul.product import Case, Grid, Reading, Refused, Search
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.options import read
-from gpucheck.report.events import Answered, Measured, Notice, Progress, Recorder
+from gpucheck.report.events import Answered, Measured, Progress, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
 
@@ -52,9 +52,9 @@ def test_the_search_finds_99_percent_of_the_best_in_a_twentieth_of_the_time_of_a
 def test_a_range_too_large_to_be_listed_is_searched_until_the_time_is_over() -> None:
     grid = cube(256, 16384, 64)
     assert grid.count() is None
-    machine, search = Machine(tiled(132, 800e12)), Search(grid, 20.0)
-    while (ask := search.ask()) is not None:
-        search.tell(machine.take(ask))
+    machine = Machine(tiled(132, 800e12))
+    search = Search(grid, 20.0, machine.take)
+    search.run()
     assert search.best is not None
     # 256 divides the sides of the fastest: 3072 × 11264 are 33 × 32 tiles, eight whole waves.
     assert machine.landscape(search.best.shape) > 0.98 * machine.landscape((11264, 3072, 16384))
@@ -62,11 +62,17 @@ def test_a_range_too_large_to_be_listed_is_searched_until_the_time_is_over() -> 
 
 
 def test_the_final_is_in_turns_and_its_figures_decide() -> None:
-    search, final, machine = Search(cube(64, 512, 64), 60.0), [], Machine(smooth(60e9))
-    while (ask := search.ask()) is not None:
-        final += [ask.shape] if search._finals else []
-        search.tell(machine.take(ask))
-    turn = len(set(final))
+    tried: list[Shape] = []
+    machine = Machine(smooth(60e9))
+
+    def take(shape: Shape, window_s: float) -> Reading:
+        tried.append(shape)
+        return machine.take(shape, window_s)
+
+    search = Search(cube(64, 512, 64), 60.0, take)
+    search.run()
+    turn = len(search.finalists)
+    final = tried[-turn * search.finalists[0].rounds :]
     assert 3 <= turn <= 8
     assert set(final[:turn]) == set(final[turn : 2 * turn]) and final[turn : 2 * turn] == final[:turn][::-1]
     assert search.best == search.finalists[0] and search.best.rounds == max(one.rounds for one in search.finalists)
@@ -74,34 +80,40 @@ def test_the_final_is_in_turns_and_its_figures_decide() -> None:
     assert search.best.ci_low <= search.best.flop_per_s <= search.best.ci_high
 
 
-def test_what_is_asked_stays_asked_and_the_best_holds_at_any_moment() -> None:
-    search, machine = Search(cube(64, 256, 64), 60.0), Machine(smooth(60e9))
-    at_first = search.best
-    assert at_first is None and search.ask() == search.ask()
-    for _ in range(20):
-        ask = search.ask()
-        assert ask is not None
-        search.tell(machine.take(ask))
+def test_the_best_holds_when_a_search_is_cut_off() -> None:
+    machine = Machine(smooth(60e9))
+
+    def take(shape: Shape, window_s: float) -> Reading:
+        if search.tries == 20:
+            raise KeyboardInterrupt
+        return machine.take(shape, window_s)
+
+    search = Search(cube(64, 256, 64), 60.0, take)
+    with pytest.raises(KeyboardInterrupt):
+        search.run()
     assert search.best is not None and search.best.rounds == 0 and not search.complete
 
 
 def test_one_shape_is_found_and_none_is_none() -> None:
     assert run(smooth(1e9), Grid((Axis(64, 64, 1),) * 3), 0).search.best is not None
-    nothing = Search(Grid((Axis(64, 64, 1),) * 3, lambda shape: False), 60.0)
-    assert nothing.ask() is None and nothing.best is None
+    nothing = Search(Grid((Axis(64, 64, 1),) * 3, lambda shape: False), 60.0, Machine(smooth(1e9)).take)
+    nothing.run()
+    assert nothing.tries == 0 and nothing.best is None
 
 
 def searching(grid: Grid, landscape: Landscape, without: Callable[[Shape, int], bool], limit_s: float = 60.0) -> Search:
     """A search on a machine that has no kernel for some shapes: `without` is asked with the try's number."""
-    search, machine = Search(grid, limit_s), Machine(landscape)
-    while (ask := search.ask()) is not None:
-        assert search.tries < 100_000
-        if without(ask.shape, search.tries):
+    machine = Machine(landscape)
+
+    def take(shape: Shape, window_s: float) -> Reading | Refused:
+        assert search.tries < 100_000 and shape not in search.refused
+        if without(shape, search.tries):
             machine.now_s += 1e-3
-            search.tell(Refused("no algorithm", 1e-3))
-        else:
-            assert ask.shape not in search.refused
-            search.tell(machine.take(ask))
+            return Refused("no algorithm", 1e-3)
+        return machine.take(shape, window_s)
+
+    search = Search(grid, limit_s, take)
+    search.run()
     return search
 
 
@@ -149,38 +161,28 @@ def test_what_loses_its_kernels_in_the_final_is_out_of_it() -> None:
 
 def test_what_does_not_fit_is_not_tried() -> None:
     grid = Grid((Axis(64, 512, 64),) * 3, lambda shape: shape[0] * shape[1] <= 64 * 512)
-    search, machine, asked = Search(grid, 60.0), Machine(smooth(60e9)), set()
-    while (ask := search.ask()) is not None:
-        asked.add(ask.shape)
-        search.tell(machine.take(ask))
+    asked: set[Shape] = set()
+    searching(grid, smooth(60e9), lambda shape, tries: bool(asked.add(shape)))  # type: ignore[func-returns-value]
     assert asked and all(m * n <= 64 * 512 for m, n, _ in asked)
-
-
-def test_a_disturbed_part_is_left_out_and_noise_is_not() -> None:
-    assert Reading(90.0, 80.0, 100.0, 1.0).undisturbed == 100.0
-    assert Reading(99.0, 98.0, 100.0, 1.0).undisturbed == 99.0
 
 
 def test_a_clock_that_falls_all_the_time_is_no_reason_to_prefer_what_came_first() -> None:
     grid, landscape = cube(64, 512, 64), smooth(60e9)
-    machine, search = Machine(landscape, drift=0.0), Search(grid, 60.0)
-    while (ask := search.ask()) is not None and not search._finals:
-        reading = machine.take(ask)
+    machine = Machine(landscape, drift=0.0)
+
+    def take(shape: Shape, window_s: float) -> Reading:
+        reading = machine.take(shape, window_s)
         slower = 1 - 0.4 * machine.now_s / search.time_s
-        search.tell(Reading(reading.rate * slower, reading.low * slower, reading.high * slower, reading.spent_s))
+        return Reading(reading.rate * slower, reading.low * slower, reading.high * slower, reading.spent_s)
+
+    search = Search(grid, 60.0, take)
+    search.run()
     most = max(map(landscape, grid.shapes()))
-    assert max(map(landscape, search._finals)) >= 0.99 * most
-    assert min(map(landscape, search._finals)) >= 0.95 * most
+    rates = [landscape(finalist.shape) for finalist in search.finalists]
+    assert max(rates) >= 0.99 * most and min(rates) >= 0.95 * most
 
 
 # the range
-
-
-def test_ranges_are_parsed_and_one_side_may_have_its_own() -> None:
-    assert parse_axis("64:500:64", "--m").values == range(64, 501, 64)
-    both = read(MatmulOptions, {"search": True, "range": "64:512:64", "k": "4096"})
-    assert both.axes == (Axis(64, 512, 64), Axis(64, 512, 64), Axis(4096, 4096, 1))
-    assert MatmulOptions().axes == (None, None, None)
 
 
 @pytest.mark.parametrize("text", ["", "64:", "64:512", "512:64:64", "0:64:1", "64:512:0", "1:99999999:1", "a:b:c"])
@@ -198,46 +200,13 @@ def test_what_a_search_does_not_go_with(given: dict[str, Any]) -> None:
 # on a device
 
 
-def test_operands_are_shared_and_each_shape_is_contiguous_from_the_beginning() -> None:
-    grid = Grid((Axis(16, 64, 16), Axis(8, 32, 8), Axis(4, 128, 4)))
-    flat = work.operands(CASE, grid, 2**20, CPU)
-    assert (flat.a.numel(), flat.b.numel(), flat.out.numel()) == (64 * 128, 128 * 32, 64 * 32)
-    product.call_of(CASE.kind, flat, (16, 24, 100))()
-    expected = flat.a[:1600].view(16, 100) @ flat.b[:2400].view(100, 24)
-    assert (flat.out[: 16 * 24].view(16, 24) - expected).abs().max() < 1e-3
-
-
 def test_what_is_too_large_for_its_third_of_the_memory_or_as_a_row_does_not_fit() -> None:
     room = 3 * 2**30
-    grid = work.grid_in(CASE, cube(4096, 20480, 4096), room, CPU)
+    grid = work.grid_in(CASE, cube(4096, 20480, 4096), room)
     assert work.largest(grid, room, CASE.kind) == (16384 * 16384,) * 3
     assert grid.fits((12288, 12288, 12288)) and not grid.fits((20480, 4096, 16384))
     # Its matrices would fit; the row that is measured of what was found has a copy of its result beside them.
     assert room >= 3 * 4 * 16384 * 16384 and not grid.fits((16384, 16384, 16384))
-
-
-def test_a_dtype_without_a_product_in_the_range_is_left_out_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = accel.Accel(torch.device("cuda:0"), torch.cuda, "a GPU", compute_capability=(9, 0))
-    float8, int8 = (Case(dtype, (1, 1, 1), Support("native")) for dtype in ("float8_e4m3fn", "int8"))
-    odd = Grid((Axis(64, 64, 1), Axis(64, 64, 1), Axis(1000, 1000, 1)))
-    assert work.why_none(float8, odd, gpu) == "in the range N and K must be multiples of 16"
-    assert work.why_none(int8, odd, gpu) == work.why_none(float8, odd, CPU) == ""
-    # Only the last of sixteen values is a multiple.
-    assert work.why_none(float8, Grid((Axis(1, 1, 1), Axis(1, 16, 1), Axis(16, 16, 1))), gpu) == ""
-    assert "M must be more than 16" in work.why_none(int8, Grid((Axis(1, 16, 1),) * 3), gpu)
-
-
-def test_a_search_goes_on_with_the_next_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "why_none", lambda case, grid, accel: "of this" if case.dtype == "float64" else "")
-    monkeypatch.setattr(inventory, "read", lambda: Facts())
-    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(product, "DEFAULT_SIZES", {"accelerator": (), "cpu": (16,)})
-    span, recorder = Axis(16, 32, 16), Recorder()
-    work.command(
-        MatmulOptions(("float64", "float32"), search=True, span=span, time_budget_s=1.5, device="cpu"), recorder
-    )
-    assert [event.text for event in recorder.events if isinstance(event, Notice)] == ["float64 skipped: of this"]
-    assert {event.measurement.case["dtype"] for event in recorder.events if isinstance(event, Measured)} == {"float32"}
 
 
 def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Document:
@@ -322,11 +291,11 @@ def test_a_private_product_may_refuse_a_shape_in_words_of_its_own(monkeypatch: p
 def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     real, taken = work.Tries.take, []
 
-    def take(self: work.Tries, ask: Ask) -> Reading | None:
-        taken.append(ask)
+    def take(self: work.Tries, shape: Shape, window_s: float) -> Reading | Refused:
+        taken.append(shape)
         if len(taken) == 5:
             raise KeyboardInterrupt
-        return real(self, ask)
+        return real(self, shape, window_s)
 
     monkeypatch.setattr(work.Tries, "take", take)
     recorder = Recorder()
@@ -342,10 +311,6 @@ def test_a_range_of_which_nothing_fits_is_wrong_usage() -> None:
     assert str(raised.value) == (
         "no shape of the range 64:128:64x64:128:64x64:128:64 fits; 1 KiB are free; use a smaller --range"
     )
-
-
-def test_the_default_range_follows_the_kind_of_device() -> None:
-    assert work.grid_of(MatmulOptions(), CPU).axes == (Axis(128, 2048, 128),) * 3
 
 
 # judging
@@ -390,7 +355,7 @@ def test_a_search_says_what_it_gains_and_what_is_as_fast() -> None:
     assert judge.search([], []) == judge.search([entry(best=None)], []) == []
 
 
-def test_searches_of_several_runs_lie_side_by_side_and_what_most_found_counts() -> None:
+def test_of_searches_of_several_runs_the_fastest_counts() -> None:
     from test_matmul import measured
 
     def run_with(m: int, rate: float) -> Any:
@@ -402,22 +367,12 @@ def test_searches_of_several_runs_lie_side_by_side_and_what_most_found_counts() 
     whole = together(run_with(24, 700e12), run_with(32, 720e12), run_with(24, 690e12))
     entries = whole.results["bench_matmul_search"]
     assert [(one.run, one.best.m) for one in entries if one.best] == [(1, 24), (2, 32), (3, 24)]
-    finding = next(one for one in whole.findings if one.id == "matmul.search")
-    seen = finding.evidence["bfloat16"]
-    assert (seen["shape"], seen["flop_per_s"]) == ("24x8x8", 695e12)
+    outcome = next(one for one in whole.findings if one.id == "matmul.search").evidence["bfloat16"]
     # Another run's shape is no default square.
-    assert (seen["square"], seen["searches"], seen["found_by"], seen["others_found"]) == ("8x8x8", 3, 2, ["32x8x8"])
+    assert (outcome["shape"], outcome["flop_per_s"], outcome["square"]) == ("32x8x8", 720e12, "8x8x8")
 
 
-def test_what_has_no_kernel_in_any_of_several_runs_is_named() -> None:
-    def without(*sides: int) -> Any:
-        refused = tuple(RefusedShape(side, 8, 8, "no algorithm") for side in sides)
-        return one_run(searches=[entry(shapes_refused=len(sides), refused=refused)])
-
-    found = together(without(), without(24), without(24, 40)).findings
-    skip = next(one for one in found if one.id == "matmul.shape")
-    assert (skip.verdict, skip.message) == ("skip", "bfloat16 24x8x8 and 1 others: no algorithm")
-    assert [one["m"] for one in skip.evidence["bfloat16"]] == [24, 40]
-    # Only the first of those that a run tried are listed.
+def test_what_has_no_kernel_is_named_with_its_number() -> None:
     many = replace(entry(), shapes_refused=20, refused=(RefusedShape(24, 8, 8, "no algorithm"),))
-    assert judge.search([many], [])[-1].message == "bfloat16 24x8x8 and 19 others: no algorithm"
+    skip = judge.search([entry(), many], [])[-1]
+    assert (skip.verdict, skip.message) == ("skip", "bfloat16 24x8x8 and 19 others: no algorithm")

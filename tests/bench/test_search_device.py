@@ -10,7 +10,7 @@ import torch
 from simulated import Device
 
 from gpucheck.bench.matmul import product
-from gpucheck.bench.matmul.product import KINDS, Ask, Reading, Refused
+from gpucheck.bench.matmul.product import KINDS, Reading, Refused
 from gpucheck.bench.matmul.work import Tries
 
 RATE = 100e12
@@ -26,9 +26,9 @@ def tries_on(**how: Any) -> tuple[Any, Tries]:
     return device, tries
 
 
-def read(tries: Tries, ask: Ask) -> Reading:
-    reading = tries.take(ask)
-    assert reading is not None
+def read(tries: Tries, side: int) -> Reading:
+    reading = tries.take((side, side, side), 1e-3)
+    assert isinstance(reading, Reading)
     return reading
 
 
@@ -37,7 +37,7 @@ def read(tries: Tries, ask: Ask) -> Reading:
 def test_a_try_tells_the_devices_time_and_not_the_hosts(side: int) -> None:
     _, tries = tries_on(enqueue_s=6e-6)
     for _ in range(2):
-        reading = read(tries, Ask((side, side, side), 1e-3))
+        reading = read(tries, side)
     assert reading.rate == pytest.approx(RATE, rel=0.01)
     assert reading.low <= reading.rate <= reading.high
     assert reading.spent_s < 5e-3 + 2.1 * 2.0 * side**3 / RATE
@@ -46,33 +46,33 @@ def test_a_try_tells_the_devices_time_and_not_the_hosts(side: int) -> None:
 def test_a_shape_that_is_over_before_the_clock_can_tell_has_no_rate() -> None:
     device, tries = tries_on(enqueue_s=6e-6)
     device.elapsed_s = lambda start, end: 1e-9
-    answer = tries.take_or_refuse(Ask((512, 512, 512), 1e-3))
+    answer = tries.take((512, 512, 512), 1e-3)
     assert isinstance(answer, Refused)
     assert answer.reason == "it was shorter than the clock's resolution"
 
 
 def test_short_calls_are_held_and_long_ones_are_not() -> None:
     device, tries = tries_on(enqueue_s=6e-6)
-    tries.take(Ask((512, 512, 512), 1e-3))
-    tries.take(Ask((512, 512, 512), 1e-3))
+    tries.take((512, 512, 512), 1e-3)
+    tries.take((512, 512, 512), 1e-3)
     held = len(device.holds)
     assert held >= 1
-    tries.take(Ask((16256, 16256, 16256), 1e-3))
+    tries.take((16256, 16256, 16256), 1e-3)
     assert len(device.holds) == held
 
 
 def test_a_hold_that_ends_early_is_doubled() -> None:
     device, tries = tries_on(enqueue_s=6e-6, held_share=0.4)
     for _ in range(2):
-        reading = read(tries, Ask((512, 512, 512), 1e-3))
+        reading = read(tries, 512)
     assert reading.rate == pytest.approx(RATE, rel=0.01)
     assert device.holds[-1] > 1.9 * device.holds[0] or device.holds[-1] == pytest.approx(2 * device.holds[-2])
 
 
 def test_what_a_try_spends_counts_from_the_answer_before() -> None:
     device, tries = tries_on()
-    tries.take(Ask((1024, 1024, 1024), 1e-3))
+    tries.take((1024, 1024, 1024), 1e-3)
     before = device.host_s
     device.host_s += 1.0
-    reading = read(tries, Ask((1024, 1024, 1024), 1e-3))
+    reading = read(tries, 1024)
     assert reading.spent_s == pytest.approx(device.host_s - before, abs=1e-6) and reading.spent_s > 1.0

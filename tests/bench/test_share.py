@@ -12,7 +12,7 @@ import torch
 from judged import Document
 
 from gpucheck.bench import devices, judging
-from gpucheck.bench.matmul.judge import REMARKS, efficiency, share_of_products
+from gpucheck.bench.matmul.judge import share_of_products
 from gpucheck.config import Limit
 from gpucheck.machine.accel import Accel
 from gpucheck.peaks import Part, Unknown, lookup
@@ -24,15 +24,14 @@ from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, M
 H200 = lookup("NVIDIA H200", (9, 0), 132, 6144)
 
 
-def telemetry(clock_hz: float | None = None, power_w: float | None = None, why: str = "") -> dict[str, Any]:
+def telemetry(clock_hz: float | None = None) -> dict[str, Any]:
     clock = None if clock_hz is None else {"median": clock_hz, "min": clock_hz, "max": clock_hz}
-    unknown = {"power_w": why} if why else {}
-    return {"sm_clock_hz": clock, "power_w": power_w, "clock_reasons": [], "unknown": unknown}
+    return {"sm_clock_hz": clock, "clock_reasons": [], "unknown": {}}
 
 
-def row(dtype: str, rate: float | None, seen: dict[str, Any] | None = None, name: str = "matmul") -> Measurement:
+def row(dtype: str, rate: float | None, seen: dict[str, Any] | None = None) -> Measurement:
     return Measurement(
-        name=name,
+        name="matmul",
         device=DeviceRef("cuda:0"),
         case={"dtype": dtype, "m": 8, "n": 8, "k": 8, "support": "native"},
         runs=(Run("", 1, (1.0,), (0.0,)),),
@@ -226,15 +225,6 @@ def test_an_open_device_is_the_same_part_as_in_its_document() -> None:
     assert isinstance(slice_of, Part) and slice_of.memory_bytes_per_s is None
 
 
-def test_a_slow_int8_product_may_be_torchs_own_choice() -> None:
-    slow, fast = (only(share_of_products([row("int8", rate)], H200)) for rate in (150e12, 1583.2e12))
-    assert slow.message.endswith("; int8: " + REMARKS["int8"]) and "issue 187094" in slow.message
-    # Fast enough it is no news on the screen; the document has it either way.
-    assert "187094" not in fast.message
-    assert slow.evidence["remarks"] == fast.evidence["remarks"] == {"int8": REMARKS["int8"]}
-    assert only(share_of_products([row("bfloat16", 98.94e12)], H200)).evidence["remarks"] == {}
-
-
 def test_what_is_not_estimated_says_why() -> None:
     l20 = lookup("NVIDIA L20", (8, 9), 92, 384, clock_hz=2.5e9)
     assert isinstance(l20, Part)
@@ -252,73 +242,3 @@ def test_a_peak_without_a_clock_has_a_share_at_none() -> None:
     finding = only(share_of_products([row("float64", 0.5e12, seen)], h20))
     assert finding.evidence["share"] == {"float64": 0.5}
     assert finding.evidence["share_at_clock_seen"] == {"float64": None}
-
-
-# operations per joule
-
-
-def per_watt(finding: Finding) -> dict[str, tuple[float, float]]:
-    known = finding.evidence["efficiency"]
-    return {dtype: (entry["flop_per_joule"], entry["power_w"]) for dtype, entry in known.items()}
-
-
-def test_the_rate_per_watt_is_of_rows_whose_energy_was_counted() -> None:
-    rows = [row("bfloat16", 700e12, telemetry(power_w=700.0)), row("bfloat16", 500e12, telemetry(power_w=400.0))]
-    finding = only(efficiency([*rows, row("int8", 1400e12, telemetry(power_w=500.0))]))
-    assert (finding.id, finding.verdict) == ("matmul.efficiency", "info")
-    assert finding.message.endswith("int8 2.80 TOP/s per W at 500 W")
-    assert per_watt(finding) == {"bfloat16": (1.25e12, 400.0), "int8": (2.8e12, 500.0)}
-
-
-def test_a_rate_counts_for_the_time_at_work_alone_as_its_power_does() -> None:
-    one = row("bfloat16", 800e12, telemetry(power_w=400.0))
-    # Windows of two calls in 0.5 s, each but the first after one call more: 1.25 of 2.5 s.
-    rests = replace(one, runs=(Run("", 2, (0.5, 0.5), (0.0, 2.0)),))
-    rests = replace(rests, method=replace(one.method, details={"untimed_calls": 1}))
-    assert per_watt(only(efficiency([rests]))) == {"bfloat16": (1e12, 400.0)}
-
-
-def test_a_long_run_counts_more_than_a_row_of_windows() -> None:
-    rows = [
-        row("bfloat16", 700e12, telemetry(power_w=350.0)),
-        row("bfloat16", 600e12, telemetry(power_w=600.0), "matmul.sustained"),
-    ]
-    for order in (rows, rows[::-1]):
-        assert per_watt(only(efficiency(order))) == {"bfloat16": (1e12, 600.0)}
-
-
-def test_a_row_too_short_to_count_its_energy_says_so() -> None:
-    short = row("bfloat16", 700e12, telemetry(why="the row is shorter than the 2 s over which energy is counted"))
-    finding = only(efficiency([short]))
-    assert finding.message.endswith("; --sustain runs long enough")
-    assert finding.evidence["efficiency"] == {"bfloat16": None}
-    known = row("float32", 50e12, telemetry(power_w=500.0))
-    both = only(efficiency([short, known]))
-    assert both.evidence["efficiency"]["float32"]["flop_per_joule"] == 1e11
-    assert both.evidence["because"] == {"bfloat16": "the row is shorter than the 2 s over which energy is counted"}
-
-
-@pytest.mark.parametrize(
-    "why", ["counted for the whole GPU, not for its MIG instances", "the energy counter ran backwards or stood still"]
-)
-def test_a_longer_run_is_no_advice_where_it_would_not_help(why: str) -> None:
-    assert only(efficiency([row("bfloat16", 7e14, telemetry(why=why))])).message == why
-    long = row("bfloat16", 6e14, telemetry(why=why), "matmul.sustained")
-    short = row("bfloat16", 7e14, telemetry(why="the row is shorter than the 2 s over which energy is counted"))
-    for order in ([short, long], [long, short]):
-        assert only(efficiency(order)).message == why
-
-
-def test_a_sustained_run_is_not_told_to_be_sustained() -> None:
-    short = "the row is shorter than the 2 s over which energy is counted"
-    rows = [row("bfloat16", 7e14, telemetry(why=short), name) for name in ("matmul", "matmul.sustained")]
-    assert only(efficiency(rows)).message == short
-
-
-def test_without_any_reading_or_rate_nothing_is_said() -> None:
-    assert efficiency([row("float32", 1e9), row("bfloat16", None, telemetry(power_w=9.0))]) == []
-
-
-def test_of_several_runs_it_is_the_mean_power_of_those_that_counted_it() -> None:
-    one = of_several(row("bfloat16", 600e12), telemetry(power_w=500.0), telemetry(), telemetry(power_w=700.0))
-    assert per_watt(only(efficiency([one]))) == {"bfloat16": (1e12, 600.0)}

@@ -32,7 +32,6 @@ def made(models: ModuleType, **changes: Any) -> Any:
         at_least=None,
         predicted=101,
         limited_by="over-budget",
-        confidence="high",
         trials=5,
         trained=models.Trained(100, (True,), (250 * MIB,)),
         beyond=models.Trained(105, (False,), (260 * MIB,)),

@@ -111,7 +111,7 @@ def test_the_document_of_every_command_is_one_and_valid(
         (("model", f"{'x' * 300}.py:make"), "xxx.py does not exist"),
         (("smoke", "--python", "/no/such/python"), "--python /no/such/python cannot be started"),
         (("bench", "matmul", "--python", "/bin/echo"), "--python /bin/echo is not a Python interpreter"),
-        (("memory", "--python", "/bin"), "--python /bin is a folder, not a Python interpreter"),
+        (("memory", "--python", "/bin"), "--python /bin cannot be started"),
         (("doctor", "--python", "x" * 300), "xxx cannot be started"),
         (("find-batch-size", "mlp", "--input", "x"), "--input 'x' is not understood"),
         (("model",), "missing argument TARGET"),

@@ -59,7 +59,7 @@ def test_every_condition_is_a_page() -> None:
         assert isinstance(answered, Answered) and isinstance(judged, Judged)
         told = answered.value.page
         assert (told.id, told.of, told.title) == (one.id, "doctor", one.title)
-        assert (told.rung, told.then, told.texts) == (one.rung, one.fix, one.printed)
+        assert (told.rung, told.then) == (one.rung, one.fix)
         assert judged.finding.verdict == "info"
 
 

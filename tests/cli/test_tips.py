@@ -229,7 +229,7 @@ def test_a_dry_run_behind_the_program_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pkg").mkdir()
-    (tmp_path / "pkg" / "train.py").write_text("# no dry run\nimport pkg.options, sys\n")
+    (tmp_path / "pkg" / "train.py").write_text("import pkg.options, sys\n")
     said = refused(capsys, "run", "--quiet", "pkg/train.py", "--lr", "1", "--dry", "cuda:80GiB", "x")
     assert said.startswith("--dry cuda:80GiB stands behind pkg/train.py: ")
     assert "; gpucheck run --dry cuda:80GiB --quiet pkg/train.py --lr 1 x, or " in said
@@ -244,17 +244,10 @@ def test_what_is_the_programs_own_is_left_to_it(line: str, tmp_path: Path, monke
     assert tips.is_taken(["run", *line.split()])
 
 
-@pytest.mark.parametrize(
-    "text", ['parser.add_argument("--dry")', "if options.dry: pass", "dry = True", "def f(dry): pass"]
-)
-def test_a_program_that_knows_the_name_gets_it(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_knows_the_name_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "train.py").write_text("from src.settings import parser\n")
-    (tmp_path / "src" / "settings.py").write_text(f"{text}\n")
-    assert tips.is_taken(["run", "src/train.py", "--dry", "cuda"])
-    (tmp_path / "src" / "settings.py").write_text("# dry\n")
-    assert not tips.is_taken(["run", "src/train.py", "--dry", "cuda"])
+    (tmp_path / "train.py").write_text('parser.add_argument("--dry")\n')
+    assert tips.is_taken(["run", "train.py", "--dry", "cuda"])
 
 
 def test_a_folder_without_a_main_is_refused_in_one_sentence(

@@ -31,7 +31,6 @@ from gpucheck.report.facts import (
     Process,
     RemappedRows,
     TorchBuild,
-    XidError,
 )
 from gpucheck.report.finding import Finding
 from gpucheck.report.report import Collector, exit_code
@@ -72,29 +71,6 @@ def not_passed(facts: Facts) -> list[Finding]:
 # --- at rest ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_healthy_card_passes_what_it_tells() -> None:
-    findings = judge(HEALTHY)
-    assert [(one.id, one.verdict) for one in findings] == [
-        ("devices.answers", "pass"),
-        ("devices.recovery_action", "pass"),
-        ("devices.remapped_rows", "pass"),
-        ("devices.ecc", "pass"),
-        ("devices.not_judged", "skip"),
-    ]
-    assert findings[1].evidence == {
-        "uuid": "GPU-a",
-        "nvml_index": 1,
-        "device": "cuda:0",
-        "recovery_action": "none",
-    }
-    assert exit_code(tuple(findings)) == 0
-
-
-def test_what_a_card_does_not_tell_is_no_finding() -> None:
-    findings = judge(with_card(ecc=None, remapped_rows=None, recovery_action=None))
-    assert [one.id for one in findings] == ["devices.answers", "devices.not_judged"]
-
-
 def test_a_link_and_a_clock_are_no_verdict_at_rest() -> None:
     assert not_passed(with_card(sm_clock_hz=345e6, max_sm_clock_hz=1980e6, temperature_celsius=95.0)) == []
 
@@ -112,27 +88,6 @@ def test_a_recovery_action_fails(action: str, title: str, fix: str) -> None:
     (found,) = not_passed(facts)
     assert (found.id, found.verdict, found.title, found.fix) == ("devices.recovery_action", "fail", title, fix)
     assert exit_code(tuple(judge(facts))) == 1
-
-
-def test_a_failed_remap_fails_and_a_pending_one_is_told() -> None:
-    (failed,) = not_passed(with_card(remapped_rows=RemappedRows(0, 3, True, True)))
-    assert (failed.id, failed.verdict, failed.title) == ("devices.remapped_rows", "fail", "row remap failed")
-    assert failed.evidence["uncorrectable"] == 3
-    (pending,) = not_passed(with_card(remapped_rows=RemappedRows(0, 1, True, False)))
-    assert (pending.verdict, pending.title) == ("warn", "row remap pending")
-    assert exit_code((pending,)) == 0
-
-
-@pytest.mark.parametrize(("count", "title"), [(1, "1 uncorrected memory error"), (2, "2 uncorrected memory errors")])
-def test_uncorrected_errors_since_the_driver_was_loaded_fail(count: int, title: str) -> None:
-    (finding,) = not_passed(with_card(ecc=Ecc(True, 5, count, 9, 9)))
-    assert (finding.id, finding.verdict, finding.title) == ("devices.ecc", "fail", title)
-
-
-def test_errors_of_the_past_are_no_verdict_and_corrected_ones_a_remark() -> None:
-    assert not_passed(with_card(ecc=Ecc(True, 0, 0, 900, 9))) == []
-    (found,) = not_passed(with_card(ecc=Ecc(True, 500, 0, 900, 9)))
-    assert (found.verdict, found.title) == ("info", "500 corrected memory errors")
 
 
 def test_a_lost_card_fails_and_its_address_is_found_by_elimination() -> None:
@@ -188,7 +143,7 @@ def test_a_card_that_answers_an_error_to_every_question_does_not_answer() -> Non
 
     error, unsupported = "NVML returns: unknown error", "not supported by this device or driver"
     assert told(error) == [("devices.answers", "fail")]
-    assert told(unsupported) == told("no permission") == told("not asked for") == []
+    assert told(unsupported) == told("no permission") == []
     # One that still tells something is there; what it did not tell is said.
     assert told(error, power_w=80.0) == [("devices.unread", "inconclusive")]
 
@@ -371,17 +326,6 @@ def test_a_missing_libcuda_is_a_missing_driver() -> None:
     )
 
 
-def test_a_mask_that_hides_everything_is_told_and_is_no_fault() -> None:
-    hidden = replace(CARD, id=None, cuda_index=None, state="hidden by CUDA_VISIBLE_DEVICES=-1")
-    facts = replace(
-        with_driver(cuinit_code=100, cuinit_error="CUDA_ERROR_NO_DEVICE"),
-        devices=(hidden, CPU),
-        environment={"CUDA_VISIBLE_DEVICES": "-1"},
-    )
-    (found,) = not_passed(facts)
-    assert (found.id, found.verdict, found.fix) == ("devices.hidden", "info", "unset CUDA_VISIBLE_DEVICES")
-
-
 def test_a_mask_that_names_a_card_is_not_why_cuda_does_not_start() -> None:
     """In a job of Slurm's the mask is always set."""
     left_out = replace(CARD, id=None, cuda_index=None, state="not shown by CUDA")
@@ -400,21 +344,6 @@ def test_a_mask_that_names_a_card_is_not_why_cuda_does_not_start() -> None:
     assert [one.id for one in not_passed(hidden)] == ["devices.unlisted"]
 
 
-@pytest.mark.parametrize(("environment", "within"), [({}, "without a mask"), ({"CUDA_VISIBLE_DEVICES": "0,1"}, "and ")])
-def test_a_card_that_cuda_leaves_out_is_told_beside_one_that_it_shows(environment: dict[str, str], within: str) -> None:
-    other = replace(CARD, id=None, uuid="GPU-b", pci_address="0000:42:00.0", nvml_index=2, cuda_index=None)
-    left_out = replace(other, state="not shown by CUDA")
-    facts = replace(HEALTHY, devices=(CARD, left_out, CPU), environment=environment)
-    (found,) = not_passed(facts)
-    assert (found.id, found.verdict) == ("devices.cuda_shows_fewer", "warn")
-    assert found.message.startswith(f"NVML lists 2, but CUDA shows 1, {within}")
-    broke_off = replace(facts, driver=replace(DRIVER, cuinit_error="libcuda did not answer within 5 s"))
-    assert found.id not in [one.id for one in not_passed(broke_off)], "its list is not whole"
-    assert (
-        not_passed(replace(facts, devices=(CARD, replace(other, state="hidden by CUDA_VISIBLE_DEVICES=0"), CPU))) == []
-    )
-
-
 def test_a_card_on_the_bus_that_the_driver_does_not_list_warns_outside_containers() -> None:
     host = replace(HOST, nvidia_pci_addresses=("0000:41:00.0", "0000:81:00.0"))
     (finding,) = not_passed(replace(HEALTHY, host=host))
@@ -422,60 +351,6 @@ def test_a_card_on_the_bus_that_the_driver_does_not_list_warns_outside_container
     assert finding.title == "1 NVIDIA device on the PCI bus missing from the driver"
     assert finding.evidence == {"pci_addresses": ["0000:81:00.0"]}
     assert not_passed(replace(HEALTHY, host=replace(host, container="docker"))) == []
-
-
-RM_INIT = "NVRM: GPU 0000:81:00.0: RmInitAdapter failed! (0x62:0x65:1792)"
-
-
-@pytest.mark.parametrize(
-    ("reason", "changes", "verdict", "fix"),
-    [
-        (RM_INIT, {}, "fail", "drain and power-cycle the node"),
-        ("NVRM: Cannot initialize GSP firmware RM", {}, "fail", "drain and power-cycle the node"),
-        ("NVRM: GPU does not have the necessary power cables connected.", {}, "fail", "shut down the node and connect"),
-        ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:", {}, "fail", "switch on Above 4G"),
-        ("NVRM: requires use of the NVIDIA open kernel modules", {}, "fail", "install the open kernel module"),
-        # A display's old GPU beside the one that computes is no fault of the node.
-        ("NVRM: installed in this system is not supported by the", {}, "warn", "install a driver that supports"),
-        # A job does not see the GPUs that others have.
-        (RM_INIT, {"environment": {"CUDA_VISIBLE_DEVICES": "0"}}, "inconclusive", "drain and power-cycle the node"),
-    ],
-)
-def test_one_gpu_of_several_that_does_not_start(reason: str, changes: dict[str, Any], verdict: str, fix: str) -> None:
-    host = replace(
-        HOST,
-        nvidia_pci_addresses=("0000:41:00.0", "0000:81:00.0"),
-        nvidia_pci_drivers={"0000:41:00.0": "nvidia", "0000:81:00.0": "nvidia"},
-    )
-    driver = replace(DRIVER, not_started={"0000:81:00.0": reason})
-    (found,) = not_passed(replace(HEALTHY, host=host, driver=driver, **changes))
-    assert (found.id, found.verdict, found.title) == ("devices.unlisted", verdict, "1 of 2 GPUs did not start")
-    assert found.message == f"0000:81:00.0: {reason}" and (found.fix or "").startswith(fix)
-    # One that was started since, or belongs to a virtual machine.
-    started = replace(driver, not_started={"0000:41:00.0": reason})
-    assert [one.verdict for one in not_passed(replace(HEALTHY, driver=started))] == []
-    guest = replace(host, nvidia_pci_drivers={"0000:81:00.0": "vfio-pci"})
-    assert not_passed(replace(HEALTHY, host=guest, driver=driver)) == []
-    # What its Xid 79 says already.
-    lost = replace(driver, xids=(XidError(79, "0000:81:00.0"),))
-    both = [(one.id, one.verdict) for one in not_passed(replace(HEALTHY, host=host, driver=lost))]
-    assert ("log.xid", "fail") in both and ("devices.unlisted", "fail") not in both
-    # A driver that took the card failed on it, or its settings leave it out; that it lists none at all is no setting.
-    taken = replace(host, nvidia_pci_drivers={"0000:81:00.0": "nvidia"})
-    assert [one.verdict for one in not_passed(replace(HEALTHY, host=taken))] == ["inconclusive"]
-    # To a job that has some of the node's cards the driver may not list the others.
-    job = replace(HEALTHY, host=taken, environment={"CUDA_VISIBLE_DEVICES": "0"})
-    assert [one.verdict for one in not_passed(job)] == ["info"]
-    assert [one.verdict for one in not_passed(Facts(host=taken, torch=TORCH, driver=DRIVER, devices=(CPU,)))] == [
-        "fail"
-    ]
-
-
-def test_a_torch_for_the_cpu_beside_a_gpu_is_told() -> None:
-    facts = replace(HEALTHY, torch=TorchBuild(version="2.13.0+cpu", built_for="cpu"))
-    (finding,) = not_passed(facts)
-    assert (finding.id, finding.verdict) == ("devices.torch_build", "info")
-    assert finding.message == "torch 2.13.0+cpu is a CPU build"
 
 
 # --- no GPU -----------------------------------------------------------------------------------------------------------
@@ -538,16 +413,6 @@ def test_no_gpu_is_a_plain_sentence_with_the_reason_as_far_as_it_is_known(facts:
     assert exit_code(tuple(findings)) == 0
 
 
-def test_a_mask_without_nvml_is_the_reason() -> None:
-    facts = replace(
-        NOTHING,
-        driver=Driver(nvml_code=None, nvml_error="nvidia-ml-py is not installed", cuinit_code=100, cuinit_error="none"),
-        environment={"CUDA_VISIBLE_DEVICES": ""},
-    )
-    (finding,) = judge(facts)
-    assert finding.message.startswith("CUDA_VISIBLE_DEVICES= hides every GPU, ")
-
-
 def test_another_accelerator_is_a_gpu() -> None:
     assert judge(replace(NOTHING, devices=(Device(kind="mps", id="mps", name="Apple GPU"), CPU))) == []
 
@@ -581,20 +446,6 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
-
-
-def test_once_the_machine_is_read_and_judged(fake_driver: Fake) -> None:
-    fake_driver("1.recovery_action=1\nnvml.count=2\n")
-    events = Recorder()
-    command(DevicesOptions(), events)
-    started = events.events[0]
-    assert isinstance(started, Started)
-    assert [device.nvml_index for device in started.facts.devices] == [1, 0, None]
-    findings = [event.finding for event in events.events[1:] if isinstance(event, Judged)]
-    assert len(findings) == len(events.events) - 1
-    assert [(one.id, one.evidence["device"]) for one in findings if one.verdict == "fail"] == [
-        ("devices.recovery_action", "cuda:0")
-    ]
 
 
 class Enough(Exception):
@@ -682,48 +533,6 @@ def held(hidden: str | None = None, host: Host = HOST, **changes: object) -> lis
 
 
 @pytest.mark.parametrize(
-    ("holders", "hidden", "message", "fix"),
-    [
-        (
-            (Process(4711, "node", "python3"),),
-            None,
-            "python3 (PID 4711) may hold it: it has /dev/nvidia3 open",
-            "ps -o pid,user",
-        ),
-        (
-            (Process(1, "node", "a"), Process(2, "node"), Process(3, "node", "c"), Process(4, "node", "d")),
-            None,
-            "a (PID 1), a process (PID 2), and 2 more may hold it: they have /dev/nvidia3 open",
-            "ps -o pid,user,lstart,cmd -p 1,2,3,4; end it if it is yours: kill 1 2 3 4",
-        ),
-        (
-            (),
-            "9 processes of other users",
-            "unknown: 9 processes of other users cannot be inspected",
-            "sudo fuser -v /dev/nvidia3",
-        ),
-        (
-            (Process(7, "zombie", "python3"),),
-            None,
-            "python3 (PID 7) may hold it: it ended, but threads of it are alive",
-            "ps -L -o pid,lwp,stat,wchan -p 7",
-        ),
-        ((), None, "no process here has its device node open", "docker ps, crictl ps"),
-    ],
-)
-def test_memory_that_no_process_is_seen_to_hold(
-    holders: tuple[Process, ...], hidden: str | None, message: str, fix: str
-) -> None:
-    (found,) = held(hidden, node_holders=holders)
-    assert (found.id, found.verdict, found.title) == (
-        "devices.unclaimed_memory",
-        "warn",
-        "60 GiB held by no visible process",
-    )
-    assert found.message.startswith(f"cuda:0: {message}") and (found.fix or "").startswith(fix)
-
-
-@pytest.mark.parametrize(
     ("changes", "host"),
     [
         ({"memory_of_processes_bytes": 57 * GIB}, HOST),
@@ -740,14 +549,6 @@ def test_memory_that_no_process_is_seen_to_hold(
 )
 def test_what_processes_hold_or_may_hold_unseen_is_no_orphan(changes: dict[str, Any], host: Host) -> None:
     assert held(host=host, **changes) == []
-
-
-def test_memory_that_other_containers_hold_and_memory_of_mps_or_the_driver() -> None:
-    (found,) = held(host=replace(HOST, container="docker"))
-    assert "another container or the host holds it" in found.message and (found.fix or "").startswith("on the host:")
-    (found,) = held()
-    fix = found.fix or ""
-    assert fix.index("docker ps") < fix.index("nvidia-cuda-mps-control") < fix.index("nvidia-smi --gpu-reset")
 
 
 def test_the_reading_asks_who_holds_much_memory_and_keeps_their_names_to_itself(
@@ -806,18 +607,6 @@ def test_gpus_that_sleep_are_said_to_and_not_asked(fake_driver: Fake, tmp_path: 
     collector(Started(facts))
     report = collector.report(version="0", command="devices", argv=(), started="", elapsed_s=0.0)
     assert shown(text.blocks(report))[0] == "✓ 2 GPUs asleep, not woken: 0000:01:00.0, 0000:02:00.0"
-
-
-@pytest.mark.parametrize("states", [("active",), ("suspended", "active"), ("",)])
-def test_where_one_is_awake_the_driver_is_asked(fake_driver: Fake, tmp_path: Path, states: tuple[str, ...]) -> None:
-    fake_driver("nvml.count=1\ncuda.order=0\n")
-    with inventory.Inventory(wake=False, root=laptop(tmp_path / "root", *states)) as reading:
-        assert reading.read().devices[0].nvml_index == 0
-
-
-def test_a_command_that_uses_the_gpu_wakes_it(fake_driver: Fake, tmp_path: Path) -> None:
-    fake_driver("nvml.count=1\ncuda.order=0\n")
-    assert inventory.read(root=laptop(tmp_path / "root", "suspended")).devices[0].nvml_index == 0
 
 
 def test_a_gpu_that_is_lost_is_told_once() -> None:

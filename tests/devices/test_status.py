@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from device_scenes import CPU, CPU_TORCH, FACTS, card
+from device_scenes import CPU, FACTS, card
 from shown import shown as on_screen
 from whole import TWO_GPUS, interpreter, root, torch_of
 
 from gpucheck import errors
-from gpucheck.cli.app import main, with_command
+from gpucheck.cli.app import main
 from gpucheck.devices import command
 from gpucheck.doctor import command as doctor
 from gpucheck.doctor.condition import Evidence
@@ -79,17 +79,6 @@ def test_eight_gpus_are_one_screen() -> None:
     assert len(narrow) <= 40 and max(map(len, narrow)) <= 40
 
 
-def test_of_many_gpus_those_without_a_fault_share_a_line() -> None:
-    sick = idle(9, recovery_action="reset")
-    many = [sick if index == 9 else idle(index) for index in range(16)]
-    probe = replace(WORKS, count=16, kernels=tuple(KernelRun(f"cuda:{index}") for index in range(16)))
-    report = reported(Evidence(machine(*many), torch=probe))
-    lines = shown(report, 80)
-    assert report.summary.exit == errors.FAILED and lines[0].startswith("✗ cuda:9")
-    assert any(line.startswith("✓ 15 GPUs without a fault: cuda:0 to cuda:8, cuda:10 to cuda:15") for line in lines)
-    assert len(lines) <= 24
-
-
 def test_of_many_gpus_those_that_nvml_does_not_list_are_not_called_well() -> None:
     many = [idle(index, nvml_index=None if index > 11 else index) for index in range(16)]
     probe = replace(WORKS, count=16, kernels=tuple(KernelRun(f"cuda:{index}") for index in range(16)))
@@ -98,16 +87,6 @@ def test_of_many_gpus_those_that_nvml_does_not_list_are_not_called_well() -> Non
     assert report.summary.exit == errors.UNDECIDED and lines[0].startswith("? ")
     assert any(line.startswith("✓ 12 GPUs without a fault: cuda:0 to cuda:11") for line in lines)
     assert "? 4 GPUs whose health is unknown: cuda:12 to cuda:15" in lines
-
-
-def test_a_torch_without_cuda_is_the_first_line_and_its_fix_the_second() -> None:
-    probe = replace(WORKS, version="2.11.0+cpu", cuda=None, available=False, count=0, kernels=())
-    report = reported(Evidence(machine(idle(0), torch=CPU_TORCH), torch=probe))
-    first, fix, *_ = shown(report, 200)
-    assert first.startswith("✗ torch cannot use the GPU: torch 2.11.0+cpu contains no CUDA") and fix.startswith("→ ")
-    assert report.summary.exit == errors.FAILED
-    # `devices` says the same of its own, which would be the same fault twice.
-    assert "devices.torch_build" not in {one.id for one in report.findings}
 
 
 def test_a_torch_that_has_not_answered_is_undecided() -> None:
@@ -170,22 +149,6 @@ def test_an_interpreter_that_is_likely_not_the_users_is_named(prefix: str, tool:
     assert "status.interpreter" not in {one.id for one in chosen.findings}
 
 
-@pytest.mark.parametrize(
-    ("given", "read"),
-    [
-        ([], ["status"]),
-        (["--json"], ["status", "--json"]),
-        (["-v", "--output", "devices", "--strict"], ["status", "-v", "--output", "devices", "--strict"]),
-        (["--jsn"], ["status", "--jsn"]),
-        (["help"], ["--help"]),
-        (["help", "bench", "matmul"], ["bench", "matmul", "--help"]),
-        *((given, given) for given in (["--help"], ["--version"], ["--json", "devices"], ["bench"], ["devices", "-v"])),
-    ],
-)
-def test_options_alone_are_those_of_status(given: list[str], read: list[str]) -> None:
-    assert with_command(given) == read
-
-
 # -- the whole command, on the fakes of both libraries -----------------------------------------------------------------
 
 
@@ -230,19 +193,6 @@ def test_a_torch_that_hangs_costs_the_limit_and_no_more(
     assert capsys.readouterr().out.startswith("? torch has not answered yet")
 
 
-@pytest.mark.slow
-def test_a_fault_of_a_gpu_ends_as_in_devices(
-    fake_driver: Fake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fake_driver(f"{TWO_GPUS}1.recovery_action=1\n")
-    python = interpreter(tmp_path, torch_of(tmp_path))
-    screens = []
-    for arguments in (["devices"], ["--python", python]):
-        assert main(arguments) == errors.FAILED
-        screens.append(capsys.readouterr().out.splitlines())
-    assert screens[0][:2] == screens[1][:2] and screens[0][0].startswith("✗ cuda:1")
-
-
 # -- two faults on eight GPUs: what several share is one line, the worst first, and nothing is out of sight ------------
 
 SHARED = [card(index, processes=(), memory_used_bytes=int(72.3 * 2**30)) for index in range(6)]
@@ -275,8 +225,3 @@ def test_of_two_faults_the_lost_gpu_is_first_and_the_hot_one_comes_before_memory
     hot, held = whole.index("cuda:6  91 °C"), whole.index("cuda:0 to cuda:5  other processes")
     assert whole.index("drain and power-cycle") < hot < held and max(map(len, lines)) <= width
     assert sum("other processes" in line for line in lines) == 1 and "more finding" not in whole
-
-
-def test_memory_that_several_gpus_have_in_use_alike_is_one_sentence() -> None:
-    (found,) = [one for one in reported(TWO_FAULTS).findings if one.id == "devices.foreign_memory"]
-    assert found.message == "cuda:0 to cuda:5: 72.3 GiB each by processes that are not listed"

@@ -74,7 +74,7 @@ FACTS = Facts(
         nvidia_pci_addresses=("0000:11:00.0", "0000:21:00.0"),
         nvidia_device_nodes=("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"),
     ),
-    python=Python("3.12.3", "CPython", "/env/bin/python", "/env/lib/gpucheck"),
+    python=Python("3.12.3", "CPython", "/env/bin/python"),
     torch=TorchBuild("2.11.0+cu130", "/env/lib/torch", "cuda", "13.0"),
     driver=DRIVER,
     devices=(*CARDS, CPU),
@@ -114,7 +114,6 @@ PROBE = TorchProbe(
     kernels=(KernelRun("cuda:0"), KernelRun("cuda:1")),
     has_compiler=True,
     cache_has_libcuda=True,
-    import_s=2.0,
 )
 HEALTHY = Evidence(FACTS, STACK, PROBE, frozenset(("PATH", "HOME")))
 
@@ -161,7 +160,7 @@ def ended_at(stage: str, error: str | None = None, *, timed_out: bool = False, *
     later: dict[str, Any] = {"available": None, "count": None, "architectures": None, "capabilities": None}
     later |= {"names": None, "kernels": (), "libcuda": None}
     if stage in ("find", "import"):
-        later |= {"version": None, "cuda": None, "import_s": None}
+        later |= {"version": None, "cuda": None}
     if stage == "run":
         later = {"kernels": ()}
     return with_torch(stage=stage, error=error, timed_out=timed_out, **{**later, **changes})

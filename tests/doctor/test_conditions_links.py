@@ -26,7 +26,7 @@ from healthy import (
 from gpucheck.doctor import conditions_cards
 from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.machine.stack import KernelRun
-from gpucheck.report.facts import Fabric, NvLink, RetiredPages
+from gpucheck.report.facts import Fabric, NvLink
 
 CONDITIONS: dict[str, Condition] = {one.id: one for one in conditions_cards.CARDS}
 QUIET = {"replay": 0, "recovery": 0, "crc_flit": 0, "crc_data": 0}
@@ -54,22 +54,6 @@ def test_it_is_not_seen_on_a_healthy_machine_nor_where_nothing_is_known(conditio
 # --- the fabric -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("fabric", "words"),
-    [
-        (Fabric("in progress"), "cuda:1: NVSwitch fabric registration is not completed"),
-        (
-            Fabric("completed", "NVML returns: unknown error"),
-            "cuda:1: NVSwitch fabric registration failed (NVML returns: unknown error)",
-        ),
-        (Fabric("completed", None, ("route_unhealthy",)), "cuda:1: route unhealthy"),
-    ],
-)
-def test_a_gpu_that_is_not_well_in_its_fabric(fabric: Fabric, words: str) -> None:
-    cards = (card(0, fabric=Fabric("completed")), card(1, fabric=fabric))
-    assert told("links.fabric", with_cards(*cards)) == ("warn", words)
-
-
 def test_one_gpu_that_works_can_do_without_the_fabric() -> None:
     evidence = with_cards(card(0, fabric=Fabric("not started")))
     assert told("links.fabric", evidence) == ("info", "cuda:0: NVSwitch fabric registration is not completed")
@@ -86,59 +70,7 @@ def test_where_cuda_does_not_start_for_it_the_fabric_is_a_remark() -> None:
 # --- links ------------------------------------------------------------------------------------------------------------
 
 
-def test_links_that_no_card_of_the_name_has_active_are_a_remark() -> None:
-    evidence = with_cards(card(0, nvlinks=(UP, DOWN)), card(1, nvlinks=(UP, DOWN)))
-    assert told("links.inactive", evidence) == ("info", "cuda:0, cuda:1: 1 up; down: 1")
-
-
-def test_a_link_that_a_card_of_the_same_name_has_active_was_lost() -> None:
-    whole = card(0, nvlinks=(UP, replace(UP, link=1)))
-    evidence = with_cards(whole, card(1, nvlinks=(UP, DOWN)))
-    words = "cuda:1: 1 up, 2 on a GPU of the same name; down: 1"
-    assert told("links.inactive", evidence) == ("warn", words)
-    other = with_cards(whole, card(1, name="another card", nvlinks=(UP, DOWN)))
-    assert (told("links.inactive", other) or ("",))[0] == "info"
-
-
-def test_a_link_whose_state_is_not_told_is_not_down() -> None:
-    assert judged("links.inactive", with_cards(card(0, nvlinks=(UP, NvLink(1))))) is None
-
-
-@pytest.mark.parametrize(
-    ("errors", "verdict"),
-    [
-        ({"crc_flit": 7}, "info"),
-        ({"crc_flit": 7, "crc_data": 1}, "info"),
-        ({"replay": 1}, "warn"),
-        ({"crc_flit": 7, "recovery": 1}, "warn"),
-        ({"recovery_failed": 1}, "warn"),
-    ],
-)
-def test_errors_of_a_link(errors: dict[str, int], verdict: str) -> None:
-    evidence = with_cards(card(0, nvlinks=(UP, NvLink(3, True, {**QUIET, **errors}))))
-    counted = ", ".join(f"{count} {name}" for name, count in sorted(errors.items()))
-    assert told("links.errors", evidence) == (verdict, f"cuda:0: {counted} on link 3")
-
-
 # --- retired pages ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("pages", "verdict"),
-    [
-        (RetiredPages(0, 0, False), None),
-        (RetiredPages(62, 0, False), None),
-        (RetiredPages(62, 1, False), "fail"),
-        (RetiredPages(63, None, None), "fail"),
-        (RetiredPages(0, 15, False), None),
-        (RetiredPages(0, 16, False), "warn"),
-        (RetiredPages(0, 0, True), "warn"),
-        (RetiredPages(None, None, True), None),
-    ],
-)
-def test_retired_pages(pages: RetiredPages, verdict: str | None) -> None:
-    found = told("devices.retired_pages", with_cards(card(0, retired_pages=pages)))
-    assert (found and found[0]) == verdict
 
 
 # --- what could not be read -------------------------------------------------------------------------------------------

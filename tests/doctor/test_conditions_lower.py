@@ -333,53 +333,6 @@ def test_an_answer_that_no_condition_names_is_told_as_it_is(refused: str, answer
     assert told == set(range(1, 1000)) - named | blocked
 
 
-def test_what_is_seen_is_said() -> None:
-    assert message("driver.other_kernel", SEEN["driver.other_kernel"]) == (
-        "nvidia.ko is on disk for 6.8.0-40-generic, but the running kernel is 6.8.0-45-generic"
-    )
-    assert message("driver.mismatch", SEEN["driver.mismatch"]) == (
-        "NVML returns 18; the libraries are 580.105.08, the loaded module is 580.95.05"
-    )
-    assert message("library.other_version", SEEN["library.other_version"]) == (
-        "cuInit returns 999 (words); libcuda is 570.124.06 and the kernel module 580.95.05"
-    )
-    assert message("container.gpus_kept_out", SEEN["container.gpus_kept_out"]) == (
-        "NVIDIA_VISIBLE_DEVICES=none, and no GPU's device node is in /dev"
-    )
-    assert message("container.devices_lost", SEEN["container.devices_lost"]) == (
-        "the permissions of the nodes allow it, but opening /dev/nvidiactl (EPERM) is refused"
-    )
-    assert message("gpu.lost", SEEN["gpu.lost"]) == "0000:11:00.0, 0000:21:00.0: lost"
-    assert message("gpu.exclusive", SEEN["gpu.exclusive"]) == "0000:11:00.0 is exclusive_process, with PID 4242 on it"
-    assert message("driver.open_module_needed", SEEN["driver.open_module_needed"]) == (
-        "0000:11:00.0 is Blackwell or newer, and the loaded module is the proprietary one"
-    )
-
-
-def test_fixes_name_what_is_there() -> None:
-    folder = seen("library.cuda_not_searched", SEEN["library.cuda_not_searched"])
-    assert folder is not None and folder.fix == (
-        "echo /usr/local/nvidia/lib64 | sudo tee /etc/ld.so.conf.d/nvidia-driver.conf && sudo ldconfig"
-    )
-    nixos = seen(
-        "library.cuda_not_searched", unloaded(stray_libraries=(library("/run/opengl-driver/lib/libcuda.so.1"),))
-    )
-    assert nixos is not None and nixos.fix == "export LD_LIBRARY_PATH=/run/opengl-driver/lib"
-    uncached = seen("library.cuda_not_searched", unloaded(libraries=HEALTHY.stack.libraries))
-    assert uncached is not None and uncached.fix == "sudo ldconfig"
-    missing = seen("library.cuda_missing", SEEN["library.cuda_missing"])
-    assert missing is not None and (missing.fix or "").startswith("sudo apt install libnvidia-compute-580 ")
-    reboot = seen("gpu.recovery", SEEN["gpu.recovery"])
-    assert reboot is not None and reboot.fix == "drain the node, then sudo reboot"
-    from_variable = with_stack(SEEN["library.other_version"], path_libraries=(library("/opt/libcuda.so.570.124.06"),))
-    other = seen("library.other_version", from_variable)
-    assert other is not None and other.fix == "remove /opt from LD_LIBRARY_PATH"
-    slurm = seen("container.devices_lost", with_stack(DOWN, nodes=(replace(CONTROL, error=errno.EPERM),)))
-    assert slurm is not None and "--gres=gpu:1" in (slurm.fix or "")
-    pod = seen("container.gpus_kept_out", with_host(SEEN["container.gpus_kept_out"], container="kubernetes"))
-    assert pod is not None and pod.fix == "give the container a limit of nvidia.com/gpu (resources.limits)"
-
-
 def test_a_limit_of_addresses_is_nearly_certain() -> None:
     limited = seen("driver.out_of_memory", with_stack(cuinit(2), address_limit_bytes=64 * GIB))
     assert limited is not None
@@ -546,19 +499,6 @@ def test_803_of_a_libcuda_through_the_variable_names_it_and_blames_no_update(
     assert "driver.mismatch" not in [one.condition.id for one in diagnosis.consequences]
 
 
-@pytest.mark.parametrize(
-    ("container", "fix"),
-    [
-        (None, "remove /opt/old from LD_LIBRARY_PATH, and install the driver's libraries of version 580.95.05"),
-        ("docker", "remove /opt/old from LD_LIBRARY_PATH, or put the host driver's libraries there"),
-    ],
-)
-def test_where_the_loader_has_no_other_libcuda_the_drivers_has_to_come(container: str | None, fix: str) -> None:
-    evidence = given(with_driver(cuinit(803), libcuda_path=GIVEN), libraries=())
-    other = seen("library.other_version", with_host(evidence, container=container))
-    assert other is not None and other.fix == fix
-
-
 def test_an_nvml_through_the_variable_is_no_update_either() -> None:
     path = "/opt/old/libnvidia-ml.so.1"
     evidence = with_driver(cuinit(803, CONTAINER), nvml_code=18, nvml_error="words", nvml_path=path)
@@ -623,12 +563,3 @@ def test_who_holds_a_gpu_in_exclusive_mode_is_on_that_gpu() -> None:
         cards = (other, replace(exclusive, processes=processes))
         seen = seen_by(CONDITIONS["gpu.unavailable"], with_driver(with_cards(*cards, evidence=DOWN), cuinit_code=46))
         assert seen is not None and seen.message.endswith(said) and "PID 7" not in f"{seen.message}{seen.fix}"
-
-
-def test_where_the_processes_that_have_to_end_are_more_than_are_named_the_fix_says_what_lists_them() -> None:
-    users = tuple(Process(pid, "compute") for pid in (11, 12, 13))
-    held = replace(HIDDEN[0], compute_mode="exclusive_process", processes=users)
-    seen = seen_by(CONDITIONS["gpu.unavailable"], with_driver(with_cards(held, evidence=DOWN), cuinit_code=46))
-    assert seen is not None and seen.message.endswith("PID 11, 12, and 1 more uses it")
-    fix = "end PID 11, 12, and 1 more (gpucheck devices --processes lists them), or sudo nvidia-smi -i "
-    assert (seen.fix or "").startswith(fix)

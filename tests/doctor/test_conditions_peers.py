@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,29 +75,6 @@ def test_acs_that_redirects_below_a_switch_that_both_share() -> None:
     assert judged("peers.acs", below(0, acs=True), elsewhere) is None
 
 
-def test_pairs_that_the_driver_keeps_apart_are_told_with_its_reason() -> None:
-    cards = [card(index, peers=peers(REFUSED, *({0, 1, 2} - {index}))) for index in range(3)]
-    told = judged("peers.access", *cards)
-    words = f"cuda:0 and cuda:1; cuda:0 and cuda:2; and 1 more: {REFUSED}"
-    assert told is not None and told.message == words
-    assert judged("peers.access", *(replace(one, peers=peers(SUPPORTED, 0, 1, 2)) for one in cards)) is None
-
-
-def test_where_each_gpu_is() -> None:
-    alone = card(2, numa_node=1, pci_path=PciPath(("0000:80:01.0",), "off", None))
-    told = judged("peers.paths", below(0), below(1), alone)
-    assert told is not None and told.message == (
-        "cuda:0, cuda:1: NUMA node 0, root port 0000:00:01.1, switch 0000:01:00.0; "
-        "cuda:2: NUMA node 1, root port 0000:80:01.0; IOMMU off; ACS unknown (only root can read it)"
-    )
-    hidden = [card(index, numa_node=0, pci_path=PciPath((), "off")) for index in range(2)]
-    seen = judged("peers.paths", *hidden)
-    assert seen is not None and seen.message == "cuda:0, cuda:1: NUMA node 0; IOMMU off"
-    assert judged("peers.paths", *(replace(one, pci_path=PciPath()) for one in hidden)) is None
-    seen = judged("peers.paths", below(0, "translating", acs=True), below(1, "translating"))
-    assert seen is not None and seen.message.endswith("IOMMU translating; ACS redirects at 0000:02:00.0")
-
-
 def test_it_breaks_no_rung() -> None:
     evidence = with_cards(below(0, "translating", True), below(1, "translating"))
     diagnosis = ladder.diagnose(evidence, list(CONDITIONS.values()))
@@ -106,5 +82,4 @@ def test_it_breaks_no_rung() -> None:
     assert {one.id: one.verdict for one in ladder.findings(diagnosis)} == {
         "peers.iommu": "warn",
         "peers.acs": "warn",
-        "peers.paths": "info",
     }

@@ -31,7 +31,6 @@ from healthy import (
 )
 
 from gpucheck.doctor import conditions_cards, conditions_kernel, conditions_torch, ladder
-from gpucheck.doctor.command import why_not
 from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.machine.stack import KernelRun
 from gpucheck.report.facts import (
@@ -119,25 +118,11 @@ CASES: list[tuple[str, Evidence, str]] = [
         with_cards(card(0, nvml_index=1, name="NVIDIA A100"), card(1, nvml_index=0, name="NVIDIA T4")),
         "cuda:0 is nvidia-smi's 1 (NVIDIA A100); cuda:1 is nvidia-smi's 0 (NVIDIA T4)",
     ),
-    (
-        "devices.one_instance",
-        with_cards(
-            card(0, cuda_index=None, mig=Mig(True, True, ("MIG-a", "MIG-b"))),
-            card(0, uuid="MIG-a", parent_uuid=CARDS[0].uuid, nvml_index=None),
-            card(1, uuid="MIG-b", parent_uuid=CARDS[0].uuid, nvml_index=None, cuda_index=None),
-        ),
-        "2 instances exist",
-    ),
     ("devices.cuda_shows_fewer", with_cards(*HIDDEN), "NVML lists 2, but CUDA shows 0, without a mask"),
     (
         "devices.unlisted",
         with_host(nvidia_pci_addresses=("0000:11:00.0", "0000:21:00.0", "0000:31:00.0")),
         "0000:31:00.0 (bound to no driver, unsupported, or failed",
-    ),
-    (
-        "devices.nvml_check",
-        with_driver(with_variables(PYTORCH_NVML_BASED_CUDA_CHECK="1"), cuinit_code=3),
-        "torch.cuda.is_available() is True, but cuInit returns 3",
     ),
     ("devices.count", with_torch(count=4, kernels=()), "torch.cuda.device_count() is 4, but CUDA shows 2"),
     (
@@ -209,7 +194,6 @@ CASES: list[tuple[str, Evidence, str]] = [
         with_torch(available=False, count=0, kernels=(), warnings=("pynvml is old", "CUDA initialization:\n  why")),
         "CUDA shows 2 devices, but torch.cuda.is_available() is False; torch says: CUDA initialization: why",
     ),
-    ("torch.driver_minor", with_torch(cuda="13.2"), "torch is built for CUDA 13.2, but the driver supports 13.0"),
     (
         "torch.foreign_libraries",
         with_torch(foreign_libraries=("/usr/local/cuda/lib64/libcublas.so.12",)),
@@ -225,11 +209,6 @@ CASES: list[tuple[str, Evidence, str]] = [
         with_torch(unmet={"nvidia-cudnn-cu13==9.13.0.50": "9.1.0.70", "nvidia-nccl-cu13==2.27.7": None}),
         "requires nvidia-cudnn-cu13==9.13.0.50 (9.1.0.70 is here), nvidia-nccl-cu13==2.27.7 (none is here)",
     ),
-    (
-        "torch.runtime_version",
-        with_torch(runtime="12.4"),
-        "libcudart belongs to CUDA 12.4, but torch is built for CUDA 13.0",
-    ),
     ("torch.two_versions", with_torch(versions={"torch": ("2.9.1", "2.11.0")}), "installed as 2.11.0 and 2.9.1"),
     ("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}), "as 2.9.1, but its files say 2.11.0+cu130"),
     ("torch.two_versions", with_torch(versions={"torch": ("2.11.0+cpu",)}), "installed as 2.11.0+cpu"),
@@ -240,8 +219,8 @@ CASES: list[tuple[str, Evidence, str]] = [
     ),
     (
         "torch.pynvml",
-        with_torch(versions={"pynvml": ("12.0.0",), "nvidia-ml-py": ("13.580.82",)}),
-        "pynvml 12.0.0 and nvidia-ml-py 13.580.82 are installed",
+        with_torch(versions={"pynvml": ("11.5.3",), "nvidia-ml-py": ("13.580.82",)}),
+        "pynvml 11.5.3 and nvidia-ml-py 13.580.82 are installed",
     ),
     (
         "torch.torchvision",
@@ -363,7 +342,7 @@ CASES: list[tuple[str, Evidence, str]] = [
     ),
     (
         "devices.sram_ecc",
-        with_cards(card(0, sram_ecc=SramEcc(0, 0, 0, 0, 4, 5, True, {"l2": 9}))),
+        with_cards(card(0, sram_ecc=SramEcc(0, 0, 4, 5, True, {"l2": 9}))),
         "cuda:0: 9 uncorrected in its lifetime (l2 9)",
     ),
     ("devices.answers", with_cards(card(0), card(1, state="lost")), "cuda:1: off the PCI bus or not answering"),
@@ -475,20 +454,6 @@ def test_what_ends_a_list_early_is_no_gpu_that_was_asked_for(value: str) -> None
     assert seen is not None and "asks for 2 GPUs and shows 1" in seen.message
 
 
-def test_a_mask_tells_where_torch_counts_otherwise() -> None:
-    evidence = masked("GPU-1,0,7", 1, 0, torch_count=1)
-    seen = judged("mask.shows_fewer", evidence)
-    assert seen is not None
-    assert seen.message.endswith("; torch.cuda.device_count() is 1")
-    assert (seen.evidence["by_cuda_rules"], seen.evidence["by_torch"]) == (2, 1)
-    assert seen.evidence["entries"][2] == {"text": "7", "index": None, "why": "2 GPUs exist, counted from 0"}
-    # Where no torch for CUDA answered, nothing is said of it.
-    for without in (replace(evidence, torch=None), with_torch(evidence, cuda=None, count=0)):
-        unsaid = judged("mask.shows_fewer", without)
-        assert unsaid is not None and unsaid.evidence["by_torch"] is None
-        assert unsaid.message.endswith("'7' shows nothing: 2 GPUs exist, counted from 0")
-
-
 def test_who_was_given_no_gpu_by_slurm_is_not_told_to_take_one() -> None:
     seen = judged("mask.hides_all", masked("NoDevFiles"))
     assert seen is not None and seen.fix is not None and "--gres=gpu:1" in seen.fix
@@ -566,27 +531,6 @@ def test_the_fix_names_a_build_for_this_driver_and_this_card(
     )
 
 
-def test_a_damaged_torch_is_put_back_in_its_own_version_and_cuda() -> None:
-    """The newest of everything would be another torch on another CUDA."""
-    built = replace(HEALTHY.facts, torch=TorchBuild("2.9.1+cu128", "/x", "cuda", "12.8"))
-    evidence = replace(ended_at("import", "ImportError: cannot import name 'x'"), facts=built)
-    seen = judged("torch.import_broken", evidence)
-    assert seen is not None and seen.fix == (
-        "/env/bin/python -m pip install --force-reinstall torch==2.9.1 "
-        "--index-url https://download.pytorch.org/whl/cu128"
-    )
-
-
-def test_an_import_that_fails_for_files_that_are_gone_brings_their_package_back() -> None:
-    gone = {"nvidia-cudnn-cu12==9.10.2.21": ["/x/nvidia/cudnn/lib/libcudnn.so.9"]}
-    evidence = ended_at("import", "ImportError: libcudnn.so.9: cannot open shared object file", missing_files=gone)
-    seen = judged("torch.import_broken", evidence)
-    assert seen is not None and seen.fix == (
-        "/env/bin/python -m pip install --force-reinstall --no-deps nvidia-cudnn-cu12==9.10.2.21"
-    )
-    assert judged("torch.missing_libraries", evidence) is None  # told once
-
-
 @pytest.mark.parametrize(
     ("changes", "fix"),
     [
@@ -618,25 +562,6 @@ def test_a_torch_that_pythonpath_brings_is_taken_out_of_it() -> None:
     assert seen.message == "torch is installed as 2.11.0 and 2.9.1, in /extra/torch and /env/lib/torch"
     mixed = judged("torch.two_versions", with_torch(versions={"torch": ("2.9.1",)}))
     assert mixed is not None and (mixed.fix or "").endswith("then /env/bin/python -m pip install torch==2.9.1")
-
-
-@pytest.mark.parametrize(
-    ("condition", "error", "changes"),
-    [
-        ("torch.undefined_symbol", "ImportError: undefined symbol: __nvJitLinkComplete_12_4", {}),
-        ("torch.import_broken", "ModuleNotFoundError: No module named 'torch._C'", {}),
-        ("torch.crashed", "SIGSEGV", {}),
-        ("torch.cpu_build", None, {"version": "2.13.0+cpu", "cuda": None, "stage": "end", "kernels": ()}),
-    ],
-)
-@pytest.mark.parametrize("variables", [frozenset[str](), frozenset(("LD_LIBRARY_PATH",))])
-def test_a_torch_of_pythonpath_that_does_not_work_is_taken_out_of_it(
-    condition: str, error: str | None, changes: dict[str, Any], variables: frozenset[str]
-) -> None:
-    place: dict[str, Any] = {"path": "/extra/torch", "pythonpath_torch": ("/other", "/extra/")}
-    evidence = ended_at("import", error, **place) if error else with_torch(**changes, **place)
-    seen = judged(condition, replace(evidence, variables=variables))
-    assert seen is not None and seen.fix == "remove /extra/ from PYTHONPATH (unset PYTHONPATH)"
 
 
 def test_condas_torch_beside_pips_is_told_also_in_one_version() -> None:
@@ -707,78 +632,6 @@ def test_libraries_that_are_gone(
     assert seen is not None and (seen.verdict, seen.message, seen.fix) == (verdict, message, fix)
 
 
-@pytest.mark.parametrize(
-    ("runtime", "is_told"), [("12.4", True), ("13.0", False), ("13.2", False), ("14.0", True), (None, False)]
-)
-def test_a_newer_minor_of_the_runtime_is_no_matter(runtime: str | None, is_told: bool) -> None:
-    assert (judged("torch.runtime_version", with_torch(runtime=runtime)) is not None) is is_told
-
-
-def test_a_foreign_runtime_of_another_version_is_told_once() -> None:
-    evidence = with_torch(runtime="12.4", foreign_libraries=("/opt/libcudart.so.12",), foreign_folders=("/opt",))
-    seen = judged("torch.foreign_libraries", evidence)
-    assert seen is not None and seen.message.endswith(
-        ", through LD_LIBRARY_PATH (/opt); libcudart belongs to CUDA 12.4, but torch is built for CUDA 13.0"
-    )
-    assert judged("torch.runtime_version", evidence) is None
-
-
-def test_a_cudnn_without_its_parts_gives_way_or_gets_its_own() -> None:
-    parts = ("libcudnn_cnn.so.9",)
-    foreign = with_torch(cudnn_missing=parts, foreign_libraries=("/opt/libcudnn.so.9",), foreign_folders=("/opt",))
-    seen = judged("torch.missing_libraries", foreign)
-    assert seen is not None and seen.fix == "remove /opt from LD_LIBRARY_PATH"
-    unmet = {CUDNN: None, "nvidia-x==1": None}
-    absent = judged("torch.missing_libraries", with_torch(cudnn_missing=parts, unmet=unmet))
-    assert absent is not None and absent.fix == f"/env/bin/python -m pip install --force-reinstall --no-deps {CUDNN}"
-
-
-@pytest.mark.parametrize(("gone", "beside"), [(CUDNN, f" {CUDNN}"), ("torch==2.9.1", "")])
-def test_a_new_environment_gets_the_torch_that_its_libraries_belong_to(gone: str, beside: str) -> None:
-    system: dict[str, Any] = {"externally_managed": True, "executable": "/usr/bin/python3", "version": "2.9.1+cu128"}
-    seen = judged("torch.missing_libraries", with_torch(missing_files={gone: ["/x/libcudnn_cnn.so.9"]}, **system))
-    assert seen is not None and seen.fix == (
-        "/usr/bin/python3 -m venv ~/torch-env && ~/torch-env/bin/python -m pip install "
-        f"torch==2.9.1{beside} --index-url https://download.pytorch.org/whl/cu128 (a new environment, "
-        "because the system's Python must not be changed)"
-    )
-
-
-def test_an_undefined_symbol_names_the_library_that_was_met() -> None:
-    evidence = ended_at(
-        "import",
-        "ImportError: libcusparse.so.12: undefined symbol: x",
-        foreign_libraries=("/usr/local/cuda/lib64/libnvJitLink.so.12",),
-        foreign_folders=("/usr/local/cuda/lib64",),
-    )
-    seen = judged("torch.undefined_symbol", evidence)
-    assert seen is not None and seen.fix == "remove /usr/local/cuda/lib64 from LD_LIBRARY_PATH"
-    assert seen.message.endswith("; loaded from elsewhere: /usr/local/cuda/lib64/libnvJitLink.so.12")
-    assert judged("torch.foreign_libraries", evidence) is None  # told once
-
-
-def test_no_published_build_is_said() -> None:
-    seen = judged("architecture.dropped", of_capability("3.5"))
-    assert seen is not None and seen.fix is not None and seen.fix.startswith("look for a build at ")
-
-
-def test_without_a_gpu_the_fix_names_no_build_for_one() -> None:
-    evidence = with_torch(without_gpu(), stage="import", error="ImportError: x", version=None, executable="/env/python")
-    seen = judged("torch.import_broken", evidence)
-    assert seen is not None and seen.fix == (
-        "/env/python -m pip install --force-reinstall torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
-    )
-
-
-def test_an_undefined_symbol_is_mended_by_the_variable_only_where_it_is_set() -> None:
-    evidence = ended_at("import", "ImportError: undefined symbol: __nvJitLinkComplete_12_4")
-    without = judged("torch.undefined_symbol", evidence)
-    assert without is not None and without.fix is not None and "pip install" in without.fix
-    beside = judged("torch.undefined_symbol", replace(evidence, variables=frozenset(("LD_LIBRARY_PATH",))))
-    assert beside is not None and beside.fix is None
-    assert CONDITIONS["torch.undefined_symbol"].fix == "unset LD_LIBRARY_PATH"
-
-
 def test_a_torch_for_the_cpu_is_a_remark_where_there_is_no_gpu() -> None:
     seen = judged("torch.cpu_build", without_gpu())
     assert seen is not None and (seen.verdict, seen.fix) == ("info", "")
@@ -818,13 +671,6 @@ def test_a_kernel_that_ran_is_above_the_arithmetic() -> None:
     assert judged("architecture.missing", evidence) is None
 
 
-def test_a_refusal_makes_it_a_proof_and_is_not_told_twice() -> None:
-    evidence = of_capability("6.1", KernelRun("cuda:0", NO_IMAGE))
-    seen = judged("architecture.dropped", evidence)
-    assert seen is not None and seen.certainty == "proof"
-    assert judged("run.kernel_failed", evidence) is None
-
-
 def test_a_card_without_code_is_named_beside_one_that_works() -> None:
     evidence = with_torch(
         with_cards(card(0), card(1, compute_capability="6.1", name="NVIDIA GTX 1080")),
@@ -854,19 +700,6 @@ def test_launch_blocking_that_is_off_is_no_finding(value: str) -> None:
     assert judged("environment.launch_blocking", with_variables(CUDA_LAUNCH_BLOCKING=value)) is None
 
 
-def test_two_cards_that_fail_are_both_told() -> None:
-    cards = [card(0, ecc=Ecc(True, 0, 1)), card(1, ecc=Ecc(True, 0, 5))]
-    seen = judged("devices.ecc", with_cards(*cards))
-    assert seen is not None and len(seen.evidence["devices"]) == 2
-    assert "cuda:0: results" in seen.message and "cuda:1: results" in seen.message
-
-
-def test_a_pending_remap_is_a_warning_that_can_wait() -> None:
-    seen = judged("devices.remapped_rows", with_cards(card(0, remapped_rows=RemappedRows(0, 1, True, False))))
-    assert seen is not None and (seen.verdict, seen.title) == ("warn", "row remap pending")
-    assert seen.fix is not None and seen.fix.startswith("drain the node")
-
-
 def test_a_programs_own_mistakes_are_a_remark_and_stand_last() -> None:
     mine = judged("log.xid", with_stack(log=("NVRM: Xid (PCI:0000:3b:00): 31, pid=1",) * 3))
     assert mine is not None and mine.verdict == "info"
@@ -894,19 +727,6 @@ def test_a_log_that_cannot_be_read_is_not_an_empty_one() -> None:
     assert unreadable.verdict == "skip"
     assert judged("log.xid", with_stack(log=None, log_error="Operation not permitted")) is None
     assert judged("log.unreadable", with_stack(log=())) is None
-
-
-def test_of_thousands_of_processes_two_are_named() -> None:
-    many = tuple(Process(pid, "compute", f"python{pid}") for pid in range(1000, 3000))
-    full = card(0, memory_used_bytes=80 * GIB, processes=many, compute_mode="exclusive_process")
-    refused = (KernelRun("cuda:0", "all CUDA-capable devices are busy or unavailable"),)
-    evidence = with_torch(kernels=refused)
-    evidence = replace(evidence, facts=replace(evidence.facts, devices=(full,)))
-    for name in ("devices.foreign_memory", "gpu.exclusive"):
-        seen = seen_by(ladder.BY_ID[name], evidence)
-        assert seen is not None and "1001" in seen.message and "and 1998 more" in seen.message
-        assert "1002" not in f"{seen.message}{seen.fix}"
-    assert why_not(replace(full, state=None)) == "in use by others: python1000 (1000), python1001 (1001), and 1998 more"
 
 
 def test_a_gpu_that_another_process_has_alone_is_no_broken_gpu_beside_one_that_works() -> None:

@@ -170,11 +170,6 @@ def test_a_container_is_given_gpus_by_what_runs_it(container: str, told: str) ->
     assert fix_of("container.no_gpu", with_driver(bare, nvml_code=9)) == told
 
 
-def test_podman_is_told_to_make_its_list_of_devices_wherever_it_is_named() -> None:
-    told = [one.fix for one in ladder.CONDITIONS if "nvidia.com/gpu=all" in one.fix]
-    assert told and all("nvidia-ctk cdi generate" in text for text in told)
-
-
 # --- advice of several commands ---------------------------------------------------------------------------------------
 
 
@@ -184,34 +179,6 @@ def test_a_jetson_takes_nvidias_wheel_up_to_jetpack_6() -> None:
     )
     assert fix_of("torch.missing", with_stack(missing, jetson=JETSON_6)) == fixes.JETSON
     assert fixes.INDEX in (fix_of("torch.missing", with_stack(missing, jetson=JETSON_7)) or "")
-
-
-def test_on_a_jetson_801_is_mostly_a_group() -> None:
-    assert (fix_of("driver.not_supported", cuinit(801)) or "").startswith("use a compute profile")
-    jetson = fix_of("driver.not_supported", with_stack(cuinit(801), jetson=JETSON_6)) or ""
-    assert jetson.startswith("sudo usermod -aG video,render $USER")
-
-
-def test_without_its_variable_mps_is_left_by_removing_its_pipes() -> None:
-    assert "sudo rm -r /tmp/nvidia-mps" in (fix_of("mps.unreachable", cuinit(805)) or "")
-    given = replace(DOWN, facts=replace(DOWN.facts, environment={"CUDA_MPS_PIPE_DIRECTORY": "/run/mps"}))
-    assert "unset CUDA_MPS_PIPE_DIRECTORY" in (fix_of("mps.unreachable", cuinit(805, given)) or "")
-    assert "try again" in (fix_of("mps.not_ready", cuinit(807)) or "")
-
-
-def test_the_open_module_is_that_of_the_branch_which_is_loaded() -> None:
-    log = ("NVRM: installed in this system requires use of the NVIDIA open kernel modules.",)
-    evidence = with_stack(with_cards(evidence=cuinit(100)), log=log)
-    told = fix_of("driver.open_module_needed", with_driver(evidence, kernel_module_version="575.51.03"))
-    assert told is not None and told.startswith("sudo apt install nvidia-driver-575-open ")
-
-
-def test_a_pynvml_that_overwrites_nothing_is_a_remark() -> None:
-    for version, verdict, anew in (("11.5.3", "warn", True), ("12.0.0", "info", False), ("13.0.1", "info", False)):
-        evidence = with_torch(versions={"pynvml": (version,), "nvidia-ml-py": ("13.580.82",)}, executable="/v/python")
-        (found,) = ladder.findings(ladder.diagnose(evidence, [ladder.BY_ID["torch.pynvml"]]))
-        assert (found.verdict, "--force-reinstall" in (found.fix or "")) == (verdict, anew)
-        assert (found.fix or "").startswith("/v/python -m pip uninstall -y pynvml")
 
 
 def test_the_torchvision_of_a_vendors_image_is_its_own_matter() -> None:

@@ -81,7 +81,7 @@ UNDER_LOAD = (
 AROUND = Around(
     host=Host(system="Linux", nvidia_pci_addresses=tuple(f"0000:{bus:02x}:00.0" for bus in BUSES)),
     cpu=CPU,
-    python=Python("3.12.3", "CPython", "/env/bin/python", "/env/lib/gpucheck"),
+    python=Python("3.12.3", "CPython", "/env/bin/python"),
     torch=TorchBuild("2.11.0+cu130", "/env/lib/torch", "cuda", "13.0"),
     kernel=Driver(kernel_module_version="580.95.05", kernel_module_open=True, kernel_module_loaded=True),
 )

@@ -233,14 +233,6 @@ def test_no_rung_that_was_not_seen_to_hold_is_without_its_reason(evidence: Evide
     assert [rung for rung, why in reasons(evidence).items() if not why] == []
 
 
-def test_a_rung_above_the_broken_one_that_fails_too_says_what_fails() -> None:
-    two = with_torch(NO_LIBCUDA, version="2.13.0+cpu", cuda=None, architectures=())
-    assert (states(two)["torch"], reasons(two)["torch"]) == (
-        "unreached",
-        "this torch is a CPU-only build and cannot use the GPU",
-    )
-
-
 def test_above_a_broken_rung_nothing_is_reached() -> None:
     broken = with_torch(version="2.13.0+cpu", cuda=None, available=False, count=0, architectures=(), kernels=())
     assert states(broken) == {
@@ -263,15 +255,3 @@ def test_what_cannot_be_read_is_unknown_and_not_absent() -> None:
 def test_one_kernel_that_failed_is_not_a_rung_that_holds() -> None:
     partly = with_torch(kernels=(KernelRun("cuda:0"), KernelRun("cuda:1", "RuntimeError: x")))
     assert states(partly)["run"] == "broken"
-
-
-def test_eight_devices_that_ran_are_named_as_one_run() -> None:
-    ran = with_torch(kernels=tuple(KernelRun(f"cuda:{index}") for index in range(8)))
-    (run,) = [one for one in ladder.standings(ran, ladder.diagnose(ran, ladder.CONDITIONS)) if one.rung == "run"]
-    assert run.shown_by == "kernel and matrix product correct on cuda:0 to cuda:7"
-
-
-def test_code_for_the_card_holds_whether_or_not_its_kernel_ran() -> None:
-    failed = (KernelRun("cuda:0", "RuntimeError: x"), KernelRun("cuda:1", "RuntimeError: x"))
-    assert states(with_torch(kernels=failed))["architecture"] == "held"
-    assert states(with_torch(kernels=(), architectures=()))["architecture"] == "unknown"

@@ -29,6 +29,18 @@ FRAME = """Traceback (most recent call last):
 """
 
 
+@pytest.mark.parametrize(
+    "listing",
+    [
+        "sgl_kernel: 0.0.8.post3\nflashinfer: Module Not Found\nzmq: N/A",
+        "sgl_kernel==0.1.0 on an H100\nflashinfer: Module Not Found",
+        "// Re-select an algorithm after a cublasLtMatmul failure.\nstatic void f() {",
+    ],
+)
+def test_a_listing_of_versions_and_a_comment_report_no_error(listing: str) -> None:
+    assert ids(f"CUDA available: True\n{listing}") == []
+
+
 def test_the_exception_at_the_end_comes_before_the_source_in_its_frames() -> None:
     said = FRAME.format(error="RuntimeError: mat1 and mat2 must have the same dtype, but got Float and Half")
     assert ids(said) == ["tensor.dtype", "oom.cuda"]

@@ -17,7 +17,7 @@ from gpucheck.explain.command import PAGES
 from gpucheck.fleet import ids as fleet
 from gpucheck.program import judge as program
 from gpucheck.report.finding import Id
-from gpucheck.smoke import command as smoke
+from gpucheck.smoke.options import CHECKS
 from gpucheck.stress import judge as stress
 
 SOURCE = Path(gpucheck.__file__).parent
@@ -43,7 +43,7 @@ def written_ids(*places: str) -> set[str]:
 
 
 def test_every_check_of_smoke_has_its_page() -> None:
-    titles = {check.id: check.title for check in smoke.CHECKS}
+    titles = {check.id: check.title for check in CHECKS}
     assert {name: page.title for name, page in PAGES.items() if name in titles} == titles
 
 

@@ -18,7 +18,7 @@ H200 = {"id": "cuda:0", "name": "NVIDIA H200", "uuid": "GPU-1"}
 L4 = {"id": "cuda:1", "name": "NVIDIA L4", "uuid": "GPU-2"}
 XEON = {"id": "cpu", "name": "Intel(R) Xeon(R) Processor", "uuid": None}
 FACTS = Facts(
-    python=Python("3.12.3", "CPython", "python3", "/x"),
+    python=Python("3.12.3", "CPython", "python3"),
     torch=TorchBuild("2.11.0+cu130", None, "cuda", "13.0"),
     driver=Driver(version="580.159.04", cuda_version="13.0"),
     devices=(Device(kind="cuda", id="cuda:0", name="NVIDIA H200"),),
@@ -79,7 +79,6 @@ SPLIT = {
     "activation_bytes_per_sample": int(1.16 * GIB),
     "fixed_bytes": 0,
 }
-SURE = {"level": "high", "support": ["confirmed in a fresh process"], "doubts": []}
 TRIALS = (
     trial(16, "fits", 19.3, 212.0),
     trial(104, "fits", 121.7, purpose="recommended"),
@@ -107,7 +106,6 @@ HEALTHY = found(
     recommended=RECOMMENDED,
     knee=KNEE,
     memory_split=SPLIT,
-    confidence=SURE,
     accumulation={"effective_batch": 512, "micro_batch": 64, "steps": 8, "smaller": 0, "limit": 104},
 )
 OPEN = found(
@@ -122,35 +120,19 @@ OPEN = found(
     budget_bytes=2 * GIB,
     margin_bytes=0,
     peak_bytes=int(0.51 * GIB),
-    confidence={"level": "low", "support": [], "doubts": ["the search did not end"]},
 )
 NOTHING = found(None, trial(1, "over-budget", 150.0, None), peak_bytes=None, samples_per_s=None)
-DOUBTED = found(
-    116,
-    *TRIALS,
-    recommended=RECOMMENDED,
-    confidence={"level": "medium", "support": [], "doubts": ["a trial was disturbed"]},
-)
 CUT = {**OPEN, "limited_by": "interrupted", "limiting_factor": "interrupted", "predicted_batch_size": None}
 
 
-def several(*answers: dict[str, Any], **more: Any) -> dict[str, Any]:
+def several(*answers: dict[str, Any]) -> dict[str, Any]:
     """The answers of several devices."""
     least = min(answers, key=lambda one: one["max_batch_size"] or one.get("at_least") or 0)
     told = {"least": least["device"]["id"], "max_batch_size": least["max_batch_size"], "devices": list(answers)}
-    return {"find_batch_size": least, "find_batch_size_devices": {**told, "split": None, **more}}
+    return {"find_batch_size": least, "find_batch_size_devices": told}
 
 
 SMALL = found(104, *TRIALS[:2], device=L4, budget_bytes=22 * GIB, recommended={**RECOMMENDED, "batch_size": 96})
-SPLIT_UP = {
-    "shares": [
-        {"device": "cuda:0", "batch_size": 448, "seconds": 1.9},
-        {"device": "cuda:1", "batch_size": 96, "seconds": 1.9},
-    ],
-    "batch_size": 544,
-    "samples_per_s": 286.3,
-    "equal_samples_per_s": 101.2,
-}
 SEQ: dict[str, Any] = {"axis": {"name": "seq", "batch_size": 8}, "limiting_factor": "max-batch-size"}
 TAKES_NONE = {**NOTHING, "device": L4, "budget_bytes": 22 * GIB}
 ESTIMATE = {
@@ -164,15 +146,11 @@ ESTIMATE = {
     "context_bytes": 10**9,
     "workspace_bytes": 64 * MIB,
     "source": "context: about 1 GB a process (documentation)",
-    "error": {"low": 0.87, "high": 1.01, "searches": 18, "source": "built-in models on a CPU"},
-    "error_reason": None,
     "target": "models.py:make_gpt",
     "mode": "train",
     "dtype": None,
     "recipe": {"amp": "bfloat16"},
     "device": "cuda",
-    "fake_device": "cpu",
-    "seconds": 2.14,
 }
 
 ON_HOST = {**dict.fromkeys(("margin_bytes", "context_bytes", "workspace_bytes", "gradient_bytes"), 0), "device": "cpu"}
@@ -200,7 +178,6 @@ BATCH_SIZE = {
             "raise --memory-limit, or use a smaller model or input",
         ),
     ),
-    "search_disturbed": search(DOUBTED, "pass", fits("pass", "a batch of 116 fits")),
     "search_cut": search(
         CUT,
         "inconclusive",
@@ -233,7 +210,7 @@ BATCH_SIZE = {
         "find-batch-size",
         "pass",
         Finding("batch_size.all_devices", "pass", "a batch of 104 fits every device", "least on cuda:1"),
-        results=from_json(Results, several(HEALTHY, {**SMALL, "limiting_factor": "time"}, split=SPLIT_UP)),
+        results=from_json(Results, several(HEALTHY, {**SMALL, "limiting_factor": "time"})),
     ),
     "search_devices_open": report(
         "find-batch-size", "inconclusive", results=from_json(Results, several(HEALTHY, {**OPEN, "device": L4}))
@@ -255,12 +232,6 @@ BATCH_SIZE = {
         results=from_json(Results, several(HEALTHY, TAKES_NONE)),
     ),
     "estimate": estimated("info", Finding("batch_size.estimate", "info", "estimate: a batch of 765 fits 80 GiB")),
-    "estimate_unknown_error": estimated(
-        "info",
-        Finding("batch_size.estimate", "info", "estimate: a batch of 765 fits 80 GiB"),
-        error=None,
-        error_reason="estimates for CUDA were never compared with a search",
-    ),
     "estimate_on_a_cpu": estimated("info", **ON_HOST),
     "estimate_along_an_axis": estimated("info", recipe={"axis": "seq", "batch_size": 4}),
     "estimate_nothing": estimated(
@@ -279,24 +250,7 @@ def accumulated(effective: int) -> dict[str, Any]:
 
 
 # Answers that differ in little from the first two, each with what it has in place of theirs.
-PREDICTION = {
-    "max_batch_size": 634,
-    "uncalibrated_max_batch_size": 650,
-    "calibration": {"size": 158, "factor": 1.018, "constant_bytes": 0},
-    "device": "cpu",
-    "reason": None,
-}
-NO_PREDICTION = {**PREDICTION, "max_batch_size": None, "calibration": None}
 LITTLE = {"parameter_bytes": 18 * MIB, "gradient_bytes": 0, "optimizer_bytes": 0, "fixed_bytes": 3 * MIB}
-CHECKS = [
-    {"kind": "evaluation", "batch_size": 116, "outcome": "fits"},
-    {"kind": "partial batch", "batch_size": 115, "outcome": "fits"},
-    {"kind": "partial batch", "batch_size": 1, "outcome": "fits"},
-]
-AT_ONCE = {
-    "first_failing_reason": "one allocation of 851 MiB failed with 375 MiB in use",
-    "first_failing_at_once": True,
-}
 CAPPED = {"at_least": 8, "limiting_factor": "max-batch-size"}
 OF_HEALTHY: dict[str, dict[str, Any]] = {
     "recommended is slower": {"recommended": {**RECOMMENDED, "speed": "slower"}},
@@ -306,27 +260,13 @@ OF_HEALTHY: dict[str, dict[str, Any]] = {
         "knee": {**KNEE, "batch_size": None, "reason": "fewer than two sizes were timed"},
     },
     "it stayed below the limit": {"limited_by": "safety", "limiting_factor": "safety"},
-    "one allocation failed": AT_ONCE,
-    "nothing is known beside": dict.fromkeys(("recommended", "knee", "memory_split", "confidence", "accumulation")),
+    "nothing is known beside": dict.fromkeys(("recommended", "knee", "memory_split", "accumulation")),
     "a model of some MiB": {"memory_split": LITTLE},
     "an unknown split": {"memory_split": dict.fromkeys(("parameter_bytes", "gradient_bytes", "optimizer_bytes"))},
     "along an axis": SEQ,
     "an effective batch without a divisor": {"accumulation": accumulated(509)},
     "an effective batch that fits": {"accumulation": accumulated(64)},
     "the next size is predicted to fail": {"predicted_above": 117},
-    "checks passed": {"checks": CHECKS},
-    "a check failed": {"checks": [{**CHECKS[0], "outcome": "user-error"}]},
-    "fourteen trials": {"trials": [trial(size, "fits", 1.0) for size in range(1, 15)]},
-    "a prediction": {"prediction": PREDICTION},
-    "a prediction with a constant": {
-        "prediction": {**PREDICTION, "calibration": {"size": 158, "factor": 1.018, "constant_bytes": 512 * MIB}}
-    },
-    "a prediction that is not calibrated": {"prediction": {**PREDICTION, "calibration": None}},
-    "a prediction that is not used": {
-        "prediction": {**PREDICTION, "calibration": None, "reason": "a batch of 158 took 1.93 times the prediction"}
-    },
-    "predicted to fit not even once": {"prediction": NO_PREDICTION},
-    "no prediction": {"prediction": {**NO_PREDICTION, "device": None, "reason": "at most 9 sizes are searched"}},
 }
 OF_OPEN: dict[str, dict[str, Any]] = {
     "a larger size fails": {

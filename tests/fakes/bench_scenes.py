@@ -136,14 +136,6 @@ _IDIOMS = (
     ("to", "x.to(device)", "host_to_device", 5.6e-3),
     ("to_non_blocking", "x_pinned.to(device, non_blocking=True)", "host_to_device", 1.23e-3),
     ("pin_then_to", "x.pin_memory().to(device, non_blocking=True)", "host_to_device", 14.1e-3),
-    ("loader", "for x in loader: x.to(device)", "host_to_device", 7.9e-3),
-    (
-        "loader_pinned_non_blocking",
-        "for x in DataLoader(…, pin_memory=True): x.to(device, non_blocking=True)",
-        "host_to_device",
-        6.2e-3,
-    ),
-    ("pin_memory", "x.pin_memory()", "host_to_host", 12.6e-3),
     ("raw", "x.copy_(y)", "device_to_host", 5.6e-3),
     ("cpu", "y.cpu()", "device_to_host", 9.8e-3),
 )
@@ -159,7 +151,6 @@ def idioms(device: DeviceRef = H200, **more: Any) -> list[Measurement]:
             ("bytes", float(64 * MIB)),
             "B/s",
             call=call,
-            first_call_s=2 * seconds,
             **more,
         )
         for name, call, way, seconds in _IDIOMS
@@ -168,17 +159,14 @@ def idioms(device: DeviceRef = H200, **more: Any) -> list[Measurement]:
 
 def at_once(device: DeviceRef = H200) -> list[Measurement]:
     case = {"direction": "host_to_device", "host_memory": "pinned", "size_bytes": 128 * MIB, "other": "device_to_host"}
-    told = {
+    details = {
         "other_bytes_per_s": 46e9,
         "other_wrong_bytes": 0,
         "other_verified_slices": 4,
         "discarded_windows": 2,
         "alone_s": 2.4e-3,
     }
-    return [
-        row("transfer.both_ways", device, case, 128 * MIB / 48e9, ("bytes", 128.0 * MIB), "B/s", **told),
-        row("transfer.on_device", device, {"size_bytes": 512 * MIB}, 2.56e-4, ("bytes", 1024.0 * MIB), "B/s"),
-    ]
+    return [row("transfer.both_ways", device, case, 128 * MIB / 48e9, ("bytes", 128.0 * MIB), "B/s", **details)]
 
 
 def pairs(devices: Sequence[DeviceRef]) -> list[Measurement]:
@@ -334,7 +322,7 @@ def begun(name: str, device: str | None = "cuda:0", ended: str | None = "fault")
 
 def least(name: str, text: str) -> tuple[config.Limit, ...]:
     rule = config.BY_ID[name]
-    return (config.limit(rule, text, rule.option or name),)
+    return (config.limit(rule, text, rule.option),)
 
 
 def corrupted() -> Report:
@@ -388,10 +376,6 @@ def several_pairs() -> Report:
         case = {"source": source.id, "destination": to.id, "size_bytes": 256 * MIB, "what": "rate"}
         work = ("bytes", 256.0 * MIB)
         found.append(row("transfer.peer", source, case, work[1] / rate, work, "B/s", flags=flags, path=path))
-    for source, to, seconds in ((H200, SECOND, 12e-6), (SECOND, H200, 14e-6), (H200, third, 40e-6)):
-        case = {"source": source.id, "destination": to.id, "size_bytes": 64 * KIB, "what": "latency"}
-        work = ("bytes", 64.0 * KIB)
-        found.append(row("transfer.peer", source, case, seconds, work, "B/s", flags=("call-bound",), path="peer"))
     facts = machine(card(H200), card(SECOND), card(third))
     return document("bench transfer", found, facts, parts=begun("transfer.peer", None, ""))
 
@@ -447,12 +431,7 @@ def sustained() -> Report:
     }
     made = product("bfloat16", 8192, 9e14, flags=("power-limited",), **details)
     run = Run("", 100, lengths, starts)
-    readings = [
-        {"at_s": 0.0, "sm_clock_hz": 1.98e9, "temperature_celsius": 40, "power_w": None},
-        {"at_s": 9.0, "sm_clock_hz": 1.7e9, "temperature_celsius": 71, "power_w": 700.0},
-    ]
-    results = from_json(Results, {"bench_matmul_sustained": [{"device": "cuda:0", **made.case, "readings": readings}]})
-    return document("bench matmul", [replace(made, name="matmul.sustained", runs=(run,))], results=results)
+    return document("bench matmul", [replace(made, name="matmul.sustained", runs=(run,))])
 
 
 SCENES: dict[str, Callable[[], Report]] = {

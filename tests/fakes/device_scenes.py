@@ -48,7 +48,7 @@ CPU_TORCH = TorchBuild("2.11.0+cpu", None, "cpu")
 FACTS = Facts(
     host=Host(system="Linux"),
     driver=DRIVER,
-    python=Python("3.12.3", "CPython", "python3", "/x"),
+    python=Python("3.12.3", "CPython", "python3"),
     torch=TORCH,
     devices=(CPU,),
 )
@@ -190,7 +190,7 @@ DEVICES: dict[str, Callable[[], Report]] = {
     "lost and hot": lambda: eight(LOST, card(0, temperature_celsius=91.0)),
     "a reset needed": lambda: devices(idle(0, nvml_index=2), idle(1, nvml_index=0, recovery_action="gpu_reset")),
     "three resets needed": lambda: eight(*(idle(index, recovery_action="gpu_reset") for index in (1, 2, 3))),
-    "memory errors": lambda: eight(card(5, ecc=Ecc(True, 0, 3, 0, 3))),
+    "memory errors": lambda: eight(card(5, ecc=Ecc(True, 0, 3))),
     "all links of one down": lambda: eight(*(card(index, nvlinks=UP) for index in range(7)), card(7, nvlinks=DOWN)),
     "a narrow link": lambda: eight(card(4, pcie=Link(5, 8, 5, 16))),
     "not answering": lambda: devices(
@@ -235,23 +235,19 @@ def on_card(
     collector, card_0 = Collector(), idle(0, name="NVIDIA H200", memory_total_bytes=140 * GIB, processes=processes)
     collector(Started(replace(FACTS, devices=(card_0, CPU))))
     figures = {
-        step: MemoryFigures(*(getattr(level, name) for name in memory_order()))
-        for step, level in steps.expected(steps.Level(0, 0, 0, 0)).items()
+        step: MemoryFigures(**dict(zip(steps.FIGURES, level, strict=True)))  # type: ignore[arg-type]
+        for step, level in steps.expected(0, 0).items()
     }
     read(figures)  # type: ignore[arg-type]
     allocator = Allocator("native", settings)
     overall = memory.judge_overview("NVIDIA H200", card_0, (139 * GIB, 140 * GIB), MemoryFigures(0, 0, 0, 0))
     collector(Judged(replace(overall, device="cuda:0")))
     collector(Judged(memory.judge_processes(processes, 1, "")))
-    walked, finding = memory.judge_steps(figures, allocator, "cuda")
+    walked, finding = steps.judge(figures, allocator, "cuda")
     collector(Judged(memory.judge_allocator(allocator, "cuda")))
     collector(Answered("memory", walked))
     collector(Judged(replace(finding, device="cuda:0")))
     return made("memory", collector)
-
-
-def memory_order() -> tuple[str, ...]:
-    return tuple(MemoryFigures.__dataclass_fields__)[:4]
 
 
 def on_cpu() -> Report:
@@ -261,7 +257,7 @@ def on_cpu() -> Report:
     own = MemoryFigures(resident_bytes=294 * MIB, max_resident_bytes=358 * MIB)
     for finding in memory.judge_host(HostMemory(24 * GIB, 22 * GIB, None, None), own):
         collector(Judged(finding))
-    collector(Judged(Finding("memory.accounting", "skip", memory.FIGURES, "torch has none on the CPU", device="cpu")))
+    collector(Judged(Finding("memory.accounting", "skip", steps.TITLE, "torch has none on the CPU", device="cpu")))
     return made("memory", collector)
 
 

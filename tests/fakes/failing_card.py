@@ -94,9 +94,6 @@ class Card(Accel):
         self.plan.meet("hold")
         return False
 
-    def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
-        return None
-
     def wait(self, mark: float) -> None:
         self.plan.meet("wait")
 

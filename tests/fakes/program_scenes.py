@@ -47,13 +47,7 @@ def a_run(busy: float | None, **parts: int) -> RunResult:
     memory = bytearray(counters.SIZE)
     cells = counters.cells_of(memory)
     cells[counters.TORCH_NS], cells[counters.STEPS] = 1, 20
-    cells[counters.KEPT] = 20 - counters.FIRST_STEPS
     for number in range(20):
-        at = (
-            counters.FIRST_AT
-            if number < counters.FIRST_STEPS
-            else counters.RING_AT - counters.FIRST_STEPS * len(counters.STEP)
-        )
         row: dict[str, int] = dict.fromkeys(counters.STEP, 0) | {
             "allocated": 2**30,
             "reserved": 2**31,
@@ -61,8 +55,8 @@ def a_run(busy: float | None, **parts: int) -> RunResult:
         }
         row |= {"duration_ns": 10**8, "end_ns": (number + 1) * 10**8, "resident": 2**29}
         row |= {f"{name}_ns": ms * 10**6 for name, ms in parts.items()}
-        for place, value in enumerate(row.values()):
-            cells[at + number * len(counters.STEP) + place] = value
+        for place, value in enumerate(row.values(), counters.step_at(number)):
+            cells[place] = value
     device = {"seen": 1, "allocated": 2**30, "reserved": 2**31, "peak_allocated": 2**35, "peak_reserved": 36 * 2**30}
     device |= {"peak_step": 1, "peak_phase": 1, "reserved_at_peak": 36 * 2**30}
     for place, name in enumerate(counters.DEVICE):
@@ -78,7 +72,7 @@ def a_run(busy: float | None, **parts: int) -> RunResult:
         cells[counters.SITES_AT + place] = site.get(name, 0)
     cells[counters.SITES] = 1
     line: dict[str, Any] = {"say": "site", "site": 0, "kind": "to_device", "file": "/job/train.py", "line": 31}
-    line |= {"function": "main", "users": True, "discarded": False, "through": None}
+    line |= {"discarded": False}
     counters.write(memory, cells, line)
     line = {"say": "device", "index": 0, "name": "NVIDIA H200", "uuid": "GPU-1", "total": 141 * 2**30}
     counters.write(memory, cells, line)
@@ -127,15 +121,10 @@ def job_that_hangs() -> Report:
 
 def with_memory_by_line() -> RunResult:
     """A run with memory by line, of which some lines hold next to nothing."""
-    line = TracedLine("/job/train.py", 15, "main", "Sequential.0", "forward", 2**26, 0.0, 0, None)
+    line = TracedLine("/job/train.py", 15, "Sequential.0", "forward", 2**26, 0.0, 0, None)
     little = [replace(line, module=f"Sequential.{n}", peak_bytes=n) for n in (4, 512)]
     kept = replace(line, module="Metric", peak_bytes=4, kept_bytes_per_step=4.0, kept_tensors=1)
     return replace(a_run(0.97), traced=Traced(2, 2**27, 2.6, (line, *little, kept)))
-
-
-def that_starts_cuda() -> RunResult:
-    result = a_run(0.97, copies=1)
-    return replace(result, lines=(replace(result.lines[0], starts_cuda=True),))
 
 
 RUN: dict[str, Callable[[], Report]] = {
@@ -152,7 +141,6 @@ RUN: dict[str, Callable[[], Report]] = {
         a_run(0.22, data=28, copies=11, waits=2, cpu=95)
     ),
     "run whose CPU waits too": lambda: document(a_run(0.012, cpu=4)),
-    "run that starts CUDA at a line": lambda: document(that_starts_cuda()),
     "run without a step": lambda: document(replace(a_run(0.97), steps=None)),
     "run with memory by line": lambda: document(with_memory_by_line()),
     "run of a job that hangs": job_that_hangs,
@@ -183,8 +171,6 @@ LINE = DryLine(
     kind="item",
     file="train.py",
     line=33,
-    function="main",
-    users=True,
     count=2,
     bytes=0,
     steps=2,

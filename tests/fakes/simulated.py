@@ -28,7 +28,6 @@ class Device:
     event_resolution_s: float = 0.5e-6
     has_events: bool = True
     can_hold: bool = True
-    can_capture: bool = True
     blocking: bool = False
     held_share: float = 1.0
     synchronize_s: float = 10e-6
@@ -42,7 +41,6 @@ class Device:
     host_s: float = 100.0
     device_s: float = 100.0
     queue: deque[float] = field(default_factory=deque)
-    captured: list[float] | None = None
     holds: list[float] = field(default_factory=list)
     launches: int = 0
 
@@ -77,20 +75,6 @@ class Device:
         self._enqueue(seconds * self.held_share, 5e-6)
         return True
 
-    def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
-        if not self.can_capture:
-            return None
-        lengths: list[float] = []
-        self.captured = lengths
-        for _ in range(calls):
-            call()
-        self.captured = None
-
-        def replay() -> None:
-            self._enqueue(sum([self._spread(length) for length in lengths], 0.0), 10e-6)
-
-        return replay
-
     # -- what a test does ---------------------------------------------------------------------------------------------
 
     def kernel(self, seconds: float) -> Callable[[], None]:
@@ -98,9 +82,6 @@ class Device:
 
         def call() -> None:
             self.launches += 1
-            if self.captured is not None:
-                self.captured.append(seconds)
-                return
             cost = self.enqueue_s
             if self.hiccup_every and self.launches % self.hiccup_every == 0:
                 cost += self.hiccup_s

@@ -34,7 +34,7 @@ COMMANDS = {
     "bench crossover": "--only elementwise --time-budget 2s",
     "bench all": "--only bandwidth --only crossover --time-budget 2s",
     "memory": "",
-    "smoke": "--only tensors.round_trip --only modules.to --only numerics.matmul",
+    "smoke": "--only tensors.round_trip --only training.step --only numerics.matmul",
 }
 GATES = {
     "bench transfer": ("transfer.min_gbps", "--min-gbps 1e-9"),
@@ -274,8 +274,6 @@ CHILDREN: dict[str, tuple[tuple[str, int], ...]] = {
     SEARCH: (
         ("gpucheck.batch_size.trial;", 0),
         ("gpucheck.batch_size.trial;", 2),
-        ("gpucheck.batch_size.trial_fake;", 0),
-        ("gpucheck.batch_size.trial_fake;", 1),
     ),
     "bench collective --device cpu --only all-reduce --size 64KiB --time-budget 1h --timeout 1h": (
         ("gpucheck.bench.collective.rank", 0),

@@ -1,9 +1,6 @@
-"""What the rest relies on of a CUDA device: clocks, holds, graphs, memory figures, errors."""
+"""What the rest relies on of a CUDA device: clocks, holds, memory figures, errors."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -50,63 +47,6 @@ def test_holds_last_about_as_long_as_asked(device: accel.Accel) -> None:
     for seconds in (1e-3, 1e-2, 1e-1):
         assert 0.5 * seconds < held_s(device, seconds) < 8 * seconds
     assert held_s(device, 0.1) / held_s(device, 0.01) == pytest.approx(10, rel=0.3)
-
-
-def test_a_graph_of_products_runs_when_it_is_replayed(device: accel.Accel) -> None:
-    left, right = (torch.full((256, 256), value, device=device.device) for value in (2.0, 3.0))
-    out = torch.empty(256, 256, device=device.device)
-    torch.mm(left, right, out=out)
-    out.zero_()
-    ours = torch.cuda.current_stream(device.device)
-    made = []
-    replay = device.capture(lambda: made.append(torch.mm(left, right, out=out)), 3)
-    assert replay is not None and len(made) == 3
-    device.synchronize()
-    assert float(out.abs().max()) == 0, "what was captured ran"
-    assert torch.cuda.current_stream(device.device) == ours
-    device.hold(0.05)
-    replay()
-    behind = device.record()
-    assert not device.done(behind), "the replay did not wait for the hold"
-    device.synchronize()
-    assert bool((out == 256 * 6).all())
-
-
-def test_a_graph_of_copies_from_pinned_memory(device: accel.Accel) -> None:
-    host = torch.arange(4 * 1024).pin_memory()
-    there = torch.zeros(4 * 1024, dtype=torch.int64, device=device.device)
-    slices = iter([slice(n * 1024, (n + 1) * 1024) for n in range(4)])
-
-    def copy_next() -> None:
-        part = next(slices)
-        there[part].copy_(host[part], non_blocking=True)
-
-    replay = device.capture(copy_next, 4)
-    assert replay is not None
-    replay()
-    device.synchronize()
-    assert torch.equal(there.cpu(), host)
-
-
-FAILED_CAPTURE = """
-import torch
-from gpucheck.machine import accel
-device = accel.open_device("cuda:0")
-values = torch.ones(8, device=device.device)
-ours = torch.cuda.current_stream()
-assert device.capture(torch.cuda.synchronize, 2) is None
-assert torch.cuda.current_stream() == ours, "stream"
-assert values.sum().item() == 8, "sum"
-device.empty_cache()
-assert device.capture(lambda: values.add_(1), 2) is not None, "second capture"
-print("as it was")
-"""
-
-
-def test_a_capture_that_fails_leaves_the_device_as_it_was() -> None:
-    # In a child: if it did not, every later test of this process would suffer.
-    child = subprocess.run([sys.executable, "-c", FAILED_CAPTURE], capture_output=True, text=True, timeout=60)
-    assert child.stdout.strip() == "as it was", child.stderr[-2000:]
 
 
 def test_the_four_figures_and_the_drivers(device: accel.Accel) -> None:
@@ -161,17 +101,10 @@ def test_torchs_uuid_is_the_one_that_nvml_knows(device: accel.Accel) -> None:
         assert watch.reason == "" or "NVML lists no device" in watch.reason
 
 
-def test_a_second_device_has_its_own_clock_and_graphs(device: accel.Accel) -> None:
+def test_a_second_device_has_its_own_clock(device: accel.Accel) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("this machine has one CUDA device")
     second = accel.open_device("cuda:1")
-    assert device.capture(lambda: device.hold(1e-5), 1) is not None  # torch's own capturing stream is now the first's
-    values = torch.zeros(8, device=second.device)
     with second.as_current():
         assert held_s(second, 0.01) > 0.005
-        replay = second.capture(lambda: values.add_(1), 5)
-        assert replay is not None
-        replay()
-        second.synchronize()
-    assert values.tolist() == [5.0] * 8
     assert torch.cuda.current_device() == 0

@@ -1,4 +1,4 @@
-"""Both directions at once, and copies within the device, for real on a CUDA device, short. No speed is asserted."""
+"""Both directions at once, for real on a CUDA device, short. No speed is asserted."""
 
 from __future__ import annotations
 
@@ -61,8 +61,7 @@ def test_both_directions_are_timed_together_and_arrive(device: accel.Accel) -> N
         assert len(row.runs[0].samples_s) > 0 and row.rate is not None, details
         assert "never-together" not in row.flags
         assert (row.method.clock, row.method.launch) == ("device events", "held")
-        assert details["verified_slices"] > 0 and details["other_verified_slices"] > 0
-        assert (details["wrong_bytes"], details["other_wrong_bytes"]) == (0, 0)
+        assert (details["verified_slices"] > 0, details["wrong_bytes"]) == (True, 0)
         assert details["other_bytes_per_s"] > 0
         # No copy is faster beside another than alone, but for what the clock resolves.
         assert row.rate.median < 1.1 * 64 * MIB / details["alone_s"]
@@ -75,7 +74,7 @@ def test_windows_see_what_runs_beside_them_on_another_stream(device: accel.Accel
     """Two kernels that sleep run side by side: each takes what it takes alone."""
     first, second = (lane(device, lambda: torch.cuda._sleep(CYCLES)) for _ in range(2))
     with device.as_current():
-        timed = concurrent.take(device, first, second, Limits(budget_s=0.5))
+        timed, _ = concurrent.take(device, [first, second], Limits(budget_s=0.5))
     assert timed.launch == "held" and len(timed.run.samples_s) >= 5, timed.details
     per_call_s = sorted(timed.run.samples_s)[len(timed.run.samples_s) // 2] / timed.run.calls_per_sample
     assert per_call_s == pytest.approx(timed.details["alone_s"], rel=0.3)
@@ -88,21 +87,10 @@ def test_one_that_ends_before_the_window_does_is_found(device: accel.Accel) -> N
     def ever_shorter() -> None:
         nonlocal calls
         calls += 1
-        torch.cuda._sleep(CYCLES if calls <= 2 * concurrent.CALIBRATIONS else CYCLES // 500)
+        torch.cuda._sleep(CYCLES if calls <= 2 * concurrent.CALIBRATIONS else CYCLES // 5000)
 
     first, second = lane(device, lambda: torch.cuda._sleep(CYCLES)), lane(device, ever_shorter)
     with device.as_current():
-        timed = concurrent.take(device, first, second, Limits(budget_s=0.5))
+        timed, _ = concurrent.take(device, [first, second], Limits(budget_s=0.5))
     assert timed.run.samples_s == () and timed.flags == ("never-together",)
     assert timed.details["ended_because"] == "it ended too early"
-
-
-def test_copies_within_the_device_are_cold_counted_twice_and_arrive(device: accel.Accel) -> None:
-    with Watch(None) as watch, device.as_current():
-        (row,) = work.on_device(setting(device, watch, 2.0, 256 * MIB))
-    assert row.work == {"bytes": 512.0 * MIB} and row.rate is not None
-    assert (row.method.clock, row.method.cache) == ("device events", "cold")
-    assert "launch-bound" not in row.flags
-    assert row.method.details["verified_slices"] > 0 and row.method.details["wrong_bytes"] == 0
-    (found,) = judge.on_device([row], Facts())
-    assert (found.id, found.verdict) == ("transfer.on_device", "info")

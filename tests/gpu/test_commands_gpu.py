@@ -159,10 +159,8 @@ def test_two_searches_agree_and_their_parent_makes_no_context() -> None:
         assert found["confirmed"] and found["peak_bytes"] <= found["budget_bytes"] == 2 * 2**30
         assert found["max_batch_size"] > 1
         assert found["first_failing"] is None or found["first_failing"] > found["max_batch_size"]
-        assert found["method"]["context_counted"]
         searched = [trial for trial in found["trials"] if trial["purpose"] != "recommended"]
         assert len(searched) <= 2 * torch.tensor(float(found["max_batch_size"])).log2().item() + 4
-        assert [check["outcome"] for check in found["checks"]] == ["fits", "fits"]  # a partial batch, and one of 1
         recommended = found["recommended"]
         assert recommended["batch_size"] < found["max_batch_size"]
         assert recommended["peak_bytes"] <= 0.92 * found["budget_bytes"]  # 10 % of headroom, less what repeats differ

@@ -31,34 +31,30 @@ def test_every_line_copies_and_costs_no_less_than_the_raw_copy() -> None:
         rows = list(work.idioms(setting))
     assert len(rows) == len(of_device(device, ("pageable", "pinned")))
     assert {row.method.details["wrong_bytes"] for row in rows} == {0}
-    pinned = {row.case["idiom"]: row.method.details["result_is_pinned"] for row in rows}
-    assert (pinned["pin_memory"], pinned["cpu"]) == (True, False)
     ratios = judge.times_raw(rows)
     assert len(ratios) == len(rows)
     # The raw pinned copy is what the fastest line comes to in the end; allocating adds to it and takes nothing away.
-    # Pinning alone crosses no link, and host memory may be faster than that.
-    crossing = [ratio for place, ratio in ratios.items() if rows[place].case["direction"] != "host_to_host"]
-    assert min(crossing) > 0.7, ratios
+    assert min(ratios.values()) > 0.7, ratios
     (found,) = judge.idioms(rows, Facts())
     assert found.id == "transfer.idioms"
-    assert {"pin_in_loop_over_pageable", "pin_memory_s", "loader_gain"} <= found.evidence.keys()
 
 
 def test_a_line_that_copies_nothing_is_found_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     device = accel.open_device("cuda:0")
-    room = Room(host=64 * MIB, device=64 * MIB, cache=MIB, cache_known=True)
+    room = Room(host=64 * MIB, device=64 * MIB, cache=MIB)
     stage = Stage(device, allocate_all(device, ("pageable",), 2 * MIB, "transfer.memory"), MIB, 2)
-    kept = itertools.cycle([one.to(device.device) for one in stage.host["pageable"]])
+    idiom = Idiom("x", "x.cuda()", "host_to_device", "accelerator")
+    kept = itertools.cycle([slice.to(device.device) for slice in stage.slices(idiom)])
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: next(kept))
     with Watch(None) as watch:
-        one = work.measure_line(Idiom("x", "x.cuda()", "host_to_device", "accelerator"), stage, room, 0.05, watch)
+        one = work.measure_line(idiom, stage, room, 0.05, watch)
     # Right at first, and not what the source held the last time.
     assert one.method.details["wrong_bytes"] == MIB
 
 
 def test_no_line_keeps_memory() -> None:
     device = accel.open_device("cuda:0")
-    room = Room(host=256 * MIB, device=256 * MIB, cache=MIB, cache_known=True)
+    room = Room(host=256 * MIB, device=256 * MIB, cache=MIB)
     stage = Stage(device, allocate_all(device, ("pageable", "pinned"), 4 * MIB, "transfer.memory"), 2 * MIB, 2)
     before = torch.cuda.memory_allocated()
     with Watch(None) as watch:

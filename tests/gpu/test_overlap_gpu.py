@@ -22,9 +22,6 @@ def test_pinned_copies_hide_on_a_second_stream_and_nowhere_else() -> None:
     rows, answers = made.measurements, made.results["bench_overlap"]
     assert found["overlap.copies"].verdict == "pass"
     assert len(rows) == 24 and len(answers) == 8
-    for row in rows:
-        if row.case["what"] != "copy":
-            assert row.method.precision_observed == row.method.precision_requested
     told = {(one.host_memory, one.streams, one.direction): one for one in answers}
     for (memory, streams, direction), one in told.items():
         assert one.rounds >= 10, one

@@ -25,9 +25,7 @@ def test_two_devices_copy_to_each_other_in_a_child() -> None:
     assert [event.finding for event in recorder.events if isinstance(event, Skipped)] == []
     assert [(row.case["source"], row.case["what"]) for row in rows] == [
         ("cuda:0", "rate"),
-        ("cuda:0", "latency"),
         ("cuda:1", "rate"),
-        ("cuda:1", "latency"),
     ]
     direct = torch.cuda.can_device_access_peer(0, 1)
     for row in rows:

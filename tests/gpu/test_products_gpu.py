@@ -89,7 +89,7 @@ def test_a_bit_that_is_planted_on_the_device_is_found(device: accel.Accel, dtype
     assert repeats.differing == 0
     bits(one.out)[1234, 567] ^= 1 << (8 * one.out.dtype.itemsize - 3)
     repeats.finish()
-    assert (repeats.differing, repeats.elements) == (1, 1) and repeats.worst is not None
+    assert repeats.differing == 1 and repeats.worst is not None
     assert (repeats.worst.row, repeats.worst.column) == (1234, 567) and repeats.worst.worst > 1
 
 

@@ -32,7 +32,7 @@ def leave_memory_behind(dut):
     return Passed()
 
 rows = {check.id: check for check in smoke.CHECKS}
-rows |= {f.__name__: smoke.Check(f.__name__, "planted", f) for f in (kill_the_device, leave_memory_behind)}
+rows |= {f.__name__: smoke.Check(f.__name__, "planted", "", "", f) for f in (kill_the_device, leave_memory_behind)}
 # The tables are replaced: the options select from the one, and what they selected is taken from the other.
 smoke.CHECKS = tuple(rows[name] for name in sys.argv[1].split(","))
 options.CHECKS = smoke.CHECKS

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-import contextlib
-import mmap
-import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from gpucheck.errors import CannotLook, DeviceFailed
-from gpucheck.machine import accel, choose, faults, host, pulse, torch_private
+from gpucheck.machine import accel, choose, host, torch_private
 from gpucheck.machine.accel import Accel
 from gpucheck.machine.host import HostMemory
 
@@ -43,36 +39,12 @@ def test_the_cpu_says_what_it_cannot_do() -> None:
     cpu = accel.open_device("cpu", name="EPYC")
     assert (cpu.id, cpu.kind, cpu.name, cpu.is_cpu) == ("cpu", "cpu", "EPYC", True)
     assert not cpu.has_events and not cpu.can_pin and not cpu.hold(0.001)
-    assert cpu.capture(lambda: None, 1) is None
     assert cpu.memory_info() is None and cpu.set_memory_fraction is None
     assert cpu.memory_stats() == {}
     cpu.synchronize()
     cpu.empty_cache()
     with cpu.as_current():
         pass
-
-
-def test_the_cpus_memory_is_this_processs_resident_set() -> None:
-    cpu = accel.open_device("cpu")
-    cpu.reset_peak()
-    with mmap.mmap(-1, 64 * 2**20) as block:  # of the system, to which it goes back at once
-        block.write(b"1" * len(block))
-        taken = cpu.memory()
-    cpu.reset_peak()
-    after = cpu.memory()
-    assert taken.memory_allocated_bytes is None and taken.resident_bytes and taken.max_resident_bytes
-    assert taken.max_resident_bytes >= taken.resident_bytes
-    if sys.platform == "linux":
-        assert after.max_resident_bytes and after.max_resident_bytes < taken.max_resident_bytes
-
-
-def test_a_device_without_kernels_for_it_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_kernel(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nmore")
-
-    monkeypatch.setattr(torch, "ones", no_kernel)
-    with pytest.raises(CannotLook, match="torch cannot use cuda:0; CUDA error: no kernel image is available for exec"):
-        accel.open_device("cuda:0")
 
 
 @pytest.mark.parametrize("left", ["zeros", "what it held"])
@@ -116,18 +88,6 @@ def test_a_device_that_fails_to_open_once_is_opened_by_a_second_try_and_called_t
     assert choose.opened_again(accel.open_device("cpu")) == []
 
 
-@pytest.mark.parametrize("kind", [AssertionError, torch.cuda.DeferredCudaCallError])
-def test_what_fails_while_cuda_starts_is_a_device_that_cannot_be_used(
-    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any, **__: Any) -> Any:
-        raise kind("CUDA call failed lazily at initialization")
-
-    monkeypatch.setattr(torch, "ones", fail)
-    with pytest.raises(CannotLook, match="torch cannot use cuda:0; CUDA call failed lazily"):
-        accel.open_device("cuda:0")
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this one can")
 def test_a_device_that_torch_cannot_use_says_torchs_reason() -> None:
     with pytest.raises(CannotLook) as raised:
@@ -141,15 +101,6 @@ def test_the_four_figures_come_from_the_devices_own_module() -> None:
     assert (memory.memory_allocated_bytes, memory.max_memory_allocated_bytes) == (1, 2)
     assert (memory.memory_reserved_bytes, memory.max_memory_reserved_bytes) == (3, 4)
     assert memory.source == "torch.fake"
-
-
-def test_a_backend_that_nobody_knows_goes_through_torch_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, function in figures(5, 6, 7, 8).items():
-        monkeypatch.setattr(torch.accelerator, name, function, raising=False)
-    monkeypatch.setattr(torch.accelerator, "memory_stats", lambda device: {}, raising=False)
-    assert device(FakeModule(), "xpu").memory().max_memory_reserved_bytes == 8
-    monkeypatch.delattr(torch.accelerator, "memory_stats")
-    assert device(FakeModule(), "xpu").memory().max_memory_reserved_bytes is None
 
 
 @pytest.mark.parametrize("owner", [torch.accelerator, torch._C])
@@ -247,104 +198,6 @@ def test_a_clock_that_answers_nonsense_is_the_devices_fault() -> None:
         assert raised.value.finding == "device.error"
 
 
-class FakeGraphs:
-    """torch.cuda's streams and graphs, as far as a capture uses them: a capture that fails keeps its stream current."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.current = "ours"
-        self.captured: list[object] = []
-        self.ended: list[object] = []
-        accel._capture_stream.cache_clear()
-        for name in ("graph", "stream", "CUDAGraph", "Stream"):
-            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.current)
-        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-        monkeypatch.setattr(torch_private, "_of", lambda path: lambda *told: self.ended.append(told))
-
-    def CUDAGraph(self) -> types.SimpleNamespace:
-        return types.SimpleNamespace(replay=lambda: self.captured.append("replayed"))
-
-    def Stream(self, device: torch.device) -> str:
-        return f"side of {device}"
-
-    @contextlib.contextmanager
-    def stream(self, stream: str) -> Iterator[None]:
-        before, self.current = self.current, stream
-        try:
-            yield
-        finally:
-            self.current = before
-
-    @contextlib.contextmanager
-    def graph(self, graph: object, *, pool: object, stream: str) -> Iterator[None]:
-        before, self.current = self.current, stream
-        yield
-        self.current = before
-
-
-def test_a_capture_takes_a_stream_of_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = FakeGraphs(monkeypatch)
-    second = Accel(torch.device("cuda:1"), FakeModule(), "x")
-    replay = second.capture(lambda: graphs.captured.append(graphs.current), 2)
-    assert replay is not None
-    replay()
-    assert graphs.captured == ["side of cuda:1", "side of cuda:1", "replayed"]
-    assert (graphs.current, graphs.ended) == ("ours", [])
-    accel._capture_stream.cache_clear()
-
-
-def test_a_capture_that_fails_leaves_stream_and_allocator_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs = FakeGraphs(monkeypatch)
-
-    def synchronises() -> None:
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
-
-    module = FakeModule(synchronize=lambda device: None)
-    assert Accel(torch.device("cuda:1"), module, "x").capture(synchronises, 2) is None
-    assert (graphs.current, graphs.ended) == ("ours", [(1, (0, 1))])
-    accel._capture_stream.cache_clear()
-
-
-OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-ILLEGAL = RuntimeError("CUDA error: an illegal memory access was encountered")
-
-
-@pytest.mark.parametrize("raised", [OUT_OF_MEMORY, ILLEGAL], ids=["memory", "lost"])
-@pytest.mark.parametrize("in_the_end", [False, True], ids=["alone", "under what ends the capture"])
-def test_a_capture_for_which_memory_runs_out_or_that_breaks_the_device_is_none_of_those_that_cannot_be(
-    raised: RuntimeError, in_the_end: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graphs = FakeGraphs(monkeypatch)
-
-    def call() -> None:
-        try:
-            raise raised
-        finally:
-            if in_the_end:
-                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
-
-    one = Accel(torch.device("cuda:1"), FakeModule(synchronize=lambda device: None), "x")
-    with pytest.raises(RuntimeError) as met:
-        one.capture(call, 2)
-    if raised is OUT_OF_MEMORY:
-        assert met.value is OUT_OF_MEMORY
-        assert graphs.ended == [(1, (0, 1))]
-    else:
-        assert faults.of(met.value, "bench matmul", "cuda:1").cause == "cuda.illegal_access"
-    assert graphs.current == "ours"
-    accel._capture_stream.cache_clear()
-
-
-def test_a_driver_that_does_not_tell_its_free_memory() -> None:
-    def refuses(_: object) -> tuple[int, int]:
-        raise RuntimeError("The device doesn't support querying the available free memory.")
-
-    assert device(FakeModule(mem_get_info=refuses), "xpu").memory_info() is None
-    with pytest.raises(RuntimeError):  # on CUDA that is no want of support
-        device(FakeModule(mem_get_info=refuses)).memory_info()
-    assert device(FakeModule(mem_get_info=lambda _: (3, 4))).memory_info() == (3, 4)
-
-
 def test_of_memory_that_is_shared_with_the_host_what_the_system_has_available_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -355,87 +208,3 @@ def test_of_memory_that_is_shared_with_the_host_what_the_system_has_available_is
     monkeypatch.setattr(host, "memory", lambda: HostMemory(120, 119, None, None))
     assert shared.memory_info() == (110, 110)
     assert device(module).memory_info() == (3, 110)
-
-
-def test_a_process_may_keep_to_one_device() -> None:
-    current: list[torch.device] = []
-    device(FakeModule(set_device=current.append)).make_current()
-    device(FakeModule(), "mps").make_current()
-    accel.open_device("cpu").make_current()
-    assert current == [torch.device("cuda:0")]
-
-
-def test_device_properties_are_asked_for_one_by_one() -> None:
-    properties = types.SimpleNamespace(name="NVIDIA H200", major=9, minor=0, uuid="ab-cd", clock_rate=1_980_000)
-    made = accel._described(torch.device("cuda:0"), FakeModule(), properties, None)
-    assert (made.name, made.uuid, made.compute_capability) == ("NVIDIA H200", "GPU-ab-cd", (9, 0))
-    assert (made.max_clock_hz, made.multiprocessors, made.integrated) == (1.98e9, None, False)
-    assert (made.memory_bus_width_bits, made.max_memory_clock_hz) == (None, None)
-    properties.memory_bus_width, properties.memory_clock_rate = 6144, 3_201_000
-    newer = accel._described(torch.device("cuda:0"), FakeModule(), properties, None)
-    assert (newer.memory_bus_width_bits, newer.max_memory_clock_hz) == (6144, 3.201e9)
-    instance = accel._described(torch.device("cuda:0"), FakeModule(), properties, None, "MIG-ef")
-    assert instance.uuid == "MIG-ef"  # the driver's word goes before torch's
-    bare = accel._described(torch.device("xpu:0"), FakeModule(), None, "Arc")
-    assert (bare.name, bare.uuid, bare.compute_capability) == ("Arc", None, None)
-
-
-def test_torch_without_an_accelerator_has_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    assert accel.default_accelerator() is None
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    assert accel.default_accelerator() == "cuda"
-
-
-def test_a_side_stream_is_current_only_where_it_is_asked_for() -> None:
-    entered: list[Any] = []
-
-    @contextlib.contextmanager
-    def stream(one: str) -> Iterator[None]:
-        entered.append(one)
-        yield
-        entered.append("left")
-
-    module = FakeModule(Stream=lambda device: f"a stream of {device}", stream=stream)
-    side = device(module).side_stream()
-    assert side is not None and entered == []
-    for _ in range(2):
-        with side():
-            assert entered[-1] == "a stream of cuda:0"
-    assert entered == ["a stream of cuda:0", "left"] * 2
-
-
-def test_a_device_with_one_stream_alone_has_no_side_stream() -> None:
-    assert device(FakeModule()).side_stream() is None
-    assert accel.open_device("cpu").side_stream() is None
-
-
-def test_a_wait_is_the_marks_own() -> None:
-    waited: list[str] = []
-    device(FakeModule()).wait(types.SimpleNamespace(wait=lambda: waited.append("on the current stream")))
-    assert waited == ["on the current stream"]
-
-
-def test_peers_are_told_by_the_backend_from_source_to_destination() -> None:
-    asked: list[tuple[torch.device, torch.device]] = []
-
-    def access(source: torch.device, destination: torch.device) -> int:
-        asked.append((source, destination))
-        return 1
-
-    first, second = (Accel(torch.device("cuda", at), FakeModule(can_device_access_peer=access), "x") for at in (0, 1))
-    assert first.peer_access(second) is True
-    assert asked == [(torch.device("cuda:0"), torch.device("cuda:1"))]
-    assert device(FakeModule()).peer_access(second) is None
-    assert first.peer_access(accel.open_device("cpu")) is None
-
-
-def test_a_device_that_was_waited_for_was_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[object] = []
-    module = types.SimpleNamespace(synchronize=waits.append)
-    monkeypatch.setattr(pulse.PULSE, "waited", False)
-    accel.open_device("cpu").synchronize()
-    assert [pulse.PULSE.waited] == [False]
-    Accel(device=torch.device("cuda", 0), module=module, name="a card").synchronize()  # type: ignore[arg-type]
-    assert pulse.PULSE.waited and len(waits) == 1

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import contextlib
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -49,18 +47,6 @@ def test_another_thread_may_cut_the_wait_for_a_child(closed: bool) -> None:
     threading.Timer(1.0, cut.after, (0.2, "pointless")).start()
     result = child.run([PYTHON, "-c", program], 600.0, cut=cut)
     assert (result.timed_out, result.stdout, cut.reason) == (True, "begun\n", "pointless")
-
-
-def test_the_first_cut_counts_and_one_after_the_end_is_none() -> None:
-    cut = child.Cut()
-    result = child.run([PYTHON, "-c", "print(1)"], 60.0, cut=cut)
-    assert (result.timed_out, result.stdout, cut.before(5.0)) == (False, "1\n", 5.0)
-    cut.after(0.0, "first")
-    earlier = cut.before(float("inf"))
-    cut.after(60.0, "second")
-    assert (cut.reason, cut.before(float("inf"))) == ("first", earlier)
-    cut.after(-60.0, "third")
-    assert cut.reason == "first" and cut.before(float("inf")) < earlier
 
 
 @pytest.mark.skipif(os.name != "posix", reason="process groups are POSIX's")
@@ -139,11 +125,6 @@ def test_a_child_killed_by_a_signal_shows_it() -> None:
     assert result.returncode == -signal.SIGKILL
 
 
-def test_what_cannot_be_started_raises() -> None:
-    with pytest.raises(FileNotFoundError):
-        child.run(["/no/such/program"], 1)
-
-
 def test_a_stray_module_in_the_current_folder_does_not_break_a_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,25 +180,6 @@ def test_a_long_lived_child_answers_line_for_line() -> None:
     assert process.kill() and not _runs(process.pid)
 
 
-def test_a_short_wait_for_an_answer_ends() -> None:
-    """On Python 3.10 and 3.11 a SimpleQueue waits for ever where the time is over before it has looked twice."""
-    process = child.LineChild([PYTHON, "-c", ECHO])
-    try:
-        lines = type(process._lines)
-
-        def wait() -> None:
-            for _ in range(50_000):
-                with contextlib.suppress(queue.Empty):
-                    lines().get(timeout=1e-6)
-
-        waiting = threading.Thread(target=wait, daemon=True)
-        waiting.start()
-        waiting.join(60.0)
-        assert not waiting.is_alive()
-    finally:
-        process.kill()
-
-
 def test_a_long_lived_child_that_dies_says_how() -> None:
     process = child.LineChild([PYTHON, "-c", "import sys; sys.stderr.write('last words'); sys.exit(5)"])
     with pytest.raises(child.ChildEnded) as ended:
@@ -235,20 +197,6 @@ def test_children_that_wait_are_taken_once_and_those_left_are_ended() -> None:
     assert not psutil.pid_exists(waiting[child.LIBCUDA_READER])
     for one in (taken, another):  # who took one ends it
         assert _runs(one.pid) and one.kill()
-
-
-def test_one_that_cannot_wait_is_started_when_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, refused = subprocess.Popen, [OSError(11, "Resource temporarily unavailable")]
-
-    def popen(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
-        if refused:
-            raise refused.pop()
-        return real(*args, **options)
-
-    monkeypatch.setattr(subprocess, "Popen", popen)
-    with child.Ahead(child.NVML_READER) as ahead:
-        started = ahead.start(child.NVML_READER)
-        assert _runs(started.pid) and started.kill()
 
 
 def test_a_signal_while_children_are_started_ahead_ends_those_before(monkeypatch: pytest.MonkeyPatch) -> None:

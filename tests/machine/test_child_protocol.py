@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from dataclasses import replace
 
@@ -66,13 +65,6 @@ def test_one_that_is_late_keeps_its_lines() -> None:
     assert heard.ending == Ending("late", None, 3.0)
 
 
-def test_one_that_another_thread_gives_up() -> None:
-    cut = child.Cut()
-    threading.Timer(1.0, cut.after, (0.1, "pointless")).start()
-    heard = child_protocol.run(argv("time.sleep(600)"), 600.0, cut=cut)
-    assert heard.ending == Ending("cut", None, 600.0, "pointless")
-
-
 def test_one_that_says_nothing_and_one_that_says_what_is_not_of_the_talk() -> None:
     assert child_protocol.run([PYTHON, "-c", "pass"], 60.0) == Heard((), Ending("returned", 0, 60.0))
     garbage = "print('a word'); print([1]); print('{\"cut\": of')"
@@ -87,13 +79,6 @@ def test_what_cannot_be_started_is_an_ending() -> None:
     with pytest.raises(Lost) as lost:
         Talk(lambda: child.LineChild(["/no/such/program"]))
     assert lost.value.ending == ending
-
-
-def test_what_a_library_prints_is_on_stderr() -> None:
-    heard = child_protocol.run(
-        argv("print('printed'); sys.stdout.flush(); os.system('echo by a library'); say({'n': 1})"), 60.0
-    )
-    assert (heard.lines, heard.ending.stderr) == (({"n": 1},), "printed\nby a library\n")
 
 
 # --- a child that stays alive -----------------------------------------------------------------------------------------
@@ -162,14 +147,6 @@ def test_a_limit_for_each_line_lets_a_long_answer_come() -> None:
     assert lost.value.ending.how == "late"
 
 
-@posix
-def test_one_that_closes_its_output_and_stays_was_not_killed_by_anybody() -> None:
-    closing = "os.close(1); say.__closure__[0].cell_contents.close(); time.sleep(600)"
-    with talking(closing) as closed, pytest.raises(Lost) as lost:
-        closed.receive(60.0)
-    assert lost.value.ending == Ending("closed")
-
-
 def test_one_that_is_gone_cannot_be_asked() -> None:
     with talking("sys.exit('no room')") as gone:
         deadline = time.monotonic() + 60.0
@@ -177,15 +154,6 @@ def test_one_that_is_gone_cannot_be_asked() -> None:
             while time.monotonic() < deadline:
                 gone.send({"n": "x" * 70_000})
     assert (lost.value.ending.how, lost.value.ending.last_words) == ("failed", "no room")
-
-
-def test_one_that_could_not_be_ended_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits in the kernel for ever."""
-    with talking("time.sleep(600)") as stuck, monkeypatch.context() as patched:
-        patched.setattr(child.LineChild, "kill", lambda self: False)
-        with pytest.raises(Lost) as lost:
-            list(stuck.answer(0.1))
-    assert (lost.value.ending.how, lost.value.ending.is_abandoned) == ("late", True)
 
 
 @pytest.mark.parametrize(
@@ -209,19 +177,6 @@ def test_an_error_of_ours_is_raised_here(error: errors.GpucheckError) -> None:
 
 
 # --- the account ------------------------------------------------------------------------------------------------------
-
-
-@posix
-def test_signals_have_names() -> None:
-    assert Ending("crashed", -11).signal == "SIGSEGV"
-    assert Ending("crashed", -40).signal == "signal 40"
-    assert (Ending("failed", 3).signal, Ending("late").signal) == (None, None)
-
-
-def test_the_last_words_are_one_line_of_some_length() -> None:
-    assert Ending("failed", 1, stderr="Traceback\n  file\nImportError: libx\n\n").last_words == "ImportError: libx"
-    assert Ending("failed", 1, stderr="x" * 9999).last_words == "x" * 200 + "…"
-    assert Ending("returned", 0).last_words == ""
 
 
 ABORTED = """terminate called after throwing an instance of 'c10::AcceleratorError'

@@ -66,16 +66,6 @@ def test_wsls_node_alone_is_no_gpu() -> None:
         choose("auto", machine(torch=CPU_TORCH, host=Host(nvidia_device_nodes=("/dev/dxg", "/dev/nvidia0"))))
 
 
-def test_devices_are_taken_at_their_word() -> None:
-    facts = machine(H200, SECOND)
-    assert choose("cuda", facts).ids == ("cuda:0",)
-    assert choose("cuda:1", facts).ids == ("cuda:1",)
-    assert choose("GPU-aaaa2222", facts).ids == ("cuda:1",)
-    assert choose("gpu-AAAA2", facts).ids == ("cuda:1",)
-    assert choose("cpu", facts).ids == ("cpu",)
-    assert choose("all", facts).ids == ("cuda:0", "cuda:1")
-
-
 @pytest.mark.parametrize(
     ("requested", "facts", "sentence"),
     [

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from gpucheck.machine.driver_reads import DeviceReading, DriverReading
-from gpucheck.machine.inventory import NO_LONGER_LISTED, Memory, added, changes, of
+from gpucheck.machine.inventory import NO_LONGER_LISTED, Earlier, changes
 from gpucheck.report.facts import Changes, ClockReasons, Device, Ecc, Link, NvLink
 
-THEN, NOW, LATER = "2026-01-31T12:00:00Z", "2026-01-31T12:00:02Z", "2026-01-31T12:00:04Z"
+NOW, LATER = "2026-01-31T12:00:02Z", "2026-01-31T12:00:04Z"
 
 
 def card(index: int, uuid: str | None = None, **changes: Any) -> Device:
@@ -33,39 +31,31 @@ def lost(index: int) -> Device:
 
 
 def read_twice(before: tuple[Device, ...], after: tuple[Device, ...]) -> tuple[Device, ...]:
-    _, memory = added(Memory(), reading(*before), THEN)
-    second, _ = added(memory, reading(*after), NOW)
+    earlier = Earlier(before)
+    second = earlier.added_to(reading(*after), NOW)
     return tuple(row.device for row in second.devices)
 
 
-def test_a_first_reading_stays_as_it_is() -> None:
-    first, memory = added(Memory(), reading(card(0), lost(1)), THEN)
-    assert first == reading(card(0), lost(1))
-    assert list(memory.cards) == ["GPU-0"] and memory.lost_since == {}
-
-
 def test_a_lost_card_keeps_its_identity_and_says_since_when() -> None:
-    _, memory = added(Memory(), reading(card(0), card(1), card(2)), THEN)
+    earlier = Earlier((card(0), card(1), card(2)))
     for time in (NOW, LATER):
-        told, memory = added(memory, reading(card(0), lost(1), card(2)), time)
+        told = earlier.added_to(reading(card(0), lost(1), card(2)), time)
         device = told.devices[1].device
         assert (device.uuid, device.name, device.pci_address, device.serial) == ("GPU-1", "H100", "0000:11:00.0", "s1")
         assert (device.state, device.state_since, device.read_at_s) == ("lost", NOW, None)
         assert len(told.devices) == 3
-    back, memory = added(memory, reading(card(0), card(1), card(2)), LATER)
+    back = earlier.added_to(reading(card(0), card(1), card(2)), LATER)
     assert (back.devices[1].device.state, back.devices[1].device.state_since) == (None, None)
-    assert memory.lost_since == {}
 
 
 def test_a_reading_that_fails_as_a_whole_does_not_set_the_time_of_a_loss_anew() -> None:
-    _, memory = added(Memory(), reading(card(0), card(1)), THEN)
-    _, memory = added(memory, reading(card(0)), NOW)
+    earlier = Earlier((card(0), card(1)))
+    earlier.added_to(reading(card(0)), NOW)
     for failed in (reading(error="NVML cannot count its devices"), reading(card(0), error="late")):
-        told, memory = added(memory, failed, LATER)
+        told = earlier.added_to(failed, LATER)
         assert all(row.device.state is None for row in told.devices)
-    told, memory = added(memory, reading(card(0)), "2026-01-31T12:00:06Z")
+    told = earlier.added_to(reading(card(0)), LATER)
     assert told.devices[1].device.state_since == NOW
-    assert added(memory, reading(card(0), card(1)), LATER)[1].lost_since == {}
 
 
 def test_a_card_that_is_lost_and_tells_its_uuid_has_its_time_too() -> None:
@@ -81,13 +71,12 @@ def test_a_card_that_is_no_longer_listed_is_lost() -> None:
         (1, "GPU-2", None),
         (None, "GPU-1", "lost"),
     ]
-    told, _ = added(of([card(0), card(1)]), reading(card(0)), NOW)
+    told = Earlier([card(0), card(1)]).added_to(reading(card(0)), NOW)
     assert (told.devices[1].device.nvml_index, told.devices[1].unknown) == (1, {"*": NO_LONGER_LISTED})
 
 
 def test_an_nvml_that_did_not_answer_loses_no_card() -> None:
-    told, memory = added(of([card(0)]), reading(error="NVML did not answer within 5 s"), NOW)
-    assert told.devices == () and list(memory.cards) == ["GPU-0"]
+    assert Earlier([card(0)]).added_to(reading(error="NVML did not answer within 5 s"), NOW).devices == ()
 
 
 def test_instances_may_come_and_go() -> None:
@@ -107,7 +96,7 @@ def test_how_counters_grew() -> None:
     before = card(
         0,
         violations_s={"thermal": 1.0, "power": 5.0, "reliability": None},
-        pcie=Link(5, 16, replays=7, sent_bytes=1000, received_bytes=900),
+        pcie=Link(5, 16, replays=7),
         ecc=Ecc(True, 1, 0),
         nvlinks=links,
         clock_reasons=ClockReasons(12, ("sw_power_cap", "hw_slowdown")),
@@ -116,7 +105,7 @@ def test_how_counters_grew() -> None:
         0,
         read_at_s=12.0,
         violations_s={"thermal": 1.5, "power": 4.0, "reliability": None},
-        pcie=Link(5, 16, replays=9, sent_bytes=5000, received_bytes=100),
+        pcie=Link(5, 16, replays=9),
         ecc=Ecc(True, 4, 0),
         nvlinks=more,
         clock_reasons=ClockReasons(40, ("hw_slowdown", "sw_thermal_slowdown")),
@@ -126,8 +115,6 @@ def test_how_counters_grew() -> None:
         # A counter that ran backwards was started anew.
         violations_s={"thermal": 0.5, "power": None, "reliability": None},
         pcie_replays=2,
-        pcie_sent_bytes_per_s=2000.0,
-        pcie_received_bytes_per_s=None,
         nvlink_errors={"replay": 3},
         ecc_corrected=3,
         ecc_uncorrected=0,
@@ -135,13 +122,3 @@ def test_how_counters_grew() -> None:
     )
     (compared,) = read_twice((before,), (now,))
     assert compared.changes == changes(before, now)
-
-
-@pytest.mark.parametrize(("before", "after"), [(None, 12.0), (10.0, None), (10.0, 10.0), (12.0, 10.0)])
-def test_readings_without_an_order_are_not_compared(before: float | None, after: float | None) -> None:
-    assert changes(card(0, read_at_s=before), card(0, read_at_s=after)) is None
-
-
-def test_what_was_unknown_once_did_not_grow() -> None:
-    grown = changes(card(0), card(0, read_at_s=11.0, pcie=Link(replays=5), ecc=Ecc(True, 1, 1)))
-    assert grown == Changes(span_s=1.0)

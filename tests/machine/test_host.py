@@ -61,12 +61,6 @@ def test_version_one_control_groups(tmp_path: Path) -> None:
     assert host.container_memory(root) == (2 * GIB, GIB + GIB // 2)
 
 
-def test_no_limit_is_none(tmp_path: Path) -> None:
-    root = write(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n"})
-    assert host.container_memory(root) == (None, None)
-    assert host.container_memory(tmp_path / "nowhere") == (None, None)
-
-
 def test_the_kernels_kills_are_counted_where_it_says(tmp_path: Path) -> None:
     assert host.memory_kills(tmp_path) is None
     write(tmp_path, {"proc/vmstat": "pgfault 12\noom_kill_allocating 9\noom_kill 3\n"})
@@ -80,11 +74,6 @@ def test_the_kernels_kills_are_counted_where_it_says(tmp_path: Path) -> None:
     assert host.memory_kills(tmp_path) == 2
     write(tmp_path, {"proc/self/cgroup": "", "proc/vmstat": "oom_kill many\n"})
     assert host.memory_kills(tmp_path) is None
-
-
-def test_usable_memory_is_the_lesser_of_machine_and_container() -> None:
-    assert host.HostMemory(8, 6, None, None).usable == 6
-    assert host.HostMemory(8, 6, 4, 3).usable == 3
 
 
 def test_only_nvidias_display_controllers_count(tmp_path: Path) -> None:
@@ -105,23 +94,6 @@ def test_only_nvidias_display_controllers_count(tmp_path: Path) -> None:
     )
     assert host.read(root).nvidia_pci_addresses == ("0000:17:00.0",)
     assert host.nvidia_device_nodes(root) == ("/dev/nvidia0", "/dev/nvidiactl")
-
-
-def test_a_container_shows_itself(tmp_path: Path) -> None:
-    assert host.container(write(tmp_path / "a", {".dockerenv": ""})) == "docker"
-    assert host.container(write(tmp_path / "b", {"proc/self/cgroup": "0::/kubepods/x\n"})) == "kubepods"
-    assert host.container(write(tmp_path / "c", {"proc/self/cgroup": "0::/user.slice\n"})) is None
-
-
-def test_the_cpu_of_this_machine_is_read() -> None:
-    cpu = host.cpu()
-    assert cpu.id == "cpu" and cpu.memory_total_bytes and cpu.memory_used_bytes is not None
-    assert cpu.cores_allowed and cpu.cores_allowed >= 1
-
-
-def test_an_unknown_process_has_no_name() -> None:
-    assert host.process_name(2**31 - 1) is None
-    assert host.process_name(-1) is None
 
 
 @pytest.mark.skipif(not Path("/proc/self/comm").exists(), reason="a process is renamed by /proc")
@@ -160,18 +132,3 @@ def test_a_torch_whose_version_cannot_be_read_is_unknown_not_missing(tmp_path: P
     assert installed_torch.from_folder(tmp_path).path == str(tmp_path)
     (tmp_path / "version.py").write_text("def broken(:\n")
     assert installed_torch.from_folder(tmp_path).built_for is None
-
-
-@pytest.mark.parametrize("text", ["", "x", "max", "-5", "1.5", "²"])
-def test_what_is_no_number_in_a_file_of_the_kernels_is_unknown(tmp_path: Path, text: str) -> None:
-    group = "sys/fs/cgroup/a"
-    files = {"proc/self/cgroup": "0::/a\n", f"{group}/memory.current": text, f"{group}/memory.max": "1000"}
-    files |= {
-        f"{group}/memory.stat": f"inactive_file {text}\n",
-        "proc/vmstat": f"oom_kill {text}\n",
-        "proc/1x/comm": "",
-    }
-    write(tmp_path, {**files, f"{group}/memory.high": text, "sys/bus/pci/devices/0000:10:00.0/numa_node": text})
-    assert host.container_memory(tmp_path) == (1000, 1000)
-    assert host.memory_kills(tmp_path) is None and host.numa_nodes(["0000:10:00.0"], tmp_path) == {}
-    assert host.node_holders(["/dev/nvidia0"], tmp_path) == ({"/dev/nvidia0": ()}, 0)

@@ -33,14 +33,3 @@ def test_cores_that_this_process_may_not_use_bring_no_cache(tmp_path: Path) -> N
     cache(tmp_path, 3, 3, level=3, size="16M", shared="3")
     cache(tmp_path, 4, 3, level=3, size="16M", shared="4")
     assert host.last_level_cache_bytes(tmp_path) == 16 * 2**20
-
-
-def test_without_a_third_level_the_second_is_the_last(tmp_path: Path) -> None:
-    cache(tmp_path, 0, 0, level=1, size="64K", shared="0", kind="Data")
-    cache(tmp_path, 0, 1, level=3, size="64K", shared="0", kind="Instruction")
-    cache(tmp_path, 0, 2, level=2, size="1024K", shared="0-3")
-    assert host.last_level_cache_bytes(tmp_path) == 2**20
-
-
-def test_a_system_that_does_not_tell(tmp_path: Path) -> None:
-    assert host.last_level_cache_bytes(tmp_path) is None

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from gpucheck.machine import kept
-from gpucheck.machine.child import python_argv, run
 
 ABORTED = -6
 
@@ -74,10 +73,6 @@ def ended(program: str) -> subprocess.CompletedProcess[str]:
     text = f"import sys; sys.path.insert(0, {root!r})\n{STAND_INS}{textwrap.dedent(program)}"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=env)
-
-
-def test_what_nobody_owns_ends_the_process() -> None:
-    assert ended("with kept.ending():\n pinned = Pinned()\n Device.lost = True\n sys.exit(1)").returncode == ABORTED
 
 
 def test_a_lost_device_frees_nothing_up_to_the_end() -> None:
@@ -188,13 +183,6 @@ def test_one_device_does_not_release_what_another_owns() -> None:
     assert seen() is None
 
 
-def test_a_device_that_answers_after_all_is_not_lost() -> None:
-    kept.lose(RuntimeError("CUDA error: unknown error"), "cuda:0")
-    assert kept.is_lost()
-    kept.settle(Well())
-    assert not kept.is_lost()
-
-
 def test_an_error_that_is_over_lets_go_of_what_its_frames_hold() -> None:
     def fails() -> None:
         memory = Memory()
@@ -225,14 +213,6 @@ def test_an_error_that_is_over_lets_go_of_what_its_frames_hold() -> None:
 )
 def test_what_a_device_raised_is_told_from_the_rest(error: Exception, lost: bool) -> None:
     assert (kept.saw(error), kept.is_lost()) == (lost, lost)
-
-
-def test_a_child_of_ours_ends_in_the_same_way() -> None:
-    code = python_argv("gpucheck.errors")
-    body = f"{STAND_INS}\n pinned = Pinned(); Device.lost = True; kept.lose(RuntimeError()); print('row'); sys.exit(3)"
-    code[2] = code[2].replace("sys.exit(gpucheck.errors.main())", f"exec({body.replace(chr(10) + ' ', chr(10))!r})")
-    result = run(code, 60)
-    assert (result.returncode, result.stdout, result.stderr) == (3, "row\n", "")
 
 
 @pytest.mark.parametrize("is_ours", [True, False])

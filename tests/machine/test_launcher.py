@@ -43,13 +43,6 @@ def test_launchers(environment: dict[str, str], launch: Launch) -> None:
     assert launcher.detect(environment, parent=55) == launch
 
 
-def test_a_part_does_not_know_of_other_ranks() -> None:
-    kept = launcher.alone({**SRUN, **TORCHRUN, "RANK": "1", "MASTER_ADDR": "a", "CUDA_VISIBLE_DEVICES": "0"})
-    assert kept == {
-        name: SRUN[name] for name in ("SLURM_JOB_ID", "SLURM_NNODES", "SLURM_LOCALID", "SLURMD_NODENAME")
-    } | {"CUDA_VISIBLE_DEVICES": "0"}
-
-
 @pytest.mark.skipif(os.name != "posix", reason="a POSIX lock")
 def test_one_rank_of_a_start_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
@@ -129,9 +122,3 @@ def test_the_place_among_a_launchers_processes(environment: dict[str, str], plac
 def test_ranks_that_cannot_know_where_they_meet_are_wrong_usage(more: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="rank 1 of 2 does not know the host of rank 0"):
         launcher.place({**OMPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1", **more})
-
-
-def test_the_first_host_of_a_file_is_rank_0s(tmp_path: Path) -> None:
-    (tmp_path / "nodes").write_text("p1\np1\np2\n", encoding="utf-8")
-    found = launcher.place({**OMPI, "PBS_NODEFILE": str(tmp_path / "nodes")})
-    assert found is not None and found.host == "p1"

@@ -27,7 +27,6 @@ from gpucheck.report.facts import (
     Process,
     RemapBanks,
     RemappedRows,
-    RetiredPages,
     SramEcc,
 )
 
@@ -49,14 +48,10 @@ HEALTHY = Device(
     memory_reserved_bytes=50,
     memory_source="nvml v2",
     utilization_percent=42.0,
-    memory_utilization_percent=7.0,
     temperature_celsius=34.0,
     power_w=76.5,
     power_limit_w=700.0,
     power_limit_default_w=700.0,
-    power_limit_min_w=200.0,
-    power_limit_max_w=700.0,
-    performance_state=0,
     vbios_version="96.00.74.00.01",
     sm_clock_hz=345e6,
     memory_clock_hz=2619e6,
@@ -72,7 +67,7 @@ HEALTHY = Device(
         "reliability": 0.0,
     },
     pcie=Link(generation=1, width=8, max_generation=4, max_width=16, device_max_generation=5, replays=0),
-    ecc=Ecc(True, 0, 0, 0, 0, True, True),
+    ecc=Ecc(True, 0, 0, True, True),
     remapped_rows=RemappedRows(0, 0, False, False),
     recovery_action="none",
     persistence_mode=True,
@@ -93,14 +88,10 @@ USUAL = dict.fromkeys(
         "application_memory_clock_hz",
         "default_application_sm_clock_hz",
         "default_application_memory_clock_hz",
-        "pcie/sent_bytes",
-        "pcie/received_bytes",
         "sram_ecc",
         "remap_banks",
         "bar1_total_bytes",
-        "bar1_used_bytes",
         "serial",
-        "part_number",
         "gsp_firmware_version",
         "minor_number",
         "retired_pages/corrected",
@@ -133,37 +124,6 @@ def test_every_field_of_the_table_is_a_field_of_the_facts() -> None:
         if member:
             (group,) = (kind for kind in typing.get_args(hints[name]) if dataclasses.is_dataclass(kind))
             assert member in {one.name for one in dataclasses.fields(group)}
-    assert set(nvml_fields.NVML_ONLY) <= set(hints)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "sound"),
-    [
-        ("name", "NVIDIA H200", True),
-        ("name", "", False),
-        ("name", "\x1b[31m", False),
-        ("name", "\ud800", False),
-        ("name", 7, False),
-        ("uuid", "x" * 201, False),
-        ("compute_capability", "9.0", True),
-        ("compute_capability", "-1.0", False),
-        ("temperature_celsius", 31.0, True),
-        ("temperature_celsius", 2.0**32 - 1, False),
-        ("temperature_celsius", -1.0, False),
-        ("temperature_celsius", float("nan"), False),
-        ("temperature_celsius", "31", False),
-        ("pcie/width", 16, True),
-        ("pcie/width", 63, False),
-        ("pcie/width", 16.0, False),
-        ("pcie/width", True, False),
-        ("ecc/volatile_uncorrected", 2**64 - 1, False),
-        ("ecc/volatile_uncorrected", -1, False),
-        ("ecc/volatile_uncorrected", True, False),
-    ],
-)
-def test_what_can_be_true(name: str, value: object, sound: bool) -> None:
-    (field,) = (field for field in (*nvml_fields.IDENTITY, *nvml_fields.DETAILS) if field.name == name)
-    assert field.sound(value) is sound
 
 
 @pytest.mark.parametrize(
@@ -208,29 +168,21 @@ shutdown=95
 fan=130
 power_limit=350000
 power_limit.default=700000
-power_limit.min=200000
-power_limit.max=750000
-performance_state=2
 application_clock=1200
 application_clock.memory=2619
 default_clock=1980
 default_clock.memory=2619
 violation.thermal=1500000000
 pcie.replays=50000
-pcie.sent=123456789012
-pcie.received=5
 ecc.pending=0
 sram.exceeded=1
 sram.aggregate_parity=4
 sram.aggregate_secded=5
-sram.volatile_corrected=1
 sram.l2=9
 banks.max=600
 banks.none=40
 bar1.total=137438953472
-bar1.used=5000
 serial=1650000000000
-part_number=900-21001-0000-000
 vbios=96.00.74.00.01
 gsp=580.95.05
 minor=3
@@ -251,22 +203,17 @@ def test_everything_that_a_card_tells_of_itself(fake_driver: Fake) -> None:
         fan_percent=130.0,
         power_limit_w=350.0,
         power_limit_default_w=700.0,
-        power_limit_min_w=200.0,
-        power_limit_max_w=750.0,
-        performance_state=2,
         application_sm_clock_hz=1.2e9,
         application_memory_clock_hz=2.619e9,
         default_application_sm_clock_hz=1.98e9,
         default_application_memory_clock_hz=2.619e9,
         violations_s={**(HEALTHY.violations_s or {}), "thermal": 1.5},
-        pcie=Link(1, 8, 4, 16, 5, 50_000, 123_456_789_012, 5),
-        ecc=Ecc(True, 0, 0, 0, 0, False, True),
-        sram_ecc=SramEcc(1, 0, 0, 0, 4, 5, True, {"l2": 9, "sm": 0, "pcie": 0, "mcu": 0, "other": 0}),
+        pcie=Link(1, 8, 4, 16, 5, 50_000),
+        ecc=Ecc(True, 0, 0, False, True),
+        sram_ecc=SramEcc(0, 0, 4, 5, True, {"l2": 9, "sm": 0, "pcie": 0, "mcu": 0, "other": 0}),
         remap_banks=RemapBanks(600, 0, 0, 0, 40),
         bar1_total_bytes=2**37,
-        bar1_used_bytes=5000,
         serial="1650000000000",
-        part_number="900-21001-0000-000",
         gsp_firmware_version="580.95.05",
         minor_number=3,
     )
@@ -290,27 +237,10 @@ def test_where_ecc_is_off_nothing_is_counted(fake_driver: Fake) -> None:
     assert not applies(row.unknown["sram_ecc"])
 
 
-def test_a_card_without_ecc_has_another_reason(fake_driver: Fake) -> None:
-    fake_driver("nvml.count=1\necc=!3\necc.volatile_corrected=!3\n")
-    (row,) = read().devices
-    assert row.unknown["ecc/volatile_corrected"] == NOT_SUPPORTED
-
-
-@pytest.mark.parametrize("key", ["power_limit", "power_limit.default", "power_limit.min"])
-def test_no_watts_are_no_limit(fake_driver: Fake, key: str) -> None:
-    fake_driver(f"nvml.count=1\n{key}=0\n")
-    (row,) = read().devices
-    name = {"power_limit": "power_limit_w", "power_limit.default": "power_limit_default_w"}.get(
-        key, "power_limit_min_w"
-    )
-    assert getattr(row.device, name) is None
-    assert row.unknown[name] == "NVML returns 0 W, which is not a limit"
-
-
 @pytest.mark.parametrize(
     ("script", "name", "reason"),
     [
-        ("performance_state=32", "performance_state", "NVML does not know it"),
+        ("power_limit=0", "power_limit_w", "NVML returns 0 W, which is not a limit"),
         ("bar1.total=0", "bar1_total_bytes", "NVML returns 0 bytes"),
         ("sram.exceeded=2", "sram_ecc", "NVML's answer makes no sense"),
         ("sram.exceeded=!25", "sram_ecc", "the driver's NVML has another version of this structure"),
@@ -330,16 +260,6 @@ def test_a_driver_may_not_count_what_held_the_clock(fake_driver: Fake) -> None:
     fake_driver("nvml.count=1\n" + "".join(f"violation.{name}=!3\n" for name in names))
     (row,) = read().devices
     assert (row.device.violations_s, row.unknown["violations_s"]) == (None, NOT_SUPPORTED)
-
-
-def test_each_reading_has_its_time(fake_driver: Fake) -> None:
-    fake_driver("nvml.count=1\n")
-    with NvmlDoor(30.0) as door:
-        times = []
-        for _ in range(2):
-            door.ask()
-            times.append(door.reading().devices[0].device.read_at_s)
-    assert times[0] is not None and times[1] is not None and times[0] < times[1]
 
 
 # --- the links between GPUs -------------------------------------------------------------------------------------------
@@ -368,7 +288,6 @@ def test_links_are_told_where_they_are_asked_for(fake_driver: Fake) -> None:
         ("fabric=3\nfabric.health=0x1aa", Fabric("completed")),
         ("fabric=0", None),
         ("fabric=9", None),
-        ("fabric=!25\nfabric.old=2", Fabric("in progress")),
     ],
 )
 def test_the_fabric(fake_driver: Fake, script: str, fabric: Fabric | None) -> None:
@@ -376,12 +295,6 @@ def test_the_fabric(fake_driver: Fake, script: str, fabric: Fabric | None) -> No
     (row,) = read(links=True).devices
     assert row.device.fabric == fabric
     assert ("fabric" in row.unknown) is (fabric is None)
-
-
-def test_an_older_driver_tells_of_the_fabric_without_its_health(fake_driver: Fake) -> None:
-    fake_driver("nvml.count=1\nfabric.old=1\n", without=("NEW_NAMES",))
-    (row,) = read(links=True).devices
-    assert row.device.fabric == Fabric("not started")
 
 
 def test_links_of_the_fifth_generation_have_other_counters(fake_driver: Fake) -> None:
@@ -398,7 +311,7 @@ def test_links_of_the_fifth_generation_have_other_counters(fake_driver: Fake) ->
         ("nvlinks=!999", {"nvlinks": "NVML returns: unknown error"}),
         ("nvlinks=4000000000", {"nvlinks": "NVML's answer makes no sense: '4000000000'"}),
         ("nvlinks=1\nnvlink.state=!999", {"nvlinks/0/active": "NVML returns: unknown error"}),
-        ("nvlinks=1\nnvlink.state=3", {"nvlinks/0/active": "NVML's answer makes no sense: '3'"}),
+        ("nvlinks=1\nnvlink.state=3", {"nvlinks/0/active": "NVML's answer makes no sense"}),
         ("nvlinks=1\nnvlink.replay=!999", {"nvlinks/0/errors/replay": "NVML returns: unknown error"}),
     ],
 )
@@ -439,13 +352,6 @@ def test_whether_a_gpu_can_read_the_others(fake_driver: Fake, script: str, told:
     assert read().devices[0].device.peers is None
 
 
-def test_pages_that_were_retired(fake_driver: Fake) -> None:
-    fake_driver("nvml.count=1\nretired.corrected=3\nretired.uncorrected=0\nretired.pending=1\nslowdown=93\n")
-    (row,) = read().devices
-    assert row.device.retired_pages == RetiredPages(3, 0, True)
-    assert row.device.slowdown_celsius == 93.0
-
-
 def test_a_healthy_card_is_read_whole(fake_driver: Fake) -> None:
     script = fake_driver("nvml.count=1\n")
     reading = read()
@@ -456,23 +362,6 @@ def test_a_healthy_card_is_read_whole(fake_driver: Fake) -> None:
     (row,) = reading.devices
     assert row.device == HEALTHY
     assert row.unknown == USUAL
-
-
-@pytest.mark.parametrize(
-    ("script", "told"),
-    [
-        ("confidential=0\n", "off"),
-        ("confidential=1\n", "ready"),
-        ("confidential=1\nconfidential.ready=0\n", "not ready"),
-        ("confidential=1\nconfidential.ready=!4\n", None),
-        ("", None),
-    ],
-)
-def test_whether_the_gpus_of_a_confidential_machine_take_work(fake_driver: Fake, script: str, told: str | None) -> None:
-    fake_driver(f"nvml.count=1\n{script}")
-    reading = read()
-    assert reading.confidential_computing == told
-    assert ("confidential_computing" in reading.unknown) is (told is None)
 
 
 @pytest.mark.parametrize(
@@ -494,11 +383,11 @@ def test_a_field_that_is_refused_costs_nothing_else(fake_driver: Fake, code: int
 
 
 def test_members_of_a_group_are_refused_one_by_one(fake_driver: Fake) -> None:
-    fake_driver("nvml.count=1\necc.aggregate_corrected=!3\necc.volatile_uncorrected=2\npcie.width=!4\n")
+    fake_driver("nvml.count=1\necc.volatile_corrected=!3\necc.volatile_uncorrected=2\npcie.width=!4\n")
     (row,) = read().devices
-    assert row.device.ecc == Ecc(True, 0, 2, None, 0, True, True)
+    assert row.device.ecc == Ecc(True, None, 2, True, True)
     assert row.device.pcie == Link(1, None, 4, 16, 5, 0)
-    assert row.unknown == {**USUAL, "ecc/aggregate_corrected": NOT_SUPPORTED, "pcie/width": "no permission"}
+    assert row.unknown == {**USUAL, "ecc/volatile_corrected": NOT_SUPPORTED, "pcie/width": "no permission"}
 
 
 @pytest.mark.parametrize("lanes", [0, 63])
@@ -532,13 +421,6 @@ def test_a_card_lost_while_it_is_read_keeps_what_it_told(fake_driver: Fake) -> N
     assert row.unknown["temperature_celsius"] == "the device needs a reset"
 
 
-def test_a_card_in_need_of_a_reset(fake_driver: Fake) -> None:
-    fake_driver("nvml.count=1\nutilization=!16\n")
-    (row,) = read().devices
-    assert row.device.state == "reset required"
-    assert row.device.temperature_celsius == 34.0
-
-
 def test_memory_falls_back_to_the_first_call_and_says_so(fake_driver: Fake) -> None:
     fake_driver("nvml.count=1\n", without=("MEMORY_V2",))
     (row,) = read().devices
@@ -548,13 +430,6 @@ def test_memory_falls_back_to_the_first_call_and_says_so(fake_driver: Fake) -> N
     assert row.unknown["memory_reserved_bytes"] == "NVML's first memory call counts what is reserved as used"
 
 
-def test_memory_that_neither_call_tells_has_the_reason_of_the_second(fake_driver: Fake) -> None:
-    fake_driver("nvml.count=1\nmemory=!3\nmemory.v1=!999\n")
-    (row,) = read().devices
-    assert (row.device.memory_total_bytes, row.device.memory_source) == (None, None)
-    assert {row.unknown[name] for name in nvml_fields.MEMORY} == {NOT_SUPPORTED}
-
-
 def test_a_total_of_zero_is_no_memory_size(fake_driver: Fake) -> None:
     fake_driver("nvml.count=1\nmemory.total=0\n")
     (row,) = read().devices
@@ -562,46 +437,13 @@ def test_a_total_of_zero_is_no_memory_size(fake_driver: Fake) -> None:
     assert row.unknown["memory_total_bytes"] == "NVML returns 0 bytes"
 
 
-def test_an_older_driver_is_asked_by_the_older_names(fake_driver: Fake) -> None:
-    fake_driver("nvml.count=1\n", without=("NEW_NAMES",))
-    (row,) = read().devices
-    assert row.device == dataclasses.replace(
-        HEALTHY,
-        temperature_celsius=35.0,
-        clock_reasons=ClockReasons(4, ("sw_power_cap",)),
-        ecc=Ecc(True, 0, 0, 0, 0, True),
-    )
-    missing = "the driver's NVML has no such function"
-    names = ("sram_ecc", "temperature_margin_celsius", "gsp_firmware_version", "ecc/enabled_by_default")
-    assert [row.unknown[name] for name in names] == [missing] * 4
-
-
-def test_clock_reasons_are_named_and_unknown_bits_left_as_they_are(fake_driver: Fake) -> None:
+def test_clock_reasons_are_named(fake_driver: Fake) -> None:
     fake_driver("nvml.count=1\nclock_reasons=0x8000000000001648\n")
     (row,) = read().devices
     assert row.device.clock_reasons == ClockReasons(
         0x8000000000001648,
         ("hw_slowdown", "hw_thermal_slowdown", "board_limit", "reliability"),
-        (0x1000, 0x8000000000000000),
     )
-
-
-@pytest.mark.parametrize(("value", "told"), [("1", "gpu_reset"), ("7", "system_reboot"), ("9", "action 9")])
-def test_recovery_actions(fake_driver: Fake, value: str, told: str) -> None:
-    fake_driver(f"nvml.count=1\nrecovery_action={value}\n")
-    (row,) = read().devices
-    assert row.device.recovery_action == told
-
-
-@pytest.mark.parametrize("refusal", ["recovery_action=!3", "fields=!3"])
-def test_a_driver_that_knows_no_recovery_action(fake_driver: Fake, refusal: str) -> None:
-    fake_driver(f"nvml.count=1\n{refusal}\n")
-    (row,) = read().devices
-    assert dataclasses.replace(row.device, violations_s=HEALTHY.violations_s) == dataclasses.replace(
-        HEALTHY, recovery_action=None
-    )
-    assert (row.device.violations_s is None) is refusal.startswith("fields")
-    assert row.unknown["recovery_action"] == NOT_SUPPORTED
 
 
 @pytest.mark.parametrize(
@@ -619,24 +461,6 @@ def test_the_chip_to_chip_link_is_the_sum_of_its_active_links(count: int, first_
         nvml_fields.c2c_rate([answer(0, 3), *links])
 
 
-def test_remapped_rows_numa_node_and_modes(fake_driver: Fake) -> None:
-    fake_driver(
-        "nvml.count=1\nremap.correctable=1\nremap.uncorrectable=2\nremap.failed=1\n"
-        "node_mask=0x2\ncompute_mode=3\npersistence=0\n"
-    )
-    (row,) = read().devices
-    assert row.device.remapped_rows == RemappedRows(1, 2, pending=False, failed=True)
-    assert (row.device.numa_node, row.device.compute_mode) == (1, "exclusive_process")
-    assert row.device.persistence_mode is False
-
-
-def test_a_card_near_several_numa_nodes_has_none(fake_driver: Fake) -> None:
-    fake_driver("nvml.count=1\nnode_mask=0x3\n")
-    (row,) = read().devices
-    assert row.device.numa_node is None
-    assert row.unknown["numa_node"] == "NVML names 2 nearest NUMA nodes"
-
-
 def test_processes_of_both_kinds(fake_driver: Fake) -> None:
     fake_driver("nvml.count=1\nprocesses=12:500,13:-\ngraphics=12:500,14:7\n")
     (row,) = read(processes=True).devices
@@ -647,24 +471,12 @@ def test_processes_of_both_kinds(fake_driver: Fake) -> None:
     )
 
 
-def test_processes_are_read_only_when_asked_for(fake_driver: Fake) -> None:
-    fake_driver("nvml.count=1\nprocesses=12:500\n")
-    (row,) = read().devices
-    assert row.device.processes is None
-
-
 @pytest.mark.parametrize("garbage", ["0:500", "4294967295:500", "12:99999999"])
-def test_a_scrambled_list_is_read_by_the_older_call(fake_driver: Fake, garbage: str) -> None:
-    fake_driver(f"nvml.count=1\nprocesses={garbage}\nprocesses.v2=12:500\n")
-    (row,) = read(processes=True).devices
-    assert row.device.processes == (Process(12, "compute", None, 500),)
-
-
-def test_a_list_scrambled_in_both_calls_is_no_list(fake_driver: Fake) -> None:
-    fake_driver("nvml.count=1\nprocesses=4294967295:5\nprocesses.v2=0:5\n")
+def test_a_scrambled_list_is_no_list(fake_driver: Fake, garbage: str) -> None:
+    fake_driver(f"nvml.count=1\nprocesses={garbage}\n")
     (row,) = read(processes=True).devices
     assert row.device.processes is None
-    assert row.unknown["processes"] == "NVML's list of processes is garbled (it holds PID 0)"
+    assert row.unknown["processes"].startswith("NVML's list of processes is garbled (it holds PID ")
 
 
 def test_graphics_that_are_not_supported_leave_the_compute_processes(fake_driver: Fake) -> None:
@@ -681,12 +493,6 @@ def test_mig_instances_are_rows_of_their_own(fake_driver: Fake) -> None:
     assert (first.device.uuid, second.device.uuid) == names
     assert (second.device.name, second.device.memory_total_bytes) == ("NVIDIA Fake 100 MIG 1g", 200)
     assert (second.device.parent_uuid, second.device.nvml_index) == (FIRST, None)
-
-
-def test_mig_mode_without_instances(fake_driver: Fake) -> None:
-    fake_driver("nvml.count=1\nmig=1\n")
-    (card,) = read().devices
-    assert card.device.mig == Mig(True, True, ())
 
 
 @pytest.mark.parametrize(
@@ -784,12 +590,6 @@ def test_a_card_that_hangs_after_the_start_is_not_waited_for_as_a_start(
     assert told == []
 
 
-def test_a_start_that_hangs_is_bounded(fake_driver: Fake) -> None:
-    fake_driver("nvml.init=hang\n")
-    reading = read(timeout_s=0.5)
-    assert reading == DriverReading(error="NVML did not answer within 0.5 s")
-
-
 def test_a_card_that_hangs_costs_neither_the_first_nor_its_own_identity(fake_driver: Fake) -> None:
     fake_driver("nvml.count=3\n1.power=hang\n")
     reading = read(timeout_s=HANG_S)
@@ -809,13 +609,6 @@ def test_a_card_that_hangs_before_it_is_identified_is_known_by_its_number(fake_d
     assert (first.uuid, second.nvml_index, third.nvml_index) == (FIRST, 1, 2)
     assert second.state == "not answering: NVML did not answer within 2 s"
     assert first.state == third.state == "not read: NVML stopped at another device"
-
-
-def test_each_card_has_its_own_time_once_nvml_has_started(fake_driver: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_reads, "ANSWER_S", 1.0)
-    monkeypatch.setattr(driver_reads, "START_OF_A_CARD_S", 1.0)
-    fake_driver("1.power=hang\n")
-    assert read(timeout_s=600.0).error == "NVML did not answer within 2 s"
 
 
 def test_a_reader_that_somebody_ended_accuses_no_card(fake_driver: Fake) -> None:

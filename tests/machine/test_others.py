@@ -15,11 +15,6 @@ def test_what_the_machine_did_and_this_process_did_not() -> None:
     assert others(ProcessorTime(10.0, 100.0, 5.0), ProcessorTime(12.0, 103.5, 6.5)) == Others(1.0, 2.0)
 
 
-def test_nobody_uses_less_than_nothing() -> None:
-    """Both counters are rounded on their own."""
-    assert others(ProcessorTime(10.0, 100.0, 5.0), ProcessorTime(11.0, 100.9, 6.0)).cores == 0.0
-
-
 def test_too_short_to_tell() -> None:
     assert others(ProcessorTime(10.0, 100.0, 5.0), ProcessorTime(10.05, 100.1, 5.0)).cores is None
 
@@ -63,8 +58,3 @@ def test_a_child_that_runs_is_counted_as_ours() -> None:
     assert with_child.own_s - alone.own_s >= 0.15
     # Once it has ended the kernel has added it.
     assert host.processor_time(child.pid).own_s - alone.own_s >= 0.15
-
-
-def test_the_counters_only_grow() -> None:
-    before, after = host.processor_time(), host.processor_time()
-    assert after.machine_s >= before.machine_s and after.own_s >= before.own_s > 0

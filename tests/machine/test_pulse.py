@@ -70,15 +70,6 @@ def test_what_is_heard_keeps_it_alive() -> None:
     assert one.silent() is None
 
 
-def test_a_device_that_was_waited_for_was_heard() -> None:
-    clock = Clock()
-    one = Pulse(clock, heard_s=clock(), waited=True)
-    one.watched.append(watched(Card()))
-    clock.now_s += SILENT_S
-    assert one.silent() is None
-    assert (one.heard_s, one.waited) == (clock(), False)
-
-
 def test_a_device_that_has_nothing_to_do_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, card = Clock(), Card()
     one = Pulse(clock, heard_s=clock())
@@ -176,9 +167,3 @@ def test_what_is_at_work_is_broken_off_as_its_time_ends(monkeypatch: pytest.Monk
         pulse.finished()
         pulse.go_on()
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
-
-
-def test_without_a_process_of_its_own_nothing_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "GRACE_S", 10.0)
-    assert pulse.ends_by(0.0, 100.0) == 107.0
-    pulse.go_on(1e9)

@@ -71,12 +71,6 @@ def test_a_row_carries_the_runs_of_all_and_an_interval_over_processes() -> None:
     assert len(large.runs) == 2 and large.time_s.ci_low is None and large.time_s.ci_covers is None
 
 
-def test_the_interval_of_one_process_stays_that_process_s() -> None:
-    (alone,) = runs.merge([report(row(1.0))]).measurements
-    assert alone.time_s is not None and alone.time_s.ci_covers == "process"
-    assert alone == row(1.0)
-
-
 def test_the_interval_holds_what_is_reported() -> None:
     # One process with nearly all the samples: their median is far from the middle of the runs.
     many = Run("", 1, tuple(9.0 for _ in range(100)), tuple(range(100)))
@@ -134,8 +128,3 @@ def test_the_slow_end_of_a_rate_comes_from_the_long_times() -> None:
     assert (rate.p05, rate.median, rate.p95) == (100 / 96, 100 / 51, 100 / 6)
     few = runs.time_stats([Run("", 1, (1.0,) * 19, (0.0,) * 19)])
     assert few is not None and runs.rate(few, 1.0, "B/s").p05 is None
-
-
-def test_nothing_cannot_be_merged() -> None:
-    with pytest.raises(ValueError, match="nothing"):
-        runs.merge([])

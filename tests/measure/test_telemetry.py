@@ -50,38 +50,6 @@ def test_none_inside_a_window_is_said() -> None:
     assert summarise([reading(15.0)], RUN) == (None, "none of 1 readings fell inside a timed window")
 
 
-def test_power_comes_from_the_energy_counter() -> None:
-    samples = [reading(10.0 + i, energy_j=1000.0 + 700 * i) for i in range(12)]
-    told, _ = summarise(samples, RUN)
-    assert told is not None and told["power_w"] == pytest.approx(700.0)
-
-
-def test_no_power_below_two_seconds() -> None:
-    told, _ = summarise([reading(10.0 + i / 10, energy_j=70.0 * i) for i in range(10)], Run("", 1, (1.0,), (10.0,)))
-    assert told is not None and told["power_w"] is None
-    assert told["unknown"]["power_w"] == "the row is shorter than the 2 s over which energy is counted"
-
-
-def test_why_there_is_no_power_is_what_was_so() -> None:
-    refused = {"energy_j": "not supported by this device or driver"}
-    row = Run("", 1, (12.0,), (10.0,))
-
-    def why(*samples: dict[str, Any]) -> str:
-        told, _ = summarise(samples, row)
-        assert told is not None and told["power_w"] is None
-        return str(told["unknown"]["power_w"])
-
-    answers = [why({**reading(10.0 + i), "unknown": refused}) for i in range(1)]
-    assert answers == ["the energy counter: not supported by this device or driver"]
-    assert why(reading(11.0)) == "no reading of the energy counter fell within it"
-    # The row is long enough; it is its readings that are not.
-    few = why(reading(11.0, energy_j=1.0), reading(11.5, energy_j=300.0))
-    assert few == "the readings of the energy counter span 0.5 s of the row, and 2 s are needed"
-    assert why(reading(11.0, energy_j=9e6), reading(15.0, energy_j=12.0)) == (
-        "the energy counter ran backwards or stood still"
-    )
-
-
 def test_the_link_is_the_one_seen_most() -> None:
     links = [{"generation": 1, "width": 16}, {"generation": 5, "width": 16}, {"generation": 5, "width": 16}]
     told, _ = summarise([reading(10.0 + i / 10, pcie=link) for i, link in enumerate(links)], RUN)
@@ -313,7 +281,6 @@ def test_a_mig_instance_has_its_cards_clock_and_no_power_of_its_own(fake_driver:
         told, reason = watch.during(Run("", 1, (time.perf_counter() - began,), (began,)))
     assert told is not None, reason
     assert told["sm_clock_hz"]["median"] == 1234e6 and told["pcie"]["max_generation"] == 4
-    assert told["power_w"] is None
     with Watch("MIG-00000000-0000-0000-0000-000000000201") as watch:
         assert watch.reason == "NVML lists no device MIG-00000000-0000-0000-0000-000000000201"
 

@@ -16,11 +16,6 @@ from gpucheck.program.simulated_cuda import simulated
 from gpucheck.report.finding import Finding
 
 _DRY = Path(__file__).parent.parent / "programs" / "dry" / "mistakes.py"
-_STEP = """
-
-import mistaken
-"""
-
 # Programs beside the corpus of twins: each names its device elsewhere than it meets it.
 SCRIPTS = {
     "a peer of another function": """
@@ -360,14 +355,12 @@ def corpus() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 CORPUS = corpus()
-OUTCOMES: dict[str, str] = {}
 
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_a_fix_that_is_offered_can_be_applied(name: str, tmp_path: Path) -> None:
     """It changes its line, the program is still one, and no name is missing there."""
-    OUTCOMES[name] = outcome(name, tmp_path)
-    assert OUTCOMES[name] in ("gone", "none"), OUTCOMES[name]
+    assert outcome(name, tmp_path) in ("gone", "none")
 
 
 def outcome(name: str, folder: Path) -> str:
@@ -416,11 +409,3 @@ def test_a_fix_mends_the_cause_and_uses_the_program_s_names(name: str, tmp_path:
     first = met(text, tmp_path, *arguments)
     assert first is not None and first.fix is not None
     assert first.fix.partition(": ")[2] == SAYS[name], first
-
-
-def test_most_mistakes_have_a_fix(tmp_path: Path) -> None:
-    """At least six in ten, and nine in ten of these take the mistake away."""
-    told = [OUTCOMES.get(name) or outcome(name, tmp_path) for name in CORPUS]
-    offered = [one for one in told if one != "none"]
-    assert len(offered) >= 0.6 * len(told)
-    assert offered.count("gone") >= 0.9 * len(offered)

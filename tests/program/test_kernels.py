@@ -5,10 +5,7 @@ And the dtypes of CUDA's autocast: each was compared with torch 2.9's own CUDA d
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import re
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +15,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import sdpa_kernel
-from torch.utils.weak import WeakIdKeyDictionary
 
 from gpucheck.program import rules
 from gpucheck.program.engine import World, tensors_in
@@ -97,40 +92,6 @@ def test_what_no_fused_kernel_takes_keeps_the_scores(world: World) -> None:
     assert kept(world, lambda: (query @ key.transpose(-2, -1)).softmax(-1) @ value) >= SCORES
 
 
-def test_a_dropout_that_no_fused_kernel_takes_keeps_to_the_mask() -> None:
-    mask = torch.tensor([[True, False], [True, True]])
-    with simulated(World()):
-        q = gpu(1, 1, 2, 4, dtype=torch.float64)
-        with mock.patch.object(torch, "native_dropout", lambda scores, *rest: (scores, None)):
-            seen = F.scaled_dot_product_attention(q, q, q, mask.cuda(), dropout_p=0.5)
-        assert torch.allclose(seen, F.scaled_dot_product_attention(q, q, q, mask.cuda()))
-
-
-@contextlib.contextmanager
-def _within(original: Any, told: Callable[[], object], backend: Any) -> Iterator[None]:
-    with original(backend):
-        told()
-        yield
-
-
-def test_a_thread_leaves_another_the_kernels_of_attention(world: World) -> None:
-    q = gpu(1, 1, 2, 4, dtype=torch.float64)
-    other = threading.Thread(target=lambda: F.scaled_dot_product_attention(q, q, q))
-    seen: list[str] = []
-
-    def told() -> None:
-        seen.append("in")
-        if other.ident is None:
-            other.start()
-            other.join(0.1)
-        seen.append("out")
-
-    with mock.patch("gpucheck.program.kernels.sdpa_kernel", functools.partial(_within, sdpa_kernel, told)):
-        F.scaled_dot_product_attention(q, q, q)
-        other.join()
-    assert seen == ["in", "out", "in", "out"]
-
-
 def test_a_case_that_only_a_cpu_fuses_keeps_the_scores(world: World) -> None:
     """Groups of heads in float32, and a mask whose rows are not contiguous, such as T5's position bias."""
     query = gpu(2, 4, 128, 64)
@@ -142,31 +103,9 @@ def test_a_case_that_only_a_cpu_fuses_keeps_the_scores(world: World) -> None:
         assert scores <= kept(world, call) <= scores * 2 + 4 * KIB
 
 
-def test_attention_lends_its_backward_pass_a_gradient_in_float32(world: World) -> None:
-    """Measured on an H200 for each kernel: 4 bytes an element of the query, and one number a row, beside gradients."""
-    memory = world.claims.memory
-    assert memory is not None
-    for dtype in (torch.float32, torch.bfloat16):
-        query, key, value = (gpu(2, 4, 128, 64, dtype=dtype) for _ in range(3))
-        out = F.scaled_dot_product_attention(query, key, value)
-        gradient = torch.ones_like(out)
-        memory.peak_since_reset = before = memory.allocated
-        made = torch.autograd.grad(out, (query, key, value), gradient)
-        gradients = sum(one.nbytes for one in made)
-        assert memory.peak_since_reset - before == gradients + query.numel() * 4 + 4 * KIB
-
-
 MIB = 1024 * KIB
 # What torch's own kernels took beside results, as its allocator counted it (torch 2.9 and 2.11, 132 multiprocessors).
 LENT: dict[str, tuple[Callable[[], Tensor], float]] = {
-    "gradient of a bias": (lambda: gpu(8192, 3072).sum(0), 132),
-    "of a narrow one": (lambda: gpu(8192, 1024).sum(0), 64),
-    "of fewer rows": (lambda: gpu(4096, 1024).sum([0], keepdim=True), 32),
-    "of two dimensions": (lambda: gpu(8, 256, 512).sum((0, 1)), 8),
-    "in half": (lambda: gpu(16384, 1024, dtype=torch.bfloat16).sum(0), 128),
-    "of few rows": (lambda: gpu(128, 1024).sum(0), 0),
-    "a sum of rows": (lambda: gpu(4096, 4096).sum(1), 0),
-    "largest of columns": (lambda: gpu(4096, 4096).amax(0), 128),
     "mean squared error": (lambda: F.mse_loss(gpu(2048, 4096), gpu(2048, 4096)), 32),
     "errors themselves": (lambda: F.mse_loss(gpu(2048, 4096), gpu(2048, 4096), reduction="none"), 0),
     "logsumexp": (lambda: gpu(4096, 4096).logsumexp(-1), 64),
@@ -197,22 +136,6 @@ def test_what_kernels_take_while_they_run_is_counted(name: str) -> None:
     with simulated(made), mock.patch.object(Memory, "lend", lambda memory, size: lent.append(size)):
         call()
     assert max(lent) / MIB == pytest.approx(size, rel=0.005)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        lambda: torch.ones((), device="cuda"),
-        lambda: torch.ones(4, 0, device="cuda"),
-        lambda: torch.eye(3).to_sparse_csr().cuda(),
-        lambda: torch.nested.nested_tensor([torch.ones(2)], device="cuda"),
-    ],
-    ids=["number", "empty", "CSR", "nested"],
-)
-def test_what_has_no_rows_is_reduced_too(given: Callable[[], Tensor]) -> None:
-    made = World(claims=Claims(Memory()))
-    with simulated(made):
-        assert given().sum(-1, keepdim=True).is_cuda
 
 
 @pytest.mark.parametrize(
@@ -336,32 +259,6 @@ def test_a_list_as_an_index_lies_beside_what_it_indexes(world: World, index: Any
     x[index] = 2
     with pytest.raises(RuntimeError, match=rules.APART):
         x[index] += torch.ones(3)
-
-
-def test_a_jagged_tensor_is_made_on_the_device(world: World) -> None:
-    made = torch.nested.nested_tensor([torch.ones(1, 2), torch.ones(2, 2)], device="cuda", layout=torch.jagged)
-    assert made.is_cuda and made.values().is_cuda and made.offsets().is_cuda
-
-
-def test_without_values_a_norms_own_writes_are_no_copies() -> None:
-    """`run` counts what Python copies; an operation that torch runs as Python copies too."""
-    made = World(claims=Claims(Memory()), has_values=False)
-    seen: list[bool] = []
-    copy = Tensor.copy_
-
-    def copied(self: Tensor, *args: Any) -> Tensor:
-        seen.append(made.here.inside)
-        return copy(self, *args)
-
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    Tensor.copy_ = copied
-    try:
-        with simulated(made):
-            nn.BatchNorm2d(4).cuda()(torch.randn(2, 4, 3, 3, device="cuda"))
-    finally:
-        Tensor.copy_ = copy
-        torch.__future__.set_swap_module_params_on_conversion(False)
-    assert seen and all(seen)
 
 
 # -- autocast ----------------------------------------------------------------------------------------------------------
@@ -503,25 +400,6 @@ def test_regions_nest_end_and_leave_other_devices_alone(world: World) -> None:
     assert torch.autocast("cuda", dtype=LOW)(layer)(x).dtype == LOW
 
 
-def test_a_region_of_the_cpu_casts_its_weights_anew(world: World) -> None:
-    layer = nn.Linear(1, 1, bias=False)
-    for value in (1.0, 2.0):
-        nn.init.constant_(layer.weight, value)
-        with torch.autocast("cpu", dtype=LOW):
-            assert layer(torch.ones(1, 1)).item() == value
-
-
-def test_a_thread_whose_region_ends_takes_no_cast_from_another(world: World) -> None:
-    class Cleared(WeakIdKeyDictionary):  # type: ignore[misc]
-        def __setitem__(self, weight: Tensor, made: Tensor) -> None:
-            super().__setitem__(weight, made)
-            self.clear()
-
-    world.casts = Cleared()
-    with torch.autocast("cuda", dtype=LOW):
-        assert nn.Linear(2, 2, device="cuda")(torch.ones(1, 2, device="cuda")).dtype == LOW
-
-
 def test_what_torchvision_casts_is_cast(world: World) -> None:
     """As its kernels in C++ do: they ask C++ where a tensor lies."""
     library = torch.library.Library("torchvision", "FRAGMENT")
@@ -535,43 +413,6 @@ def test_what_torchvision_casts_is_cast(world: World) -> None:
         assert made.dtype == LOW and made.is_cuda
     finally:
         library._destroy()
-
-
-def test_functions_checkpoints_and_threads_keep_to_the_region(world: World) -> None:
-    seen = []
-
-    class Product(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        @torch.amp.custom_fwd(device_type="cuda")  # type: ignore[untyped-decorator]
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            return x @ x
-
-        @staticmethod
-        @torch.amp.custom_bwd(device_type="cuda")  # type: ignore[untyped-decorator]
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            seen.append((gradient.float() @ gradient.float()).dtype)
-            return gradient.float()
-
-    layer, x = on_gpu(nn.Linear(4, 4)), torch.ones(4, 4, device="cuda", requires_grad=True)
-
-    def remembered(x: Tensor) -> Tensor:
-        seen.append((x.detach() @ x.detach()).dtype)
-        out: Tensor = layer(x)
-        return out
-
-    def threaded() -> None:
-        seen.append(layer(x).dtype)
-        with torch.autocast("cuda", dtype=LOW):
-            seen.append(layer(x).dtype)
-
-    with torch.autocast("cuda", dtype=LOW):
-        loss = Product.apply(x).sum() + torch.utils.checkpoint.checkpoint(remembered, x, use_reentrant=False).sum()
-        thread = threading.Thread(target=threaded)
-        thread.start()
-        thread.join()
-    loss.backward()
-    assert (seen[:3], {*seen[3:]}) == ([LOW, FULL, LOW], {LOW}) and len(seen) == 5
 
 
 def test_what_autocast_refuses_is_refused_with_torchs_own_words(world: World) -> None:

@@ -256,7 +256,7 @@ LEFT = {
             def __init__(self):
                 super().__init__()
                 self.lin = nn.Linear(8, 8)
-    -            self.lin.scale = torch.ones(8)  # HERE
+    -            self.lin.scale = torch.ones(8)
     +            self.lin.register_buffer("scale", torch.ones(8))
             def forward(self, x):
                 return self.lin(x) * self.lin.scale
@@ -426,36 +426,8 @@ LEFT = {
                 return x * self.scale
     """,
     ),
-    "a tie by data": (
-        "model.untied",
-        "embedding.weight and head.weight",
-        """
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.embedding, self.head = nn.Embedding(20, 8), nn.Linear(8, 20, bias=False)
-    -            self.head.weight.data = self.embedding.weight.data
-    +            self.head.weight = self.embedding.weight
-            def forward(self, x):
-                return self.head(x) + self.embedding.weight.sum()
-    """,
-    ),
-    "a tie by a view": (
-        "model.untied",
-        "first and second",
-        """
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.first = nn.Parameter(torch.ones(8, 8))
-    -            self.second = nn.Parameter(self.first.data.t())  # HERE
-    +            self.second = nn.Parameter(self.first.data.t().clone())
-            def forward(self, x):
-                return x @ self.first @ self.second
-    """,
-    ),
     "a .to of the module's own": (
-        "model.replaced_move",
+        "model.left_behind",
         "part.scale",
         """
         class Part(nn.Module):
@@ -479,7 +451,7 @@ LEFT = {
     """,
     ),
     "a .to that moves half of it": (
-        "model.replaced_move",
+        "model.left_behind",
         "lin.weight",
         """
         class Net(nn.Module):
@@ -495,7 +467,7 @@ LEFT = {
     """,
     ),
     "an _apply that forgets the rest": (
-        "model.replaced_move",
+        "model.left_behind",
         "part.lin.weight",
         """
         class Part(nn.Module):
@@ -530,8 +502,8 @@ LEFT = {
     """,
     ),
     "a part that is not moved": (
-        "model.devices",
-        "parameters on several devices",
+        "model.left_behind",
+        "second.weight",
         """
         class Net(nn.Module):
             def __init__(self):
@@ -541,23 +513,6 @@ LEFT = {
     +            self.second = nn.Linear(8, 8).cuda()
             def forward(self, x):
                 return self.second(self.first(x))
-    """,
-    ),
-    "an optimizer with states made before": (
-        "model.optimizer_state",
-        "optimizer.state[lin.weight]['sum']",
-        """
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.lin = nn.Linear(8, 8)
-            def forward(self, x):
-                return self.lin(x)
-        def make():
-            net = Net()
-    -        optimizer = torch.optim.Adagrad(net.parameters())
-    +        optimizer = torch.optim.Adam(net.parameters())
-            return SimpleNamespace(model=net, optimizer=optimizer, make_batch=batch)
     """,
     ),
 }

@@ -28,19 +28,6 @@ def clean():
     return loss.item()
 
 
-def there_and_back():
-    for batch in data:
-        on_device = batch.to("cuda")
-        train(on_device)
-        losses.append(on_device.cpu())
-
-
-def there_and_back_twin():
-    for batch in data:
-        train(batch.to("cuda"))
-        losses.append(batch)
-
-
 def discarded():
     for batch in data:
         batch.to("cuda")
@@ -62,18 +49,6 @@ def again_twin():
     mask = held.to("cuda")
     for batch in data:
         train(batch.to("cuda") * mask)
-
-
-def made():
-    for batch in data:
-        noise = torch.randn(8, 16).to("cuda")
-        train(batch.to("cuda") + noise)
-
-
-def made_twin():
-    noise = torch.randn(8, 16).to("cuda")
-    for batch in data:
-        train(batch.to("cuda") + noise)
 
 
 def small():

@@ -84,9 +84,9 @@ def in_process(patches: pytest.MonkeyPatch) -> None:
 class Ranks:
     """Two ranks on the host whose figures are the same every time; all-to-all hangs."""
 
-    is_launched, world = False, 2
+    place, world = None, 2
 
-    def __init__(self, ids: Sequence[str], *_: Any) -> None:
+    def __init__(self, options: object, ids: Sequence[str], **_: Any) -> None:
         assert len(ids) == self.world
 
     def begin(self, kind: str) -> list[Answer]:
@@ -209,6 +209,6 @@ def test_a_benchmark_writes_what_is_recorded(
         with monkeypatch.context() as patches:
             worlds.settle(patches, *case.plans())
             in_process(patches)
-            patches.setattr(collective, "alone", Ranks)
+            patches.setattr(collective, "Meeting", Ranks)
             found[case.title] = wrote(case, capsys, patches, folder)
     hold(name, found, write=request.config.getoption("--write-record", False))

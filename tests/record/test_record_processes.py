@@ -106,7 +106,7 @@ def test_stress_writes_what_is_recorded(
             patches.setattr(stress_command, "World", lambda played=played: played)
             lines = wrote(case, capsys, patches, folder)
             # How far it is seen to come depends on how soon the children speak.
-            found[case.title] = [line for line in lines if re.match(r"err\| \d/\d \w+: ", line) is None]
+            found[case.title] = [line for line in lines if re.match(r"err\| \d/\d \w+$", line) is None]
     hold(name, found, write=request.config.getoption("--write-record", False))
 
 

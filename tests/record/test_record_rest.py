@@ -26,7 +26,7 @@ __all__ = ["threads"]
 Fake = Callable[..., Path]
 ECC_ERROR = getattr(torch, "AcceleratorError", RuntimeError)(ECC)
 COMMANDS = ("", "bench", "fleet", "schema", *PARAMETERS)
-SMOKE = "smoke --only modules --only numerics.matmul"
+SMOKE = "smoke --only training.step --only numerics.matmul"
 # What the smoke checks take on the host stands in seconds and bytes of this process: left out with the other figures.
 
 SOURCES = {

@@ -8,12 +8,12 @@ from typing import Any
 
 import bench_scenes as scenes
 import pytest
-from bench_scenes import MIB, SIZES, row
+from bench_scenes import MIB, SIZES
 from shown import shown
 
 from gpucheck import errors
 from gpucheck.bench.overlap import judge as overlap_judge
-from gpucheck.render import html, measured, text, transfer
+from gpucheck.render import html, measured, text
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
@@ -45,12 +45,6 @@ def test_a_doubtful_figure_is_no_plain_pass_on_screen_and_page_though_nothing_fa
     assert "<title>warn: " in html.document(made)
 
 
-# -- bandwidth ---------------------------------------------------------------------------------------------------------
-
-
-# -- matmul ------------------------------------------------------------------------------------------------------------
-
-
 # -- transfer ----------------------------------------------------------------------------------------------------------
 
 
@@ -63,40 +57,25 @@ def test_a_direction_that_was_broken_off_after_its_first_row(columns: int) -> No
         assert "64 KiB" in lines and ("pageable" not in lines or len(kept) > 1)
 
 
-def pairs(count: int, path: str | None = "peer", kind: str = "cuda") -> list[Measurement]:
-    devices = [DeviceRef(f"{kind}:{place}") for place in range(count)]
-    cases = [
-        (source, {"source": source.id, "destination": to.id, "size_bytes": 256 * MIB, "what": "rate"})
-        for source in devices
-        for to in devices
-        if source != to
-    ]
-    work = ("bytes", 256.0 * MIB)
-    return [row("transfer.peer", source, case, work[1] / 395e9, work, "B/s", path=path) for source, case in cases]
-
-
-def peers(rows: Sequence[Measurement], columns: int | None) -> list[str]:
-    blocks, details = transfer.peer(rows)
-    return shown([*blocks, *details], columns)
-
-
-@pytest.mark.parametrize("path", ["peer", "staged"])
-def test_eight_devices_fit_into_80_columns_and_become_lines_at_40(path: str) -> None:
-    lines = peers(pairs(8, path), 80)
+def test_eight_devices_fit_into_80_columns() -> None:
+    devices = [DeviceRef(f"cuda:{place}") for place in range(8)]
+    cards = scenes.machine(*map(scenes.card, devices))
+    made = scenes.document(
+        "bench transfer", scenes.pairs(devices), cards, parts=scenes.begun("transfer.peer", None, "")
+    )
+    lines = screen(made, 80)
     assert max(map(len, lines)) <= 80
     assert [line[:7] for line in lines if line.startswith(" cuda")] == [f" cuda:{place}" for place in range(8)]
-    lines = peers(pairs(8, path), 40)
-    at, mark = lines.index("from: cuda:1"), "*" if path == "staged" else ""
-    assert lines[at + 1 : at + 4] == [f"to {place}: 395{mark}" for place in (0, 2, 3)]
 
 
 def test_a_direction_without_a_rate_beside_one_that_has_one() -> None:
-    both, _ = scenes.at_once()
+    (both,) = scenes.at_once()
     way = {**both.case, "direction": "device_to_host", "other": "host_to_device"}
     never = replace(both, case=way, rate=None, flags=("never-together",))
-    blocks, details = transfer.at_once([both, never])
-    (line,) = [line for line in shown([*blocks, *details]) if "to host, both ways at once" in line]
-    assert line.split()[-8:] == ["–", "–", "–", "2", "!", "never", "at", "once"]
+    never.method.details["discarded_because"] = {}
+    lines = screen(scenes.document("bench transfer", [both, never]), verbose=True)
+    (line,) = [line for line in lines if line.startswith(" cuda:0   to host, both ways")]
+    assert line.split()[-7:] == ["–", "55.9", "–", "!", "never", "at", "once"]
 
 
 # -- overlap -----------------------------------------------------------------------------------------------------------

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import io
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from device_scenes import LOST, card, devices, eight, idle
+from device_scenes import DEVICES, LOST, card, devices, eight, idle
 from shown import shown
 
 from gpucheck.devices.command import command
@@ -18,9 +20,14 @@ from gpucheck.errors import UNDECIDED
 from gpucheck.machine import driver_reads
 from gpucheck.render import devices as layout
 from gpucheck.render import terminal, text
-from gpucheck.render.text import Line
 from gpucheck.report.facts import (
+    Changes,
+    ClockReasons,
+    Ecc,
     Link,
+    NvLink,
+    RemappedRows,
+    SramEcc,
 )
 from gpucheck.report.report import Collector, Report
 
@@ -39,12 +46,6 @@ def test_the_health_of_a_gpu_that_nvml_does_not_list_is_unknown_and_no_pass() ->
         report = devices(*cards)
         assert shown(text.blocks(report), 80)[0] == "? GPU health unknown: NVML does not list cuda:1"
         assert report.summary.exit == UNDECIDED
-
-
-def test_of_a_jetson_nvml_need_not_know_as_for_the_doctor() -> None:
-    for name in ("NVIDIA Tegra X1", "Xavier", "Orin", "NVIDIA Thor"):
-        report = devices(card(0, nvml_index=None, name=name, integrated=True))
-        assert (report.findings, report.summary.exit) == ((), 0)
 
 
 # -- a watch -----------------------------------------------------------------------------------------------------------
@@ -84,15 +85,37 @@ def test_a_small_terminal_cuts_the_table_and_no_fault(height: int, monkeypatch: 
     assert "lost since 12:00:02" in after and "load 0.40" in after
 
 
-def test_a_pipe_gets_one_reading_after_another() -> None:
-    stream = io.StringIO()
-    with terminal.Screen(stream) as screen:
-        screen.show([Line("one")])
-        screen.show([Line("two")])
-    assert stream.getvalue() == "one\n\ntwo\n\n"
-
-
 # -- several faults at once --------------------------------------------------------------------------------------------
+
+REASONS = ("hw_slowdown", "hw_thermal_slowdown")
+# What may be wrong with a card, the worst first: it cannot be used, its results may be wrong, it is slow.
+WRONG: tuple[dict[str, Any], ...] = (
+    {"state": "no power", "uuid": None, "name": None, "pci_address": None, "utilization_percent": None},
+    {"recovery_action": "gpu_reset"},
+    {"remapped_rows": RemappedRows(0, 9, False, True)},
+    {"sram_ecc": SramEcc(0, 0, 0, 7, True)},
+    {"ecc": Ecc(True, 0, 3)},
+    {"clock_reasons": ClockReasons(0x48, REASONS), "changes": Changes(1.0, lasting_clock_reasons=REASONS)},
+    {"nvlinks": tuple(NvLink(link, active=False) for link in range(18))},
+    {"remapped_rows": RemappedRows(0, 1, True, False)},
+    {"temperature_celsius": 88.0},
+    {"pcie": Link(5, 8, 5, 16)},
+    {"ecc": Ecc(True, 900, 0)},
+)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_of_several_faults_the_worst_card_stands_first(seed: int) -> None:
+    draw = random.Random(seed)
+    faults = sorted(draw.sample(range(len(WRONG) - 1), draw.randint(1, 5)))
+    places = draw.sample(range(8), len(faults))
+    links = {"nvlinks": tuple(NvLink(link, active=True) for link in range(18))}
+    made = {place: card(place, **{**links, **WRONG[fault]}) for place, fault in zip(places, faults, strict=True)}
+    # What is no fault stands beside them.
+    others = [idle(n, **links) if draw.random() < 0.5 else card(n, **{**links, **WRONG[-1]}) for n in range(8)]
+    first, *_ = text.blocks(eight(*[made.get(place, others[place]) for place in range(8)]))
+    line = shown([first])[0]
+    assert re.search(rf"cuda:{places[0]}\b|NVML {places[0]}\b", line), line
 
 
 DEAD = {8: "power cable", 11: "interrupts", 15: "lost", 16: "reset", 999: "not answering"}
@@ -135,6 +158,17 @@ def test_a_card_that_nvml_counts_and_gives_no_handle_of_is_bad_and_first(fake_dr
     assert shown(text.blocks(report), 120)[0].startswith("✗ NVML 2  ")
 
 
+@pytest.mark.parametrize("code", [4, 8, 10, 11, 14, 15, 16, 17, 18, 19, 999])
+def test_a_start_that_only_a_loaded_driver_refuses_is_bad_in_one_line_with_what_to_do(
+    fake_driver: Fake, code: int
+) -> None:
+    fake_driver(f"nvml.init=!{code}\ncuda.init=!100\n")
+    report = read_and_judged()
+    lines = shown(text.blocks(report), 200)
+    assert report.summary.exit == 1
+    assert [line[:1] for line in lines[: lines.index("")]] == ["✗", "→"]
+
+
 def read_and_judged() -> Report:
     """`devices` on the driver that stands here."""
     collector = Collector()
@@ -154,6 +188,14 @@ def test_where_a_fault_is_seen_in_the_link_or_the_clock_it_stays(columns: int) -
     healthy = shown(text.blocks(eight()), columns)
     (row,) = [line for line in healthy if line.startswith(" cuda:4 ")]
     assert "x16" in row and (columns > 80 or "1980" not in row)
+
+
+@pytest.mark.parametrize("scene", DEVICES)
+def test_no_words_stand_twice_in_a_line(scene: str) -> None:
+    report = DEVICES[scene]()
+    for line in shown(text.blocks(report)):
+        if line[:1] in "✗!?" and (told := re.split(r"[:;,] ", line[2:])):
+            assert len(told) == len(set(told)), line
 
 
 def test_of_gpus_with_one_uuid_the_faulty_one_is_named(fake_driver: Fake) -> None:

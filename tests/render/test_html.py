@@ -147,7 +147,7 @@ def test_a_page_has_no_folder_of_its_sender_and_a_serial_number_only_on_request(
     lost = Finding("devices.answers", "fail", "lost", "cuda:0: gone (0000:31:00.0, serial 165492200433)")
     gpu = Device(kind="cuda", id="cuda:0", name="NVIDIA H200", serial="165492200433", pci_address="0000:31:00.0")
     first = twelve()[0][1]
-    python = replace(first.facts.python or Python("3.12", "CPython", "", ""), executable="/opt/torch/.venv/bin/python3")
+    python = replace(first.facts.python or Python("3.12", "CPython", ""), executable="/opt/torch/.venv/bin/python3")
     library = replace(first.facts.driver or Driver(), libcuda_path="/usr/lib/x86_64-linux-gnu/libcuda.so.1")
     facts = replace(first.facts, devices=(gpu,), python=python, driver=library)
     said = r"File '/home/alice/job/train.py' and C:\Users\alice\job\x.py, 690 / 700 W, GB/s"

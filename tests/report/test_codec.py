@@ -19,7 +19,7 @@ from gpucheck.report.results.short import FigureCheck, MemoryStep
 
 FACTS = Facts(
     host=Host(system="Linux", nvidia_pci_addresses=("0000:17:00.0",)),
-    python=Python("3.11.7", "CPython", "/usr/bin/python3", "/src/gpucheck"),
+    python=Python("3.11.7", "CPython", "/usr/bin/python3"),
     torch=TorchBuild(version="2.13.0", built_for="cuda", toolkit_version="13.0"),
     devices=(
         Device(

@@ -15,13 +15,6 @@ def product(dtype: torch.dtype, m: int = 96, k: int = 256, n: int = 80) -> tuple
     return a, b, a @ b
 
 
-def test_rows_are_spread_from_the_first_to_the_last() -> None:
-    assert reference.sampled_rows(5) == [0, 1, 2, 3, 4]
-    rows = reference.sampled_rows(1000)
-    assert (len(rows), rows[0], rows[-1]) == (64, 0, 999)
-    assert reference.sampled_rows(0) == []
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_a_right_product_passes_with_room(dtype: torch.dtype) -> None:
     check = reference.check_product(*product(dtype))
@@ -38,17 +31,6 @@ def test_one_wrong_element_is_found_and_named(dtype: torch.dtype) -> None:
     assert not check.passed
     assert (check.row, check.column) == (row, 33)
     assert check.smallest_detectable < 0.5
-
-
-def test_columns_are_compared_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "_COLUMNS_AT_ONCE", 32)
-    a, b, result = product(torch.float32)
-    assert reference.check_product(a, b, result).passed
-    result[0, 79] += 0.5
-    result[95, 40] += 0.25
-    check = reference.check_product(a, b, result)
-    assert not check.passed
-    assert (check.row, check.column) == (0, 79)
 
 
 def truncated(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -100,13 +82,6 @@ def test_what_is_no_number_never_passes(value: float) -> None:
     unsampled = next(row for row in range(96) if row not in reference.sampled_rows(96))
     result[unsampled, 0] = value
     assert not reference.check_product(a, b, result).passed
-
-
-def test_the_inputs_stay_as_they_are() -> None:
-    a, b, result = product(torch.float64)
-    before = b.clone()
-    assert reference.check_product(a, b, result).passed
-    assert torch.equal(b, before)
 
 
 def whole_numbers() -> tuple[torch.Tensor, ...]:
@@ -184,12 +159,3 @@ def test_single_elements_are_checked_the_worst_first(dtype: torch.dtype) -> None
     result[0, 0] = math.nan
     assert reference.check_elements(a, b, result, [(3, 4), (0, 0)])[0].worst == math.inf
     assert reference.check_elements(a, b, result, []) == []
-
-
-def test_single_elements_of_float8_and_whole_numbers() -> None:
-    a, b, exact = float8_product()
-    (one,) = reference.check_elements(a, b, exact.to(torch.bfloat16), [(63, 47)])
-    assert one.worst <= 1 and one.expected == pytest.approx(float(exact[63, 47]))
-    a, b, result = whole_numbers()
-    (one,) = reference.check_elements(a, b, result, [(39, 23)])
-    assert (one.got, one.expected, one.worst) == (int(result[39, 23]), int(result[39, 23]), 0.0)

@@ -1,8 +1,8 @@
-"""A search as the list of what happened in it, and the answer that this list comes to. Pure.
+"""The state of a search, and the answer that it comes to. Pure.
 
-The loop that runs trials records here what it does and learns; `Search.next` reads what to do next from the same state.
-The result, the measurement and the findings are functions of the list alone, so that they can be read at any time: a
-list that is cut short anywhere has an answer too, one that claims no more than what was run.
+The loop that runs trials records here what it learns; `Search.next` reads what to do next from the same state. The
+result, the measurement and the findings are functions of the state, so that they can be read at any time: a search
+that is cut short has an answer too, one that claims no more than what was run.
 """
 
 from __future__ import annotations
@@ -10,25 +10,21 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpucheck.batch_size.options import DEFAULT_CAP, HEADROOM, FindBatchSizeOptions
 from gpucheck.batch_size.outcome import (
-    AT_ONCE,
-    BOUNDING,
     NEEDS_SMALLER_PASS,
     Budget,
     MemoryLimit,
     Setup,
     TrialResult,
     in_words,
-    in_words_of_retries,
     kind_of_size,
     parse_limit,
 )
-from gpucheck.batch_size.predict import Foresight
 from gpucheck.batch_size.search import Search, search_for
 from gpucheck.errors import UsageError
 from gpucheck.report.codec import to_json
@@ -36,16 +32,12 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 from gpucheck.report.results.find_batch_size import (
     Accumulation,
-    Confidence,
-    ConfidenceLevel,
-    EpochCheck,
     FoundBatchSize,
     Knee,
     MemorySplit,
     RecommendedSize,
     SearchAxis,
     SearchMethod,
-    SizeSpeed,
     SpeedChange,
     StepRecipe,
 )
@@ -163,115 +155,34 @@ OPEN = {
 CAP = "max-batch-size"
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The first child is ready: the budget as the device has it, and what the child says of itself and the workload.
-
-    `smallest` is the least size to try. `dangerous` is whether running out of memory may take the machine down.
-    """
-
-    budget: Budget
-    device: DeviceRef
-    smallest: int
-    parameter_bytes: int | None = None
-    optimizer: str | None = None
-    peak: str | None = None
-    baseline_bytes: int | None = None
-    context_counted: bool | None = None
-    dangerous: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A trial of the search ended. `unproven` is a confirmation of a size that had not passed before."""
-
-    result: TrialResult
-    unproven: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Extended:
-    """There is time for more trials than the search's own bound."""
-
-    trials: int
-
-
-@dataclass(frozen=True, slots=True)
-class NoProcess:
-    """No further process could be set up, and why. `parameter_bytes` is the model's own size, where it was weighed."""
-
-    reason: str
-    parameter_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The search is over, by what. `more_time_s` is a time budget that would do where time ended it."""
-
-    limited_by: str
-    more_time_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Followed:
-    """A trial after the search: of a size to recommend, or of what else an epoch holds."""
-
-    result: TrialResult
-
-
-@dataclass(frozen=True, slots=True)
-class Recommended:
-    """The size to use, as it was run; `reason` says why there is none. `speed` compares it with the largest size's."""
-
-    result: TrialResult | None = None
-    reason: str | None = None
-    speed: SpeedChange | None = None
-
-
-# Kinds of entries. If there are several predictions, the last one counts.
-Entry = Opened | Foresight | Tried | Extended | NoProcess | Ended | Followed | Recommended
-
-
 @dataclass(slots=True)
 class History:
-    """The entries of a search so far, and what they come to.
+    """What a search has learnt so far.
 
-    `budget_before` is the budget as far as it is known before a device has told its own, `search` what to try next.
-    `results` are the trials of the search, `single` is how a batch of 1 fails where 2 is the smallest, `stopped` the
-    trial whose end says nothing about its size. Of what followed, `checks` are steps of what else an epoch holds.
+    `budget` and `device` are as they were known before the first child has told its own. `results` are the trials of
+    the search; `stopped` is the trial whose end says nothing about its size, `refused` why no process could be set up.
+    `more_time_s` is a time budget that would do where time ended the search.
     """
 
     plan: Plan
     setup: Setup
-    budget_before: Budget
+    budget: Budget
     search: Search = field(init=False)
-    entries: list[Entry] = field(default_factory=list)
+    device: DeviceRef = field(init=False)
     results: list[TrialResult] = field(default_factory=list)
-    opened: Opened | None = None
-    foresight: Foresight = field(default_factory=Foresight)
-    single: TrialResult | None = None
+    optimizer: str | None = None
+    peak_method: str | None = None
+    parameter_bytes: int | None = None
     stopped: TrialResult | None = None
     refused: str | None = None
-    parameter_bytes: int | None = None
     limited_by: str | None = None
     more_time_s: float = 60.0
-    recommended: Recommended | None = None
+    recommended: RecommendedSize | None = None
     recommended_trials: list[TrialResult] = field(default_factory=list)
-    checks: list[TrialResult] = field(default_factory=list)
-    _disturbed: bool = False
-    _killed: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.search = search_for(self.plan.options, self.plan.cap, self.budget_before.bytes, is_cpu=self.setup.is_cpu)
-
-    @property
-    def budget(self) -> Budget:
-        return self.opened.budget if self.opened is not None else self.budget_before
-
-    @property
-    def device(self) -> DeviceRef:
-        """The device as its child names it, before that as it was asked for."""
-        return self.opened.device if self.opened else DeviceRef(self.setup.device, name=self.setup.device_name)
+        self.search = search_for(self.plan.options, self.plan.cap, self.budget.bytes, is_cpu=self.setup.is_cpu)
+        self.device = DeviceRef(self.setup.device, name=self.setup.device_name)
 
     @property
     def axis(self) -> str | None:
@@ -294,13 +205,8 @@ class History:
 
     @property
     def predicted(self) -> int | None:
-        """The largest size that is predicted: by fake tensors where a trial has calibrated them, else by the peaks."""
-        best, failing = self.search.best, self.search.first_failing
-        trusted = self.foresight.max_batch_size if self.foresight.calibration is not None else None
-        found = trusted or self.search.likely_largest
-        if best is None or found is None or (failing is not None and found >= failing.batch_size):
-            found = self.search.likely_largest
-        return None if found is None or best is None else max(found, best.batch_size)
+        """The largest size that the measured peaks suggest; None where they suggest nothing."""
+        return self.search.likely_largest
 
     @property
     def at_most(self) -> int | None:
@@ -308,105 +214,73 @@ class History:
         failing = self.search.first_failing
         return self.predicted or (failing.batch_size - self.search.multiple_of if failing is not None else None)
 
-    @property
-    def trial_count(self) -> int:
-        """All trials, but for the checks of an epoch's other steps."""
-        return len(self.results) + len(self.recommended_trials)
+    def open(self, ready: Mapping[str, Any], *, dangerous: bool) -> None:
+        """Take in what the first child says of its device and the workload.
 
-    def take(self, entry: Entry) -> None:
-        self.entries.append(entry)
-        match entry:
-            case Opened():
-                self.opened, self.parameter_bytes = entry, entry.parameter_bytes
-                self.search.budget_bytes, self.search.minimum = entry.budget.bytes, entry.smallest
-                if entry.dangerous:
-                    self.search.seek_failure = False
-            case Foresight():
-                self.foresight = entry
-                if self.opened is not None and self.search.start is None:
-                    self.search.start = entry.first_size
-            case Tried(result, unproven):
-                self.results.append(result)
-                self._learn(result, unproven)
-            case Extended(trials):
-                self.search.extra_trials += trials
-            case NoProcess(reason, parameter_bytes):
-                self.refused = reason
-                self.parameter_bytes = self.parameter_bytes or parameter_bytes
-                if self.search.best is not None:  # what the search has closed by then stays so
-                    self._end(self.search.limited_by or "refused")
-            case Ended(limited_by, more_time_s):
-                self._end(limited_by)
-                self.more_time_s = more_time_s
-            case Followed(result):
-                (self.recommended_trials if result.purpose == "recommended" else self.checks).append(result)
-            case Recommended():
-                self.recommended = entry
+        `dangerous` is whether running out of memory may take the machine down.
+        """
+        if "budget" in ready:
+            self.budget = Budget(**ready["budget"])
+        if "device" in ready:
+            self.device = DeviceRef(**ready["device"])
+        self.parameter_bytes, self.optimizer = ready["parameter_bytes"], ready.get("optimizer")
+        self.peak_method = ready.get("method")
+        lowest, cap = self.plan.sizes
+        self.search.budget_bytes, self.search.minimum = self.budget.bytes, lowest or min(ready["smallest_batch"], cap)
+        if dangerous:
+            self.search.seek_failure = False
 
-    def _learn(self, result: TrialResult, unproven: bool) -> None:
+    def take(self, result: TrialResult) -> None:
         """Learn from a trial about its size; some trials show nothing, and some end the search."""
-        if result.cut:
+        self.results.append(result)
+        outcome, is_smallest = result.outcome, result.batch_size <= self.search.lowest
+        if outcome == "out-of-time":
             if self.search.best is None:
-                self._record(result)  # so that the next one is smaller
-        elif result.outcome == "inconclusive" and not self._disturbed:
-            self._disturbed = True
-        elif result.outcome == "user-error" and self._starts_at_two(result):
-            self.single, self.search.minimum = result, 2
-        elif result.outcome in STOPPING or (
+                self.search.trials.append(result)  # so that the next one is smaller
+        elif outcome == "inconclusive" and sum(r.outcome == outcome for r in self.results) == 1:
+            pass  # it is tried once more
+        elif outcome in STOPPING or (outcome in NEEDS_SMALLER_PASS and is_smallest):
             # Without memory's certain words what fails at the smallest size is an error of the target.
-            result.outcome in NEEDS_SMALLER_PASS and result.batch_size <= self.search.lowest
-        ):
             self.stopped = result
-            if result.outcome in OPEN:
-                self._end(result.outcome)
+            if outcome in OPEN:
+                self.end(outcome)
         else:
-            # A size that had not passed before and fails its confirmation confirms nothing.
-            is_search = unproven and result.outcome != "fits"
-            self._record(replace(result, purpose="search") if is_search else result)
-            if result.outcome == "killed":
-                self._killed.add(result.batch_size)
-                if len(self._killed) >= KILLED_ALIKE or result.batch_size <= self.search.lowest:
-                    self._end("killed")
+            self.search.static_bytes = result.state_bytes or self.search.static_bytes
+            self.search.trials.append(result)
+            killed = {r.batch_size for r in self.results if r.outcome == "killed"}
+            if outcome == "killed" and (len(killed) >= KILLED_ALIKE or is_smallest):
+                self.end("killed")
 
-    def _starts_at_two(self, result: TrialResult) -> bool:
-        """Return whether a first batch of 1 may fail because a normalisation over the batch needs two samples."""
-        first = result.batch_size == 1 == self.search.lowest and not self.search.trials
-        return first and self.axis is None and self.search.cap >= 2 and self.setup.mode == "train"
+    def refuse(self, reason: str) -> None:
+        """No further process can be set up. What the search has closed by then stays so."""
+        self.refused = reason
+        if self.search.best is not None:
+            self.end(self.search.limited_by or "refused")
 
-    def _record(self, result: TrialResult) -> None:
-        self.search.static_bytes = result.state_bytes or self.search.static_bytes
-        self.search.trials.append(result)
-
-    def _end(self, limited_by: str) -> None:
+    def end(self, limited_by: str) -> None:
         """Record the first end of the search as its limit. A cap that nobody asked for leaves it open."""
         if limited_by == CAP and self.plan.is_cap_default:
             limited_by = "default-cap"
         self.limited_by = self.limited_by or limited_by
 
 
-# -- What it means for use ---------------------------------------------------------------------------------------------
+# --- The size to recommend --------------------------------------------------------------------------------------------
 
 # Repeats of one size differ by up to so much (allocator rounding, retained pages): a peak that is above an aim by less
 # meets it.
 PEAK_SPREAD = 0.02
-
-
-# --- The size to recommend --------------------------------------------------------------------------------------------
-
 # Matrix products use tensor cores at full rate where the dimensions are multiples of 8 (16-bit types: NVIDIA's guide
 # to matrix multiplication); below 16, rounding down would give up to half of the batch away.
 MULTIPLE = 8
-# The first is interpolated; if its peak is above the aim, a second one interpolated with it is below.
-TRIES = 2
 
 
 def peaks(results: Iterable[TrialResult], largest: int) -> dict[int, int]:
     """The highest peak of each size that passed, up to `largest`."""
-    found: dict[int, int] = {}
+    highest: dict[int, int] = {}
     for result in results:
         if result.outcome == "fits" and result.batch_size <= largest and result.peak_bytes is not None:
-            found[result.batch_size] = max(found.get(result.batch_size, 0), result.peak_bytes)
-    return found
+            highest[result.batch_size] = max(highest.get(result.batch_size, 0), result.peak_bytes)
+    return highest
 
 
 def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int = 1) -> int | None:
@@ -422,14 +296,14 @@ def choose(peaks: Mapping[int, int], aim: float, largest: int, multiple_of: int 
         points.append((size, max(peaks[size], points[-1][1] if points else 0)))
     if not points or points[0][1] > aim:
         return None
-    found = points[-1][0]
+    chosen = points[-1][0]
     for (size, peak), (next_size, next_peak) in itertools.pairwise(points):
         if next_peak > aim:
-            found = size + int((next_size - size) * (aim - peak) / (next_peak - peak))
+            chosen = size + int((next_size - size) * (aim - peak) / (next_peak - peak))
             break
     both = math.lcm(MULTIPLE, multiple_of)
-    step = both if found >= 2 * both else multiple_of
-    return max(found // step * step, points[0][0])
+    step = both if chosen >= 2 * both else multiple_of
+    return max(chosen // step * step, points[0][0])
 
 
 def meets(result: TrialResult, aim: float) -> bool:
@@ -437,12 +311,15 @@ def meets(result: TrialResult, aim: float) -> bool:
     return result.outcome == "fits" and result.peak_bytes is not None and result.peak_bytes <= aim * (1 + PEAK_SPREAD)
 
 
-def against(found: Sequence[SizeSpeed], size: int, largest: int) -> SpeedChange | None:
-    """Return how the speed of `size` compares with that of the largest, from runs under the same settings."""
-    by_size = {speed.batch_size: speed for speed in found}
-    if size == largest:
-        return "same"
-    return compared(by_size[size], by_size[largest]) if {size, largest} <= by_size.keys() else None
+def recommendation(history: History, result: TrialResult, largest: int) -> RecommendedSize:
+    """The size to use, as it was run, beside the largest."""
+    wanted, peak = history.plan.options.headroom, result.peak_bytes
+    headroom = None if peak is None else 1 - peak / history.budget.bytes
+    rates = speeds([*history.results, *history.recommended_trials])
+    change: SpeedChange | None = "same" if result.batch_size == largest else None
+    if change is None and {result.batch_size, largest} <= rates.keys():
+        change = compared(rates[result.batch_size], rates[largest])
+    return RecommendedSize(result.batch_size, headroom, wanted, peak, result.samples_per_s, change)
 
 
 # --- How fast each size is --------------------------------------------------------------------------------------------
@@ -451,49 +328,54 @@ def against(found: Sequence[SizeSpeed], size: int, largest: int) -> SpeedChange 
 NEARLY = 0.05
 
 
-def speeds(results: Iterable[TrialResult]) -> tuple[SizeSpeed, ...]:
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Samples per second by the median of a size's steps after the first of each trial, which warms up.
+
+    `spread` is (longest − shortest) / median of those steps; None where only one was timed.
+    """
+
+    samples_per_s: float
+    spread: float | None
+
+
+def speeds(results: Iterable[TrialResult]) -> dict[int, Speed]:
     """The speed of each size that passed, smallest first."""
     steps: dict[int, list[float]] = {}
     for result in results:
         if result.outcome == "fits":
-            steps.setdefault(result.batch_size, []).extend(t for t in result.steps_s[1:] if t > 0)
-    found = []
+            steps.setdefault(result.batch_size, []).extend(t for t in result.later_s if t > 0)
+    rates = {}
     for size, times in sorted(steps.items()):
         if times:
             middle = statistics.median(times)
-            spread = (max(times) - min(times)) / middle if len(times) > 1 else None
-            found.append(SizeSpeed(size, size / middle, spread, len(times)))
-    return tuple(found)
+            rates[size] = Speed(size / middle, (max(times) - min(times)) / middle if len(times) > 1 else None)
+    return rates
 
 
-def noise(found: Iterable[SizeSpeed]) -> float | None:
-    """The typical spread of a size's steps; None where no size was timed twice."""
-    known = [speed.spread for speed in found if speed.spread is not None]
-    return statistics.median(known) if known else None
+def noise(rates: Iterable[Speed]) -> float | None:
+    """The typical spread of a size's steps; None where no size was timed twice, or where it hides what is asked."""
+    known = [speed.spread for speed in rates if speed.spread is not None]
+    spread = statistics.median(known) if known else None
+    return None if spread is None or spread > NEARLY else spread
 
 
-def knee(found: Sequence[SizeSpeed]) -> Knee:
+def knee(rates: Mapping[int, Speed]) -> Knee | None:
     """The knee, if the differences that decide it are larger than the noise."""
-    if len(found) < 2:
-        return Knee(None, reason="fewer than two sizes were timed")
-    spread = noise(found)
-    if spread is None:
-        return Knee(None, reason="no size was timed twice: noise unknown")
-    if spread > NEARLY:
-        return Knee(None, noise=spread, reason="steps of one size differ by more than 5 %")
-    enough = max(speed.samples_per_s for speed in found) * (1 - NEARLY)
-    best = next(speed for speed in found if speed.samples_per_s >= enough)
-    slower = [speed for speed in found if speed.batch_size < best.batch_size]
-    if any(speed.samples_per_s * (1 + spread) >= enough for speed in slower):
-        return Knee(None, noise=spread, reason="a smaller size is slower only by the noise")
-    return Knee(best.batch_size, best.samples_per_s, spread)
+    spread = noise(rates.values())
+    if len(rates) < 2 or spread is None:
+        return None
+    enough = max(speed.samples_per_s for speed in rates.values()) * (1 - NEARLY)
+    best = next(size for size, speed in rates.items() if speed.samples_per_s >= enough)
+    if any(speed.samples_per_s * (1 + spread) >= enough for size, speed in rates.items() if size < best):
+        return None  # a smaller size is slower only by the noise
+    return Knee(best, rates[best].samples_per_s, spread)
 
 
-def compared(speed: SizeSpeed, other: SizeSpeed) -> SpeedChange | None:
+def compared(speed: Speed, other: Speed) -> SpeedChange | None:
     """Return how `speed` compares with `other`: same (within 5 %), slower or faster; None where the noise hides it."""
-    spread = noise((speed, other))
-    ratio = speed.samples_per_s / other.samples_per_s
-    if spread is None or spread > NEARLY:
+    spread, ratio = noise((speed, other)), speed.samples_per_s / other.samples_per_s
+    if spread is None:
         return None
     apart = abs(ratio - 1)
     if apart <= NEARLY:
@@ -532,20 +414,18 @@ def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) ->
     """The split by two trials of the search that passed: what a sample costs, and what is held whatever the size."""
     passed = [r for r in results if r.outcome == "fits"]
     if not passed:
-        return MemorySplit(parameter_bytes, None, None, reason="no trial passed")
+        return MemorySplit(parameter_bytes, None, None)
     largest = max(passed, key=lambda r: r.batch_size)
     held = MemorySplit(parameter_bytes, largest.gradient_bytes, largest.optimizer_bytes)
     # Where the allocator had to make room, the peak is the budget, whatever the size.
-    free = [r for r in passed if not r.allocation_retries]
-    measured = {r.batch_size: r.fitted_bytes for r in free if r.fitted_bytes is not None}
+    measured = {r.batch_size: r.fitted_bytes for r in passed if not r.allocation_retries and r.fitted_bytes is not None}
     smaller = [size for size in measured if size <= SLOPE_APART * max(measured)]
     if not smaller:
-        why = "memory was full at the other sizes" if len(free) < len(passed) else "no two sizes were far enough apart"
-        return replace(held, reason=why)
+        return held
     low, high = max(smaller), max(measured)
     grown = measured[high] - measured[low]
     if grown < TRUSTED_GROWTH * measured[low]:
-        return replace(held, reason="the peak hardly grows with the size")
+        return held
     slope = grown / (high - low)
     known = sum(part or 0 for part in (held.parameter_bytes, held.gradient_bytes, held.optimizer_bytes))
     # Gradients come while activations go, so that the peak may hold less than all of both.
@@ -553,7 +433,7 @@ def memory_split(results: Iterable[TrialResult], parameter_bytes: int | None) ->
     return replace(held, activation_bytes_per_sample=int(slope), fixed_bytes=fixed)
 
 
-# --- How far the answer can be relied on, and what holds it where it is -----------------------------------------------
+# --- The result -------------------------------------------------------------------------------------------------------
 
 _FACTORS = {
     **dict.fromkeys(("over-budget", "out-of-memory", "host-out-of-memory", "suspected", "spill"), "memory"),
@@ -564,52 +444,30 @@ _FACTORS = {
     "refused": "no-process",
 }
 
-
-def limiting_factor(limited_by: str | None) -> str | None:
-    """Return what holds the answer where it is, in one word: `memory` for every way to run out of it."""
-    return None if limited_by is None else _FACTORS.get(limited_by, limited_by)
-
-
-def confidence(results: Sequence[TrialResult], confirmed: bool, *, closed: bool) -> Confidence:
-    """High where the answer passed again in a fresh process; low without that, or where more may fit; else medium."""
-    facts = {
-        "not run again in a fresh process": not confirmed,
-        "the search did not end": not closed,
-        "a trial was disturbed": any(r.outcome == "inconclusive" for r in results),
-        "batches of one size differ": any(r.unlike for r in results),
-        "the failure may not be memory": any(r.outcome == "suspected" for r in results),
-    }
-    doubts = tuple(doubt for doubt, holds in facts.items() if holds)
-    level: ConfidenceLevel = "low" if not (confirmed and closed) else "medium" if doubts else "high"
-    return Confidence(level, ("confirmed in a fresh process",) if confirmed else (), doubts)
-
-
 # The step of a confirmation is timed a few times only, beside its purpose.
 FEW_SAMPLES = 6
 # A cap to go on with, in times of the size that passed at the default one.
 CAP_TIMES = 16
 _AGAIN = "run the same command again"
 
-# --- The result -------------------------------------------------------------------------------------------------------
+
+def limiting_factor(limited_by: str | None) -> str | None:
+    """Return what holds the answer where it is, in one word: `memory` for every way to run out of it."""
+    return None if limited_by is None else _FACTORS.get(limited_by, limited_by)
 
 
 def result_of(history: History) -> FoundBatchSize:
     """The answer by what happened so far."""
-    search, results = history.search, history.results
+    plan, setup, budget, search = history.plan, history.setup, history.budget, history.search
     best, failing, final = search.best, search.first_failing, history.final
     known = history.is_closed and history.limited_by != CAP
-    failed = next(
-        (r for r in reversed(results) if failing and r.batch_size == failing.batch_size and r.outcome != "fits"), None
-    )
-    passed = [r.peak_bytes for r in results if best and r.batch_size == best.batch_size and r.outcome == "fits"]
-    # A partial batch is a whole step in the child that ran last: its second step, if it took one, is timed too.
-    partial = [check for check in history.checks if check.purpose == "partial batch"]
-    measured = speeds([*results, *partial, *history.recommended_trials])
+    passed = [r.peak_bytes for r in history.results if best and r.batch_size == best.batch_size and r.outcome == "fits"]
+    trials = [*history.results, *history.recommended_trials]
+    unconfirmed = "it was not run" if search.confirmed else "no size was confirmed"
+    recommended = history.recommended or RecommendedSize(None, None, plan.options.headroom, reason=unconfirmed)
     # Where no size is recommended, the largest is what there is, but not one of which it is not known.
-    wanted, recommended = history.plan.options.effective_batch, history.recommended
-    in_use = (recommended.result if recommended else None) or (final if history.is_closed else None)
-    plan, setup, budget, opened = history.plan, history.setup, history.budget, history.opened
-    trials = [*results, *history.recommended_trials]
+    in_use = recommended.batch_size or (best.batch_size if best and history.is_closed else None)
+    wanted = plan.options.effective_batch
     return FoundBatchSize(
         max_batch_size=best.batch_size if best and known else None,
         at_least=best.batch_size if best and not known else None,
@@ -617,80 +475,36 @@ def result_of(history: History) -> FoundBatchSize:
         confirmed=search.confirmed,
         first_failing=failing.batch_size if failing else None,
         first_failing_outcome=failing.outcome if failing else None,
-        first_failing_reason=failed.reason if failed else None,
-        first_failing_at_once=bool(failed and failed.reason.startswith(AT_ONCE)),
         predicted_above=search.predicted_above,
         limited_by=history.limited_by,
         peak_bytes=max((peak for peak in passed if peak is not None), default=None),
         budget_bytes=budget.bytes,
         margin_bytes=budget.margin_bytes,
         budget_reason=budget.reason,
-        free_bytes=budget.free_bytes,
-        total_bytes=budget.total_bytes,
         samples_per_s=final.samples_per_s if final else None,
         parameter_bytes=history.parameter_bytes,
-        state_bytes=final.state_bytes if final else None,
         target=setup.target,
         mode=setup.mode,
-        optimizer=opened.optimizer if opened else None,
+        optimizer=history.optimizer,
         loss=final.loss if final else None,
         dtype=setup.dtype,
         axis=SearchAxis(history.axis, plan.recipe.batch_size) if history.axis else None,
         device=history.device,
         tolerance=search.tolerance,
         multiple_of=search.multiple_of,
-        start=search.start,
         method=_method(history),
-        trial_count=history.trial_count,
         trials=tuple(result.entry for result in trials),
         limiting_factor=limiting_factor(history.limited_by),
-        confidence=confidence(results, search.confirmed, closed=history.is_closed) if best else None,
-        checks=tuple(
-            EpochCheck(c.purpose, c.batch_size, c.outcome, c.reason or None, c.peak_bytes) for c in history.checks
-        ),
-        recommended=_recommended(history),
-        speeds=measured,
-        knee=knee(measured),
-        memory_split=memory_split(results, history.parameter_bytes),
-        accumulation=accumulate(wanted, in_use.batch_size) if wanted and in_use else None,
-        prediction=history.foresight.result(),
+        recommended=recommended,
+        knee=knee(speeds(trials)),
+        memory_split=memory_split(history.results, history.parameter_bytes),
+        accumulation=accumulate(wanted, in_use) if wanted and in_use else None,
     )
 
 
 def _method(history: History) -> SearchMethod:
-    setup, opened = history.setup, history.opened
-    return SearchMethod(
-        peak=opened.peak if opened else None,
-        baseline_bytes=opened.baseline_bytes if opened else None,
-        guard_bytes=setup.guard_bytes if setup.is_cpu else None,
-        context_counted=opened.context_counted if opened else None,
-        malloc="tuned" if setup.is_cpu else None,
-        seek_failure=history.search.seek_failure,
-        prediction=history.foresight.method,
-        avoid_oom=history.plan.options.avoid_oom,
-        inputs=setup.inputs,
-        recipe=setup.recipe,
-    )
-
-
-def _recommended(history: History) -> RecommendedSize:
-    """`headroom_wanted` was asked for; the headroom is what the measured peak leaves."""
-    wanted, recommended = history.plan.options.headroom, history.recommended
-    result = recommended.result if recommended else None
-    if recommended is None or result is None:
-        reason = (
-            recommended.reason
-            if recommended
-            else "it was not run"
-            if history.search.confirmed
-            else "no size was confirmed"
-        )
-        return RecommendedSize(None, None, wanted, reason=reason)
-    peak = result.peak_bytes
-    headroom = None if peak is None else 1 - peak / history.budget.bytes
-    return RecommendedSize(
-        result.batch_size, headroom, wanted, peak, result.samples_per_s, recommended.speed, recommended.reason
-    )
+    setup = history.setup
+    return SearchMethod(history.peak_method, history.search.seek_failure, setup.inputs, setup.recipe)
 
 
 def measurement(history: History, started: str) -> Measurement | None:
@@ -708,7 +522,7 @@ def measurement(history: History, started: str) -> Measurement | None:
             "batch_size": history.plan.recipe.batch_size if axis else final.batch_size,
             "target": setup.target,
             "mode": setup.mode,
-            "optimizer": history.opened.optimizer if history.opened else None,
+            "optimizer": history.optimizer,
         },
         runs=(Run(started, 1, steps, starts),),
         time_s=TimeStats(median=median, n=len(steps)),
@@ -725,13 +539,9 @@ def measurement(history: History, started: str) -> Measurement | None:
 
 def findings(history: History) -> list[Finding]:
     """Return what the search says: what disturbed it, the answer, and what else must be said of that."""
-    said = []
-    if history.stopped is not None and history.stopped.outcome in OPEN:
-        said.append(_undecided(history.stopped, history.axis))
-    said += _answer(history)
-    said += [_failed(check, history.axis) for check in history.checks if check.outcome not in ("fits", "inconclusive")]
-    said += _of_the_last_run(history)
-    return said
+    stopped = history.stopped
+    first = [_undecided(stopped, history.axis)] if stopped is not None and stopped.outcome in OPEN else []
+    return [*first, *_answer(history), *_of_the_last_run(history)]
 
 
 def _undecided(result: TrialResult, axis: str | None) -> Finding:
@@ -744,42 +554,44 @@ def _undecided(result: TrialResult, axis: str | None) -> Finding:
     return Finding("batch_size.undisturbed", "inconclusive", title, result.reason, evidence, fix=fix)
 
 
-def _answer(history: History) -> list[Finding]:
-    search, axis, budget = history.search, history.axis, history.budget
-    best, limited_by, refused = search.best, history.limited_by, history.refused
+def _answer(history: History) -> Iterator[Finding]:
+    axis, best, limited_by, refused = history.axis, history.search.best, history.limited_by, history.refused
     if best is None:
-        return [_nothing_fits(history)]
+        yield _nothing_fits(history)
+        return
+    size = in_words(best.batch_size, axis)
     if history.is_closed:
-        evidence = {"batch_size": best.batch_size, "budget_bytes": budget.bytes, "limited_by": limited_by}
-        title = f"{'at least ' if limited_by == CAP else ''}{in_words(best.batch_size, axis)} fits"
-        said = [Finding("batch_size.fits", "pass", title, _why(history, best), evidence)]
+        evidence = {"batch_size": best.batch_size, "budget_bytes": history.budget.bytes, "limited_by": limited_by}
+        title = f"{'at least ' if limited_by == CAP else ''}{size} fits"
+        yield Finding("batch_size.fits", "pass", title, _why(history, best), evidence)
     else:
-        said = [_at_least(history, best)]
-    if not search.confirmed and (history.is_closed or refused is not None):
-        why, fix = "its run in a fresh process was inconclusive", _AGAIN
+        yield _at_least(history, best)
+    if not history.search.confirmed and (history.is_closed or refused is not None):
+        why = "its run in a fresh process was inconclusive"
         if refused is not None:
             why = f"no process could be started to run it again: {refused}"
-        title, size = f"{in_words(best.batch_size, axis)} passed once", {"batch_size": best.batch_size}
-        said.append(Finding("batch_size.confirmed", "warn", title, why, size, fix=fix))
-    return said
+        evidence = {"batch_size": best.batch_size}
+        yield Finding("batch_size.confirmed", "warn", f"{size} passed once", why, evidence, fix=_AGAIN)
 
 
 def _why(history: History, best: TrialResult) -> str:
     """Return what closed the search."""
-    search, axis, limited_by = history.search, history.axis, history.limited_by or ""
-    failing = search.first_failing
-    failed = f"{in_words(failing.batch_size, axis)} does not ({failing.outcome.replace('-', ' ')})" if failing else ""
-    if search.predicted_above is not None:
-        failed = f"{in_words(search.predicted_above, axis)} is predicted to exceed the budget"
-    if limited_by == CAP:
+    search, axis, failing = history.search, history.axis, history.search.first_failing
+    if history.limited_by == CAP:
         top = f"{search.cap}, the greatest length given" if axis else f"--max-batch-size {search.cap}"
         larger = f": no larger multiple of {search.multiple_of} is within it" if best.batch_size < search.cap else ""
         return f"stopped at {top}{larger}"
-    if limited_by == "safety" and history.plan.options.avoid_oom:
-        return "larger sizes are predicted to exceed 85 % of the budget, the limit of --avoid-oom"
-    if limited_by == "safety":
-        return "larger sizes are predicted to exceed 85 % of the memory, which is dangerous to fill here"
-    return failed
+    if history.limited_by == "safety":
+        asked = history.plan.options.avoid_oom
+        limit = "budget, the limit of --avoid-oom" if asked else "memory, which is dangerous to fill here"
+        return f"larger sizes are predicted to exceed 85 % of the {limit}"
+    if search.predicted_above is not None:
+        return f"{in_words(search.predicted_above, axis)} is predicted to exceed the budget"
+    return f"{in_words(failing.batch_size, axis)} does not ({_outcome(failing)})" if failing else ""
+
+
+def _outcome(result: TrialResult) -> str:
+    return result.outcome.replace("-", " ")
 
 
 def _at_least(history: History, best: TrialResult) -> Finding:
@@ -792,13 +604,12 @@ def _at_least(history: History, best: TrialResult) -> Finding:
     if predicted is not None and predicted > best.batch_size:
         said.append(f"about {in_words(predicted, axis)} is predicted")
     elif predicted is None and failing is not None:
-        said.append(f"{in_words(failing.batch_size, axis)} fails ({failing.outcome.replace('-', ' ')})")
+        said.append(f"{in_words(failing.batch_size, axis)} fails ({_outcome(failing)})")
+    larger = CAP_TIMES * best.batch_size
     fixes = {
         "time": f"--time-budget {_time(history.more_time_s)}",
         "trials": f"--start {best.batch_size}",
-        "default-cap": f"--axis {axis}:1..{CAP_TIMES * best.batch_size}"
-        if axis
-        else f"--max-batch-size {CAP_TIMES * best.batch_size}",
+        "default-cap": f"--axis {axis}:1..{larger}" if axis else f"--max-batch-size {larger}",
         "device-broken": "",  # what to do of the device stands beside its failure
         "killed": "run one step of that size yourself and check the program's limits (ulimit, a job's watchdog)",
     }
@@ -814,49 +625,29 @@ def _time(seconds: float) -> str:
 
 
 def _nothing_fits(history: History) -> Finding:
-    search, budget, axis = history.search, history.budget, history.axis
-    weight, refused, failing = history.parameter_bytes, history.refused, search.first_failing
-    evidence: dict[str, Any] = {"budget_bytes": budget.bytes, "parameter_bytes": weight}
+    search, axis, limited_by = history.search, history.axis, history.limited_by or ""
+    refused, failing = history.refused, search.first_failing
+    evidence: dict[str, Any] = {"budget_bytes": history.budget.bytes, "parameter_bytes": history.parameter_bytes}
     if refused is None and (failing is None or not history.is_closed):  # none is known to fail for want of memory
-        kind, limited_by = kind_of_size(axis), history.limited_by or ""
-        title, why, fix = {
-            "time": (f"no {kind} passed before time ran out", "", f"--time-budget {_time(history.more_time_s)}"),
-            "device-broken": (f"no {kind} was decided", "", None),  # the failure stands beside it, with what to do
-        }.get(limited_by, (f"no {kind} was decided", OPEN.get(limited_by, "the search did not end"), _AGAIN))
+        title, why = f"no {kind_of_size(axis)} was decided", OPEN.get(limited_by, "the search did not end")
+        fix: str | None = _AGAIN
+        if limited_by == "time":
+            title, why = f"no {kind_of_size(axis)} passed before time ran out", ""
+            fix = f"--time-budget {_time(history.more_time_s)}"
+        elif limited_by == "device-broken":  # the failure stands beside it, with what to do
+            why, fix = "", None
         return Finding("batch_size.fits", "inconclusive", title, why, evidence, fix=fix)
-    smallest = failing.batch_size if failing else search.minimum
-    evidence |= {"batch_size": smallest}
     fix = "raise --memory-limit, or use a smaller model or input"
-    whole = f"budget {capacity(budget.bytes)}"
-    if refused is not None:
-        evidence |= {"reason": refused}
-        title, why = "not even the model fits", f"building it failed ({refused})"
-        if weight is not None and weight < budget.bytes:  # what else building takes is too much
-            title, why = "building the model takes too much memory", f"{refused}; its weights take {capacity(weight)}"
-        elif weight is not None:
-            why = f"the model alone takes {capacity(weight)}"
-        return Finding("batch_size.fits", "fail", title, f"{why}, {whole}", evidence, fix)
-    assert failing is not None
-    title = f"not even {in_words(smallest, axis)} fits"
-    if failing.peak_bytes is not None:
-        evidence |= {"peak_bytes": failing.peak_bytes}
-        needs = f"needs {capacity(failing.peak_bytes)}"
-    else:
-        needs = "memory ran out" + (f", the model alone takes {capacity(weight)}" if weight is not None else "")
-    if failing.outcome == "timeout":
-        return Finding("batch_size.fits", "fail", title, "its trial exceeded --trial-timeout", evidence, fix)
-    return Finding("batch_size.fits", "fail", title, f"{needs}, {whole}", evidence, fix)
-
-
-def _failed(check: TrialResult, axis: str | None) -> Finding:
-    evidence = {"batch_size": check.batch_size, "outcome": check.outcome, "peak_bytes": check.peak_bytes}
-    if check.purpose != "evaluation":
-        title, fix = f"a partial last batch of {check.batch_size} fails", "set drop_last=True in the DataLoader"
-        return Finding("batch_size.partial_batch", "warn", title, check.reason, evidence, fix=fix)
-    title = f"an evaluation step with {in_words(check.batch_size, axis)} fails"
-    smaller = f"evaluate with a smaller {kind_of_size(axis)}"
-    fix = smaller if check.outcome in BOUNDING else "check what model.eval() changes"
-    return Finding("batch_size.evaluation", "warn", title, check.reason, evidence, fix=fix)
+    whole = f"budget {capacity(history.budget.bytes)}"
+    if failing is None or refused is not None:
+        evidence |= {"batch_size": search.minimum, "reason": refused}
+        why = f"building it failed ({refused}), {whole}"
+        return Finding("batch_size.fits", "fail", "not even the model fits", why, evidence, fix)
+    evidence |= {"batch_size": failing.batch_size, "peak_bytes": failing.peak_bytes}
+    needs = "memory ran out" if failing.peak_bytes is None else f"needs {capacity(failing.peak_bytes)}"
+    why = "its trial exceeded --trial-timeout" if failing.outcome == "timeout" else f"{needs}, {whole}"
+    title = f"not even {in_words(failing.batch_size, axis)} fits"
+    return Finding("batch_size.fits", "fail", title, why, evidence, fix)
 
 
 def _of_the_last_run(history: History) -> Iterator[Finding]:
@@ -876,9 +667,6 @@ def _of_the_last_run(history: History) -> Iterator[Finding]:
             {**evidence, "growth_bytes": each, "steps_left": left, "steps": len(final.levels_bytes)},
             fix="look for tensors that are kept from step to step: losses in a list without .item() or .detach()",
         )
-    if final.allocation_retries:
-        retries = {"retries": final.allocation_retries, "times_as_long": final.retry_cost}
-        yield Finding("batch_size.retries", "info", f"{size} {in_words_of_retries(final)}", "", {**evidence, **retries})
     if final.unlike:
         least, most = final.batch_elements
         yield Finding(

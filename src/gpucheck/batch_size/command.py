@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpucheck.batch_size.answer import Plan, plan
 from gpucheck.batch_size.loop import Loop
@@ -23,21 +24,20 @@ from gpucheck.batch_size.outcome import (
     margin_bytes,
     on_cpu,
 )
-from gpucheck.batch_size.predict import Distrusted, Point, Predictor
 from gpucheck.batch_size.runner import WHERE, Runner
 from gpucheck.errors import CannotLook, DeviceFailed, UsageError
 from gpucheck.machine import choose, faults, host, inventory
+from gpucheck.machine.child import LineChild, python_argv
+from gpucheck.machine.child_protocol import Lost, Talk
 from gpucheck.machine.host import held_bytes
+from gpucheck.report.codec import to_json
 from gpucheck.report.events import Answered, Emit, Event, Failed, Finished, Judged, Notice, Progress, Started, Trial
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.results.find_batch_size import (
-    DeviceShare,
     EstimatedBatchSize,
-    Experience,
     FoundBatchSize,
     FoundBatchSizes,
-    StepSplit,
 )
 from gpucheck.units import MIB, capacity
 
@@ -153,12 +153,9 @@ def is_shared(device: Device) -> bool:
 
 # --- Several devices --------------------------------------------------------------------------------------------------
 
-# Devices are unlike where their rates or sizes differ by more than trials of one device do.
-ALIKE = 0.05
-
 
 def each_device(ids: Sequence[str], search: Callable[[str, int, Emit], None], emit: Emit) -> None:
-    """Search on each device; `search` is given the device, how many are left with it, and where to say what it finds.
+    """Search on each device; `search` is given the device, how many are left with it, and where to emit its events.
 
     A device that fails, or cannot be looked at, does not cost the others their answer; raises the CannotLook of the
     latter in the end.
@@ -176,7 +173,7 @@ def each_device(ids: Sequence[str], search: Callable[[str, int, Emit], None], em
             unseen.append(error)
             emit(Notice(f"{device}: {error}", "warning"))
         finally:  # a signal too leaves what is known
-            _say(answers, len(ids), emit)
+            _emit_answers(answers, emit)
             emit(Finished(device))
     if answers and not unseen and not failed:
         emit(Judged(finding_of_all(answers)))
@@ -185,7 +182,7 @@ def each_device(ids: Sequence[str], search: Callable[[str, int, Emit], None], em
 
 
 class _Relay:
-    """Passes on what a search on one device says, with the device's name; keeps its answer."""
+    """Passes on the events of a search on one device, with the device's name; keeps its answer."""
 
     def __init__(self, device: str, answers: list[FoundBatchSize], emit: Emit) -> None:
         self.device, self.answers, self.emit = device, answers, emit
@@ -195,82 +192,49 @@ class _Relay:
             case Answered("find_batch_size", value):
                 self.answers[:] = [answer for answer in self.answers if answer.device.id != value.device.id]
                 self.answers.append(value)
-            case Judged(found):
-                self.emit(Judged(self._named(found)))
-            case Failed(fault, found):
-                self.emit(Failed(fault, found and self._named(found)))
+                return
+            case Judged(finding):
+                event = Judged(self._named(finding))
+            case Failed(fault, finding):
+                event = Failed(fault, finding and self._named(finding))
             case Notice(text, level):
-                self.emit(Notice(f"{self.device}: {text}", level))
+                event = Notice(f"{self.device}: {text}", level)
             case Progress():
-                self.emit(replace(event, step=f"{self.device}, {event.step}"))
+                event = replace(event, step=f"{self.device}, {event.step}")
             case Trial():
-                self.emit(replace(event, result={**event.result, "device": self.device}))
-            case _:
-                self.emit(event)
+                event = replace(event, result={**event.result, "device": self.device})
+        self.emit(event)
 
-    def _named(self, found: Finding) -> Finding:
-        evidence = {**found.evidence, "device": self.device}
-        return replace(found, title=f"{self.device}: {found.title}", evidence=evidence, device=self.device)
+    def _named(self, finding: Finding) -> Finding:
+        evidence = {**finding.evidence, "device": self.device}
+        return replace(finding, title=f"{self.device}: {finding.title}", evidence=evidence, device=self.device)
 
 
-def _say(answers: Sequence[FoundBatchSize], wanted: int, emit: Emit) -> None:
+def _emit_answers(answers: Sequence[FoundBatchSize], emit: Emit) -> None:
     """The least answer as the command's own, and all of them; again after each device."""
-    if not answers:
-        return
-    found = least(answers)
-    emit(Answered("find_batch_size", found))
-    every = FoundBatchSizes(
-        least=found.device.id,
-        max_batch_size=found.max_batch_size,
-        at_least=found.at_least,
-        devices=tuple(answers),
-        split=split(answers) if len(answers) == wanted else None,
-    )
-    emit(Answered("find_batch_size_devices", every))
+    if answers:
+        smallest = least(answers)
+        size, at_least = smallest.max_batch_size, smallest.at_least
+        every = FoundBatchSizes(
+            least=smallest.device.id, max_batch_size=size, at_least=at_least, devices=tuple(answers)
+        )
+        emit(Answered("find_batch_size", smallest))
+        emit(Answered("find_batch_size_devices", every))
 
 
 def least(answers: Sequence[FoundBatchSize]) -> FoundBatchSize:
     """The answer that every device can take: the smallest, none at all before any, and an open one before a closed."""
-    return min(answers, key=lambda found: (found.largest or 0, not found.is_open))
-
-
-def used(found: FoundBatchSize) -> tuple[int, float] | None:
-    """The size to use on a device, the recommended one where there is one, and its samples/s; None where unknown."""
-    recommended = found.recommended
-    size, rate = (recommended.batch_size, recommended.samples_per_s) if recommended else (None, None)
-    if size is None or not rate:
-        size, rate = None if found.is_open else found.largest, found.samples_per_s
-    return (size, rate) if size and rate else None
-
-
-def split(answers: Sequence[FoundBatchSize]) -> StepSplit | None:
-    """A step divided in proportion to the devices' rates; None where they are alike, or one is not known."""
-    known = [use for found in answers if (use := used(found)) is not None]
-    along = any(found.axis for found in answers)  # there the batch is fixed, and a length is not divided
-    if along or len(known) < len(answers) or len(known) < 2:
-        return None
-    sizes, rates = [size for size, _ in known], [rate for _, rate in known]
-    if max(sizes) <= min(sizes) * (1 + ALIKE) and max(rates) <= min(rates) * (1 + ALIKE):
-        return None
-    seconds = min(size / rate for size, rate in known)
-    multiple = max(found.multiple_of for found in answers)
-    shares = []
-    for found, (size, rate) in zip(answers, known, strict=True):
-        part = min(size, max(multiple, int(seconds * rate / multiple) * multiple))
-        shares.append(DeviceShare(found.device.id, part, part / rate))
-    total = sum(share.batch_size for share in shares)
-    slowest = max(share.seconds for share in shares)
-    return StepSplit(tuple(shares), total, total / slowest, len(known) * min(rates))
+    return min(answers, key=lambda answer: (answer.largest or 0, not answer.is_open))
 
 
 def finding_of_all(answers: Sequence[FoundBatchSize]) -> Finding:
     """Return what every device can take. Where one takes none, its own finding has said so already."""
-    found = least(answers)
-    size, device, axis = found.largest, found.device.id, found.axis_name
+    smallest = least(answers)
+    size, device, axis = smallest.largest, smallest.device.id, smallest.axis_name
     evidence = {answer.device.id: answer.largest for answer in answers}
     if size is None:
         return Finding("batch_size.all_devices", "fail", f"{device} fits no {kind_of_size(axis)} at all", "", evidence)
-    if found.is_open:
+    if smallest.is_open:
         title = f"at least {in_words(size, axis)} fits every device"
         return Finding("batch_size.all_devices", "inconclusive", title, f"the search on {device} did not end", evidence)
     message = f"least on {device}" if len(set(evidence.values())) > 1 else "the same on all"
@@ -292,11 +256,6 @@ OUTSIDE = {
     ),
     "cpu": (0, 0, "a CPU's budget counts what a process takes beyond torch itself"),
 }
-
-
-# benchmarks/results/batch-estimate-cpu.jsonl, November 2026. The least are convolutions, whose library takes memory of
-# its own.
-EXPERIENCE = {"cpu": Experience(0.75, 1.0, 18, "built-in models on a CPU, torch 2.13")}
 
 
 def checked_memory(limit: MemoryLimit | None, device: str) -> tuple[int, str]:
@@ -332,68 +291,58 @@ def estimate(setup: Setup, memory_bytes: int, sizes: tuple[int | None, int], dea
             "--estimate and --compile exclude each other", "a compiled model's memory is known only after it runs"
         )
     emit(Progress("predicting with fake tensors"))
-    predictor = Predictor(setup, room, *sizes, max(0.0, deadline - time.monotonic()), on_host=True)
-    try:
-        found = predictor.result(room)
-    except Distrusted as why:
-        raise CannotLook(
-            f"{setup.target} cannot be estimated",
-            str(why),
-            "on a machine with the device, run without --estimate",
-            finding="batch_size.estimate",
-        ) from None
-    finally:
-        predictor.close()
-    at_max, first = found.at_max or Point(0), found.points[0]
-    # How far estimates were off, and why that is not known.
-    known, why_not = EXPERIENCE.get(kind), None
-    if setup.recipe.axis is not None:
-        known, why_not = None, "such an estimate was never compared with a search"
-    elif known is None:
-        why_not = f"estimates for {kind.upper()} were never compared with a search"
+    peaks = _largest_of_fake_tensors(setup, room, sizes, deadline)
     answer = EstimatedBatchSize(
-        max_batch_size=found.max_batch_size,
-        peak_bytes=at_max.peak_bytes,
-        compute_peak_bytes=at_max.compute_peak_bytes,
-        parameter_bytes=first.parameter_bytes,
-        gradient_bytes=first.gradient_bytes,
-        optimizer_bytes=first.optimizer_bytes,
+        max_batch_size=peaks["largest"],
+        peak_bytes=peaks["peak_bytes"],
+        parameter_bytes=peaks["parameter_bytes"],
+        gradient_bytes=peaks["gradient_bytes"],
+        optimizer_bytes=peaks["optimizer_bytes"],
         memory_bytes=memory_bytes,
         budget_bytes=room,
         margin_bytes=margin,
         context_bytes=context_bytes,
         workspace_bytes=workspace_bytes,
         source=source,
-        error=known,
-        error_reason=why_not,
         target=setup.target,
         mode=setup.mode,
         dtype=setup.dtype,
         recipe=setup.recipe,
         device=kind,
-        fake_device=found.device or "",
-        seconds=found.seconds or 0.0,
     )
     emit(Answered("find_batch_size_estimate", answer))
-    emit(Judged(finding_of_estimate(answer, room, first)))
+    emit(Judged(finding_of_estimate(answer, room, peaks["smallest"])))
 
 
-def finding_of_estimate(answer: EstimatedBatchSize, room: int, least: Point) -> Finding:
-    """The estimate in words, within a `room` of bytes; `least` is the smallest size predicted."""
-    axis, memory_bytes, known = answer.recipe.axis, answer.memory_bytes, answer.error
-    largest, name = answer.max_batch_size, f"a length of {axis} of" if axis else "a batch of"
+def _largest_of_fake_tensors(
+    setup: Setup, room_bytes: int, sizes: tuple[int | None, int], deadline: float
+) -> dict[str, Any]:
+    """Return what the child that estimates answers. Raises CannotLook where it has no answer."""
+    lowest, highest = sizes
+    request = {**to_json(setup), "room_bytes": room_bytes, "lowest": lowest, "highest": highest}
+    argv, environment = python_argv("gpucheck.batch_size.trial_fake"), {**os.environ, IN_TRIAL: "1"}
+    try:
+        with Talk(lambda: LineChild(argv, env=environment)) as child:
+            child.send(request)
+            answer = child.receive(max(deadline - time.monotonic(), 0.0))
+        why = "it took longer than --time-budget" if answer is None else answer.get("why")
+    except Lost as lost:
+        answer, why = None, lost.ending.in_words
+    if answer is None or not answer["ok"]:
+        fix = "on a machine with the device, run without --estimate"
+        raise CannotLook(f"{setup.target} cannot be estimated", why or "", fix, finding="batch_size.estimate")
+    return answer
+
+
+def finding_of_estimate(answer: EstimatedBatchSize, room: int, smallest: int) -> Finding:
+    """The estimate in words, within a `room` of bytes; `smallest` is the smallest size."""
+    axis, memory_bytes, largest = answer.recipe.axis, answer.memory_bytes, answer.max_batch_size
     evidence = {"batch_size": largest, "memory_bytes": memory_bytes, "budget_bytes": room}
     aside = memory_bytes - room
     rest = f"; {capacity(aside)} set aside for context, workspaces and margin" if aside else ""
+    message = f"tensors take {capacity(answer.peak_bytes or 0)} at peak{rest}"
     if largest is None:
-        needs = f"tensors take {capacity(least.peak_bytes)}" if least.peak_bytes is not None else "it cannot run"
-        title = f"estimate: not even {name} {least.size} fits {capacity(memory_bytes)}"
-        return Finding("batch_size.estimate", "fail", title, f"{needs}{rest}", evidence)
-    peak = answer.peak_bytes
-    title = f"estimate: {name} {largest} fits {capacity(memory_bytes)}"
-    error = "error unknown"
-    if known is not None:
-        low, high = round(known.low * 100), round(known.high * 100)
-        error = f"{known.searches} searches found {low} to {high} % of such estimates ({known.source})"
-    message = f"tensors take {capacity(room if peak is None else peak)} at peak{rest}. Nothing was run; {error}"
-    return Finding("batch_size.estimate", "info", title, message, evidence)
+        title = f"estimate: not even {in_words(smallest, axis)} fits {capacity(memory_bytes)}"
+        return Finding("batch_size.estimate", "fail", title, message, evidence)
+    title = f"estimate: {in_words(largest, axis)} fits {capacity(memory_bytes)}"
+    return Finding("batch_size.estimate", "info", title, f"{message}. Nothing was run; error unknown", evidence)

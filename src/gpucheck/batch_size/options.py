@@ -89,7 +89,7 @@ class FindBatchSizeOptions:
         "First size to try.",
         metavar="N",
         parse=units.parse_whole,
-        shown="a quarter of the predicted size, else the smallest",
+        shown="8",
         group=SEARCH,
     )
     memory_limit: str | None = option(

@@ -8,11 +8,10 @@ once a smaller batch has passed in a fresh process; everything else is the user'
 from __future__ import annotations
 
 import itertools
-import math
 import re
 import signal
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -144,8 +143,6 @@ ALIKE = 0.05
 LEAST_GROWTH_BYTES = MIB // 4
 # What fills the memory after more steps than this is no matter of the batch size.
 FAR_AWAY_STEPS = 10_000
-# How the reason of a failure begins that one large allocation explains, and not a full budget.
-AT_ONCE = "one allocation of "
 # No trial is thought to hang before so long.
 TRIAL_TIMEOUT_LEAST_S = 30.0
 
@@ -185,16 +182,12 @@ class Setup:
 class TrialResult(TrialEntry):
     """The result of one trial: its part in the report (`entry`), and the values that only the search reads.
 
-    `reason` is one line; `trace` is what was raised, in full. `cut` is True where the caller's deadline ended it, which
-    says nothing about the size.
+    `reason` is one line; `trace` is what was raised, in full.
     """
 
     reason: str = ""
     trace: str = ""
-    cut: bool = False
     started_monotonic_s: tuple[float, ...] = ()
-    # How often each step had to empty the allocator's cache.
-    retried: tuple[int, ...] = ()
     # Bytes held at the end of each step.
     levels_bytes: tuple[int, ...] = ()
     # How much more the allocator took in the last two steps, where its blocks were not the same after both.
@@ -202,8 +195,6 @@ class TrialResult(TrialEntry):
     state_bytes: int | None = None
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
-    # On a CPU, what stayed resident after the last step beyond the model's state.
-    kept_bytes: int | None = None
     loss: str | None = None
     memory: dict[str, Any] = field(default_factory=dict)
     # The fewest and the most numbers in one of its batches.
@@ -238,13 +229,6 @@ class TrialResult(TrialEntry):
     def unlike(self) -> bool:
         """Return whether its batches were not all as large, though of one size."""
         return len(set(self.batch_elements)) > 1
-
-    @property
-    def retry_cost(self) -> float | None:
-        """Return how many times as long a step takes that empties the cache; None where no two later steps compare."""
-        later = list(zip(self.later_s, self.retried[1:], strict=False))
-        slow, rest = ([took for took, retried in later if bool(retried) is wanted] for wanted in (True, False))
-        return statistics.median(slow) / middle if slow and rest and (middle := statistics.median(rest)) > 0 else None
 
     @property
     def increments(self) -> tuple[int, ...]:
@@ -282,17 +266,6 @@ def in_words(size: int, axis: str | None) -> str:
 def kind_of_size(axis: str | None) -> str:
     """Return what sizes are, as a sentence has it: batches, or lengths along the axis."""
     return "batch" if axis is None else f"length of {axis}"
-
-
-def in_words_of_retries(result: TrialResult) -> str:
-    """That a size runs although the allocator had to empty its cache, and what that costs, in one line."""
-    if not result.retried:  # of a trial of an earlier run the number alone is known
-        return f"runs, but the allocator emptied its cache {result.allocation_retries} times"
-    emptying = sum(1 for retried in result.retried if retried)
-    often = f", {result.allocation_retries} times in all" if result.allocation_retries > emptying else ""
-    text = f"runs, but the allocator emptied its cache in {emptying} of {len(result.retried)} steps{often}"
-    cost = result.retry_cost
-    return text if cost is None else f"{text}; such a step takes {cost:.1f} times as long"
 
 
 class Refused(Exception):
@@ -415,22 +388,3 @@ def asked_bytes(message: str) -> int | None:
         return None
     unit = found[2].lower()
     return int(float(found[1].rstrip(".")) * _UNITS[unit if unit == "bytes" else unit[0]])
-
-
-# A loss over all pairs of a batch grows with its square, as attention does along a sequence; nothing that is trained
-# grows faster.
-STEEPEST = 2.0
-# Growth is read off sizes that are at least so many times apart, else it is noise.
-TIMES_APART = 2.0
-
-
-def power_of_time(timed: Sequence[tuple[int, float]]) -> float | None:
-    """The power of the size with which time was seen to grow up to the last of `timed` (size, seconds), smallest first.
-
-    None where no two of them are far enough apart to tell.
-    """
-    *smaller, (size, seconds) = timed
-    before = next(((s, t) for s, t in reversed(smaller) if s * TIMES_APART <= size and t > 0), None)
-    if before is None or seconds <= 0:
-        return None
-    return math.log(seconds / before[1]) / math.log(size / before[0])

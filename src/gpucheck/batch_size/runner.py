@@ -16,7 +16,6 @@ import psutil
 
 from gpucheck import messages
 from gpucheck.batch_size.outcome import (
-    AT_ONCE,
     IN_TRIAL,
     KILLED,
     MEMORY,
@@ -26,7 +25,6 @@ from gpucheck.batch_size.outcome import (
     TrialResult,
     asked_bytes,
     classify,
-    in_words_of_retries,
 )
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, DeviceFailed, TargetError
@@ -137,7 +135,6 @@ class Runner:
         # The most that lay outside the allocator in a trial: libraries' own, which a new process loads as it runs.
         self._outside = 0
         self._fresh = False
-        self._was_killed = False
 
     def __enter__(self) -> Runner:
         return self
@@ -174,8 +171,7 @@ class Runner:
         is no space for the model itself.
         """
         answer, end = self._begun()
-        if end.killed_by in FROM_OUTSIDE:
-            # Once may be chance, like memory that another process took for a moment; the size is not to blame yet.
+        if end.killed_by in FROM_OUTSIDE:  # one that waited for its turn may have been killed meanwhile
             answer, end = self._begun()
         if answer is None or not answer["ok"]:
             self._drop()
@@ -189,8 +185,7 @@ class Runner:
     @property
     def needs_start(self) -> bool:
         """Return whether the next trial that is no confirmation needs a new child."""
-        # Where a peak is that of a child's whole life, a child runs one trial only.
-        return self._child is None or (self.ready.get("method") == "process peak" and not self._fresh)
+        return self._child is None
 
     def prepare(self, attempt: Attempt) -> None:
         """Have a child that may run this trial. Raises as `start` does."""
@@ -238,34 +233,11 @@ class Runner:
             self.start_s = loaded - began + self._answer_s
         return answer, end
 
-    def weigh(self) -> int | None:
-        """The model's own bytes, found without their memory; None where that cannot be found out."""
-        with self._new_process() as child:
-            try:
-                child.send({**to_json(self.setup), "weigh": True})
-                answer = child.receive(self.start_timeout_s) or {}
-            except Lost:
-                return None
-        found = answer.get("parameter_bytes")
-        return None if found is None else int(found)
+    def run(self, attempt: Attempt, *, steps: int, limit_s: float, deadline: float) -> TrialResult:
+        """Run one trial, at most `limit_s` seconds and until `deadline` (monotonic), which ends it as `out-of-time`.
 
-    def run(
-        self, attempt: Attempt, *, steps: int, limit_s: float, deadline: float, evaluate: bool = False
-    ) -> TrialResult:
-        """Run one trial, at most `limit_s` seconds and until `deadline` (monotonic), which ends it as `cut`.
-
-        With `evaluate` its steps are an evaluation's: forward alone. A confirmation gets a child of its own.
-        The first trial that is killed, and not by the kernel for want of memory, is run once more: that may be chance.
-        Raises as `start` does.
+        A confirmation gets a child of its own. Raises as `start` does.
         """
-        result = self._tried(attempt, steps, limit_s, deadline, evaluate)
-        if result.outcome != "killed" or self._was_killed:
-            return result
-        result = self._tried(attempt, steps, limit_s, deadline, evaluate)
-        self._was_killed = result.outcome == "killed"
-        return replace(result, reason=f"twice {result.reason}") if self._was_killed else result
-
-    def _tried(self, attempt: Attempt, steps: int, limit_s: float, deadline: float, evaluate: bool) -> TrialResult:
         self.prepare(attempt)
         assert self._watch is not None
         blank = TrialResult(batch_size=attempt.size, purpose=attempt.purpose, fresh_process=self._fresh, outcome="fits")
@@ -281,7 +253,6 @@ class Runner:
         request = {
             "size": attempt.size,
             "steps": steps,
-            "evaluating": evaluate,
             "lowest": self.lowest,
             # Steps beyond those asked for leave half of the time to whatever lasts longer than it seems.
             "spare_s": (until - started) / 2,
@@ -299,7 +270,7 @@ class Runner:
             result = self._failed(blank, answer, end, limit_s)
             if end.timed_out and deadline < started + limit_s:
                 why = f"--time-budget ended it after {duration(seconds)}"
-                result = replace(result, outcome="out-of-time", reason=why, cut=True)
+                result = replace(result, outcome="out-of-time", reason=why)
         # A trial that leaves much behind makes the next one in its process count it too.
         levels = result.levels_bytes
         keeps = len(levels) > 1 and levels[-1] - levels[-2] > KEPT_SHARE * self.budget_bytes
@@ -327,7 +298,10 @@ class Runner:
             return replace(result, outcome="over-budget", reason=f"{why}, and {capacity(budget - peak)} are left")
         if answer["swapped_bytes"] > SPILL_BYTES:
             return replace(result, outcome="spill", reason=f"{capacity(answer['swapped_bytes'])} went to swap")
-        return replace(result, reason=in_words_of_retries(result)) if result.allocation_retries else result
+        if (retries := result.allocation_retries) > 0:
+            why = f"runs, but the allocator emptied its cache {retries} times in {len(result.steps_s)} steps"
+            return replace(result, reason=why)
+        return result
 
     def _failed(self, blank: TrialResult, answer: dict[str, Any] | None, end: End, limit_s: float) -> TrialResult:
         if answer is not None and "error" in answer:
@@ -419,8 +393,7 @@ def _end_of(ending: Ending, kills: int | None) -> End:
 def _ran_out(asked: int | None, reached: int | None, budget: int, on_device: bool) -> str | None:
     """Return which allocation failed and how much memory was in use then; None if either is unknown.
 
-    The text begins with AT_ONCE if memory ran out far below the budget. It also names what a host's limit counts and
-    the figure does not: memory that was allocated and never written.
+    The text also names what a host's limit counts and the figure does not: memory that was allocated and never written.
     """
     if asked is None or reached is None:
         return None
@@ -428,7 +401,7 @@ def _ran_out(asked: int | None, reached: int | None, budget: int, on_device: boo
         return f"{capacity(asked)} more could not be allocated with {capacity(reached)} in use"
     is_short = not on_device and reached + asked < budget
     unused = ": memory that was allocated and never used counts too" if is_short else ""
-    return f"{AT_ONCE}{capacity(asked)} failed with {capacity(reached)} in use{unused}"
+    return f"one allocation of {capacity(asked)} failed with {capacity(reached)} in use{unused}"
 
 
 def _in_words(end: End, limit_s: float) -> str:

@@ -49,6 +49,9 @@ NEAR = 0.75
 # and with more doubt.
 SAFE_SHARE = 0.85
 SAFE_DOUBTS = 3.0
+# The first size: most workloads fit it, and many do not run with a single sample. The second is where running out of
+# memory is dangerous.
+FIRST_SIZE, CAREFUL_SIZE = 8, 2
 # One size more says nothing of what a large batch adds.
 FITTED_SIZES = 2
 DEFAULT_TOLERANCE = 0.02
@@ -90,8 +93,6 @@ class Search:
     start: int | None = None
     # Standard deviation of a peak as a share of itself.
     noise: float = PEAK_NOISE
-    # A size that is predicted to exceed the budget by its tensors alone, once a trial has calibrated the prediction.
-    beyond: int | None = None
     extra_trials: int = 0
     trials: list[TrialResult] = field(default_factory=list)
 
@@ -205,7 +206,8 @@ class Search:
         """The first size, or one some factors below those that have not passed; None after the smallest."""
         tried = sorted({r.batch_size for r in self.trials if r.outcome != FITS})
         if not tried:
-            first = self.lowest if self.start is None else self.rounded(self.start)
+            usual = FIRST_SIZE if self.seek_failure else CAREFUL_SIZE
+            first = self.rounded(usual if self.start is None else self.start)
             return Attempt(min(max(first, self.lowest), self._highest))
         if tried[0] <= self.lowest:
             return None
@@ -281,9 +283,7 @@ class Search:
 
         On a device that is predicted of its tensors alone, however well the allocator packs them.
         """
-        points, above = dict(self._measured(tensors=self.on_device)), best.batch_size + self.step(best.batch_size)
-        if self.on_device and self.beyond is not None and self.tolerance and above >= self.beyond > best.batch_size:
-            return True
+        points = dict(self._measured(tensors=self.on_device))
         if not self.tolerance or not self.seek_failure or len(points) < FITTED_SIZES:
             return False
         fitted, step = self._fit(1.0, tensors=self.on_device), self.step(best.batch_size)
@@ -318,14 +318,13 @@ class Search:
         if failing is not None:
             return self._between(best, failing)
         high = min(self._highest, max(self.rounded(best.batch_size * LARGEST_JUMP), best.batch_size + self.multiple_of))
-        if self.beyond is not None and self.on_device:
-            high = min(high, max(self.rounded(self.beyond - 1), best.batch_size + self.multiple_of))
         fitted = self._fit(1.0)
         aim = 2 * best.batch_size if fitted is None else self._aim(best, fitted, high)
         if self.on_device and (packed := self._fit(1.0, tensors=True)) is not None and len(self.trials) >= FITTED_SIZES:
             # By the sum of its blocks too few fit, by its tensors alone too many: a third of the way, then halves.
             most, low, share = packed.largest(best.batch_size, high), best.batch_size, 1 / 2
-            if len(self.trials) == FITTED_SIZES and not best.allocation_retries and low <= aim < most:
+            is_first = not best.allocation_retries and not any(r.purpose == "confirm" for r in self.trials)
+            if is_first and low <= aim < most:
                 low, share = aim, 1 / 3
             aim = self.rounded(low + share * (most - low))
             # What the allocator can still pack better is little where its blocks fill the budget.
@@ -354,12 +353,9 @@ class Search:
         if self.on_device:
             if fitted is None:
                 return self._middle(low, high)
-            # A size that fills the budget by the fit, or by the prediction that the second trial follows, fails by
-            # little; where that does not help, halving does.
+            # A size that fills the budget by the fit fails by little; where that does not help, halving does.
             likely, is_first = 0, [r.outcome in BOUNDING for r in self.trials[-2:]] == [False, True]
-            if is_first and self.beyond is not None and len(self.trials) == FITTED_SIZES:
-                likely = self.rounded(high * (1 - STRIDE))
-            elif is_first and fitted.peak(high) > FULL:
+            if is_first and fitted.peak(high) > FULL:
                 likely = self.rounded(min(high * (1 - STRIDE), fitted.largest(low, high, CAUTION)))
             return min(max(likely, self._middle(low, high)), high - max(step, self.multiple_of))
         failed = sum(1 for r in self.trials if r.purpose == "confirm" and r.outcome in BOUNDING)

@@ -44,11 +44,11 @@ from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.units import MIB
 from gpucheck.work.spec import parse_inputs, parse_target
-from gpucheck.work.target import Batch, Workload, autocast, find, forward, import_compiler, load, step
+from gpucheck.work.target import Batch, Workload, find, import_compiler, load, step
 
 # --- How much memory a trial took -------------------------------------------------------------------------------------
 
-Method = Literal["device", "VmHWM", "process peak", "sampled"]
+Method = Literal["device", "VmHWM", "sampled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +148,6 @@ class DeviceGauge:
         allocated = max(self.compute, self.optimizer)
         return replace(now, max_memory_allocated_bytes=allocated, max_memory_reserved_bytes=self.reserved)
 
-    def kept(self, state_bytes: int) -> int | None:
-        """Unknown: what the allocator holds between steps is for later ones; `figures` tell what lies outside it."""
-        return None
-
     def retries(self) -> int:
         """Return how often the allocator had to empty its cache and try again, since the process began."""
         return int(self.accel.memory_stats().get("num_alloc_retries", 0))
@@ -172,22 +168,20 @@ class CpuGauge:
     def begin(self, outside: int = 0, *, plain: bool = False) -> None:
         """Let the peak start anew, where the system can."""
         self.compute = self.optimizer = 0
-        if self.method == "VmHWM":
-            reset_resident_peak()
+        reset_resident_peak()
 
     def mark(self, *, computing: bool) -> None:
         """Note the peak of the phase that ends here: forward and backward, or the optimizer's step."""
         if self.method == "sampled":
             return
         _note(self, computing, (self.accel.memory().max_resident_bytes or 0) - self.baseline)
-        if self.method == "VmHWM":
-            reset_resident_peak()
+        reset_resident_peak()
 
     def peaks(self) -> Peaks:
         """The trial's peaks; None where only the parent's samples tell."""
         if self.method == "sampled":
             return Peaks(None, None)
-        return Peaks(max(self.compute, self.optimizer), self.compute if self.method == "VmHWM" else None)
+        return Peaks(max(self.compute, self.optimizer), self.compute)
 
     def level(self) -> int:
         """Resident bytes above the baseline now."""
@@ -203,11 +197,6 @@ class CpuGauge:
         """The resident set and the trial's peak of it, the warmed process included."""
         now, peak = self.accel.memory(), self.peaks().total
         return now if peak is None else replace(now, max_resident_bytes=self.baseline + peak)
-
-    def kept(self, state_bytes: int) -> int | None:
-        """Bytes that stay between steps beyond the model's state: threads' stacks, what libraries keep."""
-        now = self.accel.memory().resident_bytes
-        return None if now is None else max(0, now - self.baseline - state_bytes)
 
     def retries(self) -> int:
         """A CPU's allocator has no cache to retry from."""
@@ -242,15 +231,7 @@ def open_cpu_gauge(accel: Accel, budget: int = 0) -> CpuGauge:
     first_in_line()
     warm_up()
     figures = accel.memory()
-    baseline = figures.resident_bytes or 0
-    if reset_resident_peak():
-        method: Method = "VmHWM"
-    elif figures.max_resident_bytes is not None:
-        # It never falls, so what importing took counts until a trial outgrows it: a fresh child for each trial.
-        method = "process peak"
-    else:
-        method = "sampled"
-    return CpuGauge(accel, baseline, method, budget)
+    return CpuGauge(accel, figures.resident_bytes or 0, "VmHWM" if reset_resident_peak() else "sampled", budget)
 
 
 def held_bytes() -> int:
@@ -359,9 +340,6 @@ def main() -> int:
     loaded = time.monotonic()
     request = channel.receive()
     setup = from_json(Setup, request)
-    if request.get("weigh"):
-        channel.send(_weighed(setup))
-        return 0
     answer, session = _prepared(setup, request.get("free_expected"), channel.send)
     channel.send({**answer, "loaded_monotonic_s": loaded})
     while session is not None:
@@ -432,16 +410,6 @@ def _settled(accel: Accel, least: int) -> tuple[int, int] | None:
     return info
 
 
-def _weighed(setup: Setup) -> Json:
-    """The model's bytes without their memory, built on the meta device; None where it cannot be built there."""
-    try:
-        with torch.device("meta"):
-            workload = load_for(setup, torch.device("meta"))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's factory may raise anything on meta tensors
-        return {"ok": False, "parameter_bytes": None, "why": str(error)}
-    return {"ok": True, "parameter_bytes": workload.parameter_bytes}
-
-
 class Session:
     """One workload on one device, and its trials."""
 
@@ -467,7 +435,6 @@ class Session:
         size: int,
         steps: int,
         *,
-        evaluating: bool = False,
         lowest: int | None = None,
         spare_s: float = math.inf,
         watching: bool = False,
@@ -475,11 +442,10 @@ class Session:
     ) -> Json:
         """Run at least `steps` real steps with batches of `size`, and return the peaks or what was raised.
 
-        `evaluating` makes them steps of an evaluation: forward alone, in the model's evaluation mode. `lowest` is the
-        smallest size, which warms a new process up. Steps beyond those asked for end within `spare_s` seconds.
-        `watching` makes it a confirmation: it is not warmed up, and its steps go on until the allocator's blocks and
-        the memory held stay as they are. A confirmation of fewer steps than it has to take confirms nothing: its
-        caller ends it where there is no time. `outside` is what lay outside the allocator in the trials before.
+        `lowest` is the smallest size, which warms a new process up. Steps beyond those asked for end within `spare_s`
+        seconds. `watching` makes it a confirmation: it is not warmed up, and its steps go on until the allocator's
+        blocks and the memory held stay as they are. A confirmation of fewer steps than it has to take confirms nothing:
+        its caller ends it where there is no time. `outside` is what lay outside the allocator in the trials before.
         """
         until = time.monotonic() + spare_s
         try:
@@ -490,12 +456,12 @@ class Session:
                 self._forget()  # an earlier trial may have left gradients
                 self._warm_up(lowest)
                 self.gauge.begin(outside)
-            answer = self._run(size, steps, evaluating, until, watching=watching)
+            answer = self._run(size, steps, until, watching=watching)
             if answer["ok"] and self.gauge.misjudged:
                 # Libraries loaded late: the allocator was left more than the budget has for it.
                 self._forget()
                 self.gauge.begin()
-                answer = self._run(size, steps, evaluating, until, watching=watching)
+                answer = self._run(size, steps, until, watching=watching)
             left = 0
             if isinstance(self.gauge, DeviceGauge) and answer["ok"]:  # what the model has kept spoils the next trial
                 self._forget()
@@ -504,16 +470,15 @@ class Session:
             return {"ok": False, "stage": "step", "step": 0, "reached_bytes": None, **_failure(error)}
         return {**answer, "moved_bytes": moved, "left_bytes": left} if answer["ok"] else answer
 
-    def _run(self, size: int, steps: int, evaluating: bool, until: float, *, watching: bool) -> Json:
+    def _run(self, size: int, steps: int, until: float, *, watching: bool) -> Json:
         workload, gauge = self.workload, self.gauge
         times: list[float] = []
         starts: list[float] = []
-        retried: list[int] = []
         levels: list[int] = []
         elements: list[int] = []
         reserved: list[int] = []
         layouts: list[list[Any] | None] = []
-        swapped = swapped_bytes()
+        swapped, retries = swapped_bytes(), gauge.retries()
         on_device = isinstance(gauge, DeviceGauge)
 
         def wants_more() -> bool:
@@ -537,10 +502,8 @@ class Session:
 
         try:
             while wants_more():
-                before = gauge.retries()
                 starts.append(time.monotonic())
-                times.append(self._step(size, evaluating, elements))
-                retried.append(gauge.retries() - before)
+                times.append(self._step(size, elements))
                 levels.append(gauge.level())
                 if isinstance(gauge, DeviceGauge):
                     layouts.append(self.accel.memory_layout() if watching else None)
@@ -561,8 +524,7 @@ class Session:
             "compute_peak_bytes": peaks.compute,
             "steps_s": times,
             "started_monotonic_s": starts,
-            "allocation_retries": sum(retried),
-            "retried": retried,
+            "allocation_retries": gauge.retries() - retries,
             "levels_bytes": self._collected(levels),
             "unsettled_bytes": 0 if is_settled else reserved[-1] - reserved[-3],
             "outside_bytes": gauge.outside_most if isinstance(gauge, DeviceGauge) else 0,
@@ -570,7 +532,6 @@ class Session:
             "state_bytes": workload.state_bytes,
             "gradient_bytes": workload.gradient_bytes,
             "optimizer_bytes": workload.optimizer_bytes,
-            "kept_bytes": gauge.kept(workload.state_bytes),
             "batch_elements": [min(elements), max(elements)],
             "loss": workload.loss_text,
             "memory": to_json(gauge.figures()),
@@ -618,20 +579,17 @@ class Session:
         gc.collect()
         return levels if self.gauge.level() > levels[-2] else []
 
-    def _step(self, size: int, evaluating: bool, elements: list[int]) -> float:
+    def _step(self, size: int, elements: list[int]) -> float:
         """One step, timed to the end of the device's work. The batch is made anew, as a loader does."""
         started = time.perf_counter()
         self._batch = self.workload.make_batch(size)
         elements.append(self._batch.elements)
-        if evaluating:
-            evaluate(self.workload, self._batch)
-        else:
-            mark = functools.partial(self.gauge.mark, computing=True)
-            step(self.workload, self._batch, after_backward=mark, kept=self._output)
+        mark = functools.partial(self.gauge.mark, computing=True)
+        step(self.workload, self._batch, after_backward=mark, kept=self._output)
         self.accel.synchronize()
         took = time.perf_counter() - started
-        # In inference and evaluation, the forward pass ends here and no optimizer steps.
-        self.gauge.mark(computing=evaluating or self.workload.optimizer is None)
+        # In inference, the forward pass ends here and no optimizer steps.
+        self.gauge.mark(computing=self.workload.optimizer is None)
         return took
 
     def _moved(self) -> int:
@@ -690,21 +648,6 @@ def _as_data(error: GpucheckError) -> Any:
     """An error of ours as plain data, with the traceback of the user's code where there is one."""
     own = error.trace if isinstance(error, TargetError) else ""
     return child_stdio.raised(error, own or traceback.format_exc())["raised"]
-
-
-def evaluate(workload: Workload, batch: Batch) -> None:
-    """The forward pass in evaluation mode, without gradients; each module's own mode is restored.
-
-    The loss is left out: some models return none in this mode, and its memory is the output's.
-    """
-    modes = [(module, module.training) for module in workload.model.modules()]
-    workload.model.eval()
-    try:
-        with torch.no_grad(), autocast(workload.recipe.amp, workload.device):
-            forward(workload, batch)
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def imported(setup: Setup, gauge: Gauge) -> Callable[[], Any] | None:

@@ -1,11 +1,11 @@
-"""The child that predicts: steps on tensors without data, whose bytes are counted. Started by predictor.
+"""The child that estimates: steps on tensors without data, whose bytes are counted. Started by `command.estimate`.
 
-One line in: a trial's setup, with the budget and the largest size. Out comes a line on the workload, then one for each
-size asked for with the peaks of two steps (the optimizer makes its state in the first), then one that
-says that these were all. Nothing of the batch's size is allocated, so any size takes the same time.
+One line in: a setup, with the room for tensors and the sizes to look between. One line out: the largest size whose
+tensors fit, with the peaks of two steps (the optimizer makes its state in the first), and the smallest size's. Nothing
+of the batch's size is allocated, so any size takes the same time.
 
 What is counted are tensors' storages. Left out is what is none of them: a device's context, libraries' workspaces and
-scratch, and what an allocator rounds up or cannot reuse. One real trial tells how much that is.
+scratch, and what an allocator rounds up or cannot reuse.
 """
 
 # mypy: disable-error-code="misc"
@@ -13,21 +13,22 @@ scratch, and what an allocator rounds up or cannot reuse. One real trial tells h
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
-import time
 import traceback
 from typing import Any
 
 import torch
 
-from gpucheck.batch_size.outcome import Setup, on_device
-from gpucheck.batch_size.predict import MOST_SIZES, Point, next_size
+from gpucheck.batch_size.outcome import Setup, TrialResult, in_words
+from gpucheck.batch_size.search import Search
 from gpucheck.batch_size.trial import Channel, Json, load_for, set_guard
 from gpucheck.errors import GpucheckError
 from gpucheck.machine import torch_private
 from gpucheck.report.codec import from_json
-from gpucheck.work.storages import BLOCK_BYTES, Memory
-from gpucheck.work.target import Batch, Workload, import_compiler, step
+from gpucheck.report.results.find_batch_size import Outcome
+from gpucheck.work.storages import Memory
+from gpucheck.work.target import Batch, import_compiler, step
 
 TorchDispatchMode: Any = torch_private.need("torch.utils._python_dispatch.TorchDispatchMode")
 # The documented way to run a model without its memory, though private.
@@ -45,15 +46,13 @@ class Storages(TorchDispatchMode):
     peak of every phase. Storages that were there before count once they are added.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.device = device
-        # torch's caching allocators round every request up to a block; the CPU's takes them as they are.
-        self.memory = Memory[None](block_bytes=1 if device.type == "cpu" else BLOCK_BYTES)
+        self.memory = Memory[None](block_bytes=1)
 
     def add(self, tensor: torch.Tensor) -> None:
         """Count a tensor's storage from now on."""
-        if tensor.device.type == self.device.type and tensor.layout is torch.strided:
+        if tensor.device.type == "cpu" and tensor.layout is torch.strided:
             self.memory.put(tensor.untyped_storage(), is_held=True)
 
     def mark(self) -> int:
@@ -74,6 +73,12 @@ class Storages(TorchDispatchMode):
 STEPS = 2
 # torch/optim takes its foreach implementations by default on these; it does not know them for fake tensors.
 FOREACH_DEVICES = ("cuda", "xpu")
+# The estimate is so near to the largest size whose tensors fit. Peaks that are counted have no noise.
+TOLERANCE, EXACT = 0.005, 1e-4
+# So many sizes do for any search; a staircase may want more, and is left as it is then.
+MOST_SIZES = 40
+# A larger batch that takes so much less than a smaller one is none that an estimate can be read from.
+FALL = 0.01
 
 
 def main() -> int:
@@ -81,77 +86,56 @@ def main() -> int:
     request = channel.receive()
     import_compiler()
     setup = from_json(Setup, request)
-    answer, begun = _prepared(setup, request["lowest"], on_host=request["on_host"])
+    answer = _estimated(setup, request["room_bytes"], request["lowest"], request["highest"])
     channel.send(answer)
-    if begun is None:
-        return 0
-    fake, first = begun
-    highest = int(request["highest"])
-    budget, lowest = _budget(setup, request["known_bytes"], fake.device), min(first["size"], highest)
-    points: list[Point] = []
-    while len(points) < MOST_SIZES and (size := next_size(points, budget, lowest, highest)) is not None:
-        answer = first
-        if size != first["size"]:
-            try:
-                answer = _run(fake, size)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything here
-                answer = {"ok": False, "size": size, "why": _said(error)}
-        channel.send(answer)
-        if not answer["ok"] and not points:
-            return 0
-        points.append(from_json(Point, answer))
-    channel.send({"ok": True, "done": True})
     return 0
 
 
-def _prepared(setup: Setup, lowest: int | None, *, on_host: bool) -> tuple[Json, tuple[Fake, Json] | None]:
-    """A workload that runs without memory, and what its smallest size takes.
-
-    It is built without memory where that goes, else built on the host.
-    """
-    device = fake_device("cpu" if on_host else setup.device)
-    why = ""
-    for build_on in ("meta", "cpu"):
+def _estimated(setup: Setup, room_bytes: int, lowest: int | None, highest: int) -> Json:
+    """The largest size within `room_bytes`, found as in real trials."""
+    fake, smallest, first, why = None, 0, {}, ""
+    for build_on in ("meta", "cpu"):  # without memory where that goes, else on the host
         try:
-            if device.type != "cpu":
-                # Backward of fake tensors needs the device's context. torch makes it itself, but for 2.13, where what
-                # asks for that compares a device with its name.
-                torch.empty(1, device=device)
-            if build_on == "cpu" and setup.guard_bytes is not None:
-                set_guard(setup.guard_bytes)
-            with torch.device("meta") if build_on == "meta" else contextlib.nullcontext():
-                workload = load_for(setup, torch.device(build_on))
-            fake = Fake(workload, device, foreach=setup.device.split(":")[0] in FOREACH_DEVICES)
-            first = _run(fake, lowest or fake.workload.smallest_batch)
+            fake = Fake(setup, build_on)
+            smallest = min(lowest or fake.workload.smallest_batch, highest)
+            first = fake.run(smallest)
+            break
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code may raise anything here
-            why = _said(error)
+            fake, why = None, _in_words(error)
             sys.stderr.write(traceback.format_exc())
-            continue
-        return {"ok": True, "device": device.type}, (fake, first)
-    return {"ok": False, "why": why}, None
+    if fake is None:
+        return {"ok": False, "why": why}
+    search = Search(minimum=smallest, cap=highest, start=smallest, tolerance=TOLERANCE, noise=EXACT)
+    search.budget_bytes, search.extra_trials = room_bytes, MOST_SIZES
+    sizes: dict[int, Json] = {smallest: first}
+    while len(search.trials) < MOST_SIZES and (attempt := search.next()) is not None:
+        size = attempt.size
+        if size not in sizes:
+            try:
+                sizes[size] = fake.run(size)
+            except (Exception, SystemExit):  # noqa: BLE001 - the user's code may raise anything here
+                sizes[size] = {}  # a kernel's limit, or a size that overflows: whatever it is, it does not run
+        peak, computing = sizes[size].get("peak_bytes"), sizes[size].get("compute_peak_bytes")
+        outcome: Outcome = "size-limit" if peak is None else "fits" if peak <= room_bytes else "over-budget"
+        search.trials.append(
+            TrialResult(
+                batch_size=size,
+                purpose=attempt.purpose,
+                outcome=outcome,
+                peak_bytes=peak,
+                compute_peak_bytes=computing,
+            )
+        )
+    peaks = [(size, sizes[size]["peak_bytes"]) for size in sorted(sizes) if sizes[size]]
+    for (smaller, peak), (larger, next_peak) in itertools.pairwise(peaks):
+        if next_peak < (1 - FALL) * peak:
+            more, less = (in_words(size, setup.recipe.axis) for size in (larger, smaller))
+            return {"ok": False, "why": f"{more} is predicted to need less than {less}"}
+    best = search.best.batch_size if search.best is not None else None
+    return {"ok": True, "largest": best, "smallest": smallest, **sizes[smallest if best is None else best]}
 
 
-def _budget(setup: Setup, known_bytes: int | None, device: torch.device) -> int:
-    """Return what a trial may take: as the parent knows it, else as the device tells it here."""
-    if known_bytes is not None:
-        return known_bytes
-    return on_device(setup.limit, *torch.cuda.mem_get_info(device), shared=setup.shared).bytes
-
-
-def fake_device(asked: str) -> torch.device:
-    """The device of the fake tensors: the one that will run, or the CPU where this torch cannot use that one.
-
-    Fake CUDA tensors end the process on a build without CUDA.
-    """
-    return torch.device(asked if asked.startswith("cuda") and torch.cuda.is_available() else "cpu")
-
-
-def _run(fake: Fake, size: int) -> Json:
-    started = time.monotonic()
-    return {"ok": True, "size": size, **fake.run(size), "seconds": time.monotonic() - started}
-
-
-def _said(error: BaseException) -> str:
+def _in_words(error: BaseException) -> str:
     if isinstance(error, GpucheckError):
         return error.what
     lines = str(error).strip().splitlines()
@@ -159,15 +143,24 @@ def _said(error: BaseException) -> str:
 
 
 class Fake:
-    """A workload whose parameters, buffers and batches are fake tensors on `device`."""
+    """A workload whose parameters, buffers and batches are fake tensors of the CPU's.
 
-    def __init__(self, workload: Workload, device: torch.device, *, foreach: bool) -> None:
+    Fake CUDA tensors end the process on a build without CUDA.
+    """
+
+    def __init__(self, setup: Setup, build_on: str) -> None:
+        """Build the workload on a device; on the CPU within the memory that is left to it."""
+        if build_on == "cpu" and setup.guard_bytes is not None:
+            set_guard(setup.guard_bytes)
+        with torch.device("meta") if build_on == "meta" else contextlib.nullcontext():
+            workload = load_for(setup, torch.device(build_on))
         # A loss or a module may hold tensors that are none of its parameters: they are taken as they are.
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.workload, self.device = workload, device
+        self.workload, self.device = workload, torch.device("cpu")
         with self.mode:
             self._replace_tensors()
-        workload.device = device
+        workload.device = self.device
+        foreach = setup.device.split(":")[0] in FOREACH_DEVICES
         for group in workload.optimizer.param_groups if workload.optimizer is not None else ():
             if foreach and group.get("foreach", False) is None and not group.get("fused"):
                 group["foreach"] = True
@@ -203,7 +196,7 @@ class Fake:
         if workload.optimizer is not None:
             workload.optimizer.zero_grad(set_to_none=True)
             workload.optimizer.state.clear()
-        storages = Storages(self.device)
+        storages = Storages()
         for tensor in (*workload.model.parameters(), *workload.model.buffers()):
             storages.add(tensor)
         compute = optimizer = 0

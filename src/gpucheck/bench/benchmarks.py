@@ -61,13 +61,14 @@ class AllOptions:
     @property
     def ids(self) -> list[str]:
         """The benchmarks to run. Raises UsageError for a prefix that fits none, and where nothing is left."""
-        known = [one.id for one in BENCHMARKS if one.id != ALL]
+        known = [benchmark.id for benchmark in BENCHMARKS if benchmark.id != ALL]
         nothing = "nothing would be measured"
         return naming.select(known, str, self.only, self.skip, noun="benchmark", nothing=nothing)
 
     def names(self) -> list[tuple[str, str]]:
         """The selected benchmarks with the first sentence of their help."""
-        return [(one.id, one.help.partition(". ")[0].partition(".\n")[0]) for one in BENCHMARKS if one.id in self.ids]
+        chosen = [benchmark for benchmark in BENCHMARKS if benchmark.id in self.ids]
+        return [(benchmark.id, benchmark.help.partition(". ")[0].partition(".\n")[0]) for benchmark in chosen]
 
     def check(self) -> None:
         """Raises UsageError for a prefix that fits nothing."""
@@ -143,8 +144,8 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         """Find the size at which the GPU beats the CPU.
 
         Measures square matrix products, sums of two vectors (memory-bound) and training steps of a small network, in
-        float32, with and without the copies to and from the GPU. The CPU uses all available cores. Sizes double until
-        the GPU is faster, then the crossing is narrowed to 10 %. Needs a GPU: on a CPU the exit code is 3.
+        float32, with and without the copies to and from the GPU. The CPU uses all available cores. Sizes rise in
+        steps of 4. Needs a GPU: on a CPU the exit code is 3.
         """,
         "gpucheck.bench.crossover:CrossoverOptions",
         weight=24.0,

@@ -61,23 +61,12 @@ class Room:
     host: int
     device: int | None
     cache: int
-    cache_known: bool
     pinned: bool = False
-
-    @property
-    def free(self) -> int | None:
-        """Return what the driver called free on the device; None where it has no memory of its own, or does not say."""
-        return None if self.device is None else int(self.device / DEVICE_SHARE)
 
     @property
     def cold(self) -> int:
         """Return what copies must rotate over to be cold."""
         return COLD_FACTOR * self.cache
-
-    @property
-    def known_cache(self) -> int | None:
-        """The last-level cache; None where it was assumed."""
-        return self.cache if self.cache_known else None
 
     def capacity(self, largest: int, host_buffers: int) -> int:
         """Return how large each buffer is: enough for the largest size and for cold copies, if there is room."""
@@ -104,13 +93,11 @@ class Room:
 
 def room_for(accel: Accel, host_share: float) -> Room:
     """Return what buffers may take: of the host's free memory `host_share`; and what cold copies must exceed."""
-    cache = host.last_level_cache_bytes()
     info = accel.memory_info()
     return Room(
         host=int(host.memory().usable * host_share),
         device=None if info is None or accel.integrated else int(info[0] * DEVICE_SHARE),
-        cache=max(cache or ASSUMED_CACHE_BYTES, accel.l2_cache_bytes or 0),
-        cache_known=cache is not None,
+        cache=max(host.last_level_cache_bytes() or ASSUMED_CACHE_BYTES, accel.l2_cache_bytes or 0),
     )
 
 
@@ -299,7 +286,6 @@ class Copies:
     _slices: int = 0
     _wrong: int = 0
     _first_wrong: int | None = None
-    _expected: torch.Tensor | None = None
     _pairs: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     _nothing: tuple[torch.Tensor, torch.Tensor] = field(init=False)
 
@@ -351,10 +337,6 @@ class Copies:
         # The first filling belongs to the setting up.
         self.spent_s += self._cost_s if self.refills > 1 else 0.0
 
-    def forget(self) -> None:
-        """Calls since the last refill may never have run: nothing of it is compared."""
-        self._cursor = 0
-
     def finish(self) -> Verified:
         """Compare what the last copies left, and tell what all comparisons came to."""
         self._compare()
@@ -381,9 +363,11 @@ class Copies:
                 wrong_since_s = now_s if wrong_since_s is None else wrong_since_s
                 if self.spent_s + now_s - wrong_since_s >= self.allowance_s:
                     break
-            wrong, at = self._mismatches(start, size)
+            first, number = start // WORD, self.source.number
+            assert number is not None
+            wrong, at = mismatches(self.destination.words[first : first - (-size // WORD)], first, number, size)
             self._wrong += wrong
-            self._first_wrong = at if wrong and self._first_wrong is None else self._first_wrong
+            self._first_wrong = start + at if wrong and self._first_wrong is None else self._first_wrong
             compared = start + size
         # Of the last one at least a part.
         self._slices += min(-(-compared // self.stride), copied)
@@ -397,31 +381,27 @@ class Copies:
             for offset in range(0, size, CHUNK_WORDS * WORD):
                 yield start + offset, min(CHUNK_WORDS * WORD, size - offset)
 
-    def _mismatches(self, start: int, size: int) -> tuple[int, int]:
-        """Return how many bytes of a piece are wrong, and where the first one is.
 
-        A difference that is gone at the second look, or cannot be counted, is one byte, the first of its piece.
-        """
-        words, number = self.destination.words, self.source.number
-        assert number is not None
-        first, count = start // WORD, -(-size // WORD)
-        if self._expected is None or len(self._expected) < count:
-            self._expected = torch.empty(count, dtype=torch.int64, device=words.device)
-        expected = self._expected[:count]
-        torch.arange(first, first + count, out=expected)
-        expected.bitwise_xor_(number)
+def mismatches(words: torch.Tensor, first: int, number: int, size: int | None = None) -> tuple[int, int]:
+    """Return how many bytes of these words are not the pattern's from its word `first` on, and where the first one is.
 
-        def wanted(begin: int, end: int) -> torch.Tensor:
-            return torch.arange(first + begin, first + end).bitwise_xor_(number)
+    `size` is how many bytes count. A difference that is gone at the second look, or cannot be counted, is one byte, the
+    first.
+    """
+    count = len(words)
+    size = count * WORD if size is None else size
 
-        seen = reference.unequal(words[first : first + count], expected, wanted)
-        if seen is None:
-            return 0, start
-        differ = (seen[0].view(torch.uint8) != seen[1].view(torch.uint8))[:size]
-        wrong = reference.counted(differ)
-        if wrong:
-            return wrong, start + (reference.count_of(int(differ.to(torch.uint8).argmax()), size - 1) or 0)
-        return (1, start) if wrong is None or size % WORD == 0 else (0, start)
+    def wanted(begin: int, end: int, device: torch.device | str = "cpu") -> torch.Tensor:
+        return torch.arange(first + begin, first + end, device=device).bitwise_xor_(number)
+
+    seen = reference.unequal(words, wanted(0, count, words.device), wanted)
+    if seen is None:
+        return 0, 0
+    differ = (seen[0].view(torch.uint8) != seen[1].view(torch.uint8))[:size]
+    wrong = reference.counted(differ)
+    if wrong:
+        return wrong, reference.count_of(int(differ.to(torch.uint8).argmax()), size - 1) or 0
+    return (1, 0) if wrong is None or size % WORD == 0 else (0, 0)
 
 
 def measure(
@@ -436,28 +416,21 @@ def measure(
     cold: int,
     details: dict[str, Any],
     threads: int = 1,
-    moves: int = 1,
 ) -> Measurement:
     """Time copies, one call each, compare what they left, and make their row.
 
-    `threads` is how many cores a copy uses on the host, `cold` what copies must rotate over to be cold, `moves` how
-    often each byte counts.
+    `threads` is how many cores a copy uses on the host, `cold` what copies must rotate over to be cold.
     """
-    work = timing.Work(copies.call, empty=copies.empty, prepare=copies.prepare, forget=copies.forget)
+    work = timing.Work(copies.call, empty=copies.empty, prepare=copies.prepare)
     timed, beside = timing.watched(watch, threads, lambda: timing.measure(accel, work, clock=clock, limits=limits))
-    slices = copies.count
-    if timed.launch == "graph":
-        # A graph replays the slices that it captured and moves no cursor: one copy more, so that something is compared.
-        slices = min(slices, timed.run.calls_per_sample)
-        copies.call()
-    rotation, verified = slices * copies.stride, copies.finish()
+    rotation, verified = copies.span_bytes, copies.finish()
     return timing.measurement(
         name,
         accel.ref,
         timed,
         beside,
         case=case,
-        work=("bytes", float(moves * copies.size), "B/s"),
+        work=("bytes", float(copies.size), "B/s"),
         memory=accel.memory(),
         cache="cold" if rotation >= cold else "warm",
         details={**details, "buffers": "preallocated", "rotation_bytes": rotation, **verified.details},

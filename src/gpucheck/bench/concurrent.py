@@ -1,7 +1,7 @@
 """Copies that run at the same time: on two streams of one device, and on several devices.
 
-A window of one counts only if it lies inside the time in which all others copied (`why_alone`). Streams are compared by
-the time stamps of their device. Each device has a child, whose windows are compared by CLOCK_MONOTONIC; two devices
+A window of one counts only if it lies inside the time in which all others copied. Streams are compared by the time
+stamps of their device. Each device has a child, whose windows are compared by CLOCK_MONOTONIC; two devices
 that copy to each other share one, so that a hang costs only their pair.
 
 A child is sent lines of JSON, the setup first. A child of one device answers each: the setup → `ready`; a `direction` →
@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpucheck import stats, units
@@ -30,7 +29,6 @@ from gpucheck.machine import child_protocol, kept, numa
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Start, Talk
 from gpucheck.machine.child_stdio import Say, claim_stdout, requests
-from gpucheck.machine.numa import Bound
 from gpucheck.measure import telemetry, timing
 from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
@@ -54,41 +52,27 @@ from gpucheck.report.measurement import Measurement, Run
 from gpucheck.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:  # torch comes after binding
-    import torch
-
     from gpucheck.bench.buffers import Room
     from gpucheck.links import HostMemory
     from gpucheck.machine.accel import Accel
 
 Span = tuple[float, float]
 Stream = Callable[[], contextlib.AbstractContextManager[Any]]
-Reason = Literal["it began too late", "it ended too early", "it stood still", "the device waited for the host"]
-
-
-def why_alone(window: Span, others: Sequence[Span]) -> Reason | None:
-    """Why a window (its start and end) does not count; None where each of the others copied before, during and after
-    it."""
-    start_s, end_s = window
-    if any(begun > start_s for begun, _ in others):
-        return "it began too late"
-    return "it ended too early" if any(ended < end_s for _, ended in others) else None
+Reason = Literal["it ended too early", "it stood still", "the device waited for the host"]
 
 
 # -- two streams of one device -----------------------------------------------------------------------------------------
 
-# The other's first copies start as the window's untimed one does: by then both engines are at work.
+# What ends a window's first copies shows that both engines are at work.
 UNTIMED_CALLS = 1
-# The window's edges cut a copy of the other each: of several copies that is a small part. Long copies are few.
+# The window's edges cut a copy of either lane: of several copies that is a small part. Long copies are few.
 FEWEST_CALLS, FEWEST_LONG_CALLS = 4, 2
 # Every copy has a time stamp on one of two streams whose queues block the host near 1 000 entries.
-MOST_CALLS, MOST_BESIDE = 60, 400
-# nvbandwidth lets the other copy twice as much. Here one that ends too early is discarded, and has more the next time.
-OUTLAST = 1.5
-# A window lasts so many copies of the other. Where none of them ends inside, the other stood still: an engine may serve
-# one stream before the other.
-LEAST_BESIDE = 2
+MOST_CALLS = 200
 # The first loads what is loaded lazily.
 CALIBRATIONS = 3
+# A first copy that takes so many times what it takes alone waited for the other lane.
+STILL = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,157 +85,140 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """One window. `beside_calls` is how many copies of the other ran in it; `wrong` says why it does not count."""
+class Round:
+    """One window of both lanes: `marks_s` are the ends of each one's copies, from `started_s` of the host's clock."""
 
     started_s: float
-    elapsed_s: float
     enqueue_s: float
-    beside_calls: float
-    wrong: Reason | None
+    marks_s: tuple[list[float], list[float]]
+    is_held: bool
+    is_ahead: bool
+
+    def inside(self) -> tuple[list[float], list[float]]:
+        """Return the marks that lie in the time in which both lanes copied."""
+        begun_s = max(marks[UNTIMED_CALLS] for marks in self.marks_s)
+        ended_s = min(marks[-1] for marks in self.marks_s)
+        first, second = ([mark for mark in marks if begun_s <= mark <= ended_s] for marks in self.marks_s)
+        return first, second
+
+    def wrong(self, alone_s: Sequence[float]) -> Reason | None:
+        """Return why the window does not count; `alone_s` is what a copy of each lane takes alone."""
+        if not self.is_ahead:
+            return "the device waited for the host"
+        if all(len(marks) > 1 for marks in self.inside()):
+            return None
+        last = self.last
+        stood_still = self.marks_s[last][UNTIMED_CALLS] > STILL * alone_s[last]
+        return "it stood still" if stood_still else "it ended too early"
+
+    @property
+    def last(self) -> int:
+        """Return which lane ended last."""
+        return 0 if self.marks_s[0][-1] >= self.marks_s[1][-1] else 1
 
 
-@dataclass(slots=True)
-class Pair:
-    """Windows of `calls` copies of one lane beside `beside` copies of the other, which is held while both are filled.
+def take_round(timer: Accel, lanes: Sequence[Lane], calls: Sequence[int], number: int, hold_s: float) -> Round:
+    """Launch the copies of both lanes and wait for them.
 
-    The two are enqueued in turn, one copy each: a device with one engine for all copies then shows each stream at half
-    its rate, and not one after the other.
+    Both are held while they are filled. They are enqueued in turn: a device with one engine for all copies then shows
+    each lane at half its rate, and not one after the other.
     """
-
-    timer: Accel
-    lane: Lane
-    other: Lane
-    calls: int
-    beside: int
-    hold_s: float = 0.0
-    held: bool = False
-
-    def take(self, number: int) -> Window:
-        """Launch one window, wait for it, and judge by the time stamps whether it counts."""
-        timer, lane, other = self.timer, self.lane, self.other
+    for place, lane in enumerate(lanes):
         # The numbers differ, and so do the patterns of the two.
-        lane.prepare(2 * number, UNTIMED_CALLS + self.calls)
-        other.prepare(2 * number + 1, self.beside)
-        timer.synchronize()
-        began_s = timer.host_now()
-        with other.current():
-            self.held = self.hold_s > 0 and timer.hold(self.hold_s)
-            marks = [timer.record()]
-        start, end = self._fill(marks)
-        enqueue_s = timer.host_now() - began_s
-        waiting = self.held and not timer.done(marks[0])
-        timer.synchronize()
-        now_s, elapsed_s = timer.host_now(), timer.elapsed_s(start, end)
-        # All from the first time stamp: a span that runs backwards is not promised a sign.
-        marks_s = [0.0, *(timer.elapsed_s(marks[0], mark) for mark in marks[1:])]
-        start_s = timer.elapsed_s(marks[0], start)
-        end_s = start_s + elapsed_s
-        wrong: Reason | None = "the device waited for the host"
-        if waiting or elapsed_s >= AHEAD_IN_WINDOW * enqueue_s:
-            wrong = why_alone((start_s, end_s), [(marks_s[0], marks_s[-1])])
-            if wrong is None and not any(start_s < mark <= end_s for mark in marks_s):
-                wrong = "it stood still"
-        # The window lay before what the other had left to copy.
-        started_s = now_s - (marks_s[-1] - start_s)
-        return Window(started_s, elapsed_s, enqueue_s, ran_beside(start_s, end_s, marks_s), wrong)
-
-    def _fill(self, marks: list[Any]) -> tuple[Any, Any]:
-        """Enqueue both streams' copies, a time stamp behind each of the other's; the window's two time stamps."""
-        timer, start = self.timer, None
-        with self.lane.current():
-            timer.wait(marks[0])
-        for place in range(UNTIMED_CALLS + self.calls):
-            self._beside(1, marks)
-            with self.lane.current():
-                start = timer.record() if place == UNTIMED_CALLS else start
-                self.lane.copy()
-        with self.lane.current():
-            end = timer.record()
-        self._beside(self.beside - UNTIMED_CALLS - self.calls, marks)
-        return start, end
-
-    def _beside(self, count: int, marks: list[Any]) -> None:
-        with self.other.current():
-            for _ in range(count):
-                self.other.copy()
-                marks.append(self.timer.record())
-
-    def strengthen(self, wrong: Reason, failures: int) -> bool:
-        """Let the next window fare better; False where it has had its tries, or nothing more can be done."""
-        if failures > MOST_DOUBLINGS:
-            return False
-        if wrong == "the device waited for the host":
-            self.hold_s *= 2
-        elif wrong == "it ended too early":
-            if self.beside >= MOST_BESIDE:
-                return False
-            self.beside = min(2 * self.beside, MOST_BESIDE)
-        elif wrong == "it stood still":
-            # Slowed down by ours it may only need longer to end a copy.
-            self.calls, self.beside = min(2 * self.calls, MOST_CALLS), min(2 * self.beside, MOST_BESIDE)
-        return True
+        lane.prepare(2 * number + place, calls[place])
+    timer.synchronize()
+    began_s = timer.host_now()
+    with lanes[0].current():
+        is_held = hold_s > 0 and timer.hold(hold_s)
+        start = timer.record()
+    with lanes[1].current():
+        timer.wait(start)
+    marks: tuple[list[Any], list[Any]] = ([start], [start])
+    for step in range(1, max(calls) + 1):
+        for lane, of_lane, count in zip(lanes, marks, calls, strict=True):
+            while len(of_lane) <= step * count // max(calls):
+                with lane.current():
+                    lane.copy()
+                    of_lane.append(timer.record())
+    enqueue_s = timer.host_now() - began_s
+    waits = is_held and not timer.done(start)
+    timer.synchronize()
+    first, second = ([0.0, *(timer.elapsed_s(start, mark) for mark in of_lane[1:])] for of_lane in marks)
+    lasted_s = max(first[-1], second[-1])
+    is_ahead = waits or lasted_s >= AHEAD_IN_WINDOW * enqueue_s
+    return Round(timer.host_now() - lasted_s, enqueue_s, (first, second), is_held, is_ahead)
 
 
-def ran_beside(start_s: float, end_s: float, marks_s: Sequence[float]) -> float:
-    """Return how many copies lie between two times, where each ran from one mark to the next; parts of a copy count."""
-    return sum(
-        max(0.0, min(end, end_s) - max(begin, start_s)) / (end - begin)
-        for begin, end in pairwise(marks_s)
-        if end > begin
-    )
-
-
-def take(timer: Accel, lane: Lane, other: Lane, limits: Limits) -> Timed:
-    """Time one lane's copies while the other's run. Without a sample where the two never ran at the same time."""
+def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
+    """Time the copies of each lane while the other's run. Without a sample where they never ran at the same time."""
     started = timing.started_now()
-    alone_s, other_alone_s = _alone_s(timer, lane, 0), _alone_s(timer, other, 1)
-    fewest = FEWEST_CALLS if alone_s < LONG_CALL_S else FEWEST_LONG_CALLS
-    calls = min(MOST_CALLS, max(fewest, calls_for(alone_s), round(LEAST_BESIDE * other_alone_s / alone_s)))
-    # Copies in turn on one engine come to one of the other's for each of ours.
-    beside = math.ceil(OUTLAST * (UNTIMED_CALLS + calls) * max(1.0, alone_s / other_alone_s)) + 1
-    pair = Pair(timer, lane, other, calls, min(beside, MOST_BESIDE))
-    # The first window is not counted: it tells what enqueueing takes.
-    pair.hold_s = HOLD_BASE_S + HOLD_FACTOR * pair.take(0).enqueue_s
+    alone_s = [_alone_s(timer, lane, place) for place, lane in enumerate(lanes)]
+    fewest = [FEWEST_CALLS if length < LONG_CALL_S else FEWEST_LONG_CALLS for length in alone_s]
+    window_s = max(max(calls_for(each), least) * each for each, least in zip(alone_s, fewest, strict=True))
+    calls = [min(math.ceil(window_s / length) + UNTIMED_CALLS, MOST_CALLS) for length in alone_s]
+    # The first round is not counted: it tells what enqueueing takes.
+    hold_s = HOLD_BASE_S + HOLD_FACTOR * take_round(timer, lanes, calls, 0, 0.0).enqueue_s
     # Filling the buffers for the first time is setting up.
     deadline = timer.host_now() + limits.budget_s
-    windows: list[Window] = []
-    # The windows that do not count, by reason: all, and those in a row.
+    # Of each lane its part of each window, and how many copies lie in it.
+    windows: tuple[list[tuple[Span, int]], list[tuple[Span, int]]] = ([], [])
+    # The rounds that do not count, by reason: all, and those in a row.
     discarded, failures = Counter[str](), Counter[str]()
-    notes: dict[str, Any] = {"alone_s": alone_s}
-    number = 0
-    while not timing.enough([window.elapsed_s for window in windows], timer.host_now(), deadline, limits.precision):
+    ended_because: Reason | None = None
+    is_held, number = False, 0
+
+    def per_copy_s() -> list[list[float]]:
+        return [[length_s / copied for (_, length_s), copied in of_lane] for of_lane in windows]
+
+    while not all(timing.enough(each, timer.host_now(), deadline, limits.precision) for each in per_copy_s()):
         number += 1
-        window = pair.take(number)
-        if window.wrong is None:
-            windows.append(window)
+        taken = take_round(timer, lanes, calls, number, hold_s)
+        is_held, wrong = taken.is_held, taken.wrong(alone_s)
+        if wrong is None:
+            for of_lane, marks in zip(windows, taken.inside(), strict=True):
+                of_lane.append(((taken.started_s + marks[0], marks[-1] - marks[0]), len(marks) - 1))
             failures.clear()
             continue
-        discarded[window.wrong] += 1
-        failures[window.wrong] += 1
-        calls = pair.calls
-        if not pair.strengthen(window.wrong, failures[window.wrong]):
-            notes["ended_because"] = window.wrong
+        discarded[wrong] += 1
+        failures[wrong] += 1
+        shorter = 1 - taken.last
+        if failures[wrong] > MOST_DOUBLINGS or (wrong == "it ended too early" and calls[shorter] == MOST_CALLS):
+            ended_because = wrong
             break
-        if pair.calls != calls:
-            # A run's samples are all of so many calls.
-            windows.clear()
-    flags = ("never-together",) if not windows else ("few-samples",) if len(windows) < WANTED_SAMPLES else ()
-    rates = [window.beside_calls / window.elapsed_s for window in windows]
-    if windows and stats.median([window.elapsed_s for window in windows]) < LEAST_WINDOW_S:
-        flags, rates = (WITHOUT_TIME, *flags), []
-        notes["no_time_because"] = too_short(pair.calls, LEAST_WINDOW_S)
-    details = {
-        "untimed_calls": UNTIMED_CALLS,
-        "beside_calls": pair.beside,
-        "beside_calls_per_s": stats.median(rates) if rates else None,
+        if wrong == "the device waited for the host":
+            hold_s *= 2
+        else:
+            # Slowed down by the other lane, one may only need longer to end a copy.
+            calls[shorter] = min(2 * calls[shorter], MOST_CALLS)
+    shared = {
         "discarded_windows": discarded.total(),
         "discarded_because": dict(discarded),
-        "hold_s": pair.hold_s if pair.held else None,
-        **notes,
+        "hold_s": hold_s if is_held else None,
+        **({"ended_because": ended_because} if ended_because else {}),
     }
-    run = _run(started, pair.calls, [(window.started_s, window.elapsed_s) for window in windows])
-    return Timed(run, "device events", "held" if pair.held else "unheld", flags, details)
+    rates = [1 / stats.median(each) if each else None for each in per_copy_s()]
+    return [
+        _timed(started, windows[place], calls[place], is_held, {**shared, "alone_s": alone_s[place]}, rates[1 - place])
+        for place in (0, 1)
+    ]
+
+
+def _timed(
+    started: str,
+    windows: Sequence[tuple[Span, int]],
+    calls: int,
+    is_held: bool,
+    details: dict[str, Any],
+    beside_per_s: float | None,
+) -> Timed:
+    """The windows of a lane, each as long as all of its `calls` would have taken."""
+    flags = ("never-together",) if not windows else ("few-samples",) if len(windows) < WANTED_SAMPLES else ()
+    if windows and stats.median([length_s for (_, length_s), _ in windows]) < LEAST_WINDOW_S:
+        flags, beside_per_s = (WITHOUT_TIME, *flags), None
+        details = {**details, "no_time_because": too_short(windows[0][1], LEAST_WINDOW_S)}
+    run = _run(started, calls, [(start_s, length_s / copied * calls) for (start_s, length_s), copied in windows])
+    details = {"untimed_calls": UNTIMED_CALLS, "beside_calls_per_s": beside_per_s, **details}
+    return Timed(run, "device events", "held" if is_held else "unheld", flags, details)
 
 
 def _run(started: str, calls: int, windows: Sequence[Span]) -> Run:
@@ -371,10 +338,8 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
     shared = buffers.allocate_all(accel, [memory], room.capacity(size, 1), TOGETHER)
     if shared.no_pinned is not None:
         raise CannotLook("pinned memory could not be allocated", shared.no_pinned)
-    where = _where(bound, shared.host[memory].words)
+    where = numa.allowed_text() if bound is None else f"node {bound} (assumed from affinity)"
     details: dict[str, Any] = {"numa_unbound_because": why_not} if why_not else {}
-    if device.pci_address:
-        details["pci_bridges"] = list(numa.bridges(device.pci_address))
     watch = Watch(accel.uuid)
     say({"ready": True, "directions": ["host_to_host"] if accel.is_cpu else setup["directions"], "host_memory": memory})
     for request in asked:
@@ -397,12 +362,12 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
         verified = copies.finish()
         few = ("few-samples",) if len(run.samples_s) < WANTED_SAMPLES else ()
         # Others on the CPU are mostly the other devices' children: that is what is measured.
-        told = {} if seen is not None else {"no_telemetry_because": no_telemetry}
+        notes = {} if seen is not None else {"no_telemetry_because": no_telemetry}
         measurement = timing.measurement(
             TOGETHER,
             accel.ref,
             Timed(run, "host", "host", few),
-            timing.Beside(seen, telemetry.flags(seen), told),
+            timing.Beside(seen, telemetry.flags(seen), notes),
             case={"direction": direction, "host_memory": memory, "size_bytes": size, "devices": keep["devices"]},
             work=("bytes", float(size), "B/s"),
             memory=accel.memory(),
@@ -439,53 +404,45 @@ def without_pause(accel: Accel, call: Callable[[], object], calls: int, at_s: fl
 def within(taken: Run, from_s: float, to_s: float) -> Run:
     """The windows that lie in the time in which all copied. Raises CannotLook where there is none."""
     windows = list(zip(taken.started_monotonic_s, taken.samples_s, strict=True))
-    counted = [
-        (start, length) for start, length in windows if why_alone((start, start + length), [(from_s, to_s)]) is None
-    ]
+    counted = [(start_s, length_s) for start_s, length_s in windows if from_s <= start_s and start_s + length_s <= to_s]
     if not counted:
         raise CannotLook("none of its copies overlapped with all others", f"{len(windows)} windows ran outside")
     return _run(taken.started, taken.calls_per_sample, counted)
 
 
-def _bind(node: int | None) -> tuple[Bound | None, str]:
-    """Bind this process to a node; None and why where there is none to bind to or it cannot be."""
+def _bind(node: int | None) -> tuple[int | None, str]:
+    """Bind this process to a node and return it; None and why where there is none to bind to or it cannot be."""
     if node is None:
         return None, "the NUMA node of the device is unknown"
     try:
-        return numa.bind(node), ""
+        numa.bind(node)
     except CannotLook as error:
         return None, "; ".join(part for part in (error.what, error.why) if part)
+    return node, ""
 
 
-def _within(room: Room, bound: Bound | None, share: float) -> Room:
-    """The room that is left on the node whose memory this process was bound to, of which `share` may be taken."""
-    free = None if bound is None or not bound.memory else numa.free_bytes(bound.node)
+def _within(room: Room, bound: int | None, share: float) -> Room:
+    """The room that is left on the node that this process was bound to, of which `share` may be taken."""
+    free = None if bound is None else numa.free_bytes(bound)
     return room if free is None else replace(room, host=min(room.host, int(free * share)))
-
-
-def _where(bound: Bound | None, words: torch.Tensor) -> str | None:
-    """Where a buffer lies: as read back, else as assumed from the binding. Of an unbound process, where it may run."""
-    if bound is None:
-        return numa.allowed_text()
-    return numa.told(bound, numa.node_of_pages(words.data_ptr(), words.nbytes))
 
 
 # -- a child of two devices, which copy to each other in turn ----------------------------------------------------------
 
 PEER = "transfer.peer"
 # 0.6 ms on NVLink 4 and 10 on PCIe 4: beyond what caches hold, and quick enough for every pair of eight devices.
-USUAL_BYTES, LATENCY_BYTES = 256 * MIB, 64 * KIB
+USUAL_BYTES, LEAST_BYTES = 256 * MIB, 64 * KIB
 # What a buffer may take of the memory that is left on either device.
 DEVICE_SHARE = 0.25
 # An H200 has 50 MiB of cache, an MI300X 256: cold copies rotate over no more than this.
 MOST_BYTES = GIB
-# Ten windows of some milliseconds, with refills and comparisons; latencies are known sooner.
-RATE_S, LATENCY_S, PAIR_WARM_UP_S = 0.6, 0.15, 0.05
+# Ten windows of some milliseconds, with refills and comparisons.
+RATE_S, PAIR_WARM_UP_S = 0.6, 0.05
 PATHS: dict[bool | None, str | None] = {True: "peer", False: "staged", None: None}
 
 
 def between(*names: str) -> Iterator[Measurement]:
-    """Rate and latency from the first device to the second, and back. Raises CannotLook where there is no room."""
+    """The rate from the first device to the second, and back. Raises CannotLook where there is no room."""
     from gpucheck.machine import accel as accels
 
     first, second = (accels.open_device(name) for name in names)
@@ -494,21 +451,21 @@ def between(*names: str) -> Iterator[Measurement]:
     watch.reason = "clocks and links are not sampled between pairs of devices"
     for source, destination in ((first, second), (second, first)):
         with source.as_current():
-            yield from one_way(source, destination, watch)
+            yield one_way(source, destination, watch)
         kept.settle(source, destination)
         for device in (source, destination):
             device.empty_cache()
 
 
-def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measurement]:
-    """Rate and latency of copies from one device to another. Raises CannotLook where there is no room."""
+def one_way(source: Accel, destination: Accel, watch: Watch) -> Measurement:
+    """The rate of copies from one device to another. Raises CannotLook where there is no room."""
     from gpucheck.bench import buffers
 
     free = [info[0] for device in (source, destination) if (info := device.memory_info()) is not None]
     most = int(min(free) * DEVICE_SHARE) if free else USUAL_BYTES
     why = f"a buffer may use {units.capacity(most)} on each"
     scarce = CannotLook(f"not enough memory on {source.id} and {destination.id}", why, finding=PEER)
-    size = buffers.size_that_fits(USUAL_BYTES, most, LATENCY_BYTES, scarce)
+    size = buffers.size_that_fits(USUAL_BYTES, most, LEAST_BYTES, scarce)
     caches = [device.l2_cache_bytes or buffers.ASSUMED_CACHE_BYTES for device in (source, destination)]
     cold = buffers.COLD_FACTOR * max(caches)
     capacity = max(size, min(cold, MOST_BYTES, most))
@@ -522,27 +479,17 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Iterator[Measure
     # Filled and poisoned on streams that the copies' stream knows nothing of.
     synchronize()
     path = PATHS[source.peer_access(destination)]
-    for what, copied, budget_s in (("rate", size, RATE_S), ("latency", LATENCY_BYTES, LATENCY_S)):
-        allowance_s = budget_s * buffers.VERIFYING_SHARE
-        copies = buffers.Copies(*ends, copied, max(cold, copied), True, synchronize, allowance_s)
-        # Their rate by the source's clock, their latency as called. Through the host the driver may keep the caller as
-        # long as it copies: there the host's clock is the right one.
-        by_device = what == "rate" and path != "staged" and source.has_events
-        source.reset_peak()
-        yield buffers.measure(
-            PEER,
-            source,
-            copies,
-            watch,
-            "device events" if by_device else "host",
-            Limits(budget_s, PAIR_WARM_UP_S),
-            case={"source": source.id, "destination": destination.id, "size_bytes": copied, "what": what},
-            cold=cold,
-            details={
-                "path": path,
-                "call": "b.copy_(a, non_blocking=True)",
-                "stream": "the source's",
-                "bytes_counted": "once",
-                "last_level_cache_bytes": source.l2_cache_bytes,
-            },
-        )
+    copies = buffers.Copies(*ends, size, max(cold, size), True, synchronize, RATE_S * buffers.VERIFYING_SHARE)
+    source.reset_peak()
+    return buffers.measure(
+        PEER,
+        source,
+        copies,
+        watch,
+        # Through the host the driver may keep the caller as long as it copies: there the host's clock is the right one.
+        "device events" if path != "staged" and source.has_events else "host",
+        Limits(RATE_S, PAIR_WARM_UP_S),
+        case={"source": source.id, "destination": destination.id, "size_bytes": size, "what": "rate"},
+        cold=cold,
+        details={"path": path},
+    )

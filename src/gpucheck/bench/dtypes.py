@@ -41,14 +41,11 @@ def support(dtype: Dtype, accel: Accel) -> Support:
         return Support("native")
     if accel.is_cpu:
         return _support_on_cpu(dtype)
-    if accel.kind == "mps" and dtype == "float64":
-        return Support("none", "mps has no float64")
-    if accel.kind != "cuda":
-        return Support("none", f"{accel.kind} has no TF32") if dtype == "tf32" else Support("unknown")
-    return _support_on_rocm(dtype, accel) if torch.version.hip else _support_on_cuda(dtype, accel)
-
-
-def _support_on_cuda(dtype: Dtype, accel: Accel) -> Support:
+    if accel.kind != "cuda" or torch.version.hip:
+        # Nobody asks for what is unknown by default; the library refuses what it does not have.
+        if dtype == "tf32" and accel.kind != "cuda":
+            return Support("none", f"{accel.kind} has no TF32")
+        return Support("none", NO_FAST_ACCUMULATION) if dtype == "float8_e4m3fn_fast" else Support("unknown")
     capability = accel.compute_capability or (0, 0)
     if dtype == "float8_e4m3fnuz":
         return Support("none", "this device has float8_e4m3fn")
@@ -69,18 +66,6 @@ _CUDA: dict[str, tuple[tuple[int, int], Literal["emulated", "none"]]] = {
     "float8_e4m3fn_fast": ((8, 9), "none"),
     "int8": ((7, 5), "none"),
 }
-
-
-def _support_on_rocm(dtype: Dtype, accel: Accel) -> Support:
-    """Tell the two float8 formats apart (AMD CDNA3 and CDNA4 instruction sets); all else is unknown."""
-    if dtype == "float8_e4m3fn_fast":
-        return Support("none", NO_FAST_ACCUMULATION)
-    get = getattr(accel.module, "get_device_properties", None)
-    architecture = str(getattr(get(accel.device), "gcnArchName", "")) if get is not None else ""
-    older = architecture.startswith("gfx94")
-    if dtype.startswith("float8") and architecture and older != (dtype == "float8_e4m3fnuz"):
-        return Support("none", f"this device has {'float8_e4m3fnuz' if older else 'float8_e4m3fn'}")
-    return Support("unknown", "ROCm does not distinguish them")
 
 
 def _support_on_cpu(dtype: Dtype) -> Support:

@@ -57,21 +57,6 @@ _TRANSFER = of(
         role="verifies",
     ),
     Id(
-        "transfer.both_ways_corrupt",
-        "copies in both directions at once arrive unchanged",
-        _CHANGED,
-        "as for transfer.corrupt",
-        role="verifies",
-    ),
-    Id(
-        "transfer.idioms_corrupt",
-        "common lines of code copy correctly",
-        _CHANGED,
-        "as for transfer.corrupt",
-        role="verifies",
-    ),
-    Id("transfer.host_to_host", "the host memory's copy rate", "On a CPU there is no link, because both ends are RAM."),
-    Id(
         "transfer.link",
         "the fastest copies' share of the link",
         "Below 65 % something limits them: missing lanes, a slower generation, the wrong NUMA node, or a power state.",
@@ -115,13 +100,6 @@ _TRANSFER = of(
         "devices copied at the same time",
         "This needs two devices.",
         "--device all",
-        role="finds_wrong",
-    ),
-    Id(
-        "transfer.on_device",
-        "the rate of copies on the device",
-        "The rate of a copy within the device, with a check that the data are unchanged.",
-        "if data arrived changed, as for transfer.corrupt",
         role="finds_wrong",
     ),
     Id(
@@ -185,18 +163,11 @@ _MATMUL = of(
         role="verifies",
     ),
     Id(
-        "matmul.dtype",
-        "the device multiplies in this data type",
-        "The device has no code for it.",
-        "remove it from --dtype",
-    ),
-    Id(
         "matmul.shape",
-        "the library has a kernel for every shape",
-        "The library has no kernel for the named shapes. The others were measured.",
+        "the library has a kernel for every shape and data type",
+        "The library has no kernel for the named products. The others were measured.",
         "skip the shape; another size or another torch version has a kernel",
     ),
-    Id("matmul.efficiency", "the rate per watt", "The rate divided by the power that NVML reports."),
     Id("matmul.speed", "the rate of the fastest product", "The best rate over shapes and data types."),
     Id(
         "matmul.share_of_peak",
@@ -246,11 +217,6 @@ _OVERLAP = of(
         role="advises",
     ),
     Id("overlap.streams", "the device has streams", "Without a second stream nothing can overlap."),
-    Id(
-        "overlap.compute",
-        "the device multiplies in its fastest data type",
-        "The library has no kernel for it, so copies were hidden behind float32 products.",
-    ),
     Id("overlap.device", "the device can be measured", "Overlap needs an accelerator.", "--device cuda"),
     Id("overlap.time", "everything was measured", _TIME, "--time-budget 5m"),
     Id("overlap.memory", "there was enough memory to measure", _MEMORY, "gpucheck memory"),
@@ -298,8 +264,8 @@ _COLLECTIVE = of(
     Id(
         "collective.expected",
         "the bus bandwidth is what this GPU can reach",
-        "From 1 GiB on, in one machine: against published figures of the same part and number of GPUs, where there are "
-        "some; else against torch's copies from each GPU to the next.",
+        "All-reduce from 1 GiB on, in one machine: against the published figure of eight such GPUs, where there is "
+        "one; else against torch's copies from each GPU to the next.",
         "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING shows the algorithm and the paths; nvidia-smi topo -m",
     ),
     Id(

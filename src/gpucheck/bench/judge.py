@@ -10,20 +10,20 @@ All else is inconclusive (docs/settings.md), unless nothing recorded could bridg
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pkgutil import resolve_name
 from typing import Any
 
 from gpucheck import config, naming, units
 from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS, Benchmark
-from gpucheck.bench.judging import Ceilings, Figure, Judge, Seen, Threshold
+from gpucheck.bench.judging import Ceilings, Figure, Judge, Seen
 from gpucheck.config import BY_ID, Limit
 from gpucheck.errors import UsageError
 from gpucheck.report.codec import to_json, visible
 from gpucheck.report.facts import Facts
-from gpucheck.report.fault import Fault, not_run
 from gpucheck.report.fault import judge as of_fault
+from gpucheck.report.fault import not_run
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Judgement, Part, Report
@@ -51,7 +51,13 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
     results: dict[str, Any] = {}
     headlines: list[Headline] = []
     ran = [benchmark for benchmark in BENCHMARKS if any(part.id == benchmark.id for part in document.parts)]
-    placed = _Placed(document)
+    skips = judging.by(lambda skip: _place(document, skip.id.partition(".")[0], skip.device), document.skips)
+    faults = judging.by(lambda fault: _place(document, fault.where.partition(" ")[2], fault.device), document.faults)
+
+    def faulty(benchmark: str | None, device: str | None) -> list[Finding]:
+        """Return what broke a benchmark off there."""
+        return [replace(of_fault(fault), device=fault.device) for fault in faults.get((benchmark, device), ())]
+
     for benchmark in ran:
         rule = rule_of(benchmark.id)
         mine = [limit for limit in asked if limit.id in rule.thresholds]
@@ -59,7 +65,7 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
         for device in _devices(document.parts, benchmark.id):
             seen = _seen(document, benchmark, device)
             ceilings = rule.ceilings(seen)
-            found += placed.skips(benchmark, device)
+            found += skips.get((benchmark.id, device), ())
             whole = seen.parts.get(benchmark.id) == ""
             findings: list[Finding] = []
             if seen.rows or whole:
@@ -70,16 +76,17 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
             name = next((known.name for known in document.facts.devices if known.id == device), None)
             if mine:
                 ref = DeviceRef(device, name=name)
-                findings = gated(findings, seen.rows, mine, ref, ceilings, complete=whole)
+                findings += gated(seen.rows, mine, ref, ceilings, complete=whole)
             found += [replace(finding, device=device) for finding in findings]
-            found += placed.faults(benchmark, device)
+            found += faulty(benchmark.id, device)
         several = [
             part.id.partition(".")[2] for part in document.parts if part.device is None and _is_of(part, benchmark)
         ]
-        found += [*placed.skips(benchmark), *rule.together(judged, document.facts, several), *placed.faults(benchmark)]
+        found += [*skips.get((benchmark.id, None), ()), *rule.together(judged, document.facts, several)]
+        found += faulty(benchmark.id, None)
         if rule.result is not None and judged:
             results[rule.result] = tuple(answer for seen in judged for answer in rule.answers(seen))
-    found += placed.rest()
+    found += [*skips.get((None, None), ()), *faulty(None, None)]
     if ran and document.command.endswith(f" {ALL}"):
         results["bench_all"] = BenchAll(tuple(headlines), tuple(summary(benchmark.id, found) for benchmark in ran))
     return Judgement(tuple(found), results)
@@ -126,52 +133,24 @@ def _not_begun(document: Report, benchmark: Benchmark, device: str) -> list[Find
     return [not_run(benchmark.id, f"{device} in {where}", cause)]
 
 
-@dataclass(slots=True)
-class _Placed:
-    """Skips and faults, each given out once: beside the benchmark and the device that it is about."""
-
-    document: Report
-    _given: set[int] = field(default_factory=set)
-
-    def skips(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
-        """Return those of a benchmark on a device, or of none."""
-        mine = (skip for skip in self.document.skips if skip.id.partition(".")[0] == benchmark.id)
-        return list(self._once(skip for skip in mine if device is None or skip.device == device))
-
-    def faults(self, benchmark: Benchmark, device: str | None = None) -> list[Finding]:
-        """Return what broke a benchmark off on a device, or anywhere."""
-        mine = (fault for fault in self.document.faults if fault.where == f"bench {benchmark.id}")
-        return [
-            _of_fault(fault)
-            for fault in self._once(fault for fault in mine if device is None or fault.device == device)
-        ]
-
-    def rest(self) -> list[Finding]:
-        """Return what is about no benchmark that was planned."""
-        return [*self._once(self.document.skips), *(_of_fault(fault) for fault in self._once(self.document.faults))]
-
-    def _once(self, some: Iterable[Any]) -> Iterator[Any]:
-        for entry in some:
-            if id(entry) not in self._given:
-                self._given.add(id(entry))
-                yield entry
-
-
-def _of_fault(fault: Fault) -> Finding:
-    return replace(of_fault(fault), device=fault.device)
+def _place(document: Report, benchmark: str, device: str | None) -> tuple[str | None, str | None]:
+    """Return beside which benchmark and device a skip or a fault is told; None where it is about none of the plan."""
+    if any((part.id, part.device) == (benchmark, device) for part in document.parts):
+        return benchmark, device
+    return (benchmark if any(part.id == benchmark for part in document.parts) else None), None
 
 
 def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
     """A benchmark is as good as the worst of its findings; remarks and skips say nothing of it."""
-    # A device that failed in it is told by an id of its own.
+    # A device that failed in it has a finding with another id.
     mine = [
         finding
         for finding in findings
         if finding.id.startswith(f"{name}.") or finding.evidence.get("where") == f"bench {name}"
     ]
-    told = [finding for finding in mine if finding.verdict not in _SILENT]
-    if told:
-        worst = min(told, key=lambda finding: WORST_FIRST.index(finding.verdict))
+    loud = [finding for finding in mine if finding.verdict not in _SILENT]
+    if loud:
+        worst = min(loud, key=lambda finding: WORST_FIRST.index(finding.verdict))
         return BenchmarkSummary(name, worst.verdict, "" if worst.verdict == "pass" else worst.title)
     skipped = [finding.title for finding in mine if finding.verdict == "skip"]
     return BenchmarkSummary(name, "skip", skipped[0] if skipped else "nothing to judge")
@@ -185,7 +164,6 @@ NO_RATE, NO_ROW = "no row has a rate to compare", "nothing was measured"
 
 
 def gated(
-    findings: Sequence[Finding],
     measurements: Sequence[Measurement],
     limits: Sequence[Limit],
     device: DeviceRef,
@@ -193,17 +171,12 @@ def gated(
     *,
     complete: bool = True,
 ) -> list[Finding]:
-    """One device's findings with those that the thresholds ask for, put in the place of what they replace.
+    """The findings of the thresholds that are set for one device.
 
     `known` is what shares are shares of. `complete` is False where rows may be missing: nothing is passed then.
     """
-    made = {}
-    for name, limit in {limit.id: limit for limit in config.applying(limits, device.name)}.items():
-        before = next((finding for finding in findings if finding.id == name), None)
-        threshold = rule_of(name.partition(".")[0]).thresholds[name]
-        made[name] = _finding(limit, threshold, measurements, known, device.id, before, complete=complete)
-    kept = [made.pop(finding.id, finding) for finding in findings]
-    return [*kept, *made.values()]
+    asked = {limit.id: limit for limit in config.applying(limits, device.name)}
+    return [_finding(limit, measurements, known, device.id, complete=complete) for limit in asked.values()]
 
 
 def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[str]) -> list[str]:
@@ -217,25 +190,20 @@ def by_other_names(limits: Sequence[Limit], facts: Facts, device_ids: Sequence[s
 
 
 def _finding(
-    limit: Limit,
-    threshold: Threshold,
-    measurements: Sequence[Measurement],
-    known: Ceilings,
-    device: str,
-    before: Finding | None,
-    *,
-    complete: bool = True,
+    limit: Limit, measurements: Sequence[Measurement], known: Ceilings, device: str, *, complete: bool
 ) -> Finding:
+    benchmark = limit.id.partition(".")[0]
+    threshold = rule_of(benchmark).thresholds[limit.id]
     subject, bound = threshold.subject, threshold.of
-    there = any(row.name == limit.id.partition(".")[0] for row in measurements)
+    there = any(row.name == benchmark for row in measurements)
     of_ways = (figure for way in _ways(measurements) for figure in threshold.figures(way, known))
-    found = list(dict.fromkeys(of_ways)) or [Figure(subject, why=NO_RATE if there else NO_ROW)]
-    told = [_told(figure, limit) for figure in found]
-    verdicts = [verdict for verdict, _ in told]
+    figures = list(dict.fromkeys(of_ways)) or [Figure(subject, why=NO_RATE if there else NO_ROW)]
+    judged = [_judged(figure, limit) for figure in figures]
+    verdicts = [verdict for verdict, _ in judged]
     verdict: Verdict = "fail" if "fail" in verdicts else "inconclusive" if "inconclusive" in verdicts else "pass"
     # The figures that decide, the worst first; all are in the evidence.
-    order = sorted(range(len(found)), key=lambda place: found[place].value or 0.0)
-    texts = [told[place][1] for place in order if told[place][0] == verdict]
+    order = sorted(range(len(figures)), key=lambda place: figures[place].value or 0.0)
+    texts = [judged[place][1] for place in order if judged[place][0] == verdict]
     if verdict == "pass" and not complete:
         verdict, texts = "inconclusive", [*texts, "some rows were not measured"]
     reach = f"{config.told(limit)}{bound}"
@@ -246,16 +214,17 @@ def _finding(
         "inconclusive": f"inconclusive: {subject} vs. {least} ({limit.origin})",
     }[verdict]
     evidence: dict[str, Any] = {
-        **(before.evidence if before else {}),
         "threshold": to_json(limit),
         "device": device,
         "ceilings": to_json(dict(known)),
         "complete": complete,
-        "figures": to_json(found),
+        "figures": to_json(figures),
     }
     message = naming.few(texts)
     # What is not known is not known the next time either.
-    unclear = [figure for figure, (word, _) in zip(found, told, strict=True) if word == "inconclusive" and figure.value]
+    unclear = [
+        figure for figure, (word, _) in zip(figures, judged, strict=True) if word == "inconclusive" and figure.value
+    ]
     retry = verdict == "inconclusive" and any(not figure.doubt for figure in unclear)
     return Finding(limit.id, verdict, title, message, evidence, LOOK if verdict == "fail" else AGAIN if retry else None)
 
@@ -267,7 +236,7 @@ def _ways(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:
         yield [of_case[min(place, len(of_case) - 1)] for of_case in rows]
 
 
-def _told(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
+def _judged(figure: Figure, limit: Limit) -> tuple[Verdict, str]:
     """The verdict of one figure, and the figure in words with what speaks against it."""
     kind = BY_ID[limit.id].kind
     if figure.value is None:

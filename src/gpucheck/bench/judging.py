@@ -322,14 +322,14 @@ def verification(
     of_all = list(comparisons)
     of_rows = by(lambda run: run.key, (run for run in of_all if run.wrong))
     wrong = {key: sum(run.wrong for run in of_row) for key, of_row in of_rows.items()}
-    told: list[str] = []
+    texts: list[str] = []
     for key, (run, *_) in of_rows.items():
         first = "" if run.first is None else f", the first at byte {run.first}"
-        told.append(f"{wrong[key]} wrong {what} {run.where}{first}")
+        texts.append(f"{wrong[key]} wrong {what} {run.where}{first}")
     unseen = list(dict.fromkeys(run.where for run in of_all if not run.slices))
     evidence: dict[str, Any] = {"copies": sum(run.slices for run in of_all)}
     if wrong:
-        return Finding(finding_id, "fail", wrong_title, naming.few(told), {f"wrong_{what}": wrong, **evidence}, fix)
+        return Finding(finding_id, "fail", wrong_title, naming.few(texts), {f"wrong_{what}": wrong, **evidence}, fix)
     if unseen:
         message = f"nothing was compared: {naming.few(unseen)}"
         return Finding(finding_id, "inconclusive", UNVERIFIED, message, {**evidence, "unverified": unseen}, RERUN)
@@ -365,27 +365,16 @@ def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts)
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """The finding for a flag of `measure.telemetry`, and the reasons and counters of the driver that raise it."""
-
-    flag: str
-    verdict: Verdict
-    title: str
-    reasons: tuple[str, ...]
-    counters: tuple[str, ...] = ()
-
-
-# The worst first.
-_KINDS = (
-    _Kind("throttled", "warn", "GPU throttled", telemetry.THROTTLED, telemetry.THROTTLED_VIOLATIONS),
-    _Kind("clock-held", "info", "a setting keeps the GPU clock below its maximum", telemetry.HELD),
-    _Kind(
+# By the flag of `measure.telemetry`, the worst first: verdict, title, and the driver's reasons and counters that raise
+# it.
+_CLOCKS: tuple[tuple[str, Verdict, str, tuple[str, ...]], ...] = (
+    ("throttled", "warn", "GPU throttled", (*telemetry.THROTTLED, *telemetry.THROTTLED_VIOLATIONS)),
+    ("clock-held", "info", "a setting keeps the GPU clock below its maximum", telemetry.HELD),
+    (
         "power-limited",
         "info",
         "the power limit lowered the clock (normal at full load)",
-        telemetry.POWER_LIMITED,
-        telemetry.POWER_VIOLATIONS,
+        (*telemetry.POWER_LIMITED, *telemetry.POWER_VIOLATIONS),
     ),
 )
 # By the name of a reason or a counter, the most telling first.
@@ -404,59 +393,41 @@ CLOCK_FIXES = {
 
 def clock(finding_id: str, measurements: Sequence[Measurement]) -> list[Finding]:
     """One finding for all rows whose clock was held: of the worst kind there is; none where there is no such row."""
-    for kind in _KINDS:
-        held = [row for row in measurements if kind.flag in row.flags]
+    for flag, verdict, title, names in _CLOCKS:
+        held = [row for row in measurements if flag in row.flags]
         if held:
-            return [_finding(finding_id, kind, held, len(measurements))]
+            evidence, message = _clock_seen(flag, names, held, len(measurements))
+            fix = next((text for name, text in CLOCK_FIXES.items() if name in evidence["clock_reasons"]), None)
+            return [Finding(finding_id, verdict, title, message, evidence, fix=fix)]
     return []
 
 
-def _finding(finding_id: str, kind: _Kind, held: Sequence[Measurement], total: int) -> Finding:
-    of_runs = [run for row in held for run in runs.each(row) if kind.flag in run["flags"]]
-    seen = [run["telemetry"] for run in of_runs if run["telemetry"] is not None]
-    reasons = [name for name in kind.reasons if any(name in read["clock_reasons"] for read in seen)]
-    # Rows that took turns have the same seconds.
-    counted = {
-        (read.get("violations_span_s"), *counts.items()): counts
-        for read in seen
-        if (counts := read.get("violations_s"))
-    }
-    seconds = {
-        name: value
-        for name in kind.counters
-        if (value := sum(counts.get(name) or 0.0 for counts in counted.values())) > 0
-    }
+def _clock_seen(flag: str, names: Sequence[str], held: Sequence[Measurement], total: int) -> tuple[dict[str, Any], str]:
+    """Return the readings of rows with this flag as evidence and in words; `names` are what may have raised it."""
+    of_runs = [run for row in held for run in runs.each(row) if flag in run["flags"]]
+    readings = [run["telemetry"] for run in of_runs if run["telemetry"] is not None]
+    raised = {name for reading in readings for name in reading["clock_reasons"]}
+    raised |= {name for reading in readings for name, span_s in (reading.get("violations_s") or {}).items() if span_s}
+
+    def known(name: str) -> list[Any]:
+        return [value for reading in readings if (value := reading.get(name)) is not None]
+
     evidence: dict[str, Any] = {
         "rows": [row.case for row in held],
-        "flag": kind.flag,
-        "clock_reasons": reasons,
-        "violations_s": seconds,
-        "sm_clock_hz": min(_known([read.get("sm_clock_hz") or {} for read in seen], "median"), default=None),
-        **{name: max(_known(seen, name), default=None) for name in ("max_sm_clock_hz", "temperature_celsius")},
+        "flag": flag,
+        "clock_reasons": [name for name in names if name in raised],
+        "sm_clock_hz": min((clocks["median"] for clocks in known("sm_clock_hz")), default=None),
+        "max_sm_clock_hz": max(known("max_sm_clock_hz"), default=None),
+        "temperature_celsius": max(known("temperature_celsius"), default=None),
     }
-    named = {*reasons, *seconds}
-    fix = next((text for name, text in CLOCK_FIXES.items() if name in named), None)
-    return Finding(finding_id, kind.verdict, kind.title, _message(evidence, len(held), total), evidence, fix=fix)
-
-
-def _message(evidence: Mapping[str, Any], held: int, total: int) -> str:
-    causes = [name.replace("_", " ") for name in evidence["clock_reasons"]]
-    causes += [
-        f"held for {units.duration(value)} by {name.replace('_', ' ')}"
-        for name, value in evidence["violations_s"].items()
-    ]
-    told = [", ".join(causes)] if causes else []
-    clock, most = evidence["sm_clock_hz"], evidence["max_sm_clock_hz"]
-    if clock:
-        told.append(f"clock {clock / 1e6:.0f}" + (f" of {most / 1e6:.0f} MHz" if most else " MHz"))
+    parts = [name.replace("_", " ") for name in evidence["clock_reasons"]]
+    if hz := evidence["sm_clock_hz"]:
+        most = evidence["max_sm_clock_hz"]
+        parts.append(f"clock {hz / 1e6:.0f}" + (f" of {most / 1e6:.0f} MHz" if most else " MHz"))
     if evidence["temperature_celsius"] is not None:
-        told.append(f"{evidence['temperature_celsius']:.0f} °C")
-    told += [f"in {held} of {total} rows"] if held < total else []
-    return ", ".join(told)
-
-
-def _known(seen: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    return [value for read in seen if (value := read.get(name)) is not None]
+        parts.append(f"{evidence['temperature_celsius']:.0f} °C")
+    parts += [f"in {len(held)} of {total} rows"] if len(held) < total else []
+    return evidence, ", ".join(parts)
 
 
 OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE")
@@ -484,19 +455,23 @@ def is_shared(device: Device) -> bool:
 
 def in_use(facts: Facts, ids: Collection[str]) -> list[Finding]:
     """Tell what others hold of these devices (torch's names); `facts` are from before our own context."""
-    found = [(device, held_bytes(device)) for device in facts.devices if device.id in ids]
-    return [_held(device, held) for device, held in found if held is not None]
-
-
-def _held(device: Device, held: int) -> Finding:
-    hold, show = f"other processes hold {units.capacity(held)}", "`gpucheck devices --processes` shows them"
-    evidence: dict[str, Any] = {
-        "device": device.id,
-        "memory_used_bytes": held,
-        "utilization_percent": device.utilization_percent,
-        "judged_by": "memory and utilization: the processes were not read",
-    }
-    if not is_shared(device):
-        return Finding("device.shared", "info", f"{hold} of {device.id}, idle before the run", "", evidence, show)
-    title, fix = f"{device.id} in use: {hold}", f"{show}; rerun once the device is free"
-    return Finding("device.shared", "warn", title, "figures may be too low", evidence, fix)
+    findings = []
+    show = "`gpucheck devices --processes` shows them"
+    for device in facts.devices:
+        held = held_bytes(device) if device.id in ids else None
+        if held is None:
+            continue
+        hold = f"other processes hold {units.capacity(held)}"
+        evidence: dict[str, Any] = {
+            "device": device.id,
+            "memory_used_bytes": held,
+            "utilization_percent": device.utilization_percent,
+            "judged_by": "memory and utilization: the processes were not read",
+        }
+        if is_shared(device):
+            title, fix = f"{device.id} in use: {hold}", f"{show}; rerun once the device is free"
+            findings.append(Finding("device.shared", "warn", title, "figures may be too low", evidence, fix))
+        else:
+            title = f"{hold} of {device.id}, idle before the run"
+            findings.append(Finding("device.shared", "info", title, "", evidence, show))
+    return findings

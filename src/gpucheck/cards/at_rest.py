@@ -13,7 +13,6 @@ from dataclasses import replace
 from gpucheck import units, xid
 from gpucheck.cards.card import (
     NOT_READ,
-    POWER_CABLES,
     Said,
     address_of,
     addresses_not_listed,
@@ -21,30 +20,30 @@ from gpucheck.cards.card import (
     is_nameless,
     pointer,
 )
+from gpucheck.machine.choose import MASK
 from gpucheck.machine.driver_reads import NOT_ANSWERING
-from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, NO_GPU, NOT_ASKED, unclaimed_bytes
+from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, NO_GPU, unclaimed_bytes
 from gpucheck.machine.kernel_driver import RECOVERY
-from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NO_PERMISSION, NOT_ACCESSIBLE, REASONS, applies
 from gpucheck.messages import FIX
 from gpucheck.naming import few
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device, Facts, Host, Process, XidError
 from gpucheck.report.finding import Finding, Verdict
+from gpucheck.xid import DRAIN_AND_RESET, POWER_CABLES, REBOOT, RESET
 
 XIDS, SXIDS, NVLINK = "log.xid", "log.sxid", "log.nvlink"
 # Written where the driver cannot find out which links are connected; other lines of a failure end one call.
 _LINKS_NOT_FOUND = "PostRxDet"
 # An NVSwitch's link that lost its partner.
 LINK_DOWN = 20034
-REBOOT = "drain the node, then sudo reboot"
 # The driver's own words for what would bring a card back: title and fix of each; nvmlDeviceGpuRecoveryAction_t of
 # nvml.h.
 ACTIONS = {
-    "gpu_reset": ("reset needed", "end its processes, then sudo nvidia-smi --gpu-reset -i {card}"),
+    "gpu_reset": ("reset needed", RESET),
     "node_reboot": ("reboot needed", REBOOT),
     "drain_p2p": ("peer-to-peer copies must stop", "end the jobs that copy between GPUs, then gpucheck devices"),
-    "drain_and_reset": ("drain and reset needed", "drain the node, then sudo nvidia-smi --gpu-reset -i {card}"),
+    "drain_and_reset": ("drain and reset needed", DRAIN_AND_RESET),
     "recover_imex_domain": (
         "IMEX domain must be recovered",
         "sudo systemctl restart nvidia-imex on each node of its NVLink domain",
@@ -52,28 +51,7 @@ ACTIONS = {
     "bus_reset": ("bus reset needed", "drain the node, then sudo reboot (resets the bus)"),
     "system_reboot": ("reboot needed", REBOOT),
 }
-RESET, DRAIN_AND_RESET = ACTIONS["gpu_reset"][1], ACTIONS["drain_and_reset"][1]
 REPLACE = "drain the node and replace the GPU"
-_LINKED = "drain the node, then reset all GPUs that NVLink joins (nvidia-smi nvlink -e shows the link)"
-# The command for NVIDIA's action, and for numbers that need another.
-_FIXES = {
-    "RESET_GPU": RESET,
-    "RESTART_BM": ACTIONS["node_reboot"][1],
-    "CHECK_MECHANICALS": POWER_CABLES,
-    "WORKFLOW_XID_48": DRAIN_AND_RESET,
-    "WORKFLOW_NVLINK_ERR": _LINKED,
-    "WORKFLOW_NVLINK5_ERR": _LINKED,
-}
-_OWN_FIXES = {
-    79: FIX["lost"],
-    110: "drain the node, then power-cycle it",
-    155: _LINKED,
-    167: "drain the node, then power-cycle it; sudo dmesg | grep -i -e aer -e pcie",
-    169: DRAIN_AND_RESET,
-    171: DRAIN_AND_RESET,
-    172: DRAIN_AND_RESET,
-    173: ACTIONS["node_reboot"][1],
-}
 _BY_GRAVITY: tuple[Verdict, ...] = ("fail", "warn", "info")
 
 
@@ -136,9 +114,7 @@ def _fix(worst: XidError, asked: str | None) -> str | None:
     if verdict_of(worst) == "info":
         return None
     known = xid.BY_NUMBER.get(worst.number)
-    if worst.number in _OWN_FIXES or known is None:
-        return _OWN_FIXES.get(worst.number, f"{xid.SOURCE}, number {worst.number}")
-    return _FIXES.get(known.action) or known.step.replace("INDEX", "{card}")
+    return f"{xid.SOURCE}, number {worst.number}" if known is None else known.step
 
 
 def of_card(device: Device, facts: Facts) -> Said | None:
@@ -287,8 +263,7 @@ def answers(device: Device, facts: Facts) -> Said | None:
     if state.startswith(NOT_ANSWERING):
         return _dead(device, facts, "not answering", state.removeprefix(f"{NOT_ANSWERING}: "), HUNG)
     if is_nameless(device):
-        why = facts.unknown.get(f"{pointer(device, facts)}uuid", state)
-        return _dead(device, facts, "not answering", f"NVML lists it but cannot read it ({why})", HUNG)
+        return _dead(device, facts, "not answering", f"NVML lists it but cannot read it ({state})", HUNG)
     silent = _silent(device, facts)
     if silent is not None:
         message = f"NVML reads neither temperature, power, clock nor load ({silent})"
@@ -327,8 +302,8 @@ def _silent(device: Device, facts: Facts) -> str | None:
     if device.nvml_index is None or is_not_read(device) or any(getattr(device, name) is not None for name in LIVE):
         return None
     own = pointer(device, facts)
-    reasons = [facts.unknown.get(f"{own}{name}", NOT_ASKED) for name in LIVE]
-    failed = [one for one in reasons if applies(one) and one not in (NOT_ASKED, REASONS[NO_PERMISSION])]
+    reasons = [facts.unknown.get(f"{own}{name}", REASONS[NO_PERMISSION]) for name in LIVE]
+    failed = [one for one in reasons if applies(one) and one != REASONS[NO_PERMISSION]]
     # Some parts support one or two of them; an error in place of each that is supported, and of most, is no such part.
     others = [one for one in reasons if one not in failed and applies(one)]
     return failed[0] if len(failed) > len(LIVE) / 2 and not others else None
@@ -443,12 +418,14 @@ def unread(device: Device, facts: Facts) -> Said | None:
     # What NVML left out because it stopped at one card is told of that card.
     stopped = facts.driver.nvml_error if facts.driver is not None and any(map(is_dead, facts.devices)) else None
     unknown = {key.removeprefix(own): reason for key, reason in facts.unknown.items() if key.startswith(own)}
+    if (whole := facts.unknown.get(own.rstrip("/"))) is not None:
+        unknown["every field"] = whole
     missing = {
         name: reason
         for name, reason in unknown.items()
-        if (name == "processes" or name.partition("/")[0] in HEALTH)
+        if (name in ("every field", "processes") or name.partition("/")[0] in HEALTH)
         and applies(reason)
-        and reason not in (NOT_ASKED, stopped)
+        and reason != stopped
         and not (reason == REASONS[NO_PERMISSION] and name in WITHHELD)
     }
     if not missing:

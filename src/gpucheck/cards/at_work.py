@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from gpucheck import links, units
 from gpucheck.cards.at_rest import is_not_read
-from gpucheck.cards.card import LEAST_SISTERS, OLD_S, Said, is_dead, pointer, sisters, usual
+from gpucheck.cards.card import LEAST_SISTERS, OLD_S, Said, is_dead, sisters, usual
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.messages import FIX
 from gpucheck.report.facts import Device, Facts, Link
@@ -45,6 +45,8 @@ SETTINGS = {
     "sync_boost": "sync boost (the group runs at the clock of its slowest GPU)",
 }
 POWER_CAP = "sw_power_cap"
+# The fix by what protects the card; against heat it is cooling.
+MENDS = dict.fromkeys(("power brake", "power"), FIX["power"])
 # A choice: H100s that are cool have been seen to tell a margin of zero, which nobody can mean at less than this.
 PLAUSIBLY_HOT = 80.0
 # A clock this close to the highest is the highest: NVML's steps are 15 MHz.
@@ -66,8 +68,19 @@ LEAST_SPAN_S = 0.5
 LEAST_SHARE = 0.01
 # The driver's counters of what protects the card; those of power and of settings are how it is meant to be.
 PROTECTING = ("thermal", "reliability")
-COUNTED = ("thermal", "reliability", "board_limit", "power", "sync_boost")
+COUNTED = (*PROTECTING, "board_limit", "power", "sync_boost")
 MINUTES_OF_A_DAY = 24 * 60
+# Fans of many cards stand still to about 60 °C. From 70 °C on it is worth a remark, and this close to the slowdown a
+# failure.
+WARM, CLOSE_TO_SLOWDOWN, FAN_SPAN_S = 70.0, 10.0, 5.0
+# What ends a lock, by the first architecture that can be locked; NVML does not tell whether it is. Application clocks
+# are deprecated, and gone with CUDA 14.
+RESET_APPLICATIONS = "sudo nvidia-smi -i {card} --reset-applications-clocks"
+_UNLOCKS = {
+    "clock": ("7.0", "sudo nvidia-smi -i {card} --reset-gpu-clocks"),
+    "memory clock": ("8.0", "sudo nvidia-smi -i {card} --reset-memory-clocks"),
+}
+_RESEAT = "reseat the GPU or remove its riser; measure: gpucheck bench transfer"
 
 
 def work(device: Device) -> Work:
@@ -81,10 +94,22 @@ def work(device: Device) -> Work:
         return "idle" if percent < AT_REST_PERCENT else "light load"
     if power is not None and limit is not None and power >= AT_WORK_POWER_SHARE * limit:
         return "busy"
-    return "idle" if "gpu_idle" in _reasons(device) else "unknown"
+    return "idle" if "gpu_idle" in reasons(device) else "unknown"
 
 
-def _reasons(device: Device) -> tuple[str, ...]:
+def _said(device: Device, verdict: Verdict, title: str, *parts: str, fix: str | None = None, **evidence: Any) -> Said:
+    """A verdict with the parts of its message that are not empty; the live figures are its evidence."""
+    names = ("sm_clock_hz", "max_sm_clock_hz", "temperature_celsius", "power_w", "power_limit_w")
+    live = {
+        "utilization_percent": device.utilization_percent,
+        "clock_reasons": list(reasons(device)),
+        "lasting_clock_reasons": list(_lasting(device)),
+        **{name: getattr(device, name) for name in names},
+    }
+    return Said(verdict, title, "; ".join(part for part in parts if part), fix, {**live, **evidence})
+
+
+def reasons(device: Device) -> tuple[str, ...]:
     return device.clock_reasons.names if device.clock_reasons is not None else ()
 
 
@@ -107,20 +132,8 @@ def _cost(device: Device) -> str:
     now, most = device.sm_clock_hz, device.max_sm_clock_hz
     if now is None or not most:
         return "cost unknown: NVML reports no clock"
-    if now >= AT_HIGHEST * most:
-        return f"{_clock(device)}, no loss now"
-    return f"{_clock(device)} ({units.percent(1 - now / most)} lower)"
-
-
-def cost(device: Device) -> float:
-    """The share of its highest clock that a working card does without; 0 where that is not known."""
-    low = _share(device.sm_clock_hz, device.max_sm_clock_hz)
-    return 0.0 if low is None or work(device) != "busy" else max(0.0, 1 - low)
-
-
-def is_held_by_power(device: Device) -> bool:
-    """Return whether NVML says that the power limit lowers the clock now."""
-    return POWER_CAP in _reasons(device)
+    lower = "no loss now" if now >= AT_HIGHEST * most else f"({units.percent(1 - now / most)} lower)"
+    return f"{_clock(device)}{',' * lower.startswith('no')} {lower}"
 
 
 def _power(device: Device) -> str:
@@ -129,22 +142,14 @@ def _power(device: Device) -> str:
     return f"{device.power_w:.0f} W" + ("" if device.power_limit_w is None else f" of {device.power_limit_w:.0f} W")
 
 
-def _joined(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
+def _share(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
 
 
-def _live(device: Device) -> dict[str, Any]:
-    names = ("sm_clock_hz", "max_sm_clock_hz", "temperature_celsius", "power_w", "power_limit_w")
-    return {
-        "utilization_percent": device.utilization_percent,
-        "clock_reasons": list(_reasons(device)),
-        "lasting_clock_reasons": list(_lasting(device)),
-        **{name: getattr(device, name) for name in names},
-    }
-
-
-# The fix by what protects the card; against heat it is cooling.
-MENDS = dict.fromkeys(("power brake", "power"), FIX["power"])
+def cost(device: Device) -> float:
+    """The share of its highest clock that a working card does without; 0 where that is not known."""
+    low = _share(device.sm_clock_hz, device.max_sm_clock_hz)
+    return 0.0 if low is None or work(device) != "busy" else max(0.0, 1 - low)
 
 
 # --- what protects the card -------------------------------------------------------------------------------------------
@@ -152,17 +157,29 @@ MENDS = dict.fromkeys(("power brake", "power"), FIX["power"])
 
 def throttled(device: Device, facts: Facts) -> Said | None:
     """A working card that is throttled to protect it: `fail` where two readings show it."""
-    named = [name for name in PROTECTS if name in _reasons(device)]
+    named = [name for name in PROTECTS if name in reasons(device)]
     if not named or work(device) != "busy":
         return None
     lasting = any(name in HARDWARE for name in _lasting(device))
-    verdict: Verdict = "fail" if lasting else "warn"
-    reasons = f"{', '.join(named)} in {'two readings' if lasting else 'one reading'}"
+    counted = f"{', '.join(named)} in {'two readings' if lasting else 'one reading'}"
     # Under load there are many readings, and who took them counts.
-    counted = "" if device.state == UNDER_LOAD else reasons
-    message = _joined(_cost(device), _cool(device, named), counted)
+    counted = "" if device.state == UNDER_LOAD else counted
+    by, parts = _by(device, named), (_cost(device), _warmth(device, named), counted)
+    return _said(device, "fail" if lasting else "warn", f"throttled by {by}", *parts, fix=MENDS.get(by, FIX["heat"]))
+
+
+def slowed_down(device: Device, facts: Facts) -> Said | None:
+    """A card that does little or nothing and is throttled."""
+    does = work(device)
+    named = [name for name in AT_REST_HOT if name in reasons(device)]
+    # What flashes as clocks change does so in one reading.
+    named += [name for name in PROTECTS if name in _lasting(device) and name not in named]
+    if not named or does == "busy":
+        return None
     by = _by(device, named)
-    return Said(verdict, f"throttled by {by}", message, MENDS.get(by, FIX["heat"]), _live(device))
+    title = f"throttled by {by}{' while idle' if does == 'idle' else ''}"
+    parts = (_warmth(device, named), _busy(device), ", ".join(named))
+    return _said(device, "warn", title, *parts, fix=MENDS.get(by, FIX["heat"]))
 
 
 def throttles_at(device: Device) -> float | None:
@@ -177,7 +194,7 @@ def _by(device: Device, named: list[str]) -> str:
     return "power" if by == "heat or power" and cold else by
 
 
-def _cool(device: Device, named: list[str]) -> str:
+def _warmth(device: Device, named: list[str]) -> str:
     """The temperature; where the GPU is far from its limit, what else may be hot."""
     now, limit = device.temperature_celsius, throttles_at(device)
     if now is None:
@@ -187,35 +204,27 @@ def _cool(device: Device, named: list[str]) -> str:
     return f"{now:.0f} °C of {limit:.0f} °C (memory or voltage regulators hot, or a faulty sensor)"
 
 
-def slowed_down(device: Device, facts: Facts) -> Said | None:
-    """A card that does little or nothing and is throttled."""
-    does = work(device)
-    found = [name for name in AT_REST_HOT if name in _reasons(device)]
-    # What flashes as clocks change does so in one reading.
-    found += [name for name in PROTECTS if name in _lasting(device) and name not in found]
-    if not found or does == "busy":
-        return None
-    by = _by(device, found)
-    title = f"throttled by {by}{' while idle' if does == 'idle' else ''}"
-    said = _joined(_cool(device, found), _busy(device), ", ".join(found))
-    return Said("warn", title, said, MENDS.get(by, FIX["heat"]), _live(device))
-
-
 def violations(device: Device, facts: Facts) -> Said | None:
     """Return how long limits lowered the clock between two readings; counts from before say nothing of now."""
     grown, shares = device.changes, _shares(device)
-    if grown is not None and shares:
-        verdict: Verdict = "warn" if any(name in PROTECTING for name in shares) else "info"
-        held = ", ".join(f"{name.replace('_', ' ')} {units.percent(min(share, 1))}" for name, share in shares.items())
-        message = f"{held} of the last {units.duration(grown.span_s)}; {_cost(device)}"
-        fix = FIX["heat"] if "thermal" in shares else None
-        # Where NVML names no reason now, nothing else says why the clock is low.
-        lost = 0.0 if set(_reasons(device)) - {"gpu_idle"} else cost(device)
-        by = f" by {', '.join(shares).replace('_', ' ')}" if lost >= COSTLY and verdict == "info" else ""
-        return Said(
-            verdict, f"clock limited{by}", message, fix, {"shares": shares, "span_s": grown.span_s, "cost": lost}
-        )
-    return None
+    if grown is None or not shares:
+        return None
+    verdict: Verdict = "warn" if any(name in PROTECTING for name in shares) else "info"
+    held = ", ".join(f"{name.replace('_', ' ')} {units.percent(min(share, 1))}" for name, share in shares.items())
+    # Where NVML names no reason now, nothing else says why the clock is low.
+    lost = 0.0 if set(reasons(device)) - {"gpu_idle"} else cost(device)
+    by = f" by {', '.join(shares).replace('_', ' ')}" if lost >= COSTLY and verdict == "info" else ""
+    return _said(
+        device,
+        verdict,
+        f"clock limited{by}",
+        f"{held} of the last {units.duration(grown.span_s)}",
+        _cost(device),
+        fix=FIX["heat"] if "thermal" in shares else None,
+        shares=shares,
+        span_s=grown.span_s,
+        cost=lost,
+    )
 
 
 def _shares(device: Device) -> dict[str, float]:
@@ -223,16 +232,8 @@ def _shares(device: Device) -> dict[str, float]:
     grown = device.changes
     if grown is None or grown.span_s < LEAST_SPAN_S:
         return {}
-    return {
-        name: seconds / grown.span_s
-        for name in COUNTED
-        if (seconds := grown.violations_s.get(name)) is not None and seconds > LEAST_SHARE * grown.span_s
-    }
-
-
-# Fans of many cards stand still to about 60 °C. From 70 °C on it is worth a remark, and this close to the slowdown a
-# failure.
-WARM, CLOSE_TO_SLOWDOWN, FAN_SPAN_S = 70.0, 10.0, 5.0
+    seconds = {name: grown.violations_s.get(name) or 0.0 for name in COUNTED}
+    return {name: held / grown.span_s for name, held in seconds.items() if held > LEAST_SHARE * grown.span_s}
 
 
 def fan(device: Device, facts: Facts) -> Said | None:
@@ -240,11 +241,11 @@ def fan(device: Device, facts: Facts) -> Said | None:
     now, limit = device.temperature_celsius, device.slowdown_celsius or throttles_at(device)
     if device.fan_percent != 0 or now is None:
         return None
-    evidence = {**_live(device), "fan_percent": device.fan_percent}
-    by_heat = any(PROTECTS.get(name) == "heat" for name in _reasons(device))
+    title = f"fan at 0 %, {now:.0f} °C"
+    by_heat = any(PROTECTS.get(name) == "heat" for name in reasons(device))
     if by_heat or (limit is not None and now >= limit - CLOSE_TO_SLOWDOWN):
         message = "throttled by heat" if by_heat or limit is None else f"the GPU slows down at {limit:.0f} °C"
-        return Said("fail", f"fan at 0 %, {now:.0f} °C", message, FIX["heat"], evidence)
+        return _said(device, "fail", title, message, fix=FIX["heat"], fan_percent=0.0)
     turning = [
         one.fan_percent
         for one in sisters(device, facts)
@@ -254,15 +255,11 @@ def fan(device: Device, facts: Facts) -> Said | None:
     if now < WARM or not (turning or lasts):
         return None
     message = f"beside a GPU of this name with {max(turning):.0f} % that is as cool" if turning else "for 5 s or more"
-    return Said("info", f"fan at 0 %, {now:.0f} °C", message, None, evidence)
+    return _said(device, "info", title, message, fan_percent=0.0)
 
 
 def hot(device: Device, facts: Facts) -> Said | None:
     """The GPU or its memory has reached one of the card's temperature limits."""
-    return _hot_gpu(device) or _hot_memory(device)
-
-
-def _hot_gpu(device: Device) -> Said | None:
     now, left = device.temperature_celsius, device.temperature_margin_celsius
     steps = (
         (device.gpu_max_celsius, "the driver lowers the clock"),
@@ -270,32 +267,27 @@ def _hot_gpu(device: Device) -> Said | None:
         (device.shutdown_celsius, "the GPU shuts down"),
     )
     limits = sorted((limit, what) for limit, what in steps if limit is not None)
-    evidence = {**_live(device), "limits_celsius": [limit for limit, _ in limits], "margin_celsius": left}
-    if now is None:
-        return None
-    if not limits and left is not None and left <= 0 and now >= PLAUSIBLY_HOT:
+    evidence = {"limits_celsius": [limit for limit, _ in limits], "margin_celsius": left}
+    if now is not None and not limits and left is not None and left <= 0 and now >= PLAUSIBLY_HOT:
         message = f"NVML's margin before throttling is {left:.0f} °C"
-        return Said("warn", f"{now:.0f} °C, no margin left", message, FIX["heat"], evidence)
-    if not limits or now < limits[0][0]:
+        return _said(device, "warn", f"{now:.0f} °C, no margin left", message, fix=FIX["heat"], **evidence)
+    if now is not None and limits and now >= limits[0][0]:
+        off = device.shutdown_celsius is not None and now >= device.shutdown_celsius
+        message = [what for limit, what in limits if now >= limit][-1]
+        title = f"{now:.0f} °C, limit {limits[0][0]:.0f} °C"
+        return _said(device, "fail" if off else "warn", title, message, fix=FIX["heat"], **evidence)
+    memory, most = device.memory_temperature_celsius, device.memory_max_celsius
+    if memory is None or most is None or memory < most:
         return None
-    off = device.shutdown_celsius is not None and now >= device.shutdown_celsius
-    message = [what for limit, what in limits if now >= limit][-1]
-    return Said("fail" if off else "warn", f"{now:.0f} °C, limit {limits[0][0]:.0f} °C", message, FIX["heat"], evidence)
-
-
-def _hot_memory(device: Device) -> Said | None:
-    now, limit = device.memory_temperature_celsius, device.memory_max_celsius
-    if now is None or limit is None or now < limit:
-        return None
-    evidence = {**_live(device), "memory_temperature_celsius": now, "memory_max_celsius": limit}
-    title = f"memory {now:.0f} °C, limit {limit:.0f} °C"
-    return Said("warn", title, "the driver lowers the clock", FIX["heat"], evidence)
+    title = f"memory {memory:.0f} °C, limit {most:.0f} °C"
+    evidence = {"memory_temperature_celsius": memory, "memory_max_celsius": most}
+    return _said(device, "warn", title, "the driver lowers the clock", fix=FIX["heat"], **evidence)
 
 
 # --- how fast it may go -----------------------------------------------------------------------------------------------
 
 
-def of_default(device: Device) -> str:
+def _of_default(device: Device) -> str:
     """Return how the power limit compares with the GPU's default; where one of them is unknown, what shows it."""
     limit, default = device.power_limit_w, device.power_limit_default_w
     if limit is None or default is None:
@@ -307,19 +299,16 @@ def of_default(device: Device) -> str:
 
 def power_limited(device: Device, facts: Facts) -> Said | None:
     """The power limit lowers a working card's clock: normal at full load, a fault where it draws little."""
-    power, limit = device.power_w, device.power_limit_w
-    low = _share(device.sm_clock_hz, device.max_sm_clock_hz)
-    at_limit = power is not None and limit is not None and power >= AT_LIMIT * limit
+    drawn, low = _share(device.power_w, device.power_limit_w), _share(device.sm_clock_hz, device.max_sm_clock_hz)
     # Where NVML gives no reasons, the power itself shows it.
-    inferred = device.clock_reasons is None and at_limit and low is not None and low < AT_HIGHEST
-    if work(device) != "busy" or not (POWER_CAP in _reasons(device) or inferred):
+    inferred = device.clock_reasons is None and (drawn or 0.0) >= AT_LIMIT and low is not None and low < AT_HIGHEST
+    if work(device) != "busy" or not (POWER_CAP in reasons(device) or inferred):
         return None
-    message = _joined(_power(device), _busy(device), _cost(device), of_default(device))
-    starved = power is not None and limit is not None and power < FAR_BELOW_LIMIT * limit
-    if starved and low is not None and low < LOW_CLOCK:
+    parts = (_power(device), _busy(device), _cost(device), _of_default(device))
+    if drawn is not None and drawn < FAR_BELOW_LIMIT and low is not None and low < LOW_CLOCK:
         fix = "check power cables and supply, then reset the GPU; nvidia-smi -q -d POWER,PERFORMANCE"
-        return Said("warn", "power cap far below the limit", message, fix, _live(device))
-    return Said("info", "clock limited by power", message, None, {**_live(device), "cost": cost(device)})
+        return _said(device, "warn", "power cap far below the limit", *parts, fix=fix)
+    return _said(device, "info", "clock limited by power", *parts, cost=cost(device))
 
 
 def _is_at_applications(device: Device) -> bool:
@@ -336,34 +325,23 @@ def is_held_by_applications(device: Device) -> bool:
 
 def clock_setting(device: Device, facts: Facts) -> Said | None:
     """A setting lowers a working card's clock."""
-    found = [what for name, what in SETTINGS.items() if name in _reasons(device)]
-    if not found or work(device) != "busy" or low_clock(device, facts) is not None:
+    named = [what for name, what in SETTINGS.items() if name in reasons(device)]
+    if not named or work(device) != "busy" or low_clock(device, facts) is not None:
         return None
     slower = (_share(device.sm_clock_hz, device.max_sm_clock_hz) or 1) < AT_HIGHEST
-    by_applications = slower and is_held_by_applications(device)
-    fix = RESET_APPLICATIONS if by_applications else None
-    set_to, default = device.application_sm_clock_hz, device.default_application_sm_clock_hz
-    as_it_came = set_to is not None and default is not None and set_to >= AT_HIGHEST * default
-    costly = cost(device) >= COSTLY and not as_it_came
-    message = _joined(", ".join(found), _busy(device), _cost(device))
-    evidence = {**_live(device), "cost": cost(device)}
-    return Said("warn" if costly else "info", "clock limited by a setting", message, fix, evidence)
-
-
-# What ends a lock, by the first architecture that can be locked; NVML does not tell whether it is. Application clocks
-# are deprecated, and gone with CUDA 14.
-RESET_APPLICATIONS = "sudo nvidia-smi -i {card} --reset-applications-clocks"
-_UNLOCKS = {
-    "clock": ("7.0", "sudo nvidia-smi -i {card} --reset-gpu-clocks"),
-    "memory clock": ("8.0", "sudo nvidia-smi -i {card} --reset-memory-clocks"),
-}
+    fix = RESET_APPLICATIONS if slower and is_held_by_applications(device) else None
+    as_it_came = _share(device.application_sm_clock_hz, device.default_application_sm_clock_hz) or 0.0
+    costly = cost(device) >= COSTLY and as_it_came < AT_HIGHEST
+    parts = (", ".join(named), _busy(device), _cost(device))
+    title = "clock limited by a setting"
+    return _said(device, "warn" if costly else "info", title, *parts, fix=fix, cost=cost(device))
 
 
 def low_clock(device: Device, facts: Facts) -> Said | None:
     """A working card far below the clocks of its sisters or its default, with no reason given: it may be locked."""
     # The bit of application clocks tells nothing of a lock, where those are as they came.
-    explained = set(_reasons(device)) - {"gpu_idle", "applications_clocks_setting"}
-    held = "applications_clocks_setting" in _reasons(device) and device.application_sm_clock_hz is None
+    explained = set(reasons(device)) - {"gpu_idle", "applications_clocks_setting"}
+    held = "applications_clocks_setting" in reasons(device) and device.application_sm_clock_hz is None
     if not _is_wholly_busy(device) or explained or held or _shares(device) or _is_at_applications(device):
         return None
     why = "NVML gives no reason" if device.clock_reasons is not None else "NVML reports no reasons here"
@@ -376,14 +354,13 @@ def low_clock(device: Device, facts: Facts) -> Said | None:
     if not low:
         # A boost that many never reach: without sisters and a default nobody knows what is usual.
         alone = _reference(device, "sm_clock_hz", facts) is None and cost(device) > 1 - LOW_CLOCK
-        return Said("info", _clock(device), _joined(_busy(device), why), None, _live(device)) if alone else None
-    state = "" if device.performance_state is None else f"performance state P{device.performance_state}"
+        return _said(device, "info", _clock(device), _busy(device), why) if alone else None
     can = [name for name, _, _ in low if _is_from(_UNLOCKS[name][0], device)]
     why += ": it may be locked, which NVML cannot read" if can else ""
-    titles, besides = [title for _, title, _ in low], dict.fromkeys(said for _, _, said in low)
-    message = _joined(", ".join(titles[1:]), *besides, _busy(device), _power(device), state, why)
+    titles, besides = [title for _, title, _ in low], dict.fromkeys(beside for _, _, beside in low)
+    parts = (", ".join(titles[1:]), *besides, _busy(device), _power(device), why)
     fix = "; ".join(_UNLOCKS[name][1] for name in can) or "nvidia-smi -q -d CLOCK,PERFORMANCE"
-    return Said("warn", titles[0], message, fix, _live(device))
+    return _said(device, "warn", titles[0], *parts, fix=fix)
 
 
 def _is_wholly_busy(device: Device) -> bool:
@@ -418,61 +395,45 @@ def _is_from(capability: str, device: Device) -> bool:
     return own is None or tuple(map(int, own.split("."))) >= tuple(map(int, capability.split(".")))
 
 
-def _share(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole
-
-
 # --- the PCIe link ----------------------------------------------------------------------------------------------------
 
 
 def link_width(device: Device, facts: Facts) -> Said | None:
-    """Fewer PCIe lanes than card and slot support, while the card works."""
+    """Fewer PCIe lanes than card and slot support: on a working card, or beside sisters that rest as it does."""
     link = device.pcie or Link()
-    if link.width is None or (link.max_width or 0) <= link.width:
+    if link.width is None or (link.max_width or 0) <= link.width or not _link_counts(device):
         return None
-    if not _link_matters(device):
-        return _odd_width(device, link, facts)
-    alike = max((other.width for other in _links_of_its_kind(device, facts) if other.width), default=link.width)
-    beside = f"a GPU of the same name has x{alike}" if alike > link.width else ""
-    lost = bool(beside) or links.is_width_lost(link.width, device.name)
-    message = _joined(beside, _busy(device))
-    fix = "reseat the GPU or remove its riser; measure: gpucheck bench transfer" if lost else None
-    title = f"PCIe x{link.width} of x{link.max_width}"
-    return Said("warn" if lost else "info", title, message, fix, {"pcie": _told(link)})
-
-
-def _odd_width(device: Device, link: Link, facts: Facts) -> Said | None:
-    """One card at rest with fewer lanes than its sisters at rest, which save power in the same way."""
-    does = work(device)
-    if does != "idle" or device.integrated or links.is_chip_to_chip(device.name) or link.width is None:
-        return None
-    at_rest = [one for one in sisters(device, facts) if work(one) == does and one.pcie is not None]
+    title, evidence = f"PCIe x{link.width} of x{link.max_width}", {"pcie": _figures(link)}
+    if work(device) == "busy":
+        alike = max((other.width for other in _links_of_its_kind(device, facts) if other.width), default=link.width)
+        beside = f"a GPU of the same name has x{alike}" if alike > link.width else ""
+        if beside or links.is_width_lost(link.width, device.name):
+            return Said("warn", title, "; ".join(filter(None, (beside, _busy(device)))), _RESEAT, evidence)
+        return Said("info", title, _busy(device), None, evidence)
+    at_rest = [one for one in sisters(device, facts) if work(one) == "idle" and one.pcie is not None]
     others = usual([one.pcie.width for one in at_rest if one.pcie is not None])
-    if others is None or others <= link.width:
+    if work(device) != "idle" or others is None or others <= link.width:
         return None
-    message = f"most other idle GPUs of the same name have x{others}"
-    fix = "reseat the GPU or remove its riser; measure: gpucheck bench transfer"
-    return Said("warn", f"PCIe x{link.width} of x{link.max_width}", message, fix, {"pcie": _told(link)})
+    return Said("warn", title, f"most other idle GPUs of the same name have x{others}", _RESEAT, evidence)
 
 
 def link_generation(device: Device, facts: Facts) -> Said | None:
     """A slower PCIe generation than card and slot support, while the card works."""
     link = device.pcie or Link()
-    if not _link_matters(device) or link.generation is None or (link.max_generation or 0) <= link.generation:
-        return None
     now, most = link.generation, link.max_generation
+    if work(device) != "busy" or not _link_counts(device) or now is None or (most or 0) <= now:
+        return None
     alike = max((other.generation for other in _links_of_its_kind(device, facts) if other.generation), default=now)
     beside = f"a GPU of the same name has gen {alike}" if alike > now else ""
     lost = bool(beside) or links.is_speed_lost(now, device.pci_address)
-    message = _joined(beside, _busy(device))
+    message = "; ".join(filter(None, (beside, _busy(device))))
     fix = "sudo lspci -vv shows both ends; measure: gpucheck bench transfer" if lost else None
-    return Said("warn" if lost else "info", f"PCIe gen {now} of {most}", message, fix, {"pcie": _told(link)})
+    return Said("warn" if lost else "info", f"PCIe gen {now} of {most}", message, fix, {"pcie": _figures(link)})
 
 
-def _link_matters(device: Device) -> bool:
-    """Return whether the card works, and its copies take that link: beside the CPU's memory, or on NVLink-C2C, they do
-    not."""
-    return work(device) == "busy" and not device.integrated and not links.is_chip_to_chip(device.name)
+def _link_counts(device: Device) -> bool:
+    """Return whether the card's copies take that link: beside the CPU's memory, or on NVLink-C2C, they do not."""
+    return not device.integrated and not links.is_chip_to_chip(device.name)
 
 
 def _links_of_its_kind(device: Device, facts: Facts) -> Iterator[Link]:
@@ -481,7 +442,7 @@ def _links_of_its_kind(device: Device, facts: Facts) -> Iterator[Link]:
             yield other.pcie
 
 
-def _told(link: Link) -> dict[str, int | None]:
+def _figures(link: Link) -> dict[str, int | None]:
     names = ("generation", "width", "max_generation", "max_width", "replays")
     return {name: getattr(link, name) for name in names}
 
@@ -506,25 +467,12 @@ def pcie_replays(device: Device, facts: Facts) -> Said | None:
 
 # --- what was not judged ----------------------------------------------------------------------------------------------
 
-# What the checks of a working card need, by how a reader calls it.
-UNTOLD = "NVML does not report it"
-NEEDED = {
-    "sm_clock_hz": "clock",
-    "clock_reasons": "clock reasons",
-    "temperature_celsius": "temperature",
-    "power_w": "power",
-    "pcie/generation": "PCIe generation",
-    "pcie/width": "PCIe width",
-}
-
 
 def not_judged(device: Device, facts: Facts) -> Said | None:
-    """Return what was not judged, with the reason: the GPU is idle, or NVML does not report a figure."""
-    if is_dead(device) or is_not_read(device):
-        return None
+    """Return what was not judged, with the reason: the GPU is idle, or nobody knows."""
     does = work(device)
-    if does == "busy":
-        return _untold(device, facts)
+    if does == "busy" or is_dead(device) or is_not_read(device):
+        return None
     why = {
         "idle": "the GPU is idle",
         "light load": f"the GPU is only {_busy(device)}",
@@ -533,24 +481,5 @@ def not_judged(device: Device, facts: Facts) -> Said | None:
     link = device.pcie or Link()
     narrow = link.width is not None and (link.max_width or 0) > link.width
     now = f"; the link is at x{link.width} of x{link.max_width}, normal for some idle GPUs" if narrow else ""
-    evidence = {"utilization_percent": device.utilization_percent, "pcie": _told(link)}
+    evidence = {"utilization_percent": device.utilization_percent, "pcie": _figures(link)}
     return Said("skip", "clock and PCIe link not judged", f"{why}{now}", "gpucheck doctor", evidence)
-
-
-def _untold(device: Device, facts: Facts) -> Said | None:
-    own = pointer(device, facts)
-    missing = {}
-    limits = ("gpu_max_celsius", "slowdown_celsius", "shutdown_celsius", "temperature_margin_celsius")
-    if all(getattr(device, name) is None for name in limits):
-        missing["temperature limits"] = facts.unknown.get(f"{own}slowdown_celsius", UNTOLD)
-    for name, word in NEEDED.items():
-        group = name.partition("/")[0]
-        value: Any = device
-        for step in name.split("/"):
-            value = getattr(value, step, None)
-        if value is None:
-            missing[word] = facts.unknown.get(f"{own}{name}") or facts.unknown.get(f"{own}{group}") or UNTOLD
-    if not missing:
-        return None
-    said = "; ".join(f"{word} ({reason})" for word, reason in missing.items())
-    return Said("skip", "partly judged", said, None, {"missing": missing})

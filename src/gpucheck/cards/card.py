@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 
 from gpucheck import units
 from gpucheck.machine import kernel_driver
+from gpucheck.machine.choose import MASK
 from gpucheck.machine.driver_reads import ANSWER_S, NOT_ANSWERING
 from gpucheck.machine.host import FOR_GUESTS
-from gpucheck.machine.mask import MASK
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.facts import Device, Driver, Facts, Host
 from gpucheck.report.finding import Finding, Verdict, in_short
+from gpucheck.xid import POWER_CABLES
 
 WSL_NODE = "/dev/dxg"
 # The names that CUDA has for a Jetson's GPU. Up to JetPack 5 it has no NVML; JetPack 6 has one that calls the same GPU
@@ -221,7 +222,6 @@ def slow_start(facts: Facts) -> Finding | None:
     )
 
 
-POWER_CABLES = "shut down the node and connect all power cables of the GPU"
 # What to do about a GPU that does not start, by the log's reason; the first that matches.
 _START_FIXES = (
     (kernel_driver.NO_POWER, POWER_CABLES),

@@ -56,11 +56,11 @@ def power_limit(device: Device, facts: Facts) -> Said | None:
         return Said("warn", f"power limit {limit:.0f} W", message, fix, {"power_limit_w": limit, "others_w": others})
     if limit is None or default is None or limit >= SAME * default:
         return None
-    names = ("power_limit_w", "power_limit_default_w", "power_limit_min_w", "power_limit_max_w")
+    names = ("power_limit_w", "power_limit_default_w")
     evidence = {name: getattr(device, name) for name in names}
     message = f"lowers the clock under load; the default is {default:.0f} W"
     fix = f"sudo nvidia-smi -i {{card}} --power-limit={default:.0f}"
-    held = at_work.cost(device) if at_work.is_held_by_power(device) else 0.0
+    held = at_work.cost(device) if at_work.POWER_CAP in at_work.reasons(device) else 0.0
     costly = limit <= (1 - at_work.COSTLY) * default or held >= at_work.COSTLY
     return Said("warn" if costly else "info", f"power limit {limit:.0f} of {default:.0f} W", message, fix, evidence)
 

@@ -403,7 +403,7 @@ def parameters(name: str) -> tuple[Option, ...]:
     # A benchmark that may have a baseline may be judged by how it compares.
     for command in (name, "compare") if row.beside else (name,):
         for one in config.THRESHOLDS:
-            if one.option and one.command == command:
+            if one.command == command:
                 own.append(
                     Option(
                         one.help,

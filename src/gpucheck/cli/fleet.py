@@ -76,11 +76,11 @@ def judge(common: Common, options: FleetJudgeOptions) -> int:
 
 def conclude(options: FleetJudgeOptions, emit: Emit) -> None:
     """Read the documents and judge them. Raises UsageError, and CannotLook where no node could be judged."""
-    from gpucheck.program.run import ranks, ranks_findings
+    from gpucheck.program.run import rank_files, ranks_findings
     from gpucheck.report.events import Answered, Judged, Notice
 
-    if len(options.paths) == 1 and ranks.is_job(options.paths[0]):
-        found = ranks.result(Path(options.paths[0]))
+    if len(options.paths) == 1 and rank_files.is_job(options.paths[0]):
+        found = rank_files.result(Path(options.paths[0]))
         emit(Answered("ranks", found))
         for finding in ranks_findings.findings(found):
             emit(Judged(finding))

@@ -71,8 +71,8 @@ def doctor(common: Common, options: DoctorOptions) -> int:
         from gpucheck.cli.outputs import Wanted
         from gpucheck.doctor import bundle
 
-        packed = bundle.formats(lambda: held[0] if held else None)
-        files = [Wanted("--bundle", options.bundle, packed, mode=0o600)]
+        formats = {".zip": lambda report: bundle.packed(report, held[0] if held else None)}
+        files = [Wanted("--bundle", options.bundle, formats, mode=0o600)]
 
     def diagnose(emit: Emit) -> None:
         from gpucheck.doctor.command import command

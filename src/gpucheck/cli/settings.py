@@ -51,7 +51,7 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
     limits = [
         config.limit(threshold, text, threshold.option)
         for threshold in wanted.values()
-        if threshold.option and (text := given.get(threshold.key))
+        if (text := given.get(threshold.key))
     ]
     limits += [limit for limit in file.thresholds if limit.id in wanted] if file else []
     slower = next((limit for limit in limits if limit.id == "compare.slower"), None)

@@ -30,8 +30,8 @@ from gpucheck.cards.checks import FABRIC_NOT_READY, IN_PROGRESS, WAIT, fabric_st
 from gpucheck.devices.options import DevicesOptions, StatusOptions
 from gpucheck.machine import choose, driver_reads, host, installed_torch, inventory
 from gpucheck.machine.child import Ahead
+from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.inventory import BETWEEN_UNEXPLAINED_S, Inventory, is_unexplained, only
-from gpucheck.machine.mask import MASK, read_mask
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
 from gpucheck.report.facts import Driver, Facts, Host, TorchBuild

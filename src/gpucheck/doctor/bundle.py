@@ -6,16 +6,12 @@ it. A field that nobody listed here stays on the machine.
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import re
-import tarfile
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
-from functools import partial
 from typing import Any
 
 from gpucheck.doctor.condition import Evidence
@@ -153,37 +149,14 @@ def _text(value: Any, pattern: str) -> Any:
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def packed(texts: Mapping[str, str], when: datetime, suffix: str) -> bytes:
-    """The texts as a .zip or .tar.gz. What tells who packed it (owner, machine, folder) is not in it."""
-    return _zipped(texts.items(), when) if suffix == ".zip" else _tarred(texts.items(), when)
-
-
-def _zipped(texts: Iterable[tuple[str, str]], when: datetime) -> bytes:
+def packed(report: Report, evidence: Evidence | None) -> bytes:
+    """The archive (.zip). What tells who packed it (owner, machine, folder) is not in it."""
+    when = datetime.fromisoformat(report.started.replace("Z", "+00:00")).astimezone(timezone.utc)
     held = io.BytesIO()
     with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in texts:
+        for name, text in members(report, evidence).items():
             entry = zipfile.ZipInfo(name, when.timetuple()[:6])
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o600 << 16
             archive.writestr(entry, text)
     return held.getvalue()
-
-
-def _tarred(texts: Iterable[tuple[str, str]], when: datetime) -> bytes:
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w") as archive:
-        for name, text in texts:
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mtime, entry.mode = len(text), int(when.timestamp()), 0o600
-            archive.addfile(entry, io.BytesIO(text.encode("ascii")))
-    return gzip.compress(held.getvalue(), mtime=int(when.timestamp()))
-
-
-def formats(evidence: Callable[[], Evidence | None]) -> dict[str, Callable[[Report], bytes]]:
-    """The archive by suffix, each a function of the report; `evidence` is asked as it is written."""
-
-    def pack(report: Report, suffix: str) -> bytes:
-        when = datetime.fromisoformat(report.started.replace("Z", "+00:00")).astimezone(timezone.utc)
-        return packed(members(report, evidence()), when, suffix)
-
-    return {suffix: partial(pack, suffix=suffix) for suffix in (".zip", ".tar.gz")}

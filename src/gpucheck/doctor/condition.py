@@ -5,35 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from gpucheck import units
-from gpucheck.cards import at_rest, card
-from gpucheck.cards.card import Said
+from gpucheck.cards import card
 from gpucheck.machine import kernel_driver
-from gpucheck.machine.kernel_driver import PciDevice
 from gpucheck.machine.stack import Library, Stack, TorchProbe, version_of
-from gpucheck.machine.torch_probe_child import version_key
 from gpucheck.report.facts import Device, Driver, Facts, Host, TorchBuild
 from gpucheck.report.finding import VERDICTS, Finding, Verdict
 from gpucheck.report.results.short import LoadResult
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Evidence:
     """Everything that was read: the machine's facts, what lies below its driver's libraries, and what torch said.
 
     `torch` is None where torch was not asked (no torch, or no time), `load` where none was wanted or possible.
     `variables` are the names of all variables that are set, without their values; values stand in `facts.environment`
-    for those on its list alone.
-
-    The rest follows from these and is derived once, for all conditions. `cards` are the NVIDIA devices that NVML or
-    libcuda lists, `gpus` those on the PCI bus; `is_nvidia_here` says whether PCI, nodes, WSL's driver or a library
-    shows one, `is_cuda_hung` whether libcuda did not answer. `xids` are the kernel log's errors of each GPU, by its
-    PCI address and torch's name, the worst first, `sxids` those of NVSwitches, `nvlink` that of the links,
-    `not_started` its reasons why a GPU did not start. `unlisted` and `not_shown` are the findings about GPUs that the
-    driver or CUDA leaves out. `loadable` are the files that the loader takes, by the library's name, `releases` what
-    is equal for two spellings of a version of torch.
+    for those on its list alone. The rest follows from these and is derived once, for all conditions.
     """
 
     facts: Facts = field(default_factory=Facts)
@@ -41,53 +31,37 @@ class Evidence:
     torch: TorchProbe | None = None
     variables: frozenset[str] = frozenset()
     load: LoadResult | None = None
-    cards: tuple[Device, ...] = field(init=False, repr=False, compare=False)
-    gpus: tuple[PciDevice, ...] = field(init=False, repr=False, compare=False)
-    is_nvidia_here: bool = field(init=False, repr=False, compare=False)
-    is_cuda_hung: bool = field(init=False, repr=False, compare=False)
-    xids: tuple[tuple[str | None, str | None, Said], ...] = field(init=False, repr=False, compare=False)
-    sxids: tuple[Finding, ...] = field(init=False, repr=False, compare=False)
-    nvlink: Finding | None = field(init=False, repr=False, compare=False)
-    not_started: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    addresses_not_listed: list[str] = field(init=False, repr=False, compare=False)
-    unlisted: Finding | None = field(init=False, repr=False, compare=False)
-    not_shown: Finding | None = field(init=False, repr=False, compare=False)
-    loadable: Mapping[str, Library] = field(init=False, repr=False, compare=False)
-    libcuda_version: str | None = field(init=False, repr=False, compare=False)
-    releases: Mapping[str, object] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        facts, stack, driver, probe = self.facts, self.stack, self.driver, self.probe
-        logged = kernel_driver.events(stack.log or (), None, driver)
-        # The log counts also where NVML's reading did not take it in.
-        if driver.xids is None:
-            facts = replace(facts, driver=logged)
-        cards = tuple(card.cards(facts))
-        names = {card.address_of(one, facts): card.name_of(one) for one in cards}
-        stories = (
-            (address, names.get(address), said)
-            for address in dict.fromkeys(error.pci_address for error in facts.xids or ())
-            if (said := at_rest.story(address, facts.xids or ())) is not None
-        )
-        torches = (*(probe.versions or {}).get("torch", ()), *filter(None, (probe.version,)))
-        derived = {
-            "cards": cards,
-            "gpus": stack.gpus,
-            "is_nvidia_here": card.is_nvidia_here(self.facts) or bool(stack.jetson or stack.wsl_driver),
-            "is_cuda_hung": driver.is_hung,
-            "xids": tuple(sorted(stories, key=lambda story: VERDICTS.index(story[2].verdict), reverse=True)),
-            "sxids": tuple(at_rest.switches(facts)),
-            "nvlink": at_rest.nvlink(facts),
-            "not_started": logged.not_started or {},
-            "addresses_not_listed": card.addresses_not_listed(self.facts),
-            "unlisted": card.unlisted(facts),
-            "not_shown": card.not_shown(facts),
-            "loadable": {one.name: one for one in reversed((*stack.path_libraries, *stack.libraries))},
-            "libcuda_version": version_of(driver.libcuda_path),
-            "releases": {version: version_key(version)[0] for version in torches},
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+    @cached_property
+    def cards(self) -> tuple[Device, ...]:
+        """The NVIDIA devices that NVML or libcuda lists; `stack.gpus` are those on the PCI bus."""
+        return tuple(card.cards(self.facts))
+
+    @cached_property
+    def is_nvidia_here(self) -> bool:
+        """Whether PCI, nodes, WSL's driver or a library shows an NVIDIA GPU."""
+        return card.is_nvidia_here(self.facts) or bool(self.stack.jetson or self.stack.wsl_driver)
+
+    @cached_property
+    def from_log(self) -> Driver:
+        """The driver with the events of the kernel's log."""
+        return kernel_driver.events(self.stack.log or (), None, self.driver)
+
+    @cached_property
+    def with_log(self) -> Facts:
+        """The facts with the log's events, also where NVML's reading did not take them in."""
+        return replace(self.facts, driver=self.from_log) if self.driver.xids is None else self.facts
+
+    @cached_property
+    def loadable(self) -> Mapping[str, Library]:
+        """The files that the loader takes, by the library's name."""
+        libraries = reversed((*self.stack.path_libraries, *self.stack.libraries))
+        return {library.name: library for library in libraries}
+
+    @cached_property
+    def libcuda_version(self) -> str | None:
+        """The version in the name of the libcuda that was loaded."""
+        return version_of(self.driver.libcuda_path)
 
     @property
     def host(self) -> Host:
@@ -160,10 +134,6 @@ Certainty = Literal["proof", "strong", "hint"]
 CERTAINTIES: tuple[Certainty, ...] = get_args(Certainty)
 
 
-# A pattern without any syntax: it is the text itself.
-_PLAIN = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\\W)+")
-
-
 @dataclass(frozen=True, slots=True)
 class Seen:
     """That a condition holds here: the sentence that says how it shows, and the evidence.
@@ -178,22 +148,31 @@ class Seen:
     verdict: Verdict | None = None
     title: str | None = None
 
+    @classmethod
+    def of(cls, *findings: Finding | None) -> Seen | None:
+        """Findings of another command as what a condition shows, with the worst one's verdict, title and fix."""
+        held = sorted(filter(None, findings), key=lambda finding: VERDICTS.index(finding.verdict), reverse=True)
+        if not held:
+            return None
+        worst = held[0]
+        message = "; ".join(finding.message for finding in held)
+        return cls(message, worst.evidence, worst.fix, verdict=worst.verdict, title=worst.title)
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
     """A fault that is known: what it is, how it shows, and what to do about it.
 
     `title` is the diagnosis in one sentence, `meaning` what happened, `fix` what to type or do, `certainty` how sure
-    the signs make it. `source` is where its threshold or its claim comes from.
+    the signs make it.
 
     **What doctor reads.** `judge` reads the evidence and says whether it holds; it never raises for evidence that is
     missing, which is unknown and says nothing. None for what only a text shows. `rung` is the stage that it breaks;
     None for what stands on its own. `settle` is what would make sure of it, where that takes more than what is read.
     `cuinit` and `nvml` are the answers of cuInit and nvmlInit of which it is a cause.
 
-    **What explain looks for.** `examples` are messages as programs print them, beside those patterns that are plain
-    text: the page shows them, and a paste that holds only a part of one is known by it. `patterns` are regular
-    expressions, read without regard to case, spaces and quotes; one with `\\b` in it is read by words. `common` are
+    **What explain looks for.** `patterns` are regular expressions, read without regard to case, spaces and quotes; one
+    with `\\b` in it is read by words. `common` are
     patterns that programs of every kind print ("Killed"): they count where the rest of the paste speaks of GPUs,
     torch or training; where `beside` is given, where it holds that instead. `weak` ones say little (a launcher's
     frames): they are a hint where nothing else is found. `wraps` are of a message that holds another's: it is named
@@ -210,9 +189,7 @@ class Condition:
     meaning: str
     fix: str
     patterns: tuple[str, ...] = ()
-    examples: tuple[str, ...] = ()
     certainty: Certainty = "strong"
-    source: str = ""
     judge: Callable[[Evidence], Seen | None] | None = None
     rung: Rung | None = None
     verdict: Verdict = "fail"
@@ -231,26 +208,23 @@ class Condition:
     logged: bool = False
     conditions: tuple[str, ...] = ()
 
-    @property
-    def printed(self) -> tuple[str, ...]:
-        """The messages as programs print them."""
-        plain = filter(_PLAIN.fullmatch, (*self.patterns, *self.wraps, *self.names, *self.common))
-        return tuple(dict.fromkeys((*self.examples, *(re.sub(r"\\(\W)", r"\1", one) for one in plain))))
 
+def on(
+    rung: Rung, *rows: Condition, by: Callable[[Evidence], tuple[str, Seen] | None] | None = None
+) -> tuple[Condition, ...]:
+    """The rows as conditions of one rung, but for those that name another.
 
-def on(rung: Rung, *rows: Condition) -> tuple[Condition, ...]:
-    """The rows as conditions of one rung, but for those that name another."""
-    return tuple(replace(row, rung=row.rung or rung) for row in rows)
+    Rows without a judge exclude each other: `by` says which of them holds, and how.
+    """
 
+    def judged(row: Condition) -> Condition:
+        def judge(evidence: Evidence) -> Seen | None:
+            held = by(evidence) if by is not None else None
+            return held[1] if held is not None and held[0] == row.id else None
 
-def told_apart(by: Callable[[Evidence], tuple[str, Seen] | None], id: str) -> Callable[[Evidence], Seen | None]:
-    """A judge for one of several conditions that exclude each other: `by` says which of them holds, and how."""
+        return replace(row, rung=row.rung or rung, judge=row.judge or judge)
 
-    def judge(evidence: Evidence) -> Seen | None:
-        found = by(evidence)
-        return found[1] if found is not None and found[0] == id else None
-
-    return judge
+    return tuple(map(judged, rows))
 
 
 # -- what cuInit answered, as several rungs show it --------------------------------------------------------------------

@@ -6,7 +6,7 @@ live reading; those that are free by the doctor's own load (`load.`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,10 +19,9 @@ from gpucheck.links import ACS_FIX, IOMMU_FIX
 from gpucheck.machine import numa
 from gpucheck.machine.numa import Between
 from gpucheck.machine.nvml_fields import applies
-from gpucheck.measure.telemetry import HELD, HELD_BELOW, POWER_LIMITED
+from gpucheck.measure.telemetry import HELD, HELD_BELOW
 from gpucheck.messages import FIX, fix_of
-from gpucheck.report.codec import to_json
-from gpucheck.report.facts import Changes, ClockReasons, Device, Facts, Link, Process
+from gpucheck.report.facts import Changes, ClockReasons, Device, Facts, Link
 from gpucheck.report.finding import VERDICTS, grouped, told_once
 from gpucheck.report.results.short import CardUnderLoad, LoadResult
 
@@ -100,32 +99,18 @@ def _foreign_memory(evidence: Evidence) -> Seen | None:
     ]
     if not taken:
         return None
-    by_holders: dict[tuple[str, ...], list[tuple[Device, int]]] = {}
-    for card, used in taken:
-        by_holders.setdefault(tuple(one.name or "" for one in _largest(card)), []).append((card, used))
-    told = told_once([(name_of(card), text) for alike in by_holders.values() for card, text in _held_alike(alike)])
-    seen = Seen(told, {name_of(card): used for card, used in taken})
+    message = told_once([(name_of(card), f"{units.capacity(used)} by {_holders(card)}") for card, used in taken])
+    seen = Seen(message, {name_of(card): used for card, used in taken})
     if not all(_is_for_a_screen(card) for card, _ in taken):
         return seen
     return replace(seen, verdict="info", title="the desktop uses GPU memory")
 
 
-def _largest(card: Device) -> list[Process]:
-    return sorted(card.processes or (), key=lambda one: one.used_memory_bytes or 0, reverse=True)
-
-
-def _held_alike(cards: Sequence[tuple[Device, int]]) -> list[tuple[Device, str]]:
-    """What programs of the same names hold on these cards, in the same words for each: `72.3 GiB each by python3`."""
-    sizes = [units.capacity(size) for size in sorted(used for _, used in cards)]
-    size = " to ".join(dict.fromkeys((sizes[0], sizes[-1]))) + " each" * (len(cards) > 1)
-    pids = {one.pid for card, _ in cards for one in _largest(card)}
-    alone = len(pids) == len(_largest(cards[0][0]))
-    names = [
-        f"{one.name or 'not visible here'}{f' ({one.pid})' if alone or not one.name else ''}"
-        for one in _largest(cards[0][0])
-    ]
-    text = f"{size} by {naming.few(names, ', ') or 'processes that are not listed'}"
-    return [(card, text) for card, _ in cards]
+def _holders(card: Device) -> str:
+    """The processes on a GPU, the largest first."""
+    largest = sorted(card.processes or (), key=lambda process: process.used_memory_bytes or 0, reverse=True)
+    names = [f"{process.name or 'not visible here'} ({process.pid})" for process in largest]
+    return naming.few(names, ", ") or "processes that are not listed"
 
 
 def _is_for_a_screen(card: Device) -> bool:
@@ -151,8 +136,8 @@ CARDS: tuple[Condition, ...] = (
         verdict="info",
         certainty="proof",
         title="persistence mode is off: the driver restarts for each program",
-        meaning="Without persistence mode, the driver releases the GPU when its last program ends. The next start "
-        "takes up to 3 s for each GPU, and settings are lost. It is a warning if NVML took more than 5 s to start.",
+        meaning="Without it the driver releases the GPU when its last program ends: the next start takes up to 3 s for "
+        "each GPU, and settings are lost. It is a warning if NVML took more than 5 s to start.",
         fix="sudo systemctl enable --now nvidia-persistenced",
         judge=_persistence,
     ),
@@ -168,12 +153,9 @@ CARDS: tuple[Condition, ...] = (
         id="devices.unclaimed_memory",
         verdict="warn",
         title="GPU memory is in use, but no visible process holds it",
-        meaning="More than 1 GiB and 5 % of the GPU's memory is in use, but none of the processes that NVML lists "
-        "holds it. A process that has the GPU's device node open may hold it. Without root, files of other users' "
-        "processes are unknown. Otherwise another container or MPS holds it, or it was not freed. Not checked "
-        "on Windows, where processes are not visible.",
+        meaning="More than 1 GiB and 5 % of the memory is in use, and no process that NVML lists holds it. Another "
+        "user's process, another container or MPS may, or it was not freed.",
         fix="sudo fuser -v /dev/nvidia*",
-        source="NVML, nvmlDeviceGetMemoryInfo_v2 without what it reserves, less usedGpuMemory of all processes",
     ),
     _check(
         id="devices.answers",
@@ -182,7 +164,6 @@ CARDS: tuple[Condition, ...] = (
         meaning="NVML lists the GPU, but reading it fails: the GPU fell off the bus, or it needs a reset.",
         fix=FIX["lost"],
         patterns=(r"GPU is lost", r"Unable to determine the device handle"),
-        source="NVML, nvmlReturn_t 15 and 16",
     ),
     _check(
         id="devices.recovery_action",
@@ -190,55 +171,45 @@ CARDS: tuple[Condition, ...] = (
         title="the driver asks for a recovery action",
         meaning="The driver reports which action the GPU needs before its results can be trusted.",
         fix="follow the driver's recovery action",
-        source="NVML, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
     ),
     _check(
         id="devices.remapped_rows",
         certainty="proof",
         title="faulty memory rows",
-        meaning="A GPU replaces faulty memory rows with spare rows. A row that could not be replaced is a permanent "
-        "fault. A row that waits for the next reset stays in use until then, which is a warning.",
+        meaning="A GPU replaces faulty memory rows with spare ones. A row that could not be replaced is a permanent "
+        "fault. One that waits for a reset is in use until then, which is a warning.",
         fix="drain the node and replace the GPU",
-        source="NVML, nvmlDeviceGetRemappedRows",
     ),
     _check(
         id="devices.remap_banks",
         verdict="warn",
         certainty="proof",
         title="memory banks without spare rows",
-        meaning="Each memory bank of a GPU has spare rows for faulty rows. If a bank has no spare row left, its next "
-        "faulty row cannot be replaced. Few spare rows are a remark.",
+        meaning="A memory bank has spare rows for faulty ones. With none left, its next faulty row cannot be replaced.",
         fix="plan to replace the GPU",
-        source="NVML, nvmlDeviceGetRowRemapperHistogram",
     ),
     _check(
         id="devices.sram_ecc",
         certainty="proof",
         title="errors of the on-chip memory (SRAM)",
-        meaning="Caches and registers have no spares. NVML reports when a GPU has more uncorrected errors than its "
-        "threshold, and NVIDIA then replaces the GPU. Any such error since the driver was loaded is a failure too.",
+        meaning="Caches and registers have no spares. Any uncorrected error since the driver was loaded is a failure, "
+        "and so is a count above the threshold at which NVIDIA replaces the GPU.",
         fix="drain the node and replace the GPU",
-        source="NVML, nvmlDeviceGetSramEccErrorStatus",
     ),
     _check(
         id="devices.retired_pages",
         certainty="proof",
         title="memory pages were retired",
-        meaning="GPUs up to Turing retire faulty memory pages; later GPUs replace rows. A few retired pages are "
-        "harmless. A pending page stays in use until the next reset. A GPU that cannot retire more pages must be "
-        "replaced.",
+        meaning="GPUs up to Turing retire faulty memory pages, 64 at most. A pending page is in use until the next "
+        "reset. A GPU that cannot retire more pages must be replaced.",
         fix="reset the GPU; at the limit, replace it",
-        source="NVIDIA, Dynamic Page Retirement: 64 pages at most; DCGM's diagnostics fail from 63 on, and warn here "
-        "beyond 15 after uncorrected errors",
     ),
     _check(
         id="devices.ecc",
         certainty="proof",
         title="uncorrected memory errors",
-        meaning="Counted since the driver was loaded. Results since then may be wrong. Corrected errors are a remark, "
-        "whatever their number.",
+        meaning="Counted since the driver was loaded. Results since then may be wrong. Corrected errors are a remark.",
         fix=fix_of("ecc"),
-        source="NVML, nvmlDeviceGetTotalEccErrors",
     ),
     Condition(
         id="devices.unread",
@@ -246,30 +217,25 @@ CARDS: tuple[Condition, ...] = (
         certainty="proof",
         title="a GPU's health could not be read",
         meaning="NVML supports this figure for the GPU but did not report it: an error, no permission, a call that "
-        "never returned, or an impossible value. Unsupported figures do not count. Of a GPU that CUDA shows and NVML "
-        "does not list, nothing is known.",
+        "never returned, or an impossible value. Of a GPU that NVML does not list, nothing is known.",
         fix="run again; if it persists, sudo dmesg | grep -i xid",
         judge=_unread,
-        source="NVML, nvmlReturn_t",
     ),
     _check(
         id="devices.busy_alone",
         verdict="warn",
         title="a GPU is fully busy, but no process is on it",
-        meaning="Two readings 2 s apart show 100 %, and NVML lists no process. Either a process is hidden from this "
-        "user, or the GPU hangs. The driver's scrubbing of memory with ECC at its start looks the same, but ends soon.",
+        meaning="Two readings 2 s apart show 100 % and no process: one is hidden from this user, or the GPU hangs. The "
+        "driver's scrubbing of ECC memory at its start looks the same, but ends soon.",
         fix="sudo fuser -v /dev/nvidia*; if nobody uses the GPU, drain the node and reset the GPU",
-        source="NVML, nvmlDeviceGetUtilizationRates and nvmlDeviceGetComputeRunningProcesses",
     ),
     _check(
         id="devices.fan",
         verdict="fail",
         title="the fan of a hot GPU stands still",
-        meaning="The reading is the intended speed; GPUs without fans have none. Many fans stand still up to about 60 "
-        "°C. It is a failure within 10 °C of the slowdown temperature, or if heat throttles the GPU. From 70 °C on it "
-        "is a remark if it lasts 5 s, or if the fan of another GPU of its name turns at this temperature.",
+        meaning="The reading is the intended speed. Many fans stand still up to about 60 °C. It is a failure within 10 "
+        "°C of the slowdown temperature or if heat throttles the GPU, and from 70 °C on a remark.",
         fix=FIX["heat"],
-        source="NVML, nvmlDeviceGetFanSpeed",
     ),
     _check(
         id="devices.mig_pending",
@@ -279,7 +245,6 @@ CARDS: tuple[Condition, ...] = (
         meaning="MIG mode was switched, but the GPU could not be reset because programs or monitors use it.",
         fix="stop its clients (sudo systemctl stop nvidia-dcgm), then sudo nvidia-smi --gpu-reset -i INDEX; in a "
         "virtual machine with the GPU passed through, reboot it",
-        source="NVIDIA Multi-Instance GPU User Guide, nvmlDeviceGetMigMode",
     ),
     _check(
         id="devices.odd_one",
@@ -288,73 +253,59 @@ CARDS: tuple[Condition, ...] = (
         title="a GPU differs from the others of its name",
         meaning="It has less memory or BAR1 than most, or its persistence mode is off. Another VBIOS is a remark.",
         fix="compare nvidia-smi -q -i INDEX with another GPU",
-        source="gpucheck's choice: seven of ten GPUs of the name agree",
     ),
     _check(
         id="devices.throttled",
         verdict="warn",
         title="a busy GPU throttles to protect itself",
-        meaning="Heat, the power supply or the driver lowers the clock of a busy GPU (busy for at least half of the "
-        "time). It is a failure if the hardware does so in both of two readings: the clock is then at most half.",
-        settle="`gpucheck devices --watch 2s` shows whether it lasts",
+        meaning="Heat, the power supply or the driver lowers the clock of a busy GPU. It is a failure if the hardware "
+        "does so in both of two readings: the clock is then at most half.",
         fix=_HEAT_OR_POWER,
-        source="NVML, nvmlClocksEventReasons 0x8, 0x20, 0x40 and 0x80",
     ),
     _check(
         id="devices.slowed_down",
         verdict="warn",
         certainty="hint",
         title="an idle GPU throttles",
-        meaning="The hardware lowers the clock because the GPU is too hot or has too little power. An idle GPU has "
-        "no reason for either, so its cooling or its power supply may have failed.",
-        settle="`gpucheck bench matmul` shows the clock under load",
+        meaning="The hardware lowers the clock for heat or power. An idle GPU has no reason for either, so its cooling "
+        "or its power supply may have failed.",
         fix=_HEAT_OR_POWER,
-        source="NVML, nvmlClocksEventReasons",
     ),
     _check(
         id="devices.violations",
         verdict="info",
         certainty="proof",
         title="limits lowered the clock",
-        meaning="The driver counts how long heat, power, the board, reliability and sync boost limited the clock. A "
-        "counter that grew between two readings shows a limit that is active now. Heat and reliability are a "
-        "warning. Power limits are normal at full load.",
+        meaning="The driver counts how long heat, power and reliability limited the clock. A counter that grew between "
+        "two readings shows an active limit. Heat and reliability are a warning.",
         fix="no action needed; nvidia-smi -q -d PERFORMANCE shows what limits the clock now",
-        source="NVML, NVML_FI_DEV_PERF_POLICY_POWER to _RELIABILITY",
     ),
     _check(
         id="devices.hot",
         verdict="warn",
         certainty="proof",
         title="a GPU is at a temperature limit",
-        meaning="Each GPU has its own limits. The driver lowers the clock at the maximum operating temperature of "
-        "the GPU or its memory. The hardware lowers it at the slowdown temperature. At the shutdown temperature the "
-        "GPU switches off.",
+        meaning="The driver lowers the clock at the maximum operating temperature of the GPU or its memory, and the "
+        "hardware at the slowdown temperature. At the shutdown temperature the GPU switches off.",
         fix=FIX["heat"],
-        source="NVML, NVML_TEMPERATURE_THRESHOLD_GPU_MAX, _MEM_MAX, _SLOWDOWN and _SHUTDOWN of this GPU",
     ),
     _check(
         id="devices.low_clock",
         verdict="warn",
         certainty="hint",
         title="a busy GPU's clock is far too low for no reported reason",
-        meaning="The GPU is busy and NVML reports no limit, but the clock is at least a fifth below other equally busy "
-        "GPUs of the same name, or below its default. It may be locked: NVML cannot read a lock. The maximum clock "
-        "is a boost that many GPUs never reach: without another reference a clock below half of it is only a remark.",
-        settle="`gpucheck devices --watch 2s` shows whether it lasts",
+        meaning="NVML reports no limit, but the clock is a fifth below equally busy GPUs of the same name, or below "
+        "its default. It may be locked: NVML cannot read a lock. Without a reference it is a remark.",
         fix=_UNLOCK,
-        source="gpucheck's choice: below half for a GPU that is busy for half of the time, and a fifth below for a "
-        "GPU that is busy for nine tenths. GPU clocks can be locked from Volta on, memory clocks from Ampere on",
     ),
     _check(
         id="devices.power_limited",
         verdict="info",
         certainty="proof",
         title="the power limit lowers a busy GPU's clock",
-        meaning="Normal at full load: the GPU is as fast as its power limit allows. It is a warning if the GPU "
-        "reports the power limit but draws less than half of it and stays below half of its clock.",
+        meaning="Normal at full load. It is a warning if the GPU draws less than half of the limit and stays below "
+        "half of its clock.",
         fix="no action needed",
-        source="NVML, nvmlClocksEventReasons 0x4",
     ),
     _check(
         id="devices.clock_setting",
@@ -364,18 +315,15 @@ CARDS: tuple[Condition, ...] = (
         meaning="Application clocks, a display clock or sync boost are set. It is a warning if the setting costs a "
         "fifth or more.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
-        source="NVML, nvmlClocksEventReasons 0x2, 0x10 and 0x100",
     ),
     _check(
         id="devices.link_width",
         verdict="warn",
         title="a busy GPU's PCIe link uses fewer lanes than it supports",
         meaning="Copies are slower in proportion. It is a warning if a GPU of the same name has more lanes, if fewer "
-        "than four are left, and for GPUs with sixteen lanes by their data sheet. Otherwise it is a remark, because "
-        "many laptops, small boards and slots are wired with fewer lanes.",
-        settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
+        "than four are left, and for GPUs with sixteen lanes by their data sheet, else a remark: many slots and "
+        "laptops are wired with fewer.",
         fix="reseat the GPU, remove risers, check the slot's firmware setting (bifurcation)",
-        source="NVML, nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth; NVIDIA's data sheets",
     ),
     _check(
         id="devices.link_generation",
@@ -383,52 +331,42 @@ CARDS: tuple[Condition, ...] = (
         title="a busy GPU's PCIe link is slower than GPU and slot allow",
         meaning="Each generation has twice the rate of the previous one. If the link stays slow on a busy GPU, "
         "errors or a setting have lowered it.",
-        settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
         fix="reseat the GPU, remove risers, check the slot's firmware setting",
-        source="NVML, nvmlDeviceGetCurrPcieLinkGeneration and nvmlDeviceGetMaxPcieLinkGeneration",
     ),
     _check(
         id="devices.pcie_replays",
         verdict="warn",
         title="the PCIe link resends packets (replays)",
-        meaning="A link corrects errors by resending, which costs time and is the first sign of a bad contact. It is "
-        "a warning if two readings show more replays than a healthy link has in that time, or the counter more than "
-        "in a day. Fewer replays are a remark.",
-        settle="`gpucheck devices --watch 60s` shows whether the counter grows",
+        meaning="A link corrects errors by resending: the first sign of a bad contact. It is a warning if the counter "
+        "grows faster than on a healthy link, or by more than in a day.",
         fix="reseat the GPU and its riser; sudo dmesg | grep -i aer shows bus errors",
-        source="NVML, nvmlDeviceGetPcieReplayCounter; DCGM's health check of PCIe: a bit error rate of 1e-12, which is "
-        "31 a minute for sixteen lanes of the fifth generation",
     ),
     _check(
         id="devices.mig_empty",
         verdict="warn",
         certainty="proof",
         title="a GPU is in MIG mode without an instance",
-        meaning="In MIG mode programs use instances, and none exists, so no program can use the GPU. Other GPUs of "
-        "the machine are not affected.",
+        meaning="In MIG mode programs use instances, and none exists, so no program can use this GPU.",
         fix="sudo nvidia-smi mig -i INDEX -cgi 0 -C to create an instance; or sudo nvidia-smi -i INDEX -mig 0 to use "
         "the whole GPU",
-        source="NVIDIA Multi-Instance GPU User Guide",
     ),
     _check(
         id="devices.ecc_mode",
         verdict="info",
         certainty="proof",
         title="ECC is off now or after a reset",
-        meaning="Without ECC, memory errors are neither corrected nor counted. Not reported for GPUs whose default "
-        "is off. It is a warning if one GPU has a different mode than others of its name.",
+        meaning="Without ECC, memory errors are neither corrected nor counted. It is a warning if one GPU differs from "
+        "others of its name.",
         fix="sudo nvidia-smi --ecc-config=1, and reset the GPU",
-        source="NVML, nvmlDeviceGetEccMode and nvmlDeviceGetDefaultEccMode",
     ),
     _check(
         id="devices.power_limit",
         verdict="info",
         certainty="proof",
         title="the power limit is below the GPU's default",
-        meaning="It lowers the clock under load. It is a warning if it costs a fifth or more, or if one GPU has a "
-        "different limit than others of its name.",
+        meaning="It lowers the clock under load. It is a warning if it costs a fifth or more, or if one GPU differs "
+        "from others of its name.",
         fix="unless the limit is intended: sudo nvidia-smi --power-limit=WATTS",
-        source="NVML, nvmlDeviceGetEnforcedPowerLimit and nvmlDeviceGetPowerManagementDefaultLimit",
     ),
     _check(
         id="devices.application_clocks",
@@ -437,52 +375,41 @@ CARDS: tuple[Condition, ...] = (
         title="application clocks are below the GPU's default",
         meaning="Application clocks are set. The clock does not go higher under load.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
-        source="NVML, nvmlDeviceGetApplicationsClock and nvmlDeviceGetDefaultApplicationsClock",
     ),
     _check(
         id="devices.compute_mode",
         verdict="info",
         certainty="proof",
         title="compute mode prohibited",
-        meaning="No program may compute on the GPU. A program that tries gets the error that the device is busy or "
-        "unavailable. In exclusive mode it is a warning if another process than the MPS server has the GPU.",
+        meaning="A program that uses the GPU gets the error that the device is busy or unavailable. In exclusive mode "
+        "it is a warning if another process than the MPS server has the GPU.",
         fix="sudo nvidia-smi --compute-mode=0",
-        source="NVML, nvmlDeviceGetComputeMode",
     ),
     _check(
         id="links.fabric",
         verdict="warn",
         certainty="proof",
         title="a GPU is not connected to the NVSwitch fabric",
-        meaning="GPUs on NVSwitches register with the fabric manager and can copy to each other directly only after "
-        "that. The fabric's health reports unhealthy routes and degraded bandwidth.",
-        settle="`nvidia-smi -q | grep -A8 Fabric` and `systemctl status nvidia-fabricmanager` show both sides",
+        meaning="GPUs on NVSwitches register with the fabric manager, and copy to each other directly only after that. "
+        "The fabric's health reports unhealthy routes and degraded bandwidth.",
         fix="sudo systemctl restart nvidia-fabricmanager; its version must match the driver's exactly",
-        source="NVML, nvmlDeviceGetGpuFabricInfoV",
     ),
     _check(
         id="links.inactive",
         verdict="warn",
         title="NVLinks are down",
-        meaning="Some GPUs have more links than their board or bridge connects, so inactive links alone are a remark. "
-        "If another GPU of the same name has more active links, a link was lost: copies between GPUs are slower or use "
-        "another path. It is a failure if all links of one GPU on an NVIDIA board are down and those of others are up. "
-        "It is a warning if all links of all its GPUs are down although the fabric state is completed. GPUs without a "
-        "bridge are not judged, and neither are GPUs in MIG mode, whose links no program can use.",
-        settle="`nvidia-smi nvlink --status` and `nvidia-smi topo -m` show which GPU a link leads to",
+        meaning="Some GPUs have more links than are connected: inactive links alone are a remark. It is a warning if "
+        "another GPU of the name has more active links, and a failure if all links of one GPU on an NVIDIA board are "
+        "down and those of others are up.",
         fix="look for Xid 74, 136 and 144 to 150 in `sudo dmesg`; reset the GPUs, then reseat the bridge or the board",
-        source="NVML, nvmlDeviceGetNvLinkState; DCGM's health check fails for a link that is down",
     ),
     _check(
         id="links.errors",
         verdict="warn",
         title="NVLinks count errors",
-        meaning="Counted since the last reset. A link corrects checksum errors (crc), and a few are a remark. "
-        "Replays (data sent again), recoveries (links set up again) and lost packets cost time and may stop a job.",
-        settle="the counters grow under load: `nvidia-smi nvlink --errorcounters`, before and after",
+        meaning="Counted since the last reset. A few corrected checksum errors (crc) are a remark. Replays, recoveries "
+        "and lost packets cost time and may stop a job.",
         fix="if they grow, reset the GPUs, then reseat the bridge or the board",
-        source="DCGM's health check of NVLink: one replay, recovery or error of the fifth generation fails there, "
-        "one checksum error warns. Its rates need monitoring over time, so nothing fails here",
     ),
 )
 
@@ -502,45 +429,6 @@ def _by_pcie(evidence: Evidence) -> list[tuple[Device, Device, Between]]:
             if way is not None and not refused:
                 found.append((one, other, way))
     return found
-
-
-def _paths(evidence: Evidence) -> Seen | None:
-    """Where each GPU hangs on the bus: node, root port and switch; those in one place together."""
-    whole = (card for card in evidence.cards if card.parent_uuid is None)
-    cards = [(card, card.pci_path) for card in whole if card.pci_path is not None]
-    if len(cards) < 2:
-        return None
-    places: dict[str, list[str]] = {}
-    for card, path in cards:
-        node = "NUMA node unknown" if card.numa_node is None else f"NUMA node {card.numa_node}"
-        port = f", root port {path.root_port}" if path.root_port else ""
-        places.setdefault(f"{node}{port}{f', switch {path.switch}' if path.switch else ''}", []).append(name_of(card))
-    iommu = {path.iommu for _, path in cards}
-    told = [f"{', '.join(names)}: {place}" for place, names in places.items()]
-    told.append(f"IOMMU {', '.join(sorted(kind or 'unknown' for kind in iommu))}")
-    redirecting = [path.redirecting for _, path in cards]
-    bridges = sorted({bridge for one in redirecting for bridge in one or ()})
-    if bridges:
-        told.append(f"ACS redirects at {', '.join(bridges)}")
-    elif any(path.bridges for _, path in cards):
-        told.append("ACS unknown (only root can read it)" if None in redirecting else "ACS does not redirect")
-    elif iommu == {None}:
-        return None  # a virtual machine that shows nothing of it
-    return Seen("; ".join(told), {"paths": {name_of(card): to_json(path) for card, path in cards}})
-
-
-def _no_access(evidence: Evidence) -> Seen | None:
-    """The pairs that the driver keeps apart, by its reason."""
-    names = {card.pci_address: name_of(card) for card in evidence.cards if card.parent_uuid is None}
-    reasons: dict[str, list[str]] = {}
-    for card in evidence.cards:
-        for address, why in (card.peers or {}).items():
-            # Either way once.
-            if why not in ("ok", "unknown") and address in names and str(card.pci_address) < address:
-                reasons.setdefault(why, []).append(f"{name_of(card)} and {names[address]}")
-    if not reasons:
-        return None
-    return Seen("; ".join(f"{naming.few(pairs)}: {why}" for why, pairs in reasons.items()), {"pairs": reasons})
 
 
 def _iommu(evidence: Evidence) -> Seen | None:
@@ -563,7 +451,6 @@ def _acs(evidence: Evidence) -> Seen | None:
     )
 
 
-_PEERS_SOURCE = "CUDA C++ Programming Guide, IOMMU on Linux; NCCL, Troubleshooting: PCI Access Control Services"
 PEERS: tuple[Condition, ...] = (
     Condition(
         id="peers.iommu",
@@ -573,7 +460,6 @@ PEERS: tuple[Condition, ...] = (
         meaning="On bare metal CUDA does not support copies from GPU to GPU over PCIe while the IOMMU translates "
         "addresses: they may hang, as NCCL at its start, or deliver wrong data without an error. In a virtual machine "
         "the host's IOMMU is needed, and this one is the guest's.",
-        settle="`gpucheck bench transfer --only peer --device all` copies between each pair, verified",
         fix=IOMMU_FIX,
         judge=_iommu,
         patterns=(
@@ -584,8 +470,6 @@ PEERS: tuple[Condition, ...] = (
             r"\b(p2p|peer[- ]to[- ]peer) (copy|copies|transfers?|memcpy)\b.{0,40}\b"
             r"(wrong|incorrect|corrupt\w*|garbage) (values?|data|results?|numbers?)\b",
         ),
-        examples=('Missing "iommu=pt" from kernel command line',),
-        source=_PEERS_SOURCE,
     ),
     Condition(
         id="peers.acs",
@@ -594,34 +478,9 @@ PEERS: tuple[Condition, ...] = (
         title="PCIe ACS sends copies between GPUs up to the CPU",
         meaning="GPUs below one switch could copy to each other within it. Where Access Control Services redirect, "
         "each copy goes up to the CPU's root port and back: slower, and on some machines it hangs.",
-        settle="`gpucheck bench transfer --only peer --device all` shows the rate of each pair, and verifies it",
         fix=ACS_FIX,
         judge=_acs,
         patterns=(r"\bPCIe? ACS\b.{0,80}\b(nccl|p2p|peer|gpudirect)", r"\bACSCtl ?: ?SrcValid\+"),
-        examples=("ACSCtl: SrcValid+",),
-        source=_PEERS_SOURCE,
-    ),
-    Condition(
-        id="peers.access",
-        verdict="info",
-        certainty="proof",
-        title="some GPUs cannot copy to each other directly",
-        meaning="The driver does not let one read the other's memory: copies go through the host. GeForce "
-        "GPUs since the RTX 40 series do not support it, and NCCL uses shared memory there.",
-        fix="nothing, if the GPUs do not support it; else nvidia-smi topo -p2p r",
-        judge=_no_access,
-        source="NVML, nvmlDeviceGetP2PStatus",
-    ),
-    Condition(
-        id="peers.paths",
-        verdict="info",
-        certainty="proof",
-        title="where the GPUs are on the PCI bus",
-        meaning="The NUMA node, the CPU's root port and the lowest switch of each GPU; what the IOMMU does, and which "
-        "bridges' ACS redirects. GPUs below one switch share its way to the CPU and copy to each other within it.",
-        fix="nvidia-smi topo -m shows the same",
-        judge=_paths,
-        source="sysfs: PCI devices, their IOMMU groups and, for root, the bridges' configuration",
     ),
 )
 
@@ -651,19 +510,9 @@ def _device(evidence: Evidence, name: str) -> Device | None:
 _ENDS = ("generation", "width", "max_generation", "max_width")
 # What a load does not change of a card, as far as its checks need it.
 _FIXED = (
-    "kind",
-    "id",
-    "name",
-    "nvml_index",
-    "compute_capability",
-    "application_sm_clock_hz",
-    "default_application_sm_clock_hz",
-    "pci_address",
-    "integrated",
-    "gpu_max_celsius",
-    "slowdown_celsius",
-    "power_limit_w",
-    "power_limit_default_w",
+    *("kind", "id", "name", "nvml_index", "pci_address", "integrated", "compute_capability"),
+    *("application_sm_clock_hz", "default_application_sm_clock_hz", "gpu_max_celsius", "slowdown_celsius"),
+    *("power_limit_w", "power_limit_default_w"),
 )
 
 
@@ -746,29 +595,6 @@ def _hot(device: Device, facts: Facts) -> Said | None:
     return Said("info", f"{now:.0f} °C, limit {limit:.0f} °C", evidence=told)
 
 
-def _link(evidence: Evidence) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The PCIe links that were read; a device beside the CPU's memory, or on NVLink-C2C, has none that matters."""
-    for card, telemetry in _seen(evidence):
-        device = _device(evidence, card.device)
-        if telemetry.get("c2c_bytes_per_s") is None and not (device is not None and device.integrated):
-            yield card.device, telemetry["pcie"]
-
-
-def _slot(evidence: Evidence) -> Seen | None:
-    said, found = [], {}
-    for card, link in _link(evidence):
-        pairs = (("generation", "generation "), ("width", "x"))
-        less = [
-            f"{sign}{link[f'max_{name}']} of {sign}{link[f'device_max_{name}']}"
-            for name, sign in pairs
-            if link.get(f"max_{name}") and (link.get(f"device_max_{name}") or 0) > link[f"max_{name}"]
-        ]
-        if less:
-            said.append(f"{card}: {', '.join(less)}")
-            found[card] = link
-    return Seen("; ".join(said), {"links": found}) if said else None
-
-
 def _failed(evidence: Evidence) -> Seen | None:
     if evidence.load is None or evidence.load.outcome != "failed":
         return None
@@ -809,12 +635,8 @@ def _instead(card: Device | None) -> str:
     hidden = card is not None and (card.state or "").startswith("hidden by")
     if card is None or (card.state is not None and not hidden):
         return ""  # its state says it all
-    return {
-        "busy": ", judged under its own load",
-        "idle": ", idle: its clock and PCIe link are not judged",
-        "light load": ", lightly used: its clock and PCIe link are not judged",
-        "unknown": ", and NVML does not report whether it is busy: its clock and PCIe link are not judged",
-    }[at_work.work(card)]
+    busy = at_work.work(card) == "busy"
+    return ", judged under its own load" if busy else "; its clock and PCIe link are not judged"
 
 
 def _unread_load(evidence: Evidence) -> Seen | None:
@@ -838,13 +660,19 @@ def _unread_load(evidence: Evidence) -> Seen | None:
 
 _MAXIMA = ("pcie/max_generation", "pcie/max_width", "max_sm_clock_hz")
 
+
+def _like(check: str, id: str, judge: Judge, **changed: Any) -> Condition:
+    """A condition of the load, in the words of the check of a busy GPU."""
+    of_check = next(condition for condition in CARDS if condition.id == check)
+    return replace(of_check, id=id, judge=judge, **changed)
+
+
 LOAD: tuple[Condition, ...] = (
     Condition(
         id="load.failed",
         title="the load test failed",
-        meaning="A single kernel ran, but one second of matrix products and copies failed. A fault of the GPU, its "
-        "power or its driver appears only under load.",
-        settle="`gpucheck smoke --device cuda` runs the checks one by one, and `sudo dmesg` shows Xid errors",
+        meaning="A single kernel ran, but one second of matrix products and copies failed: a fault of the GPU, its "
+        "power or its driver that only a load shows.",
         fix="sudo dmesg -T | grep -i xid",
         judge=_failed,
     ),
@@ -853,11 +681,9 @@ LOAD: tuple[Condition, ...] = (
         verdict="warn",
         title="the hardware lowers the clock under load",
         meaning="The GPU is too hot, or its power supply requests less power (power brake). It is a failure if at "
-        "least half of the readings in a second show it, and a warning if fewer do. A single reading does not count.",
-        settle="`gpucheck bench matmul --sustain 30s` shows the clock over half a minute",
+        "least half of the readings in a second show it. A single reading does not count.",
         fix=_HEAT_OR_POWER,
         judge=_under_load(at_work.throttled, at_work.HARDWARE),
-        source="NVML, nvmlClocksEventReasons 0x8, 0x40 and 0x80; DCGM's health check has the same",
     ),
     Condition(
         id="load.thermal",
@@ -867,95 +693,47 @@ LOAD: tuple[Condition, ...] = (
         "its counter if that grew by more than 1 % of the time.",
         fix=FIX["heat"],
         judge=_under_load(_heat, ("sw_thermal_slowdown",)),
-        source="NVML, nvmlClocksEventReasons 0x20 and NVML_FI_DEV_PERF_POLICY_THERMAL",
     ),
-    Condition(
-        id="load.hot",
-        verdict="warn",
+    _like(
+        "devices.hot",
+        "load.hot",
+        _under_load(_hot),
+        certainty="strong",
         title="the GPU is at its temperature limit",
-        meaning="Read under one second of load and compared with the temperature at which driver or hardware lower "
-        "the clock. Within 5 °C of it is a remark.",
-        fix=FIX["heat"],
-        judge=_under_load(_hot),
-        source="NVML, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN and _GPU_MAX, the lower of both",
+        meaning="Read under one second of load. Within 5 °C of the limit is a remark.",
     ),
-    Condition(
-        id="load.power_limited",
-        verdict="info",
-        certainty="proof",
-        title="the power limit lowers the clock",
-        meaning="Normal at full load: the GPU is as fast as its power limit allows.",
-        fix="no action needed",
-        judge=_under_load(at_work.power_limited, POWER_LIMITED),
-        source="NVML, nvmlClocksEventReasons 0x4",
-    ),
-    Condition(
-        id="load.clock_setting",
-        verdict="info",
-        certainty="proof",
+    _like(
+        "devices.clock_setting",
+        "load.clock_setting",
+        _under_load(_setting, HELD, least=1),
         title="a setting lowers the clock",
         meaning="Application clocks, a display clock or sync boost are set.",
-        fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
-        judge=_under_load(_setting, HELD, least=1),
-        source="NVML, nvmlClocksEventReasons 0x2, 0x10 and 0x100",
     ),
-    Condition(
-        id="load.low_clock",
-        verdict="warn",
-        certainty="hint",
+    _like(
+        "devices.low_clock",
+        "load.low_clock",
+        _under_load(at_work.low_clock, None, least=1),
         title="the clock is far too low for no reported reason",
-        meaning="The GPU is busy and NVML reports no limit, but the clock does not rise. It may be locked: NVML cannot "
-        "read a lock.",
-        settle="`gpucheck bench matmul` shows the effect",
-        fix=_UNLOCK,
-        judge=_under_load(at_work.low_clock, None, least=1),
-        source="gpucheck's choice: a Tesla T4's base clock is 585 of 1590 MHz, which its power limit explains. Below "
-        "half without any reason is unusual",
     ),
-    Condition(
-        id="load.link_width",
-        verdict="warn",
+    _like(
+        "devices.link_width",
+        "load.link_width",
+        _under_load(at_work.link_width),
         title="the PCIe link uses fewer lanes than the GPU has",
-        meaning="Copies are slower in proportion. A badly seated GPU, a dirty contact or a riser can lose lanes. It "
-        "is a warning if a GPU of the same name has more lanes, if fewer than four are left, and for GPUs with "
-        "sixteen lanes by their data sheet. Otherwise it is a remark, because many laptops, small boards and slots "
-        "are wired with fewer lanes. Judged only under load, because an idle link may be narrower on purpose.",
-        settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
-        fix="reseat the GPU, remove risers, check the slot's firmware setting (bifurcation)",
-        judge=_under_load(at_work.link_width),
-        source="NVML, nvmlDeviceGetCurrPcieLinkWidth and nvmlDeviceGetMaxPcieLinkWidth; the latter is 16 even for an "
-        "RTX 3050, Amazon's A10G and laptops, which all have eight lanes",
     ),
-    Condition(
-        id="load.link_generation",
-        verdict="warn",
+    _like(
+        "devices.link_generation",
+        "load.link_generation",
+        _under_load(at_work.link_generation),
         title="the PCIe link is slower than GPU and slot allow",
-        meaning="Each generation has twice the rate of the previous one. If the link stays slow while copies run, "
-        "errors or a setting have lowered it. In a virtual machine NVML does not see the slot, so it is a remark there "
-        "if all GPUs of the same name are alike. Judged only under load, because an idle link uses generation 1.",
-        settle="`gpucheck bench transfer` shows the rate; `sudo lspci -vv` shows LnkCap and LnkSta on both ends",
-        fix="reseat the GPU, remove risers, check the slot's firmware setting",
-        judge=_under_load(at_work.link_generation),
-        source="NVML, nvmlDeviceGetCurrPcieLinkGeneration and nvmlDeviceGetMaxPcieLinkGeneration",
-    ),
-    Condition(
-        id="load.slot",
-        verdict="info",
-        certainty="proof",
-        title="a faster slot would help the GPU",
-        meaning="The GPU's own link has more lanes or a newer generation than GPU and slot together.",
-        fix="use another slot if copies matter; `gpucheck bench transfer` shows their rate",
-        judge=_slot,
-        source="NVML, nvmlDeviceGetGpuMaxPcieLinkGeneration; lanes from the kernel's max_link_width",
     ),
     Condition(
         id="load.not_run",
         verdict="skip",
         certainty="proof",
         title="not every GPU was tested under load",
-        meaning="Throttling, heat and the PCIe link are judged under one second of matrix products and copies. A GPU "
-        "that others use is not loaded. It is judged under their load if they keep it busy (`devices.`). If NVML "
-        "reports nothing, a load shows nothing.",
+        meaning="Throttling, heat and the PCIe link are judged under one second of load. A GPU that others use is not "
+        "loaded; it is judged under their load if they keep it busy (`devices.`).",
         fix=f"{FIX['memory held']} shows which processes use it; run again when it is free",
         judge=_not_run,
     ),
@@ -968,6 +746,5 @@ LOAD: tuple[Condition, ...] = (
         "that never returned, or an impossible value.",
         fix="run again; if it persists, sudo dmesg | grep -i xid",
         judge=_unread_load,
-        source="NVML, nvmlReturn_t",
     ),
 )

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpucheck import units, xid
-from gpucheck.cards import at_rest
+from gpucheck.cards import at_rest, card
 from gpucheck.cards.card import WHY_NOT_SHOWN
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
+from gpucheck.doctor.condition import Condition, Evidence, Seen, on
+from gpucheck.machine.choose import MASK, Reading, read_mask
 from gpucheck.machine.host import FOR_GUESTS
 from gpucheck.machine.inventory import HONEST
 from gpucheck.machine.kernel_driver import (
@@ -25,7 +26,6 @@ from gpucheck.machine.kernel_driver import (
     UNSUPPORTED,
     PciDevice,
 )
-from gpucheck.machine.mask import MASK, Reading, read_mask
 from gpucheck.messages import FIX
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS
@@ -41,7 +41,7 @@ def absent(evidence: Evidence) -> tuple[str, Seen] | None:
 
     One answer, so that one fault is never told twice.
     """
-    loaded, stack, gpus = evidence.driver.kernel_module_loaded, evidence.stack, evidence.gpus
+    loaded, stack, gpus = evidence.driver.kernel_module_loaded, evidence.stack, evidence.stack.gpus
     if loaded is None and evidence.driver.nvml_code == 9:
         loaded = False
     # A sandbox may pass on the driver's calls and hide its module.
@@ -96,7 +96,7 @@ def _held(gpus: tuple[PciDevice, ...]) -> Seen:
 
 
 def _on_the_bus(evidence: Evidence, more: str) -> Seen:
-    gpus, driver = evidence.gpus, evidence.driver
+    gpus, driver = evidence.stack.gpus, evidence.driver
     told = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
     return Seen(f"{addresses(gpus)} on the PCI bus; {more}", {"pci_addresses": [gpu.address for gpu in gpus], **told})
 
@@ -111,7 +111,7 @@ def _none_comes_up(evidence: Evidence) -> bool:
     """Return whether the module is loaded and no card of it is usable: NVML lists none or does not start, nor does
     CUDA."""
     loaded = evidence.driver.kernel_module_loaded
-    if evidence.cuda_works or not loaded or not evidence.gpus or absent(evidence) is not None:
+    if evidence.cuda_works or not loaded or not evidence.stack.gpus or absent(evidence) is not None:
         return False
     lists = any(card.nvml_index is not None and card.state != "lost" for card in evidence.cards)
     answered = evidence.driver.nvml_code is not None or evidence.driver.cuinit_code is not None
@@ -131,7 +131,7 @@ def _logged(pattern: str) -> Callable[[Evidence], Seen | None]:
 def _fallen(evidence: Evidence) -> Seen | None:
     """The kernel's log says so, and a card is missing now: a line alone may be of before a reset."""
     found = evidence.logged(FALLEN)
-    gone = [] if evidence.in_container else list(evidence.addresses_not_listed)
+    gone = [] if evidence.in_container else card.addresses_not_listed(evidence.facts)
     lost = [card for card in evidence.cards if card.state == "lost"] or evidence.driver.nvml_code == 15
     if not found or not (gone or lost or _none_comes_up(evidence)):
         return None
@@ -147,7 +147,7 @@ def _open_needed(evidence: Evidence) -> Seen | None:
     found = evidence.logged(OPEN_NEEDED)
     if found:
         return Seen(found[-1], {"log": found}, fix=_open_package(evidence), certainty="proof")
-    known = [gpu for gpu in evidence.gpus if re.fullmatch(r"(0x)?[0-9a-fA-F]+", gpu.device or "")]
+    known = [gpu for gpu in evidence.stack.gpus if re.fullmatch(r"(0x)?[0-9a-fA-F]+", gpu.device or "")]
     new = [gpu for gpu in known if int(gpu.device or "0", 16) >= FIRST_BLACKWELL]
     if not new or evidence.driver.kernel_module_open is not False or evidence.logged(FALLEN):
         return None
@@ -173,7 +173,9 @@ def _not_started(evidence: Evidence) -> Seen | None:
     if not _none_comes_up(evidence) or _open_needed(evidence) is not None:
         return None
     unexplained = [
-        why for why in evidence.not_started.values() if re.search(f"{NOT_STARTED}|{NO_GSP}", why, re.IGNORECASE)
+        why
+        for why in (evidence.from_log.not_started or {}).values()
+        if re.search(f"{NOT_STARTED}|{NO_GSP}", why, re.IGNORECASE)
     ]
     if unexplained:
         return Seen(unexplained[-1], {"log": unexplained})
@@ -193,7 +195,6 @@ KERNEL = on(
         "controls the GPU, NVIDIA's module cannot use it.",
         fix="printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/nouveau.conf && "
         "sudo update-initramfs -u (Fedora, RHEL: sudo dracut --force); install NVIDIA's driver, and reboot",
-        judge=told_apart(absent, "driver.nouveau"),
         patterns=(r"NVIDIA probe routine was not called for \d+ device", r"nouveau, rivafb, nvidiafb or rivatv"),
     ),
     Condition(
@@ -204,7 +205,6 @@ KERNEL = on(
         "meanwhile.",
         fix="use it inside the virtual machine; or remove its IDs from vfio-pci's options in /etc/modprobe.d and the "
         "kernel command line, and reboot",
-        judge=told_apart(absent, "driver.passed_through"),
     ),
     Condition(
         id="driver.not_installed",
@@ -212,7 +212,6 @@ KERNEL = on(
         title="NVIDIA's driver is not installed",
         meaning="A GPU is on the PCI bus, but this system has no driver for it.",
         fix="sudo ubuntu-drivers install --gpgpu (Ubuntu; elsewhere NVIDIA's package of the distribution), and reboot",
-        judge=told_apart(absent, "driver.not_installed"),
         patterns=(
             r"Found no NVIDIA driver on your system",
             r"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
@@ -225,7 +224,6 @@ KERNEL = on(
         "the kernel headers are missing.",
         settle="`dkms status` lists the kernels for which it was built",
         fix="install the headers of the running kernel, sudo dkms autoinstall, then sudo modprobe nvidia",
-        judge=told_apart(absent, "driver.other_kernel"),
         patterns=(r"modprobe: FATAL: Module nvidia not found in directory",),
     ),
     Condition(
@@ -236,9 +234,7 @@ KERNEL = on(
         "built on this machine is signed with the machine's own key, which must be enrolled once.",
         fix="sudo mokutil --import /var/lib/shim-signed/mok/MOK.der (Debian and others: /var/lib/dkms/mok.pub), "
         "reboot, and enrol the key at the blue screen; or switch Secure Boot off in the firmware",
-        judge=told_apart(absent, "driver.signature_rejected"),
         patterns=(r"insert '?nvidia\w*'?: Key was rejected by service", r"nvidia.{0,60}module.{0,40}key is rejected"),
-        examples=("modprobe: ERROR: could not insert 'nvidia': Key was rejected by service",),
     ),
     Condition(
         id="driver.secure_boot",
@@ -249,7 +245,6 @@ KERNEL = on(
         settle="`sudo modprobe nvidia` says `Key was rejected by service`",
         fix="sudo modprobe nvidia; if the key is rejected, sudo mokutil --import /var/lib/shim-signed/mok/MOK.der "
         "(Debian and others: /var/lib/dkms/mok.pub), reboot, and enrol the key",
-        judge=told_apart(absent, "driver.secure_boot"),
     ),
     Condition(
         id="driver.not_loaded",
@@ -258,10 +253,8 @@ KERNEL = on(
         "failed to load.",
         settle="`sudo modprobe nvidia` loads it or shows the reason",
         fix="sudo modprobe nvidia; if that fails, sudo dmesg | grep -i nvidia",
-        judge=told_apart(absent, "driver.not_loaded"),
         nvml=(9,),
         patterns=(r"NVML_ERROR_DRIVER_NOT_LOADED|\bDriver Not Loaded\b",),
-        examples=("Failed to initialize NVML: Driver Not Loaded",),
     ),
     Condition(
         id="container.host_driver",
@@ -269,7 +262,6 @@ KERNEL = on(
         title="the host of this container has no NVIDIA driver running",
         meaning="A container uses the host's kernel and cannot load a module into it.",
         fix="on the host: sudo modprobe nvidia, or install NVIDIA's driver there; then recreate the container",
-        judge=told_apart(absent, "container.host_driver"),
     ),
     Condition(
         id="gpu.fallen_off",
@@ -277,14 +269,10 @@ KERNEL = on(
         certainty="proof",
         title="the GPU has fallen off the bus",
         meaning="The GPU stopped answering on PCI Express: it overheated, lost power, is badly seated, or is broken. "
-        "The kernel logs it as Xid 79, or in two lines without a number. From then on, every program that uses the "
-        "GPU fails.",
-        settle="if it happens again after a power cycle, move the GPU to another slot or power supply to see which "
-        "part is faulty",
+        "From then on, every program that uses it fails.",
         fix=FIX["lost"],
         judge=_fallen,
         patterns=(FALLEN, r"\bXid\b.{0,80}:\s*79\b", r"Unable to determine the device handle for (?:gpu|GPU)"),
-        source="NVIDIA Xid 79; NVIDIA/open-gpu-kernel-modules: osinit.c for the lines without an Xid",
     ),
     Condition(
         id="gpu.no_power",
@@ -307,7 +295,6 @@ KERNEL = on(
         "memory window",
         judge=_logged(NO_ROOM),
         patterns=(NO_ROOM, r"BAR\d is 0M @ 0x0"),
-        source="NVIDIA/gpu-operator issue 492; system76/firmware-open issue 66",
     ),
     Condition(
         id="driver.unsupported_card",
@@ -330,20 +317,18 @@ KERNEL = on(
         fix="sudo apt install nvidia-open (the package of the distribution whose name has `-open`), and reboot",
         judge=_open_needed,
         patterns=(OPEN_NEEDED,),
-        source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
     ),
     Condition(
         id="driver.card_not_started",
         title="NVIDIA's module cannot start the GPU",
-        meaning="The module found the GPU but could not start it. The numbers after `RmInitAdapter failed` show "
-        "NVIDIA the place. For a user, a firmware file that does not match, a GPU that needs a power cycle, and a "
-        "broken GPU look the same.",
+        meaning="A firmware file that does not match, a GPU that needs a power cycle, and a broken GPU look the same. "
+        "The numbers after `RmInitAdapter failed` show NVIDIA the place.",
         settle="if a power cycle helps, the cause was the GPU's state; if another version helps, the driver",
         fix="power-cycle the machine, then try the newest driver, then try the GPU in another machine",
         judge=_not_started,
         patterns=(r"RmInitAdapter failed", r"rm_init_adapter failed"),
-        source="NVIDIA/open-gpu-kernel-modules issues 326 and 789",
     ),
+    by=absent,
 )
 
 
@@ -352,31 +337,38 @@ KERNEL = on(
 
 def _xid(evidence: Evidence) -> Seen | None:
     """The errors of each GPU, the worst first, under the name that torch has for it."""
-    if not evidence.xids:
-        return None
-    address, _, worst = evidence.xids[0]
-    told = [
-        f"{f'{name} ({place})' if name else place}: {', '.join(part for part in (one.title, one.message) if part)}"
-        for place, name, one in evidence.xids
+    facts, errors = evidence.with_log, evidence.with_log.xids or ()
+    names = {card.address_of(device, facts): card.name_of(device) for device in evidence.cards}
+    stories = [
+        (address, story)
+        for address in dict.fromkeys(error.pci_address for error in errors)
+        if (story := at_rest.story(address, errors)) is not None
     ]
-    rows = [row for *_, one in evidence.xids for row in one.evidence["xids"]]
+    if not stories:
+        return None
+    stories.sort(key=lambda pair: VERDICTS.index(pair[1].verdict), reverse=True)
+    messages = [
+        f"{f'{names[address]} ({address})' if address in names else address}: "
+        f"{', '.join(filter(None, (story.title, story.message)))}"
+        for address, story in stories
+    ]
+    rows = [row for _, story in stories for row in story.evidence["xids"]]
+    address, worst = stories[0]
     fix = worst.fix.format(card=address) if worst.fix else ""
-    return Seen("; ".join(told), {"xids": rows}, fix, verdict=worst.verdict)
+    return Seen("; ".join(messages), {"xids": rows}, fix, verdict=worst.verdict)
 
 
 def _sxid(evidence: Evidence) -> Seen | None:
     """The errors of each NVSwitch, the worst first."""
-    found = sorted(evidence.sxids, key=lambda one: VERDICTS.index(one.verdict), reverse=True)
-    if not found:
-        return None
-    rows = {"sxids": [row for one in found for row in one.evidence["sxids"]]}
-    message = "; ".join(f"{one.title}, {one.message}" for one in found)
-    return Seen(message, rows, found[0].fix or "", verdict=found[0].verdict)
+    switches = at_rest.switches(evidence.with_log)
+    rows = {"sxids": [row for finding in switches for row in finding.evidence["sxids"]]}
+    seen = Seen.of(*(replace(finding, message=f"{finding.title}, {finding.message}") for finding in switches))
+    return seen and replace(seen, evidence=rows, fix=seen.fix or "", title=None)
 
 
 def _nvlink(evidence: Evidence) -> Seen | None:
-    found = evidence.nvlink
-    return None if found is None else Seen(found.message, found.evidence, found.fix or "", verdict=found.verdict)
+    seen = Seen.of(at_rest.nvlink(evidence.with_log))
+    return seen and replace(seen, fix=seen.fix or "")
 
 
 def _unreadable(evidence: Evidence) -> Seen | None:
@@ -389,26 +381,21 @@ LOG: tuple[Condition, ...] = (
     Condition(
         id="log.xid",
         title="Xid errors in the kernel log",
-        meaning="The driver reports GPU errors to the kernel as Xid numbers. It is a failure if NVIDIA's catalogue "
-        "asks for a reset, a reboot or a mechanical check and the driver was not reloaded since. It is a remark if the "
-        "program made a mistake or NVIDIA's catalogue says to ignore it. Xid 154 states which action the GPU needs.",
-        settle="NVIDIA's Xid catalogue has the meaning and the immediate action for each error",
+        meaning="It is a failure if NVIDIA's catalogue asks for a reset, a reboot or a mechanical check and the "
+        "driver was not reloaded since, and a remark if the program made a mistake.",
         fix="sudo dmesg -T | grep -i xid",
         judge=_xid,
         patterns=(r"NVRM: Xid \(", r"\bXid \d+"),
-        source=xid.SOURCE,
     ),
     Condition(
         id="log.sxid",
         title="NVSwitch errors (SXid) in the kernel log",
-        meaning="NVSwitches connect the GPUs of a machine, and the driver reports their errors as SXid numbers. The "
-        "driver's word in the line decides: `Fatal` is a failure, `Non-fatal` and `Correctable` are a remark. A few "
-        "numbers are failures with any word, because GPU access hangs. Errors before the NVSwitch was set up again are "
-        "a remark.",
+        meaning="The driver's word in the line decides: `Fatal` is a failure, `Non-fatal` and `Correctable` are a "
+        "remark, but for a few numbers by which GPU access hangs. Errors before the NVSwitch was set up again are a "
+        "remark.",
         settle="`sudo journalctl -u nvidia-fabricmanager` names the links and partitions",
         fix="sudo dmesg -T | grep -i sxid",
         judge=_sxid,
-        source=xid.SXID_SOURCE,
     ),
     Condition(
         id=at_rest.NVLINK,
@@ -416,10 +403,9 @@ LOG: tuple[Condition, ...] = (
         meaning="The driver could not find out which NVLinks of the GPUs are connected. Copies between GPUs fall back "
         "to PCI Express or hang, and so may nvidia-smi.",
         settle="`nvidia-smi nvlink --status` lists the links; it is past if the driver was reloaded since",
-        fix=at_rest.REBOOT,
+        fix=xid.REBOOT,
         judge=_nvlink,
         patterns=(r"NVRM: knvlink(?:DiscoverPostRxDetLinks|UpdatePostRxDetectLinkMask)_\w+: .*[Ff]ailed",),
-        source="NVIDIA/open-gpu-kernel-modules: kernel_nvlink_gh100.c; leptonai/gpud pull request 1271",
     ),
     Condition(
         id="log.unreadable",
@@ -524,36 +510,9 @@ def _order(evidence: Evidence) -> Seen | None:
     return Seen("; ".join(rows), {"nvml_indices_in_cuda_order": order})
 
 
-def _one_instance(evidence: Evidence) -> Seen | None:
-    instances = _instances(evidence)
-    shown = [card for card in instances if card.cuda_index is not None]
-    if len(instances) < 2 or len(shown) != 1:
-        return None
-    return Seen(f"{len(instances)} instances exist", {"instances": len(instances), "shown": shown[0].uuid})
-
-
-def _cuda_shows_fewer(evidence: Evidence) -> Seen | None:
-    found = evidence.not_shown
-    return None if found is None else Seen(found.message, found.evidence, verdict=found.verdict)
-
-
 def _not_listed(evidence: Evidence) -> Seen | None:
-    found = evidence.unlisted
-    if found is None or not _listed(evidence):
-        return None
-    verdict = found.verdict if "not_started" in found.evidence else None
-    return Seen(found.message, found.evidence, found.fix, verdict=verdict, title=found.title)
-
-
-def _nvml_check(evidence: Evidence) -> Seen | None:
-    probe, code = evidence.probe, evidence.driver.cuinit_code
-    asked = evidence.value("PYTORCH_NVML_BASED_CUDA_CHECK")
-    if not probe.available or asked in (None, "0") or code in (None, 0):
-        return None
-    return Seen(
-        f"torch.cuda.is_available() is True, but cuInit returns {code}",
-        {"PYTORCH_NVML_BASED_CUDA_CHECK": asked, "cuinit_code": code, "device_count": probe.count},
-    )
+    seen = Seen.of(card.unlisted(evidence.with_log)) if _listed(evidence) else None
+    return seen if seen is None or "not_started" in seen.evidence else replace(seen, verdict=None)
 
 
 def _count_disagrees(evidence: Evidence) -> Seen | None:
@@ -571,41 +530,35 @@ def _count_disagrees(evidence: Evidence) -> Seen | None:
 
 
 MASKS: tuple[Condition, ...] = (
-    Condition(
-        id="mask.hides_all",
-        rung="devices",
-        certainty="proof",
-        title="CUDA_VISIBLE_DEVICES hides every GPU",
-        meaning="CUDA shows a process only the GPUs that this variable names. An empty value, -1, or a first entry "
-        "that matches no GPU hides all of them. torch then finds no GPU and gives no reason.",
-        fix="unset CUDA_VISIBLE_DEVICES",
-        judge=told_apart(_masked, "mask.hides_all"),
-        patterns=(r"No CUDA GPUs are available",),
-        source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
-    ),
-    Condition(
-        id="mask.malformed",
-        rung="devices",
-        verdict="warn",
-        certainty="proof",
-        title="CUDA reads CUDA_VISIBLE_DEVICES differently than expected",
-        meaning="An entry is a number or the beginning of a UUID. CUDA reads any other entry only as far as it is a "
-        "number, or ends the list there, without a message: `0;1` is 0 and `0x1` is 0.",
-        fix="export CUDA_VISIBLE_DEVICES with numbers or UUIDs and commas between them; `nvidia-smi -L` lists both",
-        judge=told_apart(_masked, "mask.malformed"),
-        source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES; torch/cuda/__init__.py, _parse_visible_devices",
-    ),
-    Condition(
-        id="mask.shows_fewer",
-        rung="devices",
-        verdict="warn",
-        certainty="proof",
-        title="CUDA_VISIBLE_DEVICES names more GPUs than CUDA shows",
-        meaning="The first entry that matches no GPU ends the list, so the GPUs after it are hidden although they "
-        "exist.",
-        fix="use only GPUs that exist; `nvidia-smi -L` lists them",
-        judge=told_apart(_masked, "mask.shows_fewer"),
-        source="CUDA C++ Programming Guide, CUDA_VISIBLE_DEVICES",
+    *on(
+        "devices",
+        Condition(
+            id="mask.hides_all",
+            certainty="proof",
+            title="CUDA_VISIBLE_DEVICES hides every GPU",
+            meaning="CUDA shows a process only the GPUs that this variable names. An empty value, -1, or a first "
+            "entry that matches no GPU hides all of them, and torch gives no reason.",
+            fix="unset CUDA_VISIBLE_DEVICES",
+            patterns=(r"No CUDA GPUs are available",),
+        ),
+        Condition(
+            id="mask.malformed",
+            verdict="warn",
+            certainty="proof",
+            title="CUDA reads CUDA_VISIBLE_DEVICES differently than expected",
+            meaning="An entry is a number or the beginning of a UUID. CUDA reads any other only as far as it is a "
+            "number, or ends the list there, without a message: `0;1` and `0x1` are 0.",
+            fix="export CUDA_VISIBLE_DEVICES with numbers or UUIDs and commas between them; `nvidia-smi -L` lists both",
+        ),
+        Condition(
+            id="mask.shows_fewer",
+            verdict="warn",
+            certainty="proof",
+            title="CUDA_VISIBLE_DEVICES names more GPUs than CUDA shows",
+            meaning="The first entry that matches no GPU ends the list: the GPUs after it are hidden.",
+            fix="use only GPUs that exist; `nvidia-smi -L` lists them",
+        ),
+        by=_masked,
     ),
     Condition(
         id="devices.order",
@@ -613,53 +566,28 @@ MASKS: tuple[Condition, ...] = (
         certainty="proof",
         title="CUDA and nvidia-smi number the GPUs differently",
         meaning="Unless CUDA_DEVICE_ORDER is PCI_BUS_ID, CUDA counts the fastest GPU first, and nvidia-smi counts by "
-        "PCI address. With different GPU models, `cuda:0` and nvidia-smi's 0 are then different GPUs.",
+        "PCI address.",
         fix="export CUDA_DEVICE_ORDER=PCI_BUS_ID",
         judge=_order,
-        source="pytorch issue 86539",
-    ),
-    Condition(
-        id="devices.one_instance",
-        verdict="info",
-        certainty="proof",
-        title="CUDA shows one MIG instance of several",
-        meaning="A process can use only one MIG instance.",
-        fix="start one process for each instance, each with its UUID in CUDA_VISIBLE_DEVICES; `nvidia-smi -L` "
-        "lists them",
-        judge=_one_instance,
-        source="NVIDIA Multi-Instance GPU User Guide; pytorch issue 130181",
     ),
     Condition(
         id="devices.cuda_shows_fewer",
         rung="devices",
         title="NVML lists GPUs that CUDA does not show",
-        meaning="Both use the same driver and should agree. CUDA leaves out a GPU that it cannot open: its device "
-        "node is missing or not allowed in this container, another process uses it exclusively, or it has failed.",
-        settle="`sudo dmesg` and `nvidia-smi -q -d COMPUTE` show which",
+        meaning="CUDA leaves out a GPU that it cannot open: its device node is missing or not allowed in this "
+        "container, another process uses it exclusively, or it has failed.",
         fix=WHY_NOT_SHOWN,
-        judge=_cuda_shows_fewer,
+        judge=lambda evidence: Seen.of(card.not_shown(evidence.with_log)),
     ),
     Condition(
         id="devices.unlisted",
         verdict="warn",
         certainty="proof",
         title="the driver does not list all NVIDIA devices on the PCI bus",
-        meaning="The bus has more GPUs than the driver lists. The missing GPU is bound to another kernel driver, is "
-        "not supported by this driver, or failed to start. It is a failure if the kernel log says that it fell off "
-        "the bus or did not start.",
+        meaning="The missing GPU is bound to another kernel driver, is not supported by this driver, or failed to "
+        "start. It is a failure if the kernel log says that it fell off the bus or did not start.",
         fix="lspci -k -d 10de:; sudo dmesg | grep -i nvrm",
         judge=_not_listed,
-    ),
-    Condition(
-        id="devices.nvml_check",
-        verdict="warn",
-        certainty="proof",
-        title="torch says CUDA is available, but CUDA does not start",
-        meaning="With PYTORCH_NVML_BASED_CUDA_CHECK torch asks NVML instead of CUDA. NVML can answer although CUDA "
-        "cannot start, and then the first use of the device fails.",
-        fix="unset PYTORCH_NVML_BASED_CUDA_CHECK",
-        judge=_nvml_check,
-        source="torch/cuda/__init__.py, is_available",
     ),
     Condition(
         id="devices.count",
@@ -671,8 +599,6 @@ MASKS: tuple[Condition, ...] = (
         fix="export CUDA_VISIBLE_DEVICES with numbers, or with one MIG instance's UUID",
         judge=_count_disagrees,
         patterns=(r"device >= 0 && device < num_gpus.{0,40}INTERNAL ASSERT",),
-        examples=("device >= 0 && device < num_gpus INTERNAL ASSERT FAILED",),
-        source="pytorch issues 110000 and 130181",
     ),
 )
 
@@ -724,11 +650,10 @@ ENVIRONMENT: tuple[Condition, ...] = (
         verdict="warn",
         certainty="proof",
         title="CUDA_LAUNCH_BLOCKING makes every kernel wait",
-        meaning="CUDA_LAUNCH_BLOCKING is for debugging: errors are raised where they occur. It makes everything "
-        "slower, because the host and the device no longer work at the same time.",
+        meaning="It is for debugging. It makes everything slower, because host and device no longer work at the same "
+        "time.",
         fix="unset CUDA_LAUNCH_BLOCKING",
         judge=_launch_blocking,
-        source="CUDA C++ Programming Guide, environment variables",
     ),
     Condition(
         id="environment.left_over",
@@ -738,7 +663,6 @@ ENVIRONMENT: tuple[Condition, ...] = (
         meaning="They load code into every process that uses CUDA or change how it runs.",
         fix="unset them",
         judge=_left_over,
-        source="DCGM, software test, bad environment variables",
     ),
     Condition(
         id="environment.small_shm",

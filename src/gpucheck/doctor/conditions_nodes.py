@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gpucheck.cards.card import KEPT_OUT, WSL_NODE
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, on, told_apart
+from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, on
 from gpucheck.doctor.conditions_kernel import absent
 from gpucheck.machine.stack import ONE_VERSION, Library, Node, are_mixed_packages, is_compat, is_stub, version_of
 
@@ -35,7 +35,7 @@ def lacks_nodes(evidence: Evidence) -> bool:
         return False
     if absent(evidence) is not None or evidence.stack.devices is None:
         return False
-    no_card = bool(evidence.gpus) and not _card_nodes(evidence) and evidence.in_container
+    no_card = bool(evidence.stack.gpus) and not _card_nodes(evidence) and evidence.in_container
     return evidence.stack.node(CONTROL) is None or no_card
 
 
@@ -55,7 +55,7 @@ def _without_nodes(evidence: Evidence) -> tuple[str, Seen] | None:
         seen = {"container": evidence.host.container, "nodes": nodes, VISIBLE: value}
         return "container.no_gpu", Seen(said, seen, fix=fixes.start_with_gpus(evidence.host))
     said = f"the module is loaded, but {CONTROL} does not exist"
-    return ("driver.nodes_missing", Seen(said, {"kernel_module_loaded": True})) if evidence.gpus else None
+    return ("driver.nodes_missing", Seen(said, {"kernel_module_loaded": True})) if evidence.stack.gpus else None
 
 
 def _denied(evidence: Evidence) -> Seen | None:
@@ -192,17 +192,14 @@ NODES = on(
         "value the container gets no GPU. A change inside the container has no effect.",
         fix="start the container with -e NVIDIA_VISIBLE_DEVICES=all, or with --gpus all (podman: --device "
         f"nvidia.com/gpu=all, after `{fixes.CDI}` on the host)",
-        judge=told_apart(_without_nodes, "container.gpus_kept_out"),
-        source="NVIDIA Container Toolkit documentation",
     ),
     Condition(
         id="container.no_gpu",
         title="this container was started without a GPU",
-        meaning="The host has a GPU and its driver runs, but the container did not get the device nodes. CUDA then "
-        "often reports an insufficient driver version, although it sees no driver at all.",
+        meaning="The host's driver runs, but the container did not get the device nodes. CUDA then often reports an "
+        "insufficient driver version, although it sees no driver at all.",
         settle="the same image started with --gpus all finds it",
         fix=fixes.START_WITH_GPUS,
-        judge=told_apart(_without_nodes, "container.no_gpu"),
         patterns=(
             r"WARNING: The NVIDIA Driver was not detected",
             r"CUDA driver version is insufficient for CUDA runtime version",
@@ -211,11 +208,10 @@ NODES = on(
     Condition(
         id="driver.nodes_missing",
         title="the driver's device nodes are missing",
-        meaning="The module is loaded, but /dev has no nodes for it. nvidia-modprobe, which must belong to root with "
-        "the set-user-ID bit, creates them when a program needs them.",
+        meaning="The module is loaded, but /dev has no nodes for it. nvidia-modprobe (root's, set-user-ID) creates "
+        "them.",
         settle="`ls -l /dev/nvidia*` shows them afterwards",
         fix="sudo nvidia-modprobe -c 0 -u",
-        judge=told_apart(_without_nodes, "driver.nodes_missing"),
     ),
     Condition(
         id="driver.node_hangs",
@@ -229,8 +225,8 @@ NODES = on(
     Condition(
         id="container.devices_lost",
         title="a control group blocks the driver's device nodes",
-        meaning="The container was started with the GPU and lost it. `systemctl daemon-reload` on the host, or any "
-        "other change of the container's control group, removes the devices that the runtime had added.",
+        meaning="The container had the GPU and lost it: `systemctl daemon-reload` on the host, or another change of "
+        "its control group, removes the devices that the runtime had added.",
         settle="a new container of the same image works",
         fix=f"recreate the container; to prevent it, pass the GPUs by CDI (on the host, once: {fixes.CDI}; then "
         "--device nvidia.com/gpu=all), or create the links in /dev/char with `nvidia-ctk system "
@@ -238,26 +234,23 @@ NODES = on(
         judge=_refused,
         nvml=(999,),
         patterns=(r"Failed to initialize NVML: Unknown Error",),
-        source="NVIDIA/nvidia-container-toolkit issue 48",
     ),
     Condition(
         id="driver.nodes_denied",
         certainty="proof",
         title="no permission to open the driver's device nodes",
-        meaning="CUDA and NVML need to read and write /dev/nvidiactl, /dev/nvidia-uvm and the GPU's node. Their "
-        "owner, group or mode denies this user access.",
+        meaning="CUDA and NVML need to read and write /dev/nvidiactl, /dev/nvidia-uvm and the GPU's node.",
         fix="ls -l /dev/nvidia* /dev/dxg; join their group (often video or render): sudo usermod -aG video $USER, "
         "then log in again",
         judge=_denied,
         nvml=(4,),
         patterns=(r"NVML_ERROR_NO_PERMISSION|NVML: Insufficient Permissions",),
-        examples=("NVML: Insufficient Permissions",),
     ),
     Condition(
         id="driver.nodes_stale",
         title="the device nodes belong to an earlier driver",
-        meaning="The device number of a node belongs to no current driver. /dev/nvidia-uvm gets a new number each "
-        "time the module is loaded, but a container keeps the number from its start.",
+        meaning="The node's number belongs to no current driver. /dev/nvidia-uvm gets a new number each time the "
+        "module is loaded, but a container keeps the number from its start.",
         settle="`grep nvidia /proc/devices` lists the current major numbers, `ls -l /dev/nvidia*` the numbers of the "
         "nodes",
         fix="in a container, recreate it; outside, sudo rm /dev/nvidia-uvm && sudo nvidia-modprobe -c 0 -u",
@@ -280,7 +273,7 @@ NODES = on(
         certainty="hint",
         title="Windows gives this WSL a GPU, but NVIDIA's driver is not visible in it",
         meaning="A GPU of any vendor appears as /dev/dxg. NVIDIA's driver for Windows puts its libcuda into "
-        "/usr/lib/wsl/lib. If there is an NVIDIA GPU, that driver is missing or too old for WSL.",
+        "/usr/lib/wsl/lib. If there is an NVIDIA GPU, that driver is missing or too old.",
         settle="Device Manager in Windows shows whether there is an NVIDIA GPU",
         fix="with an NVIDIA GPU, install NVIDIA's driver in Windows (not inside Linux), then wsl --shutdown",
         judge=_wsl_without_driver,
@@ -290,11 +283,10 @@ NODES = on(
         rung="libraries",
         title="a Linux driver's libcuda hides the Windows one",
         meaning="Under WSL, the Windows driver provides libcuda in /usr/lib/wsl/lib. A driver installed inside Linux "
-        "brings another libcuda, which needs device nodes that WSL does not have.",
+        "brings another, which needs device nodes that WSL does not have.",
         settle="`LD_LIBRARY_PATH=/usr/lib/wsl/lib python -c 'import torch; torch.cuda.init()'` raises nothing",
         fix="sudo apt purge 'libnvidia-*' 'nvidia-driver-*' && sudo ldconfig",
         judge=_wsl_shadowed,
-        source="NVIDIA CUDA on WSL User Guide: install no Linux driver within WSL",
     ),
     Condition(
         id="container.no_compute",
@@ -305,7 +297,6 @@ NODES = on(
         settle="NVIDIA_DRIVER_CAPABILITIES in the container lists its capabilities",
         fix="start the container with -e NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         judge=_no_compute,
-        source="NVIDIA Container Toolkit documentation: driver capabilities",
     ),
     Condition(
         id="jetson.wheel",
@@ -318,6 +309,7 @@ NODES = on(
         fix=fixes.JETSON,
         judge=_jetson_wheel,
     ),
+    by=_without_nodes,
 )
 
 
@@ -539,72 +531,61 @@ LIBRARY = on(
         id="library.broken",
         certainty="proof",
         title="libcuda cannot be loaded",
-        meaning="The loader finds a file with this name but rejects it: it is empty, damaged, built for another "
-        "processor, or needs a missing library. A container image that was built while the driver was mounted keeps "
-        "empty files with these names.",
+        meaning="The loader finds a file with this name but rejects it: it is empty (as in an image that was built "
+        "with the driver mounted), damaged, or built for another processor.",
         fix="ls -l the named file; remove it, or reinstall the driver's libraries, then sudo ldconfig",
-        judge=told_apart(_unloaded, "library.broken"),
         patterns=(r"libcuda\.so[.\d]*: (?:file too short|invalid ELF header|wrong ELF class)",),
-        examples=("libcuda.so.1: file too short",),
     ),
     Condition(
         id="library.cuda_unlinked",
         certainty="proof",
         title="libcuda.so.1 is missing; only the versioned file is installed",
-        meaning="Programs load libcuda.so.1, a link to the file with the version in its name. The link is missing "
-        "because ldconfig was not run after the files were added, usually in a container.",
+        meaning="Programs load libcuda.so.1, a link to the file with the version in its name. It is missing because "
+        "ldconfig was not run after the files were added, usually in a container.",
         fix="sudo ldconfig",
-        judge=told_apart(_unloaded, "library.cuda_unlinked"),
-        source="NVIDIA/nvidia-container-toolkit issue 1099; containerd/nerdctl issue 4621",
     ),
     Condition(
         id="library.cuda_not_searched",
         certainty="proof",
         title="libcuda is not on the loader's search path",
-        meaning="The loader searches LD_LIBRARY_PATH, its cache and its default folders. The driver's libcuda is "
-        "elsewhere, or was added after the cache was made.",
+        meaning="The driver's libcuda is outside the loader's search path, or was added after its cache was made.",
         fix="sudo ldconfig",
-        judge=told_apart(_unloaded, "library.cuda_not_searched"),
     ),
     Condition(
         id="library.cuda_missing",
         title="libcuda, CUDA's driver library, is missing",
-        meaning="The driver's kernel module is installed, but the library that torch loads is not. Distributions "
-        "split the driver into packages, and the compute package may be missing.",
+        meaning="The driver's kernel module is installed, but the library that torch loads is not: distributions "
+        "split the driver into packages.",
         settle="`ldconfig -p | grep libcuda.so.1` shows nothing",
         fix="install the driver's compute package",
-        judge=told_apart(_unloaded, "library.cuda_missing"),
         patterns=(r"libcuda\.so\.1: cannot open shared object file",),
     ),
     Condition(
         id="library.stub",
         certainty="proof",
         title="libcuda is a stub",
-        meaning="A CUDA toolkit includes a libcuda only for linking, in a folder named stubs. If that folder is in "
-        "LD_LIBRARY_PATH, the loader uses it instead of the driver's libcuda.",
+        meaning="A CUDA toolkit includes a libcuda only for linking, in a folder named stubs. LD_LIBRARY_PATH has "
+        "that folder.",
         fix="remove the stubs folder from LD_LIBRARY_PATH",
         judge=_stub,
         cuinit=(34,),
         patterns=(r"Error 34: CUDA driver is a stub library", r"CUDA_ERROR_STUB_LIBRARY"),
-        source="NVIDIA/warp issue 219",
     ),
     Condition(
         id="library.compat_driver",
         certainty="proof",
         title="the forward-compatibility package does not match this driver",
-        meaning="A cuda-compat package contains a newer driver's libcuda for an older kernel module. Each package "
-        "supports certain older driver branches and does not start with any other. NVIDIA's images include one.",
+        meaning="A cuda-compat package has a newer driver's libcuda, for certain older kernel modules alone. NVIDIA's "
+        "images include one.",
         fix="remove the compat folder from LD_LIBRARY_PATH (or remove the package cuda-compat), or update the driver",
         judge=_compat,
         cuinit=(803,),
-        source="NVIDIA CUDA Compatibility: forward compatibility",
     ),
     Condition(
         id="library.compat_card",
         certainty="proof",
         title="forward compatibility is not supported on this GPU",
-        meaning="Forward compatibility is only for data centre GPUs and a few professional NVIDIA GPUs. On any other "
-        "GPU the package's libcuda does not start.",
+        meaning="Forward compatibility is only for data centre GPUs and a few professional NVIDIA GPUs.",
         fix="remove the compat folder from LD_LIBRARY_PATH (or remove the package cuda-compat); if the driver is "
         "then too old for torch, update the driver",
         judge=_compat_card,
@@ -613,13 +594,12 @@ LIBRARY = on(
             r"Error 804: forward compatibility was attempted on non supported HW",
             r"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
         ),
-        source="NVIDIA CUDA Compatibility: forward compatibility",
     ),
     Condition(
         id="library.other_version",
         title="libcuda and the kernel module differ in version",
-        meaning="The driver's libraries and its kernel module must have exactly the same version. The loader finds "
-        "another libcuda before the driver's own, through LD_LIBRARY_PATH or left over from another driver.",
+        meaning="They must have exactly the same version. The loader finds another libcuda before the driver's own, "
+        "through LD_LIBRARY_PATH or left over from another driver.",
         settle="CUDA starts once the other file is removed",
         fix="remove the other driver's packages (`dpkg -S` or `rpm -qf` shows which package owns the file), then "
         "sudo ldconfig",
@@ -656,4 +636,5 @@ LIBRARY = on(
         nvml=(12,),
         patterns=(r"NVML Shared Library Not Found",),
     ),
+    by=_unloaded,
 )

@@ -14,8 +14,8 @@ from gpucheck.doctor import conditions_nodes, fixes
 from gpucheck.doctor.condition import Condition, Evidence, Seen, answered, by_answer, on
 from gpucheck.doctor.conditions_kernel import REFUSED, absent
 from gpucheck.doctor.conditions_nodes import lacks_nodes
+from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.kernel_driver import FALLEN
-from gpucheck.machine.mask import MASK, read_mask
 from gpucheck.messages import FIX
 from gpucheck.naming import MOST_NAMED, few
 from gpucheck.report.facts import Device, Driver
@@ -93,13 +93,13 @@ def recovery(evidence: Evidence) -> Seen | None:
 def _lists_none(evidence: Evidence) -> Seen | None:
     """NVML starts and lists nothing, and neither the kernel's rung nor the nodes' says why."""
     driver = evidence.driver
-    if driver.nvml_code != 0 or driver.nvml_error is not None or evidence.cuda_works or not evidence.gpus:
+    if driver.nvml_code != 0 or driver.nvml_error is not None or evidence.cuda_works or not evidence.stack.gpus:
         return None
     if any(card.nvml_index is not None for card in evidence.cards):
         return None
     if absent(evidence) is not None or lacks_nodes(evidence):
         return None
-    addresses = [gpu.address for gpu in evidence.gpus]
+    addresses = [gpu.address for gpu in evidence.stack.gpus]
     return Seen(f"{', '.join(addresses)} on the PCI bus, but none in NVML's list", {"pci_addresses": addresses})
 
 
@@ -155,14 +155,12 @@ NVML = on(
         id="gpu.lost",
         certainty="proof",
         title="the driver lost the GPU",
-        meaning="NVML reports the GPU as lost: it stopped answering on PCI Express. Only a reset of the machine "
-        "brings it back, and usually it takes a power cycle.",
-        settle="`sudo dmesg` has Xid 79 or `fallen off the bus`",
+        meaning="It stopped answering on PCI Express. Only a reset of the machine brings it back, and usually it "
+        "takes a power cycle.",
         fix=FIX["lost"],
         judge=_in_state("lost", 15),
         nvml=(15,),
         patterns=(r"NVML_ERROR_GPU_IS_LOST|\bGPU is lost\b",),
-        examples=("GPU is lost",),
     ),
     Condition(
         id="gpu.reset_required",
@@ -181,7 +179,6 @@ NVML = on(
         settle="CUDA starts after that action",
         fix="follow the driver's recovery action: nvidia-smi -q | grep -i recovery",
         judge=recovery,
-        source="NVML_FI_DEV_GET_GPU_RECOVERY_ACTION of nvml.h",
     ),
     Condition(
         id="driver.nvml_hung",
@@ -189,7 +186,6 @@ NVML = on(
         title="NVML does not answer",
         meaning="A call to NVML did not return in time. nvidia-smi hangs too, usually because a GPU does not answer "
         "the kernel module.",
-        settle="`sudo dmesg` shows Xid messages, `ps` processes in state D",
         fix="sudo dmesg | grep -i -e nvrm -e xid; if the driver still hangs, reboot",
         judge=_broken_off("did not answer within", " at "),
     ),
@@ -205,13 +201,12 @@ NVML = on(
     Condition(
         id="driver.no_devices_found",
         title="the driver runs but finds no GPU",
-        meaning="nvidia-smi reports `No devices were found`. The module is loaded but could not start any GPU on the "
+        meaning="nvidia-smi reports `No devices were found`: the module is loaded but could not start any GPU on the "
         "bus.",
         settle="the kernel log (`sudo dmesg`) has an NVRM line for each GPU that it could not start",
         fix="sudo dmesg | grep -i nvrm; then power-cycle the machine and try the newest driver",
         judge=_lists_none,
         patterns=(r"No devices were found",),
-        source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
     ),
     Condition(
         id="gpu.insufficient_power",
@@ -222,7 +217,6 @@ NVML = on(
         judge=_in_state("no power", 8),
         nvml=(8,),
         patterns=(r"NVML_ERROR_INSUFFICIENT_POWER",),
-        source="nvml.h: NVML_ERROR_INSUFFICIENT_POWER",
     ),
     Condition(
         id="gpu.interrupts",
@@ -234,7 +228,6 @@ NVML = on(
         fix="update the machine's firmware; in a virtual machine, enable message-signalled interrupts for the GPU",
         judge=_in_state("no interrupts", 11),
         nvml=(11,),
-        source="nvml.h: NVML_ERROR_IRQ_ISSUE",
     ),
     Condition(
         id="wsl.blocked",
@@ -247,7 +240,6 @@ NVML = on(
         judge=_nvml_answers(BLOCKED, lambda seen: bool(seen.host.wsl)),
         nvml=(BLOCKED,),
         patterns=(r"GPU access blocked by the operating system", r"NVML_ERROR_OPERATING_SYSTEM"),
-        source="microsoft/WSL issues 9938 and 11865",
     ),
     Condition(
         id="driver.nvml_no_permission",
@@ -263,8 +255,8 @@ NVML = on(
         id="driver.nvml_not_loaded",
         certainty="hint",
         title="NVML cannot reach the kernel module",
-        meaning="NVML reports that the driver is not loaded, but the kernel shows its module. Possible causes are "
-        "device nodes that lead elsewhere, a module that just failed, and a sandbox.",
+        meaning="NVML reports that the driver is not loaded, but the kernel shows its module: device nodes that lead "
+        "elsewhere, a module that just failed, or a sandbox.",
         settle="`sudo dmesg` shows whether the module failed to start",
         fix="sudo dmesg | grep -i nvrm; ls -l /dev/nvidia*",
         # Its nodes do not lead to it.
@@ -304,8 +296,7 @@ NVML = on(
         id="gpu.exclusive",
         rung="run",
         title="another process has the GPU in exclusive mode",
-        meaning="In exclusive mode a GPU accepts one process at a time, in prohibited mode none. CUDA starts and "
-        "counts the GPU, but the first use fails.",
+        meaning="In exclusive mode a GPU accepts one process, in prohibited mode none: the first use fails.",
         settle="`nvidia-smi -q -d COMPUTE` shows the mode of each GPU",
         fix=f"end the process on it, or {fixes.smi((), '-c 0')}",
         judge=_busy,
@@ -327,7 +318,7 @@ def _after_start(driver: Driver) -> str:
 
 def _hung_cuinit(evidence: Evidence) -> Seen | None:
     driver = evidence.driver
-    if not evidence.is_cuda_hung:
+    if not evidence.driver.is_hung:
         return None
     told = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error}
     if evidence.probe.not_awaited is not None:
@@ -546,12 +537,9 @@ _CUINIT = on(
         id="driver.hung",
         certainty="proof",
         title="CUDA's driver does not answer",
-        meaning="A call to libcuda did not return in time. Every program that calls it hangs, torch included. "
-        "gpucheck then does not wait for torch.",
-        settle="`sudo dmesg` shows Xid messages, `ps` processes in state D",
+        meaning="A call to libcuda did not return in time. Every program that calls it hangs, torch included.",
         fix="sudo dmesg | grep -i -e nvrm -e xid; then drain the node, end the processes that use the GPU, and reboot",
         judge=_hung_cuinit,
-        source="rwth-i6/returnn issue 1756",
     ),
     Condition(
         id="driver.crashed",
@@ -571,14 +559,13 @@ _CUINIT = on(
         fix=_mig_fix("INDEX"),
         judge=_empty_mig,
         cuinit=(100,),
-        source="NVIDIA Multi-Instance GPU User Guide; wilicc/gpu-burn issue 36",
     ),
     Condition(
         id="driver.no_device",
         certainty="hint",
         title="CUDA finds no device, although the machine has one",
-        meaning="cuInit returns 100, which torch does not report: is_available() is False without a warning. The "
-        "driver shows this process no GPU.",
+        meaning="torch does not report this answer: is_available() is False without a warning. The driver shows this "
+        "process no GPU.",
         settle="`sudo dmesg` shows a GPU that did not start, `ls -l /dev/nvidia*` a GPU that was not passed in",
         fix="sudo dmesg | grep -i nvrm; ls -l /dev/nvidia*",
         judge=_no_device,
@@ -589,9 +576,8 @@ _CUINIT = on(
         id="driver.out_of_memory",
         certainty="hint",
         title="CUDA does not start: no memory or address space",
-        meaning="cuInit returns 2 before a program has requested memory. At its start, CUDA reserves addresses for "
-        "the memory of the host and of all GPUs, far more than it uses. A virtual memory limit prevents this, or the "
-        "host has no free memory.",
+        meaning="At its start, CUDA reserves addresses for the memory of the host and of all GPUs, far more than it "
+        "uses. A virtual memory limit prevents this, or the host has no free memory.",
         settle="`ulimit -v` is a number, or `free` shows no free memory",
         fix="ulimit -v unlimited; free",
         judge=_out_of_memory,
@@ -600,32 +586,30 @@ _CUINIT = on(
     Condition(
         id="driver.uvm_missing",
         title="nvidia-uvm, which CUDA needs, is missing",
-        meaning="CUDA needs /dev/nvidia-uvm; nvidia-smi does not. nvidia-modprobe creates the node when a root "
-        "program first needs it. In a container it must be passed in.",
+        meaning="CUDA needs /dev/nvidia-uvm; nvidia-smi does not. nvidia-modprobe creates it when a root program "
+        "first needs it. In a container it must be passed in.",
         settle="cuInit returns 0 once the node exists",
         fix="sudo nvidia-modprobe -c 0 -u",
         judge=_no_memory_node,
         cuinit=(999,),
         patterns=(r"CUDA unknown error - this may be due to an incorrectly set up environment",),
-        source="pytorch issue 49081; NVIDIA/open-gpu-kernel-modules issue 689",
     ),
     Condition(
         id="driver.unknown_error",
         certainty="hint",
         title="CUDA does not start (unknown error)",
-        meaning="cuInit returns 999 and no other fault is visible. This happens after a suspend, when the memory "
-        "module has lost its state, and if a variable was changed after CUDA had started.",
+        meaning="No other fault is visible. This happens after a suspend, when the memory module has lost its state, "
+        "and if a variable was changed after CUDA had started.",
         settle="if reloading nvidia_uvm helps, suspend probably caused it",
         fix="sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
         judge=_unknown_error,
         cuinit=(999,),
-        source="pytorch issue 88639",
     ),
     Condition(
         id="driver.hmm",
         title="the kernel module's memory management (HMM) does not start",
-        meaning="With some kernels the open module finds no address range for heterogeneous memory management. CUDA "
-        "then does not start, although nvidia-smi works.",
+        meaning="With some kernels the open module finds no address range for heterogeneous memory management: CUDA "
+        "does not start, although nvidia-smi works.",
         settle="the kernel log has `request_free_mem_region() err -34`",
         fix="echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm.conf, then reboot",
         judge=_memory_module,
@@ -634,7 +618,6 @@ _CUINIT = on(
             r"CUDA driver initialization failed, you might not have a CUDA gpu",
             r"request_free_mem_region\(\) err -34",
         ),
-        source="NVIDIA/open-gpu-kernel-modules issues 797, 901 and 947; release notes of CUDA 13.2",
     ),
     Condition(
         id="driver.not_initialised",
@@ -651,8 +634,8 @@ _CUINIT = on(
         id="gpu.unavailable",
         certainty="hint",
         title="the GPU is in exclusive use or not licensed",
-        meaning="cuInit returns 46. A GPU in exclusive mode accepts one process, and in prohibited mode none. A "
-        "virtual GPU without a licence gives the same answer.",
+        meaning="A GPU in exclusive mode accepts one process, in prohibited mode none. A virtual GPU without a "
+        "licence gives the same answer.",
         settle="`nvidia-smi -q -d COMPUTE` shows the mode of each GPU",
         fix=fixes.smi((), "-c 0"),
         judge=_unavailable,
@@ -690,47 +673,41 @@ _CUINIT = on(
         id="driver.not_supported",
         certainty="hint",
         title="the driver does not support CUDA on this system",
-        meaning="cuInit returns 801: not supported. Possible causes are a virtual GPU with a graphics-only profile "
-        "(B and A series), a sandbox that passes on only some driver calls, and a Jetson if the user is not in the "
-        "groups video and render.",
+        meaning="Possible causes are a virtual GPU with a graphics-only profile (B and A series), a sandbox, and a "
+        "Jetson if the user is not in the groups video and render.",
         settle="`nvidia-smi -q | grep -i product` names a virtual GPU's profile",
         fix="use a compute profile (vGPU: C or Q series); or run again outside the sandbox",
         judge=_not_supported,
         cuinit=(801,),
         patterns=(r"Error 801: operation not supported", r"CUDA_ERROR_NOT_SUPPORTED"),
-        source="dusty-nv/jetson-containers issue 1136",
     ),
     Condition(
         id="driver.confidential",
         title="the GPU of this confidential machine is not in ready state",
-        meaning="In confidential computing a GPU accepts no work until it is attested and its ready state is set. "
-        "Until then CUDA reports that the system is not ready.",
+        meaning="In confidential computing a GPU accepts no work until it is attested and its ready state is set.",
         settle="`nvidia-smi conf-compute -grs` says `not-ready`",
         fix="sudo nvidia-smi conf-compute -srs 1, after attestation",
         judge=_confidential,
         cuinit=(802,),
-        source="NVIDIA/nvtrust issues 37 and 56",
     ),
     Condition(
         id="driver.fabric",
         title="the fabric between the GPUs is not ready",
-        meaning="GPUs on an NVSwitch start only after the fabric manager has set up the switches, and its version must "
-        "match the driver's exactly. On a rented machine with one of eight GPUs, this is the host's fabric manager.",
+        meaning="GPUs on an NVSwitch start only after the fabric manager, of exactly the driver's version, has set up "
+        "the switches. On a rented machine with one of eight GPUs, this is the host's.",
         settle="`systemctl status nvidia-fabricmanager` shows whether it runs and its version",
         fix="sudo systemctl restart nvidia-fabricmanager; if it does not start, install exactly the driver's version "
         "of it",
         judge=_fabric,
         cuinit=(802,),
         patterns=(r"Error 802: system not yet initialized", r"CUDA_ERROR_SYSTEM_NOT_READY"),
-        source="pytorch issue 35710; huggingface_hub issue 4134; hiyouga/LlamaFactory issue 8968",
     ),
     Condition(
         id="mps.unreachable",
         certainty="proof",
         title="the MPS server cannot be reached",
-        meaning="CUDA shares a GPU through the MPS server if it finds the control daemon's pipes, but the server "
-        "does not answer: the daemon ended and left its pipes, runs for another user, or was not passed into this "
-        "container.",
+        meaning="CUDA found the MPS daemon's pipes, but the server does not answer: the daemon ended and left its "
+        "pipes, runs for another user, or was not passed into this container.",
         fix="start MPS: nvidia-cuda-mps-control -d; or, to run without MPS, unset CUDA_MPS_PIPE_DIRECTORY",
         judge=_mps,
         cuinit=(805, 806),
@@ -739,7 +716,6 @@ _CUINIT = on(
             r"remote procedural call between the MPS server and the MPS client failed",
             r"CUDA_ERROR_MPS_(?:CONNECTION_FAILED|RPC_FAILURE)",
         ),
-        source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(
         id="mps.not_ready",
@@ -751,7 +727,6 @@ _CUINIT = on(
         judge=_mps,
         cuinit=(807,),
         patterns=(r"MPS server is not ready to accept new MPS client", r"CUDA_ERROR_MPS_SERVER_NOT_READY"),
-        source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(
         id="mps.full",
@@ -765,8 +740,6 @@ _CUINIT = on(
             r"hardware resources required to (?:create MPS client|support device connections) have been exhausted",
             r"CUDA_ERROR_MPS_MAX_(?:CLIENTS|CONNECTIONS)_REACHED",
         ),
-        examples=("hardware resources required to create MPS client have been exhausted",),
-        source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(
         id="mps.ended",
@@ -777,14 +750,13 @@ _CUINIT = on(
         judge=_mps,
         cuinit=(810,),
         patterns=(r"MPS client has been terminated by the server", r"CUDA_ERROR_MPS_CLIENT_TERMINATED"),
-        source="NVIDIA Multi-Process Service documentation",
     ),
     Condition(
         id="driver.refused",
         certainty="hint",
         title="CUDA does not start, cause unknown",
-        meaning="cuInit returns a code whose cause gpucheck does not know. Check for libraries of several drivers "
-        "and for a driver that was updated while it ran.",
+        meaning="gpucheck does not know a cause of this code. Check for libraries of several drivers and for a driver "
+        "that was updated while it ran.",
         settle="if a reboot with LD_LIBRARY_PATH unset does not help, the cause is the installation",
         fix="unset LD_LIBRARY_PATH and try again; sudo dmesg | grep -i nvrm; reboot",
         judge=_other_cuinit,

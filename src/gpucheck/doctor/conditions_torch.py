@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any, Literal
 
 from gpucheck.doctor import fixes
-from gpucheck.doctor.condition import Condition, Evidence, Seen, on, told_apart
+from gpucheck.doctor.condition import Condition, Evidence, Seen, on
 from gpucheck.doctor.conditions_nvml import refusing
 from gpucheck.machine.stack import KernelRun, TorchProbe
+from gpucheck.machine.torch_probe_child import public
 
 # The probe says a crash as the signal's name.
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+|signal \d+")
@@ -189,9 +190,7 @@ TORCH = on(
         meaning="The checked interpreter finds no torch. Another environment may have one: check it with `--python "
         "PATH`. This is a fault on a machine without a GPU too, because nothing can be trained without torch.",
         fix="python -m pip install torch",
-        judge=told_apart(_not_started, "torch.missing"),
         patterns=(r"\bNo module named '?torch'?(?![\w.])",),
-        examples=("No module named 'torch'",),
     ),
     Condition(
         id="torch.shadowed",
@@ -200,7 +199,6 @@ TORCH = on(
         "torch, or of a standard library module that torch imports.",
         settle="the import works from another folder",
         fix="rename the file, or run from another folder",
-        judge=told_apart(_not_started, "torch.shadowed"),
         patterns=(
             r"module 'torch' has no attribute 'cuda'",
             r"partially initialized module 'torch' has no attribute",
@@ -214,32 +212,27 @@ TORCH = on(
         "torch's, and usually comes from LD_LIBRARY_PATH or another installation.",
         settle="the import works with LD_LIBRARY_PATH unset",
         fix="unset LD_LIBRARY_PATH",
-        judge=told_apart(_not_started, "torch.undefined_symbol"),
         patterns=(
             r"undefined symbol: (_Z\w*[NK](3c10|2at|5torch)|_*nvJitLink|cudnn|cublas|cusparse|nccl)\w*",
             r"__nvJitLink\w+",
         ),
-        examples=("undefined symbol: __nvJitLinkComplete_12_4",),
-        source="pytorch issues 111469, 131312 and 134929",
     ),
     Condition(
         id="torch.crashed",
         certainty="proof",
         title="torch crashes on import or start",
-        meaning="A signal ends the process when it imports torch or asks torch for its devices. torch's libraries "
-        "are damaged, built for another processor (SIGILL), or do not match each other.",
+        meaning="A signal ends the process. torch's libraries are damaged, built for another processor (SIGILL), or "
+        "do not match each other.",
         fix="reinstall torch in a fresh environment",
-        judge=told_apart(_not_started, "torch.crashed"),
     ),
     Condition(
         id="torch.hung",
         certainty="proof",
         title="torch does not answer",
-        meaning="Importing torch, or asking torch for its devices, does not finish. Possible causes are a network file "
-        "system that does not answer, a driver that hangs, and a file that is imported instead of another and waits.",
+        meaning="Possible causes are a network file system that does not answer, a driver that hangs, and a file that "
+        "is imported instead of another and waits.",
         settle="`python -X faulthandler -X importtime -c 'import torch'` shows where it stops",
         fix="python -X importtime -c 'import torch'",
-        judge=told_apart(_not_started, "torch.hung"),
     ),
     Condition(
         id="torch.import_broken",
@@ -247,9 +240,7 @@ TORCH = on(
         title="torch cannot be imported",
         meaning="The import raises an error: parts of torch are missing, damaged or from another version.",
         fix="reinstall torch in a fresh environment",
-        judge=told_apart(_not_started, "torch.import_broken"),
         patterns=(r"ImportError: lib(torch|c10|cu|nv|nccl|mkl)\w*\.so[\d.]*: cannot open shared object file",),
-        examples=("ImportError: libcudart.so.12: cannot open shared object file",),
     ),
     Condition(
         id="torch.cpu_build",
@@ -273,16 +264,15 @@ TORCH = on(
         id="torch.driver_too_old",
         certainty="proof",
         title="the driver is too old for this torch",
-        meaning="A torch for CUDA 13 needs a driver that supports CUDA 13. Within a major version a newer torch runs "
-        "with an older driver, but not across major versions. `driver version is insufficient` alone does not prove an "
-        "old driver, because CUDA also reports it if no driver is visible, for example in a container without a GPU.",
+        meaning="A torch for CUDA 13 needs a driver that supports CUDA 13; a newer minor version does not matter. "
+        "`driver version is insufficient` alone does not prove it: CUDA also reports it if no driver is visible, as "
+        "in a container without a GPU.",
         fix="update the driver, or install a torch for an older CUDA",
         judge=_driver_too_old,
         patterns=(
             r"driver on your system is too old",
             r"CUDA driver version is insufficient for CUDA runtime version",
         ),
-        source="CUDA toolkit's release notes, CUDA minor version compatibility",
     ),
     Condition(
         id="torch.sees_none",
@@ -290,25 +280,15 @@ TORCH = on(
         title="torch does not see the GPU that CUDA shows",
         meaning="The driver starts and shows a device to gpucheck, but not to torch in the same environment. torch "
         "loads other CUDA libraries than it was built with, or another libcuda.",
-        settle="`LD_DEBUG=libs python -c 'import torch; torch.cuda.init()'` shows which libraries it loads",
         fix="python -c 'import torch; torch.cuda.init()'",
         judge=_sees_none,
     ),
+    by=_not_started,
 )
 
 
 # What a local version may say of what a wheel is built for: `2.13.0+cu130`.
 _BUILT_FOR = re.compile(r"cpu|cu\d+|rocm[\d.]+|xpu")
-
-
-def _minor_older(evidence: Evidence) -> Seen | None:
-    probe, served = evidence.probe, evidence.driver.libcuda_version or evidence.driver.cuda_version
-    if probe.cuda is None or served is None or "triton" not in (probe.versions or {}):
-        return None
-    built_parts, served_parts = _parts(probe.cuda), _parts(served)
-    if built_parts[:1] != served_parts[:1] or built_parts <= served_parts:
-        return None
-    return Seen(f"torch is built for CUDA {probe.cuda}, but the driver supports {served}", {"driver_cuda": served})
 
 
 def _parts(version: str) -> tuple[int, ...]:
@@ -352,7 +332,7 @@ def _is_same_version(evidence: Evidence, one: str, other: str) -> bool:
     """The same release, and not built for two different things. Vendors' own suffixes are written in several ways."""
     local, other_local = one.partition("+")[2], other.partition("+")[2]
     kinds = [part for part in (local, other_local) if _BUILT_FOR.fullmatch(part)]
-    return evidence.releases[one] == evidence.releases[other] and len(set(kinds)) < 2
+    return public(one) == public(other) and len(set(kinds)) < 2
 
 
 def _mixed(evidence: Evidence) -> Seen | None:
@@ -369,19 +349,14 @@ def _mixed(evidence: Evidence) -> Seen | None:
 
 def _pynvml(evidence: Evidence) -> Seen | None:
     versions = evidence.probe.versions or {}
-    if not {"pynvml", "nvidia-ml-py"} <= set(versions):
+    # Since version 12 pynvml contains no module of that name.
+    if not {"pynvml", "nvidia-ml-py"} <= set(versions) or _parts(versions["pynvml"][0]) >= (12,):
         return None
     told = {name: list(versions[name]) for name in ("pynvml", "nvidia-ml-py")}
     said = f"pynvml {told['pynvml'][0]} and nvidia-ml-py {told['nvidia-ml-py'][0]} are installed"
     how = fixes.installer(evidence)
-    remove = how.uninstall("pynvml")
-    if _parts(told["pynvml"][0]) >= (12,):
-        title = "pynvml is only another name for nvidia-ml-py, and it warns on import"
-        return Seen(
-            f"{said}; since version 12 pynvml contains no module of that name", told, remove, "proof", "info", title
-        )
     pinned = f"nvidia-ml-py=={told['nvidia-ml-py'][0]}"
-    return Seen(said, told, f"{remove}; {fixes.packages_again(evidence, [pinned])}")
+    return Seen(said, told, f"{how.uninstall('pynvml')}; {fixes.packages_again(evidence, [pinned])}")
 
 
 def _torchvision(evidence: Evidence) -> Seen | None:
@@ -451,9 +426,6 @@ def _foreign(evidence: Evidence) -> Seen | None:
         fix = "unset LD_PRELOAD"
     else:
         fix = f"LD_DEBUG=libs {fixes.interpreter(probe.executable)} -c 'import torch' shows what loads them"
-    runtime = _runtime_differs(probe)
-    if runtime is not None and any("libcudart" in path for path in paths):
-        by, told["runtime"] = f"{by}; {runtime}", probe.runtime
     return Seen(f"loaded from elsewhere: {', '.join(paths)}{by}", told, fix)
 
 
@@ -499,37 +471,7 @@ def _unmet(evidence: Evidence) -> Seen | None:
     )
 
 
-def _runtime_differs(probe: TorchProbe) -> str | None:
-    """That libcudart is older than the one that torch was built with, or of another major version."""
-    if probe.runtime is None or probe.cuda is None:
-        return None
-    has, built = _parts(probe.runtime), _parts(probe.cuda)
-    if has[:1] == built[:1] and has >= built:
-        return None
-    return f"libcudart belongs to CUDA {probe.runtime}, but torch is built for CUDA {probe.cuda}"
-
-
-def _runtime(evidence: Evidence) -> Seen | None:
-    """The same of a libcudart that is not foreign; of one that is, it is told there."""
-    probe = evidence.probe
-    differs = _runtime_differs(probe)
-    if differs is None or any("libcudart" in path for path in probe.foreign_libraries):
-        return None
-    return Seen(differs, {"runtime": probe.runtime, "torch_cuda": probe.cuda})
-
-
 PACKAGES: tuple[Condition, ...] = (
-    Condition(
-        id="torch.driver_minor",
-        verdict="info",
-        certainty="hint",
-        title="the driver is slightly older than torch's CUDA",
-        meaning="torch's own kernels run. Kernels that Triton or NVRTC compile at run time may need more than the "
-        "driver supports and fail with error 222.",
-        fix="update the driver if torch.compile fails with an unsupported toolchain",
-        judge=_minor_older,
-        patterns=(r"PTX was compiled with an unsupported toolchain",),
-    ),
     Condition(
         id="torch.two_versions",
         verdict="warn",
@@ -570,7 +512,6 @@ PACKAGES: tuple[Condition, ...] = (
         "torch==VERSION 'torchvision==0.MINOR.*' --index-url INDEX; 0.(N + 15) belongs to torch 2.N",
         judge=_torchvision,
         patterns=(r"operator torchvision::nms does not exist",),
-        source="torchvision's README, table of versions",
     ),
     Condition(
         id="triton.compiler",
@@ -581,7 +522,6 @@ PACKAGES: tuple[Condition, ...] = (
         fix="install gcc, or set CC",
         judge=_triton("compiler"),
         patterns=(r"Failed to find C compiler",),
-        source="triton, runtime/build.py",
     ),
     Condition(
         id="triton.libcuda",
@@ -591,51 +531,34 @@ PACKAGES: tuple[Condition, ...] = (
         fix="sudo ldconfig, or set TRITON_LIBCUDA_PATH to the folder of libcuda.so.1",
         judge=_triton("libcuda"),
         patterns=(r"libcuda\.so cannot found",),
-        source="triton, backends/nvidia/driver.py",
     ),
     Condition(
         id="torch.foreign_libraries",
         verdict="warn",
         title="torch uses CUDA libraries from outside its environment",
-        meaning="The environment has its own libraries, or this torch requires them, but other libraries were loaded "
-        "instead, usually through LD_LIBRARY_PATH. This causes errors and results that differ between machines.",
+        meaning="The environment has its own libraries, but others were loaded, usually through LD_LIBRARY_PATH. This "
+        "causes errors and results that differ between machines.",
         fix="remove the other CUDA's folder from LD_LIBRARY_PATH",
         judge=_foreign,
-        source="pytorch issue 134929",
     ),
     Condition(
         id="torch.missing_libraries",
         verdict="warn",
         certainty="proof",
         title="libraries that torch loads on demand are missing",
-        meaning="Files that an installed package recorded are missing (a full disk, a reduced image, an interrupted "
-        "installation), or cuDNN is incomplete. torch starts but fails at the first operation that needs one, for "
-        "example libcudnn_cnn at a convolution.",
+        meaning="Files that a package recorded are gone (a full disk, a reduced image), or cuDNN is incomplete. torch "
+        "fails at the first operation that needs one, for example libcudnn_cnn at a convolution.",
         fix="reinstall the same version of the package; for cuDNN, add its folder to LD_LIBRARY_PATH",
         judge=_missing_libraries,
-        source="OpenNMT/CTranslate2 issue 1826; SYSTRAN/faster-whisper issue 1182; cuDNN documentation, API overview",
     ),
     Condition(
         id="torch.cuda_packages",
         verdict="warn",
         title="CUDA packages do not match what torch requires",
-        meaning="torch's wheel requires exactly one version of each CUDA library package. Another version, installed "
-        "for another package, or a missing package causes missing symbols, a cuDNN that does not match, or a system "
-        "library that is used instead.",
+        meaning="torch's wheel requires exactly one version of each CUDA library package. Another one causes missing "
+        "symbols or a cuDNN that does not match.",
         fix="install the versions that torch requires: python -m pip install --no-deps NAME==VERSION",
         judge=_unmet,
-        source="torch's metadata, Requires-Dist",
-    ),
-    Condition(
-        id="torch.runtime_version",
-        verdict="warn",
-        title="the loaded CUDA runtime is not the one torch was built with",
-        meaning="Within a major version a newer libcudart works with an older torch, never the other way round. The "
-        "other version comes from another package's requirement or from a search path.",
-        fix="install the nvidia-cuda-runtime of torch's CUDA version (`python -c 'import torch; "
-        "print(torch.version.cuda)'`)",
-        judge=_runtime,
-        source="CUDA toolkit's release notes, CUDA minor version compatibility; cudaRuntimeGetVersion",
     ),
 )
 
@@ -748,8 +671,8 @@ ARCHITECTURE = on(
         id="architecture.missing",
         rung="architecture",
         title="this torch has no code for this GPU",
-        meaning="A wheel has machine code only for the architectures that it was built for, and this GPU has another "
-        "one. torch.cuda.is_available() is True, but the first kernel fails.",
+        meaning="A wheel has machine code only for the architectures that it was built for. torch.cuda.is_available() "
+        "is True, but the first kernel fails.",
         fix="install a torch that is built for this architecture",
         judge=partial(_judged, is_old=False),
         patterns=(
@@ -757,7 +680,6 @@ ARCHITECTURE = on(
             r"with CUDA capability sm_\d+ is not compatible with the current PyTorch installation",
             r"does not include kernels for this GPU",
         ),
-        source="torch/cuda/__init__.py, DEVICE_REQUIREMENT; pytorch issue 167244",
     ),
     Condition(
         id="architecture.dropped",
@@ -768,24 +690,21 @@ ARCHITECTURE = on(
         fix="install a torch for an older CUDA",
         judge=partial(_judged, is_old=True),
         patterns=(r"PyTorch no longer supports this GPU because it is too old",),
-        source="torch/cuda/__init__.py, PYTORCH_RELEASES_CODE_CC",
     ),
     Condition(
         id="architecture.ptx_only",
         rung="architecture",
         verdict="warn",
         title="torch has only PTX for this GPU: first use compiles kernels",
-        meaning="The wheel has no machine code for this architecture, only PTX, which the driver compiles. The first "
-        "use takes minutes, and code optimised for the architecture is missing.",
+        meaning="The wheel has no machine code for this architecture, only PTX, which the driver compiles: the first "
+        "use takes minutes.",
         fix="install a torch that is built for this architecture",
         judge=_ptx_only,
-        source="pytorch issue 537",
     ),
     Condition(
         id="run.out_of_memory",
         title="no GPU memory is left, not even for a tiny kernel",
         meaning="Another process uses the device's memory, or a process that crashed still holds it.",
-        settle="`nvidia-smi` shows how much is used and by which process",
         fix="gpucheck devices --processes",
         judge=partial(_kernel_failed, of_memory=True),
     ),
@@ -794,7 +713,6 @@ ARCHITECTURE = on(
         certainty="proof",
         title="a kernel fails on this GPU",
         meaning="torch sees the device, but a sum of 64 numbers or a 16 by 16 product raises an error or is wrong.",
-        settle="`sudo dmesg` shows Xid messages if the hardware is at fault",
         fix="CUDA_LAUNCH_BLOCKING=1 gpucheck smoke --device cuda; sudo dmesg | grep -i xid",
         judge=partial(_kernel_failed, of_memory=False),
     ),
@@ -803,7 +721,6 @@ ARCHITECTURE = on(
         certainty="proof",
         title="torch's first kernel crashes the process",
         meaning="torch sees the device, but the process dies when it uses it.",
-        settle="`sudo dmesg` shows Xid messages if the hardware is at fault",
         fix="sudo dmesg | grep -i -e xid -e segfault",
         judge=_crashed_architecture,
     ),
@@ -811,9 +728,8 @@ ARCHITECTURE = on(
         id="run.hung",
         certainty="proof",
         title="torch's first kernel does not finish",
-        meaning="torch sees the device but waits forever when it uses it. The cause is a stuck driver, or a driver "
-        "that compiles every kernel from PTX, which can take minutes.",
-        settle="`sudo dmesg` shows Xid messages, `ps` processes in state D",
+        meaning="torch waits forever when it uses the device: a stuck driver, or one that compiles every kernel from "
+        "PTX, which can take minutes.",
         fix="sudo dmesg | grep -i -e nvrm -e xid; then end the processes that use the GPU, and reboot",
         judge=_hung_architecture,
     ),

@@ -150,60 +150,34 @@ LEAST_DRIVER = {11: "450", 12: "525", 13: "580"}
 ENVIRONMENT = "~/torch-env"
 
 Release = tuple[int, int]
-_OLD = (50, 60, 70, 75, 80, 86, 90)
-_NEW = (75, 80, 86, 90, 100, 120)
-
-
-@dataclass(frozen=True, slots=True)
-class Build:
-    """A kind of published build: its CUDA, and the hardware it has code for, on x86-64 and on aarch64.
-
-    On aarch64 there is one from the release `arm_since` on.
-    """
-
-    cuda: tuple[int, int]
-    codes: tuple[int, ...]
-    arm_codes: tuple[int, ...] = ()
-    arm_since: Release = (0, 0)
-
-    @property
-    def tag(self) -> str:
-        """Return what its index is called: `cu130`."""
-        return f"cu{self.cuda[0]}{self.cuda[1]}"
-
-
-# PYTORCH_RELEASES_CODE_CC of torch 2.13's torch/cuda/__init__.py, and before it the table of PyTorch's RELEASE.md;
-# where releases differ, what all of them have. 13.4 is taken to have what 13.2 has.
-BUILDS = (
-    Build((13, 4), _NEW, (80, 90, 100, 110, 120), (2, 14)),
-    Build((13, 2), _NEW, (80, 90, 100, 110, 120), (2, 12)),
-    Build((13, 0), _NEW, (80, 90, 100, 110, 120), (2, 9)),
-    Build((12, 9), _NEW, (80, 90, 100, 120), (2, 8)),
-    Build((12, 8), _NEW, (90, 100, 120), (2, 7)),
-    Build((12, 6), _OLD, (80, 90), (2, 9)),
-    Build((12, 4), _OLD),
-    Build((12, 1), _OLD),
-    Build((11, 8), _OLD),
-    Build((11, 7), _OLD[:-1]),
-)
-_BY_TAG = {build.tag: build for build in BUILDS}
+_OLD, _NEW, _ARM = (50, 60, 70, 75, 80, 86, 90), (75, 80, 86, 90, 100, 120), (80, 90, 100, 110, 120)
+# The hardware that each kind of published build has code for, on x86-64 and on aarch64, and the first release that is
+# built for the latter. PYTORCH_RELEASES_CODE_CC of torch 2.13's torch/cuda/__init__.py, and before it the table of
+# PyTorch's RELEASE.md; where releases differ, what all of them have. 13.4 is taken to have what 13.2 has.
+BUILDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Release]] = {
+    "cu134": (_NEW, _ARM, (2, 14)),
+    "cu132": (_NEW, _ARM, (2, 12)),
+    "cu130": (_NEW, _ARM, (2, 9)),
+    "cu129": (_NEW, (80, 90, 100, 120), (2, 8)),
+    "cu128": (_NEW, (90, 100, 120), (2, 7)),
+    "cu126": (_OLD, (80, 90), (2, 9)),
+    "cu124": (_OLD, (), (0, 0)),
+    "cu121": (_OLD, (), (0, 0)),
+    "cu118": (_OLD, (), (0, 0)),
+    "cu117": (_OLD[:-1], (), (0, 0)),
+}
 # Which builds each release has: PyTorch's RELEASE.md and "previous versions"; for 2.13 and 2.14 torch's own table
 # (torch/cuda/__init__.py). The newest first.
 RELEASES: dict[Release, tuple[str, ...]] = {
     (2, 14): ("cu134", "cu132", "cu130", "cu126"),
     (2, 13): ("cu132", "cu130", "cu129", "cu126"),
     (2, 12): ("cu132", "cu130", "cu126"),
-    (2, 11): ("cu130", "cu128", "cu126"),
-    (2, 10): ("cu130", "cu128", "cu126"),
-    (2, 9): ("cu130", "cu128", "cu126"),
+    **dict.fromkeys(((2, 11), (2, 10), (2, 9)), ("cu130", "cu128", "cu126")),
     (2, 8): ("cu129", "cu128", "cu126"),
     (2, 7): ("cu128", "cu126", "cu118"),
     (2, 6): ("cu126", "cu124", "cu118"),
-    (2, 5): ("cu124", "cu121", "cu118"),
-    (2, 4): ("cu124", "cu121", "cu118"),
-    (2, 3): ("cu121", "cu118"),
-    (2, 2): ("cu121", "cu118"),
-    (2, 1): ("cu121", "cu118"),
+    **dict.fromkeys(((2, 5), (2, 4)), ("cu124", "cu121", "cu118")),
+    **dict.fromkeys(((2, 3), (2, 2), (2, 1)), ("cu121", "cu118")),
     (2, 0): ("cu118", "cu117"),
 }
 NEWEST = max(RELEASES)
@@ -249,27 +223,21 @@ def tag_for(
     `keep` fits, it is that one.
     """
     wanted = [value for value in map(number, capabilities) if value is not None]
-    served = _version(driver)
-    fitting = [
-        build
-        for build in (_BY_TAG[tag] for tag in RELEASES[release])
-        if (served is None or build.cuda[0] <= served[0]) and _has_code(build, wanted, architecture, release)
-    ]
-    if (kept := next((build for build in fitting if build.cuda == _version(keep)), None)) is not None:
-        return kept.tag
-    known = [build for build in fitting if served is not None and build.cuda <= served]
-    if known:
-        return max(known, key=lambda build: build.cuda).tag
+    is_arm, served = (architecture or "").lower() in ("aarch64", "arm64"), _version(driver)
+    fitting = {}
+    for tag in RELEASES[release]:
+        codes, arm_codes, arm_since = BUILDS[tag]
+        if is_arm:
+            codes = arm_codes if release >= arm_since else ()
+        cuda = (int(tag[2:4]), int(tag[4:]))
+        has_code = codes and all(any(runs_on(f"sm_{code}", value) for code in codes) for value in wanted)
+        if has_code and (served is None or cuda[0] <= served[0]):
+            fitting[cuda] = tag
     if not fitting:
         return None
-    major = max(build.cuda[0] for build in fitting)
-    return min((build for build in fitting if build.cuda[0] == major), key=lambda build: build.cuda).tag
-
-
-def _has_code(build: Build, wanted: Iterable[int], architecture: str | None, release: Release) -> bool:
-    is_arm = (architecture or "").lower() in ("aarch64", "arm64")
-    codes = () if is_arm and release < build.arm_since else build.arm_codes if is_arm else build.codes
-    return bool(codes) and all(any(runs_on(f"sm_{code}", value) for code in codes) for value in wanted)
+    kept, known = _version(keep), [cuda for cuda in fitting if served is not None and cuda <= served]
+    newest = [cuda for cuda in fitting if cuda[0] == max(fitting)[0]]
+    return fitting[kept if kept in fitting else max(known) if known else min(newest)]
 
 
 def _version(text: str | None) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ from gpucheck.doctor import (
     fixes,
 )
 from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Evidence, Rung, Seen
-from gpucheck.machine.mask import MASK
+from gpucheck.machine.choose import MASK
 from gpucheck.report.finding import Finding, Verdict, in_short
 from gpucheck.report.results.short import RungStanding
 
@@ -152,7 +152,7 @@ _BELOW_WINDOWS: tuple[Rung, ...] = ("hardware", "kernel", "nodes")
 
 
 def _hardware(evidence: Evidence) -> str | None:
-    gpus = evidence.gpus
+    gpus = evidence.stack.gpus
     if gpus:
         return f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) != 1)} on the PCI bus"
     if evidence.cards:

@@ -92,13 +92,11 @@ _JUDGE = of(
 
 
 def _of_threshold(one: Threshold) -> Id:
-    option = f"{one.option} or " if one.option else ""
-    usual = f" Without it: {one.usual}." if one.usual else ""
     return Id(
         one.id,
         f"your threshold, in {one.kind}",
-        f"{'A lower' if one.direction == 'at least' else 'An upper'} bound for {one.judges}.{usual}",
-        f"set it with {option}[thresholds] in gpucheck.toml",
+        f"{'A lower' if one.direction == 'at least' else 'An upper'} bound for {one.judges}.",
+        f"set it with {one.option} or [thresholds] in gpucheck.toml",
         command=one.command,
     )
 
@@ -249,7 +247,7 @@ def _told(match: Match) -> TextMatch:
         then = re.sub(r"-i INDEX(?![,\w])", f"-i {read.numbers['bus']}", then)
     library, _, _ = str(read.numbers.get("library", "LIBRARY")).partition(".so")
     then = then.replace("'LIBRARY*'", f"'{library}*'")
-    then = step(match.facts.platforms, text.id, then, specific=specific)
+    then = step(match.facts.platforms | match.facts.names, text.id, then, specific=specific)
     then = untried(then, match.facts) or untried(text.fix, match.facts) or then
     return TextMatch(
         id=text.id,
@@ -261,10 +259,8 @@ def _told(match: Match) -> TextMatch:
         specific=specific,
         numbers=read.numbers,
         conditions=match.conditions,
-        source=text.source,
         line=match.line,
         symptom=text.symptom,
-        cut=match.cut,
         doubt=match.doubt,
     )
 
@@ -280,4 +276,4 @@ def _page_of(one: Condition | Id) -> IdPage:
     if isinstance(one, Id):
         return IdPage(*about, then=one.then)
     verdict = None if one.judge is None else one.verdict
-    return IdPage(*about, one.fix, one.certainty, one.rung, verdict, one.settle, one.printed, one.source)
+    return IdPage(*about, one.fix, one.certainty, one.rung, verdict, one.settle)

@@ -26,9 +26,10 @@ class Facts:
     torch.cuda.is_available() gave. `capabilities` are the GPUs' (`12.0`), by their names where none is written;
     `architectures` the code that torch has. `packages` are those of the frames, `names` what any line mentions of
     `_NAMED`, and `offers` the lines by which torch itself says what to install. `on_gpu` has each rank that ran out of
-    memory with the GPU that it was on. `exceptions` is in the order of the paste. `checkout` is the package whose
+    memory with the GPU that it was on. `needs` is the major CUDA version in the name of a library that is missing,
+    `wanted` the build that pip was asked for, `free` the share of memory that is. `checkout` is the package whose
     sources lie in the working folder, `operators` why xFormers leaves its operators out, `tried` the variables that
-    were set already.
+    were set.
     """
 
     platforms: frozenset[Platform] = frozenset()
@@ -45,7 +46,9 @@ class Facts:
     offers: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     on_gpu: tuple[tuple[int, int], ...] = ()
-    exceptions: tuple[str, ...] = ()
+    needs: str = ""
+    wanted: str = ""
+    free: float | None = None
     checkout: str = ""
     operators: str = ""
     tried: frozenset[str] = frozenset()
@@ -62,8 +65,8 @@ class Facts:
         wanted = [value for value in map(fixes.number, self.capabilities) if value is not None]
         codes = self.architectures
         if not codes and (release := fixes.release_of(self.torch)) is not None and self.build.startswith("cu"):
-            builds = (one for one in fixes.BUILDS if one.tag == self.build and release >= (2, 7))
-            codes = tuple(f"sm_{code}" for one in builds for code in one.codes)
+            built = fixes.BUILDS.get(self.build) if release >= (2, 7) else None
+            codes = tuple(f"sm_{code}" for code in built[0]) if built is not None else ()
         if not wanted or not codes:
             return None
         return all(any(fixes.runs_on(code, value) for code in codes) for value in wanted)
@@ -92,6 +95,8 @@ _ONE = {
     "driver_cuda": re.compile(r"cuda version: (\d+\.\d+)"),
     "python": re.compile(r"python(?: version)?[:=]? (\d\.\d+)"),
     "processor": re.compile(r"\b(aarch64|arm64)\b"),
+    "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.(1\d)\b"),
+    "wanted": re.compile(r"(?:requirement|distribution found for) torch\w*==[\d.]+\+((?:cu|cpu|rocm|xpu)[\d.]*)"),
     "available": re.compile(r"(?:is cuda available|torch\.cuda\.is_available\(\)|cuda available)\W{1,4}(true|false)"),
 }
 _CAPABILITY = re.compile(
@@ -128,7 +133,7 @@ _FRAME = re.compile(r"file ([^\n,]+?\.py), line \d+|^\W{0,3}(\S+\.py):\d+ in ", 
 _RANK = re.compile(r"\[rank(\d+)\]")
 _FULL = re.compile(r"\[rank(\d+)\][^\n]{0,200}out of memory[^\n]{0,120}?\bgpu (\d+) has[^\n]{0,200}process \d+ has")
 _OFFER = re.compile(r"for cuda [\d.]+ use (pip install \S+ --index-url \S+)")
-_EXCEPTION = re.compile(r"^\W*(?:\[\w+\]:? )?(?:[a-z_]\w*\.)*([a-z_]\w*(?:error|exception))\b *(?::|$)", re.MULTILINE)
+_FREE = re.compile(r"memory usage: (\d+) bytes free, (\d+) bytes total")
 _NAMED = {
     "ray": r"\bray::|\bray\.exceptions|\(raylet\)",
     "torchrun": r"\btorchrun\b|torch\.distributed\.(?:run|launch|elastic)",
@@ -153,7 +158,20 @@ _NAMED = {
     "server": r"\bvllm serve|enginecore|vllm[./\\](?:v1|worker|engine|entrypoints|executor)|sglang[./\\](?:srt|launch)|"
     r"text[-_]generation[-_](?:launcher|server)|tritonserver|\blmdeploy\b",
     "resume": r"skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
-    "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*)[/\\]",
+    "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*)[/\\]|"
+    r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
+    "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
+    "vllm": r"vllm[/\\]|vllmworker|\bvllm serve",
+    "jax": r"\bjax(?:lib)?\b|\bxla_",
+    "no_dkms": r"dkms.{0,4} (?:is (?:currently )?not installed|: command not found)|dkms: command not found",
+    "no_driver": r"nvidia driver version: no cuda|gpu models and configuration: no cuda",
+    "creates": r"cusolverdncreate|cublascreate|cudnncreate",
+    "foreign": r"ld_library_path contains",
+    "loading": r"load_model|load_weights|model_loader|weight_loader|create_weights|_initialize_model",
+    "ipc": r"ipcgetmemhandle|ipcopenmemhandle",
+    "cooperative": r"too many blocks in cooperative launch|cooperativelaunchtoolarge|cooperative_launch_too_large",
+    "kv_types": r"unsupported kv type combination|ggml_cuda_fa_all_quants",
+    "unfit": r"unsupported max_mma_kv",
     "guesses": r"potential root causes",
     "tpu": r"\b(?:tpu|xla)accelerator\b",
     "inductor": r"_inductor|_dynamo|torch\.compile|inductorerror|backendcompiler|loweringexc|cppcompile",
@@ -228,7 +246,7 @@ _TORCHS = frozenset(
 
 def read(pasted: str, spaced: str) -> Facts:
     """Read the facts of a paste; `spaced` is the same without colours and prefixes."""
-    text = re.sub("[\"'`]", "", pasted.lower())
+    text = re.sub("\x1b?\\[\\d{1,3}(?:;\\d{1,3})*m|[\"'`]", "", pasted.lower())
     version, build = _torch(text)
     paths = [match[1] or match[2] for match in _FRAME.finditer(text)]
     frames = [_package(path) for path in paths]
@@ -244,7 +262,7 @@ def read(pasted: str, spaced: str) -> Facts:
         offers=tuple(_OFFER.findall(text)),
         ranks=tuple(sorted({int(rank) for rank in _RANK.findall(text)})),
         on_gpu=tuple((int(rank), int(gpu)) for rank, gpu in _FULL.findall(text)),
-        exceptions=tuple(_EXCEPTION.findall(text)),
+        free=_free(text),
         checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
         operators=_operators(text),
         tried=frozenset(name for pair in _SET.findall(text) for name in pair if name),
@@ -260,6 +278,12 @@ def _torch(text: str) -> tuple[str, str]:
     if not build and (built := _BUILD.search(text)):
         build = f"cu{built[1].replace('.', '')}" if built[1][0].isdigit() else "" if _OF_ROCM.search(text) else "cpu"
     return version, build
+
+
+def _free(text: str) -> float | None:
+    """The share of the GPU's memory that is free, as JAX tells it."""
+    told = _FREE.search(text)
+    return int(told[1]) / max(int(told[2]), 1) if told else None
 
 
 def _operators(text: str) -> str:
@@ -387,6 +411,128 @@ _OFFLINE = (
 )
 # The first that fits decides.
 ADVICE: tuple[Advice, ...] = (
+    Advice(
+        ("torch.cpu_only", "torch.no_accelerator"),
+        lambda facts: facts.build == "xpu",
+        'device="xpu" in place of "cuda", in the code or by the program\'s option; torch.xpu.is_available() has to be '
+        "True, else Intel's newest graphics driver",
+        title="this torch is built for Intel GPUs (XPU), and the program asks for CUDA",
+        meaning="The version ends in +xpu: it has no CUDA. A wheel for CUDA would not run on an Intel GPU.",
+    ),
+    Advice(
+        ("torch.cpu_only", "vllm.start"),
+        lambda facts: facts.build == "cpu" and "no_driver" in facts.names,
+        "an unquantised model, or a quantisation that the CPU backend has; for the others a machine with a GPU, and "
+        "there the packages' CUDA builds",
+        title="a CUDA operation is called on a machine without a GPU",
+        meaning="The paste lists a torch for the CPU and no NVIDIA driver: builds for the CPU lack operations.",
+        certainty="hint",
+    ),
+    Advice(
+        ("cuda.argument",),
+        "ipc",
+        "unset PYTORCH_CUDA_ALLOC_CONF (memory of expandable_segments cannot be shared), or do without the kernel that "
+        "shares it: vLLM --disable-custom-all-reduce; in containers of one machine --ipc=host and one PID namespace",
+        title="memory could not be shared with another process (CUDA IPC)",
+        meaning="The handle of a piece of memory could not be made or opened.",
+    ),
+    Advice(
+        ("cuda.resources",),
+        "cooperative",
+        "fewer blocks (SMs) for that kernel by the option of its package, or its release for this GPU: all blocks of a "
+        "cooperative launch have to run at once, and this GPU has fewer multiprocessors",
+        title="a cooperative kernel needs more blocks at once than the GPU runs",
+        meaning="The number of blocks is too large, and not the size of one.",
+    ),
+    Advice(
+        ("attention.kernel",),
+        "kv_types",
+        "-ctk f16 -ctv f16 (the cache of keys and values unquantised), or build llama.cpp with "
+        "-DGGML_CUDA_FA_ALL_QUANTS=ON",
+        title="llama.cpp was built without the attention kernels for this type of cache",
+    ),
+    Advice(
+        ("attention.kernel",),
+        "unfit",
+        "another attention backend (SGLang --attention-backend triton, VLLM_ATTENTION_BACKEND=FLASH_ATTN), or a newer "
+        "FlashInfer",
+        title="FlashInfer's kernel does not fit this GPU's shared memory",
+    ),
+    Advice(
+        ("cusolver.failed",),
+        "creates",
+        "nvidia-smi shows whether the GPU is full: then use a smaller batch or end other programs; else call "
+        'torch.linalg.inv(torch.eye(2, device="cuda")) before the model is loaded',
+        title="cuSOLVER could not create its handle",
+        meaning="A handle needs free GPU memory; the values of the matrix play no part in it.",
+    ),
+    Advice(
+        ("cudnn.version",),
+        "foreign",
+        "unset LD_LIBRARY_PATH (or remove the folder of the other cuDNN from it): torch brings its own cuDNN",
+    ),
+    Advice(
+        ("cudnn.not_initialized", "cudnn.failed", "cublas.", "oom.cublas", "oom.cuda"),
+        lambda facts: "jax" in facts.names and "torch" not in facts.packages and (facts.free or 0) < 0.5,
+        "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of the GPU "
+        "at once; nvidia-smi shows what others hold; else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset",
+    ),
+    Advice(
+        ("cudnn.",),
+        lambda facts: "jax" in facts.names and "torch" not in facts.packages,
+        "pip install -U 'jax[cuda12]', which brings its own cuDNN, and unset LD_LIBRARY_PATH: another cuDNN there is "
+        "loaded first; then a newer driver",
+    ),
+    Advice(
+        (
+            "cublas.",
+            "cuda.handle",
+            "cuda.argument",
+            "cuda.launch_failure",
+            "cuda.illegal_access",
+            "cudnn.",
+            "hip.fault",
+        ),
+        lambda facts: "native" in facts.names and not (facts.torch or facts.packages),
+        "a newer release of the program: search its issues for this message and GPU; -ngl 0 (or its CPU build) tells "
+        "whether the GPU's code is at fault, CUDA_VISIBLE_DEVICES=0 whether several GPUs are; sudo dmesg | grep -i xid",
+    ),
+    Advice(
+        ("cuda.fork",),
+        "vllm",
+        "export VLLM_WORKER_MULTIPROC_METHOD=spawn, with the program's start under if __name__ == '__main__':; or do "
+        "not touch CUDA before vLLM starts",
+    ),
+    Advice(
+        ("nvml.not_loaded", "kernel.", "cuinit.no_driver"),
+        "no_dkms",
+        "sudo apt-get install dkms linux-headers-$(uname -r), then reinstall the driver's package, which builds its "
+        "module for this kernel; reboot",
+    ),
+    Advice(
+        ("import.library",),
+        lambda facts: facts.build.startswith("cu") and bool(facts.needs) and facts.build[2:4] != facts.needs,
+        lambda facts: (
+            f"the release of {facts.extension or 'the package that asks for it'} for CUDA {facts.build[2:4]} "
+            f"(torch is {facts.build}); or torch and all packages for CUDA {facts.needs}, in a new environment"
+        ),
+        title="a package was built for another CUDA than torch",
+        meaning="It asks for libraries of another major version of CUDA than torch brings. Both in one process crash.",
+    ),
+    Advice(
+        ("pip.torch",),
+        lambda facts: bool(facts.wanted),
+        lambda facts: (
+            f"--index-url {fixes.INDEX}/{facts.wanted} behind the same command: PyPI has no builds with "
+            f"+{facts.wanted}; if it has none for this Python either, an older Python or a newer torch"
+        ),
+    ),
+    Advice(
+        ("oom.cuda", "oom.hip"),
+        lambda facts: {"server", "loading"} <= facts.names and not facts.on_gpu,
+        "more GPUs (vLLM --tensor-parallel-size N, SGLang --tp N), a quantised or a smaller model: it ran out while "
+        "the weights were loaded; nvidia-smi shows whether others hold memory",
+    ),
     Advice(
         ("torch.no_accelerator", "torch.sees_none", "cuinit.100"),
         lambda facts: facts.vendor == "amd" and (facts.build.startswith("rocm") or "rocm" in facts.platforms),
@@ -589,7 +735,11 @@ ADVICE: tuple[Advice, ...] = (
         title="Triton could not compile a package's kernel",
         meaning="torch.compile takes no part in it: the kernel is that of the package in the traceback.",
     ),
-    Advice(_OFFLINE, lambda facts: facts.build == "cpu" and "mac" not in facts.platforms, becomes="torch.cpu_only"),
+    Advice(
+        _OFFLINE,
+        lambda facts: facts.build == "cpu" and "mac" not in facts.platforms and "no_driver" not in facts.names,
+        becomes="torch.cpu_only",
+    ),
     Advice(
         ("torch.cpu_only",),
         lambda facts: facts.build == "cpu" and "mac" not in facts.platforms,

@@ -172,6 +172,7 @@ _LARGE_OTHER = 0.05
 _CONTEXT = round(2.5 * GIB)
 # torch writes three sizes with two decimals: together they are this far from the exact sum.
 _ROUNDED = round(0.03 * GIB)
+_PROCESS = rf"Process (\d+) has ({_SIZE}) memory in use"
 # torch 1.x and 2.0 write a bracket, 2.1 and later sentences; llama.cpp, JAX and ONNX Runtime have words of their own.
 _MEMORY = (
     r"MPS allocated: (?P<allocated_bytes>SIZE)",
@@ -207,139 +208,69 @@ def _memory(name: str, said: str) -> Figures:
     if first := re.search(r"out of memory.*?(?=(?:CUDA|HIP|XPU|MPS backend) out of memory|\Z)", said, re.I | re.S):
         said = first.group()
     found = _found(said, _MEMORY) or {}
-    others = [
-        {"pid": int(match[1]), "bytes": value}
-        for match in re.finditer(rf"Process (\d+) has ({_SIZE}) memory in use", said, re.IGNORECASE)
-        if (value := size(match[2])) is not None and value < _NO_SIZE
-    ]
-    if others:
-        found["processes"] = sorted(others, key=lambda one: -one["bytes"])
     if "reserved_bytes" in found and "allocated_bytes" in found:
         found.setdefault("cached_bytes", max(found["reserved_bytes"] - found["allocated_bytes"], 0))
     elif "cached_bytes" in found and "allocated_bytes" in found:
         found["reserved_bytes"] = found["allocated_bytes"] + found["cached_bytes"]
-    found |= _own_process(found)
-    return Figures(found, _memory_says(found), _memory_then(name, found))
-
-
-def _own_process(found: Numbers) -> Numbers:
-    """Which of the listed processes is this one, where torch does not say so: in a container it does not know its pid.
-
-    It holds what torch counts and a context. Several that fit are all kept, because nobody can tell them apart.
-    """
-    if "own_bytes" in found or "reserved_bytes" not in found or "processes" not in found:
-        return {}
-    least = found["reserved_bytes"] - _ROUNDED
-    fitting = [one for one in found["processes"] if least <= one["bytes"] <= found["reserved_bytes"] + _CONTEXT]
-    if len(fitting) != 1:
-        return {"own_pids": [one["pid"] for one in fitting]} if fitting else {}
-    others = [one for one in found["processes"] if one not in fitting]
-    return {"own_bytes": fitting[0]["bytes"], "own_pids": [fitting[0]["pid"]], "processes": others}
-
-
-def _memory_says(found: Numbers) -> str:
-    """Return who holds the memory, what is free and what was requested."""
-    whole = _whole(found)
-    allocated, cached, own = (found.get(key) for key in ("allocated_bytes", "cached_bytes", "own_bytes"))
-    parts = [f"{'GPU' if 'total_bytes' in found else 'allowed'} {human(whole)}"] if whole else []
-    if allocated is not None:
-        parts.append(f"your tensors {human(allocated)}")
-        parts += [f"torch's cache {human(cached)}"] if cached is not None else []
-    elif own is not None:
-        parts.append(f"your process {human(own)}")
-    if own is not None and allocated is not None:
-        beside = own - allocated - (cached or 0)
-        parts += [f"your process outside torch {human(beside)}"] if beside > GIB else []
-    listed = _others(found)
-    parts += [f"process {one['pid']} {human(one['bytes'])}" for one in listed[:3]]
-    if left := listed[3:]:
-        parts.append(f"{len(left)} more processes {human(sum(one['bytes'] for one in left))}")
-    if len(found.get("own_pids", ())) > 1:
-        parts[-1] += " (one of these is your process)"
-    rest = _unnamed(found)
-    if rest > _CONTEXT:
-        parts.append(f"other programs {human(rest)}")
-    elif rest > max(_LARGE_OTHER * (whole or 0), GIB):
-        parts.append(f"CUDA's context or other programs {human(rest)}")
-    for name, key in (("other programs", "other_bytes"), ("free", "free_bytes"), ("requested", "requested_bytes")):
-        if key in found:
-            parts.append(f"{name} {human(found[key])}")
-    return ", ".join(parts)
-
-
-def _whole(found: Numbers) -> int | None:
-    """The device's memory, else what torch may use of it."""
-    return found.get("total_bytes") or found.get("allowed_bytes")
-
-
-def _others(found: Numbers) -> list[Numbers]:
-    """The listed processes that hold a part of the GPU that counts; without the whole nobody knows."""
-    return [one for one in found.get("processes", ()) if one["bytes"] > _LARGE_OTHER * (_whole(found) or 0)]
-
-
-def _unnamed(found: Numbers) -> int:
-    """Return what neither is free nor anybody named holds: in torch before 2.1, and without NVML, others are not
-    listed."""
-    total, free = found.get("total_bytes"), found.get("free_bytes")
-    own = found.get("own_bytes") or found.get("reserved_bytes")
-    if len(found.get("own_pids", ())) > 1:
-        own = 0
-    if total is None or free is None or own is None:
-        return 0
-    rest: int = total - free - own - sum(one["bytes"] for one in found.get("processes", ()))
-    return max(rest, 0)
-
-
-def _memory_then(name: str, found: Numbers) -> str:
-    """The step that helps most by these figures."""
-    whole = _whole(found)
-    if not whole:
-        return ""
-    requested, free = found.get("requested_bytes", 0), found.get("free_bytes", 0)
-    if requested > whole:
-        return "print the tensor's shape, it may be wrong: one request exceeds the whole GPU"
-    if limited := _limit(found):
-        return limited
-    listed, unnamed = _others(found), _unnamed(found)
-    held = sum(one["bytes"] for one in listed) + (unnamed if unnamed > _CONTEXT else 0)
-    cached = found.get("cached_bytes", 0)
-    # What would not be enough for this very request is not the step that helps.
-    helps = {"others": held if held + free >= requested else 0, "cache": cached if cached + free >= requested else 0}
-    if helps["cache"] > max(_LARGE_CACHE * whole, helps["others"]):
-        setting = "PYTORCH_HIP_ALLOC_CONF" if name == "oom.hip" else "PYTORCH_CUDA_ALLOC_CONF"
-        cause = f"{human(cached)} is cached in pieces too small for the request"
-        return f"export {setting}=expandable_segments:True: {cause}"
-    if len(listed) > 1 and len(found.get("own_pids", ())) > 1:
-        return (
-            "if several of these processes are yours, give each its own GPU: torch.cuda.set_device(local_rank), or "
-            "CUDA_VISIBLE_DEVICES"
-        )
-    if helps["others"]:
-        return _about_others(listed, is_own_known="own_bytes" in found)
-    return "use a smaller batch or image, a shorter sequence, or activation checkpointing"
-
-
-def _limit(found: Numbers) -> str:
-    """Return what to do where the request was refused though the GPU had room for it; empty elsewhere."""
-    requested, free = found.get("requested_bytes"), found.get("free_bytes")
-    if requested is None or free is None or free - requested <= _LARGE_OTHER * (found.get("total_bytes") or free):
-        return ""
-    if "allowed_bytes" in found:
-        return (
-            f"raise torch.cuda.set_per_process_memory_fraction: it allows this process {human(found['allowed_bytes'])}"
-        )
-    return (
-        f"run it again and watch nvidia-smi: {human(free)} was free when torch gave up, so another process took memory "
-        "for a moment, or a limit of the system refused it (ulimit -v, sysctl vm.max_map_count)"
+    listed = ((int(match[1]), size(match[2])) for match in re.finditer(_PROCESS, said, re.IGNORECASE))
+    processes = [{"pid": pid, "bytes": held} for pid, held in listed if held is not None and held < _NO_SIZE]
+    # In a container torch does not know its own process: it is the one that holds what torch counts and a context.
+    least = found.get("reserved_bytes", _NO_SIZE) - _ROUNDED
+    own = [one for one in processes if "own_bytes" not in found and least <= one["bytes"] <= least + _CONTEXT]
+    if processes:
+        found["processes"] = sorted((one for one in processes if one not in own), key=lambda one: -one["bytes"])
+    if own:
+        found["own_pids"] = [one["pid"] for one in own]
+        found |= {"own_bytes": own[0]["bytes"]} if len(own) == 1 else {}
+    # The others are those that are listed, and what nobody named: before torch 2.1, and without NVML, none is.
+    whole = found.get("total_bytes") or found.get("allowed_bytes") or 0
+    known = found.get("own_bytes") or sum(one["bytes"] for one in own) or found.get("reserved_bytes")
+    rest = 0
+    if "total_bytes" in found and "free_bytes" in found and known is not None:
+        rest = whole - found["free_bytes"] - known - sum(one["bytes"] for one in found.get("processes", ()))
+    others = [one for one in found.get("processes", ()) if one["bytes"] > _LARGE_OTHER * whole][:3]
+    unnamed = rest if rest > _CONTEXT else 0
+    return Figures(
+        found, _memory_says(found, whole, others, unnamed), _memory_then(name, found, whole, others, unnamed)
     )
 
 
-def _about_others(listed: list[Numbers], *, is_own_known: bool) -> str:
-    """Return what to do about memory that others hold. One of them may be this program, or another rank of its job."""
-    if not listed:
+def _memory_says(found: Numbers, whole: int, others: list[Numbers], unnamed: int) -> str:
+    """Return who holds the memory, what is free and what was requested."""
+    parts = [("GPU" if "total_bytes" in found else "allowed", whole or None)]
+    if "allocated_bytes" in found:
+        parts += [("your tensors", found["allocated_bytes"]), ("torch's cache", found.get("cached_bytes"))]
+    else:
+        parts.append(("your process", found.get("own_bytes")))
+    parts += [(f"process {one['pid']}", one["bytes"]) for one in others]
+    parts += [("other programs", unnamed or found.get("other_bytes"))]
+    parts += [("free", found.get("free_bytes")), ("requested", found.get("requested_bytes"))]
+    return ", ".join(f"{what} {human(size_)}" for what, size_ in parts if size_ is not None)
+
+
+def _memory_then(name: str, found: Numbers, whole: int, others: list[Numbers], unnamed: int) -> str:
+    """The step that helps most by these figures."""
+    requested, free, cached = (found.get(f"{key}_bytes", 0) for key in ("requested", "free", "cached"))
+    if not whole:
+        return ""
+    if requested > whole:
+        return "print the tensor's shape, it may be wrong: one request exceeds the whole GPU"
+    if "allowed_bytes" in found and free > requested:
+        allowed = human(found["allowed_bytes"])
+        return f"raise torch.cuda.set_per_process_memory_fraction: it allows this process {allowed}"
+    # What would not be enough for this very request is not the step that helps.
+    held = sum(one["bytes"] for one in others) + unnamed
+    held = held if held + free >= requested else 0
+    if cached > max(_LARGE_CACHE * whole, held) and cached + free >= requested:
+        setting = "PYTORCH_HIP_ALLOC_CONF" if name == "oom.hip" else "PYTORCH_CUDA_ALLOC_CONF"
+        cause = f"{human(cached)} is cached in pieces too small for the request"
+        return f"export {setting}=expandable_segments:True: {cause}"
+    if not held:
+        return "use a smaller batch or image, a shorter sequence, or activation checkpointing"
+    if not others:
         return "nvidia-smi shows whether another program holds memory: use another GPU, or end that program"
-    pids = [str(one["pid"]) for one in listed[:3]]
-    if is_own_known:
+    pids = [str(one["pid"]) for one in others]
+    if "own_bytes" in found:
         return f"use another GPU, or end process {', '.join(pids)} if it is not part of your job"
     return f"ps -fp {','.join(pids)} shows what holds it: your own program, or another one, then use another GPU"
 
@@ -645,11 +576,6 @@ _READINGS: tuple[Reading, ...] = (
         _mixed_then,
     ),
     Reading(
-        "nvml.mismatch",
-        r"NVML library version: (?P<library>[\d.]+)",
-        "libraries of driver {library}, kernel module of another",
-    ),
-    Reading(
         "nvcc.mismatch",
         r"detected CUDA version \((?P<toolkit>[\d.]+)\).{0,80}compile\s*PyTorch \((?P<torch_cuda>[\d.]+)\)",
         "nvcc is of CUDA {toolkit}, torch of CUDA {torch_cuda}",
@@ -669,17 +595,6 @@ _READINGS: tuple[Reading, ...] = (
         "cudnn.version",
         r"Loaded runtime CuDNN library: (?P<found>[\d.]+) but source was compiled with: (?P<wanted>[\d.]+\d)",
         "cuDNN {found} was loaded, the program was built for {wanted}",
-    ),
-    Reading(
-        "xformers.setup",
-        r"PyTorch (?P<wanted>[\d.]+\S*) with CUDA \d+ \(you have (?P<found>[\d.]+[^)\s]*)\)",
-        "xformers was built for torch {wanted}, {found} is installed",
-    ),
-    Reading(
-        "quant.dtype",
-        r"Minimum capability: (?P<minimum_capability>\d+)\. Current capability: (?P<capability>\d+)",
-        "the kernel needs compute capability {minimum_capability}, the GPU has {capability} (written without the "
-        "point)",
     ),
     Reading(
         ("cuda.capability", "architecture."),
@@ -708,11 +623,5 @@ _READINGS: tuple[Reading, ...] = (
         "compile.resources",
         r"Required: (?P<required_bytes>\d+),? Hardware limit: ?(?P<limit_bytes>\d+)",
         "the kernel needs {required_bytes} of shared memory per multiprocessor, the GPU has {limit_bytes}",
-    ),
-    Reading(
-        "assert.",
-        (r"(?:index|Target) (?P<index>-?\d+) is out of bounds", r"dimension \d+ with size (?P<size>\d+)"),
-        "index {index}[, dimension size {size}]",
-        in_line=True,
     ),
 )

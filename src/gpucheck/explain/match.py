@@ -28,18 +28,6 @@ _NUMBERS = re.compile(r"\((?:\d+\|)*\d+\)")
 _PART = re.compile(
     r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?(?:<?[=!]|:|P<\w+>))?|.)((?:[*+?]|\{\d+(?:,\d*)?\})\??)?", re.DOTALL
 )
-# A part of a text that was cut is known by this many letters, where it stops within a word or an error is beside it;
-# what stops between two words may be a sentence, which needs more. Counted on 15 000 cut texts, sentences and lines
-# of source: with fewer letters sentences are answered, with more the cut texts are not.
-CUT_WITHIN_WORD, CUT_BETWEEN_WORDS = 16, 26
-# And one of these has to be in it where the paste names nothing of ours: programs of every kind print the rest.
-_PARTICULAR = re.compile(
-    "cuda|cudnn|cublas|cusolver|cusparse|cufft|nccl|nvidia|nvml|nvrm|nvlink|gpu|torch|tensor|triton|nvrtc|ptx|"
-    "sm_|xformers|flashattn|flashattention|bitsandbytes|dataloader|rocm|mps|xpu|kernelimage|illegalmemor|emoryaccess|"
-    "misalignedaddress|launchfail|deviceside|capturing|thebus|findaneng|dtype|scalartype|sharedmemory|"
-    "inductor|dynamo|scaled_dot|collective|watchdog|bf16|fp16|bfloat16|srcindex|kvcache|executionplan|cpuallocator|"
-    "configurationargument|resourcehandle|unsupportedtoolchain|multinomial|forkedsub"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +184,13 @@ _ITEM = re.compile(r"\s*(?:[-*•]|\(?\d{1,2}[.):])\s+\S")
 # Reports of an environment: a package that they do not find is none that a program missed, and their own failure is
 # no crash where another error stands beside it. NCCL looks for InfiniBand's library wherever it starts.
 _ABSENT = re.compile(
-    r"[\w .()/+-]{1,40}: *module not (?:found|installed)\.?$|.*(?:open|load)\w* (?:shared library )?libibverbs|"
-    r".*\bthis is not an? (?:failure|error)\b",
+    r"(?!.*(?:error|fail))[\w .()/+-]{1,40}(?:: *|=+ *| {2,})"
+    r"(?:module not (?:found|installed)|n/a|v?\d+\.\w+[\w.+-]*)\.?$|"
+    r".*(?:open|load)\w* (?:shared library )?libibverbs|.*\bthis is not an? (?:failure|error)\b",
     re.IGNORECASE,
 )
+# A comment of C or C++: nobody prints it.
+_COMMENT = re.compile(r"//|/\*|\*/")
 _FATAL = re.compile(r"Fatal Python error|core dumped")
 _COLLECTOR = re.compile(r"\b(?:collect_env|check_env|env_report|ds_report|print_env)\w*\.py|bug_report\w*\.py")
 # What Python ignores as it ends is no error of the program's after the one that ended it.
@@ -336,6 +327,7 @@ def _classed(lines: Sequence[tuple[int, tuple[str, bool, str]]], quoted: Collect
         kind: Kind = "exception" if is_raised else "frame" if is_frame or frame_before else "plain"
         # CMake's lines of what it found begin so, and pip's of what it does.
         quiet = quiet or text.startswith(("-- ", "Building wheel")) or _ABSENT.match(text) is not None
+        quiet = quiet or _COMMENT.match(text) is not None
         kind = "quiet" if number in quoted or (kind == "plain" and quiet) else kind
         found.append(Line(number, text, kind, group, prefix))
         # Under a line of a traceback stands the line of source that it names.
@@ -436,7 +428,7 @@ _LINES_BEFORE, _LINES_AFTER, _MOST_LETTERS = 3, 12, 4000
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A text that was found: on which line, which conditions it points to, and whether only a part of it was there.
+    """A text that was found: on which line, and which conditions it points to.
 
     `said` are its line and those after it, `around` also those before, for who reads the numbers in them. `doubt` says
     what in the paste speaks against it, where something does. `facts` are what the paste states, and `is_advised` says
@@ -446,7 +438,6 @@ class Match:
     text: Condition
     line: int
     conditions: tuple[str, ...]
-    cut: bool = False
     said: str = ""
     around: str = ""
     doubt: str = ""
@@ -455,9 +446,8 @@ class Match:
 
     @property
     def certainty(self) -> Certainty:
-        """Return how sure it is: less so for a part of a text, for what names no cause, and beside what speaks against
-        it."""
-        return "hint" if self.cut or self.doubt or self.text.symptom else self.text.certainty
+        """Return how sure it is: less so for what names no cause, and beside what speaks against it."""
+        return "hint" if self.doubt or self.text.symptom else self.text.certainty
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,7 +458,6 @@ class _Place:
     start: int
     end: int
     line: Line
-    cut: bool = False
 
     def within(self, other: _Place) -> bool:
         """Return whether a longer one covers it that says as much, and that is not what follows from it."""
@@ -513,16 +502,13 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
     pointed = [place for place in _places(normal, conditions, ours=True) if place.line.kind != "quiet"]
     ours = _OURS.search(normal.spaced) is not None
     told, pointed = _wrapping(told, normal), _wrapping(pointed, normal)
-    # What is there whole explains what is there in part: only where nothing is, parts are looked for.
     if not told and not (pointed and ours):
         weak = [
             replace(one, patterns=(), names=(), common=one.weak, beside="", certainty="hint")
             for one in texts
             if one.weak
         ]
-        told = (
-            _cut_places(normal, texts, ours=ours) or _cut_places(normal, conditions, ours=ours) or _told(normal, weak)
-        )
+        told = _told(normal, weak)
     mine, theirs = _Near(told), _Near(pointed)
     found = told + [place for place in pointed if ours and not any(place.touches(one) for one in mine.to(place))]
     unknown, is_all = _unknown_errors(normal, found)
@@ -558,7 +544,7 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
         said, around = _excerpts(normal, place.line)
         points = (*place.text.conditions, *beside)
         text, is_advised = advise(place.text, facts)
-        match = Match(text, place.line.number, points, place.cut, said, around, "", facts, is_advised)
+        match = Match(text, place.line.number, points, said, around, "", facts, is_advised)
         earlier = matches.setdefault(text.id, match)
         matches[text.id] = replace(earlier, conditions=tuple(dict.fromkeys((*earlier.conditions, *match.conditions))))
     return _doubted(list(matches.values()), found, unknown, is_all=is_all)
@@ -593,8 +579,13 @@ def _is_reason(one: _Place, place: _Place, normal: Normal) -> bool:
 def _told(normal: Normal, texts: Sequence[Condition]) -> list[_Place]:
     wrapping = [replace(text, patterns=text.wraps, common=(), names=(), symptom=True) for text in texts if text.wraps]
     texts = (*texts, *wrapping)
-    places = (place for place in _places(normal, texts) if place.line.kind != "quiet" or place.text.logged)
+    places = (place for place in _places(normal, texts) if place.text.logged or not _is_quiet(normal, place))
     return [place for place in places if not (place.line.kind == "plain" and _is_only_named(normal, place))]
+
+
+def _is_quiet(normal: Normal, place: _Place) -> bool:
+    """Return whether a text begins on a line that reports no error, or ends on one: a gap reached into it."""
+    return any(normal.lines_of(offset, offset)[0].kind == "quiet" for offset in (place.start, place.end - 1))
 
 
 def _is_only_named(normal: Normal, place: _Place) -> bool:
@@ -769,41 +760,3 @@ def _spans(normal: Normal, pattern: Pattern) -> _Spans:
             if has_number:
                 found.setdefault(match["number"], []).append(match.span())
     return found
-
-
-def _cut_places(normal: Normal, texts: Sequence[Condition], *, ours: bool) -> list[_Place]:
-    """The text of which a part stands at the end or the beginning; what may be a part of several is none of them."""
-    lines = [line for line in normal.lines if line.text]
-    is_error = any(line.kind == "exception" for line in lines)
-    end, beginning = normal.solid[-_MOST:].rstrip(".…"), normal.solid[:_MOST].lstrip(".…")[::-1]
-    # Behind a colon stands what the error is.
-    edges = (("" if end.endswith(":") else end, lines[-1:], 1), (beginning, lines[:1], -1))
-    found = set[str]()
-    for (edge, line, step), known in zip(edges, _edges(tuple(texts)), strict=True):
-        longest = 0 if line and line[0].kind == "quiet" else len(edge)
-        for letters in range(longest, CUT_WITHIN_WORD - 1, -1):  # the longest part says most
-            part = edge[-letters:]
-            begun = known[bisect.bisect_left(known, (part,)) : bisect.bisect_left(known, (part + "\U0010ffff",))]
-            names = {
-                name
-                for _, shape, name in begun
-                if is_error or shape[letters : letters + 1].islower() or letters >= CUT_BETWEEN_WORDS
-            }
-            if names and (ours or _PARTICULAR.search(part[::step])):
-                found |= names
-                break
-    return [_Place(text, 0, 0, normal.lines[-1], cut=True) for text in texts if found == {text.id}]
-
-
-@functools.cache
-def _edges(texts: tuple[Condition, ...]) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, str]]]:
-    """The beginnings of the texts as they are printed, and their ends read backwards: sorted, as (letters, shape, id).
-
-    The letters have no spaces. The shape is the same with a large letter at the start of each word.
-    """
-    found: tuple[set[tuple[str, str, str]], ...] = (set(), set())
-    for text, whole in ((one, whole.translate(_WITHOUT_QUOTES)) for one in texts for whole in one.printed):
-        for edges, part in zip(found, (whole, whole[::-1]), strict=True):
-            shape = "".join(part.title().split())
-            edges.add((shape.lower(), shape, text.id))
-    return sorted(found[0]), sorted(found[1])

@@ -14,7 +14,7 @@ from typing import Literal
 # How programs begin a message of CUDA's: torch, vLLM and DeepEP, FlashInfer, Triton, CTranslate2, ONNX Runtime, torch
 # before 1.0, caffe, and those that name the call that failed.
 CUDA_SAYS = (
-    r"(CUDA (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA error [^\s:]{1,200}:\d+(\):)?|"
+    r"(CUDA(RT)? (driver |runtime )?error( ?\(?\d+\)?)? ?:|CUDA error [^\s:]{1,200}:\d+(\):)?|"
     r"(CUDA|(Batch|Single|Merge)\w{1,80}) failed with error ?:?|CUDA failure \d+:|"
     # NCCL's, whose own row has memory.
     r"CUDA failure( \d+)?(?! ?out of memory)|Triton Error \[CUDA\]:|"
@@ -45,7 +45,9 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
         r"/usr/lib/wsl/|\bdxgk?\b|dxgkio|microsoft-standard-wsl|\bwsl environment|\b(in|on|inside|under) wsl2?\b|"
         r"(?<!\w)/mnt/[a-z]/users/"
     ),
-    "windows": re.compile(r"\b[a-z]:\\|\bwinerror \d|\b\w+\.dll\b|\b[a-z]:/users/|\bmicrosoft visual studio\b"),
+    "windows": re.compile(
+        r"\b[a-z]:\\|\bwinerror \d|\b\w+\.dll\b|\b[a-z]:/users/|\bmicrosoft visual studio\b|\bnvlddmkm\b"
+    ),
     "mac": re.compile(
         r"(?<![\w:/])/users/\w|/opt/homebrew/|\bdarwin\b|\bmacos\b|\bapple silicon\b|\bmps backend\b|"
         r"/library/frameworks/python\.framework/|\.dylib\b|\barm64-apple\b|\bmac(book|mini| mini| studio)\b|"
@@ -105,6 +107,12 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     ),
     (
         "windows",
+        ("nvml.lost", "nvml.hardware", "nvml.reset"),
+        "restart Windows; if it returns, reseat the GPU and its power cables, and watch its temperature; the Event "
+        "Viewer (System, source nvlddmkm) shows when it happens",
+    ),
+    (
+        "windows",
         ("oom.host", "shm."),
         "a larger paging file (System, Advanced, Performance, Virtual memory), or fewer DataLoader workers: each "
         "process that imports torch reserves some GiB of it",
@@ -142,10 +150,11 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     ),
 )
 
+_SWAPPED = str.maketrans("\"'", "'\"")
 _DMESG = r"sudo dmesg( -T)? \| grep( -[ei]+| '[^']+'| [\w-]+(?= -e|;| tells| shows| names| for|$))+"
 _RESET = r"sudo nvidia-smi --gpu-reset -i [\w,:.…]+"
 # Commands in steps, and what does the same there.
-_SWAPS: tuple[tuple[Platform, str, str], ...] = (
+_SWAPS: tuple[tuple[str, str, str], ...] = (
     (
         "windows",
         r"export PYTORCH_\w+=expandable_segments:True",
@@ -175,6 +184,11 @@ _SWAPS: tuple[tuple[Platform, str, str], ...] = (
     ("rocm", r"\bCUDA_VISIBLE_DEVICES\b", "HIP_VISIBLE_DEVICES"),
     ("xpu", r"\bnvidia-smi\b", "xpu-smi"),
     ("xpu", r"\bCUDA_VISIBLE_DEVICES\b", "ZE_AFFINITY_MASK"),
+    (
+        "kubernetes",
+        r"docker run --shm-size=8g …,? or --ipc=host( \(in Kubernetes an (.*?)\))?",
+        "mount an emptyDir with medium: Memory on /dev/shm",
+    ),
     *((other, "nvlddmkm", "Display") for other in ("rocm", "xpu", "directml")),
 )
 
@@ -193,7 +207,7 @@ def marked(spaced: str) -> frozenset[Platform]:
     return frozenset(found)
 
 
-def step(platforms: Collection[Platform], name: str, then: str, *, specific: bool = False) -> str:
+def step(platforms: Collection[str], name: str, then: str, *, specific: bool = False) -> str:
     """The step for a text with the id `name` on these platforms; a `specific` one is made of the text's own numbers."""
     if not specific:
         there = (text for platform, begins, text in _INSTEAD if platform in platforms and name.startswith(begins))
@@ -201,4 +215,5 @@ def step(platforms: Collection[Platform], name: str, then: str, *, specific: boo
     for platform, pattern, replacement in _SWAPS:
         if platform in platforms:
             then = re.sub(pattern, replacement, then)
-    return then
+    # Windows' shells know no single quotes.
+    return re.sub(r" -c '([^']*)'", lambda code: code[0].translate(_SWAPPED), then) if "windows" in platforms else then

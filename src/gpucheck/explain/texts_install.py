@@ -46,12 +46,10 @@ def _of_xid(one: xid.Xid) -> Condition:
         id=f"xid.{one.number}",
         title=f"Xid {one.number}: {one.what}",
         patterns=(_TYPED, _IN_LOG, *_OTHER_WORDS.get(one.number, ())),
-        examples=(f"Xid {one.number}",),
         number=str(one.number),
         meaning=f"{_CAUSE[one.blame]} The driver reports it in the kernel log.",
-        fix=one.step,
+        fix=one.step.replace("{card}", "INDEX"),
         certainty="hint" if one in xid.OLDER else "proof" if one.blame == "device" else "strong",
-        source=xid.SOURCE,
         follows=tuple(f"xid.{number}" for number in one.follows),
         common=(_IN_WORDS,),
     )
@@ -73,12 +71,10 @@ TEXTS: tuple[Condition, ...] = (
             r"symbol (__nvJitLink|cu(blas|sparse|solver|fft|rand)|nccl)\w*.{0,60}not defined in file",
             r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
         ),
-        examples=("/venv/lib/python3.11/site-packages/torch/lib/../../nvidia/cusparse/lib/libcusparse.so.12:",),
         meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a libcusparse, libnvJitLink, libcudnn or libnccl "
         "of another version than the wheel's.",
         fix="echo $LD_LIBRARY_PATH: unset it and try again; where it is empty, pip install the nvidia-… packages in "
         "the versions that `pip show torch` requires (iJIT_NotifyEvent: conda install mkl==2024.0)",
-        source="pytorch issues 111469, 131312 and 134929",
     ),
     Condition(
         id="import.symbol",
@@ -93,7 +89,6 @@ TEXTS: tuple[Condition, ...] = (
             r"was compiled (with|against|for) (a different version of )?(Py)?torch",
             r"(PyTorch|torch) has version .{0,30}(but|while|whereas) .{0,30}(compiled|built) (with|against|for)",
         ),
-        examples=("/venv/lib/python3.11/site-packages/mmcv/_ext.cpython-311-x86_64-linux-gnu.so: undefined",),
         meaning="The file that the message begins with calls something that this torch does not have: it was "
         "compiled against another version.",
         fix="reinstall that package for this torch, at the version that its release notes name for it (pip list | "
@@ -113,6 +108,7 @@ TEXTS: tuple[Condition, ...] = (
             r"libcuda\.so(\.1)? not found",
             r"PTX JIT compiler library not found",
             r"(cudaError|CUDA_ERROR_)Jit_?Compiler_?Not_?Found",
+            r"libcuda\.so(\.1)?\W{0,3} ?(does not|doesn'?t) exist",
         ),
         meaning="No driver, or a container without the capability compute.",
         fix="ldconfig -p | grep libcuda where the program runs; on a host install NVIDIA's driver, in a container "
@@ -149,9 +145,9 @@ TEXTS: tuple[Condition, ...] = (
             r"Specified provider \W?(CUDA|Tensorrt)ExecutionProvider\W? is not in available provider names",
             r"make sure libcudnn\w*\.so[.\d]* is in your library path",
         ),
-        meaning="The package wants a CUDA or cuDNN of another major version than what is installed (the number "
-        "after .so says which), its nvidia-… wheels were left out, or they are in site-packages/nvidia/…/lib, where a "
-        "program beside torch does not look.",
+        meaning="The package wants a CUDA of another major version (the number after .so) than what is installed, its "
+        "nvidia-… wheels were left out, or they are in site-packages/nvidia, where a program beside torch does not "
+        "look.",
         fix="find / -name 'LIBRARY*' 2>/dev/null tells whether it is there: then export LD_LIBRARY_PATH=its folder "
         "(for cuDNN …/site-packages/nvidia/cudnn/lib); else pip install the nvidia-… package of the version in the "
         "name, or the program's release for the CUDA that is installed. Where it is torch itself: " + _PAIR,
@@ -185,13 +181,11 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="torchvision was built for another torch, or one of the two is the CPU's and the other CUDA's.",
         fix=_PAIR,
-        source="torchvision/extension.py",
     ),
     Condition(
         id="import.torch",
         title="torch is not installed here",
         patterns=(r"\bNo module named '?torch'?(?![\w.])",),
-        examples=("No module named 'torch'",),
         meaning="The running interpreter has no torch. Usually torch is installed in another environment.",
         fix="python -m pip show torch with that very interpreter; then activate the environment that has it, or "
         "python -m pip install torch in a virtual environment",
@@ -215,8 +209,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="pip and uv build a package in an isolated environment without torch, but its setup.py imports torch.",
         fix="install torch first, then the package with pip install --no-build-isolation NAME (uv: "
         "no-build-isolation-package in pyproject.toml; also install its build tools: setuptools wheel packaging ninja)",
-        certainty="strong",
-        source="Dao-AILab/flash-attention issues 246 and 1920",
         common=(r"--no-build-isolation",),
         unless=r"\binstall\b[^\n]{0,200}--no-build-isolation|--no-build-isolation[^\n]{0,100}\binstall\b",
     ),
@@ -230,7 +222,6 @@ TEXTS: tuple[Condition, ...] = (
             r"(requires|needs) (at least )?(py)?torch ?(version )?(>=|2\.|1\.|or (newer|above|higher))",
             r"Disabling PyTorch because PyTorch >= ?[\d.]+ is required",
         ),
-        examples=("AttributeError: module 'torch' has no attribute 'float8_e4m3fn'",),
         meaning="The package uses a function that this torch does not have: torch is older or newer than the "
         "package expects.",
         fix="pip show torch NAME; install the versions of both that the package's release notes name",
@@ -273,7 +264,6 @@ TEXTS: tuple[Condition, ...] = (
             _TORCHS + r"[\w./-]*\.so[.\d]*\)?.{0,120}(GLIBC(XX)?|CXXABI)_[\d.]+'? not found",
             r"(GLIBC(XX)?|CXXABI)_[\d.]+'? not found \(required by [\w./-]{0,99}" + _TORCHS,
         ),
-        examples=("/lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by",),
         meaning="A wheel or extension was built on a newer system, or conda's libstdc++ is hidden by the system's.",
         fix="GLIBC: a newer system (or container image), or an older wheel; GLIBCXX and CXXABI: conda install -c "
         "conda-forge libstdcxx-ng, and its lib folder first in LD_LIBRARY_PATH",
@@ -315,7 +305,6 @@ TEXTS: tuple[Condition, ...] = (
         "leave it to the linker, which wants a libcuda.so.",
         fix="sudo ldconfig, or TRITON_LIBCUDA_PATH=/folder/of/libcuda",
         certainty="proof",
-        source="triton, backends/nvidia/driver.py",
     ),
     Condition(
         id="compile.compiler",
@@ -333,7 +322,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="apt-get install build-essential (gcc, g++), or CC=/path/to/compiler; on Windows a shell of Visual "
         "Studio's build tools",
         certainty="proof",
-        source="triton, runtime/build.py",
         common=(r"No such file or directory: '?(gcc|g\+\+|cc|c\+\+|clang|clang\+\+)'?(?![\w/.])",),
     ),
     Condition(
@@ -354,7 +342,6 @@ TEXTS: tuple[Condition, ...] = (
         certainty="hint",
         symptom=True,
         follows=("compile.python_h", "compile.libcuda", "compile.compiler"),
-        source="triton, runtime/build.py",
     ),
     Condition(
         id="compile.python_h",
@@ -379,7 +366,6 @@ TEXTS: tuple[Condition, ...] = (
             r"Cannot open include file: .{0,2}cuda\.h",
             r"cannot open source file \W?(cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)\w*\.h",
         ),
-        examples=("/tmp/tmpx/main.c:1:10: fatal error: cuda.h: No such file or directory",),
         meaning="Something is compiled against CUDA's driver: Triton's launcher brings the header, an extension "
         "wants the toolkit's.",
         fix="an extension: the CUDA toolkit of torch's CUDA, and CUDA_HOME=/usr/local/cuda; Triton: reinstall it, or "
@@ -394,11 +380,9 @@ TEXTS: tuple[Condition, ...] = (
             r"No valid triton configs",
             r"triton.{0,200}OutOfResources",
         ),
-        meaning="Block sizes and stages were chosen for a larger GPU. It is the memory inside a multiprocessor, not "
-        "the GPU's own.",
+        meaning="Block sizes and stages were chosen for a larger GPU.",
         fix="smaller block sizes or num_stages; TORCHINDUCTOR_MAX_AUTOTUNE=0",
         certainty="proof",
-        source="triton, runtime/errors.py; triton issue 8182",
     ),
     Condition(
         id="compile.ptxas",
@@ -451,7 +435,6 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"\bInductorError\b",
             r"\b(ptxas|Triton) (compilation|codegen) (failed|error)",
-            r"torch[/\\]_inductor[/\\].{0,80}(compilation failed|CompilationError)",
             r"CompilationError: at \d+:\d+: ?def triton_",
             r"FailOnRecompileLimitHit",
             r"hit config\.(recompile_limit|cache_size_limit)",
@@ -460,7 +443,6 @@ TEXTS: tuple[Condition, ...] = (
             r"torch\._inductor\.exc\.\w+",
             r"LoweringException",
             r"CppCompileError",
-            r"triton\.compiler\.errors\.CompilationError",
             r"triton.{0,60}CompileTimeAssertionFailure",
             r"while processing an MLIR pass pipeline",
             r"Windows not yet supported for torch\.compile",
@@ -504,7 +486,6 @@ TEXTS: tuple[Condition, ...] = (
         title="the CUDA toolkit does not match torch's CUDA version",
         patterns=(
             r"detected CUDA version \(.{1,12}\) mismatches the version that was used to compile",
-            r"The detected CUDA version \([\d.]+\) mismatches the version that was used to compile\s*PyTorch",
             r"Installed CUDA version [\d.]+ does not match the version torch was compiled with",
             r"CUDAMismatchException",
             r"compiled with a version of Cuda that does not match the version used to compile Pytorch",
@@ -512,7 +493,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="An extension must be built with the same CUDA version as torch.",
         fix="install the toolkit version in the message and set CUDA_HOME, or a torch for the toolkit's version",
         certainty="proof",
-        source="torch/utils/cpp_extension.py",
     ),
     Condition(
         id="nvcc.old",
@@ -529,7 +509,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="nvcc --version: install the toolkit of torch's CUDA, with CUDA_HOME set, and gcc 9 or newer "
         "(CXX=g++-11); where the package sets -std=c++14 itself, a newer release of it, or c++17 in its setup.py",
         certainty="proof",
-        source="torch/utils/cpp_extension.py",
     ),
     Condition(
         id="nvcc.arch",
@@ -539,7 +518,6 @@ TEXTS: tuple[Condition, ...] = (
             r"Unknown CUDA arch \([\w.+]+\) or GPU not supported",
             r"nvcc fatal ?: Unsupported gpu",
         ),
-        examples=("nvcc fatal   : Unsupported gpu architecture 'compute_120'",),
         meaning="The GPU is newer than the toolkit, or so old that the toolkit dropped it.",
         fix="take an old number that the GPU does not have (below 5.0 for CUDA 12, below 7.5 for CUDA 13) out of the "
         "build's list (TORCH_CUDA_ARCH_LIST, CMAKE_CUDA_ARCHITECTURES, CUDA_ARCH_BIN, -gencode); for the GPU's own "
@@ -578,23 +556,18 @@ TEXTS: tuple[Condition, ...] = (
         id="nvswitch.sxid",
         title="an NVSwitch reported an error (SXid)",
         patterns=(r"\bSXid ?(\(PCI:[0-9a-f:.]+\))?:? ?\d+",),
-        examples=("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 24007, Fatal, Link 46 sourcetrack timeout error",),
         meaning="NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. "
         "`Fatal`: programs that used the links have ended, and the fabric needs a reset.",
         fix="take the node out of use (drain or cordon); sudo journalctl -u nvidia-fabricmanager shows which "
         "partition. Reset all GPUs and switches together (sudo nvidia-smi -r with nothing running), or reboot",
-        source="NVIDIA, Fabric Manager user guide, SXid errors",
     ),
     Condition(
         id="bus.installed",
         title="a GPU has fallen off the bus (no Xid was written)",
         patterns=(r"installed in this system has (NVRM: ?)?fallen off the bus",),
-        examples=("NVRM: The NVIDIA GPU 0000:b3:00.0",),
-        meaning="The driver could not reach the GPU over PCIe at start: power, heat, seat or riser, or the slot. "
-        "Tools that only look for Xid 79 do not see this line.",
+        meaning="The driver could not reach the GPU over PCIe at start: power, heat, seat or riser, or the slot.",
         fix=messages.FIX["lost"],
         certainty="proof",
-        source="leptonai/gpud, kmsg.go; NVIDIA/NVSentinel issue 155",
     ),
     Condition(
         id="bus.off",
@@ -609,7 +582,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The driver could not reach the GPU over PCIe: power, heat, seat or riser, or the slot.",
         fix=messages.FIX["lost"],
         certainty="proof",
-        source="leptonai/gpud, kmsg.go; NVIDIA/NVSentinel issue 155",
         follows=("xid.",),
     ),
     Condition(
@@ -638,7 +610,6 @@ TEXTS: tuple[Condition, ...] = (
         id="kernel.nvrm",
         title="NVIDIA's driver noted an error that has no row here",
         patterns=(r"NVRM: nv(Check|Assert)(Ok)?Failed\w*:",),
-        examples=("NVRM: nvCheckOkFailedNoLog: Check failed",),
         meaning="A check inside the driver failed. Many such lines are harmless: a tool asked for what this GPU, "
         "its MIG mode or its firmware does not have.",
         fix="sudo dmesg -T | grep -i -e nvrm -e xid shows the lines around it; nvidia-smi has to list every GPU: where "
@@ -664,8 +635,6 @@ TEXTS: tuple[Condition, ...] = (
         "from it.",
         fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX, or reboot; if "
         "that fails, power-cycle the machine. If it happens again, use another driver version",
-        certainty="strong",
-        source="NVIDIA/open-gpu-kernel-modules",
         follows=("xid.", "bus."),
     ),
     Condition(
@@ -677,10 +646,7 @@ TEXTS: tuple[Condition, ...] = (
             r"pcieport [0-9a-f:.]+: (AER: )?PCIe Bus Error: severity=",
             r"pcieport [0-9a-f:.]+: AER: (Multiple )?(Un)?correct(ed|able) error (message )?received",
         ),
-        examples=("pcieport 0000:00:01.0: AER: Multiple Corrected error received",),
-        meaning="`Uncorrected` or `Fatal`: the link lost data, and what is behind it may fall off the bus next. "
-        "`Corrected`: it sent them again, which costs speed where it is frequent. A line of pcieport does not say "
-        "whose link it is: the GPU's, a disk's or a network adapter's.",
+        meaning="`Fatal`: what is behind the link may fall off the bus next. `Corrected`: the link sent data again.",
         fix="lspci -tv shows what is behind the address; if it is a GPU: drain the node, reseat the GPU, remove the "
         "riser, and compare with gpucheck bench transfer",
         certainty="hint",
@@ -695,7 +661,6 @@ TEXTS: tuple[Condition, ...] = (
             r"\b(i915|xe)\b.{0,60}(Resetting (chip|rcs\d|\w+) (after|for)|GPU hang|engine "
             r"reset)",
         ),
-        examples=("[29256.536743] [drm] GPU HANG: ecode 9:0:0x84df7efc, in python [9467], reason: Ring hung,",),
         meaning="A program's command did not end, and Intel's driver reset the GPU; that program loses its context.",
         fix="start the program again; if it comes back: a newer kernel and Mesa or compute runtime; sudo dmesg | "
         "grep -i -e i915 -e xe",

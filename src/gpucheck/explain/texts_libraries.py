@@ -68,8 +68,7 @@ TEXTS: tuple[Condition, ...] = (
             _CUBLAS + r"(the )?library (was )?not initialized",
             r"BLAS operation using StreamExecutor without BLAS support",
         ),
-        meaning="Usually the GPU's memory is full when cuBLAS creates its handle. Otherwise an earlier kernel has "
-        "failed, often because of an index out of range, or another cuBLAS is loaded.",
+        meaning="Usually the GPU's memory is full when cuBLAS creates its handle.",
         fix=_OOM_FIRST + "; CUDA_LAUNCH_BLOCKING=1 shows an earlier failure",
         follows=_BEFORE_LIBRARIES,
     ),
@@ -98,7 +97,6 @@ TEXTS: tuple[Condition, ...] = (
             r"\bcuBLAS (error|failure|status)( code)?:? ?\(?(8|15)\b",
             _CUBLAS + r"(the requested functionality is not supported|an absent device architectural feature)",
         ),
-        examples=("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx`",),
         meaning="The data type (bfloat16, float8) or the shape is not for this GPU's architecture, or a size or "
         "stride is beyond 32 bits.",
         fix="try float32: if it works, the data type is the cause; gpucheck bench matmul shows which ones this "
@@ -146,14 +144,11 @@ TEXTS: tuple[Condition, ...] = (
             r"cuDNN version .{0,40}(mismatch|does not match|incompatible)",
             r"(incompatible version of|conflicting) cuDNN( in LD_LIBRARY_PATH)?",
         ),
-        meaning="cuDNN comes in parts that have to be of one version. One from the system, conda or LD_LIBRARY_PATH "
-        "is mixed with the one that torch brings, or torch's own parts are not found.",
+        meaning="cuDNN comes in parts that have to be of one version.",
         fix="pip install nvidia-cudnn-cu12 (cu13) in exactly the version that `pip show torch` requires; then look "
         "which copy is found first (LD_DEBUG=libs python -c 'import torch; torch.backends.cudnn.version()'): unset "
         "LD_LIBRARY_PATH where it leads to a foreign one, or set it to …/site-packages/nvidia/cudnn/lib where parts "
         "are not found",
-        certainty="strong",
-        source="pytorch issues 104591 and 119932",
     ),
     Condition(
         id="cudnn.failed",
@@ -163,7 +158,6 @@ TEXTS: tuple[Condition, ...] = (
             r"CUDNN_(STATUS_)?BACKEND_API_FAILED",
             r"\bcudnn ?(error|failure|status)( code)?:? ?\(?([34578]|[245]00\d)\b",
         ),
-        examples=("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",),
         meaning="Full memory is the most frequent cause, a failed earlier kernel the next.",
         fix=_OOM_FIRST + "; torch.backends.cudnn.enabled = False shows whether cuDNN is the cause",
         certainty="hint",
@@ -193,11 +187,8 @@ TEXTS: tuple[Condition, ...] = (
             r"CUDNN_STATUS_NOT_SUPPORTED.{0,60}(engine|plan|finalize)",
             r"cuDNN .{0,40}(could not|cannot|unable to|no) .{0,20}(algorithm|engine)",
         ),
-        meaning="Usually there is no memory for its workspace. Otherwise it does not support the data type, shape "
-        "or GPU. In attention it is torch's cuDNN backend, which not every GPU and torch supports (torch 2.5.0 chose "
-        "it too often).",
+        meaning="Usually there is no memory for its workspace.",
         fix=_OOM_FIRST + "; for attention torch.backends.cuda.enable_cudnn_sdp(False), or a newer torch",
-        source="pytorch issue 138354; ostris/ai-toolkit issue 203",
         follows=_BEFORE_LIBRARIES,
         common=(r"No algorithm worked",),
     ),
@@ -219,7 +210,6 @@ TEXTS: tuple[Condition, ...] = (
         id="cufft.failed",
         title="a cuFFT call failed",
         patterns=(r"CUFFT_(?!SUCCESS|FORWARD|INVERSE|R2C|C2[RC]|Z2|D2Z)[A-Z]+_[A-Z_]+", r"cuFFT ?error: \w+"),
-        examples=("cuFFT error: CUFFT_INTERNAL_ERROR",),
         meaning="Memory is full, or torch's CUDA is older than the GPU: cuFFT of CUDA 11.7 fails on Ada.",
         fix="use a newer torch; torch.backends.cuda.cufft_plan_cache.clear()",
         certainty="hint",
@@ -229,7 +219,6 @@ TEXTS: tuple[Condition, ...] = (
         id="curand.failed",
         title="a cuRAND call failed",
         patterns=(r"CURAND_STATUS_(?!SUCCESS(?! \())\w+ ?(?!\(\d)", r"curand(Create|Generate|Set)\w+.{0,20} failed"),
-        examples=("Check failed: status == CURAND_STATUS_SUCCESS (201 vs. 0)  CURAND_STATUS_LAUNCH_FAILURE",),
         meaning="Memory is full, an earlier kernel failed, or the library is older than the GPU.",
         fix=_OOM_FIRST + "; CUDA_LAUNCH_BLOCKING=1 shows an earlier failure",
         certainty="hint",
@@ -239,12 +228,10 @@ TEXTS: tuple[Condition, ...] = (
         id="tensorrt.no_tactic",
         title="TensorRT found no way to compute a layer",
         patterns=(r"Could not find any implementation for node",),
-        meaning="TensorRT rejected every kernel that it tried. Usually the workspace is too small or memory is full. "
-        "Otherwise this release does not support the layer's shape or data type on this GPU.",
+        meaning="TensorRT rejected every kernel that it tried.",
         fix="use a larger workspace (config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, N), or trtexec "
         "--memPoolSize=workspace:N), with nothing else on the GPU; then a newer TensorRT, or the layer in float32",
         certainty="hint",
-        source="NVIDIA/TensorRT issues 1917 and 2929",
         follows=("oom.",),
     ),
     Condition(
@@ -275,9 +262,7 @@ TEXTS: tuple[Condition, ...] = (
             r"failed to (open|create|map) shared memory segment .{0,60}nccl-",
             r"NCCL WARN Call to shm_open failed",
         ),
-        meaning="Ranks on one machine speak through /dev/shm. `No space left on device`: a container's is 64 MiB "
-        "unless it was asked for more. `No such file or directory`: the other rank sees another /dev/shm, or has "
-        "ended.",
+        meaning="Ranks on one machine speak through /dev/shm. A container has 64 MiB of it unless it asked for more.",
         fix="docker run --shm-size=8g …, or --ipc=host; df -h /dev/shm",
         certainty="proof",
         common=(r"Error while (creating|attaching to) shared memory segment",),
@@ -310,14 +295,12 @@ TEXTS: tuple[Condition, ...] = (
             r"makeDeviceFor(Interface|Hostname)\(\): unsupported gloo device",
             r"gloo.{0,60}unsupported gloo device",
         ),
-        examples=("ncclInternalError: Internal check failed.",),
         meaning="The name in NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME is not an interface of this machine, the "
         "machine has only the loopback interface, or its host name has no address.",
         fix="ip -brief address shows the names; unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME, or set both to one that "
         "joins the machines (on one machine: lo); gloo takes the address of the host's own name, so that /etc/hosts "
         "must not give it 127.0.1.1",
         certainty="proof",
-        source="NVIDIA/nccl issues 210 and 1837; NVIDIA/Megatron-LM issue 436",
         common=(r"Unable to find address for: ?\w+",),
     ),
     Condition(
@@ -396,10 +379,10 @@ TEXTS: tuple[Condition, ...] = (
         fix="look in the other ranks' logs for the earliest error; TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
         "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 write down which rank was where; where the first collective hangs on one "
         "machine: `gpucheck bench collective`, and `sudo gpucheck doctor` for IOMMU and ACS",
-        certainty="strong",
         conditions=("peers.iommu", "peers.acs"),
         symptom=True,
         follows=(*_RANK_ENDED, "nccl.", "dist.port"),
+        weak=(r"Some NCCL operations have|Watchdog caught|To avoid data inconsistency",),
         common=(
             r"\b(hangs?|stuck|deadlock(s|ed)?) .{0,30}\b(in|at|on|during) .{0,20}\b(all_?reduce|all_?gather|"
             r"reduce_?scatter|all_?to_?all|ncclCommInit\w*|init_process_group)",
@@ -418,7 +401,6 @@ TEXTS: tuple[Condition, ...] = (
             r"NET/IB ?: (Unable to|No valid|.{0,40}failed)",
             r"NET/IB.{0,40}Got async event",
         ),
-        examples=("transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<48742> with",),
         meaning="A cable, a switch, a wrong GID index (RoCE), or the other machine is gone.",
         fix="NCCL_IB_DISABLE=1 tells whether it is InfiniBand; ibstat, and NCCL_IB_GID_INDEX on RoCE",
         common=(r"GID (index|table).{0,40}(invalid|not found|zero)",),
@@ -530,13 +512,9 @@ TEXTS: tuple[Condition, ...] = (
             r"DeviceMesh only support homogeneous hardware",
             r"participants have overlapping devices",
         ),
-        meaning="NCCL, FSDP and DDP use the current device of each process, and that is cuda:0 in all of them until "
-        "the program sets it. What is moved with .cuda() before that, or loaded to cuda:0 by a checkpoint, is on GPU "
-        "0.",
+        meaning="Each process uses cuda:0 until it sets its own GPU, and NCCL, FSDP and DDP take that one.",
         fix='local_rank = int(os.environ["LOCAL_RANK"]), torch.cuda.set_device(local_rank) before the model is made, '
         'init_process_group(device_id=torch.device("cuda", local_rank)), and FSDP(device_id=local_rank)',
-        certainty="strong",
-        source="torch/distributed/fsdp/_init_utils.py; ProcessGroupNCCL.cpp",
         follows=("oom.", "nccl.duplicate"),
     ),
     Condition(
@@ -550,7 +528,6 @@ TEXTS: tuple[Condition, ...] = (
             r"(divisible|divide\w*) by (the )?(\w+ )?(tensor|model|pipeline)[- ]?parallel[\w ]{0,12}size",
             r"Mesh should not be bigger than (the )?default world size",
             r"(DP world size|world size) of \d+ but the current world size is",
-            r"World size \(\d+\) is not valid with the current list of valid GPU counts",
             r"number of tasks per node configured in SLURM .{0,60}does not match",
             r"product .{0,30}does not match the world size",
             r"group'?s (world )?size should be less or equal to the world",
@@ -561,8 +538,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="compare WORLD_SIZE (nproc-per-node × nnodes, Slurm's ntasks) with the numbers in the message: for "
         "DeepSpeed train_batch_size = micro batch × accumulation steps × processes, for tensor parallelism a divisor "
         "of the number of attention heads",
-        certainty="strong",
-        source="DeepSpeed, runtime/config.py; vLLM, config/model.py, and torch/distributed/device_mesh.py",
     ),
     Condition(
         id="dist.mismatch",
@@ -590,17 +565,14 @@ TEXTS: tuple[Condition, ...] = (
         fix="print(sum(p.requires_grad for p in model.parameters())) and the configuration on every rank; build the "
         "model from the same arguments, and freeze parameters before DDP on all of them",
         certainty="proof",
-        source="torch/csrc/distributed/c10d/reducer.cpp",
     ),
     Condition(
         id="dist.libuv",
         title="torch's store wants libuv, which this build does not have",
         patterns=(r"use_libuv was requested but PyTorch was (built|build) with ?out libuv support",),
-        examples=("torch.distributed.DistStoreError: use_libuv was requested but PyTorch was built without libuv",),
         meaning="torch 2.4 and newer start the TCPStore with libuv; the builds for Windows have none.",
         fix="export USE_LIBUV=0 before the program starts (in the code: os.environ, before torch is imported)",
         certainty="proof",
-        source="pytorch issue 139990",
     ),
     Condition(
         id="nccl.efa",
@@ -610,12 +582,10 @@ TEXTS: tuple[Condition, ...] = (
             r"No EFA devices? (were |was )?(found|available)",
             r"aws-ofi-nccl initialization failed",
         ),
-        meaning="Elastic Fabric Adapter is AWS's network. The instance, its placement or the container has no EFA "
-        "device, or libfabric is missing.",
+        meaning="Elastic Fabric Adapter is AWS's network.",
         fix="fi_info -p efa where the program runs has to list the devices: docker "
         "--device=/dev/infiniband/uverbs0, in Kubernetes vpc.amazonaws.com/efa; NCCL_NET_PLUGIN=none goes on over "
         "sockets",
-        source="aws/aws-ofi-nccl, README",
     ),
     Condition(
         id="ray.resources",
@@ -632,7 +602,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="A task, an actor or a placement group waits for more GPUs than one node, or the cluster, has free.",
         fix="ray status shows what is used and what waits; ask for fewer GPUs (tensor_parallel_size, num_gpus), end "
         "what holds them, or add a node",
-        source="Ray, placement groups",
         follows=("nvml.", "xid.", "cuinit."),
     ),
     Condition(
@@ -644,7 +613,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="gradient_checkpointing_kwargs={'use_reentrant': False} (torch: checkpoint(…, use_reentrant=False)); "
         "find_unused_parameters=False, or ddp static_graph=True",
         certainty="proof",
-        source="torch/csrc/distributed/c10d/reducer.cpp",
     ),
     Condition(
         id="dist.child",
@@ -739,8 +707,7 @@ TEXTS: tuple[Condition, ...] = (
             r"different devices",
             r"Expected \w+\.device == \S+, got",
         ),
-        meaning="One operand was not moved. The message names both devices. The one on `cpu` is usually a tensor "
-        "created in forward(), or a tensor attribute that was never registered as a buffer.",
+        meaning="One operand was not moved. The message names both devices.",
         fix=_TO + "; torch.zeros(…, device=x.device); self.register_buffer",
         certainty="proof",
     ),
@@ -752,7 +719,6 @@ TEXTS: tuple[Condition, ...] = (
             r"Expected object of (type|scalar type|data type) [\w.]+ but (found|got) (type|scalar type|data type)",
             r"expected type torch\.[\w.]+ but got torch\.[\w.]+",
         ),
-        examples=("Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",),
         meaning="torch.cuda.FloatTensor is on the GPU and torch.FloatTensor on the CPU: one of them was not moved. "
         "HalfTensor against FloatTensor is the data type.",
         fix=_TO,
@@ -789,7 +755,6 @@ TEXTS: tuple[Condition, ...] = (
             r"\w+ not implemented for '?(UInt\d+|Float4\w+)",
             r"_(cpu|cuda|mps)\w*\W? not (currently )?implemented for",
         ),
-        examples=("\"addmm_impl_cpu_\" not implemented for 'Half'",),
         meaning="float16 on the CPU, float8 outside of matrix products and integers in a loss are the usual ones.",
         fix="x.float(), or bfloat16; on the GPU where the CPU has none",
         certainty="proof",
@@ -802,7 +767,6 @@ TEXTS: tuple[Condition, ...] = (
             r"can'?t convert (a )?(CUDA|MPS|XPU|HIP) tensor to numpy",
             r"Can'?t call numpy\(\) on Tensor that requires grad",
         ),
-        examples=("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host",),
         meaning="NumPy works in host memory and has no gradients.",
         fix="x.detach().cpu().numpy()",
         certainty="proof",
@@ -831,7 +795,6 @@ TEXTS: tuple[Condition, ...] = (
             r"implementation for device \w+(:\d)? not found",
             r"is not implemented on (CPU|GPU|CUDA)\b",
         ),
-        examples=("Could not run 'torchcodec_ns::create_from_file' with arguments from the 'CUDA' backend.",),
         meaning="The operation has no code for the device named: an extension built for the CPU alone, or a torch "
         "without CUDA beside a package with it.",
         fix="reinstall the package that the operation's name begins with, at the version made for this torch "
@@ -849,7 +812,6 @@ TEXTS: tuple[Condition, ...] = (
         "not.",
         fix='x.cpu() for that call; or torch.backends.cuda.preferred_linalg_library("cusolver"), where cuSOLVER has it',
         certainty="proof",
-        source="aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp",
     ),
     Condition(
         id="tensor.load",
@@ -859,7 +821,6 @@ TEXTS: tuple[Condition, ...] = (
             r"on CUDA device \d+ but torch\.cuda\.device_count\(\) is \d+",
             r"don'?t know how to restore data location of",
         ),
-        examples=("Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If",),
         meaning="torch.load puts tensors where they were saved.",
         fix='torch.load(path, map_location="cpu"), then model.to(device)',
         certainty="proof",
@@ -869,7 +830,6 @@ TEXTS: tuple[Condition, ...] = (
         id="tensor.indices",
         title="an index is on another device than the tensor",
         patterns=(r"indices should be either on .{1,12}or on the same device as the indexed tensor",),
-        examples=("indices should be either on cpu or on the same device as the indexed tensor (cpu)",),
         meaning="A tensor on the CPU was indexed with one on the GPU.",
         fix="x[index.to(x.device)]",
         certainty="proof",
@@ -878,7 +838,6 @@ TEXTS: tuple[Condition, ...] = (
         id="tensor.generator",
         title="the random generator is on another device",
         patterns=(r"Expected a '?[\w:]+'? (device type for generator|generator device) but found '?\w+'?",),
-        examples=("Expected a 'cuda' device type for generator but found 'cpu'",),
         meaning="torch.randperm, a sampler or a DataLoader got a generator of another device, often after "
         "torch.set_default_device.",
         fix="torch.Generator(device=…) of the tensors' device; for a DataLoader the CPU's",
@@ -898,13 +857,11 @@ TEXTS: tuple[Condition, ...] = (
             r"loaded with `?accelerate`? and therefore cannot be moved to a specific device",
             r"cannot cast a bitsandbytes model in a new `?dtype",
         ),
-        examples=("`.to` is not supported for `4-bit` or `8-bit` bitsandbytes models. Please use the model as it",),
         meaning="Weights in 4 or 8 bits, and a model with device_map or offloading, are placed while they load.",
         fix="take .to() and .cuda() of the model away, and enable_…_cpu_offload() of diffusers, which calls it; "
         'device_map={"": 0} in from_pretrained puts all of it on one GPU; with several GPUs start a Trainer '
         "by torchrun, because DataParallel cannot copy such weights",
         certainty="proof",
-        source="transformers, modeling_utils.py; accelerate, big_modeling.py",
     ),
     Condition(
         id="tensor.pin",
@@ -982,13 +939,13 @@ TEXTS: tuple[Condition, ...] = (
             r"BFloat16 is not supported on MPS",
             r"(Float8|float8|fp8)\w*.{0,60}\bMPS\b.{0,60}(not support|unsupported|does not)",
             r"\bMPS (backend|device|framework) .{0,30}(does not|doesn'?t) support \W?(float8|bfloat16|complex|int64)",
+            r"does not support input type \W?\w+\W? in (the )?MPS backend",
         ),
-        meaning="Metal has no float8 (and older macOS no bfloat16, no complex numbers): a checkpoint or model in "
-        "that type cannot be put on the GPU of a Mac.",
+        meaning="Metal has no float8, and on older macOS no bfloat16, no complex numbers and no int64 in some "
+        "operations.",
         fix="load it in float16 or bfloat16 (torch_dtype=torch.float16), or a GGUF or MLX version of the model; "
         "else the CPU",
         certainty="proof",
-        source="pytorch issue 148420; Comfy-Org/ComfyUI issue 9263",
     ),
     Condition(
         id="amp.unscale",
@@ -1032,6 +989,8 @@ TEXTS: tuple[Condition, ...] = (
             r"FlashAttention (forward |backward )?(only )?(supports?|for) head dim",
             r"Expected (query|q), (key|k),? and (value|v).{0,40}head (dim|size)",
             r"(Flash|Mem efficient|Memory efficient) attention kernel not used because",
+            r"Unsupported KV type combination",
+            r"Unsupported max_mma_kv",
         ),
         meaning="sdpa_kernel allows only backends that the data type, the head size, the mask or the GPU rules out.",
         fix="warnings above the error say why each was left out; allow SDPBackend.MATH beside",
@@ -1071,7 +1030,6 @@ TEXTS: tuple[Condition, ...] = (
         fix='dtype=torch.bfloat16 (older releases: torch_dtype=) in from_pretrained, or torch.autocast("cuda", '
         "dtype=torch.bfloat16) around the call",
         certainty="proof",
-        source="Dao-AILab/flash-attention, csrc/flash_attn/flash_api.cpp",
     ),
     Condition(
         id="dtensor.mixed",
@@ -1082,6 +1040,5 @@ TEXTS: tuple[Condition, ...] = (
         fix="call the wrapped module instead of using its parameters directly; else distribute_tensor(x, mesh, "
         "[Replicate()]) for the plain tensor, or p.full_tensor() for the sharded one",
         certainty="proof",
-        source="torch/distributed/tensor/_dispatch.py",
     ),
 )

@@ -38,7 +38,6 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="Workers pass their batches through shared memory, and a container's /dev/shm is 64 MiB by default.",
         fix=_SHM + "; num_workers=0 works without",
-        source="torch/csrc/DataLoader.cpp",
     ),
     Condition(
         id="shm.open",
@@ -59,6 +58,16 @@ TEXTS: tuple[Condition, ...] = (
         follows=("loader.files",),
     ),
     Condition(
+        id="process.main",
+        title="the program starts processes while it is imported: no __main__ guard",
+        patterns=(
+            r"attempt has been made to start a new process before the current process has finished its bootstrap",
+        ),
+        meaning="A spawned process imports the program's file again, and there it starts processes again.",
+        fix='put the start of the program under if __name__ == "__main__":; num_workers=0 works without',
+        certainty="proof",
+    ),
+    Condition(
         id="loader.files",
         title="too many files are open",
         patterns=(
@@ -69,13 +78,12 @@ TEXTS: tuple[Condition, ...] = (
         fix="ulimit -n 65536, or torch.multiprocessing.set_sharing_strategy('file_system')",
         certainty="proof",
         common=(r"\[Errno 24\]", r"Too many open files"),
-        beside=_TORCH,
+        beside=_TORCH + r"|\bmultiprocessing\b",
     ),
     Condition(
         id="loader.killed",
         title="a DataLoader worker was killed",
         patterns=(r"DataLoader worker \(pid \d+\) is killed by signal: Killed",),
-        examples=("DataLoader worker (pid 4711) is killed by signal: Killed.",),
         meaning="The OOM killer or a user ended it. Each worker has a copy of the dataset's Python objects.",
         fix="sudo dmesg | grep -i oom; fewer workers, a smaller prefetch_factor, arrays instead of lists",
     ),
@@ -86,7 +94,6 @@ TEXTS: tuple[Condition, ...] = (
             r"DataLoader worker \(pid \d+\) is killed by signal: (Segmentation|Aborted|Illegal|Floating)",
             r"Unexpected (segmentation fault|floating-point exception) encountered in worker",
         ),
-        examples=("DataLoader worker (pid 4711) is killed by signal: Segmentation fault.",),
         meaning="A library in __getitem__ crashed: OpenCV's threads, a decoder, an HDF5 file opened before the fork.",
         fix="num_workers=0 or PYTHONFAULTHANDLER=1 shows where; cv2.setNumThreads(0), and open files in the worker",
     ),
@@ -107,7 +114,6 @@ TEXTS: tuple[Condition, ...] = (
         id="loader.timeout",
         title="a DataLoader worker did not deliver in time",
         patterns=(r"DataLoader timed out after \d+ seconds",),
-        examples=("DataLoader timed out after 30 seconds",),
         meaning="A worker hangs: slow storage, a lock inherited by fork, or threads of OpenCV.",
         fix="py-spy dump --pid of a worker shows where; multiprocessing_context='spawn'",
     ),
@@ -115,7 +121,6 @@ TEXTS: tuple[Condition, ...] = (
         id="process.pickle",
         title="an object cannot be passed to a child process",
         patterns=(r"torch/multiprocessing/reductions?\.py.{0,400}pickle",),
-        examples=('File "torch/utils/data/dataloader.py", line 1039, in __init__',),
         meaning="With spawn the dataset, collate_fn and hooks have to be pickled: no lambda, no local function, no "
         "open file.",
         fix="move the function to the module's top level",
@@ -131,8 +136,7 @@ TEXTS: tuple[Condition, ...] = (
         id="process.threads",
         title="the system cannot start more threads",
         patterns=(),
-        meaning="The process limit (ulimit -u, a container's pids limit) or the memory limit is reached. Every "
-        "worker starts its own threads.",
+        meaning="The process limit (ulimit -u, a container's pids limit) or the memory limit is reached.",
         fix="OMP_NUM_THREADS=1 for workers; raise ulimit -u or docker run --pids-limit",
         common=(
             r"OpenBLAS blas_thread_init: pthread_create failed",
@@ -160,9 +164,6 @@ TEXTS: tuple[Condition, ...] = (
             r"\bsegmentation faults? (result|error)s?\b",
             r"Windows fatal exception: access violation",
             r"Process finished with exit code -1073741819",
-            r"Fatal Python error: Segmentation fault",
-            r"Segmentation fault \(core dumped\)",
-            r"\b(Segmentation fault|segfault)\W*$",
             r"Segmentation fault: address not mapped",
             r"\b(SIGSEGV|exit code 139|signal 11)\b",
             r"(exit|return) ?code ?[=:]? ?-11\b",
@@ -198,13 +199,12 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"Signal 7 \(SIGBUS\)|exitcode ?: ?-7\b|exits with return code = -7\b",
             r"\A\W*bus error( \(core dumped\))?\W*\Z",
+            r"Caught signal 7 \(Bus error",
         ),
         meaning="Usually /dev/shm is full. Otherwise a memory-mapped file was truncated while it was read.",
         fix=_SHM,
         symptom=True,
         common=(
-            r"Bus error \(core dumped\)",
-            r"\bBus error$",
             r"\bSIGBUS\b",
             r"(exit|return) ?code ?[=:]? ?-7\b",
             r"Caught signal 7 \(Bus error",
@@ -236,12 +236,10 @@ TEXTS: tuple[Condition, ...] = (
             r"FlashAttention(-\d)? is only supported on CUDA [\d.]+ and above",
             r"GPU_ARCHS not set and",
         ),
-        meaning="flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI. Without a "
-        "matching wheel pip compiles it for an hour with nvcc.",
+        meaning="flash-attn is compiled code: a wheel fits one torch, one CUDA, one Python and one C++ ABI.",
         fix='attn_implementation="sdpa" does without it; else the wheel of its releases page whose name has your '
         "torch, CUDA, Python and cxx11abi (pip list | grep -i torch), or MAX_JOBS=4 pip install flash-attn "
         "--no-build-isolation with the CUDA toolkit of torch's CUDA",
-        source="Dao-AILab/flash-attention, README and issues 246, 1920",
         follows=("build.", "nvcc.", "cuinit.", "torch.cpu_only", "torch.no_accelerator"),
         wraps=(r"Flash ?Attention ?\d? has been toggled on, but it cannot be used",),
         # Or it has no code for this GPU.
@@ -270,7 +268,6 @@ TEXTS: tuple[Condition, ...] = (
         "kernels. Kernels that are there may still rule out the GPU, the data type or the shape.",
         fix="pip uninstall xformers: torch's own attention (sdpa) does without it; else install the release made "
         "for this torch (its release notes name it) with --no-deps, and look with python -m xformers.info",
-        source="facebookresearch/xformers issues 800 and 982",
         follows=("cuinit.", "torch.cpu_only", "attention.kernel"),
     ),
     Condition(
@@ -305,12 +302,10 @@ TEXTS: tuple[Condition, ...] = (
             r"did not contain .{0,4}libcudart\.so.{0,60} as expected",
             r"Error named symbol not found at line \d+ in file",
         ),
-        meaning="bitsandbytes brings a library for each CUDA version and loads the one for torch's CUDA: this "
-        "release lacks it or code for this GPU, it cannot load CUDA's runtime, or torch is built for the CPU or sees "
+        meaning="It loads its library for torch's CUDA: this release lacks it, or torch is built for the CPU or sees "
         "no GPU.",
         fix="python -m bitsandbytes shows what it needs; pip install -U bitsandbytes; python -c 'import torch; "
         "print(torch.version.cuda, torch.cuda.is_available())' must print a CUDA version and True",
-        source="bitsandbytes-foundation/bitsandbytes issues 82, 427 and 1559",
         follows=("cuinit.1", "cuinit.8", "cuinit.9", "cuinit.too_old", "torch.cpu_only", "import.libcuda"),
     ),
     Condition(
@@ -330,13 +325,10 @@ TEXTS: tuple[Condition, ...] = (
             r"Offloaded module must fit in CPU memory",
             r"offloaded layers, which seems does not fit any GPU'?s remaining memory",
         ),
-        meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk. It counts the memory "
-        "that is free now, so that another program on the GPU has the same effect. Few quantised formats run from the "
-        "CPU.",
+        meaning="device_map fills the GPUs first and puts the rest on the CPU and the disk.",
         fix="nvidia-smi shows what else holds memory; then a smaller or quantised model, or more GPUs. To run slowly "
         'from the disk: offload_folder="offload" in from_pretrained (bitsandbytes in 8 bits: '
         "llm_int8_enable_fp32_cpu_offload=True)",
-        source="accelerate, big_modeling.py and utils/modeling.py; transformers, quantizers",
     ),
     Condition(
         id="accelerate.device_map",
@@ -347,24 +339,19 @@ TEXTS: tuple[Condition, ...] = (
             r"`?(`?low_cpu_mem_usage=True`? or with passing a `?)?device_map",
             r"`?(device_map|tp_plan|Tensor parallelism)`? and `?(device_map|tp_plan)`? are mutually exclusive",
         ),
-        examples=("You can't train a model that has been loaded with `device_map='auto'` in any distributed mode.",),
-        meaning="Data-parallel training and ZeRO-3 place a whole model, or their own part of it, in each process. "
-        "device_map places layers itself.",
+        meaning="Data-parallel training and ZeRO-3 place a whole model, or their own part of it, in each process.",
         fix='device_map={"": int(os.environ["LOCAL_RANK"])} puts the model on each process\'s own GPU (with ZeRO-3 no '
         'device_map at all); or start one process without torchrun and accelerate launch, and keep device_map="auto"',
         certainty="proof",
-        source="accelerate, accelerator.py; transformers, integrations/accelerate.py",
     ),
     Condition(
         id="deepspeed.offload",
         title="an optimizer for the CPU got parameters that are on the GPU",
         patterns=(r"CPU(Adam|Adagrad|Lion) param is on",),
-        examples=("CPUAdam param is on cuda:0 and must be 'cpu', make sure you enabled 'offload_optimizer': 'cpu'",),
         meaning="DeepSpeedCPUAdam and its kin update states that ZeRO keeps in host memory.",
         fix='"offload_optimizer": {"device": "cpu"} under zero_optimization of the configuration; without offloading '
         "use FusedAdam or torch.optim.AdamW",
         certainty="proof",
-        source="DeepSpeed, ops/adam/cpu_adam.py",
     ),
     Condition(
         id="deepspeed.zero3",
@@ -377,13 +364,9 @@ TEXTS: tuple[Condition, ...] = (
             r"'?ds_numel'?: ?\d+.{0,300}'?ds_shape|'?status'?: ?'?(AVAILABLE|NOT_AVAILABLE|INFLIGHT)",
             r"backward pass is invalid for module in evaluation mode",
         ),
-        meaning="ZeRO-3 gathers each parameter when its module runs, and expects the same order in every step and "
-        "on every rank. Experts that are chosen by data, checkpointing with reentrant backward, generate() between "
-        "steps, or a second engine in the process change that order.",
+        meaning="It expects the same order of modules in every step and on every rank; the data changed that order.",
         fix="for experts deepspeed.utils.set_z3_leaf_modules(model, [MoE class]); else a newer DeepSpeed, "
         'use_reentrant=False, and as a test "stage": 2, which gathers no parameters',
-        certainty="strong",
-        source="DeepSpeed, runtime/zero/partitioned_param_coordinator.py",
     ),
     Condition(
         id="vllm.start",
@@ -401,13 +384,11 @@ TEXTS: tuple[Condition, ...] = (
             r"\bNo module named '?vllm(\._C|\.\w+)*",
             r"Model architectures? .{0,80}failed to be inspected",
         ),
-        meaning="The server's engine runs in separate processes, and this message comes from their parent. The "
-        "cause is the first error of (EngineCore…) or (Worker…) above it.",
+        meaning="The server's engine runs in separate processes, and this message comes from their parent.",
         fix="explain the whole log, from the first ERROR on: vllm serve … 2>&1 | tee vllm.log, then gpucheck explain < "
         "vllm.log; --enforce-eager and VLLM_LOGGING_LEVEL=DEBUG distinguish compile and graph failures",
         certainty="hint",
         symptom=True,
-        source="vllm-project/vllm issues 17618, 19002 and 23176",
         weak=(r"vllm[/\\](v1[/\\])?(executor|engine|worker|entrypoints)[/\\]",),
         follows=_BELOW,
     ),
@@ -428,15 +409,13 @@ TEXTS: tuple[Condition, ...] = (
         "cause is in the traceback after 'Scheduler hit an exception', usually of the first rank.",
         fix="explain the whole log: python -m sglang.launch_server … 2>&1 | tee sglang.log, then gpucheck explain < "
         "sglang.log",
-        certainty="strong",
         symptom=True,
-        source="sgl-project/sglang issues 3685, 8741 and 8974",
         weak=(r"sglang[/\\]srt[/\\](managers|model_executor)[/\\]",),
         follows=_BELOW,
     ),
     Condition(
         id="quant.dtype",
-        title="the GPU is too old for this quantised or low-precision kernel",
+        title="the GPU lacks the data type of this quantised or low-precision kernel",
         patterns=(
             r"GPU architecture \W?\d+\W? due to the lack of .{0,20}tensor ?cores",
             r"due to the lack of \d-?bit tensor ?cores",
@@ -445,7 +424,7 @@ TEXTS: tuple[Condition, ...] = (
             r"The quantization method \w+ is not supported for the current GPU",
             r"Min(imum)? capability: \d+\..{0,4}Current capability: \d+",
             r"Quantization scheme is not supported|quantization (is )?not support\w* .{0,4}(the current GPU|sm_?\d)",
-            r"type fp8e\w+ not supported in this architecture",
+            r"fp8e\w+ not supported in this architecture",
             r"fp8e4nv data type is not supported on CUDA arch",
             r"The supported fp8 dtypes are",
             r"\bfp8\b.{0,40}(only supported on|requires?|needs?).{0,40}(capability|8\.9|9\.0|H100|4090|Hopper|Ada\b)",
@@ -458,13 +437,13 @@ TEXTS: tuple[Condition, ...] = (
             r"quantization is currently not supported in (cuda|rocm|cpu|tpu|xpu|hpu)",
             r"FP8 is not available on this machine",
             r"compute capability .{0,40}insufficient for FP8",
+            r"Unsupported conversion from \W?f8E\w+",
         ),
-        meaning="Float8 products need compute capability 8.9 (Ada) or 9.0, NVFP4 and MXFP4 10.0 or a fallback, "
-        "AWQ's and GPTQ's fast kernels 7.5 or 8.0. An older GPU has no instruction for them.",
+        meaning="Float8 products need compute capability 8.9 or 9.0, NVFP4 and MXFP4 10.0, AWQ's and GPTQ's kernels "
+        "7.5 or 8.0.",
         fix="weights in a format that the GPU has: bfloat16 or float16, or a 4-bit format whose kernel runs there "
         "(GPTQ, AWQ, bitsandbytes, GGUF)",
         certainty="proof",
-        source="vllm-project/vllm, docs/features/quantization, table of supported hardware; vllm issue 4327",
     ),
     Condition(
         id="quant.extension",
@@ -479,12 +458,10 @@ TEXTS: tuple[Condition, ...] = (
             r"kaolin|mamba_ssm|causal_conv1d|transformer_engine|deep_(gemm|ep)|flashinfer|sgl_kernel|natten|tinycudann|"
             r"cumesh|o_voxel|flex_gemm|pointnet2_ops|MultiScaleDeformableAttention|fbgemm_gpu|nunchaku|torchao)\b",
         ),
-        examples=("ERROR:auto_gptq.nn_modules.qlinear.qlinear_exllama:exllama_kernels not installed.",),
         meaning="The package was installed without its CUDA half: the wheel is for another torch, Python or system. "
         "It runs slowly, or not at all.",
         fix="install the wheel that the package's release notes name for this torch and CUDA (pip list | grep -i "
         "torch); else build it with --no-build-isolation and the CUDA toolkit of torch's CUDA",
-        source="AutoGPTQ/AutoGPTQ issues 249, 402 and 694",
         follows=("cuinit.", "torch.cpu_only", "import.symbol"),
     ),
     Condition(
@@ -497,8 +474,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Each compiler of a CUDA extension takes gigabytes, and ninja starts one for each core: the "
         "machine's memory, RAM and not the GPU's, was full.",
         fix="MAX_JOBS=2 (and NVCC_THREADS=1) before the same command; or use a wheel instead of a build",
-        certainty="strong",
-        source="Dao-AILab/flash-attention, README",
         common=(r"Killed signal terminated program", r"virtual memory exhausted", r"cc1plus: out of memory"),
     ),
     Condition(
@@ -528,7 +503,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Error compiling objects for extension",
             r"error: command '?\S*nvcc'? failed with exit (status|code)",
             r"\['?ninja'?, '?-v'?.{0,20}\]\W* returned non-zero exit status",
-            r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion)|apex_C|amp_C|syncbn|\w+_cuda_ext)\b",
+            r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b",
             r"Error compiling the CUDA|Error in building the CUDA",
         ),
         meaning="The compiler's message is above: the first line with `error:` or FAILED.",
@@ -537,11 +512,22 @@ TEXTS: tuple[Condition, ...] = (
         certainty="hint",
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
-        weak=(r"(Failed to build|Failed building wheel for) .{0,30}(cuda|torch|attn|gpu)",),
-        common=(
-            r"ninja: build stopped: subcommand failed",
-            r"Error building extension",
+        weak=(r"(Failed to build|Failed building wheel for|Could not build wheels for) .{0,30}(cuda|torch|attn|gpu)",),
+        common=(r"ninja: build stopped: subcommand failed",),
+    ),
+    Condition(
+        id="import.extension",
+        title="a package was installed without its CUDA extension",
+        patterns=(
+            r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensorflow)"
+            r"\w+_cuda(_ext|_kernels?)?\b",
+            r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b",
         ),
+        meaning="Its Python half is installed, and its compiled half was not built: there was no nvcc, or the options "
+        "that build it did not reach the build.",
+        fix="build it again from its sources, with the CUDA toolkit of torch's CUDA and --no-build-isolation (apex: "
+        "APEX_CPP_EXT=1 APEX_CUDA_EXT=1 pip install -v --no-build-isolation ./), and read that build's output for the "
+        "extension's name; pip show -f PACKAGE lists a .so file afterwards",
     ),
     Condition(
         id="build.windows",
@@ -555,7 +541,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="a wheel for Windows of this torch and Python (the project's releases, or a fork that its issues name), "
         "or the program inside WSL; to build it, the `x64 Native Tools` prompt of a Visual Studio that the CUDA "
         "release lists",
-        source="torch/utils/cpp_extension.py",
         common=(
             r"(cl|nvcc)(\.exe)?\W{1,3} ?failed with exit (code|status):? \d",
             r"\berror (C|LNK)\d+:",
@@ -573,7 +558,6 @@ TEXTS: tuple[Condition, ...] = (
             r"\btorch\S*\.whl is not a supported wheel on this platform",
             r"ResolvePackageNotFound.{0,200}\b(py)?torch",
         ),
-        examples=("ERROR: No matching distribution found for torch==1.7.1+cu110",),
         meaning="The version is not on the index that pip looks at (a +cu… build is on PyTorch's own index alone), "
         "or it has no wheel for this Python, this system or this processor.",
         fix="compare python --version with the release's Python versions; use the command of the selector on "
@@ -592,13 +576,11 @@ TEXTS: tuple[Condition, ...] = (
             r"unsatisfiable)",
             r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
         ),
-        examples=("ERROR: Cannot install torch~=1.10.0 and torchvision==0.8.2 because these package versions have",),
         meaning="pip finds no version that fits both, or it installed one and reports that another package needs a "
         "different one.",
         fix="pip install 'torch==X' 'torchvision==Y' of one release first (its release notes name the pair), the other "
         "package "
         "after it, at a release made for that torch; python --version has to be one that the release has wheels for",
-        certainty="strong",
     ),
     Condition(
         id="numerics.nan",
@@ -623,14 +605,10 @@ TEXTS: tuple[Condition, ...] = (
             r"\bfound NaN in local (grad|forward|param)",
             r"\bgradients? (are|is|contains?|became|become|has) (nan|inf)\b",
         ),
-        examples=("loss is nan",),
-        meaning="The numbers overflowed or were undefined: a learning rate that is too high, float16 where its "
-        "range (65 504) is too small, a logarithm or division by zero, a fully masked batch, or NaN in the data. A "
-        "faulty GPU is the rarest cause.",
+        meaning="Usually a learning rate too high, float16 beyond 65 504, a division by zero, or NaN in the data.",
         fix="torch.autograd.set_detect_anomaly(True) names the operation. Try bfloat16 instead of float16, a lower "
         "learning rate with warm-up, clip_grad_norm_, and torch.isfinite on the batch. The same step on another GPU "
         "excludes the hardware (gpucheck bench matmul compares results)",
-        certainty="strong",
         logged=True,
         common=(
             r"\b(found|detected|encountered|contains?|has) (a |an )?(nan|inf)s?( or infs?)? (in|values?|loss|"
@@ -673,12 +651,10 @@ TEXTS: tuple[Condition, ...] = (
             r"cutlass.{0,60}(Error Internal|kArchMismatch|ErrorNotSupported|ErrorArchMismatch)",
             r"Failed to open: .{0,200}sm_?\d+a?_\w+\.cuh",
         ),
-        meaning="Its kernels were built for other architectures, or it builds them at run time with a CUDA toolkit "
-        "that does not know this GPU. Torch itself may support the GPU.",
+        meaning="Its kernels were built for other architectures, or its CUDA toolkit does not know this GPU.",
         fix="update vLLM, SGLang or FlashInfer to a release that lists this GPU. For kernels that are built at run "
         "time use a CUDA toolkit that knows it (12.8 or newer for sm_100 and sm_120); else another backend "
         "(VLLM_ATTENTION_BACKEND=FLASH_ATTN, --attention-backend triton)",
-        source="flashinfer-ai/flashinfer, compilation_context.py; vllm-project/vllm issues 38423 and 42393",
         follows=("cuda.capability", "nvcc.arch"),
         common=(
             r"(fails?|failed|fa\w+s) to (launch|start|load).{0,6}kernel not found",
@@ -694,13 +670,10 @@ TEXTS: tuple[Condition, ...] = (
             r"nvshmem\w*_init\w* failed",
             r"NVSHMEM.{0,40}(initiali[sz]ation|bootstrap|init) (failed|error)",
         ),
-        examples=("/dvs/p4/build/gpgpu/main_nvshmem/src/modules/transport/ibgda/ibgda.cpp:2966: non-zero status:",),
-        meaning="DeepEP and other libraries that let GPUs write to each other use it. It needs memory for its own "
-        "heap and a transport between the machines (IBGDA needs settings of the driver).",
+        meaning="DeepEP and others use it. It needs memory for its own heap and a transport between machines (IBGDA).",
         fix="NVSHMEM_DEBUG=INFO shows which step fails: a heap that is too large (NVSHMEM_SYMMETRIC_SIZE) or a "
         "transport (NVSHMEM_REMOTE_TRANSPORT=none on one machine, for IBGDA NVreg_EnableStreamMemOPs=1 and "
         "NVreg_RegistryDwords='PeerMappingOverride=1;')",
-        source="deepseek-ai/DeepEP, third-party/README.md",
     ),
     Condition(
         id="llamacpp.start",
@@ -710,7 +683,6 @@ TEXTS: tuple[Condition, ...] = (
             r"llama runner (was |has )?terminated",
             r"(llama|ollama) runner.{0,30}exit status \d+",
             r"ggml-\w+(/ggml-\w+)?\.cu:\d+: (CUDA|ROCm|MUSA) error",
-            r"(ggml_cuda_init|ggml_backend_\w+): failed to initiali[sz]e (CUDA|ROCm): \(null\)",
             r"LLAMA_CPP_PROCESS_ERROR",
             r"llama runner process (has terminated|no longer running)",
             r"llama-server.{0,40}(exited|terminated|crashed) (with|unexpectedly)",
@@ -734,7 +706,6 @@ TEXTS: tuple[Condition, ...] = (
         "failed.",
         fix="a smaller batch or context (llama.cpp: -ub 128), then a newer driver or Mesa; the kernel's or the "
         "system's log names the driver's reason",
-        source="Vulkan specification, Lost Device",
         follows=("hip.hang", "xid.", "bus.", "kernel.gpu_hang"),
         common=(r"\bVK_ERROR_DEVICE_LOST", r"ErrorDeviceLost"),
         beside=_VULKAN_USERS,
@@ -766,14 +737,12 @@ TEXTS: tuple[Condition, ...] = (
         id="deepep.timeout",
         title="an expert-parallel exchange (DeepEP) was not finished in time",
         patterns=(r"deep_?ep.{0,80}(timed? ?out|dispatch CPU)",),
-        examples=("DeepEP error: timeout (dispatch CPU)",),
         meaning="A rank is late or gone, or GPUs of two machines cannot write to each other (NVSHMEM, IBGDA).",
         fix="the first rank's own error in the log of each; then DeepEP's tests/test_internode.py alone on the same "
         "nodes",
         certainty="hint",
         symptom=True,
         follows=_BELOW,
-        source="deepseek-ai/DeepEP, csrc/kernels",
     ),
     Condition(
         id="import.torchcodec",
@@ -787,7 +756,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="It loads FFmpeg's shared libraries of the system, and each release belongs to one torch.",
         fix="ffmpeg -version (4 to 7, or 8 from 0.8 on, with shared libraries: apt-get install ffmpeg, conda install "
         "ffmpeg); torchcodec's README names the release for each torch",
-        source="pytorch/torchcodec, README",
     ),
     Condition(
         id="checkpoint.weights_only",
@@ -802,7 +770,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="torch.serialization.add_safe_globals([…]) with the class that is named; weights_only=False only for a "
         "file whose author you trust",
         certainty="proof",
-        source="torch/serialization.py",
         wraps=(r"Weights only load failed", r"WeightsUnpickler error"),
     ),
 )

@@ -44,7 +44,6 @@ TEXTS: tuple[Condition, ...] = (
         "not start, although nvidia-smi works.",
         fix="sudo dmesg | grep -i -e hmm -e request_free_mem; where it is HMM: options nvidia_uvm uvm_disable_hmm=1 in "
         "/etc/modprobe.d, then reboot. " + _DOCTOR,
-        source="NVIDIA/open-gpu-kernel-modules issues 797, 901 and 947",
         common=(r"Error 3: initialization error",),
     ),
     Condition(
@@ -61,7 +60,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="remove folders that end in /stubs or /compat from LD_LIBRARY_PATH (ldconfig -p | grep libcuda shows the "
         "driver's); else update the driver",
         certainty="proof",
-        source="NVIDIA/warp issue 219",
     ),
     Condition(
         id="cuinit.46",
@@ -75,11 +73,9 @@ TEXTS: tuple[Condition, ...] = (
             r"device doesn'?t have valid Grid license",
             r"(cudaErrorDevice|CUDA_ERROR_DEVICE_)Not_?Licensed",
         ),
-        meaning="The GPU's compute mode allows one process at a time, or none. A virtual GPU without a licence "
-        "gives the same error.",
+        meaning="The GPU's compute mode allows one process at a time, or none.",
         fix="nvidia-smi -q -d COMPUTE shows the mode and nvidia-smi who is on it; sudo nvidia-smi -i INDEX -c 0 lets "
         "several in",
-        source=_DRIVER,
     ),
     Condition(
         id="cuinit.100",
@@ -99,7 +95,6 @@ TEXTS: tuple[Condition, ...] = (
         "container has none, or the driver sees none.",
         fix="run nvidia-smi -L where the program runs: if it lists the GPU, unset CUDA_VISIBLE_DEVICES; if not, start "
         "the container with --gpus all, or request a GPU for the cluster's job. " + _DOCTOR,
-        source=_DRIVER,
         follows=(*_DRIVER_DOWN, "cuinit.3", "cuinit.34", "cuinit.46", "cuinit.80", "cuinit.999", "cuinit.too_old"),
     ),
     Condition(
@@ -117,7 +112,6 @@ TEXTS: tuple[Condition, ...] = (
         "(`--gpus all`, and NVIDIA_DRIVER_CAPABILITIES with compute).",
         fix="nvidia-smi on the host: where it works, start the container with --gpus all (podman: --device "
         "nvidia.com/gpu=all); where it does not, install NVIDIA's driver. " + _DOCTOR,
-        source="torch/cuda/__init__.py, torch/csrc/cuda",
         follows=(*_DRIVER_DOWN, "import.libcuda"),
     ),
     Condition(
@@ -134,13 +128,10 @@ TEXTS: tuple[Condition, ...] = (
             r"requires? .{0,20}driver .{0,12}(>=|or newer|or later).{0,40}(cuda|nvidia)",
             r"Found CUDA version \d+, but JAX was built against version \d+, which is newer",
         ),
-        meaning="The driver supports CUDA up to the version that nvidia-smi shows, and the wheel needs a newer major "
-        "version: 13.x needs 580 or newer, 12.x 525, 11.x 450. `driver version is insufficient` alone does not prove "
-        "an old driver: a container without a GPU, or with a libcuda that is not the host's, reports the same.",
+        meaning="The wheel needs a newer major version of CUDA: 13.x needs driver 580, 12.x 525. A container without "
+        "a GPU, or with a libcuda that is not the host's, reports `driver version is insufficient` too.",
         fix="run nvidia-smi where the program runs: if it fails, start the container with --gpus all; else update the "
         "driver, or install a torch built for a CUDA that it supports",
-        certainty="strong",
-        source="NVIDIA, CUDA compatibility, minimum driver versions",
         follows=_DRIVER_DOWN,
     ),
     Condition(
@@ -154,13 +145,11 @@ TEXTS: tuple[Condition, ...] = (
         id="mask.mig",
         title="a program reads the UUID of a MIG instance or GPU as a number",
         patterns=(r"invalid literal for int\(\) with base 10: '?(MIG|GPU)-",),
-        examples=("invalid literal for int() with base 10: 'MIG-4c60d78c-506f-5593-938d-a136eaa1fa52'",),
         meaning="CUDA_VISIBLE_DEVICES holds a UUID (MIG-… or GPU-…), as CUDA allows it and as a cluster's device "
         "plugin sets it, and the program wants indices.",
         fix="update the program (vLLM and others parse it today); for a whole GPU its index: CUDA_VISIBLE_DEVICES=0. A "
         "MIG instance has no index: if only one was passed in, unset the variable",
         certainty="proof",
-        source="vllm-project/vllm issues 13815, 17047 and 41848",
     ),
     Condition(
         id="cuinit.802",
@@ -175,7 +164,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="cuInit returns 802: on machines with NVSwitch the fabric manager does not run, or its version is not "
         "exactly the driver's; in a confidential virtual machine the GPUs are not set ready.",
         fix="systemctl status nvidia-fabricmanager; then gpucheck doctor",
-        source="pytorch issue 35710; huggingface_hub issue 4134",
         common=(
             r"(failed|unable) to (start|initialize) .{0,20}fabric ?manager",
             r"fabric ?manager.{0,80}(failed|error:|is not running|don'?t match|does not match|Nothing to do)",
@@ -194,7 +182,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="cuInit returns 803: the driver was updated and not reloaded, or a container or LD_LIBRARY_PATH brings "
         "another libcuda.",
         fix="restart the container, or reboot; gpucheck doctor shows both versions",
-        source=_DRIVER,
         common=(r"\bError 803\b",),
         follows=("nvml.mismatch",),
     ),
@@ -210,7 +197,6 @@ TEXTS: tuple[Condition, ...] = (
         "GPUs.",
         fix="remove the compat folder from LD_LIBRARY_PATH (or from the image), or update the driver",
         certainty="proof",
-        source=_DRIVER,
         common=(r"\bError 804\b",),
         follows=("nvml.mismatch",),
     ),
@@ -233,7 +219,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="CUDA_MPS_PIPE_DIRECTORY, or its usual place, leads to a daemon that does not run, belongs to "
         "another user, or accepts no more clients.",
         fix="start nvidia-cuda-mps-control -d, or unset CUDA_MPS_PIPE_DIRECTORY; gpucheck doctor shows which",
-        source=_DRIVER,
         common=(r"\bError (80[5-9]|810)\b",),
     ),
     Condition(
@@ -253,7 +238,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="ls -l /dev/nvidia-uvm; where it is missing: sudo nvidia-modprobe -c 0 -u; after a suspend: sudo rmmod "
         "nvidia_uvm && sudo modprobe nvidia_uvm. " + _DOCTOR,
         certainty="hint",
-        source="pytorch issues 49081 and 88639",
     ),
     Condition(
         id="cuinit.unexpected",
@@ -285,14 +269,13 @@ TEXTS: tuple[Condition, ...] = (
             r"Tried to instantiate dummy base class (CUDAGraph|Event|Stream|_?Cuda\w*)",
             r"has no attribute '?_Cuda\w+",
         ),
-        examples=("Torch not compiled with CUDA enabled",),
         meaning="The wheel is a CPU build: pip took it from an index without CUDA, or another package replaced a "
         "CUDA build with it.",
         fix="pip uninstall torch, then install the same version of torch from PyTorch's index of your CUDA (see the "
         "selector on pytorch.org, in conda a CUDA build); gpucheck doctor on that machine names the command",
         certainty="proof",
-        source="torch/cuda/__init__.py; pytorch issue 30528",
         weak=(
+            r"Torch not compiled with",
             r"CUDA used to build PyTorch: None.{0,40}ROCM used to build PyTorch: N/A ?(?!.{0,40}macOS).{0,900}Is CUDA "
             r"available: False",
         ),
@@ -303,13 +286,11 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"no usable GPU found",
             r"\bNoDevicesFound\b.{0,60}gpu",
-            r"No gpus? found without acceleration",
             r"cannot find any torch accelerator",
             r"can only be used on (CUDA|GPU|accelerator)( or \w+)? devices",
             r"\bno (supported |compatible |suitable )(CUDA |NVIDIA )?GPUs?( devices?)? (were |was |is |are "
             r")?(found|detected|available)",
             r"Cannot access accelerator device when none is available",
-            r"\bfp16 mixed precision requires a GPU(?! \(not mps)",
             r"No supported gpu backend found",
             r"Trainer\(devices=(\[\]|0)\)`? value is not a valid input using (gpu|cuda)",
             r"\bgpus should be a non-empty list",
@@ -317,7 +298,6 @@ TEXTS: tuple[Condition, ...] = (
             r"Invalid CUDA 'device=.{0,300}is_available\(\): False",
             r"platforms[/\\]interface\.py.{0,60}in get_device_capability.{0,200}NotImplementedError",
             r"running on UnspecifiedPlatform",
-            r"using GPU.{0,20}but (there are no GPUs|no GPU is) available",
             _TYPED + r"torch\.cuda\.is_available\W*( ==| is| returns?| should be true| gives)? ?(False|but)" + _END,
             _TYPED + r"(cuda|gpus?|cuda device|graphics card|nvidia)( is| was| are)? (not|never|isn'?t) "
             r"(available|detected|found|recognized|visible|working|used)" + _END,
@@ -363,7 +343,6 @@ TEXTS: tuple[Condition, ...] = (
             r"Flash ?Attention ?[\d.]* is not available on CPU",
             r"Type fp16 is not supported on your device",
             r"Expected a (cuda|non cpu) device, but got: cpu",
-            r"FSDP is only available (on|with) GPU",
             r"nvidia-smi has failed because|Can'?t initialize NVML",
         ),
         meaning="The program requested the accelerator (pinned memory, mixed precision, a trainer's GPU), but torch "
@@ -393,31 +372,26 @@ TEXTS: tuple[Condition, ...] = (
         "nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia. If it stays: dpkg -l | grep -i nvidia (rpm -qa) "
         "shows packages of two driver versions, of which one has to go",
         certainty="proof",
-        source=_NVML,
     ),
     Condition(
         id="nvml.unknown",
         title="NVML lost access to the devices",
         patterns=(
             r"Failed to initialize NVML: (N/A|Unknown Error)",
-            r"NVMLError_Unknown",
             r"nvmlInit\w*.{0,30}Unknown Error",
         ),
         meaning="In a container: systemd reloaded its units and took the devices away from the container's cgroup.",
         fix="restart the container; to prevent it, pass the devices by CDI or with --device",
-        source="NVIDIA/nvidia-container-toolkit issue 48",
     ),
     Condition(
         id="nvml.permission",
         title="access to the device nodes is denied",
         patterns=(
-            r"NVMLError_NoPermission",
             r"NVML( error)?: Insufficient Permissions",
             r"(Failed|Unable) to .{0,60}(compute|GPU) ?(instances?|[\w:.]+): Insufficient Permissions",
         ),
         meaning="The user is not allowed to read and write /dev/nvidia*, or what was asked needs root.",
         fix="ls -l /dev/nvidia*; on clusters ask for a GPU in the job",
-        source=_NVML,
         common=(r"ERROR_NO_PERMISSION",),
     ),
     Condition(
@@ -426,7 +400,6 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"couldn'?t communicate with the NVIDIA driver",
             r"Failed to initialize NVML: Driver Not Loaded",
-            r"NVMLError_DriverNotLoaded",
             r"kernel driver does not appear to be running on this host",
             r"cuda driver can'?t be loaded, is cuda enabled",
             r"Failed to initialize the NVIDIA kernel module",
@@ -436,7 +409,6 @@ TEXTS: tuple[Condition, ...] = (
         "Secure Boot rejects the module.",
         fix="sudo modprobe nvidia says why, then sudo dmesg | grep -i nvrm; after a kernel update sudo dkms "
         "autoinstall and a reboot",
-        source=_NVML,
         follows=("kernel.", "nvml.mismatch", "container."),
         common=(
             r"\bDriver Not Loaded\b",
@@ -449,7 +421,6 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"libnvidia-ml\.so[.\d]* not found",
             r"(NVML Shared Library|NVIDIA Management Library \(NVML\)) Not Found",
-            r"NVMLError_LibraryNotFound",
             r"couldn'?t find libnvidia-ml\.so",
             r"libnvidia-ml\.so[.\d]*: cannot open shared object file",
             r"(could not|failed to|unable to) (load|find|open) (library )?(libnvidia-ml|nvml)",
@@ -462,7 +433,6 @@ TEXTS: tuple[Condition, ...] = (
         "capability utility.",
         fix="on the host: install NVIDIA's driver; in a container: --gpus all, and "
         "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-        source=_NVML,
         follows=("container.", "kubernetes."),
         common=(r"ERROR_LIBRARY_NOT_FOUND",),
     ),
@@ -478,7 +448,6 @@ TEXTS: tuple[Condition, ...] = (
         "assigned to a virtual machine or failed to start.",
         fix="sudo dmesg | grep -i nvrm shows the module's errors: for a Blackwell GPU install the open kernel module "
         "(nvidia-open); for RmInitAdapter see gpucheck explain kernel.rm_init",
-        source="NVIDIA/open-gpu-kernel-modules issues 862 and 872",
         follows=("kernel.", "bus.", "xid.", "driver.open_module_needed", "driver.unsupported_card", "gpu."),
         common=(r"No devices were found",),
     ),
@@ -493,7 +462,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The GPU has fallen off the bus, usually because of power, heat or a bad seat.",
         fix=f"sudo dmesg | grep -i -e xid -e 'fallen off'; {FIX['lost']}",
         certainty="proof",
-        source=_NVML,
         follows=("xid.", "bus."),
     ),
     Condition(
@@ -502,14 +470,12 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"\bGPU\b.{0,80}\b(has a pending reset|is pending reset)",
             r"GPU requires reset",
-            r"NVMLError_ResetRequired",
             r"GPU recovery action .{0,40}reset",
         ),
         meaning="The driver stopped using the GPU after an error that it could not clear.",
         fix="drain the node and end what runs on the GPU, then sudo nvidia-smi --gpu-reset -i INDEX (with NVLink all "
         "joined GPUs at once); nvidia-smi -q shows the recovery action that the driver asks for",
         certainty="proof",
-        source=_NVML,
         follows=("xid.",),
         common=(r"ERROR_RESET_REQUIRED",),
     ),
@@ -517,23 +483,19 @@ TEXTS: tuple[Condition, ...] = (
         id="nvml.call",
         title="NVML refused a call",
         patterns=(r"NVMLError_(Uninitialized|AlreadyInitialized|InvalidArgument|NotFound)",),
-        examples=("pynvml.NVMLError_InvalidArgument: Invalid Argument",),
         meaning="The program that reads the GPU's counters called NVML before nvmlInit or after nvmlShutdown, with "
         "an index or a field that does not exist, or while the GPU was busy. It is not a fault of the GPU.",
         fix="look at the call that is named; nvidia-smi -q shows whether the value exists on this GPU",
-        source=_NVML,
         follows=("xid.", "bus.", "nvml.mismatch", "nvml.not_loaded", "nvml.lost"),
     ),
     Condition(
         id="nvml.hardware",
         title="NVML reports a fault of the GPU",
         patterns=(r"NVMLError_(IrqIssue|CorruptedInforom|InsufficientPower|Timeout)",),
-        examples=("pynvml.NVMLError_CorruptedInforom: infoROM is corrupted",),
         meaning="The driver has a problem with the GPU's interrupts, its stored configuration (InfoROM), its power "
         "cables, or had no answer in time.",
         fix="sudo dmesg | grep -i nvrm names the GPU; then drain the node and power-cycle it: reseat the GPU and its "
         "power cables, and have a GPU with a corrupted InfoROM serviced",
-        source=_NVML,
         follows=("xid.", "bus."),
     ),
     Condition(
@@ -546,13 +508,9 @@ TEXTS: tuple[Condition, ...] = (
             r"NVML_ERROR_NOT_SUPPORTED",
             r"\bnvml\w*.{0,60}: Not Supported\b",
         ),
-        meaning="Not every GPU has every counter: a GeForce has no serial number, an integrated GPU no dedicated "
-        "memory, and a MIG instance no utilization. An older driver lacks newer functions (FunctionNotFound). The GPU "
-        "is not faulty.",
+        meaning="Not every GPU and driver has every counter. The GPU is not faulty.",
         fix="catch pynvml.NVMLError_NotSupported around that call, or leave the value out (for memory on an integrated "
         "GPU torch.cuda.mem_get_info())",
-        certainty="strong",
-        source=_NVML,
     ),
     Condition(
         id="kubernetes.insufficient",
@@ -563,20 +521,17 @@ TEXTS: tuple[Condition, ...] = (
             r"nodes? (are|is) available: .{0,200}Insufficient .{0,20}gpu",
             r"UnexpectedAdmissionError.{0,200}(nvidia\.com/gpu|devices? unavailable)",
         ),
-        examples=("0/1 nodes are available: 1 Insufficient nvidia.com/gpu.",),
         meaning="No node has as many GPUs free as the pod asks for: other pods have them, the node's device plugin "
         "does not run, or the GPUs are marked unhealthy.",
         fix="kubectl describe node NODE | grep -A8 Allocatable shows nvidia.com/gpu: 0 or absent is the device "
         "plugin or the driver (kubectl logs of nvidia-device-plugin), else other pods hold them",
         certainty="proof",
-        source="NVIDIA/k8s-device-plugin issues 348 and 585",
         follows=("nvml.", "container.", "xid."),
     ),
     Condition(
         id="slurm.gres",
         title="Slurm has no such GPU for the job",
         patterns=(
-            r"\bgpu\b.{0,60}Requested node configuration is not available",
             r"gres/gpu count reported lower than configured",
             r"Invalid generic resource \(gres\) specification",
             r"(srun|sbatch|salloc): error: .{0,80}\bgres\b",
@@ -586,8 +541,6 @@ TEXTS: tuple[Condition, ...] = (
         "reports fewer GPUs than slurm.conf says and was drained.",
         fix="scontrol show node NODE | grep -i -e gres -e reason; sinfo -o '%P %G %N' lists what can be asked for. "
         "On a drained node nvidia-smi -L has to list every GPU first; then scontrol update nodename=NODE state=resume",
-        certainty="strong",
-        source="Slurm, gres.conf",
         follows=("nvml.", "xid.", "bus.", "kernel."),
         common=(r"Requested node configuration is not available",),
         weak=(r"\b(slurmstepd|slurmd|srun|sbatch|salloc): error: .{0,200}\b(gpus?|gres|cuda)\b",),
@@ -614,7 +567,6 @@ TEXTS: tuple[Condition, ...] = (
         "node offers no nvidia.com/gpu.",
         fix="sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default && sudo systemctl restart "
         "containerd on the node (or runtimeClassName: nvidia for the plugin's pods); then restart the plugin",
-        source="NVIDIA/k8s-device-plugin, README",
         weak=(r"\bnvidia\.com/(gpu|mig).{0,120}\b(fail\w*|errors?|unhealthy)\b",),
     ),
     Condition(
@@ -646,7 +598,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="JAX found a GPU and has no code for it: pip installed jaxlib for the CPU.",
         fix='pip install -U "jax[cuda12]" (or cuda13), in the same environment',
         certainty="proof",
-        source="JAX, installation",
     ),
     Condition(
         id="kernel.nouveau",
@@ -674,7 +625,6 @@ TEXTS: tuple[Condition, ...] = (
         fix="nvidia-smi mig -lgi lists the instances, nvidia-smi mig -lgip the profiles with their free places; "
         "destroy one that is not used (sudo nvidia-smi mig -i INDEX -dci -ci CI -gi GI, then -dgi -gi GI)",
         certainty="proof",
-        source="NVIDIA Multi-Instance GPU user guide",
     ),
     Condition(
         id="mig.in_use",
@@ -684,13 +634,11 @@ TEXTS: tuple[Condition, ...] = (
             r"another client",
             r"MIG mode is in pending (enable|disable) state",
         ),
-        examples=("Unable to destroy compute instance ID  0 from GPU  0 GPU instance ID  3: In use by another",),
         meaning="A program, a monitor (DCGM, a device plugin), a display server or the persistence daemon has the "
         "instance or the GPU open.",
         fix="sudo lsof /dev/nvidia* shows who; stop it (sudo systemctl stop nvidia-dcgm dcgm-exporter, the device "
         "plugin's pod), then repeat the command; in a passthrough virtual machine reboot",
         certainty="proof",
-        source="NVIDIA Multi-Instance GPU user guide",
     ),
     Condition(
         id="nvml.wsl",
@@ -699,7 +647,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="The Windows driver is too old, the GPU is in TCC mode, or a Linux driver inside WSL hides the Windows "
         "library.",
         fix="update NVIDIA's driver in Windows and remove every nvidia package inside WSL",
-        source="microsoft/WSL issues 9938 and 11865",
     ),
     Condition(
         id="nvml.pynvml",
@@ -744,12 +691,11 @@ TEXTS: tuple[Condition, ...] = (
             r"stat nvidia\.com/gpu=\w+: no such file",
             r"failed to (generate|create|get|load|parse) CDI spec",
         ),
-        meaning="podman, and docker with CDI, take the devices from a file in /etc/cdi or /var/run/cdi that "
-        "NVIDIA's toolkit writes. It is missing, in another folder, or older than the last driver update.",
+        meaning="podman, and docker with CDI, take devices from a file in /etc/cdi: it is missing, or older than the "
+        "driver.",
         fix="sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml; nvidia-ctk cdi list shows the devices. Repeat "
         "after each driver update",
         certainty="proof",
-        source="NVIDIA/nvidia-container-toolkit issues 146, 885 and 1853",
     ),
     Condition(
         id="container.cli",
@@ -763,9 +709,8 @@ TEXTS: tuple[Condition, ...] = (
             r"error (executing|running) hook .{0,60}nvidia-container",
             r"Could not find any nv files on this host",
         ),
-        meaning="The message names the cause: no driver on the host, a device that does not exist, a cgroup that "
-        "may not be changed, files of a driver inside the image, or a CUDA that the image requires and the driver "
-        "does not have.",
+        meaning="The message names the cause: no driver on the host, a device that does not exist, a cgroup that may "
+        "not be changed, or a CUDA that the image requires and the driver does not have.",
         fix="nvidia-smi on the host has to work first; then read what follows `error:` in the message",
         weak=(r"\b(lib)?nvidia-(container-(cli|runtime)|ctk)[\w.-]*.{0,120}\b(error|fail\w*)\b",),
         follows=("nvml.mismatch", "nvml.not_loaded", "kernel."),
@@ -782,7 +727,6 @@ TEXTS: tuple[Condition, ...] = (
             r"Key was rejected by service.{0,200}nvidia",
             r"Secure boot is enabled on this system, .{0,60}not signed by a key",
         ),
-        examples=("modprobe: ERROR: could not insert 'nvidia': Key was rejected by service",),
         meaning="The module is not signed with a key that the firmware trusts.",
         fix="enrol the key (sudo mokutil --import …, then reboot), or turn Secure Boot off",
         certainty="proof",
@@ -804,9 +748,8 @@ TEXTS: tuple[Condition, ...] = (
             r"Unable to find the kernel source tree for the currently running kernel",
             r"performing the step: \W?Building kernel modules",
         ),
-        meaning="DKMS compiles the module for each kernel, and the compiler refused it: the kernel is newer than "
-        "the driver knows, its headers are missing, or it was built by another compiler. Without a module there is no "
-        "GPU.",
+        meaning="The kernel is newer than the driver knows, its headers are missing, or it was built by another "
+        "compiler.",
         fix="tail -n 40 the make.log that is named; then install a newer driver, or boot the previous kernel",
         common=(
             r"Unable to find the kernel source tree",
@@ -824,13 +767,10 @@ TEXTS: tuple[Condition, ...] = (
             r"cudaAlloc\w*\(\) failed to allocate memory",
             r"/dev/nvmap.{0,60}(denied|failed|No such)",
         ),
-        examples=("NvRmMemInitNvmap failed with Permission denied",),
-        meaning="CUDA on a Jetson starts with /dev/nvmap. `Permission denied`: the user is not in the groups video and "
-        "render; `No such file`: the container was started without NVIDIA's runtime, or its image is of another "
-        "JetPack.",
+        meaning="CUDA on a Jetson starts with /dev/nvmap: the user is not in the groups video and render, or the "
+        "container has not NVIDIA's runtime or an image of another JetPack.",
         fix="sudo usermod -aG video,render $USER, then log in again; for a container docker run --runtime nvidia "
         "with an image of the host's JetPack",
-        source="dusty-nv/jetson-containers issues 384 and 1136",
     ),
     Condition(
         id="kernel.wrong_module",
@@ -861,7 +801,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Its driver container could not build, load or replace the kernel module, and all other pods wait.",
         fix="kubectl logs -n gpu-operator -l app=nvidia-driver-daemonset --all-containers names the step; a driver "
         "that is installed on the node wants driver.enabled=false",
-        source="NVIDIA/gpu-operator",
         follows=("kernel.", "nvml.", "driver.", "container.", "bus.", "xid.", "cuinit."),
     ),
     Condition(
@@ -875,7 +814,6 @@ TEXTS: tuple[Condition, ...] = (
         meaning="Sharing by MPS needs the plugin's control daemon on the node and a folder that both see.",
         fix="kubectl label node NODE nvidia.com/mps.capable=true, and the plugin's Helm chart with mps.root set; "
         "the logs of the pod …-mps-control-daemon name what it lacks",
-        source="NVIDIA/k8s-device-plugin, README",
         follows=("xid.", "bus.", "cuinit.mps"),
     ),
 )

@@ -167,57 +167,6 @@ class Accel:
         sleep(int(seconds * (self.max_clock_hz or FALLBACK_CLOCK_HZ)))
         return True
 
-    def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
-        """`calls` calls as one launch (a CUDA graph); None where the device has none or the call cannot be captured.
-
-        The launch goes to the stream that is current when it is asked for. Raises what torch raises where memory runs
-        out, or the device fails.
-        """
-        if self.kind != "cuda" or not hasattr(torch.cuda, "CUDAGraph"):
-            return None
-        graph = pool = None
-        try:
-            # torch captures on a stream of its own, of whichever device was current first: each device needs its own.
-            # A capture that fails to end leaves that stream current; the outer context puts ours back.
-            with self.as_current(), torch.cuda.stream(torch.cuda.current_stream(self.device)):
-                graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
-                with torch.cuda.graph(graph, pool=pool, stream=_capture_stream(self.device)):
-                    for _ in range(calls):
-                        call()
-        except RuntimeError as error:  # what cannot be captured raises it, with cudaErrorStreamCapture… as its text
-            if kept.saw(error, self.id):  # the device's own errors, all that poison among them
-                raise
-            self._end_failed_capture(graph, pool)
-            # The capture that could not be ended after it is told on top of it.
-            if (full := self._memory_error(error)) is not None:
-                raise full from None
-            return None
-        replay: Callable[[], None] = graph.replay
-        return replay
-
-    def _memory_error(self, error: BaseException | None) -> BaseException | None:
-        """The error in this chain that says that memory ran out; None where none does."""
-        seen: set[int] = set()
-        while error is not None and id(error) not in seen:
-            if self.is_out_of_memory(error):
-                return error
-            seen.add(id(error))
-            error = error.__cause__ or error.__context__
-        return None
-
-    def _end_failed_capture(self, graph: Any, pool: Any) -> None:
-        """Tell the allocator that a capture is over: torch does not where it failed, and empty_cache() then raises.
-
-        The function is private to torch; one without it keeps its cache.
-        """
-        # The allocator of pinned memory goes on asking the graph: it must not go.
-        _FAILED_GRAPHS.append(graph)
-        end = torch_private.find("torch._C._cuda_endAllocateToPool")
-        if pool is not None and end is not None:
-            with contextlib.suppress(RuntimeError):  # it had ended after all, or never begun
-                end(self.device.index, pool)
-        self.synchronize()
-
     # -- memory -------------------------------------------------------------------------------------------------
 
     @property
@@ -428,15 +377,6 @@ def _page_locked(count: int, dtype: torch.dtype) -> torch.Tensor | None:
     with contextlib.suppress(RuntimeError):
         torch.zeros(1, device="cuda")
     return None
-
-
-_FAILED_GRAPHS: list[Any] = []
-
-
-@functools.cache
-def _capture_stream(device: torch.device) -> Any:
-    """One stream of each device to capture on: libraries keep a workspace for every stream that they have seen."""
-    return torch.cuda.Stream(device)
 
 
 def _empty_pinned_cache() -> None:

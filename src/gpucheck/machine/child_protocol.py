@@ -11,6 +11,7 @@ user's printed them, or the child's death cut them off.
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 import time
@@ -223,38 +224,34 @@ class Talk:
         limit_s: float,
         *,
         per_line: bool = False,
-        each_s: float | None = None,
-        longer: Callable[[bool], float] | None = None,
+        each_s: float = math.inf,
+        slow: tuple[float, Callable[[], object]] | None = None,
     ) -> Iterator[Line]:
         """The lines of the answer as they come, the one with `end` the last.
 
         The limit is the whole answer's, or with `per_line` that of the wait for each line. `each_s` also bounds the
-        wait for each line but the first. `longer` is asked once the limit is over, whether a line came, and returns the
-        limit that counts then.
+        wait for each line but the first. `slow` is called where the first takes longer than these seconds.
         """
-        until, limit = self._since + limit_s, limit_s
-        last_s: float | None = None
+        limit, until = limit_s, self._since + limit_s
         while True:
             if per_line:
                 until = time.monotonic() + limit_s
-            line = self.receive(until - time.monotonic())
-            if line is None and longer is not None:
-                limit_s, longer = longer(last_s is not None), None
-                until, limit = self._since + limit_s, limit_s
-                if last_s is not None and each_s is not None and last_s + each_s < until:
-                    until, limit = last_s + each_s, each_s
+            line = None
+            if slow is not None:
+                line = self.receive(min(self._since + slow[0], until) - time.monotonic())
+                if line is None:
+                    slow[1]()
+                slow = None
+            if line is None:
                 line = self.receive(until - time.monotonic())
             if line is None:
                 gone = self._child.kill()
                 raise Lost(Ending("late", None, limit, "", self._child.stderr(), is_abandoned=not gone))
             yield line
-            last_s = time.monotonic()
             if "end" in line:
                 return
-            if each_s is not None and (sooner := time.monotonic() + each_s) < self._since + limit_s:
-                until, limit = sooner, each_s
-            elif each_s is not None:
-                until, limit = self._since + limit_s, limit_s
+            whole, own = self._since + limit_s, time.monotonic() + each_s
+            until, limit = (own, each_s) if own < whole else (whole, limit_s)
 
     def ask(self, request: Mapping[str, Any], limit_s: float) -> Line:
         """Send a request and wait for its result: the last line of the answer."""

@@ -22,21 +22,11 @@ MULTIPROCESSOR_COUNT, INTEGRATED, MEMORY_BUS_WIDTH, MAJOR, MINOR = 16, 18, 37, 7
 # A toolkit's stub answers so whatever it is asked, also for the text of this answer.
 STUB, STUB_WORDS = 34, "CUDA_ERROR_STUB_LIBRARY"
 
-# What can be true of a device; wide, as NVML's bounds are.
-SOUND = {
-    "count": fields.whole(0, fields.MOST_DEVICES),
-    "name": fields.text,
-    "pci_address": fields.text,
-    "compute_capability": fields.written_as(r"\d{1,2}\.\d"),
-    "multiprocessors": fields.whole(1, 2**16),
-    "memory_bus_width_bits": fields.whole(0, 2**20),
-    "memory_total_bytes": fields.size,
-}
-
 
 def checked(name: str, value: Any) -> Any:
     """The value where it can be true. Raises Refused."""
-    if value is not None and name in SOUND and not SOUND[name](value):
+    parts = value if isinstance(value, dict) else {name: value}
+    if not all(fields.is_plausible(part, one) for part, one in parts.items()):
         raise Refused(f"libcuda's answer makes no sense: {str(value)[:40]!a}")
     return value
 
@@ -123,6 +113,13 @@ def identity(driver: Driver, device: int) -> dict[str, object]:
     return {"uuid": f"MIG-{instance}", "parent_uuid": f"GPU-{card}"}
 
 
+def capability(driver: Driver, device: int) -> str:
+    try:
+        return fields.capability((driver.attribute(MAJOR, device), driver.attribute(MINOR, device)))
+    except ValueError as error:
+        raise Refused(f"libcuda's answer makes no sense: {error}") from error
+
+
 def read_device(driver: Driver, index: int) -> dict[str, object]:
     """Return what libcuda tells of one device without a context; each field is asked for on its own."""
     told: dict[str, Any] = {"kind": "cuda", "cuda_index": index}
@@ -135,7 +132,7 @@ def read_device(driver: Driver, index: int) -> dict[str, object]:
         ("name", lambda: driver.text("cuDeviceGetName", device)),
         ("identity", lambda: identity(driver, device)),
         ("pci_address", lambda: driver.text("cuDeviceGetPCIBusId", device).lower()),
-        ("compute_capability", lambda: f"{driver.attribute(MAJOR, device)}.{driver.attribute(MINOR, device)}"),
+        ("compute_capability", lambda: capability(driver, device)),
         ("multiprocessors", lambda: driver.attribute(MULTIPROCESSOR_COUNT, device)),
         ("memory_bus_width_bits", lambda: driver.attribute(MEMORY_BUS_WIDTH, device) or None),
         ("integrated", lambda: bool(driver.attribute(INTEGRATED, device))),
@@ -162,11 +159,9 @@ def main() -> int:
         return 0
     load_s = time.perf_counter() - begun
     loaded: dict[str, object] = {"path": mapped_library("libcuda.so")}
-    try:
+    with contextlib.suppress(Refused):
         version = driver.integer("cuDriverGetVersion")
         loaded["version"] = f"{version // 1000}.{version % 1000 // 10}"
-    except Refused as refused:
-        loaded["unknown"] = {"version": str(refused)}
     say({"driver": loaded})
     count = 0
     try:
@@ -175,7 +170,9 @@ def main() -> int:
         start_s = load_s + time.perf_counter() - begun
         say({"driver": {"code": code, "error": driver.words(code) if code else None, "start_s": start_s}})
         if not code:
-            count = checked("count", driver.integer("cuDeviceGetCount"))
+            count = driver.integer("cuDeviceGetCount")
+            if not fields.whole(count, 0, fields.MOST_DEVICES):
+                raise Refused(f"libcuda's answer makes no sense: {count}")
     except Refused as refused:
         say({"driver": {"error": str(refused)}})
     for index in range(count):

@@ -7,13 +7,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from gpucheck.machine import host, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, LineChild, python_argv
 from gpucheck.machine.child_protocol import Ending, How, Line, Lost, Start, Talk
-from gpucheck.machine.nvml_fields import LINKS, LINKS_STEP
 from gpucheck.report.codec import from_json
 from gpucheck.report.facts import Device
 
@@ -39,10 +39,12 @@ def door_timeout_s(root: Path = kernel_driver.ROOT) -> float:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReading:
-    """One device as one door sees it. `unknown` maps a field, `group/field` or `*` (all else) to why it is not told."""
+    """One device as one library reports it. `unknown` maps a field, `group/field` or `*` (all else) to why there is
+    no value; `lacks` are the fields that a later line of the child was to bring."""
 
     device: Device
     unknown: dict[str, str] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,6 @@ class DriverReading:
     nvml_version: str | None = None
     cuda_version: str | None = None
     confidential_computing: str | None = None
-    unknown: dict[str, str] = field(default_factory=dict)
     devices: tuple[DeviceReading, ...] = ()
 
 
@@ -71,33 +72,27 @@ def nvml_reading(lines: Sequence[Line], broken: str | None = None, *, by_nvml: b
     driver: Line = {}
     rows: dict[int, DeviceReading] = {}
     instances: list[DeviceReading] = []
-    # What is still to come, in order: each step is done for all devices before the next one.
-    waiting: list[tuple[int, int]] = []
+    at: int | None = None
     for line in lines:
+        at = line.get("at", at)
         if "driver" in line:
-            driver, counted = line["driver"], range(line.get("count", 0))
-            rows = {index: DeviceReading(Device(kind="cuda", nvml_index=index)) for index in counted}
-            waiting = [(step, place) for step in range(line.get("steps", 0)) for place in counted]
+            driver = line["driver"]
+            for index in range(line.get("count", 0)):
+                rows[index] = DeviceReading(Device(kind="cuda", nvml_index=index), lacks=("*",))
         elif "place" in line:
-            place, step = line["place"], line["step"]
-            rows[place] = from_json(DeviceReading, line)
-            waiting = [one for one in waiting if one[1] != place or (line["more"] and one[0] > step)]
+            rows[line["place"]] = from_json(DeviceReading, line)
         elif "instance" in line:
             instances.append(from_json(DeviceReading, line))
-    if broken:
-        # The first that is missing is the one at which it stopped.
-        stopped = waiting[0][1] if waiting and by_nvml else None
-        for place, step in {place: step for step, place in reversed(waiting)}.items():
-            device, unknown = rows[place].device, rows[place].unknown
-            state = f"{NOT_ANSWERING}: {broken}" if place == stopped else None
-            if step == LINKS_STEP:
-                unknown = {**dict.fromkeys(LINKS, broken), **unknown}
-            else:
-                unknown = {**unknown, "*": broken}
+    for place, row in rows.items():
+        if broken and row.lacks:
+            state = f"{NOT_ANSWERING}: {broken}" if by_nvml and place == at else None
+            if "*" in row.lacks:
                 state = state or (NOT_READ if by_nvml else f"not read: {broken}")
-            rows[place] = DeviceReading(replace(device, state=device.state or state), unknown)
-    told = from_json(DriverReading, driver)
-    return replace(told, error=broken or told.error, devices=(*rows.values(), *instances))
+            device = replace(row.device, state=row.device.state or state)
+            rows[place] = DeviceReading(device, {**dict.fromkeys(row.lacks, broken), **row.unknown})
+    reading = from_json(DriverReading, driver)
+    devices = (*(replace(row, lacks=()) for row in rows.values()), *instances)
+    return replace(reading, error=broken or reading.error, devices=devices)
 
 
 def cuda_reading(lines: Sequence[Line], broken: str | None = None) -> DriverReading:
@@ -140,14 +135,15 @@ class Door:
             self._failed = self._why(lost.ending)
 
     def _answer(
-        self, limit_s: float, each_s: float | None = None, longer: Callable[[bool], float] | None = None
+        self, limit_s: float, each_s: float = math.inf, slow: Callable[[], object] | None = None
     ) -> tuple[list[Line], str | None]:
-        """The lines of the answer, and why there are no more; None where it is whole. The rest as `Talk.answer`'s."""
+        """The lines of the answer, and why there are no more; None where it is whole. `each_s` bounds the wait for each
+        line but the first; `slow` is called where that takes longer than `ANSWER_S`."""
         lines: list[Line] = []
         if self._failed is not None or self._talk is None:
             return lines, self._failed
         try:
-            for line in self._talk.answer(limit_s, each_s=each_s, longer=longer):
+            for line in self._talk.answer(limit_s, each_s=each_s, slow=(ANSWER_S, slow) if slow else None):
                 lines.append(line)
         except Lost as lost:
             return lines, self._why(lost.ending)
@@ -193,7 +189,7 @@ class NvmlDoor(Door):
         start: Start | None = None,
         waiting: Callable[[str], object] = lambda text: None,
     ) -> None:
-        """`waiting` is told once that the start takes longer than that of a driver that keeps its GPUs ready."""
+        """`waiting` gets a sentence where the start takes longer than that of a driver that keeps its GPUs ready."""
         super().__init__("NVML", timeout_s, start or (lambda: LineChild(python_argv(NVML_READER))))
         self.restarts = 0
         self._waiting = waiting
@@ -203,25 +199,17 @@ class NvmlDoor(Door):
         self._ask({"processes": processes, "links": links})
 
     def reading(self) -> DriverReading:
-        each_s = ANSWER_S + START_OF_A_CARD_S
-        if self._timeout_s is not None:
-            lines, broken = self._answer(self._timeout_s, each_s)
-        else:
-            lines, broken = self._answer(ANSWER_S, each_s, self._longer)
+        limit_s = door_timeout_s() if self._timeout_s is None else self._timeout_s
+        text = (
+            f"NVML has not answered within {ANSWER_S:g} s; waiting up to {limit_s:g} s: without persistence mode the "
+            "driver starts each GPU first"
+        )
+        slow = partial(self._waiting, text) if limit_s > ANSWER_S else None
+        lines, broken = self._answer(limit_s, ANSWER_S + START_OF_A_CARD_S, slow)
         if broken:
             self.close()
             self.restarts += 1
         return nvml_reading(lines, broken, by_nvml=self._how in ("late", "crashed"))
-
-    def _longer(self, is_up: bool) -> float:
-        """The limit of a driver that starts its GPUs first; said where it is that which takes the time."""
-        limit_s = door_timeout_s()
-        if not is_up and limit_s > ANSWER_S:
-            self._waiting(
-                f"NVML has not answered within {ANSWER_S:g} s; waiting up to {limit_s:g} s: without persistence "
-                "mode the driver starts each GPU first"
-            )
-        return limit_s
 
 
 class CudaDoor(Door):

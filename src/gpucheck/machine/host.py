@@ -19,7 +19,6 @@ from pathlib import Path
 
 import psutil
 
-import gpucheck
 from gpucheck.machine.kernel_driver import ROOT, pci_devices, text_of
 from gpucheck.report.codec import visible
 from gpucheck.report.facts import Device, Driver, Host, Process, Python
@@ -137,7 +136,6 @@ def python() -> Python:
         version=platform.python_version(),
         implementation=platform.python_implementation(),
         executable=sys.executable,
-        gpucheck_path=str(Path(gpucheck.__file__).resolve().parent),
     )
 
 
@@ -200,7 +198,6 @@ def cpu(root: Path = ROOT) -> Device:
         memory_used_bytes=now.total - now.available,
         memory_free_bytes=now.available,
         memory_source="psutil",
-        cores_physical=psutil.cpu_count(logical=False),
         cores_allowed=len(cores()),
         load_1min=load,
     )

@@ -17,15 +17,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gpucheck.machine import host, installed_torch, kernel_driver, numa
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, Ahead
+from gpucheck.machine.choose import MASK, read_mask
 from gpucheck.machine.driver_reads import CudaDoor, DeviceReading, DriverReading, NvmlDoor
 from gpucheck.machine.host import AT_WORK_PERCENT
 from gpucheck.machine.installed_torch import TorchDevices
-from gpucheck.machine.mask import MASK, read_mask
-from gpucheck.machine.nvml_fields import LINKS, MEMORY, NOT_ACCESSIBLE, NVML_ONLY, applies, unclaimed_counts
+from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE, applies, unclaimed_counts
 from gpucheck.report.facts import Changes, Device, Driver, Ecc, Facts, Host, Link, PciPath, Process, Python, TorchBuild
 
 Counted = TypeVar("Counted", int, float)
@@ -56,25 +56,17 @@ VARIABLES = (
 )
 # cuInit's answers after which an empty list of devices is libcuda's honest answer: success and CUDA_ERROR_NO_DEVICE.
 HONEST = (0, 100)
-# Fields that libcuda alone tells, and those that both do.
-TOLD_BY_CUDA = ("cuda_index", "multiprocessors", "memory_bus_width_bits", "integrated")
-TOLD_BY_BOTH = ("name", "uuid", "pci_address", "compute_capability", "numa_node")
+# Fields that libcuda alone reports, and those that both libraries do.
+BY_CUDA = ("cuda_index", "multiprocessors", "memory_bus_width_bits", "integrated")
+BY_BOTH = ("parent_uuid", "name", "uuid", "pci_address", "compute_capability")
 # NVML's own figures are renewed several times a second, and a job changes what it does within one.
 BETWEEN_READINGS_S = 1.0
 # The driver's start scrubs the memory of cards with ECC, which looks like work without a process.
 BETWEEN_UNEXPLAINED_S = 2.0
-NOT_ASKED = "not asked for"
 NO_GPU = "no NVIDIA GPU is here"
 # GPUs whose memory is the host's.
 UNIFIED = re.compile(r"\b(GB10|Orin|Thor|Xavier|Tegra)\b", re.IGNORECASE)
 ASLEEP = "asleep (not woken)"
-ONE_READING = "the GPU was read once"
-NOT_COUNTED = "this device or driver does not count it"
-NO_PATH = "the system does not show the device on its PCI bus"
-NOT_REPORTED = "NVML does not report it here"
-# Asked for by `devices --processes` alone.
-NO_DETAILS = "not asked for, or not readable by this user"
-NAME_NOT_SEEN = "this system does not see a process with this PID; NVML gives the host's (another container?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,29 +87,27 @@ def join(
     cuda: DriverReading | None,
     around: Around,
     environment: Mapping[str, str],
-    torch_told: TorchDevices | None = None,
+    torch_read: TorchDevices | None = None,
 ) -> Facts:
-    """One list of devices out of what the doors told. `nvml` and `cuda` are None where there can be no NVIDIA driver.
+    """One list of devices out of what each library reported. `nvml` and `cuda` are None where there can be no NVIDIA
+    driver.
 
     Pure: everything outside is in the arguments.
     """
     nvml_read, cuda_read = nvml or DriverReading(), cuda or DriverReading()
     named = _named_in_vain(nvml_read, cuda_read, environment)
     rows = [_completed(row, cuda_read, around, environment, named) for row in _paired(nvml_read, cuda_read)]
-    driver: Driver | None = None
     unknown: dict[str, str] = {}
-    if nvml is not None or cuda is not None:
-        driver, unknown = _driver(nvml_read, cuda_read, around.kernel)
     for place, row in enumerate(rows):
-        unknown |= {f"/devices/{place}/{name}": reason for name, reason in _reasons(row).items()}
-    if torch_told is not None and torch_told.error:
-        unknown["/torch_runtime"] = torch_told.error
-    others = torch_told.devices if torch_told is not None else ()
+        unknown |= {f"/devices/{place}{name}": reason for name, reason in _reasons(row).items()}
+    if torch_read is not None and torch_read.error:
+        unknown["/torch_runtime"] = torch_read.error
+    others = torch_read.devices if torch_read is not None else ()
     return Facts(
         host=around.host,
         python=around.python,
         torch=around.torch,
-        driver=driver,
+        driver=_driver(nvml_read, cuda_read, around.kernel) if nvml is not None or cuda is not None else None,
         devices=(*(row.device for row in rows), *others, around.cpu),
         environment={name: environment[name] for name in VARIABLES if name in environment},
         unknown=unknown,
@@ -129,23 +119,29 @@ def _key(uuid: str | None) -> str | None:
     return None if uuid is None else uuid.rpartition("GPU-")[2].removeprefix("MIG-").lower()
 
 
-def _is_same(one: Device, other: Device) -> bool:
-    if one.uuid and other.uuid:
-        return _key(one.uuid) == _key(other.uuid)
+def _is_same(by_nvml: Device, by_cuda: Device) -> bool:
+    if by_nvml.uuid and by_cuda.uuid:
+        return _key(by_nvml.uuid) == _key(by_cuda.uuid)
     # An instance has its card's PCI address.
-    whole = one.parent_uuid is None and other.parent_uuid is None
-    return whole and one.pci_address is not None and one.pci_address == other.pci_address
+    whole = by_nvml.parent_uuid is None and by_cuda.parent_uuid is None
+    return whole and by_nvml.pci_address is not None and by_nvml.pci_address == by_cuda.pci_address
+
+
+def _is_nameless(device: Device) -> bool:
+    return (device.uuid, device.pci_address) == (None, None)
 
 
 def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
-    """CUDA's devices in its order, each with what NVML tells of it; then NVML's others, instances after their card."""
+    """CUDA's devices in its order, each with what NVML reports; then NVML's others, instances after their card."""
     left = list(nvml.devices)
     rows = []
-    one_is_lost = _one_is_lost(nvml, cuda)
+    # A card that does not even tell who it is, and the one device of CUDA's that NVML does not list, are the same.
+    nameless = [row for row in left if row.device.state not in (None, NOT_ACCESSIBLE) and _is_nameless(row.device)]
+    alone = [one for one in cuda.devices if not any(_is_same(row.device, one.device) for row in left)]
     for seen in cuda.devices:
         match = next((row for row in left if _is_same(row.device, seen.device)), None)
-        if match is None and one_is_lost is not None and one_is_lost[1] is seen:
-            match = one_is_lost[0]
+        if alone == [seen] and len(nameless) == 1:
+            match = nameless[0]
         if match is None:
             source = "libcuda" if seen.device.memory_total_bytes is not None else None
             unknown = {"*": nvml.error or "NVML does not list this device", **seen.unknown}
@@ -160,26 +156,13 @@ def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
         index = own if own is not None else cards.get(row.device.parent_uuid)
         return (sys.maxsize if index is None else index, own is None)
 
-    without = dict.fromkeys(TOLD_BY_CUDA, cuda.error or "libcuda does not show this device")
-    return rows + [DeviceReading(row.device, {**row.unknown, **without}) for row in sorted(left, key=order)]
-
-
-def _one_is_lost(nvml: DriverReading, cuda: DriverReading) -> tuple[DeviceReading, DeviceReading] | None:
-    """A card that does not even tell who it is, and the one device of CUDA's that NVML does not list: the same."""
-    nameless = [
-        row
-        for row in nvml.devices
-        if row.device.state not in (None, NOT_ACCESSIBLE) and (row.device.uuid, row.device.pci_address) == (None, None)
-    ]
-    alone = [one for one in cuda.devices if not any(_is_same(row.device, one.device) for row in nvml.devices)]
-    return (nameless[0], alone[0]) if len(nameless) == 1 and len(alone) == 1 else None
+    return [*rows, *sorted(left, key=order)]
 
 
 def _merged(row: DeviceReading, seen: DeviceReading) -> DeviceReading:
     """NVML's row with what libcuda adds; NVML's word counts where both speak."""
-    alone = {name: getattr(seen.device, name) for name in TOLD_BY_CUDA}
-    by_both = ("parent_uuid", "name", "uuid", "pci_address", "compute_capability")
-    both = {name: getattr(row.device, name) or getattr(seen.device, name) for name in by_both}
+    alone = {name: getattr(seen.device, name) for name in BY_CUDA}
+    both = {name: getattr(row.device, name) or getattr(seen.device, name) for name in BY_BOTH}
     device = replace(row.device, **alone, **both)
     if device.memory_total_bytes is None and seen.device.memory_total_bytes is not None:
         device = replace(device, memory_total_bytes=seen.device.memory_total_bytes, memory_source="libcuda")
@@ -244,76 +227,40 @@ def _completed(
 
 
 def _reasons(row: DeviceReading) -> dict[str, str]:
-    """Why each unknown field is unknown. Where a whole group is, its first reason stands for it."""
+    """Why fields are unknown that were asked for, by pointers below the device; the device's own for all the rest.
+    Where a whole group is unknown, its first reason stands for it."""
     device = row.device
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for name, reason in row.unknown.items():
         group, _, member = name.partition("/")
         if name == "*":
-            absent = [name for name in (*NVML_ONLY, *MEMORY, *TOLD_BY_BOTH) if getattr(device, name) is None]
-            found |= {name: reason for name in absent if name not in found and name not in row.unknown}
+            reasons[""] = reason
         elif getattr(device, group) is None:
-            # What one of its members does not apply for says less than that another could not be read.
-            if group not in found or (applies(reason) and not applies(found[group])):
-                found[group] = reason
+            # A member that does not apply says less than one that could not be read.
+            if f"/{group}" not in reasons or (applies(reason) and not applies(reasons[f"/{group}"])):
+                reasons[f"/{group}"] = reason
         elif member and getattr(getattr(device, group), member, None) in (None, ()):
-            found[name] = reason
-    if device.parent_uuid is not None:
-        for name in (*NVML_ONLY, *TOLD_BY_BOTH):
-            if getattr(device, name) is None and name != "processes":
-                found.setdefault(name, "reported for the whole GPU, not for its MIG instances")
-    if device.processes and device.memory_of_processes_bytes is None:
-        found["memory_of_processes_bytes"] = NOT_REPORTED
-    for name in ("processes", "memory_of_processes_bytes", "node_holders", *LINKS, "peers"):
-        if getattr(device, name) is None:
-            found.setdefault(name, NOT_ASKED)
-    if device.changes is None:
-        found["changes"] = ONE_READING
-    if device.pci_path is None:
-        found["pci_path"] = NO_PATH
-    for name, value in (device.violations_s or {}).items():
-        if value is None:
-            found.setdefault(f"violations_s/{name}", NOT_COUNTED)
-    for place, process in enumerate(device.processes or ()):
-        if process.name is None:
-            found[f"processes/{place}/name"] = NAME_NOT_SEEN
-        for name in ("used_memory_bytes", "utilization_percent"):
-            if getattr(process, name) is None:
-                found[f"processes/{place}/{name}"] = NOT_REPORTED
-        for name in ("user", "command", "age_s"):
-            if getattr(process, name) is None:
-                found[f"processes/{place}/{name}"] = NAME_NOT_SEEN if process.name is None else NO_DETAILS
-    return found
+            reasons[f"/{name}"] = reason
+    return reasons
 
 
-def _driver(nvml: DriverReading, cuda: DriverReading, kernel: Driver) -> tuple[Driver, dict[str, str]]:
-    """Return what the doors tell of the driver, and why the rest is unknown, by pointers."""
-    nvml_reason, cuda_reason = nvml.error or "NVML does not report it", cuda.error or "libcuda does not report it"
-    kernel_reason = "the kernel shows no NVIDIA module"
-
-    def why(name: str) -> str:
-        return nvml.unknown.get(name, nvml_reason)
-
-    told: dict[str, tuple[Any, str]] = {
-        "version": (nvml.driver_version or kernel.kernel_module_version, why("driver_version")),
-        "cuda_version": (nvml.cuda_version or cuda.version, why("cuda_version")),
-        "confidential_computing": (nvml.confidential_computing, why("confidential_computing")),
-        "kernel_module_version": (kernel.kernel_module_version, kernel_reason),
-        "kernel_module_open": (kernel.kernel_module_open, kernel_reason),
-        "kernel_module_loaded": (kernel.kernel_module_loaded, "this system does not report it"),
-        "nvml_version": (nvml.nvml_version, why("nvml_version")),
-        "nvml_path": (nvml.path, nvml_reason),
-        "nvml_code": (nvml.code, nvml_reason),
-        "nvml_start_s": (nvml.start_s, nvml_reason),
-        "libcuda_path": (cuda.path, cuda_reason),
-        "libcuda_version": (cuda.version, cuda.unknown.get("version", cuda_reason)),
-        "cuinit_code": (cuda.code, cuda_reason),
-        "cuinit_start_s": (cuda.start_s, cuda_reason),
-    }
-    driver = Driver(
-        **{name: value for name, (value, _) in told.items()}, nvml_error=nvml.error, cuinit_error=cuda.error
+def _driver(nvml: DriverReading, cuda: DriverReading, kernel: Driver) -> Driver:
+    return replace(
+        kernel,
+        version=nvml.driver_version or kernel.kernel_module_version,
+        cuda_version=nvml.cuda_version or cuda.version,
+        confidential_computing=nvml.confidential_computing,
+        nvml_version=nvml.nvml_version,
+        nvml_path=nvml.path,
+        nvml_code=nvml.code,
+        nvml_error=nvml.error,
+        nvml_start_s=nvml.start_s,
+        libcuda_path=cuda.path,
+        libcuda_version=cuda.version,
+        cuinit_code=cuda.code,
+        cuinit_error=cuda.error,
+        cuinit_start_s=cuda.start_s,
     )
-    return driver, {f"/driver/{name}": reason for name, (value, reason) in told.items() if value is None}
 
 
 class Inventory:
@@ -353,7 +300,7 @@ class Inventory:
         self._cuda: DriverReading | None = None
         self._torch: TorchBuild | None = None
         self._torch_told: TorchDevices | None = None
-        self._memory = Memory()
+        self._earlier = Earlier()
         self._around: Around | None = None
         self._log: Log = (None, NO_GPU)
         self.restarts = 0
@@ -385,7 +332,7 @@ class Inventory:
             apart_s = BETWEEN_UNEXPLAINED_S if is_unexplained(facts) else BETWEEN_READINGS_S
             time.sleep(max([at_s + apart_s - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
             door.ask(processes=self._with_processes, links=self._with_links)
-            nvml_read, _ = added(of(facts.devices), door.reading(), now_text())
+            nvml_read = Earlier(facts.devices).added_to(door.reading(), now_text())
         named = _with_names(nvml_read, self._name, self._details)
         # The torch that is diagnosed may be another interpreter's.
         around = replace(around, torch=facts.torch or TorchBuild())
@@ -408,7 +355,7 @@ class Inventory:
                 cuda.ask()
             around, log = self._read_here()
             named = _with_names(self._nvml.reading(), self._name, self._details)
-            nvml_read, self._memory = added(self._memory, named, now_text())
+            nvml_read = self._earlier.added_to(named, now_text())
             if cuda is not None:
                 self._cuda = cuda.reading(cards_are_up=nvml_read.error is None)
         finally:
@@ -498,8 +445,6 @@ def _with_holders(facts: Facts, root: Path) -> Facts:
     unknown = dict(facts.unknown)
     for place, node in nodes.items():
         devices[place] = replace(devices[place], node_holders=found[node])
-        # It was asked now; what stood here says that it was not.
-        unknown.pop(f"/devices/{place}/node_holders", None)
         if hidden and not found[node]:
             unknown[f"/devices/{place}/node_holders"] = f"{hidden} processes of other users"
     return replace(facts, devices=tuple(devices), unknown=unknown)
@@ -525,11 +470,11 @@ def only(facts: Facts, keep: Callable[[Device], bool]) -> Facts:
     kept = [place for place, device in enumerate(facts.devices) if keep(device)]
     unknown = {}
     for pointer, reason in facts.unknown.items():
-        match = re.fullmatch(r"/devices/(\d+)(/.*)", pointer)
+        match = re.fullmatch(r"/devices/(\d+)(/.*)?", pointer)
         if match is None:
             unknown[pointer] = reason
         elif int(match[1]) in kept:
-            unknown[f"/devices/{kept.index(int(match[1]))}{match[2]}"] = reason
+            unknown[f"/devices/{kept.index(int(match[1]))}{match[2] or ''}"] = reason
     return replace(facts, devices=tuple(facts.devices[place] for place in kept), unknown=unknown)
 
 
@@ -540,73 +485,54 @@ def read(processes: bool = False, root: Path = kernel_driver.ROOT) -> Facts:
 
 
 # What a card is called, which it keeps when it stops answering.
-IDENTITY = ("name", "uuid", "pci_address", "serial", "part_number", "minor_number", "compute_capability")
+IDENTITY = ("name", "uuid", "pci_address", "serial", "minor_number", "compute_capability")
 NO_LONGER_LISTED = "NVML no longer lists the GPU"
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """The memory of earlier readings of GPUs: each as it was last read whole, by UUID, and since when those that are
-    lost are."""
+class Earlier:
+    """GPUs as they were last read whole, by UUID, and since when those that are lost are."""
 
-    cards: Mapping[str, Device] = field(default_factory=dict)
-    lost_since: Mapping[str, str] = field(default_factory=dict)
+    def __init__(self, devices: Iterable[Device] = ()) -> None:
+        self._lost_since: dict[str, str] = {}
+        # A MIG instance may come and go.
+        self._cards = {
+            device.uuid: device
+            for device in devices
+            if device.uuid is not None and device.nvml_index is not None and device.state != "lost"
+        }
 
+    def added_to(self, reading: DriverReading, now: str) -> DriverReading:
+        """The reading with what is known from before, which it then adds to. `now` is the time, in words."""
+        rows = list(reading.devices)
+        listed = {row.device.uuid for row in rows}
+        gone = {uuid: card for uuid, card in self._cards.items() if uuid not in listed}
+        for place, row in enumerate(rows):
+            if row.device.uuid is None and row.device.nvml_index is not None:
+                # The card that had its index, where no other row is that card.
+                known = next((card for card in gone.values() if card.nvml_index == row.device.nvml_index), None)
+                if known is not None:
+                    lacks = {name: getattr(known, name) for name in IDENTITY if getattr(row.device, name) is None}
+                    rows[place] = replace(row, device=replace(row.device, **lacks))
+                    del gone[str(known.uuid)]
+        if reading.code == 0 and reading.error is None:
+            taken = {row.device.nvml_index for row in rows}
+            for card in gone.values():
+                identity = {name: getattr(card, name) for name in IDENTITY}
+                index = None if card.nvml_index in taken else card.nvml_index
+                lost = Device(kind="cuda", nvml_index=index, state="lost", **identity)
+                rows.append(DeviceReading(lost, {"*": NO_LONGER_LISTED}))
+        return replace(reading, devices=tuple(self._with_history(row, now) for row in rows))
 
-def of(devices: Iterable[Device]) -> Memory:
-    """The memory of these cards. A MIG instance is no card: it may come and go."""
-    return Memory({device.uuid: device for device in devices if device.uuid is not None and _is_well(device)})
-
-
-def _is_well(device: Device) -> bool:
-    return device.nvml_index is not None and device.parent_uuid is None and device.state != "lost"
-
-
-def added(memory: Memory, reading: DriverReading, now: str) -> tuple[DriverReading, Memory]:
-    """The reading with what is remembered, and the memory after it. `now` is the time, as it is to be told."""
-    listed = {row.device.uuid for row in reading.devices}
-    gone = {uuid: card for uuid, card in memory.cards.items() if uuid not in listed}
-    rows = [_identified(row, gone) for row in reading.devices]
-    identified = {row.device.uuid for row in rows}
-    if reading.code == 0 and reading.error is None:
-        taken = {row.device.nvml_index for row in rows}
-        rows += [_missing(card, taken) for uuid, card in gone.items() if uuid not in identified]
-    since = {
-        uuid: memory.lost_since.get(uuid, now)
-        for row in rows
-        if (uuid := row.device.uuid) is not None and row.device.state == "lost" and uuid in memory.cards
-    }
-    rows = [_with_history(row, since, memory) for row in rows]
-    well = of(row.device for row in rows).cards
-    # A reading that fails as a whole brings back none.
-    lost = {uuid: at for uuid, at in {**memory.lost_since, **since}.items() if uuid not in well}
-    return replace(reading, devices=tuple(rows)), Memory({**memory.cards, **well}, lost)
-
-
-def _identified(row: DeviceReading, gone: Mapping[str, Device]) -> DeviceReading:
-    """A row without a UUID is the card that had its index, where no other row is that card."""
-    if row.device.uuid is not None or row.device.nvml_index is None:
-        return row
-    known = next((card for card in gone.values() if card.nvml_index == row.device.nvml_index), None)
-    if known is None:
-        return row
-    told = {name: getattr(known, name) for name in IDENTITY if getattr(row.device, name) is None}
-    unknown = {name: reason for name, reason in row.unknown.items() if name not in told or told[name] is None}
-    return DeviceReading(replace(row.device, **told), unknown)
-
-
-def _missing(card: Device, taken: set[int | None]) -> DeviceReading:
-    """A card that was there and is not listed any more: lost, with its index where no other has it now."""
-    told = {name: getattr(card, name) for name in IDENTITY}
-    index = None if card.nvml_index in taken else card.nvml_index
-    return DeviceReading(Device(kind="cuda", nvml_index=index, state="lost", **told), {"*": NO_LONGER_LISTED})
-
-
-def _with_history(row: DeviceReading, since: Mapping[str, str], memory: Memory) -> DeviceReading:
-    uuid = row.device.uuid or ""
-    before = memory.cards.get(uuid)
-    grown = None if before is None or not _is_well(row.device) else changes(before, row.device)
-    return replace(row, device=replace(row.device, state_since=since.get(uuid), changes=grown))
+    def _with_history(self, row: DeviceReading, now: str) -> DeviceReading:
+        device, before = row.device, self._cards.get(row.device.uuid or "")
+        if device.uuid is None or device.parent_uuid is not None:
+            return row
+        if device.state == "lost":
+            since = None if before is None else self._lost_since.setdefault(device.uuid, now)
+            return replace(row, device=replace(device, state_since=since))
+        self._lost_since.pop(device.uuid, None)
+        self._cards[device.uuid] = device
+        return replace(row, device=replace(device, changes=None if before is None else changes(before, device)))
 
 
 def changes(before: Device, now: Device) -> Changes | None:
@@ -617,14 +543,11 @@ def changes(before: Device, now: Device) -> Changes | None:
     started, ended = before.violations_s or {}, now.violations_s or {}
     link, later = before.pcie or Link(), now.pcie or Link()
     ecc, ecc_now = before.ecc or Ecc(), now.ecc or Ecc()
-    sent, received = _grown(link.sent_bytes, later.sent_bytes), _grown(link.received_bytes, later.received_bytes)
     reasons = before.clock_reasons.names if before.clock_reasons is not None else ()
     return Changes(
         span_s=span_s,
         violations_s={name: _grown(began, ended.get(name)) for name, began in started.items()},
         pcie_replays=_grown(link.replays, later.replays),
-        pcie_sent_bytes_per_s=None if sent is None else sent / span_s,
-        pcie_received_bytes_per_s=None if received is None else received / span_s,
         nvlink_errors=_new_errors(before, now),
         ecc_corrected=_grown(ecc.volatile_corrected, ecc_now.volatile_corrected),
         ecc_uncorrected=_grown(ecc.volatile_uncorrected, ecc_now.volatile_uncorrected),

@@ -1,19 +1,15 @@
-"""NUMA nodes (Linux): which there are, where devices are attached, binding this process to one, and on which node
-memory really lies.
+"""NUMA nodes (Linux): which there are, where devices are attached, and binding this process to one.
 
 A process is bound before it starts threads and allocates: what runs and lies elsewhere by then stays there. Only Linux
-has nodes; what it does not tell is None.
+has nodes; what it does not report is None.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
-import platform
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,29 +17,7 @@ from gpucheck.errors import CannotLook
 from gpucheck.machine.kernel_driver import ROOT, text_of
 from gpucheck.report.facts import Device, PciPath
 
-# The kernel's system call tables (arch/x86/entry/syscalls/syscall_64.tbl; include/uapi/asm-generic/unistd.h).
-SYSTEM_CALLS = {
-    "x86_64": {"set_mempolicy": 238, "move_pages": 279},
-    "aarch64": {"set_mempolicy": 237, "move_pages": 239},
-}
-# linux/mempolicy.h
-MPOL_BIND = 2
-# Linux can be built for 1024 nodes at most; the kernel reads one bit less than it is told.
-MOST_NODES = 1024
-# Pages are placed one by one: a bound buffer lies on one node, a spread one shows within so many.
-SAMPLED_PAGES = 64
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """The node that this process was bound to. `memory` is False where the kernel refused the memory policy.
-
-    Memory is then taken from the node whose CPU touches it first, as long as that has any left.
-    """
-
-    node: int
-    memory: bool = True
 
 
 # -- what there is ----------------------------------------------------------------------------------------------------
@@ -73,7 +47,7 @@ def allowed(root: Path = ROOT) -> tuple[int, ...]:
 def free_bytes(node: int, root: Path = ROOT) -> int | None:
     """Return what can be taken from a node: its free memory, and files that are only cached; None where it is not told.
 
-    A process that is bound to a node's memory ends where that ends, whatever the other nodes have left.
+    What a bound process takes beyond that lies on other nodes.
     """
     folder = root / f"sys/devices/system/node/node{node}"
     free = _memory(folder, "MemFree:")
@@ -183,27 +157,14 @@ def between(one: Device, other: Device) -> Between | None:
     return Between(common[-1] if common else None, kind, redirecting)
 
 
-def shared(ways: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple[str, ...]]]:
-    """The lowest bridges that several devices have in common, each with the names of these devices."""
-    below: dict[str, list[str]] = {}
-    for name, way in ways.items():
-        for bridge in way:
-            below.setdefault(bridge, []).append(name)
-    found: dict[tuple[str, ...], str] = {}
-    for way in ways.values():
-        for bridge in way:  # from the CPU down: the lowest one of the same devices stays
-            if len(below[bridge]) > 1:
-                found[tuple(below[bridge])] = bridge
-    return [(bridge, names) for names, bridge in found.items()]
-
-
 # -- binding ----------------------------------------------------------------------------------------------------------
 
 
-def bind(node: int, root: Path = ROOT) -> Bound:
-    """Run on this node's CPUs and take memory from it alone, from now on. Raises CannotLook where that cannot be.
+def bind(node: int, root: Path = ROOT) -> None:
+    """Run on this node's CPUs from now on. Raises CannotLook where that cannot be.
 
-    For a process that has one thread yet: others stay where they are.
+    Memory is then taken from that node, whose CPUs touch it first, as long as it has any left. For a process that has
+    one thread yet: others stay where they are.
     """
     if sys.platform != "linux":
         raise CannotLook("NUMA nodes are Linux's", f"this is {sys.platform}")
@@ -218,63 +179,6 @@ def bind(node: int, root: Path = ROOT) -> Bound:
         os.sched_setaffinity(0, cpus)
     except OSError as error:
         raise CannotLook(f"the CPUs of NUMA node {node} are refused", error.strerror or str(error)) from error
-    words = MOST_NODES // 64
-    mask = (ctypes.c_uint64 * words)()
-    mask[node // 64] = 1 << node % 64
-    try:
-        syscall("set_mempolicy", MPOL_BIND, ctypes.addressof(mask), MOST_NODES + 1)
-    except OSError:
-        return Bound(node, memory=False)
-    return Bound(node)
-
-
-def node_of_pages(address: int, length: int) -> tuple[int, ...] | None:
-    """The nodes on which the memory from `address` on lies, by pages spread over its `length` in bytes.
-
-    None where the kernel does not tell: it may refuse to, and what a driver maps is no page of its lists.
-    """
-    if sys.platform != "linux":
-        return None
-    size = os.sysconf("SC_PAGE_SIZE")
-    first, last = -(-address // size), (address + length) // size
-    if last <= first:
-        return None  # it fills no page
-    step = max((last - first) // SAMPLED_PAGES, 1)
-    places = [page * size for page in range(first, last, step)][:SAMPLED_PAGES]
-    pages = (ctypes.c_uint64 * len(places))(*places)
-    states = (ctypes.c_int * len(places))()
-    try:
-        # No nodes to move to: only asked where the pages are.
-        syscall("move_pages", 0, len(places), ctypes.addressof(pages), 0, ctypes.addressof(states), 0)
-    except OSError:
-        return None
-    return tuple(sorted({state for state in states if state >= 0})) or None
-
-
-def told(bound: Bound, pages: tuple[int, ...] | None) -> str:
-    """Where memory lies, in words: as read back, else as assumed from the binding."""
-    if pages is None:
-        return f"node {bound.node} (assumed from affinity)"
-    if pages != (bound.node,):
-        return f"bound to node {bound.node} (pages read back: on {list_text(pages)})"
-    return f"node {bound.node} (pages read back)"
-
-
-# -- the kernel -------------------------------------------------------------------------------------------------------
-
-
-def syscall(name: str, *arguments: int) -> int:
-    """One of the system calls above. Raises OSError; ENOSYS for a processor whose numbers are not known here."""
-    number = SYSTEM_CALLS.get(platform.machine(), {}).get(name)
-    if number is None:
-        raise OSError(errno.ENOSYS, "its number is not known for this processor")
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    answer = int(libc.syscall(ctypes.c_long(number), *(ctypes.c_long(one) for one in arguments)))
-    if answer == -1:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return answer
 
 
 # -- text -------------------------------------------------------------------------------------------------------------

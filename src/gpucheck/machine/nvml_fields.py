@@ -8,7 +8,6 @@ their names serves too.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from ctypes import byref
 from typing import Any, NamedTuple
@@ -65,9 +64,7 @@ MOST_NAMED = 100
 
 COMPUTE_MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_process"}
 
-# NVML_FI_DEV_MEMORY_TEMP, and NVML_FI_DEV_PCIE_COUNT_TX_BYTES and …_RX_BYTES of nvml.h. (nvmlDeviceGetPcieThroughput
-# counts for 20 ms at each call, which two readings of these counters need not.)
-FIELD_MEMORY_TEMPERATURE, FIELD_SENT, FIELD_RECEIVED = 82, 197, 198
+FIELD_MEMORY_TEMPERATURE = 82  # NVML_FI_DEV_MEMORY_TEMP
 
 TEMPERATURE_GPU = 0
 # NVML_TEMPERATURE_THRESHOLD_…: the card switches itself off; the hardware lowers the clock; the driver does, for the
@@ -76,13 +73,11 @@ THRESHOLD_SHUTDOWN, THRESHOLD_SLOWDOWN, THRESHOLD_MEMORY_MAX, THRESHOLD_GPU_MAX 
 MANY_SINGLE_BIT, DOUBLE_BIT = 0, 1  # why a page was retired: nvmlPageRetirementCause_t
 # Application clocks are set for the graphics domain, which is that of the SMs.
 CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY = 0, 1, 2
-PERFORMANCE_STATE_UNKNOWN = 32  # NVML_PSTATE_UNKNOWN
 CORRECTED, UNCORRECTED = 0, 1
-VOLATILE, AGGREGATE = 0, 1
+VOLATILE = 0
 AFFINITY_NODE = 0  # NVML_AFFINITY_SCOPE_NODE
 # A mask of 16 × 64 bits holds 1024 NUMA nodes, the most that Linux can be built for.
 NODE_MASK_WORDS = 16
-
 
 # A choice: what is less may be a context that just ends, or what a display takes.
 LEAST_UNCLAIMED_BYTES, LEAST_UNCLAIMED_SHARE = 2**30, 0.05
@@ -94,54 +89,52 @@ def unclaimed_counts(unclaimed: int, total: int) -> bool:
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
-# A driver that is broken, or older than its caller, also answers with nonsense.
-# They are wide: what no part and no machine has. NVML's "not available" is the largest number of its type.
 
-Sound = Callable[[Any], bool]
-
+# A driver that is broken, or older than its caller, also answers with nonsense: the most that can be true, by what a
+# field's name ends in. They are wide: what no part and no machine has.
+MOST = {
+    "hz": 20e9,
+    "w": 100e3,
+    "celsius": 300.0,
+    "percent": 1000.0,
+    "bytes": 2.0**60,
+    "generation": 15.0,
+    "width": max(WIDTHS),
+    "node": 1023.0,
+    "s": 1e15,
+    "bits": 2.0**64,
+}
+TEXTS = (
+    *("name", "uuid", "pci_address", "compute_capability", "serial", "vbios_version", "gsp_firmware_version"),
+    *("recovery_action", "compute_mode", "version", "parent_uuid"),
+)
+GROUPS = ("clock_reasons", "violations_s", "remapped_rows", "remap_banks", "mig", "sram_ecc", "sources")
+LARGEST_COUNT = 2.0**62
+# NVML's "not available" is the largest number of its type.
+NOT_AVAILABLE = (2**32 - 1, 2**64 - 1)
 LONGEST_TEXT = 200
 LARGEST_PID = 2**22  # Linux' PID_MAX_LIMIT; Windows' PIDs are small as well
 MOST_DEVICES = 1024  # Linux has device nodes for 256 in one machine
-WHOLE_CARD_BYTES = 2**60  # an exbibyte
 MOST_LINKS = 72  # of NVLink; 36 on parts until 2025
 MOST_INSTANCES = 64  # 7 on parts until 2025
 
 
-def text(value: Any) -> bool:
-    """Something that a terminal can show."""
-    return isinstance(value, str) and 0 < len(value) <= LONGEST_TEXT and value.isprintable()
+def whole(value: Any, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
-def whole(low: int, high: int) -> Sound:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def number(low: float, high: float) -> Sound:
-    return lambda value: isinstance(value, (int, float)) and math.isfinite(value) and low <= value <= high
-
-
-def written_as(pattern: str) -> Sound:
-    return lambda value: isinstance(value, str) and re.fullmatch(pattern, value, re.ASCII) is not None
-
-
-def _each(sound: Sound) -> Sound:
-    return lambda value: all(map(sound, value.values()))
-
-
-def sram(value: Any) -> bool:
-    numbers = {name: part for name, part in value.items() if name not in ("threshold_exceeded", "sources")}
-    return _each(count)(numbers) and _each(count)(value["sources"])
-
-
-count = whole(0, 2**62)
-size = whole(0, WHOLE_CARD_BYTES)
-_rows = whole(0, 2**32 - 2)
-_percent = number(0, 100)
-_generation = whole(1, 15)
-
-
-def _width(value: Any) -> bool:
-    return whole(1, max(WIDTHS))(value) and value in WIDTHS
+def is_plausible(name: str, value: Any) -> bool:
+    """Return whether the value can be true for the field, and a terminal can show it."""
+    if name in TEXTS:
+        return isinstance(value, str) and 0 < len(value) <= LONGEST_TEXT and value.isprintable()
+    if name in GROUPS and isinstance(value, dict):
+        made = ("names", "instances")  # lists of our own
+        return all(part is None or member in made or is_plausible(member, part) for member, part in value.items())
+    if isinstance(value, bool):
+        return True
+    most = MOST.get(name.rpartition("/")[2].rpartition("_")[2], LARGEST_COUNT)
+    is_number = isinstance(value, (int, float)) and math.isfinite(value) and value not in NOT_AVAILABLE
+    return is_number and (-MOST["celsius"] if name.endswith("celsius") else 0) <= value <= most
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -167,22 +160,20 @@ class CodeAnswered(Exception):
 
 
 class Field(NamedTuple):
-    """One field: its path in Device, what can be true, the calls that tell it, in order of preference (each a function
-    of nvidia-ml-py and its arguments after the device's handle), and what to make of the answer."""
+    """One field: its path in Device, the functions of nvidia-ml-py that tell it, in order of preference, their
+    arguments after the device's handle, and what to make of the answer."""
 
     name: str
-    sound: Sound
-    calls: tuple[tuple[str, tuple[object, ...]], ...]
-    convert: Callable[[Any], Any]
+    functions: tuple[str, ...]
+    arguments: tuple[object, ...] = ()
+    convert: Callable[[Any], Any] = lambda value: value
 
 
-def _one(
-    name: str, sound: Sound, function: str, *arguments: object, convert: Callable[[Any], Any] = lambda value: value
-) -> Field:
-    return Field(name, sound, ((function, arguments),), convert)
+def _row(name: str, functions: str, *arguments: object, convert: Callable[[Any], Any] = lambda value: value) -> Field:
+    return Field(name, tuple(f"nvmlDeviceGet{function}" for function in functions.split()), arguments, convert)
 
 
-def _value(name: str, sound: Sound, field: int, kind: str, convert: Callable[[int], Any] = int) -> Field:
+def _value(name: str, field: int, kind: str, convert: Callable[[int], Any] = int) -> Field:
     """A field that one of NVML's numbered values tells."""
 
     def of(values: Any) -> Any:
@@ -191,29 +182,25 @@ def _value(name: str, sound: Sound, field: int, kind: str, convert: Callable[[in
             raise CodeAnswered(answer.nvmlReturn)
         return convert(getattr(answer.value, kind))
 
-    return _one(name, sound, "nvmlDeviceGetFieldValues", (field,), convert=of)
+    return _row(name, "FieldValues", (field,), convert=of)
 
 
 def _hertz(name: str, function: str, domain: int) -> Field:
-    return _one(name, number(0, 20e9), function, domain, convert=lambda megahertz: megahertz * 1e6)
+    return _row(name, function, domain, convert=lambda megahertz: megahertz * 1e6)
 
 
-def _celsius(name: str, threshold: int) -> Field:
-    return _one(name, number(1, 300), "nvmlDeviceGetTemperatureThreshold", threshold, convert=float)
+def _flag(name: str, function: str, place: int | None = None) -> Field:
+    """A yes or no; `place` is where it stands in the answer, where that has several."""
+    return _row(name, function, convert=lambda answer: flag(answer if place is None else answer[place]))
 
 
-def _flag(name: str, function: str, of: Callable[[Any], Any] = lambda value: value) -> Field:
-    return _one(name, lambda _: True, function, convert=lambda answer: flag(of(answer)))
-
-
-def _watts(name: str, function: str, of: Callable[[Any], Any] = lambda value: value, *, is_limit: bool = True) -> Field:
-    def convert(answer: Any) -> float:
-        milliwatts: int = of(answer)
-        if is_limit and milliwatts == 0:
+def _watts(name: str, function: str) -> Field:
+    def convert(milliwatts: int) -> float:
+        if name != "power_w" and milliwatts == 0:
             raise Refused("NVML returns 0 W, which is not a limit")
         return milliwatts / 1e3
 
-    return _one(name, number(0, 100e3), function, convert=convert)
+    return _row(name, function, convert=convert)
 
 
 def flag(value: int) -> bool:
@@ -223,11 +210,25 @@ def flag(value: int) -> bool:
     return bool(value)
 
 
-def performance_state(value: int) -> int:
-    """0 for the highest clocks to 15."""
-    if value == PERFORMANCE_STATE_UNKNOWN:
-        raise Refused("NVML does not know it")
-    return value
+def above_zero(value: float) -> float:
+    """Degrees that are no reading of 0."""
+    if value < 1:
+        raise ValueError(value)
+    return float(value)
+
+
+def celsius(value: float) -> float:
+    """The GPU's temperature; -1 is how 0xFFFFFFFF, no reading, comes out of a signed number."""
+    if value == -1:
+        raise ValueError(value)
+    return float(value)
+
+
+def capability(value: tuple[int, int]) -> str:
+    major, minor = value
+    if not (0 < major < 100 and 0 <= minor < 10):
+        raise ValueError(value)
+    return f"{major}.{minor}"
 
 
 def pci_address(info: Any) -> str:
@@ -236,19 +237,16 @@ def pci_address(info: Any) -> str:
 
 
 def clock_reasons(bits: int) -> dict[str, object]:
-    """The bitmask taken apart: known bits by name, unknown ones as numbers."""
-    set_bits = [1 << place for place in range(bits.bit_length()) if bits >> place & 1]
-    return {
-        "bits": bits,
-        "names": [CLOCK_REASONS[bit] for bit in set_bits if bit in CLOCK_REASONS],
-        "unknown_bits": [bit for bit in set_bits if bit not in CLOCK_REASONS],
-    }
+    """The bitmask, and its known bits by name."""
+    return {"bits": bits, "names": [name for bit, name in CLOCK_REASONS.items() if bits & bit]}
 
 
 def lanes(value: int) -> int:
     """The width of a link. A virtual machine's port may have none (0), or all bits of its field set (63)."""
     if value in (0, 63):
         raise CodeAnswered(NOT_SUPPORTED)
+    if value not in WIDTHS:
+        raise ValueError(value)
     return value
 
 
@@ -262,11 +260,11 @@ def remapped_rows(value: tuple[int, int, int, int]) -> dict[str, object]:
     }
 
 
-def window_bytes(memory: Any, name: str) -> int:
-    """A size of the window (BAR1) through which the host sees the card's memory. A card that has none answers 0."""
+def window_bytes(memory: Any) -> int:
+    """The size of the window (BAR1) through which the host sees the card's memory. A card that has none answers 0."""
     if memory.bar1Total == 0:
         raise Refused("NVML returns 0 bytes")
-    return int(getattr(memory, name))
+    return int(memory.bar1Total)
 
 
 def _named(names: dict[int, str], value: int, what: str) -> str:
@@ -309,159 +307,88 @@ def nearest_node(mask: Any) -> int:
 
 # What tells devices apart; read first, for all of them.
 IDENTITY: tuple[Field, ...] = (
-    _one("name", text, "nvmlDeviceGetName"),
-    _one("uuid", text, "nvmlDeviceGetUUID"),
-    _one(
-        "pci_address",
-        written_as(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0"),
-        "nvmlDeviceGetPciInfo",
-        convert=pci_address,
-    ),
+    _row("name", "Name"),
+    _row("uuid", "UUID"),
+    _row("pci_address", "PciInfo", convert=pci_address),
 )
-
-VIOLATIONS = _one(
-    "violations_s",
-    lambda value: all(one is None or number(0, 2**62 / 1e9)(one) for one in value.values()),
-    "nvmlDeviceGetFieldValues",
-    tuple(VIOLATION_FIELDS),
-    convert=violations,
-)
-_ECC = "nvmlDeviceGetTotalEccErrors"
-_POWER_RANGE = "nvmlDeviceGetPowerManagementLimitConstraints"
-# Announced to go with CUDA 14.
-_APPLICATION, _DEFAULT_APPLICATION = "nvmlDeviceGetApplicationsClock", "nvmlDeviceGetDefaultApplicationsClock"
+VIOLATIONS = _row("violations_s", "FieldValues", tuple(VIOLATION_FIELDS), convert=violations)
 DETAILS: tuple[Field, ...] = (
-    _one(
-        "compute_capability",
-        written_as(r"\d{1,2}\.\d"),
-        "nvmlDeviceGetCudaComputeCapability",
-        convert=lambda value: f"{value[0]}.{value[1]}",
-    ),
-    _one("utilization_percent", _percent, "nvmlDeviceGetUtilizationRates", convert=lambda rates: float(rates.gpu)),
-    _one(
-        "memory_utilization_percent",
-        _percent,
-        "nvmlDeviceGetUtilizationRates",
-        convert=lambda rates: float(rates.memory),
-    ),
-    # nvmlDeviceGetTemperature is announced to go with CUDA 14; drivers before R570 know no other.
-    Field(
-        "temperature_celsius",
-        # -1 is how 0xFFFFFFFF, no reading, comes out of a signed number.
-        lambda value: number(-100, 300)(value) and value != -1,
-        (
-            ("nvmlDeviceGetTemperatureV", (TEMPERATURE_GPU,)),
-            ("nvmlDeviceGetTemperature", (TEMPERATURE_GPU,)),
-        ),
-        float,
-    ),
-    _value("memory_temperature_celsius", number(1, 300), FIELD_MEMORY_TEMPERATURE, "uiVal", float),
-    _one("temperature_margin_celsius", number(-300, 300), "nvmlDeviceGetMarginTemperature", convert=float),
-    _celsius("slowdown_celsius", THRESHOLD_SLOWDOWN),
-    _celsius("gpu_max_celsius", THRESHOLD_GPU_MAX),
-    _celsius("memory_max_celsius", THRESHOLD_MEMORY_MAX),
-    _celsius("shutdown_celsius", THRESHOLD_SHUTDOWN),
+    _row("compute_capability", "CudaComputeCapability", convert=capability),
+    _row("utilization_percent", "UtilizationRates", convert=lambda rates: float(rates.gpu)),
+    # The older function is announced to go with CUDA 14; drivers before R570 know no other.
+    _row("temperature_celsius", "TemperatureV Temperature", TEMPERATURE_GPU, convert=celsius),
+    _value("memory_temperature_celsius", FIELD_MEMORY_TEMPERATURE, "uiVal", above_zero),
+    _row("temperature_margin_celsius", "MarginTemperature", convert=float),
+    _row("slowdown_celsius", "TemperatureThreshold", THRESHOLD_SLOWDOWN, convert=above_zero),
+    _row("gpu_max_celsius", "TemperatureThreshold", THRESHOLD_GPU_MAX, convert=above_zero),
+    _row("memory_max_celsius", "TemperatureThreshold", THRESHOLD_MEMORY_MAX, convert=above_zero),
+    _row("shutdown_celsius", "TemperatureThreshold", THRESHOLD_SHUTDOWN, convert=above_zero),
     # The share of what is the loudest that it should be: the manual of nvidia-smi says that it may exceed 100.
-    _one("fan_percent", number(0, 1000), "nvmlDeviceGetFanSpeed", convert=float),
-    _watts("power_w", "nvmlDeviceGetPowerUsage", is_limit=False),
-    _watts("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit"),
-    _watts("power_limit_default_w", "nvmlDeviceGetPowerManagementDefaultLimit"),
-    _watts("power_limit_min_w", _POWER_RANGE, lambda limits: limits[0]),
-    _watts("power_limit_max_w", _POWER_RANGE, lambda limits: limits[1]),
-    _one("performance_state", whole(0, 15), "nvmlDeviceGetPerformanceState", convert=performance_state),
-    _hertz("sm_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_SM),
-    _hertz("memory_clock_hz", "nvmlDeviceGetClockInfo", CLOCK_MEMORY),
-    _hertz("max_sm_clock_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_SM),
-    _hertz("max_memory_clock_hz", "nvmlDeviceGetMaxClockInfo", CLOCK_MEMORY),
-    _hertz("application_sm_clock_hz", _APPLICATION, CLOCK_GRAPHICS),
-    _hertz("application_memory_clock_hz", _APPLICATION, CLOCK_MEMORY),
-    _hertz("default_application_sm_clock_hz", _DEFAULT_APPLICATION, CLOCK_GRAPHICS),
-    _hertz("default_application_memory_clock_hz", _DEFAULT_APPLICATION, CLOCK_MEMORY),
+    _row("fan_percent", "FanSpeed", convert=float),
+    _watts("power_w", "PowerUsage"),
+    _watts("power_limit_w", "EnforcedPowerLimit"),
+    _watts("power_limit_default_w", "PowerManagementDefaultLimit"),
+    _hertz("sm_clock_hz", "ClockInfo", CLOCK_SM),
+    _hertz("memory_clock_hz", "ClockInfo", CLOCK_MEMORY),
+    _hertz("max_sm_clock_hz", "MaxClockInfo", CLOCK_SM),
+    _hertz("max_memory_clock_hz", "MaxClockInfo", CLOCK_MEMORY),
+    # Announced to go with CUDA 14.
+    _hertz("application_sm_clock_hz", "ApplicationsClock", CLOCK_GRAPHICS),
+    _hertz("application_memory_clock_hz", "ApplicationsClock", CLOCK_MEMORY),
+    _hertz("default_application_sm_clock_hz", "DefaultApplicationsClock", CLOCK_GRAPHICS),
+    _hertz("default_application_memory_clock_hz", "DefaultApplicationsClock", CLOCK_MEMORY),
     # Drivers before R535 know only the older name.
-    Field(
-        "clock_reasons",
-        lambda value: whole(0, 2**64 - 2)(value["bits"]),
-        (("nvmlDeviceGetCurrentClocksEventReasons", ()), ("nvmlDeviceGetCurrentClocksThrottleReasons", ())),
-        clock_reasons,
-    ),
+    _row("clock_reasons", "CurrentClocksEventReasons CurrentClocksThrottleReasons", convert=clock_reasons),
     # How long what held the clock.
     VIOLATIONS,
-    _one("pcie/generation", _generation, "nvmlDeviceGetCurrPcieLinkGeneration"),
-    _one("pcie/width", _width, "nvmlDeviceGetCurrPcieLinkWidth", convert=lanes),
-    _one("pcie/max_generation", _generation, "nvmlDeviceGetMaxPcieLinkGeneration"),
-    _one("pcie/max_width", _width, "nvmlDeviceGetMaxPcieLinkWidth", convert=lanes),
-    _one("pcie/device_max_generation", _generation, "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
-    _one("pcie/replays", _rows, "nvmlDeviceGetPcieReplayCounter"),
-    _value("pcie/sent_bytes", count, FIELD_SENT, "ullVal"),
-    _value("pcie/received_bytes", count, FIELD_RECEIVED, "ullVal"),
-    _flag("ecc/enabled", "nvmlDeviceGetEccMode", lambda modes: modes[0]),
-    _flag("ecc/enabled_after_reset", "nvmlDeviceGetEccMode", lambda modes: modes[1]),
-    _flag("ecc/enabled_by_default", "nvmlDeviceGetDefaultEccMode", lambda modes: modes[0]),
-    _one("ecc/volatile_corrected", count, _ECC, CORRECTED, VOLATILE),
-    _one("ecc/volatile_uncorrected", count, _ECC, UNCORRECTED, VOLATILE),
-    _one("ecc/aggregate_corrected", count, _ECC, CORRECTED, AGGREGATE),
-    _one("ecc/aggregate_uncorrected", count, _ECC, UNCORRECTED, AGGREGATE),
-    _one(
-        "remapped_rows",
-        lambda value: _rows(value["correctable"]) and _rows(value["uncorrectable"]),
-        "nvmlDeviceGetRemappedRows",
-        convert=remapped_rows,
-    ),
-    _one(
+    _row("pcie/generation", "CurrPcieLinkGeneration"),
+    _row("pcie/width", "CurrPcieLinkWidth", convert=lanes),
+    _row("pcie/max_generation", "MaxPcieLinkGeneration"),
+    _row("pcie/max_width", "MaxPcieLinkWidth", convert=lanes),
+    _row("pcie/device_max_generation", "GpuMaxPcieLinkGeneration"),
+    _row("pcie/replays", "PcieReplayCounter"),
+    _flag("ecc/enabled", "EccMode", 0),
+    _flag("ecc/enabled_after_reset", "EccMode", 1),
+    _flag("ecc/enabled_by_default", "DefaultEccMode", 0),
+    _row("ecc/volatile_corrected", "TotalEccErrors", CORRECTED, VOLATILE),
+    _row("ecc/volatile_uncorrected", "TotalEccErrors", UNCORRECTED, VOLATILE),
+    _row("remapped_rows", "RemappedRows", convert=remapped_rows),
+    _row(
         "remap_banks",
-        _each(_rows),
-        "nvmlDeviceGetRowRemapperHistogram",
+        "RowRemapperHistogram",
         convert=lambda value: {name: getattr(value, name) for name in ("max", "high", "partial", "low", "none")},
     ),
     # Up to Turing; later parts remap rows instead.
-    _one("retired_pages/corrected", _rows, "nvmlDeviceGetRetiredPages", MANY_SINGLE_BIT, convert=len),
-    _one("retired_pages/uncorrected", _rows, "nvmlDeviceGetRetiredPages", DOUBLE_BIT, convert=len),
-    _flag("retired_pages/pending", "nvmlDeviceGetRetiredPagesPendingStatus"),
-    _value(
-        "recovery_action", text, FIELD_RECOVERY_ACTION, "uiVal", lambda value: _named(RECOVERY_ACTIONS, value, "action")
-    ),
-    _one(
+    _row("retired_pages/corrected", "RetiredPages", MANY_SINGLE_BIT, convert=len),
+    _row("retired_pages/uncorrected", "RetiredPages", DOUBLE_BIT, convert=len),
+    _flag("retired_pages/pending", "RetiredPagesPendingStatus"),
+    _value("recovery_action", FIELD_RECOVERY_ACTION, "uiVal", lambda value: _named(RECOVERY_ACTIONS, value, "action")),
+    _row(
         "mig",
-        lambda _: True,
-        "nvmlDeviceGetMigMode",
+        "MigMode",
         convert=lambda modes: {"enabled": flag(modes[0]), "enabled_after_reset": flag(modes[1]), "instances": []},
     ),
-    _one(
-        "numa_node", whole(0, 1023), "nvmlDeviceGetMemoryAffinity", NODE_MASK_WORDS, AFFINITY_NODE, convert=nearest_node
-    ),
-    _flag("persistence_mode", "nvmlDeviceGetPersistenceMode"),
-    _one("compute_mode", text, "nvmlDeviceGetComputeMode", convert=lambda value: _named(COMPUTE_MODES, value, "mode")),
-    _one(
-        "bar1_total_bytes",
-        size,
-        "nvmlDeviceGetBAR1MemoryInfo",
-        convert=lambda memory: window_bytes(memory, "bar1Total"),
-    ),
-    _one(
-        "bar1_used_bytes", size, "nvmlDeviceGetBAR1MemoryInfo", convert=lambda memory: window_bytes(memory, "bar1Used")
-    ),
+    _row("numa_node", "MemoryAffinity", NODE_MASK_WORDS, AFFINITY_NODE, convert=nearest_node),
+    _flag("persistence_mode", "PersistenceMode"),
+    _row("compute_mode", "ComputeMode", convert=lambda value: _named(COMPUTE_MODES, value, "mode")),
+    _row("bar1_total_bytes", "BAR1MemoryInfo", convert=window_bytes),
     # What tells one card from another in a rack, and in a ticket.
-    _one("serial", text, "nvmlDeviceGetSerial"),
-    _one("part_number", text, "nvmlDeviceGetBoardPartNumber"),
-    _one("vbios_version", text, "nvmlDeviceGetVbiosVersion"),
-    _one(
+    _row("serial", "Serial"),
+    _row("vbios_version", "VbiosVersion"),
+    _row(
         "gsp_firmware_version",
-        text,
-        "nvmlDeviceGetGspFirmwareVersion",
+        "GspFirmwareVersion",
         convert=lambda value: value if isinstance(value, str) else value.decode(),
     ),
-    _one("minor_number", whole(0, 2**20), "nvmlDeviceGetMinorNumber"),
+    _row("minor_number", "MinorNumber"),
 )
-# What an errors' counter holds where ECC is on; where it is off, NVML answers 0 or refuses.
-ECC_COUNTERS = tuple(
-    f"ecc/{span}_{kind}" for span in ("volatile", "aggregate") for kind in ("corrected", "uncorrected")
-)
+# Counters of errors; where ECC is off, NVML answers 0 or refuses.
+ECC_COUNTERS = ("ecc/volatile_corrected", "ecc/volatile_uncorrected")
 
 # Between the device and its own CPU, where there is such a link; no field of Device.
-C2C = _one(
+C2C = _row(
     "c2c_bytes_per_s",
-    number(0, 1e15),
-    "nvmlDeviceGetFieldValues",
+    "FieldValues",
     (
         FIELD_C2C_COUNT,
         *((field, link) for link in range(MOST_C2C_LINKS) for field in (FIELD_C2C_STATUS, FIELD_C2C_SPEED)),
@@ -469,22 +396,10 @@ C2C = _one(
     convert=c2c_rate,
 )
 
-# The steps in which a device is read: its identity, its fields and, with `links`, the fields that are named here.
-IDENTITY_STEP, FIELDS_STEP, LINKS_STEP = range(3)
+# The fields that take many calls: read last, where they are asked for.
 LINKS = ("fabric", "nvlinks")
 # A field whose answer is a struct to be filled.
 SRAM = "sram_ecc"
-
-# The fields of Device that NVML alone tells; where there is no NVML they share one reason. Memory is read apart.
-NVML_ONLY = (
-    "nvml_index",
-    *dict.fromkeys(
-        field.name.split("/")[0] for field in DETAILS if field.name not in ("compute_capability", "numa_node")
-    ),
-    SRAM,
-    "read_at_s",
-    *LINKS,
-)
 MEMORY = ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes", "memory_reserved_bytes")
 
 
@@ -506,7 +421,7 @@ STATES = {8: "no power", 11: "no interrupts", 15: "lost", 16: "reset required"}
 # The state of a card that a container's or a scheduler's rules keep from us.
 NOT_ACCESSIBLE = "not accessible here (no permission)"
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 2, 3, 4
-INSUFFICIENT_SIZE, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, VERSION_MISMATCH = 7, 12, 13, 25
+LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, VERSION_MISMATCH = 12, 13, 25
 # What a converter raises for an answer of another shape than NVML's.
 MISSHAPEN = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 NO_SUCH_CALL = "this nvidia-ml-py has no "
@@ -551,11 +466,10 @@ def filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
 
 def ask(pynvml: Any, handle: Any, field: Field) -> Any:
     """The field's value in SI units. Raises Refused, also for a value that cannot be."""
-    last = None
-    for function, arguments in field.calls:
+    last = Refused("no function tells it")
+    for function in field.functions:
         try:
-            answer = call(pynvml, function, handle, *arguments)
-            return checked(field.sound, field.convert(answer))
+            return checked(field.name, field.convert(call(pynvml, function, handle, *field.arguments)))
         except CodeAnswered as error:
             raise refusal(pynvml, error.code) from error
         except MISSHAPEN as error:
@@ -564,13 +478,12 @@ def ask(pynvml: Any, handle: Any, field: Field) -> Any:
             if error.code != FUNCTION_NOT_FOUND:
                 raise
             last = error
-    assert last is not None
     raise last
 
 
-def checked(sound: Sound, value: Any) -> Any:
-    """The value where it can be true. Raises Refused."""
-    if not sound(value):
+def checked(name: str, value: Any) -> Any:
+    """The value of this field where it can be true. Raises Refused."""
+    if not is_plausible(name, value):
         raise Refused(f"{SENSELESS}: {str(value)[:40]!a}")
     return value
 
@@ -591,9 +504,9 @@ class Row:
         if state and self.device.get("state") != "lost":
             self.device["state"] = state
 
-    def told(self, place: int, step: int, *, more: bool) -> dict[str, object]:
-        """The line for the device at this place after a step; `more` is whether others follow."""
-        return {"place": place, "step": step, "more": more, "device": self.device, "unknown": self.unknown}
+    def line(self, place: int, *, lacks: tuple[str, ...]) -> dict[str, object]:
+        """The line for the device at this place; `lacks` are the fields that another line brings, `*` for most."""
+        return {"place": place, "lacks": lacks, "device": self.device, "unknown": self.unknown}
 
     def put(self, name: str, value: object) -> None:
         """Set the field `name`, or `group/name`."""

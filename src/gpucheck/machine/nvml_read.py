@@ -1,12 +1,13 @@
 """NVML, read in a child: a wedged driver may hang any call or crash the process.
 
 A request says whether `processes` and `links` are wanted. It is answered by a line for the driver, one for each device
-after each step (its identity, its fields, its links), and the `end`: what was read before a call that never returns is
-not lost. `machine/driver_reads.py` is the parent's side.
+before (`at`) and after each step (its identity, its fields, its links), and the `end`: what was read before a call that
+never returns is not lost. `machine/driver_reads.py` is the parent's side.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import time
@@ -17,12 +18,9 @@ from gpucheck.machine import nvml_fields as fields
 from gpucheck.machine.child_stdio import Say, claim_stdout, mapped_library, requests
 from gpucheck.machine.nvml_fields import (
     ECC_OFF,
-    FIELDS_STEP,
     FUNCTION_NOT_FOUND,
-    IDENTITY_STEP,
-    INSUFFICIENT_SIZE,
     LIBRARY_NOT_FOUND,
-    LINKS_STEP,
+    LINKS,
     MISSHAPEN,
     NO_PERMISSION,
     NOT_ACCESSIBLE,
@@ -40,11 +38,9 @@ from gpucheck.machine.nvml_fields import (
 
 NOT_INSTALLED = "nvidia-ml-py is not installed"
 
-# The struct of a process grew in some R535 drivers without a new version, which scrambles the list; the older function
-# is then the one that is right.
 PROCESS_CALLS = {
-    "compute": ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"),
-    "graphics": ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"),
+    "compute": "nvmlDeviceGetComputeRunningProcesses_v3",
+    "graphics": "nvmlDeviceGetGraphicsRunningProcesses_v3",
 }
 # NVML samples each process's utilisation once or a few times a second.
 UTILIZATION_SPAN_S = 2.0
@@ -78,24 +74,22 @@ def _why_not_loaded() -> str:
 
 def system(pynvml: Any) -> dict[str, Any]:
     """Versions of driver, NVML and the newest CUDA that the driver serves."""
-    told: dict[str, Any] = {"path": mapped_library("libnvidia-ml.so"), "unknown": {}}
+    told: dict[str, Any] = {"path": mapped_library("libnvidia-ml.so")}
     for name, ask in (
-        ("driver_version", lambda: checked(fields.text, call(pynvml, "nvmlSystemGetDriverVersion"))),
-        ("nvml_version", lambda: checked(fields.text, call(pynvml, "nvmlSystemGetNVMLVersion"))),
+        ("driver_version", lambda: checked("version", call(pynvml, "nvmlSystemGetDriverVersion"))),
+        ("nvml_version", lambda: checked("version", call(pynvml, "nvmlSystemGetNVMLVersion"))),
         ("cuda_version", lambda: _cuda_version(call(pynvml, "nvmlSystemGetCudaDriverVersion_v2"))),
         ("confidential_computing", lambda: _confidential(pynvml)),
     ):
-        try:
+        with contextlib.suppress(Refused):
             told[name] = ask()
-        except Refused as refused:
-            told["unknown"][name] = refused.reason
     return told
 
 
-def _cuda_version(value: Any) -> Any:
-    if not isinstance(value, int):
+def _cuda_version(value: Any) -> str:
+    if not fields.whole(value, 1000, 999_999):
         raise Refused(SENSELESS)
-    return checked(fields.written_as(r"\d{1,3}\.\d{1,2}"), f"{value // 1000}.{value % 1000 // 10}")
+    return f"{value // 1000}.{value % 1000 // 10}"
 
 
 def _confidential(pynvml: Any) -> str:
@@ -111,7 +105,7 @@ def _confidential(pynvml: Any) -> str:
 def count(pynvml: Any) -> int:
     """Return how many devices NVML counts. Raises Refused."""
     counted = call(pynvml, "nvmlDeviceGetCount")
-    if not fields.whole(0, fields.MOST_DEVICES)(counted):
+    if not fields.whole(counted, 0, fields.MOST_DEVICES):
         raise Refused(f"{SENSELESS}: {counted!r}")
     return int(counted)
 
@@ -159,7 +153,7 @@ def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
         try:
             if value is None:
                 row.unknown[name] = "NVML's first memory call counts what is reserved as used"
-            elif checked(fields.size, value) > checked(fields.size, total):
+            elif checked(name, value) > checked(name, total):
                 row.unknown[name] = f"{SENSELESS}: more than the GPU has"
             else:
                 row.put(name, value)
@@ -169,10 +163,8 @@ def read_memory(pynvml: Any, handle: Any, row: Row) -> None:
 
 # nvmlEccSramErrorStatus_v1_t of nvml.h: our name of each count and NVML's.
 SRAM_COUNTS = {
-    "volatile_corrected": "volatileCor",
     "volatile_parity": "volatileUncParity",
     "volatile_secded": "volatileUncSecDed",
-    "aggregate_corrected": "aggregateCor",
     "aggregate_parity": "aggregateUncParity",
     "aggregate_secded": "aggregateUncSecDed",
 }
@@ -186,7 +178,7 @@ def read_sram(pynvml: Any, handle: Any, row: Row) -> None:
         told: dict[str, Any] = {name: getattr(status, theirs) for name, theirs in SRAM_COUNTS.items()}
         told["threshold_exceeded"] = fields.flag(status.bThresholdExceeded)
         told["sources"] = {name: getattr(status, theirs) for name, theirs in SRAM_SOURCES.items()}
-        row.put(fields.SRAM, checked(fields.sram, told))
+        row.put(fields.SRAM, checked(fields.SRAM, told))
     except MISSHAPEN:
         row.unknown[fields.SRAM] = SENSELESS
     except Refused as refused:
@@ -223,7 +215,7 @@ def read_processes(pynvml: Any, handle: Any, row: Row) -> None:
     found: dict[int, dict[str, Any]] = {}
     for kind in PROCESS_CALLS:
         try:
-            listed = _process_list(pynvml, handle, kind, row.device.get("memory_total_bytes"))
+            listed = _process_list(pynvml, handle, PROCESS_CALLS[kind], row.device.get("memory_total_bytes"))
         except Refused as refused:
             if kind == "compute" or refused.code not in (3, FUNCTION_NOT_FOUND):
                 row.refuse("processes", refused)
@@ -265,43 +257,33 @@ def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
         since_us = int((time.time() - UTILIZATION_SPAN_S) * 1e6)
         samples = list(call(pynvml, "nvmlDeviceGetProcessUtilization", handle, since_us))
         newest = sorted(samples, key=lambda sample: sample.timeStamp)
-        return {sample.pid: float(sample.smUtil) for sample in newest if fields.whole(0, 100)(sample.smUtil)}
+        return {sample.pid: float(sample.smUtil) for sample in newest if fields.whole(sample.smUtil, 0, 100)}
     except (Refused, *MISSHAPEN):
         return {}
 
 
-def _process_list(pynvml: Any, handle: Any, kind: str, total_bytes: int | None) -> list[Any]:
-    last = Refused("no function lists processes")
-    for function in PROCESS_CALLS[kind]:
-        try:
-            listed: list[Any] = call(pynvml, function, handle)
-        except Refused as refused:
-            last = refused
-            if refused.code not in (FUNCTION_NOT_FOUND, INSUFFICIENT_SIZE):
-                raise
-            continue
-        try:
-            garbled = next((process for process in listed if not _is_plausible(process, total_bytes)), None)
-        except MISSHAPEN:
-            last = Refused("NVML's list of processes is garbled")
-            continue
-        if garbled is None:
-            return listed
-        last = Refused(f"NVML's list of processes is garbled (it holds PID {garbled.pid})")
-    raise last
+def _process_list(pynvml: Any, handle: Any, function: str, total_bytes: int | None) -> list[Any]:
+    """The processes of one kind. Raises Refused, also for a list that some R535 drivers scramble."""
+    listed: list[Any] = call(pynvml, function, handle)
+    try:
+        garbled = next((process for process in listed if not _is_plausible(process, total_bytes)), None)
+    except MISSHAPEN as error:
+        raise Refused("NVML's list of processes is garbled") from error
+    if garbled is not None:
+        raise Refused(f"NVML's list of processes is garbled (it holds PID {garbled.pid})")
+    return listed
 
 
 def _is_plausible(process: Any, total_bytes: int | None) -> bool:
     used = process.usedGpuMemory
-    most = fields.WHOLE_CARD_BYTES if total_bytes is None else total_bytes
-    known = used is None or fields.whole(0, most)(used)
-    return fields.whole(1, fields.LARGEST_PID)(process.pid) and known
+    most = int(fields.MOST["bytes"]) if total_bytes is None else total_bytes
+    return fields.whole(process.pid, 1, fields.LARGEST_PID) and (used is None or fields.whole(used, 0, most))
 
 
 def instances(pynvml: Any, handle: Any) -> Iterator[Any]:
     """The handles of a card's MIG instances. Raises Refused where NVML does not count them."""
     slots = call(pynvml, "nvmlDeviceGetMaxMigDeviceCount", handle)
-    if not fields.whole(0, fields.MOST_INSTANCES)(slots):
+    if not fields.whole(slots, 0, fields.MOST_INSTANCES):
         raise Refused(f"{SENSELESS}: {slots!r}")
     for slot in range(slots):
         try:
@@ -357,11 +339,6 @@ FABRIC_HEALTH = {
     6: "access_timeout_recovery",
 }
 INCORRECT_CONFIGURATION_SHIFT = 8  # four bits, of which 0 and 1 are no problem
-# The struct and the function that fills it, the newer first; the older has no health.
-FABRIC_CALLS = (
-    ("c_nvmlGpuFabricInfoV_t", "nvmlDeviceGetGpuFabricInfoV"),
-    ("c_nvmlGpuFabricInfo_t", "nvmlDeviceGetGpuFabricInfo"),
-)
 
 
 def read_links(pynvml: Any, handle: Any, row: Row) -> None:
@@ -374,7 +351,9 @@ def read_links(pynvml: Any, handle: Any, row: Row) -> None:
         (told,) = call(pynvml, "nvmlDeviceGetFieldValues", handle, (LINK_COUNT,))
         if told.nvmlReturn:
             raise refusal(pynvml, told.nvmlReturn)
-        count = checked(fields.whole(0, fields.MOST_LINKS), told.value.uiVal)
+        count = told.value.uiVal
+        if not fields.whole(count, 0, fields.MOST_LINKS):
+            raise Refused(f"{SENSELESS}: '{count}'")
     except MISSHAPEN:
         row.unknown["nvlinks"] = SENSELESS
     except Refused as refused:
@@ -411,13 +390,13 @@ def read_peers(pynvml: Any, handle: Any, others: dict[str, Any], row: Row) -> No
 
 def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
     """The state of the fabric that this GPU belongs to. Raises Refused, also where it belongs to none."""
-    info = _fabric_info(pynvml, handle)
+    info = filled(pynvml, handle, "c_nvmlGpuFabricInfoV_t", "nvmlDeviceGetGpuFabricInfoV")
     if not info.state:
         raise refusal(pynvml, NOT_SUPPORTED)
     state = FABRIC_STATES.get(info.state)
     if state is None:
         raise Refused(f"{SENSELESS}: state {info.state}")
-    mask = getattr(info, "healthMask", 0)
+    mask = info.healthMask
     problems = [name for shift, name in FABRIC_HEALTH.items() if mask >> shift & 0b11 == 1]
     if mask >> INCORRECT_CONFIGURATION_SHIFT & 0b1111 > 1:
         problems.append("incorrect_configuration")
@@ -426,22 +405,14 @@ def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
     return {"state": state, "error": error, "problems": problems}
 
 
-def _fabric_info(pynvml: Any, handle: Any) -> Any:
-    newer, older = FABRIC_CALLS
-    try:
-        return filled(pynvml, handle, *newer)
-    except Refused as refused:
-        if refused.code not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH):
-            raise
-    return filled(pynvml, handle, *older)
-
-
 def _link(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, Any]:
     """One link; an inactive one counts nothing."""
     link: dict[str, Any] = {"link": number, "active": None, "errors": {}}
     try:
         state = call(pynvml, "nvmlDeviceGetNvLinkState", handle, number)
-        link["active"] = bool(checked(fields.whole(0, 1), state))
+        link["active"] = fields.flag(state)
+    except MISSHAPEN:
+        row.unknown[f"nvlinks/{number}/active"] = SENSELESS
     except Refused as refused:
         row.refuse(f"nvlinks/{number}/active", refused)
     if link["active"]:
@@ -454,7 +425,7 @@ def _counters(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, int]
     for counter, name in LINK_COUNTERS.items():
         try:
             answer = call(pynvml, "nvmlDeviceGetNvLinkErrorCounter", handle, number, counter)
-            counted[name] = checked(fields.count, answer)
+            counted[name] = checked("count", answer)
         except Refused as refused:
             row.refuse(f"nvlinks/{number}/errors/{name}", refused)
     return counted
@@ -475,7 +446,7 @@ def _values(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, int]:
         try:
             if code:
                 raise refusal(pynvml, code)
-            counted[name] = checked(fields.count, value)
+            counted[name] = checked("count", value)
         except Refused as refused:
             row.refuse(f"nvlinks/{number}/errors/{name}", refused)
     return counted
@@ -494,15 +465,16 @@ def answer(
         counted = count(pynvml)
     except Refused as refused:
         driver["error"] = f"NVML cannot count its devices: {refused.reason}"
-    say({"driver": driver, "count": counted, "steps": LINKS_STEP + with_links})
+    say({"driver": driver, "count": counted, "at": 0})
     rows: list[tuple[Row, Any]] = []
     for row, handle in identify(pynvml, counted):
-        # One by one: the first card that is not told of is the one at which NVML hangs.
-        say(row.told(len(rows), IDENTITY_STEP, more=handle is not None))
+        # One by one: the device that was begun last is the one at which NVML hangs.
+        say({**row.line(len(rows), lacks=() if handle is None else ("*",)), "at": len(rows) + 1})
         rows.append((row, handle))
     for place, (row, handle) in enumerate(rows):
         if handle is None:
             continue
+        say({"at": place})
         read_details(pynvml, handle, row)
         # Who has it alone, and that nobody is at work on a busy card, is told of the card.
         is_exclusive = str(row.device.get("compute_mode")).startswith("exclusive")
@@ -515,15 +487,16 @@ def answer(
                 row.device.pop("processes", None)
                 row.unknown.pop("processes", None)
         instances = read_instances(pynvml, handle, row, with_processes)
-        say(row.told(place, FIELDS_STEP, more=with_links))
+        say(row.line(place, lacks=LINKS if with_links else ()))
         for instance in instances:
             say({"instance": True, "device": instance.device, "unknown": instance.unknown})
     for place, (row, handle) in enumerate(rows):
         if with_links and handle is not None:
+            say({"at": place})
             read_links(pynvml, handle, row)
             others = {one.device.get("pci_address"): its for one, its in rows if its is not None and one is not row}
             read_peers(pynvml, handle, {address: its for address, its in others.items() if address}, row)
-            say(row.told(place, LINKS_STEP, more=False))
+            say(row.line(place, lacks=()))
 
 
 def main() -> int:

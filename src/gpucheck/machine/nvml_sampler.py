@@ -34,12 +34,7 @@ BUSY = tuple(field for field in fields.DETAILS if field.name == "utilization_per
 ADDRESS = tuple(field for field in fields.IDENTITY if field.name == "pci_address")
 DEVICES = Path("/sys/bus/pci/devices")
 # In millijoules since the driver was loaded (Volta and later).
-ENERGY = fields.Field(
-    "energy_j",
-    fields.number(0, 2**62),
-    (("nvmlDeviceGetTotalEnergyConsumption", ()),),
-    lambda millijoules: millijoules / 1e3,
-)
+ENERGY = fields.Field("energy_j", ("nvmlDeviceGetTotalEnergyConsumption",), (), lambda millijoules: millijoules / 1e3)
 # What the energy counter is to a MIG instance.
 OF_CARD = "counted for the whole GPU, not for its MIG instances"
 

@@ -442,7 +442,6 @@ class TorchProbe:
     conda_torch: str | None = None
     has_compiler: bool | None = None
     cache_has_libcuda: bool | None = None
-    import_s: float | None = None
 
 
 # What any Python since 2.0 prints of itself, and no other program.
@@ -456,34 +455,26 @@ def python_version(python: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-# Where an environment, and a Python unpacked on Windows, have theirs.
-_IN_A_FOLDER = ("bin/python", "bin/python3", "Scripts/python.exe", "python.exe")
-
-
 def unfit(python: str, command: str, oldest: tuple[int, int], unstarted: str | None = None) -> UsageError | None:
     """Why `--python` of a command cannot be this one; None where it can. `unstarted` says why it did not start.
 
     What a program that is no Python printed is left out: most repeat the script that they were given.
     """
-    version, give = None, "give the path of a Python interpreter, {}.{} or newer".format(*oldest)
-    if unstarted is None:
+    version, why = None, unstarted
+    if why is None:
         try:
             version = python_version(python)
         except OSError as error:
-            unstarted = error.strerror or str(error)
-    if unstarted is not None and os.path.isdir(python):
-        inside = next((path for path in map(Path(python).joinpath, _IN_A_FOLDER) if os.path.isfile(path)), None)
-        path = f'"{inside}"' if os.name == "nt" else shlex.quote(str(inside))
-        tip = f"gpucheck {command} --python {path}" if inside else give
-        return UsageError(f"--python {python} is a folder, not a Python interpreter", "", tip)
-    if unstarted is not None:
-        return UsageError(f"--python {python} cannot be started", unstarted, give)
-    if version is None:
-        return UsageError(f"--python {python} is not a Python interpreter", "", give)
-    if version < oldest:
-        why = "{}.{} is the oldest supported".format(*oldest)
-        return UsageError(f"--python {python} is Python {version[0]}.{version[1]}", why, give)
-    return None
+            why = error.strerror or str(error)
+    if version is not None and version >= oldest:
+        return None
+    wrong = "cannot be started" if why is not None else "is not a Python interpreter"
+    if version is not None:
+        wrong, why = "is Python {}.{}".format(*version), "{}.{} is the oldest supported".format(*oldest)
+    inside = os.path.join(python, "bin", "python")
+    fix = f"gpucheck {command} --python {shlex.quote(inside)}" if os.path.isfile(inside) else None
+    give = "give the path of a Python interpreter, {}.{} or newer".format(*oldest)
+    return UsageError(f"--python {python} {wrong}", why or "", fix or give)
 
 
 def probe(

@@ -143,7 +143,6 @@ _TABLE = (
     Private("torch.cuda.memory._record_memory_history", ("trace",), "the allocator's history", "--memory-snapshot"),
     Private("torch.cuda.memory._dump_snapshot", ("trace",), "writes it", "--memory-snapshot"),
     Private("torch.cuda._sleep", _DEVICE, "makes a stream wait: shorter calls are timed with their launch"),
-    Private("torch._C._cuda_endAllocateToPool", _DEVICE, "ends a capture that failed", since="2.7"),
     Private("torch._C._host_emptyCache", _DEVICE, "lets pinned memory go, before 2.12"),
     Private("torch._C._cuda_clearCublasWorkspaces", _DEVICE, "gives cuBLAS's workspaces back after a warm-up"),
     Private("torch._scaled_mm", _DEVICE, "multiplies float8", "float8"),

@@ -48,16 +48,6 @@ PACKAGES = ("torch-*.dist-info", "nvidia_*.dist-info")
 PINNED = re.compile(r"(nvidia[\w.-]*|cuda-toolkit)\s*(?:\[[^]]*\])?\s*\(?==\s*([\w.+!]+)\)?\s*(?:;(.*))?$")
 
 
-# A version as PEP 440 writes it, in the spellings that it takes for one.
-VERSION = re.compile(
-    r"v?(?:(?P<epoch>\d+)!)?(?P<release>\d+(?:\.\d+)*)"
-    r"(?:[-_.]?(?P<pre>alpha|a|beta|b|preview|pre|c|rc)[-_.]?(?P<pre_number>\d*))?"
-    r"(?P<post>-(?P<implied>\d+)|[-_.]?(?:post|rev|r)[-_.]?(?P<post_number>\d*))?"
-    r"(?P<dev>[-_.]?dev[-_.]?(?P<dev_number>\d*))?(?:\+(?P<local>[a-z0-9]+(?:[-_.][a-z0-9]+)*))?"
-)
-PRE = {"alpha": "a", "beta": "b", "preview": "rc", "pre": "rc", "c": "rc"}
-
-
 def say(**parts: Any) -> None:
     os.write(CLAIMED, (json.dumps(dict(parts, gpucheck=1)) + "\n").encode())
 
@@ -275,26 +265,9 @@ def missing_files() -> dict[str, list[str]]:
     return found
 
 
-def version_key(text: str) -> Any:
-    """Return what is equal for two spellings of one version (13.0.3 and 13.0.3.0): its public part and its local
-    one."""
-    match = VERSION.fullmatch(text.strip().lower())
-    if match is None:
-        return text, None
-    release = [int(part) for part in match["release"].split(".")]
-    while release[-1:] == [0]:
-        release.pop()
-    pre = (PRE.get(match["pre"], match["pre"]), int(match["pre_number"] or 0)) if match["pre"] else None
-    post = int(match["implied"] or match["post_number"] or 0) if match["post"] else None
-    dev = int(match["dev_number"] or 0) if match["dev"] else None
-    local = [int(part) if part.isdigit() else part for part in re.split("[-_.]", match["local"] or "") if part]
-    return (int(match["epoch"] or 0), release, pre, post, dev), local or None
-
-
-def satisfies(version: str, wanted: str) -> bool:
-    """Return whether a version is the one that `==wanted` asks for: without a local part, any local part will do."""
-    (public, local), (wanted_public, wanted_local) = version_key(version), version_key(wanted)
-    return bool(public == wanted_public and wanted_local in (None, local))
+def public(version: str) -> str:
+    """A version without its local part, and without zeros at its end: 13.0.3 is 13.0.3.0."""
+    return re.sub(r"(\.0)+$", "", version.strip().lower().partition("+")[0])
 
 
 def unmet(asked: list[tuple[str, str]]) -> dict[str, str | None]:
@@ -307,15 +280,9 @@ def unmet(asked: list[tuple[str, str]]) -> dict[str, str | None]:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             version = None
-        if version is None or not satisfies(version, wanted):
+        if version is None or public(version) != public(wanted):
             found[name + "==" + wanted] = version
     return found
-
-
-def python_of(environment: str) -> str | None:
-    """The interpreter of an environment's folder; None where it has none, as where the folder is gone."""
-    places = ("Scripts/python.exe", "python.exe") if os.name == "nt" else ("bin/python", "bin/python3")
-    return next((path for path in (os.path.join(environment, place) for place in places) if os.path.isfile(path)), None)
 
 
 def active() -> tuple[str, str] | None:
@@ -323,33 +290,12 @@ def active() -> tuple[str, str] | None:
     folders = [os.path.realpath(part) for part in os.environ.get("PATH", "").split(os.pathsep) if part]
     found = []
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        folder = os.environ.get(variable)
-        python = python_of(folder) if folder else None
-        if python is not None:
-            place = os.path.realpath(os.path.dirname(python))
-            found.append((folders.index(place) if place in folders else len(folders), variable, folder or ""))
-    first = min(found, key=lambda one: one[0], default=None)
-    return None if first is None else first[1:]
-
-
-def sites_of(environment: str) -> list[str]:
-    """The folders of packages that the Python of an environment reads: its own, then those of the Python below it."""
-    prefix = glob.escape(environment)
-    places = ("lib/python*/site-packages", "lib64/python*/site-packages", "Lib/site-packages")
-    own = [os.path.realpath(path) for place in places for path in glob.glob(os.path.join(prefix, place))]
-    try:
-        with open(os.path.join(environment, "pyvenv.cfg"), encoding="utf-8", errors="replace") as file:
-            lines = [line.partition("=") for line in file]
-    except OSError:
-        return own
-    settings = {name.strip().lower(): value.strip() for name, _, value in lines}
-    home = settings.get("home")
-    if not home or settings.get("include-system-site-packages", "").lower() != "true":
-        return own
-    below = home if os.name == "nt" else os.path.dirname(home)
-    debian = glob.glob(os.path.join(glob.escape(below), "lib/python3*/dist-packages"))
-    debian += glob.glob(os.path.join(glob.escape(below), "local/lib/python3*/dist-packages"))
-    return own + [os.path.realpath(path) for path in debian] + (sites_of(below) if below != environment else [])
+        folder = os.environ.get(variable) or ""
+        pythons = [os.path.join(folder, name) for name in ("bin/python", "Scripts/python.exe", "python.exe")]
+        place = next((os.path.realpath(os.path.dirname(path)) for path in pythons if os.path.isfile(path)), None)
+        if folder and place is not None:
+            found.append((folders.index(place) if place in folders else len(folders), variable, folder))
+    return min(found)[1:] if found else None
 
 
 def active_elsewhere(torch: str | None) -> str | None:
@@ -363,15 +309,22 @@ def active_elsewhere(torch: str | None) -> str | None:
     found = active()
     if found is None or os.path.realpath(found[1]) == os.path.realpath(sys.prefix):
         return None
-    sites = sites_of(found[1])
-    if torch is None:
-        places = [os.path.realpath(place) for place in sys.path if place]
-    else:
-        given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-        sites += [os.path.realpath(part) for part in given]  # every Python that is started here reads these
-        places = [os.path.realpath(os.path.dirname(torch))]
-        places += [os.path.realpath(str(one.locate_file(""))) for one in metadata.distributions(name="torch")]
-    return None if set(places) & set(sites) else found[0]
+    try:
+        with open(os.path.join(found[1], "pyvenv.cfg"), encoding="utf-8", errors="replace") as file:
+            settings = file.read()
+    except OSError:
+        settings = ""
+    if re.search(r"include-system-site-packages\s*=\s*true", settings, re.IGNORECASE):
+        return None  # it reads packages of the Python below it, too
+    patterns = ("lib/python*/site-packages", "lib64/python*/site-packages", "Lib/site-packages")
+    sites = [path for one in patterns for path in glob.glob(os.path.join(glob.escape(found[1]), one))]
+    places = [place for place in sys.path if place]
+    if torch is not None:
+        # Every Python that is started here reads PYTHONPATH.
+        sites += [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+        places = [os.path.dirname(torch)]
+        places += [str(one.locate_file("")) for one in metadata.distributions(name="torch")]
+    return None if {*map(os.path.realpath, places)} & {*map(os.path.realpath, sites)} else found[0]
 
 
 def told(error: BaseException) -> str:
@@ -436,7 +389,6 @@ def main() -> None:
     found = torch_folder()
     say(path=found)
     say(stage="import")
-    began = time.monotonic()
     import warnings
 
     caught: list[str] = []
@@ -452,7 +404,6 @@ def main() -> None:
     version = getattr(torch, "version", None)
     say(
         stage="ask",
-        import_s=time.monotonic() - began,
         path=folder,
         version=str(torch.__version__) if getattr(torch, "__version__", None) else None,
         cuda=getattr(version, "cuda", None),

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, cast
+from typing import Any
 
 from gpucheck import stats
 from gpucheck.report.codec import to_json
@@ -108,9 +108,6 @@ def drifts(samples: Sequence[float]) -> bool:
 
 # -- several documents as one ------------------------------------------------------------------------------------------
 
-# What a judge cannot derive from rows: searches and long runs of products.
-_OF_EACH_RUN = ("bench_matmul_search", "bench_matmul_sustained")
-
 
 def lead_in(run: Run, details: Mapping[str, Any]) -> float:
     """Return how long the untimed calls before each window are, in lengths of the window."""
@@ -206,17 +203,16 @@ def fastest(one: Measurement) -> float | None:
 
 
 def merged_results(reports: Sequence[Report]) -> Results:
-    """Return what the work wrote down in every run, each entry with its run; all else is the first's."""
-    merged: dict[str, Any] = dict(reports[0].results)
-    for name in _OF_EACH_RUN if len(reports) > 1 else ():
-        entries = [
-            replace(entry, run=number)
-            for number, report in enumerate(reports, 1)
-            for entry in cast(Sequence[Any], report.results.get(name, ()))
-        ]
-        if entries:
-            merged[name] = tuple(entries)
-    return cast(Results, merged)
+    """The results of the first run, with the searches for products of all runs: no judge derives these from rows."""
+    merged = Results(**reports[0].results)
+    searches = [
+        replace(entry, run=number)
+        for number, report in enumerate(reports, 1)
+        for entry in report.results.get("bench_matmul_search", ())
+    ]
+    if searches and len(reports) > 1:
+        merged["bench_matmul_search"] = tuple(searches)
+    return merged
 
 
 def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:

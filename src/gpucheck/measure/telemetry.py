@@ -19,7 +19,6 @@ from gpucheck.report.measurement import Run
 TAKE_TIMEOUT_S = 1.0
 # The energy counter is renewed some ten times a second: over two seconds that is a few percent.
 ENERGY_SPAN_S = 2.0
-ROW_TOO_SHORT = f"the row is shorter than the {ENERGY_SPAN_S:g} s over which energy is counted"
 
 # nvml.h: the clock is lower than asked for, to protect the device.
 THROTTLED = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
@@ -105,6 +104,9 @@ class Watch:
         self.close()
 
 
+PCIE = ("generation", "width", "max_generation", "max_width", "device_max_generation", "device_max_width")
+
+
 def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tuple[dict[str, Any] | None, str]:
     """The samples that lie inside a window of the run or its lead-in; None and why where there is none.
 
@@ -113,17 +115,19 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
     """
     windows = list(zip(run.started_monotonic_s, run.samples_s, strict=True))
     inside = [
-        one
-        for one in samples
-        if any(start - lead_in * length <= one["at_s"] <= start + length for start, length in windows)
+        sample
+        for sample in samples
+        if any(start - lead_in * length <= sample["at_s"] <= start + length for start, length in windows)
     ]
     if not inside:
         return None, f"none of {len(samples)} readings fell inside a timed window"
     clocks = _values(inside, "sm_clock_hz")
-    links = [one.get("pcie") or {} for one in inside]
-    power_w, power_reason = _power(samples, windows)
-    violations_s, span_s, violations_reason = _violations(samples, windows)
-    told = {
+    links = [sample.get("pcie") or {} for sample in inside]
+    unknown = {name: reason for sample in inside for name, reason in sample.get("unknown", {}).items()}
+    violations_s, span_s = _violations(samples, windows)
+    if violations_s is None:
+        unknown.setdefault("violations_s", "the counters were not read both before and after the row")
+    return {
         "readings": len(inside),
         "sm_clock_hz": {"median": statistics.median(clocks), "min": min(clocks), "max": max(clocks)}
         if clocks
@@ -131,35 +135,24 @@ def summarise(samples: Sequence[Sample], run: Run, lead_in: float = 0.0) -> tupl
         "max_sm_clock_hz": _median(_values(inside, "max_sm_clock_hz")),
         "memory_clock_hz": _median(_values(inside, "memory_clock_hz")),
         "temperature_celsius": max(_values(inside, "temperature_celsius"), default=None),
-        "power_w": power_w,
         "clock_reasons": clock_reasons(inside),
         "violations_s": violations_s,
         "violations_span_s": span_s,
         "pcie": {
-            name: statistics.mode(found) if (found := [link[name] for link in links if link.get(name)]) else None
-            for name in (
-                "generation",
-                "width",
-                "max_generation",
-                "max_width",
-                "device_max_generation",
-                "device_max_width",
-            )
+            name: statistics.mode(values) if (values := [link[name] for link in links if link.get(name)]) else None
+            for name in PCIE
         },
         # NVLink-C2C to the device's own CPU, in one direction; None where NVML tells of none.
         "c2c_bytes_per_s": _median(_values(inside, "c2c_bytes_per_s")),
-    }
-    unknown = {name: reason for one in inside for name, reason in one.get("unknown", {}).items()}
-    unknown |= {"power_w": power_reason} if power_reason else {}
-    unknown |= {"violations_s": violations_reason} if violations_reason else {}
-    return {**told, "unknown": unknown}, ""
+        "unknown": unknown,
+    }, ""
 
 
 def clock_reasons(inside: Sequence[Sample]) -> list[str]:
     """Why the clock was lower than asked for, in any reading; what flashes, in two that follow each other."""
-    told = [set((one.get("clock_reasons") or {}).get("names", ())) for one in inside]
-    lasting = any(FLASHES in one and FLASHES in later for one, later in itertools.pairwise(told))
-    return sorted(set().union(*told) - (set() if lasting else {FLASHES}))
+    readings = [set((sample.get("clock_reasons") or {}).get("names", ())) for sample in inside]
+    lasting = any(FLASHES in reading and FLASHES in later for reading, later in itertools.pairwise(readings))
+    return sorted(set().union(*readings) - (set() if lasting else {FLASHES}))
 
 
 def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -167,94 +160,47 @@ def flags(telemetry: Mapping[str, Any] | None) -> tuple[str, ...]:
     if telemetry is None:
         return ()
     names = set(telemetry["clock_reasons"])
-    span_s = telemetry.get("violations_span_s") or 0.0
+    seconds, span_s = telemetry.get("violations_s") or {}, telemetry.get("violations_span_s") or 0.0
     least_s = max(LEAST_VIOLATION_SHARE * span_s, 1.5 * VIOLATION_STEP_S)
-    long = {name for name, share in violation_shares(telemetry).items() if share * span_s > least_s}
-    clock = _share_of_maximum(telemetry)
+    long = {name for name, value in seconds.items() if value is not None and value > least_s}
+    clock, most = telemetry.get("sm_clock_hz"), telemetry.get("max_sm_clock_hz")
+    share = clock["median"] / most if clock and most else None
+    is_below = share is not None and share < HELD_BELOW
     # At its highest clock a row was not held: the counters tell of what else ran in their time.
-    powered = bool(long & set(POWER_VIOLATIONS)) and (clock is None or clock < HELD_BELOW)
-    held = bool(names & set(HELD)) and is_below_maximum(telemetry)
-    told = {
+    powered = bool(long & set(POWER_VIOLATIONS)) and (share is None or is_below)
+    raised = {
         "throttled": bool(names & set(THROTTLED) or long & set(THROTTLED_VIOLATIONS)),
         "power-limited": bool(names & set(POWER_LIMITED)) or powered,
-        "clock-held": held,
+        "clock-held": bool(names & set(HELD)) and is_below,
     }
-    return tuple(flag for flag, is_so in told.items() if is_so)
-
-
-def violation_shares(telemetry: Mapping[str, Any]) -> dict[str, float]:
-    """For what share of the time each held the clock, by the driver's counters; empty where they were not read."""
-    seconds, span_s = telemetry.get("violations_s"), telemetry.get("violations_span_s")
-    if not seconds or not span_s:
-        return {}
-    return {name: value / span_s for name, value in seconds.items() if value is not None}
-
-
-def is_below_maximum(telemetry: Mapping[str, Any]) -> bool:
-    """Return whether the clock inside the windows is known to be below the part's highest."""
-    clock = _share_of_maximum(telemetry)
-    return clock is not None and clock < HELD_BELOW
-
-
-def _share_of_maximum(telemetry: Mapping[str, Any]) -> float | None:
-    """The median clock inside the windows as a share of the part's highest; None where one of them is unknown."""
-    clock, most = telemetry.get("sm_clock_hz"), telemetry.get("max_sm_clock_hz")
-    return clock["median"] / most if clock and most else None
-
-
-def _power(samples: Sequence[Sample], windows: Sequence[tuple[float, float]]) -> tuple[float | None, str]:
-    """Mean power from the energy counter over the whole row; None where it is too short or the counter is not there."""
-    first, last = windows[0][0], windows[-1][0] + windows[-1][1]
-    if last - first < ENERGY_SPAN_S:
-        return None, ROW_TOO_SHORT
-    within = [one for one in samples if first <= one["at_s"] <= last]
-    counted = [one for one in within if one.get("energy_j") is not None]
-    if not counted:
-        refused = [reason for one in within if (reason := one.get("unknown", {}).get("energy_j"))]
-        return (
-            None,
-            f"the energy counter: {refused[-1]}" if refused else "no reading of the energy counter fell within it",
-        )
-    span_s = counted[-1]["at_s"] - counted[0]["at_s"]
-    if span_s < ENERGY_SPAN_S:
-        return (
-            None,
-            f"the readings of the energy counter span {span_s:.1f} s of the row, and {ENERGY_SPAN_S:g} s are needed",
-        )
-    joules = counted[-1]["energy_j"] - counted[0]["energy_j"]
-    # A reloaded driver counts from 0.
-    return (joules / span_s, "") if joules > 0 else (None, "the energy counter ran backwards or stood still")
+    return tuple(flag for flag, is_raised in raised.items() if is_raised)
 
 
 def _violations(
     samples: Sequence[Sample], windows: Sequence[tuple[float, float]]
-) -> tuple[dict[str, float | None] | None, float | None, str]:
+) -> tuple[dict[str, float | None] | None, float | None]:
     """Seconds by what held the clock, from the last reading before the windows to the first one after, and that span.
 
-    None and why where the counters were not read on both sides.
+    None where the counters were not read on both sides.
     """
     first, last = windows[0][0], windows[-1][0] + windows[-1][1]
-    counted = [one for one in samples if one.get("violations_s") is not None]
-    if not counted:
-        reasons = [one["unknown"]["violations_s"] for one in samples if "violations_s" in one.get("unknown", {})]
-        return None, None, reasons[-1] if reasons else "the counters were not read"
-    before = [one for one in counted if one["at_s"] <= first]
-    after = [one for one in counted if one["at_s"] >= last]
+    counted = [sample for sample in samples if sample.get("violations_s") is not None]
+    before = [sample for sample in counted if sample["at_s"] <= first]
+    after = [sample for sample in counted if sample["at_s"] >= last]
     if not before or not after:
-        return None, None, "the counters were not read both before and after the row"
+        return None, None
     start, end = before[-1], after[0]
     span_s = end["at_s"] - start["at_s"]
     pairs = {name: (began, end["violations_s"].get(name)) for name, began in start["violations_s"].items()}
-    seconds = {
-        # A counter that ran backwards was started anew: the driver was loaded again.
+    # A counter that ran backwards was started anew: the driver was loaded again.
+    return {
         name: None if began is None or ended is None or ended < began else min(ended - began, span_s)
         for name, (began, ended) in pairs.items()
-    }
-    return seconds, span_s, ""
+    }, span_s
 
 
 def _values(samples: Iterable[Sample], name: str) -> list[float]:
-    return [one[name] for one in samples if one.get(name) is not None]
+    return [sample[name] for sample in samples if sample.get(name) is not None]
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -51,26 +51,21 @@ class Timer(Protocol):
     def hold(self, seconds: float) -> bool:
         """Make the stream wait about so long before what is enqueued next; False where the device cannot."""
 
-    def capture(self, call: Callable[[], object], calls: int) -> Callable[[], None] | None:
-        """So many calls as one launch (a CUDA graph); None where that is not possible."""
-
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """The measured work. Everything that it needs is allocated before.
 
     `call` does the work once; on a device it may only enqueue it. `empty` is the same call on nothing, for the host's
-    clock. `prepare(sample, calls)` runs untimed before each window, with the number of calls to come. `forget` runs
-    after a capture: those calls were recorded and not run.
+    clock. `prepare(sample, calls)` runs untimed before each window, with the number of calls to come.
     """
 
     call: Callable[[], object]
     empty: Callable[[], object] | None = None
     prepare: Callable[[int, int], None] | None = None
-    forget: Callable[[], None] | None = None
 
 
-Mode = Literal["unheld", "held", "graph", "launch-bound"]
+Mode = Literal["unheld", "held", "launch-bound"]
 
 # What an event resolves (CUDA's documentation of cudaEventElapsedTime): 0.05 % of a window that is long enough.
 RESOLUTION_S, MIN_WINDOW_S = 0.5e-6, 1e-3
@@ -101,7 +96,7 @@ HOLD_FACTOR, HOLD_BASE_S = 1.5, 100e-6
 # A window has no more calls than a hold of so long covers: behind a longer one a time budget ends too late, and a
 # driver that also draws a desktop ends a kernel after seconds.
 MOST_HOLD_S = 1.0
-# Fewer calls than this in a window are not worth a smaller window: a graph is tried instead.
+# Fewer calls than this in a window are not worth a smaller window.
 FEWEST_QUEUED_CALLS = 16
 MOST_LENGTHENINGS = 4
 
@@ -161,7 +156,6 @@ class Launcher:
     _failures: int = 0
     _lengthenings: int = 0
     _last_enqueue_s: float = 0.0
-    _replay: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         self.calls = calls_for(self.cost.call_s)
@@ -171,8 +165,6 @@ class Launcher:
     @property
     def untimed(self) -> int:
         """Calls before the first time stamp."""
-        if self.mode == "graph":
-            return self.calls
         return min(UNTIMED_CALLS, math.ceil(MIN_WINDOW_S / self.cost.call_s))
 
     def take(self, sample: int) -> Window:
@@ -181,17 +173,15 @@ class Launcher:
         if self.work.prepare is not None:
             self.work.prepare(sample, self.untimed + self.calls)
             timer.synchronize()
-        launches, once = (1, self._replay) if self._replay is not None else (self.calls, call)
-        untimed = 1 if self._replay is not None else self.untimed
         began = timer.host_now()
-        if self.mode in ("held", "graph"):
+        if self.mode == "held":
             timer.hold(self.hold_s)
-        for _ in range(untimed):
-            once()
+        for _ in range(self.untimed):
+            call()
         start = timer.record()
         first = timer.host_now()
-        for _ in range(launches):
-            once()
+        for _ in range(self.calls):
+            call()
         last = timer.host_now()
         end = timer.record()
         waiting = not timer.done(start)
@@ -199,7 +189,6 @@ class Launcher:
         elapsed = timer.elapsed_s(start, end)
         valid = {
             "held": waiting,
-            "graph": waiting,
             # Else a host that hesitates within what the untimed calls take would have the stream held from then on.
             "unheld": waiting or elapsed >= AHEAD_IN_WINDOW * (last - first),
             "launch-bound": True,
@@ -228,10 +217,8 @@ class Launcher:
         elif self._failures <= MOST_DOUBLINGS:
             self.hold_s *= 2
             return False
-        elif self.mode == "held":
-            self._capture()
         else:
-            self._give_up("even one launch of a graph outlasts the hold")
+            self._give_up("enqueueing the calls outlasts every hold")
         return True
 
     def lengthen(self, window: Window) -> bool:
@@ -251,13 +238,11 @@ class Launcher:
         self.calls = min(wanted, most)
         if self.mode == "held":
             self._hold()
-        elif self.mode == "graph":
-            self._capture()
         return True
 
     def _hold(self) -> None:
         """Launch behind a hold that covers the enqueueing as it was measured."""
-        self._failures, self._replay = 0, None
+        self._failures = 0
         if not self.timer.hold(HOLD_BASE_S):
             self._give_up("the device cannot hold a stream")
             return
@@ -265,23 +250,8 @@ class Launcher:
         self.mode = "held"
         self.hold_s = HOLD_BASE_S + HOLD_FACTOR * (self.untimed + self.calls) * self.cost.enqueue_s
 
-    def _capture(self) -> None:
-        self._failures = 0
-        self._replay = self.timer.capture(self.work.call, self.calls)
-        if self.work.forget is not None:
-            self.work.forget()
-        if self._replay is None:
-            self._give_up("the call outlasts every hold and cannot be captured in a graph")
-            return
-        self.mode = "graph"
-        began = self.timer.host_now()
-        self._replay()
-        launching = self.timer.host_now() - began
-        self.timer.synchronize()
-        self.hold_s = HOLD_BASE_S + HOLD_FACTOR * 2 * launching
-
     def _give_up(self, reason: str) -> None:
-        self.mode, self._replay, self._failures = "launch-bound", None, 0
+        self.mode, self._failures = "launch-bound", 0
         self.calls, self.queue_full = calls_for(self.cost.call_s), False
         self.notes["launch_bound_because"] = reason
 
@@ -293,6 +263,7 @@ def calls_for(call_s: float, most: int = MOST_CALLS) -> int:
 # -- the loop ----------------------------------------------------------------------------------------------------------
 
 Clock = Literal["device events", "host"]
+Launch = Literal["held", "unheld", "host"]
 
 # Looked at only here: an interval that is watched all the time is one day narrow by chance. Not at 10 yet: percentiles
 # need 20 samples, and whoever has no time for them is ended by the budget.
@@ -332,7 +303,7 @@ class Timed:
 
     run: Run
     clock: Clock
-    launch: Literal["held", "graph", "unheld", "host"]
+    launch: Launch
     flags: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
 
@@ -348,7 +319,7 @@ def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()
     details: dict[str, Any] = {"warmup_s": warmed_s}
     if clock == "host":
         calls, flags = _on_host_clock(timer, work, about_s, samples, details)
-        launch: Literal["held", "graph", "unheld", "host"] = "host"
+        launch: Launch = "host"
     else:
         launcher = Launcher(timer, work, calibrate(timer, work.call, about_s))
         flags = _on_device_clock(timer, launcher, samples, details)
@@ -360,17 +331,14 @@ def measure(timer: Timer, work: Work, *, clock: Clock, limits: Limits = Limits()
     return Timed(run, clock, launch, tuple(flags), details)
 
 
-def narrow(lengths: Sequence[float], precision: float) -> bool:
-    """Return whether the interval of the median is known, and no wider than this share of it."""
-    found = stats.interval(lengths)
-    return found is not None and not found.autocorrelated and found.high - found.low <= precision * found.low
-
-
 def enough(lengths: Sequence[float], now_s: float, deadline_s: float, precision: float) -> bool:
     """Return whether windows are over: their time is, the most were taken, or their interval is narrow at a look."""
     if lengths and (now_s >= deadline_s or len(lengths) >= LOOKS[-1]):
         return True
-    return len(lengths) in LOOKS and narrow(lengths, precision)
+    interval = stats.interval(lengths) if len(lengths) in LOOKS else None
+    if interval is None or interval.autocorrelated:
+        return False
+    return interval.high - interval.low <= precision * interval.low
 
 
 def started_now() -> str:
@@ -462,7 +430,7 @@ def _on_device_clock(timer: Timer, launcher: Launcher, samples: _Samples, detail
             launcher.accept()
             samples.add(window.started_s, window.elapsed_s)
     details |= {"enqueue_s": launcher.cost.enqueue_s, "untimed_calls": launcher.untimed, "discarded_windows": discarded}
-    details |= {"hold_s": launcher.hold_s} if launcher.mode in ("held", "graph") else {}
+    details |= {"hold_s": launcher.hold_s} if launcher.mode == "held" else {}
     details |= {"queue_full": True} if launcher.queue_full else {}
     details |= launcher.notes
     window_s = stats.median(samples.lengths_s)

@@ -7,7 +7,7 @@ empty the cache) in which every figure of torch's is compared with its expected 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ from gpucheck.report.events import Answered, Emit, Failed, Judged, Notice, Progr
 from gpucheck.report.facts import Device, Facts, Process
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import MemoryFigures
-from gpucheck.report.results.short import MemoryStep, StepName
 from gpucheck.units import capacity
 
 if TYPE_CHECKING:  # importing accel imports torch
@@ -31,8 +30,6 @@ if TYPE_CHECKING:  # importing accel imports torch
 WHERE = "memory"
 # Processes that the screen names, those that hold most; the JSON has all.
 MOST_NAMED = 8
-FIGURES = "torch's memory figures"
-AGAIN = "gpucheck memory --output memory.json; if it fails again, report it to PyTorch"
 
 
 def command(options: MemoryOptions, emit: Emit) -> None:
@@ -93,16 +90,14 @@ def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool
         if card.nvml_index is not None and card.memory_total_bytes is not None and is_meant(card)
     ]
     for place, card in cards:
-        name = card.id or f"NVML {card.nvml_index}"
         free, total = card.memory_free_bytes, card.memory_total_bytes
         info = None if free is None or total is None else (free, total)
         told = judge_overview(card.name or "GPU", card, info, MemoryFigures())
+        name = card.id or f"NVML {card.nvml_index}"
         emit(Judged(replace(told, device=name)))
-        judge_unclaimed(card, facts, emit)
-        reason = facts.unknown.get(f"/devices/{place}/processes", "the driver does not list them")
-        emit(Judged(replace(judge_processes(card.processes, os.getpid(), reason), device=name)))
+        judge_holders(card, place, facts, emit, name)
     if cards:
-        emit(Judged(Finding("memory.accounting", "skip", FIGURES, why.what, fix=why.fix or None)))
+        emit(Judged(Finding("memory.accounting", "skip", memory_steps.TITLE, why.what, fix=why.fix or None)))
     return bool(cards)
 
 
@@ -116,14 +111,11 @@ def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], 
     emit(Progress("reading the device's memory", 0, 2))
     told = judge_overview(accel.name, before, accel.memory_info(), accel.memory())
     emit(Judged(replace(told, device=accel.id)))
-    if before is not None:
-        judge_unclaimed(before, facts, emit)
-    reason = facts.unknown.get(f"/devices/{index}/processes", "the driver does not list them")
-    emit(Judged(judge_processes(before.processes if before else None, os.getpid(), reason)))
+    judge_holders(before, index, facts, emit)
     allocator = accel.allocator()
     emit(Progress("allocating, freeing and emptying the cache", 1, 2))
     seen = memory_steps.walk(accel, allocate)
-    steps, finding = judge_steps(seen, allocator, accel.kind)
+    steps, finding = memory_steps.judge(seen, allocator, accel.kind)
     emit(Judged(judge_allocator(allocator, accel.kind)))
     emit(Answered("memory", steps))
     emit(Judged(replace(finding, device=accel.id)))
@@ -167,11 +159,14 @@ def judge_overview(name: str, before: Device | None, info: tuple[int, int] | Non
     return Finding("memory.device", "info", "device memory", message, evidence)
 
 
-def judge_unclaimed(card: Device, facts: Facts, emit: Emit) -> None:
-    """Report memory that no process listed by NVML holds, as `devices` does."""
-    found = checks.finding_of("devices.unclaimed_memory", at_rest.unclaimed, card, facts)
-    if found is not None:
-        emit(Judged(found))
+def judge_holders(card: Device | None, place: int | None, facts: Facts, emit: Emit, device: str | None = None) -> None:
+    """Report memory that no process listed by NVML holds, as `devices` does, and the processes on the device."""
+    if card is not None:
+        found = checks.finding_of("devices.unclaimed_memory", at_rest.unclaimed, card, facts)
+        if found is not None:
+            emit(Judged(found))
+    reason = facts.unknown.get(f"/devices/{place}/processes", "the driver does not list them")
+    emit(Judged(replace(judge_processes(card.processes if card else None, os.getpid(), reason), device=device)))
 
 
 def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason: str) -> Finding:
@@ -200,32 +195,6 @@ def judge_allocator(allocator: Allocator, kind: str) -> Finding:
     return Finding("memory.allocator", "info", "torch's allocator", f"{name}, {settings}", evidence)
 
 
-def judge_steps(
-    seen: Mapping[StepName, MemoryFigures], allocator: Allocator, kind: str
-) -> tuple[tuple[MemoryStep, ...], Finding]:
-    """The steps with what must come out of each, and the finding over all of them."""
-    # What stays reserved in an empty cache has free room that a request may use: no exact figure then.
-    clean = seen["start"].memory_reserved_bytes == 0
-    steps = memory_steps.judge(seen, exact=allocator.is_default and clean)
-    if "PYTORCH_NO_CUDA_MEMORY_CACHING" in (allocator.settings or ""):
-        reason = "torch has no figures without its caching allocator"
-        steps = tuple(replace(step, verdict="skip", reason=reason) for step in steps)
-        return steps, Finding("memory.accounting", "skip", FIGURES, reason)
-    wrong = [
-        f"{row.figure.removesuffix('_bytes')} is {row.observed_bytes} B after {step.step}, expected "
-        f"{memory_steps.BOUND[row.relation]}{row.expected_bytes}"
-        for step in steps
-        for row in step.figures
-        if row.ok is False
-    ]
-    if wrong:
-        return steps, Finding("memory.accounting", "fail", FIGURES, "; ".join(wrong), {"wrong": wrong}, AGAIN)
-    if all(step.verdict == "skip" for step in steps):
-        return steps, Finding("memory.accounting", "skip", FIGURES, f"torch has no figures on {kind}")
-    how = "exact" if steps[0].exact else "within bounds"
-    return steps, Finding("memory.accounting", "pass", FIGURES, how)
-
-
 # -- the CPU ----------------------------------------------------------------------------------------------------------
 
 
@@ -233,7 +202,7 @@ def on_cpu(accel: Accel, emit: Emit) -> None:
     """Read and judge the machine's memory and this process's."""
     for finding in judge_host(host.memory(), accel.memory()):
         emit(Judged(finding))
-    emit(Judged(Finding("memory.accounting", "skip", FIGURES, "torch has none on the CPU", device=accel.id)))
+    emit(Judged(Finding("memory.accounting", "skip", memory_steps.TITLE, "torch has none on the CPU", device=accel.id)))
 
 
 def judge_host(now: host.HostMemory, process: MemoryFigures) -> list[Finding]:

@@ -5,74 +5,37 @@ The exact figures hold for torch's own caching allocator with default settings, 
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from gpucheck.report.finding import Verdict
+from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import MemoryFigures
 from gpucheck.report.results.short import FigureCheck, MemoryStep, Relation, StepName
 from gpucheck.units import MIB, capacity
 
 if TYPE_CHECKING:  # importing accel imports torch
-    from gpucheck.machine.accel import Accel
+    from gpucheck.machine.accel import Accel, Allocator
 
-# torch's c10/core/AllocatorConfig.h (until 2.8 in c10/cuda/CUDACachingAllocator.cpp), the same since torch 1.0.
-MIN_BLOCK = 512  # kMinBlockSize: every request is rounded up to a multiple
-SMALL_SIZE = 1 * MIB  # kSmallSize: the largest request served from the pool of small blocks
-SMALL_BUFFER = 2 * MIB  # kSmallBuffer: the segment behind small requests
-LARGE_BUFFER = 20 * MIB  # kLargeBuffer: the segment behind requests above 1 and below 10 MiB
-MIN_LARGE_ALLOC = 10 * MIB  # kMinLargeAlloc: from here on a request has a segment of its own …
-ROUND_LARGE = 2 * MIB  # kRoundLarge: … rounded up to a multiple
-
-# One request for each kind of segment; none can use what another leaves free. The first is no multiple of 512.
-TENSOR_SIZES = (1000, 4 * MIB, 64 * MIB)
+# One request for each kind of segment: its bytes, what `memory_allocated` rises by, and `memory_reserved`. By torch's
+# c10/core/AllocatorConfig.h, unchanged since torch 1.0, requests are rounded up to 512 B, and their segment has 2 MiB
+# for up to 1 MiB, 20 MiB for up to 10 MiB, and the request's own size above that.
+TENSORS = ((1000, 1024, 2 * MIB), (4 * MIB, 4 * MIB, 20 * MIB), (64 * MIB, 64 * MIB, 64 * MIB))
 # More than the 16 MiB that the 20 MiB segment leaves free, so that it needs a segment of its own.
 TEMPORARY_SIZE = 32 * MIB
 
-
-def _rounded(request: int) -> int:
-    return -(-request // MIN_BLOCK) * MIN_BLOCK
-
-
-def segment_size(request: int) -> int:
-    """Bytes that a request of `request` bytes (more than 0) adds to `memory_reserved` where no cached block fits."""
-    block = _rounded(request)
-    if block <= SMALL_SIZE:
-        return SMALL_BUFFER
-    if block < MIN_LARGE_ALLOC:
-        return LARGE_BUFFER
-    return -(-block // ROUND_LARGE) * ROUND_LARGE
-
-
-def block_size(request: int) -> int:
-    """Bytes that it then adds to `memory_allocated`: a rest too small to be split off counts with it."""
-    block, segment = _rounded(request), segment_size(request)
-    rest = segment - block
-    splits = rest >= MIN_BLOCK if block <= SMALL_SIZE else rest > SMALL_SIZE
-    return block if splits else segment
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """torch's four figures at one moment, in bytes."""
-
-    memory_allocated_bytes: int
-    max_memory_allocated_bytes: int
-    memory_reserved_bytes: int
-    max_memory_reserved_bytes: int
-
-
-FIGURES = tuple(Level.__dataclass_fields__)
-
-
-_SIZES = ", ".join("1000 B" if size == 1000 else capacity(size) for size in TENSOR_SIZES)
+FIGURES = (
+    "memory_allocated_bytes",
+    "max_memory_allocated_bytes",
+    "memory_reserved_bytes",
+    "max_memory_reserved_bytes",
+)
+# The four figures at one moment, in this order.
+Level = tuple[int, int, int, int]
 # What each step of the sequence does and what it shows.
 STEPS: dict[StepName, tuple[str, str]] = {
     "start": ("empty the cache, reset the peaks", "peaks start from the current use"),
     "allocate": (
-        f"allocate {_SIZES}",
+        "allocate 1000 B, 4 MiB, 64 MiB",
         "allocated counts tensors, rounded up to 512 B; reserved counts the allocator's segments: 2, 20 and 64 MiB",
     ),
     "peak": (
@@ -82,75 +45,48 @@ STEPS: dict[StepName, tuple[str, str]] = {
     "free": ("free the tensors", "allocated falls, reserved stays: the allocator caches the segments"),
     "empty_cache": ("call empty_cache()", "reserved falls: other processes can use the memory again"),
 }
-
-
-def expected(start: Level) -> dict[StepName, Level]:
-    """The four figures after each step, exactly, for the native allocator with an empty cache at `start`."""
-    held, taken = start.memory_allocated_bytes, start.memory_reserved_bytes
-    blocks = held + sum(block_size(size) for size in TENSOR_SIZES)
-    segments = taken + sum(segment_size(size) for size in TENSOR_SIZES)
-    top, top_segments = blocks + block_size(TEMPORARY_SIZE), segments + segment_size(TEMPORARY_SIZE)
-    return {
-        "start": Level(held, held, taken, taken),
-        "allocate": Level(blocks, blocks, segments, segments),
-        "peak": Level(blocks, top, top_segments, top_segments),
-        "free": Level(held, top, top_segments, top_segments),
-        "empty_cache": Level(held, top, taken, top_segments),
-    }
-
-
-def bounds(start: Level) -> dict[StepName, Level]:
-    """Bounds that every caching allocator keeps after each step; `compare` says which way each figure is bounded."""
-    held, taken = start.memory_allocated_bytes, start.memory_reserved_bytes
-    tensors = sum(TENSOR_SIZES)
-    top = held + tensors + TEMPORARY_SIZE
-    return {
-        # Some allocators reset a peak to nothing instead of to what is held.
-        "start": Level(held, 0, taken, 0),
-        "allocate": Level(held + tensors, held + tensors, held + tensors, held + tensors),
-        "peak": Level(held + tensors, top, held + tensors, top),
-        "free": Level(held, top, held, top),
-        "empty_cache": Level(held, top, held, top),
-    }
-
-
-# Where the allocator is not the one we know: what is freed is exactly gone, everything else is at least so much.
-_EXACT_ANYWHERE: dict[StepName, tuple[str, ...]] = {
-    "start": ("memory_allocated_bytes", "memory_reserved_bytes"),
-    "free": ("memory_allocated_bytes",),
-    "empty_cache": ("memory_allocated_bytes",),
-}
-
-
-def compare(step: StepName, start: Level, observed: MemoryFigures, *, exact: bool) -> tuple[FigureCheck, ...]:
-    """Each of the four figures after `step` beside its expected value, for a sequence that began at `start`."""
-    wanted = expected(start)[step] if exact else bounds(start)[step]
-    rows = []
-    for figure in FIGURES:
-        relation: Relation = "=" if exact or figure in _EXACT_ANYWHERE.get(step, ()) else "≥"
-        bound, value = int(getattr(wanted, figure)), getattr(observed, figure)
-        holds = operator.eq if relation == "=" else operator.ge
-        rows.append(FigureCheck(figure, relation, bound, value, None if value is None else holds(value, bound)))
-    return tuple(rows)
-
-
+TITLE = "torch's memory figures"
+AGAIN = "gpucheck memory --output memory.json; if it fails again, report it to PyTorch"
 # The relations in words, before the bound.
 BOUND = {"=": "", "≥": "at least "}
 
 
-def verdict(comparisons: Sequence[FigureCheck]) -> Verdict:
-    """`fail` where a figure breaks its bound, `skip` where the device reports none."""
-    known = [row.ok for row in comparisons if row.ok is not None]
-    if not known:
-        return "skip"
-    return "pass" if all(known) else "fail"
+def expected(held: int, taken: int) -> dict[StepName, Level]:
+    """The four figures after each step, exactly, for the native allocator with an empty cache and so many bytes
+    allocated and reserved at the start."""
+    blocks = held + sum(block for _, block, _ in TENSORS)
+    segments = taken + sum(segment for _, _, segment in TENSORS)
+    top, top_segments = blocks + TEMPORARY_SIZE, segments + TEMPORARY_SIZE
+    return {
+        "start": (held, held, taken, taken),
+        "allocate": (blocks, blocks, segments, segments),
+        "peak": (blocks, top, top_segments, top_segments),
+        "free": (held, top, top_segments, top_segments),
+        "empty_cache": (held, top, taken, top_segments),
+    }
 
 
-def level(figures: MemoryFigures) -> Level:
-    """The figures as numbers to reckon with; one that the device does not tell counts as its current one, or 0."""
-    held, taken = figures.memory_allocated_bytes or 0, figures.memory_reserved_bytes or 0
-    top, top_taken = figures.max_memory_allocated_bytes, figures.max_memory_reserved_bytes
-    return Level(held, held if top is None else top, taken, taken if top_taken is None else top_taken)
+def bounds(held: int, taken: int) -> dict[StepName, Level]:
+    """The least that every caching allocator has after each step."""
+    during = held + sum(request for request, _, _ in TENSORS)
+    top = during + TEMPORARY_SIZE
+    return {
+        # Some allocators reset a peak to nothing instead of to what is held.
+        "start": (held, 0, taken, 0),
+        "allocate": (during, during, during, during),
+        "peak": (during, top, during, top),
+        "free": (held, top, held, top),
+        "empty_cache": (held, top, held, top),
+    }
+
+
+# What is exact with any allocator: what was freed is gone.
+_EXACT_ANYWHERE = {
+    ("start", "memory_allocated_bytes"),
+    ("start", "memory_reserved_bytes"),
+    ("free", "memory_allocated_bytes"),
+    ("empty_cache", "memory_allocated_bytes"),
+}
 
 
 def walk(accel: Accel, allocate: Callable[[int], object]) -> dict[StepName, MemoryFigures]:
@@ -164,7 +100,7 @@ def walk(accel: Accel, allocate: Callable[[int], object]) -> dict[StepName, Memo
     accel.empty_cache()
     accel.reset_peak()
     seen: dict[StepName, MemoryFigures] = {"start": settled()}
-    held = [allocate(size) for size in TENSOR_SIZES]
+    held = [allocate(request) for request, _, _ in TENSORS]
     seen["allocate"] = settled()
     allocate(TEMPORARY_SIZE)
     seen["peak"] = settled()
@@ -175,22 +111,35 @@ def walk(accel: Accel, allocate: Callable[[int], object]) -> dict[StepName, Memo
     return seen
 
 
-def judge(seen: Mapping[StepName, MemoryFigures], *, exact: bool) -> tuple[MemoryStep, ...]:
-    """The steps: what was done, what it shows, and each figure beside its expected value."""
-    start = level(seen["start"])
-    rows = []
+def judge(
+    seen: Mapping[StepName, MemoryFigures], allocator: Allocator, kind: str
+) -> tuple[tuple[MemoryStep, ...], Finding]:
+    """The steps with each figure beside its expected value, and the finding over all of them."""
+    held, taken = seen["start"].memory_allocated_bytes or 0, seen["start"].memory_reserved_bytes or 0
+    # What stays reserved in an empty cache has free room that a request may use: no exact figure then.
+    exact = allocator.is_default and taken == 0
+    wanted = expected(held, taken) if exact else bounds(held, taken)
+    uncached = "PYTORCH_NO_CUDA_MEMORY_CACHING" in (allocator.settings or "")
+    reason = "torch has no figures without its caching allocator" if uncached else None
+    steps: list[MemoryStep] = []
+    wrong: list[str] = []
     for step, (does, shows) in STEPS.items():
-        figures = seen[step]
-        comparisons = compare(step, start, figures, exact=exact)
-        rows.append(
-            MemoryStep(
-                step=step,
-                does=does,
-                explanation=shows,
-                exact=exact,
-                figures=comparisons,
-                verdict=verdict(comparisons),
-                reason=None,
-            )
-        )
-    return tuple(rows)
+        rows = []
+        for figure, bound in zip(FIGURES, wanted[step], strict=True):
+            relation: Relation = "=" if exact or (step, figure) in _EXACT_ANYWHERE else "≥"
+            value: int | None = getattr(seen[step], figure)
+            holds = None if value is None else value == bound or (relation == "≥" and value > bound)
+            rows.append(FigureCheck(figure, relation, bound, value, holds))
+            if holds is False:
+                name = figure.removesuffix("_bytes")
+                wrong.append(f"{name} is {value} B after {step}, expected {BOUND[relation]}{bound}")
+        known = [row.ok for row in rows if row.ok is not None]
+        verdict: Verdict = "skip" if uncached or not known else "pass" if all(known) else "fail"
+        steps.append(MemoryStep(step, does, shows, exact, tuple(rows), verdict, reason))
+    if reason is None and all(step.verdict == "skip" for step in steps):
+        reason = f"torch has no figures on {kind}"
+    if reason is not None:
+        return tuple(steps), Finding("memory.accounting", "skip", TITLE, reason)
+    if wrong:
+        return tuple(steps), Finding("memory.accounting", "fail", TITLE, "; ".join(wrong), {"wrong": wrong}, AGAIN)
+    return tuple(steps), Finding("memory.accounting", "pass", TITLE, "exact" if exact else "within bounds")

@@ -14,7 +14,7 @@ from gpucheck.program import judge
 from gpucheck.program.options import ModelOptions
 from gpucheck.report.codec import from_json
 from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Started
-from gpucheck.report.results.model import DeviceRun, ModelResult
+from gpucheck.report.results.model import ModelResult
 from gpucheck.work.spec import parse_target
 
 CHILD = "gpucheck.program.model_child"
@@ -27,32 +27,22 @@ def command(options: ModelOptions, emit: Emit) -> None:
 
     Raises TargetError and UsageError for the user's errors, and CannotLook where the process that looks ends early.
     """
-    facts = inventory.read()
-    emit(Started(facts))
+    emit(Started(inventory.read()))
     target = parse_target(options.target).text
     if target != options.target:
         emit(Notice(f"{options.target}: using {target}"))
         options = replace(options, target=target)
-    has_gpu = any(device.id == "cuda:0" for device in facts.devices)  # one that torch can use
-    emit(Progress("running the model on simulated devices", 0, 2 if has_gpu else 1))
-    result = from_json(ModelResult, _asked(options, on_device=False))
-    if result.run is not None and has_gpu:
-        emit(Progress("run it on the GPU", 1, 2))
-        try:
-            ran = _asked(options, on_device=True)
-            result = replace(result, on_device=None if ran is None else from_json(DeviceRun, ran))
-        except CannotLook as error:
-            emit(Notice(f"the run on the real GPU ended early: {error}", "warning"))
+    emit(Progress("running the model on simulated devices", 0, 1))
+    result = from_json(ModelResult, _asked(options))
     emit(Answered("model", result))
     for finding in judge.findings(result):
         emit(Judged(finding))
 
 
-def _asked(options: ModelOptions, *, on_device: bool) -> Any:
-    environment = dict(os.environ)
-    if not on_device:  # nothing may reach a GPU that is here: what claims it has its data on the CPU
-        environment |= {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
-    heard = child_protocol.run(python_argv(CHILD, json.dumps([asdict(options), on_device])), LONGEST_S, env=environment)
+def _asked(options: ModelOptions) -> Any:
+    # Nothing may reach a GPU that is here: what claims it has its data on the CPU.
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    heard = child_protocol.run(python_argv(CHILD, json.dumps(asdict(options))), LONGEST_S, env=environment)
     answer = heard.merged
     if "raised" in answer:
         raise child_protocol.rebuilt(answer["raised"])

@@ -48,7 +48,6 @@ from gpucheck.program.simulated_devices import (
 )
 from gpucheck.report.results.model import DeviceMismatchEntry, MismatchedTensor, Phase
 from gpucheck.report.results.run import AssumedValue
-from gpucheck.work.storages import Moment
 
 # -- what CUDA's kernels take for themselves ---------------------------------------------------------------------------
 
@@ -60,15 +59,11 @@ _WHOLE = {
     **dict.fromkeys(("aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"), 1),
     "aten::binary_cross_entropy_with_logits": 2,
 }
-# Operations that reduce, with the place of the dimensions among their arguments.
-_REDUCE = {"aten::sum": 1, "aten::mean": 1, "aten::amax": 1, "aten::amin": 1, "aten::linalg_vector_norm": 2}
 # Bytes for each index that is sorted with its position: keys and values twice, and CUB's own.
 _SORTED = 56
-# Threads that a multiprocessor runs at once, by capability (CUDA's programming guide); 2048 for others.
-_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 
 
-def _lent(name: str, args: Sequence[Any], out: Any, gpu: Device) -> int:
+def _lent(name: str, args: Sequence[Any], out: Any) -> int:
     """Return the bytes that torch's own kernel for CUDA takes and gives back before it ends, beside its results.
 
     As torch 2.9 and 2.11 were seen to do. What cuDNN and cuBLAS take is not among them.
@@ -76,8 +71,6 @@ def _lent(name: str, args: Sequence[Any], out: Any, gpu: Device) -> int:
     if name in _WHOLE:
         is_whole = isinstance(out, Tensor) and out.numel() == args[0].numel() and "loss" in name
         return 0 if is_whole else _WHOLE[name] * int(args[0].nbytes)
-    if name in _REDUCE and isinstance(out, Tensor) and len(args) > _REDUCE[name] and args[_REDUCE[name]]:
-        return _lent_to_reduce(args[0], args[_REDUCE[name]], out, gpu)
     if name == "aten::embedding_dense_backward" and args[1].numel() > 3072:  # fewer are added one by one
         return _lent_to_embed(args[1].numel(), out)
     if name == "aten::_embedding_bag_backward":
@@ -92,32 +85,6 @@ def _lent_to_embed(indices: int, out: Tensor) -> int:
     runs = indices // 10 + min(indices, out.shape[0])
     sums: int = runs * out.shape[1] * max(4, out.element_size())
     return sums + _SORTED * indices
-
-
-def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, gpu: Device) -> int:
-    """Partial results of blocks that share the rows of a matrix, as of a bias's gradient: setReduceConfig of torch's
-    Reduce.cuh. Where the innermost dimension is reduced they are few."""
-    if given.is_nested or given.layout != torch.strided or not given.numel():
-        return 0
-    wide = [dim for dim in range(given.dim()) if given.shape[dim] > 1]
-    outputs = out.numel()
-    if not wide or (inner := min(wide, key=given.stride)) in {dim % given.dim() for dim in dims}:
-        return 0
-    rows = given.numel() // outputs
-    vector = next(count for count in (4, 2, 1) if given.shape[inner] % count == 0) if given.stride(inner) == 1 else 1
-    threads = 512 // vector
-    across, down = (min(threads, 1 << (size.bit_length() - 1)) for size in (outputs // vector, rows))
-    width = min(across, 32)
-    height = min(down, threads // width)
-    width = min(across, threads // height)
-    if rows < min(height * 16, 256):
-        return 0
-    each, grid = -(-rows // height), -(-(outputs // vector) // width)
-    blocks = gpu.multiprocessors * (_THREADS.get(gpu.capability, 2048) // (width * height))
-    if each < 256 or grid > blocks:
-        return 0
-    shares = max(min(-(-blocks // grid), -(-each // 16)), -(-each // 256))
-    return max(4, out.element_size()) * outputs * shares * width * vector if shares > 1 else 0
 
 
 # -- where operands lie ------------------------------------------------------------------------------------------------
@@ -190,7 +157,6 @@ class World:
     `names` gives a module its qualified name. `unjudged` are operations that are not torch's own, with their first
     line. Without `has_values` what claims a device is a meta tensor on it.
     `met` gets the origins of all operands; None where nobody asks.
-    `unmet` is the last request for memory that raised as out of memory: the program may go on with less.
     `count` is how many GPUs there are, None for as many as anybody asks for.
     `casts` are the weights that autocast has cast, by weight, until its region ends.
     `used_by` is the process that used a device first. `in_fork` gets the line and text of each error that is raised in
@@ -212,7 +178,6 @@ class World:
     met: set[Origin | None] | None = None
     used_by: int | None = None
     count: int | None = None
-    unmet: Moment[Place] | None = None
     made_by: int = field(default_factory=os.getpid)
     in_fork: Callable[[Place | None, str], None] = lambda place, text: None
     here: PerThread = field(default_factory=PerThread)
@@ -388,8 +353,6 @@ _OPERATION: Any = torch_private.need("torch._ops.OpOverload")
 torch_private.need("torch.ops.aten.lift_fresh.default._schema")
 _is_wrapper = torch_private.find("torch.utils._python_dispatch.is_traceable_wrapper_subclass", lambda tensor: False)
 _OF_DATA = torch.ops.aten.lift_fresh.default
-# The CPU allocator's error when memory runs out.
-_REFUSED_BYTES = re.compile(r"you tried to allocate (\d+) bytes")
 # `torch.Tensor(3)`, `torch.FloatTensor(3)`.
 _OLD_CLASS = re.compile(r"Tensor\(")
 
@@ -522,11 +485,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
         elif func.namespace in rules.JUDGED:
             # The function mode has seen the call above; below it, only code that is not torch's asks it anything.
             with UNSEEN():
-                try:
-                    out = func(*args, **kwargs)
-                except RuntimeError as error:
-                    self._out_of_memory(error, verdict.device)
-                    raise
+                out = func(*args, **kwargs)
         else:
             out = func(*args, **kwargs)
         if _is_on_cuda(verdict):
@@ -535,22 +494,8 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             with UNSEEN():
                 self._note(out, verdict, operands, storages)
                 if verdict.device == str(COUNTED):
-                    self.world.lend(COUNTED, _lent(func._schema.name, args, out, self.world.gpu))
+                    self.world.lend(COUNTED, _lent(func._schema.name, args, out))
         return out
-
-    def _out_of_memory(self, error: RuntimeError, device: str | None) -> None:
-        """Raise CUDA's error where the host refused memory for a result that the device has no room for either."""
-        memory, asked = self.world.claims.memory, _REFUSED_BYTES.search(str(error))
-        if asked is None or memory is None or memory.total_bytes is None or device is None or device[:4] != "cuda":
-            return
-        size = int(asked[1])
-        if memory.allocated + size > memory.total_bytes:
-            free = memory.total_bytes - memory.allocated
-            self.world.unmet = memory.unmet(size)
-            raise torch.cuda.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {size / 2**30:.2f} GiB. GPU 0 has a total capacity of "
-                f"{memory.total_bytes / 2**30:.2f} GiB of which {free / 2**30:.2f} GiB is free."
-            ) from None
 
     def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Verdict, Any]:
         world = self.world

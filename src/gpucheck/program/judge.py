@@ -10,12 +10,9 @@ from gpucheck.report.finding import WORST_FIRST, Finding, Id, Verdict, of
 from gpucheck.report.results.model import (
     ClaimedRun,
     DeviceMismatchEntry,
-    DeviceRun,
     LeftBehind,
     MismatchedTensor,
     ModelResult,
-    PlacedPart,
-    Tie,
     UnjudgedOperation,
 )
 
@@ -39,8 +36,6 @@ def findings(result: ModelResult) -> list[Finding]:
         *_meta(result),
         *(mismatch(entry, behind) for entry in (result.run.mismatches if result.run else ())),
         *_left_behind(result.left_behind, result.run),
-        *(_untied(tie) for tie in result.untied),
-        *_split(result.split, result.run),
     ]
     found.sort(key=lambda finding: WORST_FIRST.index(finding.verdict))
     missing = not_followed(result.not_followed, "this torch", "model.followed")
@@ -48,7 +43,7 @@ def findings(result: ModelResult) -> list[Finding]:
         whole = f"all of {result.kind}" if not result.left_behind else f"all that {result.kind} uses there"
         found.append(Finding("model.placement", "pass", f"{whole} moves to {result.device}"))
     ran = _run(result.run, result.not_run, result.proposed)
-    return [*found, *missing, *ran, *_on_device(result.on_device, result.run)]
+    return [*found, *missing, *ran]
 
 
 def not_followed(texts: Sequence[str], torch: str, name: str) -> list[Finding]:
@@ -78,10 +73,8 @@ def _left_behind(things: tuple[LeftBehind, ...], run: ClaimedRun | None) -> Iter
     """A finding for each line and fix: twelve layers of one class are told once."""
     groups: dict[tuple[object, ...], list[LeftBehind]] = {}
     for part in things:
-        place = part.replaced if part.kind == "parameter" else part.place or part.name
-        groups.setdefault((part.kind, part.use, place, part.attribute if part.kind != "parameter" else ""), []).append(
-            part
-        )
+        line = () if part.kind == "parameter" else (part.place or part.name, part.attribute)
+        groups.setdefault((part.kind, part.use, *line), []).append(part)
     for alike in groups.values():
         finding = _left(alike[0], run is not None and run.stopped is None)
         if len(alike) > 1:
@@ -105,13 +98,10 @@ def _left(part: LeftBehind, ran: bool) -> Finding:
     why = [f"{part.what} {_reason(part)}"]
     if part.use in ends:
         why.append(ends[part.use])
-    identifier = {"module": "model.unregistered", "optimizer-state": "model.optimizer_state"}.get(
-        part.kind, "model.replaced_move" if part.kind == "parameter" or part.replaced else "model.left_behind"
-    )
     # A part that nothing reads there needs no change.
     fix = None if part.use == "unread" else _fix(part)
     return Finding(
-        identifier,
+        "model.unregistered" if part.kind == "module" else "model.left_behind",
         verdicts[part.use],
         f"{part.name} stays on {_device(part.device)}",
         "; ".join(why),
@@ -123,21 +113,15 @@ def _left(part: LeftBehind, ran: bool) -> Finding:
 def _reason(part: LeftBehind) -> str:
     """Why `.to()` does not reach it, with its line."""
     at = f" ({part.place})" if part.place else ""
-    if part.kind == "optimizer-state":
-        return "made before the model moved"
-    if part.replaced:
-        return f"in {_HOLDERS[part.holder]}{at}, not moved by {part.replaced}"
+    if part.kind == "parameter":
+        return f"registered{at}, and not moved with the model"
     return f"in {_HOLDERS[part.holder]}{at}, which .to() does not move"
 
 
 def _fix(part: LeftBehind) -> str:
     at = f"{part.place}: " if part.place else ""
-    if part.kind == "optimizer-state":
-        return "create the optimizer after model.to(device)"
-    if part.replaced:
-        if part.kind == "parameter":
-            return f"call the method of super() in {part.replaced} too"
-        return f"override _apply(self, fn, recurse=True), which parent modules call too, not only {part.replaced}"
+    if part.kind == "parameter":
+        return "move the whole model; a .to() or _apply() of its own calls super()'s too"
     if part.kind == "module":
         held = {"container": "keep it in nn.ModuleList or nn.ModuleDict"}
         return at + held.get(part.holder, "assign it to an attribute of the module")
@@ -151,31 +135,6 @@ def _fix(part: LeftBehind) -> str:
         plain = "register each with self.register_buffer(name, tensor)"
         return at + ("keep them in nn.ParameterList or nn.ParameterDict" if part.is_trained else plain)
     return f"{at}make it a member of the module ({kind}) and read it from there"
-
-
-def _untied(tie: Tie) -> Finding:
-    at = f" ({tie.place})" if tie.place else ""
-    return Finding(
-        "model.untied",
-        "fail",
-        f"{' and '.join(tie.names)} are no longer tied",
-        f"they share memory before .to() but not after it{at}: each is a separate tensor",
-        asdict(tie),
-        fix=f"share the Parameter itself, as in {tie.names[-1]} = {tie.names[0]}",
-    )
-
-
-def _split(parts: tuple[PlacedPart, ...], run: ClaimedRun | None) -> Iterator[Finding]:
-    if not parts:
-        return
-    places = ", ".join(f"{part.count} on {part.device}, as {part.first}" for part in parts)
-    on_cpu = next((part for part in parts if part.device == "cpu"), None)
-    proved = run is not None and run.stopped is None and not run.mismatches
-    verdict: Verdict = "fail" if on_cpu is not None and not proved else "info"
-    at = f" ({on_cpu.place})" if on_cpu is not None and on_cpu.place else ""
-    fix = f"move the whole model: {on_cpu.first} stays on the CPU{at}" if on_cpu is not None and not proved else None
-    evidence = {"parts": [asdict(part) for part in parts]}
-    yield Finding("model.devices", verdict, "parameters on several devices", places, evidence, fix=fix)
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -283,8 +242,6 @@ def _run(run: ClaimedRun | None, not_run: str | None, proposed: str | None) -> I
         yield Finding("model.forward", "inconclusive", f"{what} is not judged{at}", run.stopped, evidence)
     elif not run.mismatches:
         yield Finding("model.forward", "pass", f"{what} runs", f"batch size {run.batch_size}, on simulated devices")
-    if run.note:
-        yield Finding("model.note", "warn", run.note)
     if run.unjudged:
         names = listed(run.unjudged)
         operations = {"operations": [asdict(operation) for operation in run.unjudged]}
@@ -296,19 +253,6 @@ def listed(operations: Sequence[UnjudgedOperation]) -> str:
     return ", ".join(
         operation.operation + (f" ({operation.place})" if operation.place else "") for operation in operations
     )
-
-
-def _on_device(ran: DeviceRun | None, run: ClaimedRun | None) -> Iterator[Finding]:
-    if ran is None or run is None:
-        return
-    what = _WORDS[run.phase]
-    if ran.error is None:
-        yield Finding("model.on_device", "pass", f"{what} runs on the real {ran.device}")
-        return
-    at = f" at {ran.place}" if ran.place else ""
-    # A full GPU says nothing of the model.
-    verdict: Verdict = "inconclusive" if "out of memory" in ran.error.lower() else "fail"
-    yield Finding("model.on_device", verdict, f"{what} fails on the real {ran.device}{at}", ran.error, asdict(ran))
 
 
 def _device(device: str) -> str:
@@ -340,35 +284,10 @@ _MODEL = of(
         "keep it in nn.ModuleList or nn.ModuleDict",
     ),
     Id(
-        "model.replaced_move",
-        "no module keeps tensors from moving",
-        "The module overrides .to() or _apply(), and the override does not move everything.",
-        "call super() there, and override _apply(), which parent modules call too",
-    ),
-    Id(
-        "model.optimizer_state",
-        "the optimizer's state is on the model's device",
-        "State created before the model moved stays on the old device.",
-        "create the optimizer after model.to(device)",
-    ),
-    Id(
-        "model.untied",
-        "tied weights stay tied",
-        "They share memory before .to() but not after it: each becomes a separate tensor.",
-        "share the Parameter itself",
-    ),
-    Id(
         "model.meta",
         "every parameter has data",
         "Tensors on the meta device have only shapes: .to() cannot copy them.",
         "model.to_empty(device=…), then load or initialise the weights",
-    ),
-    Id(
-        "model.devices",
-        "all parameters are on one device",
-        "Some parameters stay on another device. A model that is split on purpose moves its activations between "
-        "devices.",
-        "move the whole model, or keep the split and let its own code move the activations",
     ),
     Id(
         "model.placement",
@@ -395,19 +314,6 @@ _MODEL = of(
         "use a version of torch that gpucheck was tested with, or update gpucheck",
     ),
     Id("model.unjudged", *_UNJUDGED),
-    Id(
-        "model.note",
-        "all that was asked for could be run",
-        "No parameter requires a gradient, so only the forward pass was run. Or the training step ran, but the forward "
-        "pass in eval mode, which --train runs after it, raised an error.",
-        "remove --train, or unfreeze the parameters that should train",
-    ),
-    Id(
-        "model.on_device",
-        "the model runs on this machine's GPU",
-        "It raised an error there, or memory ran out. Simulated devices cannot show missing kernels or full memory.",
-        "gpucheck explain with the error's text",
-    ),
 )
 _RUN_DRY = of(
     "run --dry",
@@ -508,22 +414,10 @@ _RUN = of(
         "x = x.to(device)",
     ),
     Id(
-        "run.copies.back",
-        "no tensor goes there and back unchanged",
-        "The copy that comes back is identical to the original.",
-        "keep the tensor that was copied",
-    ),
-    Id(
         "run.copies.again",
         "no tensor is copied twice",
         "The same tensor, unchanged, is copied in every step.",
         "copy it once before the loop; in a module: register_buffer",
-    ),
-    Id(
-        "run.copies.made_on_host",
-        "tensors are created on the device that uses them",
-        "A tensor is created on the host in every step and then moved.",
-        "torch.zeros(…, device=device)",
     ),
     Id(
         "run.copies.unpinned",

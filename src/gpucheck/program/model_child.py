@@ -1,6 +1,6 @@
 """The child that looks at a model: one request as its argument, one line as its answer. The user's code runs here.
 
-Started by gpucheck.program.command, once for simulated devices and, where a GPU is here, once on the GPU itself.
+Started by gpucheck.program.command.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gpucheck.program.options import ModelOptions
 
 def main() -> int:
     """Answer the one request."""
-    options, on_device = json.loads(sys.argv[1])
+    options = json.loads(sys.argv[1])
     say = child_stdio.claim_stdout()
     say({"started": True})
     try:
-        answer = _answer(ModelOptions(**{**options, "inputs": tuple(options["inputs"])}), on_device=on_device)
+        answer = _answer(ModelOptions(**{**options, "inputs": tuple(options["inputs"])}))
     except GpucheckError as error:
         trace = error.trace if isinstance(error, TargetError) and error.trace else traceback.format_exc()
         say(child_stdio.raised(error, trace))
@@ -33,12 +33,12 @@ def main() -> int:
     return 0
 
 
-def _answer(options: ModelOptions, *, on_device: bool) -> Any:
+def _answer(options: ModelOptions) -> Any:
     from gpucheck.program import placement
     from gpucheck.report.codec import to_json
     from gpucheck.work.target import raised
 
     try:
-        return to_json(placement.on_device(options) if on_device else placement.examine(options))
+        return to_json(placement.examine(options))
     except (RuntimeError, MemoryError) as error:  # what the factory raises
         raise raised(f"the target {options.target}", error) from error

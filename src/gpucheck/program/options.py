@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -158,7 +156,7 @@ def _gib(name: str) -> int | None:
 def refuse_misplaced(program: Sequence[str], before: Sequence[str]) -> None:
     """Raises UsageError for `--dry DEVICE` behind the program, where it is the program's and the program would train.
 
-    It is meant for `run` where the next word is one of our devices and no file of the program knows the name. `before`
+    It is meant for `run` where the next word is one of our devices and the script does not know the name. `before`
     are the arguments in front of the program.
     """
     script, *arguments = program
@@ -171,55 +169,22 @@ def refuse_misplaced(program: Sequence[str], before: Sequence[str]) -> None:
             parse_device(value, name)
         except UsageError:
             continue
-        if _knows(script, "dry"):
+        if _knows(script):
             return
         rest = [*arguments[:place], *arguments[place + (1 if equals else 2) :]]
         right = shlex.join(["gpucheck", "run", "--dry", value, *before, script, *rest])
         own = shlex.join(["gpucheck", "run", *before, "--", *program])
-        why = f"behind {script} an option is the program's, and no file of it has the name dry"
+        why = f"behind {script} an option is the program's, and it has no option of this name"
         raise UsageError(f"--dry {value} stands behind {script}", why, f"{right}, or if the program takes it: {own}")
 
 
-# A program of more files than this is looked at no further.
-_MOST_FILES = 200
-
-
-def _knows(script: str, name: str) -> bool:
-    """Return whether a name is an identifier, or the name of an option, in a file of the program: the script, and what
-    it imports from its own folder or the current one. A script that is not there as a file is a module's name."""
-    folders = list(dict.fromkeys((os.path.dirname(script), "")))
-    files = [script] if os.path.isfile(script) else _files_of(script, folders)
-    for file in files:  # grows
-        try:
-            with open(file, "rb") as opened:
-                nodes = list(ast.walk(ast.parse(opened.read())))
-        except (OSError, SyntaxError, ValueError):
-            continue
-        for node in nodes:
-            if name in _names(node):
-                return True
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                module = getattr(node, "module", None)
-                names = [".".join(filter(None, (module, alias.name))) for alias in node.names] + [module or ""]
-                more = [path for module_name in names for path in _files_of(module_name, folders) if path not in files]
-                files += more[: _MOST_FILES - len(files)]
-    return False
-
-
-def _files_of(module: str, folders: Sequence[str]) -> list[str]:
-    """The files of a module that lie in these folders: its own, else that of a package with its `__main__`."""
-    path = module.replace(".", os.sep)
-    names = (f"{path}.py", os.path.join(path, "__main__.py"), os.path.join(path, "__init__.py"))
-    places = (os.path.join(folder, name) for folder in folders for name in names) if path else ()
-    return [place for place in places if os.path.isfile(place)]
-
-
-def _names(node: ast.AST) -> tuple[str, ...]:
-    if isinstance(node, ast.Constant):
-        return (node.value.lstrip("-"),) if isinstance(node.value, str) else ()
-    return tuple(
-        value for field in ("id", "attr", "arg", "name") if isinstance(value := getattr(node, field, None), str)
-    )
+def _knows(script: str) -> bool:
+    """Return whether a script has the word `dry`, as the name of an option of its own. A module's name is not read."""
+    try:
+        with open(script, encoding="utf-8", errors="replace") as opened:
+            return re.search(r"\bdry\b", opened.read()) is not None
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

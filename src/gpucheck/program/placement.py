@@ -16,7 +16,6 @@ import sys
 import textwrap
 import traceback
 import types
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -26,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpucheck.errors import GpucheckError, TargetError, UsageError
+from gpucheck.errors import GpucheckError
 from gpucheck.machine import torch_private
 from gpucheck.messages import message_of
 from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
@@ -36,27 +35,22 @@ from gpucheck.program.simulated_devices import (
     CPU,
     Origin,
     Place,
-    here,
+    assigned,
     is_conditional,
     place_of,
     rank,
-    storage_of,
     text_of,
 )
-from gpucheck.program.simulated_files import replaced
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.report.results.model import (
     ClaimedRun,
     DeviceMismatchEntry,
-    DeviceRun,
     Holder,
     LeftBehind,
     LeftKind,
     ModelResult,
     ModuleRow,
     OriginKind,
-    PlacedPart,
-    Tie,
     Totals,
     TrainingBytes,
     UnjudgedOperation,
@@ -72,7 +66,6 @@ from gpucheck.work.target import (
     by_name,
     equip,
     forward,
-    load,
     parameters_of,
     proposed,
     raised,
@@ -116,32 +109,6 @@ class Held:
     attribute: str
 
 
-class Assignments:
-    """The user's line of each attribute that was assigned to a module."""
-
-    def __init__(self) -> None:
-        self._places: weakref.WeakKeyDictionary[nn.Module, dict[str, Place]] = weakref.WeakKeyDictionary()
-
-    def of(self, module: nn.Module, name: str) -> Place | None:
-        """The line of an attribute's assignment; where none was seen, the class's."""
-        return self._places.get(module, {}).get(name) or line_of(type(module))
-
-    @contextlib.contextmanager
-    def recorded(self) -> Iterator[Assignments]:
-        """Note every assignment while this lasts."""
-        original = nn.Module.__setattr__
-
-        def assign(module: nn.Module, name: str, value: Any) -> None:
-            original(module, name, value)
-            if not isinstance(value, _PLAIN):
-                place = here()
-                if place is not None:
-                    self._places.setdefault(module, {})[name] = place
-
-        with replaced([(nn.Module, "__setattr__", assign)]):
-            yield self
-
-
 def line_of(value: Any) -> Place | None:
     """Where a class or a function of the user's begins; None for others."""
     code = getattr(value, "__code__", None)
@@ -162,8 +129,7 @@ def _is_users(kind: type) -> bool:
 class _Walk:
     """Everything that `model` holds and does not register is `found`, each once, under the name found first."""
 
-    def __init__(self, model: nn.Module, assignments: Assignments) -> None:
-        self.assignments = assignments
+    def __init__(self, model: nn.Module) -> None:
         self.found: list[Held] = []
         own = [*model.parameters(), *model.buffers(), *model.modules()]
         # Registered parts, and parts that were met; kept alive, so that no id comes twice.
@@ -188,8 +154,7 @@ class _Walk:
                 continue
             if any(f"{name}_{part}" in parameters for part in ("orig", "g", "v")):
                 continue  # a norm of torch.nn.utils makes it anew before each forward
-            place = self.assignments.of(module, name)
-            self._look(value, name, "attribute", place, owner, name, 0)
+            self._look(value, name, "attribute", _place_of(module, name), owner, name, 0)
         for kind in type(module).__mro__:
             if not _is_users(kind):
                 continue
@@ -216,6 +181,11 @@ class _Walk:
             where = line_of(value) or place if kind == "closure" else place
             better = kind if holder in ("attribute", "class") else holder
             self._look(inner, f"{path}{key}", better, where, owner, attribute, depth + 1)
+
+
+def _place_of(module: nn.Module, name: str) -> Place | None:
+    """The line of a class's methods that assigns an attribute; where there is none, the class's."""
+    return assigned(type(module), name, alone=False) or line_of(type(module))
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any, Holder]]:
@@ -438,8 +408,6 @@ def _stepped(parameter: nn.Parameter, make: MakeOptimizer, device: str) -> int:
     return sum(size_of(state) for state in states if state.dim() > 0 or parameter.dim() == 0)
 
 
-# Origins of parts that were left behind.
-_ORIGINS: dict[LeftKind, OriginKind] = {"optimizer-state": "state", "parameter": "parameter"}
 # Mismatches that are searched for: a person has enough to repair.
 MOST_MISMATCHES = 20
 # Characters of an error that a document keeps.
@@ -456,11 +424,11 @@ DEVICE = "cuda:0"
 
 def examine(asked: ModelOptions) -> ModelResult:
     """Build the target, move it and run it, all on simulated devices. Raises TargetError and UsageError."""
-    world, assignments = World(), Assignments()
-    with assignments.recorded(), simulated(world) as surface:
+    world = World()
+    with simulated(world) as surface:
         target = parse_target(asked.target)
         built = build(target, parse_inputs(asked.inputs))
-        return _Examination(asked, target, world, surface, assignments, built).result()
+        return _Examination(asked, target, world, surface, built).result()
 
 
 @dataclass(slots=True)
@@ -469,19 +437,18 @@ class _Examination:
     target: Target
     world: World
     surface: Surface
-    assignments: Assignments
     built: Built
     # The model's device, unless the target itself put it elsewhere.
     device: str = DEVICE
-    was_moved: bool = False
 
     def result(self) -> ModelResult:
         """The answer: the static half first, for its findings explain the other's."""
         asked, model = self.asked, self.built.model
         meta = tuple(name for name, tensor in _registered(model) if tensor.is_meta)
-        shared = _shared(model)
-        split = () if meta else self._placed()
-        if not meta and not split and self.device == DEVICE:
+        away = [] if meta else sorted({self._where(tensor) for _, tensor in _registered(model)} - {"cpu", "unknown"})
+        if away:
+            self.device = away[0]
+        elif not meta:
             self._move()
         model = self.built.model
         self.world.names = {id(module): name for name, module in model.named_modules()}
@@ -502,9 +469,7 @@ class _Examination:
             totals=totals(model),
             training=self._training(),
             left_behind=(*(self._row_of(part, run) for part in things), *cached),
-            untied=() if meta else self._untied(shared),
             meta=meta,
-            split=split,
             run=run,
             not_run=not_run,
             not_followed=torch_private.lost("simulation"),
@@ -512,26 +477,6 @@ class _Examination:
         )
 
     # -- the move ------------------------------------------------------------------------------------------------------
-
-    def _placed(self) -> tuple[PlacedPart, ...]:
-        """The parts of a model that its target itself put on several devices; empty for one on a single device."""
-        names: dict[str, list[str]] = {}
-        for name, tensor in _registered(self.built.model):
-            names.setdefault(self._where(tensor), []).append(name)
-        names.pop("unknown", None)
-        if len(names) < 2:
-            only = next(iter(names), "cpu")
-            self.device = DEVICE if only == "cpu" else only
-            return ()
-        return tuple(
-            PlacedPart(device=device, count=len(those), first=those[0], place=text_of(self._line_of(those[0])))
-            for device, those in names.items()
-        )
-
-    def _line_of(self, name: str) -> Place | None:
-        """The line that gave a registered tensor its name."""
-        owner, _, attribute = name.rpartition(".")
-        return self.assignments.of(self.built.model.get_submodule(owner), attribute)
 
     def _move(self) -> None:
         # Positional arguments, as most programs write it: a `.to` of the user's own may take nothing else.
@@ -544,7 +489,6 @@ class _Examination:
             raise raised(f"{self.target.text}: .to({self.device!r})", error) from error
         # A `.to` of the user's own may return nothing.
         self.built.model = moved if isinstance(moved, nn.Module) else self.built.model
-        self.was_moved = True
 
     def _where(self, tensor: Tensor) -> str:
         return str(self.world.claims.device(tensor) or "unknown")
@@ -554,19 +498,21 @@ class _Examination:
     def _left(self) -> list[Held]:
         found = [
             replace(part, tensors=behind)
-            for part in _Walk(self.built.model, self.assignments).found
+            for part in _Walk(self.built.model).found
             if (behind := [tensor for tensor in part.tensors if self._is_behind(tensor)])
         ]
-        for name, tensor in _registered(self.built.model) if self.was_moved else ():
+        for name, tensor in _registered(self.built.model):
             if self._is_behind(tensor):
                 owner, _, attribute = name.rpartition(".")
-                place = self._line_of(name)
+                above, _, part = owner.rpartition(".")  # the module that holds a module of torch's
+                place = _place_of(self.built.model.get_submodule(owner), attribute)
+                place = place or _place_of(self.built.model.get_submodule(above), part)
                 found.append(Held(name, "parameter", tensor, [tensor], "attribute", place, owner, attribute))
-        return [*found, *self._optimizer_states()]
+        return found
 
     def _cached(self) -> list[LeftBehind]:
         """Tensors that forward made once and keeps in a plain attribute: they stay when the model moves again."""
-        kept = [part for part in _Walk(self.built.model, self.assignments).found if part.holder == "attribute"]
+        kept = [part for part in _Walk(self.built.model).found if part.holder == "attribute"]
         return [
             replace(self._row_of(part, None), device=self.device, use="cached")
             for part in kept
@@ -578,30 +524,12 @@ class _Examination:
         """Return whether a tensor is on the CPU where it matters: a number may lie there."""
         return self.world.claims.device(tensor) == CPU and tensor.dim() > 0 and not tensor.is_meta
 
-    def _optimizer_states(self) -> Iterator[Held]:
-        """States that an optimizer made before the move, of parameters that moved."""
-        optimizer = getattr(self.built.whole, "optimizer", None)
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            return
-        names = {id(tensor): name for name, tensor in _registered(self.built.model)}
-        for parameter, state in optimizer.state.items():
-            if not isinstance(parameter, Tensor) or self._where(parameter) == "cpu":
-                continue
-            tensors = {key: value for key, value in state.items() if isinstance(value, Tensor)}
-            behind = {key: value for key, value in tensors.items() if self._is_behind(value)}
-            if behind:
-                name = f"optimizer.state[{names.get(id(parameter), 'a parameter')}][{next(iter(behind))!r}]"
-                yield Held(name, "optimizer-state", optimizer, [*behind.values()], "object", None, "", "optimizer")
-                return  # one stands for all: they are made in one line
-
     def _row_of(self, part: Held, run: ClaimedRun | None) -> LeftBehind:
         dtype = str(part.tensors[0].dtype).removeprefix("torch.")
         what = f"{dtype} tensor of shape {[*part.tensors[0].shape]}"
         if part.kind == "module":
             elements = sum(tensor.numel() for tensor in part.tensors)
             what = f"{type(part.value).__name__} with {elements} parameters"
-        elif part.kind == "optimizer-state":
-            what = f"state of {type(part.value).__name__}"
         return LeftBehind(
             name=part.name,
             kind=part.kind,
@@ -612,7 +540,6 @@ class _Examination:
             holder=part.holder,
             attribute=part.attribute,
             is_trained=part.kind == "tensor" and part.tensors[0].requires_grad,
-            replaced=self._replaced(part),
         )
 
     def _use(self, part: Held, run: ClaimedRun | None) -> Use:
@@ -622,7 +549,7 @@ class _Examination:
         wrong = {operand.origin_name for entry in entries for operand in entry.operands if operand.is_wrong}
         if any(origin is not None and origin.what in wrong for origin in origins):
             return "mismatched"
-        if any(origin in self.surface.copied for origin in origins):
+        if part.kind != "parameter" and any(origin in self.surface.copied for origin in origins):
             return "copied"
         ran = run is not None and run.stopped is None
         if ran and not {*origins}.isdisjoint(self.world.met or ()):
@@ -636,32 +563,13 @@ class _Examination:
                 return use
         return "unknown"
 
-    def _replaced(self, part: Held) -> str | None:
-        """The user's own `.to` or `_apply` of a module above: it was to move this, or is why nothing did."""
-        model = self.built.model
-        parts = part.owner.split(".") if part.owner else []
-        for length in range(len(parts), -1, -1):
-            module = model.get_submodule(".".join(parts[:length]))
-            for method in ("_apply", "to", "cuda"):
-                function = getattr(type(module), method, None)
-                code = getattr(function, "__code__", None)
-                if code is not None and rank(code.co_filename) < 2:
-                    place = Place(code.co_filename, code.co_firstlineno)
-                    return f"{type(module).__name__}.{method} ({place})"
-        return None
-
-    def _untied(self, shared: list[tuple[str, ...]]) -> tuple[Tie, ...]:
-        """Groups that shared their memory before the move and do not any more."""
-        now = dict(_registered(self.built.model))
-        untied = [names for names in shared if len({id(storage_of(now[name])) for name in names if name in now}) > 1]
-        return tuple(Tie(names=names, place=text_of(self._line_of(names[-1]))) for names in untied)
-
     def _name_origins(self, things: Sequence[Held]) -> None:
         """Give what is on the CPU its name, so that a mismatch can say whose tensor it met."""
         claims = self.world.claims
         for part in things:
             for tensor in part.tensors:
-                claims.put(tensor, CPU, Origin(_ORIGINS.get(part.kind, "attribute"), part.name, part.place))
+                kind: OriginKind = "parameter" if part.kind == "parameter" else "attribute"
+                claims.put(tensor, CPU, Origin(kind, part.name, part.place))
         for name, tensor in _registered(self.built.model):
             device = claims.device(tensor)
             if device is not None and claims.of(tensor).origin is None and not tensor.is_meta:
@@ -687,7 +595,6 @@ class _Examination:
         found: list[Mismatch] = []
         stopped: str | None = None
         stopped_at: Place | None = None
-        note = "no parameter requires a gradient: no training step" if asked.train and not train else None
         self.world.met = set()
         while len(found) < MOST_MISMATCHES:
             self.world.last = None
@@ -699,10 +606,7 @@ class _Examination:
                     found.append(mismatch)
                     self.world.tolerated.add(mismatch.site)
                     continue
-                if train and self.world.phase == "forward":
-                    note = f"the forward pass in eval mode is not judged: {_said(error)[:MOST_SAID]}"
-                else:
-                    stopped, stopped_at = self._stop(error, found)
+                stopped, stopped_at = self._stop(error, found)
             break
         unjudged = self.world.unjudged.items()
         run = ClaimedRun(
@@ -712,7 +616,6 @@ class _Examination:
             unjudged=tuple(UnjudgedOperation(operation=name, place=text_of(place)) for name, place in unjudged),
             stopped=stopped,
             stopped_at=text_of(stopped_at),
-            note=note,
         )
         return run, None
 
@@ -721,7 +624,7 @@ class _Examination:
             self.world.phase = "step"
             workload.model.train()
             step(workload, self._batch(workload))
-            workload.model.eval()  # which reads what no step does, such as the means of all that was seen
+            return
         self.world.phase = "forward"
         # no_grad and not inference mode: a forward may take gradients of its own.
         with torch.no_grad(), autocast(self.asked.amp, workload.device):
@@ -802,49 +705,8 @@ def mismatch_in(world: World, error: BaseException) -> Mismatch | None:
     return world.last if "TorchScript" in message_of(error) else None
 
 
-def on_device(asked: ModelOptions) -> DeviceRun | None:
-    """Run the same step on this machine's GPU without a simulation; None if this torch can use none.
-
-    Raises TargetError and UsageError.
-    """
-    if not torch.cuda.is_available():
-        return None
-    device = torch.device(DEVICE)
-    try:
-        workload = load(
-            parse_target(asked.target),
-            parse_inputs(asked.inputs),
-            mode="train" if asked.train else "infer",
-            optimizer=asked.optimizer,
-            dtype=asked.dtype,
-            device=device,
-            recipe=StepRecipe(amp=asked.amp),
-        )
-        step(workload, workload.make_batch(asked.batch_size))
-        torch.cuda.synchronize(device)
-    except (UsageError, TargetError):
-        raise
-    except Exception as error:  # noqa: BLE001 (the user's model may raise anything)
-        text = _said(error)
-        return DeviceRun(device=DEVICE, error=text[:MOST_SAID], place=text_of(innermost(error.__traceback__)))
-    return DeviceRun(device=DEVICE)
-
-
 def _registered(model: nn.Module) -> list[tuple[str, Tensor]]:
     return [*model.named_parameters(), *model.named_buffers()]
-
-
-def _shared(model: nn.Module) -> list[tuple[str, ...]]:
-    """Names of parameters and buffers that are several tensors in one storage: a move copies each by itself.
-
-    One Parameter under two names stays one, and is not among them.
-    """
-    by_storage: dict[int, list[str]] = {}
-    for name, tensor in _registered(model):
-        storage = storage_of(tensor)
-        if storage is not None and not tensor.is_meta and storage.nbytes() > 0:
-            by_storage.setdefault(id(storage), []).append(name)
-    return [tuple(names) for names in by_storage.values() if len(names) > 1]
 
 
 def _like(kind: Any, options: dict[str, Any]) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:

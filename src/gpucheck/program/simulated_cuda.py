@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, handle_torch_function
+from torch.overrides import TorchFunctionMode
 
 from gpucheck.machine import torch_private
 from gpucheck.program import kernels, rules, simulated_files
@@ -511,7 +511,6 @@ KINDS: dict[Any, Kind] = {
         Kind(read=lambda x, places=None, *_, **more: [(_SECTIONS, more.get(_SECTIONS, places))]),
     ),
     **dict.fromkeys((torch.meshgrid, torch.cartesian_prod), Kind(alike=rules.OTHER_GRID)),
-    **dict.fromkeys((torch.inner, _T.inner), Kind(alike=rules.OTHER_INNER)),
     **dict.fromkeys((torch.quantile, _T.quantile, torch.nanquantile, _T.nanquantile), Kind(alike=rules.OTHER_QUANTILE)),
     _JAGGED: Kind(alike=rules.OTHER_OFFSETS, first=2),
     **dict.fromkeys((torch.bernoulli, torch.normal), Kind(fills_any=True)),
@@ -748,29 +747,6 @@ def _accelerator(world: World) -> dict[str, Any]:
     }
 
 
-class _OldClass(type):
-    """A class of CUDA's of old, like `torch.cuda.FloatTensor`: makes tensors there, and knows them."""
-
-    surface: Surface
-    plain: Any
-
-    def __call__(cls, *args: Any) -> Any:
-        with cls.surface.world.calling(f"torch.cuda.{cls.__name__}", CPU):
-            made = cls.plain(*args)
-        return cls.surface.move(made, device_of("cuda") or CPU)
-
-    def __instancecheck__(cls, value: Any) -> bool:
-        device = cls.surface.device_of(value)
-        return device is not None and device.type == "cuda" and value.dtype == cls.plain.dtype
-
-
-def _old_classes(surface: Surface) -> Iterator[tuple[Any, str, Any]]:
-    for kind in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
-        name = f"{kind}Tensor"
-        named = {"surface": surface, "plain": getattr(torch, name), "__module__": "torch.cuda"}
-        yield torch.cuda, name, _OldClass(name, (), named)
-
-
 def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
     clear = torch.clear_autocast_cache
 
@@ -781,7 +757,6 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
 
     patches: list[tuple[Any, str, Any]] = [
         *((torch.cuda, name, value) for name, value in _cuda_functions(surface.world).items()),
-        *_old_classes(surface),
         *((torch.cuda.nvtx, name, _constant(None)) for name in ("range_push", "range_pop", "mark")),
         (torch.backends.cudnn, "is_acceptable", _constant(False)),
         (torch.cuda.nccl, "version", _constant((2, 0, 0))),  # `torch.distributed` logs it with an error
@@ -803,12 +778,11 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.UntypedStorage, "device", property(functools.partial(simulated_files.device_of_storage, surface.world))),
         (torch, "set_default_tensor_type", functools.partial(_set_default_type, torch.set_default_tensor_type)),
         *simulated_files.of_files(surface.world),
-        (torch.jit, "load", functools.partial(simulated_files.load_script, surface.world, torch.jit.load)),
+        (torch.jit, "load", _refused("torch.jit.load")),
         *(
             (owner, "to_dlpack", functools.partial(_dlpack, owner.to_dlpack, surface))
             for owner in (torch, torch.utils.dlpack)
         ),
-        *((owner, name, _asking(getattr(owner, name))) for owner, name in _UNASKED),
         *kernels.patches(surface.world),
     ]
     if hasattr(torch, "accelerator"):
@@ -912,19 +886,13 @@ def _set_default_type(original: Any, kind: Any) -> None:
     original(kind)
 
 
-# Factories that ask no mode.
-_UNASKED = ((torch.nested, "nested_tensor"), (torch, "range"))
+def _refused(name: str) -> Callable[..., Any]:
+    """What takes the place of a function that nobody follows: judging ends at its line."""
 
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{name} is not simulated")
 
-def _asking(original: Any) -> Callable[..., Any]:
-    """A factory that asks the modes where it is given a device: torch has it made on the CPU without one."""
-
-    def asking(*args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("device") is None or kwargs.get("layout") is torch.jagged:  # made by calls that do ask
-            return original(*args, **kwargs)
-        return handle_torch_function(original, (), *args, **kwargs)
-
-    return asking
+    return refused
 
 
 @contextlib.contextmanager

@@ -373,14 +373,14 @@ def _of_module(frame: FrameType, tensor: Tensor, origin: Origin | None, claims: 
         for name, value in _attributes(own):
             is_derived = origin is not None and origin.place is not None and isinstance(value, Tensor)
             is_derived = is_derived and claims.of(value).origin == origin
-            if (is_derived or _same(value, tensor)) and (place := _assigned(type(own), name)) is not None:
+            if (is_derived or _same(value, tensor)) and (place := assigned(type(own), name)) is not None:
                 return Origin("attribute", name, place)
             if isinstance(value, (list, tuple, dict)):
                 inside = [*(value.values() if isinstance(value, dict) else value)]
                 if any(_same(item, tensor) for item in inside):
-                    return Origin("container", name, _assigned(type(own), name))
+                    return Origin("container", name, assigned(type(own), name))
                 if any(_registers(item, tensor) for item in inside):
-                    return Origin("module", name, _assigned(type(own), name))
+                    return Origin("module", name, assigned(type(own), name))
     for name, value in named.items():
         if kind := _registers(value, tensor):
             return Origin(kind, name, origin.place if origin is not None else None)
@@ -415,7 +415,7 @@ def stale(frame: FrameType, expected: str, claims: Claims) -> tuple[str, Origin]
             devices = {str(claims.device(tensor)) for tensor in (*own.parameters(), *own.buffers())}
             kept = [name for name, value in _attributes(own) if _is_at(value, expected, claims)]
             given = [value for value in locals_.values() if _is_at(value, expected, claims)]
-            places = [(name, place) for name in kept if (place := _assigned(type(own), name)) is not None]
+            places = [(name, place) for name in kept if (place := assigned(type(own), name)) is not None]
             if len(devices) == 1 and expected not in devices and places and not given:
                 return devices.pop(), Origin("attribute", *_named_in(frame, places))
     return None
@@ -431,8 +431,8 @@ def _is_at(value: Any, device: str, claims: Claims) -> bool:
     return isinstance(value, Tensor) and str(claims.device(value)) == device
 
 
-def _assigned(kind: type, name: str) -> Place | None:
-    """The line of a class's methods that gives `self.name` a value, where there is one."""
+def assigned(kind: type, name: str, *, alone: bool = True) -> Place | None:
+    """The line of a class's methods that gives `self.name` a value, where there is one; `alone` if it sets no other."""
     codes = [
         function.__code__
         for base in kind.__mro__
@@ -446,8 +446,9 @@ def _assigned(kind: type, name: str) -> Place | None:
                 if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.lineno not in lines:
                     continue
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                texts = [ast.unparse(part) for target in targets for part in ([target] if alone else ast.walk(target))]
                 is_empty = node.value is None or getattr(node.value, "value", node) is None
-                if [ast.unparse(target) for target in targets] == [f"self.{name}"] and not is_empty:
+                if f"self.{name}" in texts and (len(texts) == 1 or not alone) and not is_empty:
                     return Place(code.co_filename, node.lineno)
     return None
 

@@ -1,4 +1,4 @@
-"""Storages, files of `torch.save` and modules of TorchScript, as a machine with a GPU would hold and read them."""
+"""Storages and files of `torch.save`, as a machine with a GPU would hold and read them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gpucheck.machine import torch_private
 from gpucheck.program.engine import World
-from gpucheck.program.simulated_devices import CLAIMED, CPU, device_of, here, is_real
+from gpucheck.program.simulated_devices import CLAIMED, CPU, device_of
 
 
 def new_storage(world: World, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
@@ -82,27 +82,6 @@ def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
     yield torch, "load", loading
     if not world.has_values and located_by is not None:
         yield from torch_private.replacing("torch._utils._rebuild_meta_tensor_no_storage", rebuilding)
-
-
-def load_script(world: World, load: Any, f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """`torch.jit.load`, whose C++ wrote the module as the CPU's. Its device is not known unless the call names it."""
-    target = device_of(map_location)
-    made = load(f, map_location if target is None or is_real(target) else CPU, *args, **kwargs)
-    if target is not None and target.type in CLAIMED:
-        world.use(target)
-    if target is not None and is_real(target):
-        return made
-    if target is None:
-        world.unjudged.setdefault("torch.jit.load without map_location", here())
-    graph = getattr(made, "inlined_graph", None)  # a frozen module has its weights there
-    constants = [
-        node.t("value")
-        for node in (graph.findAllNodes("prim::Constant") if graph else ())
-        if node.hasAttribute("value") and node.kindOf("value") == "t"
-    ]
-    for tensor in (*made.state_dict().values(), *(constant for constant in constants if constant.dim())):
-        world.claims.put(tensor, target)
-    return made
 
 
 @contextlib.contextmanager

@@ -69,21 +69,19 @@ def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[
     best = max(
         rated, key=lambda row: (row.method.cache == "cold", row.case["operation"] == "copy", row.case["size_bytes"])
     )
-    memory = "host memory" if device.id == "cpu" else "memory"
     share = _share_of_peak(report, best)
-    rate = units.byte_rate(measured.median_rate(best) or 0.0)
-    reached = rate if share is None else f"{share} of its peak: {rate}"
+    rate = f"{f'{share} of its peak: ' if share else ''}{units.byte_rate(judging.rate(best))}"
     doubt = measured.doubtful(best, "warm")
     what = f"{best.case['operation']}{f'; ! {doubt}' if doubt else ''}"
-    return [measured.Answer(device, f"{memory} reaches {reached} ({what})", doubtful=bool(doubt))]
+    memory = "host memory" if device.id == "cpu" else "memory"
+    return [measured.Answer(device, f"{memory} reaches {rate} ({what})", doubtful=bool(doubt))]
 
 
 def _share_of_peak(report: Report, row: Measurement) -> str | None:
     """The share of the memory's peak, where that is known and no cache helped."""
-    of_device = [
-        one for one in report.findings if one.id == "bandwidth.share_of_peak" and one.device in (None, row.device.id)
-    ]
-    peak = next((one.evidence.get("peak_bytes_per_s") for one in of_device), None)
+    shares = (finding for finding in report.findings if finding.id == "bandwidth.share_of_peak")
+    of_device = (finding for finding in shares if finding.device in (None, row.device.id))
+    peak = next((finding.evidence.get("peak_bytes_per_s") for finding in of_device), None)
     if not peak or row.rate is None or row.method.cache != "cold":
         return None
     return units.percent(row.rate.median / peak)
@@ -181,38 +179,33 @@ _COLLECTIVE_COLUMNS: tuple[ColumnOf[Measurement], ...] = (
 
 def collective_page(report: Report) -> Page:
     """The largest all-reduce in one line, then a row for each collective and size."""
-    rows = [one for one in report.measurements if one.name == "collective"]
+    rows = [row for row in report.measurements if row.name == "collective"]
     if not rows:
         return measured.bench_page(report, (), ())
     from gpucheck.bench.collective.judge import label, largest_collectives
 
     largest = largest_collectives(rows)
-    one = largest.get("all-reduce") or next(iter(largest.values()))
-    case = one.case
+    best = largest.get("all-reduce") or next(iter(largest.values()))
+    case, is_gloo = best.case, best.case["backend"] == "gloo"
     # No device's figure, but that of all of them.
-    place = f"{case['ranks']} × {measured.short_name(one.device)}"
-    if case["backend"] == "gloo":
-        place = f"{case['ranks']} ranks on the CPU"
-    if case["hosts"] > 1:
-        place += f", {case['hosts']} hosts"
-    report = replace(report, findings=tuple(replace(finding, device=None) for finding in report.findings))
-    by = f"{case['backend']}, host transport" if case["backend"] == "gloo" else str(case["backend"])
-    rate = measured.median_rate(one)
-    told = "no rate" if rate is None else f"busbw {units.byte_rate(rate)}"
-    doubt = measured.doubt(one)
-    text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {told}{doubt} ({by})"
-    flags = measured.flags_of(rows, label)
-    library = " ".join(str(part) for part in (case["backend"], rows[0].method.details["version"]) if part)
+    place = f"{case['ranks']} ranks on the CPU" if is_gloo else f"{case['ranks']} × {measured.short_name(best.device)}"
+    place += f", {case['hosts']} hosts" if case["hosts"] > 1 else ""
+    rate = "no rate" if best.rate is None else f"busbw {units.byte_rate(best.rate.median)}"
+    doubt = measured.doubt(best)
+    by = f"{case['backend']}{', host transport' if is_gloo else ''}"
+    text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {rate}{doubt} ({by})"
+    library = " ".join(str(part) for part in (case["backend"], best.method.details["version"]) if part)
     method = (
         f"{library}, float32, by the host's clock as in nccl-tests. A window ends with its last rank. busbw = algbw "
         f"times what a ring sends on a link. Verified before and after; the spread covers {measured.covered(rows)}"
     )
-    details: list[Block] = [Line(method), *measured.flag_lines(flags, len(rows))]
+    details: list[Block] = [Line(method), *measured.flag_lines(measured.flags_of(rows, label), len(rows))]
     answers = [measured.Answer(DeviceRef(place), text, doubtful=bool(doubt))]
+    findings = [replace(finding, device=None) for finding in report.findings]
     # A collective without a row is missing in the table: what is not there is said below it.
-    left = [one for one in report.findings if one.id in ("collective.time", "collective.not_run")]
-    below = [Line(), *(Line(f"{one.title} ({one.message})") for one in left)] if left else []
-    report = replace(report, findings=tuple(one for one in report.findings if one not in left))
+    left = [finding for finding in findings if finding.id in ("collective.time", "collective.not_run")]
+    below = [Line(), *(Line(f"{finding.title} ({finding.message})") for finding in left)] if left else []
+    report = replace(report, findings=tuple(finding for finding in findings if finding not in left))
     return measured.bench_page(report, answers, [measured.table_of(rows, _COLLECTIVE_COLUMNS), *below], details)
 
 

@@ -2,58 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from gpucheck.bench import rounds
+from gpucheck.bench.crossover import judge
 from gpucheck.bench.crossover.judge import short_text, size_text
 from gpucheck.render import measured
-from gpucheck.render.measured import ColumnOf, filled
+from gpucheck.render.measured import ColumnOf, filled, once
 from gpucheck.render.text import UNKNOWN, Block, Column, Line, Page
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import CrossoverResult
 
-# Who works, and whether the copies count.
-Side = tuple[str, bool]
-_CPU: Side = ("cpu", False)
-_DEVICE: Side = ("device", False)
-_COPIES: Side = ("device", True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Raced:
-    """An operation at one size: what was measured of each side."""
-
-    operation: str
-    size: int
-    sides: Mapping[Side, Measurement]
-
-    def speedup(self, side: Side) -> float | None:
-        """The CPU's time over this side's, round by round as the finding has it; None where one is not known."""
-        cpu, other = self.sides.get(_CPU), self.sides.get(side)
-        if cpu is None or other is None or cpu.time_s is None or other.time_s is None:
-            return None
-        paired = rounds.ratio(cpu.runs, other.runs)
-        return cpu.time_s.median / other.time_s.median if paired is None else paired.median
+# A row of each side at one size, and the CPU's time over it; None of the CPU's own.
+_Raced = tuple[Measurement, float | None]
 
 
 _COLUMNS: tuple[ColumnOf[_Raced], ...] = (
-    filled(Column("operation", "left"), lambda row: row.operation),
-    filled(Column("size"), lambda row: size_text(row.operation, row.size)),
-    filled(Column("CPU"), lambda row: measured.time_text(row.sides.get(_CPU))),
-    filled(Column("GPU"), lambda row: measured.time_text(row.sides.get(_DEVICE))),
-    filled(Column("ratio", keep=7), lambda row: measured.ratio_text(row.speedup(_DEVICE))),
-    filled(Column("with copies"), lambda row: measured.time_text(row.sides.get(_COPIES))),
-    filled(Column("ratio", keep=7), lambda row: measured.ratio_text(row.speedup(_COPIES))),
-    filled(
-        Column("rounds", keep=1),
-        lambda row: str(min(sum(len(run.samples_s) for run in side.runs) for side in row.sides.values())),
-    ),
-    measured.notes_column(
-        5, lambda row: measured.note_cell([flag for side in row.sides.values() for flag in side.flags])
-    ),
+    once(Column("operation", "left"), lambda raced: str(raced[0].case["operation"])),
+    once(Column("size"), lambda raced: size_text(raced[0].case["operation"], raced[0].case["size"])),
+    filled(Column("side", "left"), lambda raced: _side(raced[0])),
+    filled(Column("time"), lambda raced: measured.time_text(raced[0])),
+    filled(Column("speed-up"), lambda raced: "" if raced[1] is None else measured.ratio_text(raced[1])),
+    filled(Column("rounds", keep=1), lambda raced: measured.samples_text(raced[0])),
+    measured.notes_column(5, lambda raced: measured.note_cell(raced[0].flags)),
 )
+
+
+def _side(row: Measurement) -> str:
+    return "CPU" if row.case["side"] == "cpu" else f"GPU{' with copies' if row.case['transfers'] else ''}"
 
 
 def page(report: Report) -> Page:
@@ -105,8 +81,7 @@ def _slower(entry: CrossoverResult) -> str:
     """Where the device did not win: why sizes stopped growing."""
     if entry.device_faster_from is not None:
         return ""
-    stopped = {"time": "out of time", "memory": "out of memory"}.get(entry.ended_by or "", entry.ended_by)
-    return f"no gain; {stopped}" if stopped else "no gain"
+    return f"no gain; out of {entry.ended_by}" if entry.ended_by else "no gain"
 
 
 # Each with what its sizes count.
@@ -131,12 +106,11 @@ _CROSSINGS: tuple[ColumnOf[CrossoverResult], ...] = (
 
 
 def _raced(measurements: Sequence[Measurement]) -> list[_Raced]:
-    """Operations in the order of their first row, and the sizes of each from the smallest on."""
-    sizes: dict[str, dict[int, dict[Side, Measurement]]] = {}
+    """Every row, with its speed-up as the finding has it: the median over the rounds."""
+    raced = judge.races(measurements)
+    rows = []
     for row in measurements:
         case = row.case
-        sides = sizes.setdefault(case["operation"], {}).setdefault(case["size"], {})
-        sides[case["side"], case["transfers"]] = row
-    return [
-        _Raced(operation, size, sides) for operation, found in sizes.items() for size, sides in sorted(found.items())
-    ]
+        race = raced.get((case["operation"], case["transfers"]), {}).get(case["size"])
+        rows.append((row, race[1].ratio if race is not None and case["side"] == "device" else None))
+    return rows

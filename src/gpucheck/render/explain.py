@@ -54,12 +54,10 @@ def _page_of_text(matches: Sequence[TextMatch]) -> Page:
         if len(others) > _MOST_OTHERS:
             body.append(Line(f"· and {len(others) - _MOST_OTHERS} more"))
     title = f"{first.title}: {first.says}" if first.says else first.title
-    return Page(Line(title, "bold"), body, _source(first.source), under=_steps(first.then))
+    return Page(Line(title, "bold"), body, under=_steps(first.then))
 
 
 def _certainty(match: TextMatch) -> str:
-    if match.cut:
-        return "uncertain: part of the text is missing"
     if match.doubt:
         return f"a guess: {match.doubt}"
     return (
@@ -77,15 +75,10 @@ def _page_of_id(page: IdPage) -> Page:
     parts += [f"breaks the stage {page.rung}"] if page.rung else []
     parts += [SURE[page.certainty]] if page.certainty else []
     body.append(Line(" · ".join(parts), "dim"))
-    texts: list[Block] = [Line("error texts: " + " · ".join(page.texts), "dim")] if page.texts else []
     # Texts, conditions and rules are titled by what is wrong, other findings by what they check.
     is_fault = page.of in ("text", "doctor", "lint")
     title = f"{page.title} ({page.id})" if is_fault else f"{page.id} checks: {page.title}"
-    return Page(Line(title, "bold"), body, [*texts, *_source(page.source)], under=_steps(page.then))
-
-
-def _source(source: str) -> list[Block]:
-    return [Line(f"source: {source}", "dim")] if source else []
+    return Page(Line(title, "bold"), body, under=_steps(page.then))
 
 
 def _steps(then: str) -> list[Line]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from gpucheck import units
@@ -14,7 +13,7 @@ from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.render.text import ALWAYS, SIGNS, UNKNOWN, Block, Cell, Column, Line, Page
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
-from gpucheck.report.results.bench import LoadReading, SearchedShape, SearchResult, SustainedResult
+from gpucheck.report.results.bench import SearchedShape, SearchResult
 
 
 def page(report: Report) -> Page:
@@ -23,16 +22,14 @@ def page(report: Report) -> Page:
     details: list[Block] = []
     answers = []
     searched = report.results.get("bench_matmul_search", ())
-    long_runs = report.results.get("bench_matmul_sustained", ())
-    devices = {measurement.device.id: measurement.device for measurement in report.measurements}
-    devices = {entry.device: DeviceRef(entry.device) for entry in searched} | devices
+    devices = {entry.device: DeviceRef(entry.device) for entry in searched}
+    devices |= {row.device.id: row.device for row in report.measurements}
     for device in devices.values():
         mine = [row for row in report.measurements if row.device.id == device.id]
         usual = [row for row in mine if row.name == "matmul"]
         peaks = _peaks(report, device.id)
         laid_out += measured.head(device, several=len(devices) > 1)
-        found = [entry for entry in searched if entry.device == device.id]
-        answers += _answer(device, mine, found, peaks)
+        answers += _answer(device, mine, peaks)
         if usual:
             laid_out.append(_products(usual, peaks))
             caches = " and ".join(dict.fromkeys(row.method.cache for row in usual))
@@ -41,36 +38,28 @@ def page(report: Report) -> Page:
                 f"random data. The spread covers {measured.covered(usual)}"
             )
             details += [Line(method), *measured.flag_lines(measured.flags_of(usual, judge.label), len(usual))]
-        table, tried = _search(found)
+        table, tried = _search([entry for entry in searched if entry.device == device.id])
         laid_out += table
         details += tried
         for row in mine:
-            if row.name == "matmul.sustained":
-                laid_out += _sustained(row, long_runs)
+            laid_out += _sustained(row) if row.name == judge.SUSTAINED else []
     return measured.bench_page(report, answers, laid_out, details)
 
 
-def _answer(
-    device: DeviceRef, rows: Sequence[Measurement], searched: Sequence[SearchResult], peaks: Mapping[str, Any]
-) -> list[measured.Answer]:
-    """Return what lasts, where a long run told it, else the fastest dtype; its share of the peak where known."""
-    long_runs = [row for row in rows if row.name == "matmul.sustained" and row.method.details["burst"] is not None]
+def _answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, Any]) -> list[measured.Answer]:
+    """Return the sustained rate after a long run, else the fastest dtype; its share of the peak where known."""
+    long_runs = [row for row in rows if row.name == judge.SUSTAINED and row.method.details["burst"] is not None]
     if long_runs:
         best = max(long_runs, key=lambda row: float(row.method.details["sustained"]["flop_per_s"]))
-        burst, lasts = (best.method.details[part]["flop_per_s"] for part in ("burst", "sustained"))
-        text = f"{best.case['dtype']} sustains {_of_peak(best, lasts, peaks)}, {units.percent(lasts / burst)} of burst"
+        burst, last = (best.method.details[part]["flop_per_s"] for part in ("burst", "sustained"))
+        text = f"{best.case['dtype']} sustains {_of_peak(best, last, peaks)}, {units.percent(last / burst)} of burst"
         return [measured.Answer(device, text)]
     fastest = judge.fastest_products(rows)
-    if fastest:
-        best = max(fastest.values(), key=judging.rate)
-        text = f"{best.case['dtype']} reaches {_of_peak(best, judging.rate(best), peaks)}"
-        return [measured.answer_of(best, device, text)]
-    shapes = [(entry, entry.best) for entry in searched if entry.best is not None]
-    if not shapes:
+    if not fastest:
         return []
-    entry, shape = max(shapes, key=lambda found: found[1].flop_per_s)
-    sides = f"{shape.m}×{shape.n}×{shape.k}"
-    return [measured.Answer(device, f"{entry.dtype} {sides} reaches {units.flop_rate(shape.flop_per_s, entry.unit)}")]
+    best = max(fastest.values(), key=judging.rate)
+    text = f"{best.case['dtype']} reaches {_of_peak(best, judging.rate(best), peaks)}"
+    return [measured.answer_of(best, device, text)]
 
 
 def _of_peak(row: Measurement, rate: float, peaks: Mapping[str, Any]) -> str:
@@ -82,10 +71,10 @@ def _of_peak(row: Measurement, rate: float, peaks: Mapping[str, Any]) -> str:
 
 
 def _peaks(report: Report, device: str) -> Mapping[str, Any]:
-    """Return what the part can do in each dtype; nothing where it is not known, or where a finding names no device."""
-    told = [one for one in report.findings if one.id == "matmul.share_of_peak" and one.device in (None, device)]
-    found = [peaks for one in told if (peaks := one.evidence.get("peaks"))]
-    return found[0] if found and all(peaks == found[0] for peaks in found) else {}
+    """Return what the part can do in each dtype; nothing where it is not known."""
+    shares = (finding for finding in report.findings if finding.id == "matmul.share_of_peak")
+    peaks = (finding.evidence.get("peaks") for finding in shares if finding.device in (None, device))
+    return next((known for known in peaks if known), {})
 
 
 def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> Block:
@@ -109,14 +98,7 @@ def _products(measurements: Sequence[Measurement], peaks: Mapping[str, Any]) -> 
         filled(Column("samples", keep=1), measured.samples_text),
         measured.notes(7, "cold"),
     )
-    dtype, shape, _, share, *_ = columns
-    # The names of dtypes are long: a cube's sides are told once.
-    sides: ColumnOf[Measurement] = filled(
-        shape.column, lambda row: f"{_sides(row)[0]}³" if len({*_sides(row)}) == 1 else "×".join(_sides(row))
-    )
-    rate = replace(median, column=Column(median.column.head.replace(", ", "\n")))
-    narrow = measured.table_of(measurements, [dtype, sides, rate, replace(share, column=Column("of peak", keep=8))])
-    return replace(measured.table_of(measurements, columns), narrow=narrow)
+    return measured.table_of(measurements, columns)
 
 
 def _sides(row: Measurement) -> list[str]:
@@ -173,51 +155,23 @@ def _tried(entry: SearchResult) -> Line:
 # -- a long run --------------------------------------------------------------------------------------------------------
 
 
-def _sustained(row: Measurement, runs: Sequence[SustainedResult]) -> list[Block]:
-    """Return burst and sustained rate, and what the device said of itself."""
+def _sustained(row: Measurement) -> list[Block]:
+    """Return burst and sustained rate of a long run, with its doubts."""
     details, case = row.method.details, row.case
-    head = f"{case['dtype']} {case['m']}×{case['n']}×{case['k']} without a pause"
-    if details["burst"] is None:
-        return [Line(), Line(head), Line(f"{UNKNOWN} no rate: {details.get('no_time_because', 'no time')}")]
-    burst, sustained = details["burst"], details["sustained"]
-    settled = {True: "settled", False: "not settled yet", None: "inconclusive whether it settled: too few windows"}
+    burst, last = details["burst"], details["sustained"]
+    if burst is None:
+        return []
+    settled = {True: "settled", False: "not settled yet", None: "too few windows to say whether it settled"}
     text = (
-        f"burst {_rate(burst, row)} in the first {units.duration(burst['seconds'])} after "
-        f"{units.duration(details['idle_before_s'])} idle; sustained {_rate(sustained, row)} in the last "
-        f"{units.duration(sustained['seconds'])}, {settled[details['settled']]}"
+        f"burst {units.flop_rate(burst['flop_per_s'], _unit(row))} in the first {units.duration(burst['seconds'])} "
+        f"after {units.duration(details['idle_before_s'])} idle; sustained "
+        f"{units.flop_rate(last['flop_per_s'], _unit(row))} in the last {units.duration(last['seconds'])}, "
+        f"{settled[details['settled']]}"
     )
-    laid_out: list[Block] = [Line(), Line(head), Line(text)]
-    if (told := measured.note_cell(row.flags)).text:
-        laid_out.append(Line(told.text, told.style))
-    readings = next((run.readings for run in runs if _is_of(run, row)), ())
-    if changes := _changes(readings):
-        laid_out.append(Line(changes))
-    return laid_out
-
-
-def _is_of(run: SustainedResult, row: Measurement) -> bool:
-    case = row.case
-    product = (case["dtype"], case["m"], case["n"], case["k"])
-    return run.device == row.device.id and (run.dtype, run.m, run.n, run.k) == product
+    note = measured.note_cell(row.flags)
+    head = Line(f"{case['dtype']} {'×'.join(_sides(row))} without a pause")
+    return [Line(), head, Line(text), *([Line(note.text, note.style)] if note.text else [])]
 
 
 def _unit(row: Measurement) -> str:
-    return "OP/s" if row.rate is not None and row.rate.unit == "OP/s" else "FLOP/s"
-
-
-def _rate(part: Mapping[str, Any], row: Measurement) -> str:
-    return units.flop_rate(part["flop_per_s"], _unit(row))
-
-
-def _changes(readings: Sequence[LoadReading]) -> str:
-    """Clock, power and heat from the beginning to the end, as far as they are known."""
-    parts = []
-    for name, key, scale, unit in (
-        ("clock", "sm_clock_hz", 1e6, "MHz"),
-        ("power", "power_w", 1.0, "W"),
-        ("", "temperature_celsius", 1.0, "°C"),
-    ):
-        known = [value / scale for reading in readings if (value := getattr(reading, key)) is not None]
-        if known:
-            parts.append(f"{name} {known[0]:.0f} → {known[-1]:.0f} {unit}".strip())
-    return ", ".join(parts)
+    return row.rate.unit if row.rate is not None else "FLOP/s"

@@ -86,8 +86,7 @@ def page(report: Report) -> Page:
     ended = [finding_line(one) for one in report.findings if one.id == "run.ended" and main is time_found]
     others = [one for one in report.findings if one is not main and one.id != "run.ended"]
     others = [one for one in others if one is not time_found or (main.id == "run.ended" and one.verdict == "warn")]
-    details: list[Block] = [Line(f"not seen from Python: {one}") for one in result.not_seen]
-    details += [_lines(rows, folder)] if len(rows) > _MOST_LINES else []
+    details: list[Block] = [_lines(rows, folder)] if len(rows) > _MOST_LINES else []
     return Page(answer(main.verdict, text), [*ended, *body], details, others, main)
 
 
@@ -156,8 +155,8 @@ def _time(result: RunResult) -> Iterator[Block]:
         median = "" if steps.median_s is None else f", {units.duration(steps.median_s)} each (median)"
         slowest = "" if steps.slowest_s is None else f", slowest {units.duration(steps.slowest_s)}"
         yield Line(f"{steps.count} steps{median}{slowest}")
-        if steps.first:
-            yield Line(f"first steps: {', '.join(units.duration(one.duration_s) for one in steps.first)}", "dim")
+        if steps.first_s:
+            yield Line(f"first steps: {', '.join(map(units.duration, steps.first_s))}", "dim")
     yield _shares(shares)
 
 
@@ -192,8 +191,7 @@ def _by_line(
 
 
 def _what(line: RunLine | DryLine) -> str:
-    starts_cuda = isinstance(line, RunLine) and line.starts_cuda
-    return "first use of CUDA" if starts_cuda else NAMES.get(line.kind, line.kind)
+    return NAMES.get(line.kind, line.kind)
 
 
 def _pinned(line: RunLine) -> str:
@@ -347,7 +345,7 @@ def model_page(report: Report) -> Page:
 def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) -> Line:
     what = "the training step" if result.run is not None and result.run.phase == "step" else "the forward pass"
     places = sum(one.id == "model.mismatch" for one in bad)
-    others = sum(one.verdict == "fail" and one.id not in ("model.mismatch", "model.on_device") for one in bad)
+    others = sum(one.verdict == "fail" and one.id != "model.mismatch" for one in bad)
     parts = []
     if places:
         parts.append(f"{what} mixes devices in {_several(places, 'place')}")
@@ -360,8 +358,7 @@ def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) 
     elif not parts:
         undecided = result.run is not None and result.run.stopped is not None
         parts = ["not judged to the end" if undecided else bad[0].title if bad else "see below"]
-    where = result.device if result.on_device is not None else f"a simulated {result.device}"
-    return answer(verdict, f"{result.kind} on {where}: {'; '.join(parts)}")
+    return answer(verdict, f"{result.kind} on a simulated {result.device}: {'; '.join(parts)}")
 
 
 def _tree(rows: Sequence[ModuleRow]) -> Block:

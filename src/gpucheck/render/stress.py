@@ -18,13 +18,12 @@ from gpucheck.render.text import (
     advice_line,
     answer,
     finding_text,
-    number,
     verdict_cell,
 )
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding
 from gpucheck.report.report import Report
-from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult
-from gpucheck.stress.judge import memory_tested, of_bytes, rate_text, text_of
+from gpucheck.report.results.stress import StressDevice, StressResult
+from gpucheck.stress.judge import memory_tested, text_of
 
 # What a kind's bytes are: memory's are written, read and compared, those of copies go both ways at once.
 _BYTES_OF = {"memory": " tested", "copies": " both ways"}
@@ -33,17 +32,13 @@ _BYTES_OF = {"memory": " tested", "copies": " both ways"}
 def page(report: Report) -> Page:
     """Return what was wrong first, then a line for each device; its points with `-v`."""
     result = report.results.get("stress")
-    asking = [one for one in report.findings if one.verdict in ASKING]
-    worst = min(asking, key=lambda one: WORST_FIRST.index(one.verdict), default=None)
-    if result is None or not any(one.steps for one in result.devices):
+    asking = [finding for finding in report.findings if finding.verdict in ASKING]
+    worst = min(asking, key=lambda finding: WORST_FIRST.index(finding.verdict), default=None)
+    if result is None or not any(device.steps for device in result.devices):
         cause = worst or next(iter(report.findings), None)
         line = answer(cause.verdict, finding_text(cause)) if cause else answer("skip", "nothing was done")
         return Page(line, findings=report.findings, cause=cause)
-    rest = [one for one in report.findings if one is not worst]
-    then = None
-    if worst is None and (wider := next((one for one in rest if one.id == "stress.wrong" and one.fix), None)):
-        then = f"{wider.fix}: enough for all of the memory, as estimated from this run"
-        rest = [replace(one, fix=None) if one is wider else one for one in rest]
+    rest = [finding for finding in report.findings if finding is not worst]
     whole = report.summary.complete and report.summary.verdict != "inconclusive"
     well = answer("pass" if whole else "inconclusive", _all_well(report, result))
     line = answer(worst.verdict, finding_text(worst)) if worst else well
@@ -51,25 +46,25 @@ def page(report: Report) -> Page:
     # A narrow screen has a line for each device too: the first kind of work, and what was found.
     narrow = table_of(result.devices, [columns[0], *columns[1:2], columns[-1]])
     body: list[Block] = [replace(table_of(result.devices, columns), narrow=narrow)]
-    return Page(line, body, [*_curves(result), *_unknown(result)], rest, worst, then, _under(result, worst))
+    return Page(line, body, _unknown(result), rest, worst, under=_under(result))
 
 
 def _all_well(report: Report, result: StressResult) -> str:
-    steps = sum(one.steps for one in result.devices)
-    for_s = max((point.at_s for one in result.devices for point in one.points), default=0.0)
+    steps = sum(device.steps for device in result.devices)
+    for_s = max((point.at_s for device in result.devices for point in device.points), default=0.0)
     lasted = units.duration(result.duration_s if report.summary.complete else max(for_s, 1.0))
-    speed = next((one for one in report.findings if one.id == "stress.slow"), None)
-    tails = [memory_tested(result.devices), speed.title if speed is not None else ""]
-    return "; ".join([f"the results of all {steps} steps in {lasted} are correct", *filter(None, tails)])
+    speed = next((finding.title for finding in report.findings if finding.id == "stress.slow"), "")
+    tails = filter(None, [memory_tested(result.devices), speed])
+    return "; ".join([f"the results of all {steps} steps in {lasted} are correct", *tails])
 
 
-def _under(result: StressResult, worst: Finding | None) -> list[Line]:
+def _under(result: StressResult) -> list[Line]:
     devices = result.devices
-    names = dict.fromkeys(f"{short_name(one.device)}" for one in devices)
+    names = dict.fromkeys(short_name(device.device) for device in devices)
     what = f"{len(devices)} × {next(iter(names))}" if len(names) == 1 else ", ".join(names)
-    sizes = [one.filled_bytes for one in devices if one.filled_bytes] or [0]
-    filled_text = " to ".join(dict.fromkeys(units.capacity(some) for some in (min(sizes), max(sizes))))
-    dtypes = ", ".join(dict.fromkeys(one.dtype for one in devices if one.dtype))
+    sizes = [device.filled_bytes for device in devices if device.filled_bytes] or [0]
+    filled_text = " to ".join(dict.fromkeys(units.capacity(size) for size in (min(sizes), max(sizes))))
+    dtypes = ", ".join(dict.fromkeys(device.dtype for device in devices if device.dtype))
     return [Line(f"{what}; {dtypes} products, {filled_text} filled{' on each' if len(devices) > 1 else ''}", "dim")]
 
 
@@ -78,112 +73,91 @@ def _under(result: StressResult, worst: Finding | None) -> list[Line]:
 
 def _columns(result: StressResult, findings: Sequence[Finding]) -> list[ColumnOf[StressDevice]]:
     return [
-        filled(Column("device", "left"), lambda one: one.name),
-        *(_rates(result, kind) for kind in result.kinds if any(_rate(one, kind) for one in result.devices)),
+        filled(Column("device", "left"), lambda device: device.name),
+        *(_rates(result, kind) for kind in result.kinds if any(_rate(device, kind) for device in result.devices)),
         _telemetry("clock, MHz", 3, _lowest_clock),
         filled(Column("power, W", keep=9), _power),
         _telemetry("max °C", 4, _heat),
-        filled(Column("steps", keep=1), lambda one: str(one.steps)),
-        filled(Column("wrong", keep=6), lambda one: str(one.wrong_steps)),
-        filled(Column("state", "left"), lambda one: _state(one, findings)),
+        filled(Column("steps", keep=1), lambda device: str(device.steps)),
+        filled(Column("wrong", keep=6), lambda device: str(device.wrong_steps)),
+        filled(Column("state", "left"), lambda device: _state(device, findings)),
     ]
 
 
 def _rates(result: StressResult, kind: str) -> ColumnOf[StressDevice]:
-    values = [value for one in result.devices if (value := _rate(one, kind))]
-    raw = next((point.unit for one in result.devices for point in one.points if point.kind == kind), "")
+    values = [value for device in result.devices if (value := _rate(device, kind))]
+    raw = next((point.unit for device in result.devices for point in device.points if point.kind == kind), "")
     unit = of_bytes(0.0, raw)[1] + _BYTES_OF.get(kind, "")
     tera = kind not in _BYTES_OF and bool(values) and max(values) >= 1e12
     scale, letter = (1e12, "T") if tera else (1e6, "M") if values and max(values) < 1e8 else (1e9, "G")
-    return numbers(Column(f"{kind}\n{letter}{unit}", keep=6), lambda one: _rate(one, kind), scale)
+    return numbers(Column(f"{kind}\n{letter}{unit}", keep=6), lambda device: _rate(device, kind), scale)
 
 
-def _rate(one: StressDevice, kind: str) -> float | None:
-    rates = [of_bytes(point.rate.median, point.unit)[0] for point in one.points if point.kind == kind]
+def _rate(device: StressDevice, kind: str) -> float | None:
+    rates = [of_bytes(point.rate.median, point.unit)[0] for point in device.points if point.kind == kind]
     return statistics.median(rates) if rates else None
+
+
+def of_bytes(rate: float, unit: str) -> tuple[float, str]:
+    """A rate and its unit as they are shown: memory's 64-bit words are bytes of memory that were tested."""
+    return (8 * rate, "B/s") if unit == "word/s" else (rate, unit)
 
 
 def _telemetry(head: str, keep: int, value: Callable[[StressDevice], float | None]) -> ColumnOf[StressDevice]:
     def cells(devices: Sequence[StressDevice]) -> list[str | Cell]:
-        values = [value(one) for one in devices]
+        values = [value(device) for device in devices]
         # Where nothing was read, there is no column.
-        return [""] * len(values) if not any(values) else [UNKNOWN if one is None else f"{one:.0f}" for one in values]
+        return (
+            [""] * len(values)
+            if not any(values)
+            else [UNKNOWN if value is None else f"{value:.0f}" for value in values]
+        )
 
     return ColumnOf(Column(head, keep=keep), cells)
 
 
-def _lowest_clock(one: StressDevice) -> float | None:
-    clocks = [point.sm_clock_hz.median for point in one.points if point.sm_clock_hz]
+def _lowest_clock(device: StressDevice) -> float | None:
+    clocks = [point.sm_clock_hz.median for point in device.points if point.sm_clock_hz]
     return min(clocks) / 1e6 if clocks else None
 
 
-def _power(one: StressDevice) -> str:
+def _power(device: StressDevice) -> str:
     """The power that products kept up, else mixed work, else any, and what share of the limit that is."""
     for kinds in (("products",), ("mixed",), ("memory", "copies")):
-        watts = [point.power_w for point in one.points if point.power_w and point.kind in kinds]
+        watts = [point.power_w for point in device.points if point.power_w and point.kind in kinds]
         if watts:
             break
     else:
         return ""
     kept = statistics.median(watts)
-    return f"{kept:.0f} ({units.percent(kept / one.power_limit_w)})" if one.power_limit_w else f"{kept:.0f}"
+    return f"{kept:.0f} ({units.percent(kept / device.power_limit_w)})" if device.power_limit_w else f"{kept:.0f}"
 
 
-def _heat(one: StressDevice) -> float | None:
-    return max((point.temperature_celsius.max for point in one.points if point.temperature_celsius), default=None)
+def _heat(device: StressDevice) -> float | None:
+    return max((point.temperature_celsius.max for point in device.points if point.temperature_celsius), default=None)
 
 
-def _state(one: StressDevice, findings: Sequence[Finding]) -> Cell:
-    if one.ended == "fault":
-        return verdict_cell("fail", "failed" if one.steps else "did not start")
-    if one.ended == "error":
+def _state(device: StressDevice, findings: Sequence[Finding]) -> Cell:
+    if device.ended == "fault":
+        return verdict_cell("fail", "failed" if device.steps else "did not start")
+    if device.ended == "error":
         return verdict_cell("skip", "not run")
-    mine = [
-        each for each in findings if one.name == each.evidence.get("name") or one.name in each.evidence.get("names", ())
-    ]
-    mine += [each for each in findings if each.id == "stress.errors" and each.device == one.name]
     words = {"stress.wrong": "wrong", "stress.slow": "slow", "stress.errors": "errors"}
     for verdict in ASKING:
-        for each in mine:
-            if each.verdict == verdict and each.id in words:
-                return verdict_cell(verdict, words[each.id])
-    return verdict_cell("inconclusive", "cut off") if one.ended == "signal" else verdict_cell("pass", "correct")
+        for finding in findings:
+            names = (finding.evidence.get("name"), *finding.evidence.get("names", ()))
+            is_its_own = device.name in names or (finding.id == "stress.errors" and finding.device == device.name)
+            if is_its_own and finding.verdict == verdict and finding.id in words:
+                return verdict_cell(verdict, words[finding.id])
+    return verdict_cell("inconclusive", "cut off") if device.ended == "signal" else verdict_cell("pass", "correct")
 
 
 # -- details -----------------------------------------------------------------------------------------------------------
 
 
-def _curves(result: StressResult) -> list[Block]:
-    blocks: list[Block] = []
-    for one in result.devices:
-        if one.points:
-            blocks += [Line(), Line(one.name, "bold"), table_of(one.points, _POINTS)]
-    return blocks
-
-
 def _unknown(result: StressResult) -> list[Block]:
-    lines = dict.fromkeys(f"{what} unknown: {why}" for one in result.devices for what, why in one.unknown.items())
-    notes = [f"same data everywhere (seed {result.seed})"]
-    if "memory" in result.kinds:
-        notes.append("memory: GB/s written, read and compared; computing the patterns limits it, not the memory")
-    if "copies" in result.kinds:
-        notes.append("copies: both directions together")
-    wrong = [advice_line(f"{one.name}: {text_of(each)}") for one in result.devices for each in one.wrong]
-    return [*(Line(text, "dim") for text in (*notes, *lines)), *wrong]
-
-
-_POINTS: tuple[ColumnOf[StressPoint], ...] = (
-    filled(Column("at"), lambda point: f"{point.at_s:.1f} s"),
-    filled(Column("work", "left"), lambda point: point.kind),
-    filled(Column("rate"), lambda point: rate_text(point.rate.median, point.unit)),
-    filled(Column("lowest", keep=4), lambda point: rate_text(point.rate.min, point.unit)),
-    filled(Column("steps", keep=2), lambda point: str(point.steps)),
-    filled(
-        Column("clock, MHz", keep=5), lambda point: number(point.sm_clock_hz.median / 1e6) if point.sm_clock_hz else ""
-    ),
-    filled(Column("power, W", keep=6), lambda point: number(point.power_w) if point.power_w else ""),
-    filled(
-        Column("°C", keep=5), lambda point: f"{point.temperature_celsius.max:.0f}" if point.temperature_celsius else ""
-    ),
-    filled(Column("held by", "left", keep=3), lambda point: ", ".join(point.held)),
-)
+    lines = dict.fromkeys(f"{what} unknown: {why}" for device in result.devices for what, why in device.unknown.items())
+    wrong_steps = [
+        advice_line(f"{device.name}: {text_of(wrong)}") for device in result.devices for wrong in device.wrong
+    ]
+    return [*(Line(text, "dim") for text in lines), *wrong_steps]

@@ -1,29 +1,27 @@
-"""Facts: what a machine is, as read through the doors. Raw values in SI units; what is unknown is None with a reason.
+"""Facts: what a machine is, as its adapters read it. Raw values in SI units; an unknown value is None.
 
-The reason of an unknown field stands in `Facts.unknown` under the field's JSON Pointer.
+`Facts.unknown` has the reason for what was asked and not answered, under the JSON Pointer of the field, or of the
+device for all of its fields.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReasons:
-    """Why the clock is where it is: NVML's bitmask, each known bit named, unknown bits left as numbers."""
+    """Why the clock is where it is: NVML's bitmask, and the names of its known bits."""
 
     bits: int
     names: tuple[str, ...] = ()
-    unknown_bits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """A PCIe link: its current state, the maximum of GPU and system together, and the GPU's own maximum.
 
-    `replays` counts packets resent since the driver was loaded; `sent_bytes` and `received_bytes` are the driver's
-    counters of what the GPU sent and received, which may wrap around.
+    `replays` counts packets resent since the driver was loaded.
     """
 
     generation: int | None = None
@@ -32,13 +30,11 @@ class Link:
     max_width: int | None = None
     device_max_generation: int | None = None
     replays: int | None = None
-    sent_bytes: int | None = None
-    received_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ecc:
-    """Error-correcting memory: the mode, errors since the driver was loaded and over the GPU's lifetime.
+    """Error-correcting memory: the mode, and errors since the driver was loaded.
 
     Where it is off nothing is counted, and the numbers of errors are unknown. `enabled_by_default` is the default.
     """
@@ -46,24 +42,20 @@ class Ecc:
     enabled: bool | None = None
     volatile_corrected: int | None = None
     volatile_uncorrected: int | None = None
-    aggregate_corrected: int | None = None
-    aggregate_uncorrected: int | None = None
     enabled_after_reset: bool | None = None
     enabled_by_default: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SramEcc:
-    """Errors of the on-chip memory (SRAM): since the driver was loaded (`volatile`) and over the GPU's life.
+    """Uncorrected errors of the on-chip memory: since the driver was loaded (`volatile`) and over the GPU's life.
 
     `threshold_exceeded` is true if NVML reports more uncorrected errors than the threshold. `sources` are the
     uncorrected errors over the GPU's life by where they arose: l2, sm, pcie, mcu (microcontroller) and other.
     """
 
-    volatile_corrected: int
     volatile_parity: int
     volatile_secded: int
-    aggregate_corrected: int
     aggregate_parity: int
     aggregate_secded: int
     threshold_exceeded: bool
@@ -160,8 +152,6 @@ class Changes:
     span_s: float
     violations_s: dict[str, float | None] = field(default_factory=dict)
     pcie_replays: int | None = None
-    pcie_sent_bytes_per_s: float | None = None
-    pcie_received_bytes_per_s: float | None = None
     nvlink_errors: dict[str, int] = field(default_factory=dict)
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
@@ -205,8 +195,7 @@ class Device:
     The GPU's own limits: from `slowdown_celsius` on the hardware lowers the clock, from `gpu_max_celsius` and
     `memory_max_celsius` on the driver does, at `shutdown_celsius` the GPU switches itself off.
     `temperature_margin_celsius` is what NVML says is left until the GPU slows down. `power_limit_w` is the limit in
-    force, beside the GPU's own default, minimum and maximum. `fan_percent` is the requested fan speed, and may
-    exceed 100. `performance_state` is 0 for the highest clocks to 15.
+    force, beside the GPU's own default. `fan_percent` is the requested fan speed, and may exceed 100.
 
     `peers` are the other GPUs by their PCI addresses: `ok` where the driver lets this one read them, else why not.
 
@@ -226,7 +215,6 @@ class Device:
     state: str | None = None
     state_since: str | None = None
     serial: str | None = None
-    part_number: str | None = None
     vbios_version: str | None = None
     gsp_firmware_version: str | None = None
     minor_number: int | None = None
@@ -241,9 +229,7 @@ class Device:
     memory_of_processes_bytes: int | None = None
     node_holders: tuple[Process, ...] | None = None
     bar1_total_bytes: int | None = None
-    bar1_used_bytes: int | None = None
     utilization_percent: float | None = None
-    memory_utilization_percent: float | None = None
     temperature_celsius: float | None = None
     memory_temperature_celsius: float | None = None
     temperature_margin_celsius: float | None = None
@@ -255,9 +241,6 @@ class Device:
     power_w: float | None = None
     power_limit_w: float | None = None
     power_limit_default_w: float | None = None
-    power_limit_min_w: float | None = None
-    power_limit_max_w: float | None = None
-    performance_state: int | None = None
     sm_clock_hz: float | None = None
     memory_clock_hz: float | None = None
     max_sm_clock_hz: float | None = None
@@ -287,7 +270,6 @@ class Device:
     processes: tuple[Process, ...] | None = None
     read_at_s: float | None = None
     changes: Changes | None = None
-    cores_physical: int | None = None
     cores_allowed: int | None = None
     load_1min: float | None = None
 
@@ -340,7 +322,6 @@ class Python:
     version: str
     implementation: str
     executable: str
-    gpucheck_path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +397,7 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that was read, with the reason for everything that could not be: JSON Pointer below `facts` → reason."""
+    """All that was read, and why the rest could not be: JSON Pointer below `facts` → reason."""
 
     host: Host | None = None
     python: Python | None = None
@@ -424,7 +405,7 @@ class Facts:
     driver: Driver | None = None
     devices: tuple[Device, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
-    torch_runtime: dict[str, Any] | None = None
+    torch_runtime: dict[str, str] | None = None
     unknown: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -1,11 +1,9 @@
-"""The interface of a smoke check: its input, its answer, and the state that it must restore."""
+"""The interface of a smoke check: its input and its answer."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,11 +22,6 @@ class DeviceUnderTest:
     @property
     def device(self) -> torch.device:
         return self.accel.device
-
-    @property
-    def other(self) -> torch.device:
-        """A second device: the CPU, or `meta` where the CPU itself is under test."""
-        return torch.device("meta" if self.accel.is_cpu else "cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,46 +70,6 @@ def dedicated_memory(dut: DeviceUnderTest) -> str | None:
     if accel.integrated or accel.kind == "mps":
         return "dangerous on unified memory: device and system share it"
     return None
-
-
-# -- torch's global state ---------------------------------------------------------------------------------------------
-
-
-# How one piece of the state is read, and how it is set.
-Switch = tuple[Callable[[], Any], Callable[[Any], object]]
-
-
-def _switches(accel: Accel) -> list[Switch]:
-    """Return what the checks may change, beside what their own context managers put back."""
-    found: list[Switch] = [
-        (torch.get_default_dtype, torch.set_default_dtype),
-        (torch.is_grad_enabled, torch.set_grad_enabled),
-        (torch.get_rng_state, torch.set_rng_state),
-    ]
-    if accel.kind == "mps":
-        found.append((accel.module.get_rng_state, accel.module.set_rng_state))
-    elif not accel.is_cpu and hasattr(accel.module, "get_rng_state"):
-        of_device, module = accel.device, accel.module
-        found.append((partial(module.get_rng_state, of_device), lambda state: module.set_rng_state(state, of_device)))
-    flags = (
-        (torch.backends.cudnn, "benchmark"),
-        (torch.backends.cudnn, "deterministic"),
-        (torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
-        (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
-        (torch.backends.cuda.matmul, "allow_fp16_accumulation"),
-    )
-    return found + [(partial(getattr, *flag), partial(setattr, *flag)) for flag in flags if hasattr(*flag)]
-
-
-@contextlib.contextmanager
-def unchanged(accel: Accel) -> Iterator[None]:
-    """Put torch's global state back to what it was, whatever happens inside."""
-    saved = [(write, read()) for read, write in _switches(accel)]
-    try:
-        yield
-    finally:
-        for write, value in saved:
-            write(value)
 
 
 def first_line(said: object) -> str:

@@ -12,7 +12,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,36 +26,22 @@ from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.smoke.check import (
     DeviceUnderTest,
-    Need,
-    Passed,
     Unavailable,
     Wrong,
     first_line,
-    unchanged,
 )
-from gpucheck.smoke.options import CHECKS as ROWS
-from gpucheck.smoke.options import SmokeOptions
+from gpucheck.smoke.options import CHECKS, Check, SmokeOptions
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A loaded row of the table: what it claims, the function that proves it, why it cannot be made somewhere, and what
-    to do where it fails."""
-
-    id: str
-    title: str
-    function: Callable[[DeviceUnderTest], Passed]
-    needs: tuple[Need, ...] = ()
-    fix: str | None = None
-
-
-def _load(name: str) -> Callable[[DeviceUnderTest], Any]:
-    module, _, function = name.partition(".")
-    found: Callable[[DeviceUnderTest], Any] = getattr(importlib.import_module(f"gpucheck.smoke.{module}"), function)
+def loaded(function: str | Callable[[DeviceUnderTest], Any]) -> Callable[[DeviceUnderTest], Any]:
+    """The function of a row of the table, by its name `module.function`."""
+    if not isinstance(function, str):
+        return function
+    module, _, name = function.partition(".")
+    found: Callable[[DeviceUnderTest], Any] = getattr(importlib.import_module(f"gpucheck.smoke.{module}"), name)
     return found
 
 
-CHECKS = tuple(Check(row.id, row.title, _load(row.function), tuple(map(_load, row.needs)), row.then) for row in ROWS)
 USABLE_ID = "device.usable"
 # All checks take some 20 s on two cores without a GPU; a machine ten times as slow has finished by then.
 DEFAULT_BUDGET_S = 300.0
@@ -218,7 +203,7 @@ def _fault(check: Check, finding: Finding, dut: DeviceUnderTest, reason: str) ->
 
 def run_one(check: Check, dut: DeviceUnderTest) -> Finding:
     """The finding of one check. Torch's global state is as before, its warnings are kept in the evidence."""
-    reason = next((why for need in check.needs if (why := need(dut))), None)
+    reason = next((why for need in check.needs if (why := loaded(need)(dut))), None)
     if reason:
         return Finding(check.id, "skip", check.title, reason, device=dut.accel.id)
     start = time.monotonic()
@@ -233,14 +218,15 @@ def run_one(check: Check, dut: DeviceUnderTest) -> Finding:
 
 def _outcome(check: Check, dut: DeviceUnderTest) -> tuple[Verdict, str, dict[str, Any], str | None]:
     try:
-        with unchanged(dut.accel):
-            seen = check.function(dut)
+        # The generators of devices are not used.
+        with torch.random.fork_rng(devices=()):
+            seen = loaded(check.function)(dut)
             kept.settle(dut.accel)  # an error of the device comes up here, not in the next check
     except Unavailable as unavailable:
         return "skip", str(unavailable), {}, None
     except Wrong as wrong:
         # A CPU is no GPU that can be taken out of use.
-        own = None if dut.accel.is_cpu else check.fix
+        own = None if dut.accel.is_cpu else check.then
         return "fail", str(wrong), wrong.evidence, wrong.fix or own
     except Exception as error:  # noqa: BLE001 - torch and its driver are on trial: whatever they raise is the finding
         kept.saw(error, dut.accel.id)

@@ -1,5 +1,5 @@
-"""Tensors, modules and data get to the device whole and in time: round trips, pinned and non-blocking copies, streams,
-a DataLoader. And memory: it is counted rightly, running out of it can be caught, nothing stays behind."""
+"""Tensors and data get to the device whole and in time: round trips, pinned and non-blocking copies, streams, a
+DataLoader. And memory: it is counted correctly, running out of it can be caught, nothing stays behind."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
-from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from gpucheck.errors import CannotLook
@@ -282,7 +280,7 @@ def _batches(dut: DeviceUnderTest, pin: bool) -> Iterator[Batch]:
         yield {name: batch[name].tolist() for name in ("index", "worker", "pid")}
 
 
-# -- tensors and modules move without losing a bit, and only when asked ------------------------------------------------
+# -- tensors move without losing a bit ---------------------------------------------------------------------------------
 
 # Enough for every vector width of a copy kernel and its odd tail; a copy of it costs microseconds.
 PAYLOAD_BYTES = 64 * 1024
@@ -349,17 +347,13 @@ def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
     return bool(left.shape == right.shape and left.dtype == right.dtype and torch.equal(bits(left), bits(right)))
 
 
-def _there_and_back(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    # copy=True: on the CPU `.to` would hand the same tensor back, and nothing would have moved.
-    return tensor.to(device, copy=True).to("cpu", copy=True)
-
-
 def round_trip(dut: DeviceUnderTest) -> Passed:
     """Every dtype goes to the device, is copied there, and comes back bit for bit."""
     moved, not_taken = [], {}
     for dtype in all_dtypes():
         original = payload(dtype)
         try:
+            # copy=True: on the CPU `.to` would return the same tensor, and nothing would have moved.
             back = original.to(dut.device, copy=True).clone().to("cpu", copy=True)
         except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError; MPS raises TypeError
             if dtype in COMMON:
@@ -377,145 +371,17 @@ def round_trip(dut: DeviceUnderTest) -> Passed:
     )
 
 
-def layouts(dut: DeviceUnderTest) -> Passed:
-    """Odd shapes and strides survive the trip: their values, shapes and dtypes, and dense strides."""
-    base = payload(torch.float32)[: 4 * 6 * 8].reshape(4, 6, 8)
-    image = base.reshape(2, 4, 4, 6).to(memory_format=torch.channels_last)
-    cases = {
-        "a slice with steps": base[::2, 1:, ::3],
-        "a transpose": base.transpose(0, 2),
-        "channels last": image,
-        "an expanded dimension": base[:1].expand(5, 6, 8),
-        "a storage offset": base.reshape(-1)[7:],
-        "no elements": base[:0],
-        "no dimension": base[1, 2, 3],
-    }
-    for name, tensor in cases.items():
-        back = _there_and_back(tensor, dut.device)
-        expect(
-            same_bits(tensor, back), f"{name} came back changed", shape=list(tensor.shape), came_back=list(back.shape)
-        )
-    for name in ("a transpose", "channels last"):
-        sent = cases[name].to(dut.device, copy=True)
-        expect(sent.stride() == cases[name].stride(), f"{name} lost its strides", strides=list(sent.stride()))
-    return Passed(f"{len(cases)} layouts: {', '.join(cases)}", {"layouts": list(cases)})
-
-
-class _Tied(nn.Module):  # type: ignore[misc] # torch counts as untyped
-    """Two layers with one weight, a buffer, and a buffer that is not saved."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(8, 8)
-        self.second = nn.Linear(8, 8)
-        self.second.weight = self.first.weight
-        self.norm = nn.BatchNorm1d(8)
-        self.register_buffer("scale", torch.full((8,), 2.0), persistent=False)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Uses everything that must have moved; inputs and outputs are (batch, 8)."""
-        outputs: torch.Tensor = self.norm(self.second(self.first(inputs))) * self.scale
-        return outputs
-
-
-def module_to(dut: DeviceUnderTest) -> Passed:
-    """`model.to()` moves parameters and buffers in place, those not saved too, and tied weights stay tied."""
-    model = _Tied()
-    target = dut.other if dut.accel.is_cpu else dut.device
-    returned = model.to(target)
-    expect(returned is model, "model.to() returned another module")
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    behind = {name: str(tensor.device) for name, tensor in tensors.items() if tensor.device != target}
-    expect(not behind, f"model.to({target}) left {', '.join(behind)} behind", left_behind=behind)
-    expect("scale" in tensors and "scale" not in model.state_dict(), "the non-persistent buffer was lost")
-    if dut.accel.is_cpu:
-        # On the way to `meta` torch makes every parameter anew; a change of dtype on the CPU keeps them.
-        model = _Tied().to(torch.float64)
-        wrong = {n: str(t.dtype) for n, t in model.named_parameters() if t.dtype != torch.float64}
-        expect(not wrong, f"model.to(float64) left {', '.join(wrong)} behind", left_behind=wrong)
-    expect(model.second.weight is model.first.weight, "tied weights are no longer tied")
-    dtype = model.first.weight.dtype
-    model(torch.ones(4, 8, dtype=dtype, device=dut.device)).sum().backward()
-    expect(model.first.weight.grad is not None, "the moved module got no gradient")
-    return Passed(f"{len(tensors)} parameters and buffers moved to {target}, tied weights stayed tied")
-
-
-def gradients(dut: DeviceUnderTest) -> Passed:
-    """Gradients flow back through `.to()`, to where the leaf is and in the leaf's dtype."""
-    leaf = torch.linspace(-1, 1, 16, requires_grad=True)
-    moved = leaf.to(dut.device, dtype=torch.float16, copy=True)
-    expect(moved.requires_grad and not moved.is_leaf, ".to() cut the graph")
-    (moved.float() ** 2).sum().to("cpu").backward()
-    grad = leaf.grad
-    if grad is None:
-        raise Wrong("no gradient arrived at the leaf")
-    expect(grad.device.type == "cpu" and grad.dtype == torch.float32, f"the gradient is {grad.dtype} on {grad.device}")
-    # 2x of the half-precision value: rounding it again loses nothing, so this is exact.
-    expect(torch.equal(grad, 2 * leaf.detach().half().float()), "the gradient has wrong values", gradient=grad.tolist())
-    with torch.no_grad():
-        expect(not leaf.to(dut.device, copy=True).requires_grad, "no_grad() had no effect on .to()")
-    return Passed(f"cpu → {dut.device} as float16 and back")
-
-
-# What the accounting check allocates: above 1 MiB, so that every allocator gives it a block of its own size.
-BLOCKS = (4 * MIB, 24 * MIB)
-
-
-def _work(device: torch.device) -> None:
-    """Make libraries allocate their workspaces: a product and a convolution."""
-    square = torch.ones(256, 256, device=device)
-    (square @ square).sum().item()
-    image = torch.ones(1, 4, 16, 16, device=device)
-    functional.conv2d(image, torch.ones(4, 4, 3, 3, device=device)).sum().item()
-
-
 def accounting(dut: DeviceUnderTest) -> Passed:
-    """Check that what is allocated is counted, that the counts agree, and that all returns to its level."""
+    """Check torch's figures around the sequence of `gpucheck memory`: what is allocated is counted, and returns."""
     accel = dut.accel
     if settled(accel).memory_allocated_bytes is None:
         raise Unavailable(f"torch has no memory figures on {accel.kind}")
-    if uncached(accel):
-        raise Unavailable("torch has no memory figures without a caching allocator")
-    _work(accel.device)
-    start = memory_steps.level(settled(accel))
-    held = [torch.empty(size, dtype=torch.uint8, device=accel.device) for size in BLOCKS]
-    during = accel.memory()
-    _agree(start, during, exact=accel.allocator().is_default)
-    _work(accel.device)
-    held.clear()
-    end = settled(accel)
-    levels = {"before": asdict(start), "after": asdict(end)}
-    stayed = (end.memory_allocated_bytes or 0) - start.memory_allocated_bytes
-    expect(stayed == 0, f"{stayed} B stayed allocated after everything was freed", **levels)
-    grown = (end.memory_reserved_bytes or 0) - start.memory_reserved_bytes
-    expect(grown <= 0, f"{capacity(grown)} stayed reserved after empty_cache()", **levels)
-    return Passed(
-        f"back at the start level; {capacity(start.memory_allocated_bytes)} of library workspaces stay",
-        {"workspaces_bytes": start.memory_allocated_bytes, "during": asdict(during), **levels},
-    )
-
-
-def _agree(start: memory_steps.Level, during: MemoryFigures, *, exact: bool) -> None:
-    """While BLOCKS are held: the figures against what was allocated, and against each other."""
-    added = (during.memory_allocated_bytes or 0) - start.memory_allocated_bytes
-    wanted = sum(memory_steps.block_size(size) for size in BLOCKS) if exact else sum(BLOCKS)
-    # Behind a workspace a block may find room that is too little to be split: then the rest counts with it.
-    most = wanted + (len(BLOCKS) * memory_steps.SMALL_SIZE if start.memory_reserved_bytes else 0)
-    expect(
-        wanted <= added <= most if exact else added >= wanted,
-        f"{sum(BLOCKS)} B were allocated, and memory_allocated rose by {added} B",
-        expected_bytes=wanted,
-        observed_bytes=added,
-    )
-    for low, high in (
-        ("memory_allocated_bytes", "memory_reserved_bytes"),
-        ("memory_allocated_bytes", "max_memory_allocated_bytes"),
-        ("memory_reserved_bytes", "max_memory_reserved_bytes"),
-        ("max_memory_allocated_bytes", "max_memory_reserved_bytes"),
-    ):
-        less, more = getattr(during, low), getattr(during, high)
-        if less is not None and more is not None:
-            expect(less <= more, f"{low} ({less}) is more than {high} ({more})", figures=asdict(during))
+    allocate = partial(torch.empty, dtype=torch.uint8, device=accel.device)
+    steps, finding = memory_steps.judge(memory_steps.walk(accel, allocate), accel.allocator(), accel.kind)
+    if finding.verdict == "skip":
+        raise Unavailable(finding.message)
+    expect(finding.verdict == "pass", finding.message, figures=to_json(steps))
+    return Passed(f"torch's figures are as expected: {finding.message}")
 
 
 def settled(accel: Accel) -> MemoryFigures:
@@ -525,11 +391,6 @@ def settled(accel: Accel) -> MemoryFigures:
     accel.synchronize()
     accel.empty_cache()
     return accel.memory()
-
-
-def uncached(accel: Accel) -> bool:
-    """Return whether caching is switched off: torch then counts nothing."""
-    return "PYTORCH_NO_CUDA_MEMORY_CACHING" in (accel.allocator().settings or "")
 
 
 # -- running out ------------------------------------------------------------------------------------------------------

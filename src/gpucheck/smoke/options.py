@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from gpucheck import naming, options, units
 from gpucheck.messages import FIX
@@ -10,7 +12,7 @@ from gpucheck.options import LIMITS, option
 
 
 @dataclass(frozen=True, slots=True)
-class CheckRow:
+class Check:
     """A check's id, what it claims, what it means where it fails and what to do then; and the function that proves it
     and what that needs, as `module.function`.
 
@@ -21,62 +23,41 @@ class CheckRow:
     title: str
     meaning: str
     then: str
-    function: str
-    needs: tuple[str, ...] = ()
+    function: str | Callable[..., Any]
+    needs: tuple[str | Callable[..., Any], ...] = ()
 
 
 # In the order of a training job: what comes first is what the rest stands on.
 CHECKS = (
-    CheckRow(
+    Check(
         "device.usable",
         "torch can use the device",
         "torch sees no device of this kind, or using it raises an error.",
         "gpucheck doctor",
         "data.usable",
     ),
-    CheckRow(
+    Check(
         "tensors.round_trip",
         "tensors survive the round trip bit for bit",
         "A tensor of one of torch's data types comes back changed from the device.",
         FIX["wrong data"],
         "data.round_trip",
     ),
-    CheckRow(
-        "tensors.layouts",
-        "odd shapes and strides survive the round trip",
-        "A non-contiguous view comes back changed: a bug in torch or in the backend.",
-        "use a newer torch; .contiguous() before the copy works around it",
-        "data.layouts",
-    ),
-    CheckRow(
-        "modules.to",
-        "model.to() moves parameters and buffers",
-        "Parameters, buffers or tied weights did not arrive together.",
-        "use a newer torch; in your own model: register_buffer instead of a plain attribute",
-        "data.module_to",
-    ),
-    CheckRow(
-        "training.gradients_through_to",
-        "gradients flow through .to()",
-        "A gradient was lost or changed between devices or data types.",
-        "use a newer torch",
-        "data.gradients",
-    ),
-    CheckRow(
+    Check(
         "numerics.matmul",
         "matrix products agree with float64",
         "A product differs from the exact one by more than its precision explains.",
         FIX["wrong data"],
         "numerics.matmul",
     ),
-    CheckRow(
+    Check(
         "numerics.convolution",
         "convolutions agree with float64",
         "A convolution differs from the exact one by more than its precision explains.",
         "torch.backends.cudnn.enabled = False shows whether cuDNN is the cause",
         "numerics.convolution",
     ),
-    CheckRow(
+    Check(
         "numerics.tf32",
         "TF32 errors stay within the bound",
         "TF32 keeps 10 of float32's 23 mantissa bits. A larger error means another precision, or a fault.",
@@ -84,28 +65,28 @@ CHECKS = (
         "numerics.tf32",
         ("numerics.has_tf32",),
     ),
-    CheckRow(
+    Check(
         "training.step",
         "a training step matches the CPU and lowers the loss",
         "Forward, backward and the optimizer together give a different result than on the CPU.",
         "gpucheck smoke --only numerics. shows which part",
         "numerics.training_step",
     ),
-    CheckRow(
+    Check(
         "training.autocast",
         "autocast computes in low precision, weights stay float32",
         "Mixed precision does not work correctly on this device.",
         "use a newer torch, or bfloat16 instead of float16",
         "numerics.autocast",
     ),
-    CheckRow(
+    Check(
         "memory.accounting",
         "memory is counted correctly and returned",
         "torch's counts do not match those of the device or the system, or freed memory is not returned.",
         "gpucheck memory shows each step",
         "data.accounting",
     ),
-    CheckRow(
+    Check(
         "memory.one_pebibyte",
         "one allocation of 1 PiB raises out-of-memory",
         "An impossible request did not raise torch.OutOfMemoryError. Programs that catch this error would crash here.",
@@ -113,7 +94,7 @@ CHECKS = (
         "data.one_pebibyte",
         ("check.dedicated_memory",),
     ),
-    CheckRow(
+    Check(
         "copies.pinned",
         "pinned copies are correct after a synchronise",
         "A copy from pinned memory arrived changed.",
@@ -121,7 +102,7 @@ CHECKS = (
         "data.pinned",
         ("data.can_pin",),
     ),
-    CheckRow(
+    Check(
         "copies.non_blocking",
         "non-blocking copies are correct after a synchronise",
         "A copy arrived changed although the program waited for it. Without the wait the host may read it too early, "
@@ -129,7 +110,7 @@ CHECKS = (
         f"{FIX['wrong data']}; in a program: torch.cuda.synchronize() before the host reads",
         "data.non_blocking",
     ),
-    CheckRow(
+    Check(
         "streams.wait",
         "a stream waits for another",
         "Work did not wait for the other stream.",
@@ -137,7 +118,7 @@ CHECKS = (
         "data.streams",
         ("data.has_streams",),
     ),
-    CheckRow(
+    Check(
         "data.loader",
         "a DataLoader with workers and pinned memory works",
         "Workers died or delivered wrong items. Usually /dev/shm is too small in a container.",

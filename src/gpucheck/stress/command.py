@@ -27,13 +27,11 @@ from gpucheck.report.fault import Fault
 from gpucheck.report.finding import of_error
 from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.results.stress import StressDevice, StressPoint, StressResult, StressWrong
-from gpucheck.stress.judge import live_text
 from gpucheck.stress.options import Plan, StressOptions, plan
 
 WHERE = "stress"
 CHILD = "gpucheck.stress.device"
 POLL_S = 0.02
-SHOW_EVERY_S = 1.0
 # torch and a group's share of the work take some hundred MiB beside the memory that is filled.
 GROUP_BYTES = units.GIB
 # Processes that one machine starts for its cores; more cores share one.
@@ -107,7 +105,7 @@ def command(options: StressOptions, emit: Emit, world: World | None = None) -> N
 
 def seats_of(device: str, facts: Facts) -> list[Seat]:
     """The device's one seat; of the CPU one for each core, or for a group of them where they are many."""
-    known = next((one for one in facts.devices if one.id == device), None)
+    known = next((each for each in facts.devices if each.id == device), None)
     ref = DeviceRef(device, known.uuid if known else None, known.name if known else None)
     if device != "cpu":
         return [Seat(device, ref, power_limit_w=known.power_limit_w if known else None)]
@@ -132,7 +130,6 @@ class _Runner:
     is_ready: bool = False
     is_over: bool = False
     step: str = "starting"
-    live: dict[str, Any] = field(default_factory=dict)
 
     def end(self, why: str) -> None:
         """It is over: nothing more is heard of it."""
@@ -150,7 +147,6 @@ class _Run:
             for seat in seats
         ]
         self._began_s: float | None = None
-        self._shown_s = float("-inf")
         self._shown_turn = -1
 
     def run(self) -> None:
@@ -179,22 +175,15 @@ class _Run:
     def count(self, before: Facts, after: Facts, xids: Counter[str] | None) -> None:
         """Take in how much the driver's counters rose; `xids` are those of the run by PCI address, if known."""
         for runner in self.runners:
-            ref = runner.seat.ref
-            first = next((one for one in before.devices if one.id == ref.id), None)
-            # By UUID: where a GPU is lost, those after it have other indexes. Cloned machines' GPUs may share one, and
-            # one that tells none is known by its address.
-            place = first and first.pci_address
-            alike = [
-                one
-                for one in after.devices
-                if (one.uuid or one.pci_address or one.id) in {ref.uuid, place, ref.id} - {None}
-            ]
-            last = min(alike, key=lambda one: one.pci_address != place, default=None)
-            was, now = ({} if one is None else _counted(one) for one in (first, last))
+            first = next((device for device in before.devices if device.id == runner.seat.device), None)
+            if first is None or runner.seat.device == "cpu":
+                continue
+            last = _same_device(first, after)
+            was, now = _counted(first), {} if last is None else _counted(last)
             # One that fell was started anew with the driver.
             risen = {key: now[key] - was[key] for key in was if key in now and now[key] >= was[key]}
-            unknown = {} if risen or ref.id == "cpu" else {"counters": "NVML did not report them before and after"}
-            if first is not None and (first.uuid is not None or first.nvml_index is not None):
+            unknown = {} if risen else {"counters": "NVML did not report them before and after"}
+            if first.uuid is not None or first.nvml_index is not None:
                 error = after.driver.nvml_error if after.driver is not None else None
                 # NVML may refuse the list of MIG instances; libcuda, which alone tells of some GPUs, may not answer.
                 gone = last is None and error is None and first.nvml_index is not None and first.parent_uuid is None
@@ -202,7 +191,7 @@ class _Run:
                     risen["lost"] = 1
                 elif last is None or (first.nvml_index is not None and last.nvml_index is None) or is_not_read(last):
                     unknown["state"] = f"after the run {error or 'it is not listed'}"
-            if xids is not None and first is not None and first.pci_address:
+            if xids is not None and first.pci_address:
                 risen["xids"] = xids[first.pci_address.lower()]
             runner.answer = replace(runner.answer, counters=risen, unknown={**runner.answer.unknown, **unknown})
 
@@ -217,7 +206,7 @@ class _Run:
             self._lost(runner, lost.ending)
             return
         seat = runner.seat
-        sharing = sum(1 for one in self.runners if one.seat.device == "cpu") if seat.device == "cpu" else 1
+        sharing = sum(other.seat.device == "cpu" for other in self.runners) if seat.device == "cpu" else 1
         setup = {
             "device": seat.device,
             "name": seat.ref.name,
@@ -291,28 +280,23 @@ class _Run:
         return runner.step if seat.name == seat.device else f"{runner.step} on {seat.name}"
 
     def _take(self, runner: _Runner, line: Line) -> None:
-        answer = runner.answer
         runner.limit_s = self.world.silent_s if self._began_s is not None else self.world.opening_s
         if "busy" in line:
             runner.limit_s = max(runner.limit_s, float(line["busy"]))
-        if "ready" in line:
-            told = {name: value for name, value in line["ready"].items() if name != "unknown"}
-            runner.answer = replace(answer, **told, unknown={**answer.unknown, **line["ready"].get("unknown", {})})
-            runner.is_ready = True
-        if "unknown" in line:
-            runner.answer = replace(answer, unknown={**answer.unknown, **line["unknown"]})
-        if "step" in line:
-            runner.live = line["step"]
-            runner.step = str(runner.live["kind"])
+        ready = dict(line.get("ready", {}))
+        runner.is_ready = runner.is_ready or "ready" in line
+        unknown = {**runner.answer.unknown, **ready.pop("unknown", {}), **line.get("unknown", {})}
+        answer = replace(runner.answer, **ready, **line.get("totals", {}), unknown=unknown)
         if "wrong" in line:
-            runner.answer = replace(answer, wrong=(*answer.wrong, from_json(StressWrong, line["wrong"])))
+            answer = replace(answer, wrong=(*answer.wrong, from_json(StressWrong, line["wrong"])))
         if "point" in line:
-            runner.answer = replace(answer, points=(*answer.points, from_json(StressPoint, line["point"])))
-        if "totals" in line:
-            runner.answer = replace(runner.answer, **line["totals"])
+            answer = replace(answer, points=(*answer.points, from_json(StressPoint, line["point"])))
+        runner.answer = answer
+        if "step" in line:
+            runner.step = str(line["step"])
         if "fault" in line:
             fault = from_json(Fault, line["fault"])
-            self.emit(Failed(replace(fault, step=self._step(runner) if not fault.step else fault.step)))
+            self.emit(Failed(replace(fault, step=fault.step or self._step(runner))))
             runner.end("fault")
         elif "end" in line:
             runner.end("")
@@ -321,31 +305,20 @@ class _Run:
         """A child that died: what its last words stand for, else how it ended."""
         cause = messages.cause_of(ending.stderr)
         killed = "; the system may have run out of memory" if ending.signal == "SIGKILL" else ""
-        text = f"{ending.in_words}{killed}"
-        seat = runner.seat
-        fault = Fault(
-            "device", WHERE, seat.device, "ProcessEnded", text, self._step(runner), cause.id if cause else None,
-            cause is not None and cause.poisons,
-        )  # fmt: skip
-        self.emit(Failed(fault))
+        step, cause_id = self._step(runner), cause.id if cause is not None else None
+        text, is_lost = f"{ending.in_words}{killed}", cause is not None and cause.poisons
+        self.emit(Failed(Fault("device", WHERE, runner.seat.device, "ProcessEnded", text, step, cause_id, is_lost)))
         runner.end("fault")
 
-    # -- what is shown ----------------------------------------------------------------------------------------------
-
     def _show(self) -> None:
-        now = time.monotonic()
-        if self._began_s is None or now - self._shown_s < SHOW_EVERY_S:
+        """Tell each turn as it begins."""
+        if self._began_s is None:
             return
-        self._shown_s = now
-        elapsed_s = now - self._began_s
-        point = self.plan.point_at(elapsed_s)
-        if point >= self.plan.points or not any(runner.live for runner in self._at_work()):
-            return
+        point = self.plan.point_at(time.monotonic() - self._began_s)
         turn = point // self.plan.parts
-        # A pipe has a line for each turn.
-        text = live_text([(runner.seat.name, runner.live, runner.answer) for runner in self._at_work() if runner.live])
-        self.emit(Progress(text, turn, self.plan.turns, live=turn == self._shown_turn))
-        self._shown_turn = turn
+        if point < self.plan.points and turn != self._shown_turn:
+            self._shown_turn = turn
+            self.emit(Progress(self.plan.kind_of(point), turn, self.plan.turns))
 
 
 # -- the driver's counters ---------------------------------------------------------------------------------------------
@@ -364,10 +337,20 @@ def xids_since(before: Sequence[str] | None, after: Sequence[str] | None) -> Cou
     return counted
 
 
+def _same_device(first: Device, after: Facts) -> Device | None:
+    """The device in a later reading: by its UUID, for a lost GPU moves the indexes of those after it.
+
+    GPUs of cloned machines may share a UUID; the address tells them apart, and names a GPU that has no UUID.
+    """
+    known = {first.uuid, first.pci_address, first.id} - {None}
+    alike = [device for device in after.devices if (device.uuid or device.pci_address or device.id) in known]
+    return min(alike, key=lambda device: device.pci_address != first.pci_address, default=None)
+
+
 def _counted(device: Device) -> dict[str, int]:
     """The error counters of a device that NVML tells; a name is there where it is known."""
     ecc, rows, link = device.ecc, device.remapped_rows, device.pcie
-    told = {
+    counters = {
         "ecc_corrected": ecc.volatile_corrected if ecc else None,
         "ecc_uncorrected": ecc.volatile_uncorrected if ecc else None,
         "rows_remapped": rows.correctable + rows.uncorrectable if rows else None,
@@ -375,4 +358,4 @@ def _counted(device: Device) -> dict[str, int]:
         "rows_failed": int(rows.failed) if rows else None,
         "pcie_replays": link.replays if link else None,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in counters.items() if value is not None}

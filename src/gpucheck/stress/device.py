@@ -34,10 +34,7 @@ if TYPE_CHECKING:  # torch comes after binding to cores
 # The command, as faults name it.
 WHERE = "stress"
 TELL_EVERY_S = 0.5
-# A product is held against float64 no more often than this, and for no more than this share of the time: the device
-# waits meanwhile.
-CHECK_EVERY_S, CHECK_SHARE = 60.0, 0.05
-# What that may take on a host that is busy with all its devices' checks; as for a benchmark's own (machine/pulse).
+# A check against float64 may take this long on a host that is busy with all its devices' checks.
 BUSY_S = 600.0
 # Wrong steps that are told one by one; the others are counted. A device that computes nothing right fills no document.
 MOST_WRONG = 16
@@ -83,8 +80,7 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
     from gpucheck.work import precision
 
     plan = Plan(tuple(setup["kinds"]), setup["duration_s"], setup["turns"], setup["parts"])
-    dtype: Dtype = setup["dtype"] or preferred(accel)
-    refuse(dtype, accel)
+    dtype = chosen_dtype(setup["dtype"], accel)
     setup["step"] = "filling memory"
     with precision.precision("tf32" if dtype == "tf32" else "ieee"):
         work = Work(accel, dtype, fill_bytes(accel, setup), setup["seed"])
@@ -98,20 +94,19 @@ def run(setup: dict[str, Any], accel: Accel, watch: Watch, say: Say, go: Callabl
     say({**state.totals(), "end": True})
 
 
-def preferred(accel: Accel) -> Dtype:
-    """bfloat16 where the device multiplies it in hardware, and float32 elsewhere and on a CPU."""
+def chosen_dtype(asked: Dtype | None, accel: Accel) -> Dtype:
+    """The dtype that was asked for; else bfloat16 where the device multiplies it in hardware, and float32 elsewhere.
+
+    Raises CannotLook for a dtype that the device does not have.
+    """
     from gpucheck.bench import dtypes
 
-    return "bfloat16" if not accel.is_cpu and dtypes.support("bfloat16", accel).kind == "native" else "float32"
-
-
-def refuse(dtype: Any, accel: Accel) -> None:
-    """Raises CannotLook for a dtype that the device does not have."""
-    from gpucheck.bench import dtypes
-
+    is_native = not accel.is_cpu and dtypes.support("bfloat16", accel).kind == "native"
+    dtype = asked or ("bfloat16" if is_native else "float32")
     support = dtypes.support(dtype, accel)
     if support.kind == "none":
         raise CannotLook(f"{accel.id} has no {dtype}", support.reason, "use another --dtype", finding="stress.skipped")
+    return dtype
 
 
 def fill_bytes(accel: Accel, setup: dict[str, Any]) -> int:
@@ -125,13 +120,10 @@ def fill_bytes(accel: Accel, setup: dict[str, Any]) -> int:
 
 
 def described(accel: Accel, work: Work, watch: Watch) -> dict[str, Any]:
-    parts = [
-        accel.name,
-        accel.compute_capability and ".".join(map(str, accel.compute_capability)),
-        accel.multiprocessors,
-    ]
+    # What the libraries choose their kernels by.
+    capability = ".".join(map(str, accel.compute_capability or ()))
+    parts = [accel.name, capability, accel.multiprocessors]
     return {
-        # What the libraries choose their kernels by.
         "model": " · ".join(str(part) for part in parts if part),
         "dtype": str(work.dtype),
         "side": work.side,
@@ -152,35 +144,36 @@ class _Point:
     samples: list[Sample] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class State:
     """A run as it goes: the point at hand, what was told, and what is kept of telemetry."""
 
-    plan: Plan
-    work: Work
-    watch: Watch
-    say: Say
-    clock: Callable[[], float] = time.perf_counter
-    threads: int = 0
-    steps: int = 0
-    wrong_steps: int = 0
-    _told_wrong: collections.Counter[bool] = field(default_factory=collections.Counter)
-    _done: set[str] = field(default_factory=set)
-    _began_s: float = 0.0
-    _told_s: float = 0.0
-    _checked_s: float = 0.0
-    _check_took_s: float = 0.0
-    _told_checksums: int = 0
-    _has_power: bool = False
-    # Readings since this turn began, or since a check, for which the device waits: energy from before is no work's.
-    _recent: collections.deque[Sample] = field(default_factory=lambda: collections.deque(maxlen=400))
+    def __init__(
+        self,
+        plan: Plan,
+        work: Work,
+        watch: Watch,
+        say: Say,
+        clock: Callable[[], float] = time.perf_counter,
+        threads: int = 0,
+    ) -> None:
+        self.plan, self.work, self.watch, self.say = plan, work, watch, say
+        self.clock, self.threads = clock, threads
+        self.steps = self.wrong_steps = 0
+        # How many wrong results were said, by whether rounding explains them.
+        self._told_wrong: collections.Counter[bool] = collections.Counter()
+        self._done: set[str] = set()
+        self._began_s = self._told_s = 0.0
+        self._told_checksums = 0
+        self._has_power = False
+        # Readings since this turn began: energy from before is another work's.
+        self._recent: collections.deque[Sample] = collections.deque(maxlen=400)
 
     def run(self, setup: dict[str, Any]) -> None:
         """Step after step until the time is over; each turn begins at the time that the plan gives it.
 
         A kind whose turn went by during a longer step is made up for by one step: none passes without being done.
         """
-        self._began_s = self._checked_s = self.clock()
+        self._began_s = self.clock()
         self.work.start()
         self.watch.take()
         turn, point = -1, None
@@ -188,8 +181,6 @@ class State:
             kind = self.plan.kind_of(number)
             if point is None or number != point.number:
                 self._close(point)
-                if self.clock() - self._checked_s >= max(CHECK_EVERY_S, self._check_took_s / CHECK_SHARE):
-                    self.check()
                 if number // self.plan.parts != turn:
                     self._make_up(number, setup)
                     turn = number // self.plan.parts
@@ -199,7 +190,7 @@ class State:
         self._close(point)
         self._make_up(self.plan.points, setup)
         if not self._has_power and not self.watch.reason:
-            refused = [one.get("unknown", {}).get("energy_j") for one in self._recent]
+            refused = [sample.get("unknown", {}).get("energy_j") for sample in self._recent]
             short = f"no kind of work lasted the {ENERGY_SPAN_S:g} s over which energy is counted"
             self.say({"unknown": {"power": next(filter(None, refused), short)}})
 
@@ -212,7 +203,7 @@ class State:
     def _make_up(self, number: int, setup: dict[str, Any]) -> None:
         """One step of each kind whose first turn lies before this point and was never begun."""
         passed = dict.fromkeys(self.plan.kind_of(place) for place in range(0, number, self.plan.parts))
-        for kind in [one for one in passed if one not in self._done]:
+        for kind in [kind for kind in passed if kind not in self._done]:
             self._begin(kind, setup)
             point = _Point(number, kind, self.clock())
             self._step(point)
@@ -230,57 +221,44 @@ class State:
     def check(self) -> None:
         """Hold the first product against float64 and say what is wrong with it."""
         self.say({"busy": BUSY_S})
-        began = self.clock()
-        wrong = self.work.check()
-        self._check_took_s, self._checked_s = self.clock() - began, self.clock()
-        self._recent.clear()
-        self._tell_wrong(wrong)
+        self._tell_wrong(self.work.check())
 
     def totals(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        totals: dict[str, Any] = {
             "steps": self.steps,
             "wrong_steps": self.wrong_steps,
             "checks": self.work.checks,
             "worst_of_bound": self.work.worst_of_bound,
         }
         if "memory" in self.plan.kinds:
-            told["memory_tested_bytes"], told["memory_held_bytes"] = self.work.tested_bytes
+            totals["memory_tested_bytes"] = self.work.tested_bytes
         if len(self.work.checksums) > self._told_checksums:
             self._told_checksums = len(self.work.checksums)
-            told["checksums"] = dict(self.work.checksums)
-        return {"totals": told}
+            totals["checksums"] = dict(self.work.checksums)
+        return {"totals": totals}
 
     def _tell_wrong(self, wrong: Sequence[StressWrong]) -> None:
         if not wrong:
             return
         self.wrong_steps += 1
-        for one in wrong:
+        for result in wrong:
             # Other bits within rounding, which some devices have in every step, take no place of what is surely wrong.
-            rounded = one.worst_of_bound is not None and one.worst_of_bound <= 1
+            rounded = result.worst_of_bound is not None and result.worst_of_bound <= 1
             if self._told_wrong[rounded] < MOST_WRONG:
                 self._told_wrong[rounded] += 1
-                self.say({"wrong": to_json(one)})
+                self.say({"wrong": to_json(result)})
         self.say(self.totals())
 
     def _tell(self, point: _Point) -> None:
-        """Say some times a second how it goes."""
+        """Say some times a second what is at work."""
         now = self.clock()
-        if now - self._told_s < TELL_EVERY_S or not point.rates:
-            return
-        self._told_s = now
-        self._take(point)
-        last = self._recent[-1] if self._recent else {}
-        told = {name: last.get(name) for name in ("sm_clock_hz", "temperature_celsius")}
-        rate = point.rates[-1]
-        self.say(
-            {
-                "step": {"kind": point.kind, "rate": rate, "unit": point.unit, "power_w": self._power(), **told},
-                **self.totals(),
-            }
-        )
+        if now - self._told_s >= TELL_EVERY_S:
+            self._told_s = now
+            self._take(point)
+            self.say({"step": point.kind, **self.totals()})
 
     def _take(self, point: _Point) -> None:
-        taken = [one for one in self.watch.take() if one["at_s"] >= point.began_s]
+        taken = [sample for sample in self.watch.take() if sample["at_s"] >= point.began_s]
         point.samples += taken
         self._recent.extend(taken)
 
@@ -313,11 +291,11 @@ class State:
 
     def _power(self) -> float | None:
         """The mean power of this turn's last seconds; None where the energy is not counted, or for too short."""
-        counted = [one for one in self._recent if one.get("energy_j") is not None]
+        counted = [sample for sample in self._recent if sample.get("energy_j") is not None]
         if not counted:
             return None
         last = counted[-1]
-        before = [one for one in counted if last["at_s"] - one["at_s"] >= ENERGY_SPAN_S]
+        before = [sample for sample in counted if last["at_s"] - sample["at_s"] >= ENERGY_SPAN_S]
         if not before or last["energy_j"] <= before[-1]["energy_j"]:  # a reloaded driver counts from 0
             return None
         return float((last["energy_j"] - before[-1]["energy_j"]) / (last["at_s"] - before[-1]["at_s"]))
@@ -328,5 +306,5 @@ def _spread(values: Sequence[float]) -> StressSpread:
 
 
 def _spread_of(samples: Sequence[Sample], name: str) -> StressSpread | None:
-    values = [float(one[name]) for one in samples if one.get(name) is not None]
+    values = [float(sample[name]) for sample in samples if sample.get(name) is not None]
     return _spread(values) if values else None

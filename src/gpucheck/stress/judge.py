@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -62,7 +60,6 @@ _COUNTERS: dict[str, tuple[Verdict, str]] = {
 }
 # The cause of a counter that has a fix of its own.
 _CAUSES = {"lost": "lost", "ecc_uncorrected": "ecc"}
-_LONGER = "use a longer --duration"
 _TEST = f"{FIX['wrong data']} --device {{0}} --duration 30m"
 _WATCH = "gpucheck devices --device {} --watch 2s: check heat, power limit and clock"
 IDS = of(
@@ -126,198 +123,167 @@ class Odd:
 def siblings(devices: Sequence[StressDevice]) -> list[list[StressDevice]]:
     """The devices that compute the same: one model, one dtype and size. Groups of one are left out."""
     groups: dict[tuple[str, str, str, int], list[StressDevice]] = {}
-    for one in devices:
-        if one.checksums:
-            groups.setdefault((one.device.id.partition(":")[0], one.model, one.dtype, one.side), []).append(one)
+    for device in devices:
+        if device.checksums:
+            key = device.device.id.partition(":")[0], device.model, device.dtype, device.side
+            groups.setdefault(key, []).append(device)
     return [group for group in groups.values() if len(group) > 1]
 
 
 def odd(devices: Sequence[StressDevice]) -> list[Odd]:
     """The results of which devices of one model have different first ones."""
-    found = []
+    differing = []
     for group in siblings(devices):
-        for result in dict.fromkeys(name for one in group for name in one.checksums):
-            have = [one for one in group if result in one.checksums]
-            counted = Counter(one.checksums[result] for one in have)
+        for result in dict.fromkeys(name for device in group for name in device.checksums):
+            have = [device for device in group if result in device.checksums]
+            counted = Counter(device.checksums[result] for device in have)
             if len(counted) < 2:
                 continue
             ((most, votes),) = counted.most_common(1)
-            minority = [one for one in have if one.checksums[result] != most] if votes > len(have) / 2 else []
-            found.append(Odd(result, tuple(have), tuple(minority)))
-    return found
+            minority = [device for device in have if device.checksums[result] != most] if votes > len(have) / 2 else []
+            differing.append(Odd(result, tuple(have), tuple(minority)))
+    return differing
 
 
 def wrong(result: StressResult) -> list[Finding]:
-    """A finding for each device that computed wrongly, and for those that disagree; else the one that all are right."""
+    """A finding for each device that computed wrongly, and for those that disagree; else one that all are right."""
     differing = odd(result.devices)
     findings = [
-        _of_device(one, [other for other in differing if one in other.minority])
-        for one in result.devices
-        if one.wrong_steps or one.wrong or any(one in other.minority for other in differing)
+        _of_device(device, [each for each in differing if device in each.minority])
+        for device in result.devices
+        if device.wrong_steps or device.wrong or any(device in each.minority for each in differing)
     ]
-    findings += _disagreements([one for one in differing if not one.minority])
+    findings += _disagreements([each for each in differing if not each.minority])
     if findings:
         return findings
-    at_work = [one for one in result.devices if one.steps]
+    at_work = [device for device in result.devices if device.steps]
     groups = siblings(at_work)
     same = f"; {sum(map(len, groups))} of one model agree bit for bit" if len(groups) == 1 else ""
-    steps, checks = sum(one.steps for one in at_work), sum(one.checks for one in at_work)
-    parts = [memory_tested(at_work), _memory_held(at_work)]
-    message = "; ".join([f"{checks} checks against float64{same}", *filter(None, parts)])
+    steps, checks = sum(device.steps for device in at_work), sum(device.checks for device in at_work)
+    tested = memory_tested(at_work)
+    message = f"{checks} checks against float64{same}" + (f"; {tested}" if tested else "")
     title = f"the results of all {steps} steps are correct"
-    done = [{point.kind for point in one.points} for one in at_work]
+    done = [{point.kind for point in device.points} for device in at_work]
     if missing := [kind for kind in result.kinds if not all(kind in kinds for kinds in done)]:
         title = f"{title}; not tested: {', '.join(missing)}"
-        return [Finding("stress.wrong", "inconclusive", title, message, fix=_LONGER)]
-    some, filled = _smallest_share(at_work, lambda one: one.memory_tested_bytes)
-    # Memory's share of the time does not shrink as a run gets longer.
-    fix = f"--duration {math.ceil(result.duration_s * filled / some)}s" if 0 < some < filled else None
-    return [Finding("stress.wrong", "pass", title, message, fix=fix)]
+        return [Finding("stress.wrong", "inconclusive", title, message, fix="use a longer --duration")]
+    return [Finding("stress.wrong", "pass", title, message)]
 
 
 def memory_tested(devices: Sequence[StressDevice]) -> str:
     """Return how much of the memory was tested, where that is not all of it on every device."""
-    some, filled = _smallest_share(devices, lambda one: one.memory_tested_bytes)
-    return f"{units.capacity(some)} of {units.capacity(filled)} of memory tested" if some < filled else ""
+    known = [device for device in devices if device.filled_bytes and device.memory_tested_bytes is not None]
+    shares = [((device.memory_tested_bytes or 0) / device.filled_bytes, device) for device in known]
+    share, least = min(shares, key=lambda pair: pair[0], default=(1.0, None))
+    if least is None or share >= 1:
+        return ""
+    return f"{units.capacity(least.memory_tested_bytes or 0)} of {units.capacity(least.filled_bytes)} of memory tested"
 
 
-def _memory_held(devices: Sequence[StressDevice]) -> str:
-    """Return how much of the memory was seen to keep its data, where that is not all of it on every device."""
-    some, filled = _smallest_share(devices, lambda one: one.memory_held_bytes)
-    if not some and filled:
-        return "not tested: whether memory keeps its data"
-    whole = f"{units.capacity(some)} of {units.capacity(filled)} read again after all other memory was written"
-    return whole if some < filled else ""
-
-
-def _smallest_share(devices: Sequence[StressDevice], of: Callable[[StressDevice], int | None]) -> tuple[int, int]:
-    """The device's with the smallest share of what it filled, and that; (0, 0) where it is unknown."""
-    shares = [
-        (some / one.filled_bytes, some, one.filled_bytes)
-        for one in devices
-        if one.filled_bytes and (some := of(one)) is not None
-    ]
-    return min(shares, default=(1.0, 0, 0))[1:]
-
-
-def _of_device(one: StressDevice, differing: Sequence[Odd]) -> Finding:
-    sure = [each for each in one.wrong if not _is_rounding(each, one)]
-    verdict: Verdict = "fail" if sure or (differing and one.reproducible) else "warn"
-    texts = [text_of(each) for each in (sure or one.wrong)[:1]]
+def _of_device(device: StressDevice, differing: Sequence[Odd]) -> Finding:
+    sure = [wrong for wrong in device.wrong if not _is_rounding(wrong, device)]
+    verdict: Verdict = "fail" if sure or (differing and device.reproducible) else "warn"
+    texts = [text_of(wrong) for wrong in (sure or device.wrong)[:1]]
     for each in differing[:1]:
         others = [other.name for other in each.devices if other not in each.minority]
         texts.append(f"{each.result}: bits differ from {few(others, ', ')} of the same model")
     what = "wrong results" if verdict == "fail" else "different bits"
-    where = f"in {one.wrong_steps} of {max(one.steps, one.wrong_steps)} steps" if one.wrong_steps else "from the start"
-    return Finding(
-        "stress.wrong",
-        verdict,
-        f"{one.name}: {what} {where}",
-        "; ".join(texts),
-        {
-            "name": one.name,
-            "steps": one.steps,
-            "wrong_steps": one.wrong_steps,
-            "wrong": [asdict(each) for each in one.wrong],
-            "differs_from_siblings": [each.result for each in differing],
-        },
-        _TEST.format(one.device.id) if verdict == "fail" else None,
-        one.device.id,
-    )
+    count, steps = device.wrong_steps, max(device.steps, device.wrong_steps)
+    where = f"in {count} of {steps} steps" if count else "from the start"
+    evidence = {
+        "name": device.name,
+        "steps": device.steps,
+        "wrong_steps": count,
+        "wrong": [asdict(wrong) for wrong in device.wrong],
+        "differs_from_siblings": [each.result for each in differing],
+    }
+    fix = _TEST.format(device.device.id) if verdict == "fail" else None
+    title = f"{device.name}: {what} {where}"
+    return Finding("stress.wrong", verdict, title, "; ".join(texts), evidence, fix, device.device.id)
 
 
-def _is_rounding(each: StressWrong, one: StressDevice) -> bool:
+def _is_rounding(wrong: StressWrong, device: StressDevice) -> bool:
     """Return whether it may be the same sum in another order, on a device that does not promise the same bits."""
-    within = each.worst_of_bound is not None and each.worst_of_bound <= 1
-    return each.against == "first" and within and not one.reproducible
+    within = wrong.worst_of_bound is not None and wrong.worst_of_bound <= 1
+    return wrong.against == "first" and within and not device.reproducible
 
 
-def _disagreements(some: Iterable[Odd]) -> list[Finding]:
+def _disagreements(differing: Iterable[Odd]) -> list[Finding]:
     """Devices that differ where no majority says which is wrong, a finding for each set of devices."""
     sets: dict[tuple[str, ...], list[Odd]] = {}
-    for each in some:
-        sets.setdefault(tuple(one.name for one in each.devices), []).append(each)
+    for each in differing:
+        sets.setdefault(tuple(device.name for device in each.devices), []).append(each)
     return [
         Finding(
             "stress.wrong",
-            "fail" if all(one.reproducible for one in each[0].devices) else "warn",
+            "fail" if all(device.reproducible for device in each[0].devices) else "warn",
             f"{' and '.join(names)} computed different bits from the same data",
-            f"in {few([one.result for one in each], ', ')}; which of them is wrong is unknown",
-            {"names": names, "results": [one.result for one in each]},
+            f"in {few([odd.result for odd in each], ', ')}; which of them is wrong is unknown",
+            {"names": names, "results": [odd.result for odd in each]},
             _TEST.format(each[0].devices[0].device.id),
         )
         for names, each in sets.items()
     ]
 
 
-def text_of(each: StressWrong) -> str:
-    """A wrong step in words: `products at 12.3 s, step 40: 1 element differs (…)`."""
-    elements = "" if each.elements is None else f"{each.elements} element{'s' * (each.elements != 1)} wrong"
-    where = f" at index {each.place}" if each.place is not None else ""
-    told = "; ".join(part for part in (f"{elements}{where}" if elements else where.strip(), each.text) if part)
-    return f"{each.result} at {units.duration(max(each.at_s, 1e-3))} (step {each.step}): {told}"
+def text_of(wrong: StressWrong) -> str:
+    """A wrong step in words: `products at 12.3 s (step 40): 1 element wrong at index 70; …`."""
+    parts = []
+    if wrong.elements is not None:
+        where = f" at index {wrong.place}" if wrong.place is not None else ""
+        parts.append(f"{wrong.elements} element{'s' * (wrong.elements != 1)} wrong{where}")
+    elif wrong.place is not None:
+        parts.append(f"at index {wrong.place}")
+    parts += [wrong.text] if wrong.text else []
+    return f"{wrong.result} at {units.duration(max(wrong.at_s, 1e-3))} (step {wrong.step}): {'; '.join(parts)}"
 
 
 # -- slow devices ------------------------------------------------------------------------------------------------------
 
 
 def slow(result: StressResult) -> list[Finding]:
-    """Devices that lost speed over time, or are slower than those of their model; else one of what kept its speed."""
+    """Devices that lost speed, or are slower than those of their model; else one finding on what kept its speed."""
     findings = []
-    for one in result.devices:
-        falls = [fall for kind in result.kinds if (fall := _fall(one, kind)) is not None]
+    for device in result.devices:
+        falls = [fall for kind in result.kinds if (fall := _fall(device, kind)) is not None]
         # One cause shows in every kind of work: the deepest fall says it.
-        findings += [max(falls, key=lambda found: found[0])[1]] if falls else _held_throughout(one) or _at_times(one)
+        findings += [max(falls, key=lambda fall: fall[0])[1]] if falls else _limited(device)
     for group in siblings(result.devices):
-        behind = [found for one in group if (found := _behind(one, group, result.kinds)) is not None]
-        findings += behind
-        told = {kind for found in behind for kind in found.evidence["slower"]}
-        findings += _ahead(group, [kind for kind in result.kinds if kind not in told])
+        behind = [finding for device in group if (finding := _behind(device, group, result.kinds)) is not None]
+        slower = {kind for finding in behind for kind in finding.evidence["slower"]}
+        findings += [*behind, *_ahead(group, set(result.kinds) - slower)]
     return findings or [_kept_speed(result)]
 
 
 def _kept_speed(result: StressResult) -> Finding:
-    """What kept its speed: only devices and kinds of work that had the points to show it.
-
-    No device is called "not slow" unless there were siblings to compare it with.
-    """
-    at_work = [one for one in result.devices if one.steps]
-    judged = [one for one in at_work if any(_ratio(_judged(one, kind)) for kind in result.kinds)]
+    """The devices and kinds of work that kept their speed: only those that had the points to show it."""
+    at_work = [device for device in result.devices if device.steps]
+    judged = [device for device in at_work if any(_ratio(_judged(device, kind)) for kind in result.kinds)]
     # The device that lost most counts, and one with too few points of a kind leaves that kind unjudged.
-    least = {kind: min((_ratio(_judged(one, kind)) or 0.0 for one in judged), default=0.0) for kind in result.kinds}
-    uneven = {kind for kind in result.kinds if any(_is_uneven(_judged(one, kind)) for one in judged)}
+    least = {
+        kind: min((_ratio(_judged(device, kind)) or 0.0 for device in judged), default=0.0) for kind in result.kinds
+    }
+    uneven = {kind for kind in result.kinds if any(_is_uneven(_judged(device, kind)) for device in judged)}
     kinds = [kind for kind in result.kinds if least[kind] >= 1 - SLOW and kind not in uneven]
     if not kinds:
-        busy = any(not _was_alone(point) for one in result.devices for point in one.points)
+        busy = any(not _was_alone(point) for device in result.devices for point in device.points)
         why = "other programs used the cores" if busy else "rates are too uneven" if judged else "too short"
         return Finding("stress.slow", "skip", "speed was not judged", why)
-    compared = [
-        one for group in siblings(judged) for one in group
-        if all(
-            (usual := _of_siblings(one, group, kind))
-            and 1 - SLOW <= _median_of(_judged(one, kind)) / usual <= 1 / (1 - SLOW)
-            for kind in kinds
-        )
-    ]  # fmt: skip
-    if len(compared) == len(at_work):
-        title, message = "no device is slow", f"all within {units.percent(SLOW)}"
-    else:
-        title = f"{len(judged)} of {len(at_work)} devices kept their speed"
-        title = f"{at_work[0].name} kept its speed" if len(at_work) == 1 else title
-        shares = [f"{kind} {units.percent(least[kind])}" for kind in kinds]
-        message = f"last third of the run against the first: {', '.join(shares)}"
+    title = f"{len(judged)} of {len(at_work)} devices kept their speed"
+    title = f"{at_work[0].name} kept its speed" if len(at_work) == 1 else title
+    shares = [f"{kind} {units.percent(least[kind])}" for kind in kinds]
+    message = f"last third of the run against the first: {', '.join(shares)}"
     if missing := [kind for kind in result.kinds if kind not in kinds]:
         title = f"{title} in {', '.join(kinds)}"
-        whys = [f"{kind} ({'too uneven' if least[kind] else 'too few points'})" for kind in missing]
-        message = f"{message}; not judged: {', '.join(whys)}"
+        message = f"{message}; not judged (too few points, or uneven): {', '.join(missing)}"
     return Finding(
         "stress.slow", "pass", title, message, {"last_third_to_first": {kind: least[kind] for kind in kinds}}
     )
 
 
-def _judged(one: StressDevice, kind: str) -> list[StressPoint]:
+def _judged(device: StressDevice, kind: str) -> list[StressPoint]:
     """The points of a kind of work that say something of the device's speed."""
-    return [point for point in one.points if point.kind == kind and _was_alone(point)]
+    return [point for point in device.points if point.kind == kind and _was_alone(point)]
 
 
 def _was_alone(point: StressPoint) -> bool:
@@ -343,15 +309,13 @@ def _median_of(points: Sequence[StressPoint]) -> float:
     return statistics.median(point.rate.median for point in points)
 
 
-def _fall(one: StressDevice, kind: str) -> tuple[float, Finding] | None:
-    """Return how far a kind of work fell from the first third of its points to the last, with its finding; else
-    None."""
-    points = _judged(one, kind)
-    ratio = _ratio(points)
+def _fall(device: StressDevice, kind: str) -> tuple[float, Finding] | None:
+    """Return how far a kind of work fell from the first third of its points to the last, with its finding."""
+    points = _judged(device, kind)
+    third = len(points) // 3
+    ratio, late = _ratio(points), points[-third:]
     if ratio is None or ratio >= 1 - SLOW:
         return None
-    third = len(points) // 3
-    late = points[-third:]
     first, last = _median_of(points[:third]), _median_of(late)
     if not _is_below(late, first):
         return None
@@ -364,58 +328,38 @@ def _fall(one: StressDevice, kind: str) -> tuple[float, Finding] | None:
     parts += [f"up to {heat:.0f} °C"] if heat is not None else []
     verdict: Verdict = "fail" if _BY_HARDWARE & set(held) else "warn"
     title = f"lost {units.percent(fall)} of its speed over the run ({kind})"
-    told = {"kind": kind, "fall": fall, "first": first, "last": last, "held": sorted(held)}
-    return fall, _slow(one, verdict, title, "; ".join(parts), told)
+    evidence = {"kind": kind, "fall": fall, "first": first, "last": last, "held": sorted(held)}
+    return fall, _slow(device, verdict, title, "; ".join(parts), evidence)
 
 
-def _slow(one: StressDevice, verdict: Verdict, title: str, why: str, told: dict[str, Any], fix: str = "") -> Finding:
-    title, evidence = f"{one.name}: {title}", {"name": one.name, **told}
-    fix += _WATCH.format(one.device.id)
-    return Finding("stress.slow", verdict, title, why, evidence, fix, one.device.id)
+def _slow(device: StressDevice, verdict: Verdict, title: str, why: str, evidence: dict[str, Any]) -> Finding:
+    evidence = {"name": device.name, **evidence}
+    fix = _WATCH.format(device.device.id)
+    return Finding("stress.slow", verdict, f"{device.name}: {title}", why, evidence, fix, device.device.id)
 
 
-def _held_throughout(one: StressDevice) -> list[Finding]:
-    """The finding for a device that heat or the hardware held back in most of its points: slow from the start."""
+def _limited(device: StressDevice) -> list[Finding]:
+    """The finding for a device that heat or the hardware held back: from the start, or so that it was slow at times."""
     # `hw_slowdown` flashes whenever the clock changes.
-    counted = Counter(name for point in one.points for name in set(THROTTLED) & set(point.held) - {"hw_slowdown"})
-    held = [name for name, count in counted.most_common() if count >= MOST_POINTS_SHOW * len(one.points)]
-    if len(one.points) < FEWEST_POINTS or not held:
-        return []
-    verdict: Verdict = "fail" if _BY_HARDWARE & set(held) else "warn"
-    title = f"the clock was limited by {few([_HELD[name] for name in held], ', ')} from the start"
-    return [_slow(one, verdict, title, "in most of the run", {"held": sorted(held)})]
-
-
-def _at_times(one: StressDevice) -> list[Finding]:
-    """The finding for a device that was slow in some points: while heat or the hardware limited it, or in the last."""
-    of_kind = {kind: _judged(one, kind) for kind in {point.kind for point in one.points}}
-    usual = {
-        kind: statistics.quantiles((point.rate.median for point in points), n=4)
-        for kind, points in of_kind.items()
-        if len(points) >= FEWEST_POINTS
-    }
-    points = [point for point in one.points if point.kind in usual and _was_alone(point)]
-
-    def is_low(point: StressPoint, quartile: int) -> bool:
-        return point.rate.median < (1 - SLOW) * usual[point.kind][quartile]
-
-    # Beside the upper quartile: up to three quarters of the points may be slow. What drifts is often below that at the
-    # end, where no limit has to be known: there it is the median.
-    low = [point for point in points if is_low(point, 2)]
-    limited = [point for point in low if set(THROTTLED) & set(point.held)]
-    last = list(itertools.takewhile(lambda point: is_low(point, 1), reversed(points)))[::-1]
-    if len(last) >= FEWEST_SLOW:
-        slowed, where = last, f"from {units.duration(max(last[0].at_s, 1e-3))} to the end"
+    held = Counter(name for point in device.points for name in set(THROTTLED) & set(point.held) - {"hw_slowdown"})
+    most = {name: count for name, count in held.items() if count >= MOST_POINTS_SHOW * len(device.points)}
+    if len(device.points) >= FEWEST_POINTS and most:
+        verdict: Verdict = "fail" if _BY_HARDWARE & set(most) else "warn"
+        title = f"{_limits(Counter(most))} from the start"
+        return [_slow(device, verdict, title, "in most of the run", {"held": sorted(most)})]
+    low: list[StressPoint] = []
+    for kind in {point.kind for point in device.points}:
+        points = sorted(_judged(device, kind), key=lambda point: point.rate.median)
+        # Up to three quarters of the points may be slow: the best quarter shows what the device can do.
+        best = points[len(points) * 3 // 4].rate.median if len(points) >= FEWEST_POINTS else 0.0
+        low += [point for point in points if point.rate.median < (1 - SLOW) * best]
+    slowed = [point for point in low if set(THROTTLED) & set(point.held)]
     # Where as many are slow without a limit, rates are uneven, and some of them fall together with one.
-    elif len(limited) >= max(FEWEST_SLOW, MOST_POINTS_SHOW * len(low)):
-        slowed, where = limited, f"in {len(limited)} of {len(points)} points"
-    else:
+    if len(slowed) < max(FEWEST_SLOW, MOST_POINTS_SHOW * len(low)):
         return []
-    fall = statistics.median(1 - point.rate.median / usual[point.kind][2] for point in slowed)
     held = Counter(name for point in slowed for name in point.held)
-    told = {"fall": fall, "points": len(slowed), "held": sorted(held)}
-    title = f"lost {units.percent(fall)} of its speed {where}"
-    return [_slow(one, "warn", title, _limits(held), told, f"{_LONGER} to see if it lasts; ")]
+    title = f"slow in {len(slowed)} of {len(device.points)} points"
+    return [_slow(device, "warn", title, _limits(held), {"points": len(slowed), "held": sorted(held)})]
 
 
 def _limits(held: Counter[str]) -> str:
@@ -423,67 +367,59 @@ def _limits(held: Counter[str]) -> str:
     return f"the clock was limited by {few(causes, ', ')}" if causes else "the cause is unknown"
 
 
-def _behind(one: StressDevice, group: Sequence[StressDevice], kinds: Sequence[str]) -> Finding | None:
+def _behind(device: StressDevice, group: Sequence[StressDevice], kinds: Sequence[str]) -> Finding | None:
     """The finding for a device that is slower than its siblings in some kind of work; None for one that is not."""
-    told: list[tuple[str, float]] = []
+    slower: dict[str, float] = {}
     for kind in kinds:
-        own, usual = _judged(one, kind), _of_siblings(one, group, kind)
-        if usual and (share := _median_of(own) / usual) < 1 - SLOW and _is_below(own, usual):
-            told.append((kind, 1 - share))
-    if not told:
+        usual, points = _usual(device, group, kind), _judged(device, kind)
+        if usual and (share := _median_of(points) / usual) < 1 - SLOW and _is_below(points, usual):
+            slower[kind] = 1 - share
+    if not slower:
         return None
-    kind, share = max(told, key=lambda each: each[1])
-    shared = one.device.id == "cpu" or {kind for kind, _ in told} <= _SHARED
-    others = [other.name for other in group if other is not one]
+    kind = max(slower, key=slower.__getitem__)
+    is_cpu = device.device.id == "cpu"
+    others = [other.name for other in group if other is not device]
     return Finding(
         "stress.slow",
-        "warn" if shared else "fail",
-        f"{one.name}: {units.percent(share)} slower than {few(others, ', ')} ({kind})",
-        "other programs may use the core" if one.device.id == "cpu" else "the same model, the same work",
-        {"name": one.name, "slower": dict(told), "siblings": others},
-        None if one.device.id == "cpu" else f"gpucheck devices --device {one.device.id}; then gpucheck doctor",
-        one.device.id,
+        "warn" if is_cpu or set(slower) <= _SHARED else "fail",
+        f"{device.name}: {units.percent(slower[kind])} slower than {few(others, ', ')} ({kind})",
+        "other programs may use the core" if is_cpu else "the same model, the same work",
+        {"name": device.name, "slower": slower, "siblings": others},
+        None if is_cpu else f"gpucheck devices --device {device.device.id}; then gpucheck doctor",
+        device.device.id,
     )
 
 
-def _ahead(group: Sequence[StressDevice], kinds: Sequence[str]) -> list[Finding]:
-    """The finding for GPUs that are faster than most of their siblings: either these or those are unusual."""
+def _ahead(group: Sequence[StressDevice], kinds: Iterable[str]) -> Iterator[Finding]:
+    """Yield the finding for GPUs that are faster than most of their siblings: either these or those are unusual."""
     # Of two, the slower one is judged; and a CPU may have cores of several kinds.
     if len(group) < FEWEST_SIBLINGS or group[0].device.id == "cpu":
-        return []
-    leads = {
-        kind: {
-            one.name: _median_of(own) / usual - 1
-            for one in group
-            if (own := _judged(one, kind))
-            and (usual := _of_siblings(one, group, kind))
-            and _is_below(own, usual, above=True)
+        return
+    for kind in sorted(kinds, key=lambda kind: kind in _SHARED):
+        usual = {device.name: _usual(device, group, kind) or 0.0 for device in group}
+        fast = {
+            device.name: _median_of(points) / usual[device.name] - 1
+            for device in group
+            if usual[device.name] and _is_below(points := _judged(device, kind), usual[device.name], above=True)
         }
-        for kind in kinds
-    }
-    # Links are shared: more ahead in copies is less than ahead in products.
-    shown = [(kind not in _SHARED, max(lead.values()), kind) for kind, lead in leads.items() if lead]
-    if not shown:
-        return []
-    _, lead, kind = max(shown)
-    fast = list(leads[kind])
-    others = [one.name for one in group if one.name not in fast]
-    return [
-        Finding(
+        if not fast:
+            continue
+        others = [device.name for device in group if device.name not in fast]
+        yield Finding(
             "stress.slow",
             "warn" if kind in _SHARED else "inconclusive",
-            f"{few(fast, ', ')}: up to {units.percent(lead)} faster than {few(others, ', ')} ({kind})",
+            f"{few([*fast], ', ')}: up to {units.percent(max(fast.values()))} faster than {few(others, ', ')} ({kind})",
             "the same model: which are usual is unknown",
-            {"faster": fast, "siblings": others},
+            {"faster": [*fast], "siblings": others},
             "gpucheck devices: compare power limits, clocks and heat; then gpucheck doctor",
         )
-    ]
+        return
 
 
-def _of_siblings(one: StressDevice, group: Sequence[StressDevice], kind: str) -> float | None:
+def _usual(device: StressDevice, group: Sequence[StressDevice], kind: str) -> float | None:
     """The rate that is usual for the device's siblings; None or 0 without theirs, or for too few points of its own."""
-    others = [_median_of(theirs) for other in group if other is not one and (theirs := _judged(other, kind))]
-    return statistics.median(others) if others and len(_judged(one, kind)) >= FEWEST_POINTS else None
+    others = [_median_of(theirs) for other in group if other is not device and (theirs := _judged(other, kind))]
+    return statistics.median(others) if others and len(_judged(device, kind)) >= FEWEST_POINTS else None
 
 
 def _is_below(points: Sequence[StressPoint], usual: float, *, above: bool = False) -> bool:
@@ -498,46 +434,20 @@ def _is_below(points: Sequence[StressPoint], usual: float, *, above: bool = Fals
 def errors(result: StressResult) -> list[Finding]:
     """A finding for each device whose error counters rose, or that the driver lists no more."""
     findings = []
-    for one in result.devices:
-        if why := one.unknown.get("state"):
-            title = f"{one.name}: whether it still works is unknown"
-            findings.append(Finding("stress.errors", "inconclusive", title, why, {}, "gpucheck doctor", one.device.id))
-        risen = {name: one.counters[name] for name in _COUNTERS if one.counters.get(name)}
+    for device in result.devices:
+        if why := device.unknown.get("state"):
+            title = f"{device.name}: whether it still works is unknown"
+            findings.append(
+                Finding("stress.errors", "inconclusive", title, why, {}, "gpucheck doctor", device.device.id)
+            )
+        risen = {name: device.counters[name] for name in _COUNTERS if device.counters.get(name)}
         if not risen:
             continue
         worst = min((_COUNTERS[name][0] for name in risen), key=("fail", "warn").index)
-        told = ", ".join(_LOST if name == "lost" else f"{count} {_COUNTERS[name][1]}" for name, count in risen.items())
+        parts = (_LOST if name == "lost" else f"{count} {_COUNTERS[name][1]}" for name, count in risen.items())
         cause = next((_CAUSES[name] for name in risen if name in _CAUSES), None)
         fix = "gpucheck doctor; sudo dmesg | grep -i xid" if worst == "fail" else "gpucheck devices"
         fix = fix_of(cause) if cause is not None else fix
-        findings.append(
-            Finding("stress.errors", worst, f"{one.name}: {told}", "during the run", dict(risen), fix, one.device.id)
-        )
+        title = f"{device.name}: {', '.join(parts)}"
+        findings.append(Finding("stress.errors", worst, title, "during the run", dict(risen), fix, device.device.id))
     return findings
-
-
-def live_text(live: Sequence[tuple[str, dict[str, Any], StressDevice]]) -> str:
-    """The live line: what is at work, how fast in all, and the hottest, the hungriest and the slowest clock."""
-    kind = str(live[0][1]["kind"])
-    alike = [told for _, told, _ in live if told["kind"] == kind]
-    parts = [f"{kind}: {rate_text(sum(told['rate'] for told in alike), str(alike[0]['unit']))}"]
-    told = [one for _, one, _ in live]
-    clocks = [one["sm_clock_hz"] for one in told if one.get("sm_clock_hz")]
-    parts += [f"{min(clocks) / 1e6:.0f} MHz"] if clocks else []
-    watts = [one["power_w"] for one in told if one.get("power_w")]
-    parts += [f"{sum(watts):.0f} W"] if watts else []
-    heats = [one["temperature_celsius"] for one in told if one.get("temperature_celsius")]
-    parts += [f"{max(heats):.0f} °C"] if heats else []
-    wrong = sum(answer.wrong_steps for _, _, answer in live)
-    parts += [f"{wrong} wrong"] if wrong else []
-    return " ".join(parts)
-
-
-def of_bytes(rate: float, unit: str) -> tuple[float, str]:
-    """A rate and its unit as they are shown: memory's 64-bit words are bytes of memory that were tested."""
-    return (8 * rate, "B/s") if unit == "word/s" else (rate, unit)
-
-
-def rate_text(rate: float, unit: str) -> str:
-    rate, unit = of_bytes(rate, unit)
-    return units.byte_rate(rate) if unit == "B/s" else units.flop_rate(rate, unit.removesuffix("/s") + "/s")

@@ -17,7 +17,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -62,6 +62,8 @@ _BESIDE_CHUNKS = 6
 _LESS, _LEAST = 0.9, 0.2
 # Places of a wrong result that are computed in float64.
 _MOST_PLACES = 64
+# A difference that the device counted and the host does not find.
+_GONE = "no difference at the second read"
 
 
 def checksum(words: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -103,121 +105,98 @@ class Step:
     amount: float
     unit: str
     seconds: float
-    wrong: tuple[StressWrong, ...] = ()
+    wrong: Sequence[StressWrong] = ()
 
 
-@dataclass(slots=True)
 class Work:
     """The work of a device in a run, and its memory. Raises CannotLook and what torch raises.
 
     `fill_bytes` is how much memory to fill. `checksums` has the first checksum of each result by its name.
     """
 
-    accel: Accel
-    dtype: Dtype
-    fill_bytes: int
-    seed: int = 0
-    side: int = 0
-    checksums: dict[str, str] = field(default_factory=dict)
-    checks: int = 0
-    worst_of_bound: float | None = None
-    arena: torch.Tensor = field(init=False)
-    _index: torch.Tensor = field(init=False)
-    _weights: torch.Tensor = field(init=False)
-    _kind: product.Kind = field(init=False)
-    _one: Matrices = field(init=False)
-    _first: torch.Tensor = field(init=False)
-    _slots: list[Matrices] = field(init=False)
-    _calls: list[Callable[[], object]] = field(init=False)
-    _hosts: list[torch.Tensor] = field(init=False)
-    _copied: torch.Tensor = field(init=False)
-    _sent: torch.Tensor = field(init=False)
-    _side_stream: Callable[[], contextlib.AbstractContextManager[object]] | None = field(init=False)
-    _seen_as: str | None = field(init=False, default=None)
-    _turn: int = 0
-    _at: int = 0
-    # What stands in the windows of memory since the turn began: the place → the pattern's name and number.
-    _written: dict[int, tuple[str, int]] = field(default_factory=dict)
-    # The windows tested in the run: the place → how many words, and whether the rest was written before they were read.
-    _tested: dict[int, tuple[int, bool]] = field(default_factory=dict)
-    _next: int = 0
-    _products: int = 1
-    _phase: int = 0
-    _steps: int = 0
-    _began_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        is_cpu = self.accel.is_cpu
-        self.side = self.side or (
-            _SIDE_CPU if is_cpu else _SIDE if (self.accel.memory_total_bytes or 0) >= _LARGE else _SIDE_SMALL
-        )
-        self._index = torch.arange(_CHUNK_CPU if is_cpu else _CHUNK, device=self.accel.device)
+    def __init__(self, accel: Accel, dtype: Dtype, fill_bytes: int, seed: int = 0, side: int = 0) -> None:
+        self.accel, self.dtype, self.seed = accel, dtype, seed
+        large = _SIDE if (accel.memory_total_bytes or 0) >= _LARGE else _SIDE_SMALL
+        self.side = side or (_SIDE_CPU if accel.is_cpu else large)
+        self.checksums: dict[str, str] = {}
+        self.checks, self.worst_of_bound = 0, 0.0
+        self._window = (_WINDOW_CPU if accel.is_cpu else _WINDOW) // WORD
+        self._index = torch.arange(_CHUNK_CPU if accel.is_cpu else _CHUNK, device=accel.device)
         self._weights = self._index * 2 + 1
-        self._make_operands()
-        self._make_arena()
-        self._side_stream = self.accel.side_stream()
+        self._kind = product.KINDS[dtype]
+        self._one = self._operands()
+        self._first = self._one.out
+        self._make_arena(fill_bytes)
+        self._side_stream = accel.side_stream() or contextlib.nullcontext
+        # The next pattern, window and result, how many products a step has, and which way copies go next.
+        self._turn = self._at = self._next = self._phase = 0
+        self._products = 1
+        # What stands in the windows of memory since the turn began, and the windows tested in the run: by the place
+        # the pattern's name and number, and how many words.
+        self._written: dict[int, tuple[str, int]] = {}
+        self._tested: dict[int, int] = {}
+        self._steps, self._began_s = 0, 0.0
 
     # -- memory -----------------------------------------------------------------------------------------------------
 
-    def _make_operands(self) -> None:
+    def _operands(self) -> Matrices:
         """A and B, drawn on the CPU, and the first product, which later ones are compared with."""
-        self._kind = product.KINDS[self.dtype]
-        self._seen_as = self._kind.seen_as
         elements = self.side * self.side
         flat = product.allocate(self._kind, (elements, elements, elements), self.accel.device)
-        shape = (self.side, self.side, self.side)
-        self._one = product.view(self._kind, flat, shape)
-        call = self._kind.bind(self._one.a, self._one.b, self._one.out)
-        product.try_once(call, self.dtype, self.accel)
+        one = product.view(self._kind, flat, (self.side, self.side, self.side))
+        call = self._kind.bind(one.a, one.b, one.out)
+        call()
+        self.accel.synchronize()
+        self._seen_as = self._kind.seen_as
         if self._kind.operand_dtype == torch.float32:
-            observed = precision.observed(self._one.a, self._one.b, self._one.out, call)
+            observed = precision.observed(one.a, one.b, one.out, call)
             self._seen_as = None if observed == "float32" else observed
         generator = torch.Generator().manual_seed(self.seed)
         for operand in (flat.a, flat.b):
             drawn = torch.empty(elements, dtype=operand.dtype)
             self._kind.fill(drawn, generator)
             operand.copy_(drawn)
-        _words(self._one.out).fill_(POISON)
+        _words(one.out).fill_(POISON)
         call()
         self.accel.synchronize()
-        self._first = self._one.out
-        self.checksums["products"] = text_of(int(checksum(_words(self._first), self._weights).item()))
+        self.checksums["products"] = self._sum(_words(one.out))
+        return one
 
-    def _make_arena(self) -> None:
+    def _make_arena(self, fill_bytes: int) -> None:
         """As much memory as can be had of what was asked for: results, then what copies go from and to."""
-        copy = (_COPY_CPU if self.accel.is_cpu else _COPY) // WORD
+        copy, chunk = (_COPY_CPU if self.accel.is_cpu else _COPY) // WORD, len(self._index)
         slot = _words(self._first).numel()
-        window = _WINDOW_CPU // WORD if self.accel.is_cpu else 1
-        least = 2 * copy + slot + len(self._index)
-        beside = 0 if self.accel.is_cpu else _BESIDE_CHUNKS * len(self._index)
-        words = max((self.fill_bytes // WORD - beside) // window * window, least)
+        window = self._window if self.accel.is_cpu else 1
+        least = 2 * copy + slot + chunk
+        beside = 0 if self.accel.is_cpu else _BESIDE_CHUNKS * chunk
+        words = max((fill_bytes // WORD - beside) // window * window, least)
         memory = _allocate(words, least, self.accel)  # a second stream copies in it
         # A lost device must not free it; a CPU is not lost.
         self.arena = memory if self.accel.is_cpu else kept.own(memory, self.accel.id)
         self.arena.fill_(POISON)
-        self._copied = self.arena[-2 * copy :]
-        room = self.arena[: -2 * copy - len(self._index)]
-        flat = [part.view(self._kind.result_dtype) for part in room.split(slot) if len(part) == slot]
+        self._out, self._back = self.arena[-2 * copy : -copy], self.arena[-copy:]
+        # Between the results and the copies lies the pattern of mixed work.
+        self._mixed_at = len(self.arena) - 2 * copy - chunk
         a, b = self._one.a, self._one.b
-        self._slots = [Matrices(a, b, part.view(self.side, self.side)) for part in flat]
-        self._calls = [self._kind.bind(a, b, one.out) for one in self._slots]
+        parts = self.arena[: self._mixed_at].split(slot)
+        results = [part.view(self._kind.result_dtype).view(self.side, self.side) for part in parts if len(part) == slot]
+        self._slots = [Matrices(a, b, result) for result in results]
+        self._calls = [self._kind.bind(a, b, result) for result in results]
         pin = self.accel.can_pin
         self._hosts = [pinned(copy, torch.int64) if pin else torch.empty(copy, dtype=torch.int64) for _ in range(2)]
         for host in self._hosts:
             host.fill_(POISON)
-        source = self._source()
-        self._sent = source.cpu()
-        self.checksums["copies"] = text_of(int(checksum(source, self._weights).item()))
+        self._sent = self._source().cpu()
+        self.checksums["copies"] = self._sum(self._source())
 
     @property
     def filled_bytes(self) -> int:
         return int(self.arena.numel()) * WORD
 
     @property
-    def tested_bytes(self) -> tuple[int, int]:
-        """Return how much memory was written and read, and how much of it was read again after the rest was written."""
-        windows = self._tested.values()
-        return WORD * sum(words for words, _ in windows), WORD * sum(words for words, held in windows if held)
+    def tested_bytes(self) -> int:
+        """Return how much memory was written and read."""
+        return WORD * sum(self._tested.values())
 
     @property
     def reproducible(self) -> bool:
@@ -229,10 +208,11 @@ class Work:
         return self.accel.is_cpu or (self.accel.kind == "cuda" and not torch.version.hip)
 
     def _source(self) -> torch.Tensor:
-        size = len(self._copied) // 2
-        parts = range(0, size, len(self._index))
-        made = [pattern("random", self._index[: size - at], at, self.seed) for at in parts]
-        return torch.cat(made)
+        size, chunk = len(self._out), len(self._index)
+        return torch.cat([pattern("random", self._index[: size - at], at, self.seed) for at in range(0, size, chunk)])
+
+    def _sum(self, words: torch.Tensor) -> str:
+        return text_of(int(checksum(words, self._weights).item()))
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -240,11 +220,10 @@ class Work:
         """A turn begins: what copies carry was overwritten by what came before."""
         self._written.clear()
         if kind in ("copies", "mixed"):
-            half = len(self._copied) // 2
-            self._copied[:half] = self._source()
-            self._copied[half:].fill_(POISON)
+            self._out.copy_(self._source())
+            self._back.fill_(POISON)
             for host in self._hosts:
-                host.copy_(self._copied[:half])
+                host.copy_(self._out)
             self._phase = 0
             self.accel.synchronize()
 
@@ -255,33 +234,35 @@ class Work:
     def step(self, kind: str) -> Step:
         """One step of this kind: done, hashed and compared."""
         self._steps += 1
-        return {"products": self._multiply, "memory": self._patterns, "copies": self._copies, "mixed": self._mixed}[
-            kind
-        ]()
+        works = {"products": self._multiply, "memory": self._patterns, "copies": self._copies, "mixed": self._mixed}
+        return works[kind]()
 
     def check(self) -> tuple[StressWrong, ...]:
         """The first product against float64 on the CPU; the sums of all columns too, where the device has float64."""
         self.checks += 1
-        told = check_first(Matrices(self._one.a, self._one.b, self._first), self._first, self._seen_as)
-        worst = max(told.rows.worst, told.sums.worst)
-        self.worst_of_bound = max(worst, self.worst_of_bound or 0.0)
-        if told.rows.passed and told.sums.passed:
+        verified = check_first(self._one, self._first, self._seen_as)
+        worst = max(verified.rows.worst, verified.sums.worst)
+        self.worst_of_bound = max(worst, self.worst_of_bound)
+        if verified.rows.passed and verified.sums.passed:
             return ()
-        at = told.rows if not told.rows.passed else told.element
-        place, got, expected = (
-            (at.row * self.side + at.column, at.got, at.expected) if at is not None else (0, 0.0, 0.0)
-        )
-        text = f"got {got:g}, float64 gives {expected:g}" if at is not None else "a sum of 64 columns is wrong"
+        at = verified.rows if not verified.rows.passed else verified.element
+        if at is None:
+            place, text = 0, "a sum of 64 columns is wrong"
+        else:
+            place, text = at.row * self.side + at.column, f"got {at.got:g}, float64 gives {at.expected:g}"
         return (self._wrong("products", "products", "float64", place=place, worst_of_bound=worst, text=text),)
+
+    def _timed(self, *work: Callable[[], object]) -> float:
+        self.accel.synchronize()
+        began = time.perf_counter()
+        for call in work:
+            call()
+        self.accel.synchronize()
+        return time.perf_counter() - began
 
     def _multiply(self) -> Step:
         slots = self._take_slots()
-        self.accel.synchronize()
-        began = time.perf_counter()
-        for slot in slots:
-            self._calls[slot]()
-        self.accel.synchronize()
-        seconds = time.perf_counter() - began
+        seconds = self._timed(*(self._calls[slot] for slot in slots))
         self._settle(seconds, len(slots))
         return Step("products", *self._flop(len(slots)), seconds, self._compared(slots, "products"))
 
@@ -290,25 +271,24 @@ class Work:
 
         In the first round nothing of the turn stands there yet, and what was just written is read.
         """
-        size = (_WINDOW_CPU if self.accel.is_cpu else _WINDOW) // WORD
-        if self._at >= len(self.arena):
-            self._at = 0
-        window, at = self.arena[self._at : self._at + size], self._at
-        self._at += len(window)
-        before = self._written.get(at)
-        name, number = self._next_pattern()
-        if before is not None and before[0] == name:
-            name, number = self._next_pattern()
-        self._written[at] = name, number
-        self._tested[at] = len(window), before is not None or (at in self._tested and self._tested[at][1])
-        self.accel.synchronize()
-        began = time.perf_counter()
-        wrong = () if before is None else self._read(window, at, *before, "memory")
-        self._write(window, at, name, number)
-        if before is None:
-            wrong = self._read(window, at, name, number, "memory")
-        self.accel.synchronize()
-        return Step("memory", len(window), "word/s", time.perf_counter() - began, wrong)
+        at = self._at if self._at < len(self.arena) else 0
+        window = self.arena[at : at + self._window]
+        self._at = at + len(window)
+        before, now = self._written.get(at), self._next_pattern()
+        if before is not None and before[0] == now[0]:
+            now = self._next_pattern()
+        self._written[at], self._tested[at] = now, len(window)
+        wrong: list[StressWrong] = []
+
+        def work() -> None:
+            if before is not None:
+                wrong.extend(self._read(window, at, *before, "memory"))
+            self._write(window, at, *now)
+            if before is None:
+                wrong.extend(self._read(window, at, *now, "memory"))
+
+        seconds = self._timed(work)
+        return Step("memory", len(window), "word/s", seconds, wrong)
 
     def _next_pattern(self) -> tuple[str, int]:
         name = PATTERNS[self._turn % len(PATTERNS)]
@@ -317,45 +297,35 @@ class Work:
         return name, number
 
     def _copies(self) -> Step:
-        self.accel.synchronize()
         seconds, copied = 0.0, 0
         wrong: list[StressWrong] = []
         until = time.perf_counter() + STEP_S
         while seconds < STEP_S and not (wrong and time.perf_counter() >= until):
-            began = time.perf_counter()
-            self._exchange()
-            self.accel.synchronize()
-            seconds += time.perf_counter() - began
-            copied += 2 * self._hosts[0].numel() * WORD
+            seconds += self._timed(self._exchange)
+            copied += 2 * len(self._sent) * WORD
             wrong += self._arrived("copies")
         wrong += self._left("copies")
-        return Step("copies", copied, "B/s", seconds, tuple(wrong))
+        return Step("copies", copied, "B/s", seconds, wrong)
 
     def _mixed(self) -> Step:
         """Copies on a second stream, products and a pattern on the first one; all of it is compared at the end."""
-        slots = self._take_slots()
-        window = self.arena[-2 * self._hosts[0].numel() - len(self._index) :][: len(self._index)]
-        at, number = len(self.arena) - 2 * self._hosts[0].numel() - len(self._index), self._turn % 64
+        slots, at, number = self._take_slots(), self._mixed_at, self._turn % 64
+        window = self.arena[at : at + len(self._index)]
         self._turn += 1
-        self.accel.synchronize()
-        began = time.perf_counter()
-        self._exchange()
-        for slot in slots:
-            self._calls[slot]()
-        self._write(window, at, "ones", number)
-        self.accel.synchronize()
-        seconds = time.perf_counter() - began
+        calls = [self._calls[slot] for slot in slots]
+        seconds = self._timed(self._exchange, *calls, lambda: self._write(window, at, "ones", number))
         self._settle(seconds, len(slots))
         wrong = [*self._compared(slots, "mixed"), *self._arrived("mixed"), *self._left("mixed")]
         wrong += self._read(window, at, "ones", number, "mixed")
-        return Step("mixed", *self._flop(len(slots)), seconds, tuple(wrong))
+        return Step("mixed", *self._flop(len(slots)), seconds, wrong)
 
     # -- products ---------------------------------------------------------------------------------------------------
 
     def _take_slots(self) -> list[int]:
         """The next results to fill, made unlike any result: one that is not computed must not pass."""
-        slots = [(self._next + one) % len(self._slots) for one in range(min(self._products, len(self._slots)))]
-        self._next = (slots[-1] + 1) % len(self._slots)
+        count = len(self._slots)
+        slots = [(self._next + place) % count for place in range(min(self._products, count))]
+        self._next = (slots[-1] + 1) % count
         for slot in slots:
             _words(self._slots[slot].out).fill_(POISON)
         return slots
@@ -366,25 +336,24 @@ class Work:
     def _flop(self, count: int) -> tuple[float, str]:
         return 2.0 * self.side**3 * count, self._kind.unit
 
-    def _compared(self, slots: Sequence[int], kind: str) -> tuple[StressWrong, ...]:
+    def _compared(self, slots: Sequence[int], kind: str) -> list[StressWrong]:
         """The words of every result that differ from the first one's; of the last result the checksum too.
 
         What is wrong is looked at for no longer than a step; a device that computes nothing right has more of it.
         """
         first = _words(self._first)
-        told = [(_words(self._slots[slot].out) != first).sum() for slot in slots]
-        told.append(checksum(_words(self._slots[slots[-1]].out), self._weights))
-        *differing, total = torch.stack(told).tolist()
-        right = text_of(total) == self.checksums["products"]
+        counts = [(_words(self._slots[slot].out) != first).sum() for slot in slots]
+        counts.append(checksum(_words(self._slots[slots[-1]].out), self._weights))
+        *differing, total = torch.stack(counts).tolist()
+        unlike = {slots[-1]} if text_of(total) != self.checksums["products"] else set()
         wrong: list[StressWrong] = []
         until = time.perf_counter() + STEP_S
         for slot, count in zip(slots, differing, strict=True):
-            unlike = text_of(total) if slot == slots[-1] and not right else ""
-            if (count or unlike) and not (wrong and time.perf_counter() >= until):
-                wrong.append(self._examined(slot, kind, reference.count_of(count, len(first)), unlike))
-        return tuple(wrong)
+            if (count or slot in unlike) and not (wrong and time.perf_counter() >= until):
+                wrong.append(self._examined(slot, kind, reference.count_of(count, len(first))))
+        return wrong
 
-    def _examined(self, slot: int, kind: str, words: int | None, total: str) -> StressWrong:
+    def _examined(self, slot: int, kind: str, words: int | None) -> StressWrong:
         """Which elements of a product differ from the first one's, and how far they are from float64.
 
         Compared on copies that the host has: what a device that computes wrongly says of its results proves nothing.
@@ -392,25 +361,15 @@ class Work:
         now, before = self._slots[slot].out.cpu().view(-1), self._first.cpu().view(-1)
         places = (bits(now) != bits(before)).nonzero().view(-1)
         if not len(places):
-            seen = f"its checksum was {total}, not {self.checksums['products']}" if total else f"{words} words differed"
-            seen = reference.GARBAGE if words is None else seen
-            text = f"{seen}; no difference at the second read"
-            return self._wrong(kind, "products", "first", elements=0, text=text)
-        at = int(places[0])
+            seen = reference.GARBAGE if words is None else f"{words} words or the checksum differed"
+            return self._wrong(kind, "products", "first", elements=0, text=f"{seen}; {_GONE}")
         index = [divmod(int(place), self.side) for place in places[:_MOST_PLACES]]
         values = now[places[:_MOST_PLACES]].double().tolist()
         worst = reference.check_elements(self._one.a, self._one.b, self._first, index, self._seen_as, got=values)
-        return self._wrong(
-            kind,
-            "products",
-            "first",
-            elements=len(places),
-            place=at,
-            got=_hex(bits(now)[at]),
-            expected=_hex(bits(before)[at]),
-            worst_of_bound=worst[0].worst,
-            text=f"{now[at].item():g} instead of {before[at].item():g}",
-        )
+        differing = _difference(bits(now), bits(before))
+        at = int(places[0])
+        text = f"{now[at].item():g} instead of {before[at].item():g}"
+        return self._wrong(kind, "products", "first", **differing, worst_of_bound=worst[0].worst, text=text)
 
     # -- patterns ---------------------------------------------------------------------------------------------------
 
@@ -427,7 +386,7 @@ class Work:
         size = len(self._index)
         return [(place * size, part) for place, part in enumerate(window.split(size))]
 
-    def _read(self, window: torch.Tensor, at: int, name: str, number: int, kind: str) -> tuple[StressWrong, ...]:
+    def _read(self, window: torch.Tensor, at: int, name: str, number: int, kind: str) -> list[StressWrong]:
         """Read a pattern back: every word against what was written, and the checksum against the first one's."""
         total = torch.zeros((), dtype=torch.int64, device=window.device)
         differing = torch.zeros_like(total)
@@ -435,87 +394,77 @@ class Work:
             differing += (part != self._made(name, at, first, len(part), number)).sum()
             # Of addresses, how far they are from the window's first: windows take turns.
             _add_chunk(total, part - at if name == "address" else part, self._weights)
-        differ, told = torch.stack([differing, total]).tolist()
+        differ, summed = torch.stack([differing, total]).tolist()
         count = reference.count_of(differ, len(window))
         result = f"{name}{f'+{number}' if name != 'address' else ''}/{len(window)}"
-        known = self.checksums.get(result)
-        if count == 0 and known is None:
-            self.checksums[result] = text_of(told)
-        if count == 0 and known in (None, text_of(told)):
-            return ()
-        return (self._misread(window, at, name, number, kind, result, count),)
-
-    def _misread(
-        self, window: torch.Tensor, at: int, name: str, number: int, kind: str, result: str, count: int | None
-    ) -> StressWrong:
-        """The first word that differs, as the host reads it; `count` is None where the device's own is garbage."""
+        if count == 0 and self.checksums.setdefault(result, text_of(summed)) == text_of(summed):
+            return []
+        # The first word that differs, as the host reads it; `count` is None where the device's own is garbage.
         garbage = f"; {reference.GARBAGE}" if count is None else ""
         for first, part in self._parts(window):
             now, right = part.cpu(), self._made(name, at, first, len(part), number).cpu()
-            places = (now != right).nonzero().view(-1)
-            if len(places):
-                place = int(places[0])
-                return self._wrong(
-                    kind, result, "pattern", elements=len(places) if count == 0 else count, place=at + first + place,
-                    got=_hex(now[place]), expected=_hex(right[place]),
-                    text=f"{_hex(now[place])} read back where {_hex(right[place])} was written{garbage}",
-                )  # fmt: skip
-        return self._wrong(kind, result, "pattern", elements=count, text=f"no difference at the second read{garbage}")
+            if wrong := _difference(now, right, at + first):
+                wrong["elements"] = count if count != 0 else wrong["elements"]
+                text = f"{wrong['got']} read back where {wrong['expected']} was written{garbage}"
+                return [self._wrong(kind, result, "pattern", **wrong, text=text)]
+        return [self._wrong(kind, result, "pattern", elements=count, text=f"{_GONE}{garbage}")]
 
     # -- copies -----------------------------------------------------------------------------------------------------
 
     def _exchange(self) -> None:
         """The device's words to one host buffer, and at the same time what the other one has to the device."""
-        half = len(self._copied) // 2
-        out, back = self._hosts[self._phase % 2], self._hosts[(self._phase + 1) % 2]
-        with self._side_stream() if self._side_stream is not None else contextlib.nullcontext():
-            out.copy_(self._copied[:half], non_blocking=True)
-        self._copied[half:].copy_(back, non_blocking=True)
+        to, origin = self._hosts[self._phase % 2], self._hosts[(self._phase + 1) % 2]
+        with self._side_stream():
+            to.copy_(self._out, non_blocking=True)
+        self._back.copy_(origin, non_blocking=True)
         self._phase += 1
 
-    def _arrived(self, kind: str) -> tuple[StressWrong, ...]:
+    def _arrived(self, kind: str) -> list[StressWrong]:
         """Return what came to the device; made unlike it afterwards. The buffer that it came from is poisoned too."""
-        half = len(self._copied) // 2
-        arrived, back = self._copied[half:], self._hosts[self._phase % 2]
-        total = text_of(int(checksum(arrived, self._weights).item()))
-        wrong: tuple[StressWrong, ...] = ()
-        if total != self.checksums["copies"]:
+        origin = self._hosts[self._phase % 2]
+        wrong: list[StressWrong] = []
+        if self._sum(self._back) != self.checksums["copies"]:
             # Where the buffer on the host was wrong already, it had come to it so.
-            on_host = not torch.equal(back, self._sent)
-            way, now = ("to the host", back) if on_host else ("to the device", arrived.cpu())
-            wrong = (self._miscopied(now, way, kind),)
-        arrived.fill_(POISON)
-        back[:: max(1, len(back) // 64)] = POISON
+            if torch.equal(origin, self._sent):
+                wrong.append(self._miscopied(self._back.cpu(), "to the device", kind))
+            else:
+                wrong.append(self._miscopied(origin, "to the host", kind))
+        self._back.fill_(POISON)
+        origin[:: max(1, len(origin) // 64)] = POISON
         self.accel.synchronize()
         return wrong
 
-    def _left(self, kind: str) -> tuple[StressWrong, ...]:
+    def _left(self, kind: str) -> list[StressWrong]:
         """Return what the last copy of a step left on the host: no other one brings it back to the device any more."""
         last = self._hosts[(self._phase + 1) % 2]
         if torch.equal(last, self._sent):
-            return ()
+            return []
         wrong = self._miscopied(last, "to the host", kind)
         # The next copies are to start from what is right.
         last.copy_(self._sent)
-        self._copied[: len(self._copied) // 2].copy_(self._sent)
+        self._out.copy_(self._sent)
         self.accel.synchronize()
-        return (wrong,)
+        return [wrong]
 
     def _miscopied(self, now: torch.Tensor, way: str, kind: str) -> StressWrong:
-        places = (now != self._sent).nonzero().view(-1)
-        if not len(places):
-            return self._wrong(kind, "copies", "pattern", elements=0, text="no difference at the second read")
-        at = int(places[0])
-        got, right = _hex(now[at]), _hex(self._sent[at])
-        text = f"{got} arrived {way}, but {right} was sent"
-        return self._wrong(
-            kind, "copies", "pattern", elements=len(places), place=at, got=got, expected=right, text=text
-        )  # fmt: skip
+        wrong = _difference(now, self._sent)
+        text = f"{wrong['got']} arrived {way}, but {wrong['expected']} was sent" if wrong else _GONE
+        return self._wrong(kind, "copies", "pattern", **(wrong or {"elements": 0}), text=text)
 
-    def _wrong(self, kind: str, result: str, against: str, **found: Any) -> StressWrong:
-        """Return what is wrong with the step at hand; `found` are fields of StressWrong."""
+    def _wrong(self, kind: str, result: str, against: str, **fields: Any) -> StressWrong:
+        """Return what is wrong with the step at hand; `fields` are those of StressWrong."""
         at_s = max(time.perf_counter() - self._began_s, 0.0) if self._began_s else 0.0
-        return StressWrong(at_s, self._steps, kind, result, against, **found)
+        return StressWrong(at_s, self._steps, kind, result, against, **fields)
+
+
+def _difference(now: torch.Tensor, right: torch.Tensor, at: int = 0) -> dict[str, Any]:
+    """How many words on the host differ, and the first of them, at `at` and its place; empty if none does."""
+    places = (now != right).nonzero().view(-1)
+    if not len(places):
+        return {}
+    place = int(places[0])
+    got, expected = _hex(now[place]), _hex(right[place])
+    return {"elements": len(places), "place": at + place, "got": got, "expected": expected}
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:

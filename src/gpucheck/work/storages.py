@@ -199,13 +199,6 @@ class Memory(Generic[P]):
             self._raise_peaks(place, phase, step, size)
         return size, (place, phase), step
 
-    def unmet(self, size: int) -> Moment[P]:
-        """Return the moment of a request of so many bytes that cannot be met."""
-        place, (phase, step) = self.where(), self.moment()
-        allocated = self.allocated
-        with self.storages.lock:
-            return Moment(place, phase, step, size, allocated + size, _largest(self._by_key))
-
     def _raise_peaks(self, place: P | None, phase: str, step: int, size: int) -> None:
         self.peak_since_reset = max(self.peak_since_reset, self._allocated)
         self.peaks[phase] = max(self.peaks.get(phase, 0), self._allocated)

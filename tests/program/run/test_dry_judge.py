@@ -9,12 +9,12 @@ import torch
 from program_scenes import CAUGHT, CLEAN, COUNTED, MEMORY, MISMATCH, PEAK, UNDONE
 
 from gpucheck.errors import UsageError
-from gpucheck.program import engine, rules
+from gpucheck.program import rules
 from gpucheck.program.options import Device, parse_device
-from gpucheck.program.run import counters, judge
+from gpucheck.program.run import judge
 from gpucheck.program.simulated_devices import Place
 from gpucheck.report.finding import Finding
-from gpucheck.report.results.run import AssumedValue, CaughtError, DryMemory, DryResult, DryStop, Remark
+from gpucheck.report.results.run import AssumedValue, DryMemory, DryResult, DryStop, Remark
 from gpucheck.units import MIB
 from gpucheck.work.storages import Memory
 
@@ -45,7 +45,7 @@ def test_memory_that_does_not_suffice_fails_with_what_to_change() -> None:
     first = replace(PEAK, allocated_bytes=1100 * MIB, asked_bytes=200 * MIB)
     (found,) = of_memory(replace(MEMORY, peak=first, exceeded=first))
     assert found.verdict == "fail"
-    assert found.fix == "a batch smaller by about 11 %, or checkpointing of the 500 MiB of activations"
+    assert found.fix == "a smaller batch first, then activation checkpointing, then bfloat16 autocast"
 
 
 def test_memory_close_to_full_is_a_warning_and_without_a_size_none_is_judged() -> None:
@@ -59,8 +59,7 @@ def test_advice_is_from_what_was_held_at_the_peak() -> None:
     first = replace(PEAK, allocated_bytes=1100 * MIB, asked_bytes=100 * MIB, made_in={"forward": 1100 * MIB})
     early = replace(first, allocated_bytes=1030 * MIB, asked_bytes=10 * MIB)
     (found,) = of_memory(replace(MEMORY, peak=first, exceeded=early))
-    # 76 of the 1000 MiB beside parameters are too many.
-    assert found.fix == "a batch smaller by about 7.6 %, or checkpointing of the 900 MiB of activations"
+    assert (found.fix or "").startswith("a smaller batch first")
 
 
 @pytest.mark.parametrize(
@@ -99,28 +98,6 @@ STOP = DryStop(
 )
 def test_only_a_dtype_that_cuda_refuses_too_is_a_fault(stop: DryStop, verdict: tuple[str, str]) -> None:
     assert verdict in told(replace(CLEAN, stopped=stop, exit=1))
-
-
-def test_words_that_only_begin_like_torchs_are_no_fault_of_the_program() -> None:
-    stop = replace(STOP, text="Expected all tensors to be on CPU, but got a tensor on cuda:0")
-    assert told(replace(CLEAN, stopped=stop, exit=1))[0] == ("run.dry.followed", "inconclusive")
-
-
-def test_a_misplaced_operand_in_a_fork_is_no_matter_of_dtypes() -> None:
-    entry = replace(MISMATCH.mismatch, operation="Tensor.pin_memory", operands=MISMATCH.mismatch.operands[:1])
-    text = str(engine.DeviceMismatch(engine.Mismatch((None, "", None), entry, 0)))
-    result = replace(CLEAN, in_forks=CaughtError(text=text, place="train.py:9", times=1))
-    (found,) = (one for one in judge.dry_findings(result, COUNTED, "/job") if one.verdict == "warn")
-    assert (found.id, found.fix) == ("run.dry.mismatch", "train.py:9: move it with .to(device)")
-
-
-@pytest.mark.parametrize("text", [rules.APART, rules.FORKED, rules.FORKED_KERNEL])
-def test_the_board_keeps_all_of_what_an_error_in_a_fork_is_known_by(text: str) -> None:
-    memory = bytearray(counters.SIZE)
-    with counters.cells_of(memory) as cells:
-        counters.write_of_fork(memory, cells, "/a/long/path/" * 30 + "train.py:9", text + ", and more" * 50)
-    (line,) = counters.read(memory).said("fork")
-    assert text in line["text"] and line["place"].endswith("train.py:9")
 
 
 def test_after_an_assumed_value_nothing_is_a_fault_and_nothing_is_clear() -> None:
@@ -166,15 +143,6 @@ def test_a_device_by_size_or_name(text: str, device: Device) -> None:
 def test_any_other_device_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--dry"):
         parse_device(text, "--dry")
-
-
-def test_a_part_is_proposed_by_name_and_memory_where_there_is_a_number_of_gib() -> None:
-    for given, tip in (
-        ("cuda:24", "for its memory write cuda:24GiB"),
-        ("cuda:4070", "give a size, or one of V100-SXM2"),
-    ):
-        with pytest.raises(UsageError, match=tip):
-            parse_device(given, "--dry")
 
 
 def test_memory_counts_blocks_by_line_and_phase_until_they_are_freed() -> None:

@@ -101,11 +101,6 @@ def test_files_standard_input_and_a_closed_stream(tmp_path: Path) -> None:
     assert set(wrote[0][1]) == {"saved.pt", "text"}
 
 
-def test_empty_arguments_are_arguments(forked: Callable[..., End]) -> None:
-    given = ["run_arguments.py", "--rate", "1", "", " ", "a\nb"]
-    assert ended([*GPUCHECK, *given]) == forked(*given)
-
-
 def test_a_sitecustomize_of_the_users_is_read(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('customized', __file__)\n")
     path = os.pathsep.join([str(tmp_path), str(SOURCE)])
@@ -157,15 +152,6 @@ def test_signals_sent_to_gpucheck_reach_the_program_once(program: str) -> None:
         out, err = process.communicate(timeout=60)
         ends.append((process.returncode, out, err))
     assert ends[1] == ends[0]
-
-
-def test_a_program_ends_with_gpucheck() -> None:
-    process = subprocess.Popen([*GPUCHECK, "run_signals.py"], stdout=subprocess.PIPE, env=environ(), cwd=PROGRAMS)
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith(b"ready")
-    process.kill()
-    # The program waits for a signal that never comes: the pipe closes as it is killed too.
-    assert process.communicate(timeout=60)[0] == b""
 
 
 @pytest.mark.parametrize("compiler", ["", "import torch._dynamo\n"])

@@ -3,7 +3,7 @@ failed. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,8 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     entered. Where all entered and none finished, none is named. On a CPU nothing of this is the hardware's.
     """
     bad = [answer for answer in answers if answer.line is None]
+    on_cpu = kind == "cpu"
+    blame: Verdict = "inconclusive" if on_cpu else "fail"
     evidence: dict[str, Any] = {
         "what": what,
         "ranks": [{name: getattr(answer, name) for name in ("rank", "why", "step", "how")} for answer in bad],
@@ -63,7 +65,6 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
         blamed = {"blamed": [answer.rank for answer in ranks]}
         return Finding(f"collective.{finding}", verdict, title, naming.few(texts), {**evidence, **blamed}, fix)
 
-    blame: Verdict = "inconclusive" if kind == "cpu" else "fail"
     if died := [answer for answer in bad if answer.how in _DIED]:
         # A signal from outside, as the kernel's for want of memory, is no fault of what was measured.
         has_crashed = any(answer.how == "crashed" for answer in died)
@@ -84,10 +85,10 @@ def failed(what: str, answers: Sequence[Answer], ready: Sequence[Mapping[str, An
     furthest = max((STEPS.index(answer.step) if answer.step in STEPS else 0 for answer in answers), default=0)
     behind = [answer for answer in bad if answer.step in STEPS[:furthest]]
     if behind and len(behind) < len(answers):
-        fix = "gpucheck smoke on its GPU; look for Xid errors in the system log" if kind != "cpu" else "rerun"
+        fix = "rerun" if on_cpu else "gpucheck smoke on its GPU; look for Xid errors in the system log"
         return named("hang", blame, behind, fix, f"{what} hangs")
     message = f"every rank entered it, and none finished: {bad[0].why}"
-    fix = _NCCL if kind != "cpu" else "rerun on an idle machine, or with a longer --timeout"
+    fix = "rerun on an idle machine, or with a longer --timeout" if on_cpu else _NCCL
     return Finding("collective.hang", blame, f"{what} hangs", message, evidence, fix)
 
 
@@ -102,52 +103,18 @@ def _rank(rank: int, ready: Sequence[Mapping[str, Any]]) -> str:
 # -- the rows ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """The bus bandwidth in bytes per second that a sound machine with `ranks` GPUs of this part reaches.
-
-    `switch` is with the sum made in the switch (NVLS), None where there is none. `ring` is without. `least` is a bound
-    of the source's own. The part's name does not tell the network between several hosts, so their figures are told and
-    nothing is judged by them.
-    """
-
-    part: str
-    ranks: int
-    ring: float
-    switch: float | None = None
-    collectives: tuple[str, ...] = ("all-reduce",)
-    source: str = "ml-engineering, network/benchmarks (744d01e)"
-    hosts: int = 1
-    least: float | None = None
-
-
-_AZURE = "ml-engineering (744d01e); Azure's sku_performance_baseline (a01b073) expects 450, warns below 400"
-_PAIRS = "the bound of cluster-health-scanner (81c525d) for two nodes of "
-_GATHERS = ("all-gather", "reduce-scatter")
-# By the beginning of the part's name behind its maker's. All of 8 GiB or more; PCIe boards have no public figure that
-# can be trusted, and are held against their own copies. NVLink alone: the SXM boards.
-EXPECTED = (
-    Expected("A100-SXM", 8, 234.9e9),
-    Expected("H100 80GB HBM3", 8, 370e9, 480e9, source=_AZURE),
-    Expected("H200", 4, 363e9, 363e9),
-    Expected("H200", 5, 363e9, 414e9),
-    Expected("H200", 6, 363e9, 436e9),
-    Expected("H200", 7, 363e9, 460e9),
-    Expected("H200", 8, 367.6e9, 482e9),
-    Expected("H200", 8, 361e9, collectives=_GATHERS),
-    Expected("B200", 8, 682e9, 846e9),
-    Expected("AMD Instinct MI300X", 8, 313e9),
-    Expected("AMD Instinct MI300X", 2, 47.7e9),
-    Expected("GH200", 4, 250e9, least=250e9, source="the bound of CSCS vetnode (5dd9d25)"),
-    # A rack of 18 hosts is one NVLink domain; over InfiniBand alone it is 200.
-    Expected("GB300", 72, 937e9, hosts=18, least=800e9, source="Azure's sku_performance_baseline (a01b073)"),
-    Expected("B200", 32, 382e9, hosts=4, source="ml-engineering (744d01e), 8 × 400 Gb/s of EFA in each node"),
-    Expected("H100 80GB HBM3", 16, 60e9, hosts=2, least=60e9, source=f"{_PAIRS}A3 (A3 Mega: 150)"),
-    Expected("H200", 16, 250e9, hosts=2, least=250e9, source=f"{_PAIRS}A3 Ultra"),
-    Expected("B200", 16, 250e9, hosts=2, least=250e9, source=f"{_PAIRS}A4"),
-    Expected("GB200", 8, 160e9, hosts=2, least=160e9, source=f"{_PAIRS}A4X"),
-    Expected("GH200", 8, 15e9, hosts=2, least=15e9, source="the bound of CSCS vetnode (5dd9d25)"),
-)
+# The bus bandwidth in bytes per second that all-reduce of 8 GiB reaches among eight sound GPUs of a machine: as a ring,
+# and with the sum made in the switch (NVLS), None where there is none. By the beginning of the name of the part without
+# its maker, the SXM boards alone. Source: ml-engineering, network/benchmarks; of the H100 also Azure's
+# sku_performance_baseline (a01b073), which expects 450 and warns below 400.
+EXPECTED: dict[str, tuple[float, float | None]] = {
+    "A100-SXM": (234.9e9, None),
+    "H100 80GB HBM3": (370e9, 480e9),
+    "H200": (367.6e9, 482e9),
+    "B200": (682e9, 839e9),
+    "AMD Instinct MI300X": (313e9, None),
+}
+EXPECTED_RANKS = 8
 # H200 with 8 GPUs: 347 GB/s at 64 MiB, 464 at 1 GiB, 473 at 4 GiB: smaller arrays say nothing of the links.
 LEAST_BYTES = 1 << 30
 # Azure warns at 400 of 450.
@@ -251,66 +218,48 @@ def _speed(largest: Mapping[str, Measurement]) -> list[Finding]:
     evidence: dict[str, Any] = {"bytes_per_s": rates, "transport": "device"}
     if case["backend"] == "gloo":
         title, evidence["transport"] = f"{title} through the host (gloo)", "host"
-    elif case["hosts"] > 1:
-        # The share of an accelerator in what passes between nodes, where the algorithm is hierarchical.
-        of_wire = (case["hosts"] - 1) / (case["ranks"] - 1)
-        evidence["least_between_hosts_bytes_per_s"] = {name: rate * of_wire for name, rate in rates.items()}
     return [Finding("collective.speed", "info", title, text, evidence)]
 
 
-def _expected(largest: Mapping[str, Measurement]) -> Iterator[Finding]:
-    """Each collective against what its part reaches; where no figure is known, against the machine's own copies.
+def _expected(largest: Mapping[str, Measurement]) -> list[Finding]:
+    """All-reduce against what its part reaches; where no figure is known, against the machine's own copies.
 
-    Nothing under 1 GiB or through the host's memory.
+    Nothing under 1 GiB, between hosts or through the host's memory.
     """
-    large = {
-        name: row
-        for name, row in largest.items()
-        if row.rate is not None and size(row) >= LEAST_BYTES and row.case["backend"] == "nccl"
-    }
-    copies = large.pop(PEER_COPY, None)
-    for name, row in large.items():
-        if (known := expected(row)) is not None:
-            yield _of_table(name, row, known)
-        elif name == "all-reduce" and copies is not None:  # of one host
-            yield _of_copies(row, copies)
+    row, copies = largest.get("all-reduce"), largest.get(PEER_COPY)
+    if row is None or row.rate is None or size(row) < LEAST_BYTES or row.case["backend"] != "nccl":
+        return []
+    if row.case["hosts"] > 1:
+        return []
+    if (known := expected(row)) is not None:
+        return [_of_table(row, *known)]
+    is_large = copies is not None and copies.rate is not None and size(copies) >= LEAST_BYTES
+    return [_of_copies(row, copies)] if copies is not None and is_large else []
 
 
-def expected(row: Measurement) -> Expected | None:
-    """The figure of this row's part, number of ranks and collective; None where there is none."""
+def expected(row: Measurement) -> tuple[float, float | None] | None:
+    """The figures of this row's part and number of ranks; None where there are none."""
     name = (row.device.name or "").removeprefix("NVIDIA ")
     # "H200 NVL" is a PCIe board with bridges.
-    if name.startswith(("H200 NVL", "H100 NVL")):
+    if row.case["ranks"] != EXPECTED_RANKS or name.startswith(("H200 NVL", "H100 NVL")):
         return None
-    sizes = row.case["ranks"], row.case["hosts"]
-    alike = (known for known in EXPECTED if name.startswith(known.part) and (known.ranks, known.hosts) == sizes)
-    return next((known for known in alike if row.case["collective"] in known.collectives), None)
+    return next((known for part, known in EXPECTED.items() if name.startswith(part)), None)
 
 
-def _of_table(name: str, row: Measurement, known: Expected) -> Finding:
+def _of_table(row: Measurement, ring: float, switch: float | None) -> Finding:
     rate, settings = judging.rate(row), row.method.details["settings"]
     # Who has switched it off gets the ring's rate, and wants it.
     no_switch = settings.get("NCCL_NVLS_ENABLE") == "0" or "NVLS" not in settings.get("NCCL_ALGO", "NVLS").upper()
-    best = known.ring if known.switch is None or no_switch else known.switch
-    least = known.least or LEAST_OF_EXPECTED * best
-    evidence = {
-        "bytes_per_s": rate,
-        "expected_bytes_per_s": best,
-        "ring_bytes_per_s": known.ring,
-        "source": known.source,
-    }
-    if known.hosts > 1:
-        text = f"{units.byte_rate(rate)}; {units.byte_rate(least)} and more is usual ({known.source})"
-        title = f"{name} between {known.hosts} hosts against a published rate"
-        return Finding("collective.expected", "info", title, text, evidence)
-    text = f"{units.byte_rate(rate)} of {units.byte_rate(best)} that {known.ranks} {known.part} reach"
-    if rate >= least:
-        return Finding("collective.expected", "pass", f"{name} is as fast as it should be", text, evidence)
-    title, fix = f"{name} is slower than it should be", _SLOW
-    if best != known.ring and rate >= LEAST_OF_EXPECTED * known.ring:
-        text += f"; {units.byte_rate(known.ring)} is usual without NVLS, the sum in the switch"
+    best = ring if switch is None or no_switch else switch
+    evidence = {"bytes_per_s": rate, "expected_bytes_per_s": best, "ring_bytes_per_s": ring}
+    text = f"{units.byte_rate(rate)} of {units.byte_rate(best)} that {EXPECTED_RANKS} {row.device.name} reach"
+    if rate >= LEAST_OF_EXPECTED * best:
+        return Finding("collective.expected", "pass", "all-reduce is as fast as it should be", text, evidence)
+    title, fix = "all-reduce is slower than it should be", _SLOW
+    if best != ring and rate >= LEAST_OF_EXPECTED * ring:
+        title = "all-reduce does without NVLS"
+        text += f"; {units.byte_rate(ring)} is usual without NVLS, the sum in the switch"
         fix = "NCCL_DEBUG=INFO says why NVLS is off; look at Fabric Manager, NCCL's version, virtualisation"
-        title = f"{name} does without NVLS"
     return Finding("collective.expected", "warn", title, text, evidence, fix)
 
 

@@ -1,6 +1,6 @@
 """One rank of `bench collective`: a process that joins the others, and times and verifies the collectives asked for.
 
-It writes a line to its parent (`work.Ranks`) at each step that it reaches, so that the parent knows where it hangs.
+It writes a line to its parent (`work.Meeting`) at each step that it reaches, so that the parent knows where it hangs.
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ class Rank:
                 "room": self._room(float(setup["host_share"])),
                 "device": to_json(self.accel.ref),
                 "host": socket.gethostname(),
-                "pid": os.getpid(),
                 "version": ".".join(map(str, version)) if isinstance(version, tuple) else version,
                 "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
                 "end": True,

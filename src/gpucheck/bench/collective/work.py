@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import json
 import os
 import sys
@@ -24,7 +25,7 @@ from gpucheck import errors, units
 from gpucheck.bench import devices
 from gpucheck.bench.collective import BUDGET_S, COLLECTIVES, CPU_BUDGET_S, DEVICES, PEER_COPY, CollectiveOptions, judge
 from gpucheck.bench.collective.judge import Answer
-from gpucheck.bench.collective.rank import BACKENDS, WARM_UP, size_of
+from gpucheck.bench.collective.rank import BACKENDS, size_of
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.errors import CannotLook, GpucheckError, UsageError
 from gpucheck.machine import child_protocol, choose, inventory, launcher, pulse
@@ -63,7 +64,6 @@ LEAST_S, MOST_S, CALLS = 0.05, 1.0, 8
 
 # -- the ranks ---------------------------------------------------------------------------------------------------------
 
-
 # Starts the child that is this rank. Raises OSError.
 Start = Callable[[int], LineChild]
 
@@ -81,47 +81,154 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
-class Ranks:
-    """The ranks that are this process's children: all of them alone, one under a launcher. `store` is kept for them."""
+class Meeting:
+    """All ranks of a run, which meet in a store. `mine` are this process's children.
 
-    is_launched = False
+    Without a launcher these are all of them, on the devices `ids`. Under one each process has one child: what rank 0
+    asks stands in the store under a number, and under it each one's answer. Raises CannotLook.
+    """
 
     def __init__(
-        self, mine: Sequence[int], setup: Mapping[str, Any], start: Start, store: dist.TCPStore | None = None
+        self, options: CollectiveOptions, ids: Sequence[str] = (), place: Place | None = None, start: Start = start
     ) -> None:
-        self.mine, self.setup, self.start_child, self.store = mine, setup, start, store
-        self.world = int(setup["world"])
-        # Tells a group of processes from one before it.
-        self.turn = 0
+        self.place, self.options, self.start_child = place, options, start
+        self.world = place.world if place else len(ids)
+        self.mine = [place.rank] if place else range(len(ids))
         self.children: dict[int, Talk] = {}
         self.unstarted: dict[int, Answer] = {}
+        # How often something was asked, and how often the ranks were started.
+        self.number = self.turn = 0
+        self.looked_at = time.monotonic()
+        self.name = f"gpucheck/{place.attempt}" if place else "alone"
+        # Without a launcher the store is this process's: it outlives whichever rank fails.
+        host, port, keeps = "127.0.0.1", 0, True
+        if place:
+            host, port, keeps = place.host, place.port, place.rank == 0 and not place.is_kept
+        try:
+            self.store = dist.TCPStore(host, port, None, keeps, datetime.timedelta(seconds=MEET_S))
+        except RuntimeError as error:
+            raise CannotLook(
+                f"rank {self.mine[0]} cannot meet the others at {host}:{port}",
+                first_line(str(error)),
+                "check MASTER_ADDR and MASTER_PORT; a firewall may block the port",
+                finding="collective.start",
+            ) from error
+        self.setup: dict[str, Any] = {
+            "devices": list(ids),
+            "world": self.world,
+            "local_rank": place.local_rank if place else 0,
+            "host": host,
+            "port": self.store.port,
+            "limit_s": START_S,
+            "host_share": options.host_share,
+        }
 
-    def begin(self, kind: str, is_over: Callable[[], bool] = lambda: False) -> list[Answer]:
-        """Start them on devices of this kind, new ones after a failure; return each one's first answer."""
+    def begin(self, kind: str) -> list[Answer]:
+        """Start the ranks on devices of this kind, new ones after a failure; return each one's first answer."""
+        return self._asked({"begin": kind}, START_S)
+
+    def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+        """Every rank's answer; one that says nothing for `limit_s` is late."""
+        return self._asked({"ask": dict(request)}, limit_s)
+
+    def _asked(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+        if self.place is None:
+            return self._of_children(request, limit_s)
+        number = self.number
+        self._say(f"ask/{number}", {**request, "limit_s": limit_s})
+        self._answer(request, limit_s)
+        until = time.monotonic() + LINE_S
+        answers = []
+        for rank in range(self.world):
+            # The first lines wait for whoever starts last; later ones begin as rank 0's do.
+            left_s = (MEET_S if number == 0 else 0.0) + max(until - time.monotonic(), 0.1)
+            fields = self._hear(f"answer/{number}/{rank}", limit_s=left_s)
+            late = Answer(rank, None, "its host does not answer", "", "late")
+            answers.append(late if fields is None else Answer(**fields))
+        return answers
+
+    # -- under a launcher ---------------------------------------------------------------------------------------------
+
+    def dismiss(self, code: int) -> None:
+        """Let every process end with this exit status, and stay until they know it: the store may be this process's."""
+        with contextlib.suppress(RuntimeError):  # whoever is gone does not ask any more
+            # Not under a number: rank 0 may have been interrupted between two.
+            self._say("exit", {"exit": code})
+            until = time.monotonic() + LEAVE_S
+            for rank in range(1, self.world):
+                self._hear(f"left/{rank}", limit_s=until - time.monotonic())
+
+    def follow(self) -> int:
+        """Do what rank 0 asks until it dismisses; the exit status that it says."""
+        patience_s, rank = MEET_S, self.mine[0]
+        try:
+            while True:
+                request = self._hear("exit", f"ask/{self.number}", limit_s=patience_s)
+                if request is None:
+                    sys.stderr.write(f"gpucheck: rank {rank}: rank 0 does not answer\n")
+                    return errors.UNDECIDED
+                if "exit" in request:
+                    self._say(f"left/{rank}", {})
+                    return int(request["exit"])
+                self._answer(request, float(request["limit_s"]))
+                patience_s = self.options.limit_s + START_S + LINE_S
+        except RuntimeError as error:
+            sys.stderr.write(f"gpucheck: rank {rank} has lost rank 0: {first_line(str(error))}\n")
+            return errors.UNDECIDED
+        finally:
+            self.stop()
+
+    def _answer(self, request: Mapping[str, Any], limit_s: float) -> None:
+        """Let this process's rank do what was asked, and write its answer into the store."""
+        (answer,) = self._of_children(request, limit_s)
+        self._say(f"answer/{self.number}/{answer.rank}", asdict(answer))
+        self.number += 1
+
+    def _is_dismissed(self) -> bool:
+        """Return whether rank 0 stopped waiting for an answer; asks the store once a second."""
+        if self.place is None or self.place.rank == 0 or time.monotonic() - self.looked_at < 1.0:
+            return False
+        self.looked_at = time.monotonic()
+        return bool(self.store.check([f"{self.name}/exit"]))
+
+    def _say(self, key: str, value: Mapping[str, Any]) -> None:
+        self.store.set(f"{self.name}/{key}", json.dumps(value))
+
+    def _hear(self, *keys: str, limit_s: float) -> dict[str, Any] | None:
+        """Return the value of the first of these keys that the store has, or None after `limit_s` seconds."""
+        names = [f"{self.name}/{key}" for key in keys]
+        until = time.monotonic() + limit_s
+        while (name := next((name for name in names if self.store.check([name])), None)) is None:
+            if time.monotonic() >= until:
+                return None
+            time.sleep(POLL_S)
+        value: dict[str, Any] = json.loads(self.store.get(name))
+        return value
+
+    # -- this process's children --------------------------------------------------------------------------------------
+
+    def _of_children(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
+        """Start the children, or hand on what they are asked; their answers."""
+        line = request.get("ask")
+        if line is None:
+            self._start()
+            line = {**self.setup, "kind": request["begin"], "prefix": f"{self.name}/{self.turn}"}
+        for rank, child in self.children.items():
+            with contextlib.suppress(child_protocol.Lost):  # heard next
+                child.send({**line, "rank": rank})
+        return self._answers(limit_s)
+
+    def _start(self) -> None:
         self.stop()
         self.turn += 1
         self.unstarted = {}
         for rank in self.mine:
             try:
-                self.children[rank] = Talk(lambda rank=rank: self.start_child(rank))  # type: ignore[misc]
+                self.children[rank] = Talk(functools.partial(self.start_child, rank))
             except child_protocol.Lost as lost:
                 self.unstarted[rank] = Answer(rank, None, lost.ending.in_words, "", lost.ending.how)
-        self._tell({**self.setup, "kind": kind, "prefix": f"{self.setup['prefix']}/{self.turn}"})
-        return self._hear(START_S, is_over)
 
-    def ask(
-        self, request: Mapping[str, Any], limit_s: float, is_over: Callable[[], bool] = lambda: False
-    ) -> list[Answer]:
-        """Every rank's answer; one that says nothing for `limit_s` is late."""
-        self._tell(request)
-        return self._hear(limit_s, is_over)
-
-    def _tell(self, request: Mapping[str, Any]) -> None:
-        for rank, child in self.children.items():
-            with contextlib.suppress(child_protocol.Lost):  # heard next
-                child.send({**request, "rank": rank})
-
-    def _hear(self, limit_s: float, is_over: Callable[[], bool]) -> list[Answer]:
+    def _answers(self, limit_s: float) -> list[Answer]:
         """The answers to what was asked last. Where one rank fails, the others have a little more time."""
         answers = dict(self.unstarted)
         steps = dict.fromkeys(self.mine, "")
@@ -129,7 +236,7 @@ class Ranks:
         while (
             (waiting := [rank for rank in self.mine if rank not in answers])
             and time.monotonic() < until
-            and not is_over()
+            and not self._is_dismissed()
         ):
             for rank in waiting:
                 has_failed = any(answer.line is None for answer in answers.values())
@@ -157,153 +264,14 @@ class Ranks:
         return Answer(rank, None, f"its process did not answer within {limit_s:.0f} s", step, "late")
 
     def stop(self) -> None:
-        """End them all."""
+        """End this process's ranks."""
         while self.children:
             self.children.popitem()[1].stop()
 
 
-def alone(ids: Sequence[str], options: CollectiveOptions, start: Start) -> Ranks:
-    """A group whose ranks are all this process's children."""
-    # Of this process: it outlives whichever rank fails.
-    store = dist.TCPStore("127.0.0.1", 0, None, True, datetime.timedelta(seconds=LINE_S))
-    return Ranks(range(len(ids)), _setup(options, ids, len(ids), "127.0.0.1", store.port, "alone"), start, store)
-
-
-class Meeting:
-    """The processes of a launcher, each with one rank as its child; they meet in a store. Raises CannotLook.
-
-    What rank 0 asks stands there under a number, and under it each one's answer.
-    """
-
-    is_launched = True
-
-    def __init__(self, place: Place, options: CollectiveOptions, start: Start = start) -> None:
-        self.place, self.options, self.start_child, self.world = place, options, start, place.world
-        self.ranks: Ranks | None = None
-        self.number = 0
-        self.looked_at = time.monotonic()
-        keeps = place.rank == 0 and not place.is_kept
-        try:
-            self.store = dist.TCPStore(place.host, place.port, None, keeps, datetime.timedelta(seconds=MEET_S))
-        except RuntimeError as error:
-            raise CannotLook(
-                f"rank {place.rank} cannot meet the others at {place.host}:{place.port}",
-                first_line(str(error)),
-                "check MASTER_ADDR and MASTER_PORT; a firewall may block the port",
-                finding="collective.start",
-            ) from error
-
-    def begin(self, kind: str) -> list[Answer]:
-        """Let every process start its rank; return each one's first answer."""
-        return self._asked({"begin": kind}, START_S)
-
-    def ask(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
-        """Return the outcome of every rank."""
-        return self._asked({"ask": dict(request), "limit_s": limit_s}, limit_s)
-
-    def dismiss(self, code: int) -> None:
-        """Let every process end with this exit status, and stay until they know it: the store may be this process's."""
-        with contextlib.suppress(RuntimeError):  # whoever is gone does not ask any more
-            # Not under a number: rank 0 may have been interrupted between two.
-            self._say("exit", {"exit": code})
-            until = time.monotonic() + LEAVE_S
-            for rank in range(1, self.world):
-                self._hear(f"left/{rank}", limit_s=until - time.monotonic())
-
-    def follow(self) -> int:
-        """Do what rank 0 asks until it dismisses; the exit status that it says."""
-        patience_s = MEET_S
-        try:
-            while True:
-                request = self._hear("exit", f"ask/{self.number}", limit_s=patience_s)
-                if request is None:
-                    sys.stderr.write(f"gpucheck: rank {self.place.rank}: rank 0 does not answer\n")
-                    return errors.UNDECIDED
-                if "exit" in request:
-                    self._say(f"left/{self.place.rank}", {})
-                    return int(request["exit"])
-                self._answer(request)
-                patience_s = self.options.limit_s + START_S + LINE_S
-        except RuntimeError as error:
-            sys.stderr.write(f"gpucheck: rank {self.place.rank} has lost rank 0: {first_line(str(error))}\n")
-            return errors.UNDECIDED
-        finally:
-            self.stop()
-
-    def _asked(self, request: Mapping[str, Any], limit_s: float) -> list[Answer]:
-        number = self.number
-        self._say(f"ask/{number}", request)
-        self._answer(request)
-        until = time.monotonic() + LINE_S
-        answers = []
-        for rank in range(self.world):
-            # The first lines wait for whoever starts last; later ones begin as rank 0's do.
-            left_s = (MEET_S if number == 0 else 0.0) + max(until - time.monotonic(), 0.1)
-            fields = self._hear(f"answer/{number}/{rank}", limit_s=left_s)
-            late = Answer(rank, None, "its host does not answer", "", "late")
-            answers.append(late if fields is None else Answer(**fields))
-        return answers
-
-    def _answer(self, request: Mapping[str, Any]) -> None:
-        """Let this process's rank do what was asked, and write its answer into the store."""
-        place = self.place
-        if "begin" in request:
-            setup = _setup(self.options, (), place.world, place.host, place.port, f"gpucheck/{place.attempt}")
-            self.ranks = Ranks([place.rank], {**setup, "local_rank": place.local_rank}, self.start_child)
-            (mine,) = self.ranks.begin(request["begin"], self._is_dismissed)
-        else:
-            assert self.ranks is not None
-            (mine,) = self.ranks.ask(request["ask"], float(request["limit_s"]), self._is_dismissed)
-        self._say(f"answer/{self.number}/{place.rank}", asdict(mine))
-        self.number += 1
-
-    def _is_dismissed(self) -> bool:
-        """Return whether rank 0 stopped waiting for an answer; asks the store once a second."""
-        if self.place.rank == 0 or time.monotonic() - self.looked_at < 1.0:
-            return False
-        self.looked_at = time.monotonic()
-        return bool(self.store.check([self._name("exit")]))
-
-    def _name(self, key: str) -> str:
-        return f"gpucheck/{self.place.attempt}/{key}"
-
-    def _say(self, key: str, value: Mapping[str, Any]) -> None:
-        self.store.set(self._name(key), json.dumps(value))
-
-    def _hear(self, *keys: str, limit_s: float) -> dict[str, Any] | None:
-        """Return the value of the first of these keys that the store has, or None after `limit_s` seconds."""
-        until = time.monotonic() + limit_s
-        while (name := next((name for name in map(self._name, keys) if self.store.check([name])), None)) is None:
-            if time.monotonic() >= until:
-                return None
-            time.sleep(POLL_S)
-        value: dict[str, Any] = json.loads(self.store.get(name))
-        return value
-
-    def stop(self) -> None:
-        """End this process's rank."""
-        if self.ranks is not None:
-            self.ranks.stop()
-
-
-def _setup(
-    options: CollectiveOptions, ids: Sequence[str], world: int, host: str, port: int, prefix: str
-) -> dict[str, Any]:
-    return {
-        "devices": list(ids),
-        "world": world,
-        "local_rank": 0,
-        "host": host,
-        "port": port,
-        "prefix": prefix,
-        "limit_s": START_S,
-        "host_share": options.host_share,
-    }
-
-
 def led(place: Place, options: CollectiveOptions, report: Callable[[Meeting], int]) -> int:
     """Lead the processes of a launcher, of which rank 0 reports, or follow; the exit status, the same in each."""
-    meeting = Meeting(place, options)
+    meeting = Meeting(options, place=place)
     if place.rank:
         return meeting.follow()
     code = errors.BUG
@@ -338,8 +306,8 @@ def command(
     budget_s = options.time_budget_s or (CPU_BUDGET_S if kind == "cpu" else BUDGET_S)
     until_s = pulse.ends_by(budget_s, began) if shared.until_s is None else shared.until_s
     emit(Began("collective", device))
-    group = alone(ids, options, start) if meeting is None else meeting
-    run = _Run(options, emit, group, ids, facts, min(began + budget_s, until_s))
+    meeting = meeting or Meeting(options, ids, start=start)
+    run = _Run(options, emit, meeting, ids, facts, min(began + budget_s, until_s))
     why = "fault"
     try:
         why = run.every_row()
@@ -347,7 +315,7 @@ def command(
         emit(Skipped(run.unmeasured()))
         why = "time"
     finally:
-        group.stop()
+        meeting.stop()
     emit(Finished("collective", device, why))
 
 
@@ -395,17 +363,17 @@ def _check_backend(kind: str) -> None:
 
 @dataclass(slots=True)
 class _Run:
-    """The rows of one command: those to be measured, and those that ended, measured or not."""
+    """The rows of one command, and those of them that are left."""
 
     options: CollectiveOptions
     emit: Emit
-    group: Ranks | Meeting
+    group: Meeting
     ids: Sequence[str]
     facts: Facts
     deadline: float
     ready: list[Line] = field(default_factory=list)
     todo: list[tuple[str, int]] = field(default_factory=list)
-    ended: set[tuple[str, int]] = field(default_factory=set)
+    left: list[tuple[str, int]] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
@@ -416,12 +384,14 @@ class _Run:
         if not self._begin():
             return "fault"
         self.todo = self._todo()
-        failures: Counter[str] = Counter()
+        self.left = list(self.todo)
+        goes_on, failures = True, Counter[str]()
+        not_run: list[tuple[str, int]] = []
         # By collective: the size before, and the time of a call of it.
         before: dict[str, tuple[int, float]] = {}
         for done, (collective, size) in enumerate(self.todo):
-            if failures[collective] > 1:
-                self.ended.add((collective, size))
+            if not goes_on or failures[collective] > 1:
+                not_run.append((collective, size))
                 continue
             left_s = self.deadline - time.monotonic()
             last_size, last_s = before.get(collective, (size, 0.0))
@@ -433,7 +403,7 @@ class _Run:
             request = {"collective": collective, "size": size, "for_s": for_s}
             answers = self.group.ask(request, self.options.limit_s)
             lines = [answer.line for answer in answers if answer.line is not None]
-            self.ended.add((collective, size))
+            self.left.remove((collective, size))
             if len(lines) == self.group.world:
                 row = self._row(collective, size, lines)
                 self.emit(Measured(row))
@@ -444,34 +414,26 @@ class _Run:
             # No larger size changes what the backend lacks or memory has no room for; other failures may be of one
             # size. A hang takes the whole limit each time.
             failures[collective] += 2 if failure.verdict == "skip" else 1
-            goes_on = not self.group.is_launched and self._begin()
-            later = [(name, other) for name, other in self.todo[done + 1 :] if failures[name] < 2 or name == collective]
-            self._not_run([row for row in later if not goes_on or (failures[collective] > 1 and row[0] == collective)])
-            if not goes_on:
-                return "fault"
-        has_time = len(self.ended) == len(self.todo)
-        if not has_time:
-            self.emit(Skipped(self.unmeasured()))
-        return "fault" if failures else "" if has_time else "time"
-
-    def _not_run(self, rows: Sequence[tuple[str, int]]) -> None:
-        if rows:
-            title = f"{len(rows)} more row{'s' * (len(rows) != 1)} not run"
-            why = "a collective failed before" + (", and its ranks are gone" if self.group.is_launched else "")
-            evidence = {"rows": [_named(*row) for row in rows]}
+            goes_on = self.group.place is None and self._begin()
+        if not_run:
+            self.left = [row for row in self.left if row not in not_run]
+            title = f"{len(not_run)} more row{'s' * (len(not_run) != 1)} not run"
+            why = "a collective failed before" + ("" if goes_on else ", and its ranks are gone")
+            evidence = {"rows": [_named(*row) for row in not_run]}
             self.emit(Skipped(Finding("collective.not_run", "skip", title, why, evidence)))
+        if self.left:
+            self.emit(Skipped(self.unmeasured()))
+        return "fault" if failures else "time" if self.left else ""
 
     def unmeasured(self) -> Finding:
         """Name what there was no time for: collectives of which there is no row, else rows."""
-        left = [row for row in self.todo if row not in self.ended]
-        begun = {collective for collective, _ in self.ended}
-        names = self.options.collectives if not self.todo else dict.fromkeys(name for name, _ in self.todo)
-        missing = [name for name in names if name not in begun]
-        rows = f"{len(left)} of {len(self.todo)} rows were not measured"
-        title = f"{', '.join(missing)}: not measured" if missing else rows
+        begun = {name for name, size in self.todo if (name, size) not in self.left}
+        names = [name for name, _ in self.todo] or self.options.collectives
+        missing = [name for name in dict.fromkeys(names) if name not in begun]
+        title = f"{len(self.left)} of {len(self.todo)} rows were not measured"
+        title = f"{', '.join(missing)}: not measured" if missing else title
         finding = devices.out_of_time("collective", title, self.ids[0])
-        message = f"{finding.message}: {rows}" if missing and self.todo else finding.message
-        return replace(finding, message=message, evidence={"rows": [_named(*row) for row in left], "missing": missing})
+        return replace(finding, evidence={"rows": [_named(*row) for row in self.left], "missing": missing})
 
     def _begin(self) -> bool:
         """Start the ranks; False where they do not come together."""
@@ -493,14 +455,10 @@ class _Run:
             what = f"not enough memory for {', '.join(units.capacity(size) for size in too_large)}"
             why = f"an array may take {units.capacity(room)}: a quarter of what is free"
             self.emit(Skipped(Finding("collective.memory", "skip", what, why, fix="give a smaller --size")))
-        names = [name for name in self.options.collectives if name != PEER_COPY or self._has_peers]
+        has_peers = self.group.place is None and self.kind != "cpu"
+        names = [name for name in self.options.collectives if name != PEER_COPY or has_peers]
         fitting = [size for size in sizes if size <= room]
-        world = self.group.world
-        return list(dict.fromkeys((name, size_of(name, size, world)) for name in names for size in fitting))
-
-    @property
-    def _has_peers(self) -> bool:
-        return not self.group.is_launched and self.kind != "cpu"
+        return list(dict.fromkeys((name, size_of(name, size, self.group.world)) for name in names for size in fitting))
 
     def _row(self, collective: str, size: int, lines: Sequence[Line]) -> Measurement:
         """The row of all ranks' samples: a window is over when its last rank is through."""
@@ -537,7 +495,6 @@ class _Run:
             details={
                 "bus_factor": factor,
                 "transport": "host" if self.kind == "cpu" else "device",
-                "warm_up_calls": WARM_UP,
                 "version": leader["version"],
                 "settings": leader["settings"],
                 "verified_elements": sum(line["verified_elements"] for line in lines),

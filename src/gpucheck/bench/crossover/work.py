@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -59,7 +58,6 @@ class Operation:
 
     id: str
     sizes: Sequence[int]
-    call: str
     build: Callable[[int, Accel], Sides]
     bytes: Callable[[int], int]
     work: Callable[[int], tuple[str, float, str]]
@@ -151,7 +149,6 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "matmul",
         (32, 128, 512, 2048, 8192),
-        "torch.mm(a, b, out=c)",
         matmul,
         lambda n: 3 * n * n * ITEM,
         lambda n: ("flop", 2.0 * n**3, "FLOP/s"),
@@ -160,7 +157,6 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "elementwise",
         [2**power for power in range(10, 27, 2)],
-        "torch.add(a, b, out=c)",
         elementwise,
         lambda n: 3 * n * ITEM,
         lambda n: ("bytes", 3.0 * n * ITEM, "B/s"),
@@ -169,7 +165,6 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "training",
         (2, 8, 32, 128),
-        f"a training step of {MODEL} with SGD",
         training,
         # A resident set grows by 4 to 5 MiB for each image of a batch; weights, gradients and momentum are 2 MiB.
         lambda n: (6 * n + 64) * MIB,
@@ -183,6 +178,12 @@ OPERATIONS: tuple[Operation, ...] = (
 OBSERVED_SIDE = 256
 
 
+def precision_of(accel: Accel) -> str:
+    """The precision of float32 products on a device as it is set now."""
+    a, b, out = (torch.empty((OBSERVED_SIDE, OBSERVED_SIDE), device=accel.device) for _ in range(3))
+    return precision.observed(a, b, out)
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
     """The two sides, the watch of the device, and the precision observed in the products of each side."""
@@ -191,59 +192,46 @@ class Bench:
     cpu: Accel
     watch: Watch
     observed: dict[str, str]
-    settings: dict[str, Any]
 
-
-def precision_of(accel: Accel) -> str:
-    """The precision of float32 products on a device as it is set now."""
-    a, b, out = (torch.empty((OBSERVED_SIDE, OBSERVED_SIDE), device=accel.device) for _ in range(3))
-    return precision.observed(a, b, out)
-
-
-def measure(operation: Operation, size: int, bench: Bench, budget_s: float) -> list[Measurement]:
-    """A row for each side. Raises what torch raises."""
-    accel, cpu = bench.accel, bench.cpu
-    accel.reset_peak()
-    sides = operation.build(size, accel)
-    groups = {
-        "cpu": rounds.filling(cpu, sides.cpu),
-        "device": rounds.filling(accel, sides.device),
-        "transfers": rounds.filling(accel, sides.transfers),
-    }
-    # Building and finding out how long calls are must not cost the rounds.
-    until_s = cpu.host_now() + budget_s
-    threads = {"cpu": torch.get_num_threads(), "device": 1, "transfers": 1}
-    taken = rounds.watched(bench.watch, threads, lambda: rounds.take(groups, until_s), on_host=["cpu"])
-    right = sides.check()
-    rows = []
-    for name, (timed, beside) in taken.items():
-        side, transfers = ("cpu" if name == "cpu" else "device"), name == "transfers"
-        row = timing.measurement(
-            judge.NAME,
-            # The CPU's rows too: they are its competitor's, in the same rounds.
-            accel.ref,
-            timed,
-            beside,
-            case={"operation": operation.id, "size": size, "side": side, "transfers": transfers},
-            work=operation.work(size),
-            memory=resident() if side == "cpu" else accel.memory(),
-            cache="warm",
-            details={
-                "call": operation.call,
-                "model": MODEL if operation.id == "training" else None,
-                "synchronised": "after each call",
-                "host_memory": "pageable" if transfers else None,
-                "cpu": cpu.name,
-                "threads": torch.get_num_threads(),
-                "allowed_cores": len(host.cores()),
-                "precision_state": bench.settings,
-                "result_is_right": right,
-            },
-            precision_requested="float32",
-            precision_observed=bench.observed[side],
-        )
-        rows.append(row)
-    return rows
+    def measure(self, operation: Operation, size: int, budget_s: float) -> list[Measurement]:
+        """A row for each side. Raises what torch raises."""
+        accel, cpu = self.accel, self.cpu
+        accel.reset_peak()
+        sides = operation.build(size, accel)
+        groups = {
+            "cpu": rounds.filling(cpu, sides.cpu),
+            "device": rounds.filling(accel, sides.device),
+            "transfers": rounds.filling(accel, sides.transfers),
+        }
+        # Building and finding out how long calls are must not cost the rounds.
+        until_s = cpu.host_now() + budget_s
+        threads = {"cpu": torch.get_num_threads(), "device": 1, "transfers": 1}
+        taken = rounds.watched(self.watch, threads, lambda: rounds.take(groups, until_s), on_host=["cpu"])
+        right = sides.check()
+        rows = []
+        for name, (timed, beside) in taken.items():
+            side = "cpu" if name == "cpu" else "device"
+            row = timing.measurement(
+                judge.NAME,
+                # The CPU's rows too: they are its competitor's, in the same rounds.
+                accel.ref,
+                timed,
+                beside,
+                case={"operation": operation.id, "size": size, "side": side, "transfers": name == "transfers"},
+                work=operation.work(size),
+                memory=resident() if side == "cpu" else accel.memory(),
+                cache="warm",
+                details={
+                    "cpu": cpu.name,
+                    "threads": torch.get_num_threads(),
+                    "precision_state": precision.state(),
+                    "result_is_right": right,
+                },
+                precision_requested="float32",
+                precision_observed=self.observed[side],
+            )
+            rows.append(row)
+        return rows
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -294,7 +282,7 @@ def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, dea
     cpu = accels.open_device("cpu", name=next((device.name for device in facts.devices if device.kind == "cpu"), None))
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
         observed = {"cpu": precision_of(cpu), "device": precision_of(accel)}
-        bench = Bench(accel, cpu, watch, observed, precision.state())
+        bench = Bench(accel, cpu, watch, observed)
         for place, operation in enumerate(todo):
             pulse.go_on()
             until = share_until(deadline, [later.weight for later in todo[place:]])
@@ -333,7 +321,7 @@ def _sizes(
         emit(Progress(where))
         longest_s = LONGEST_NORMAL_S if size == judge.NORMAL.get(operation.id) else LONGEST_S
         try:
-            rows = measure(operation, size, bench, min(left_s / (len(sizes) - place), longest_s))
+            rows = bench.measure(operation, size, min(left_s / (len(sizes) - place), longest_s))
         except (RuntimeError, MemoryError) as error:
             if (refused := accel.why_no_kernel(error)) is not None:
                 title = f"the library has no kernel for {where}"

@@ -17,7 +17,7 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -157,23 +157,6 @@ KINDS: dict[Dtype, Kind] = {
 }
 
 
-# The largest multiple that a library asks of a side.
-MOST_MULTIPLE = 16
-
-
-def why_not(dtype: Dtype, shape: Shape, accel: Accel) -> str:
-    """Why this device's library has no product of this shape in the dtype; empty where it has."""
-    m, n, k = shape
-    if accel.kind != "cuda":
-        return ""
-    # torch, ATen/native/cuda: _scaled_mm_out_cuda and _int_mm_out_cuda check these before they call cuBLASLt.
-    if dtype.startswith("float8") and (n % 16 or k % 16):
-        return "N and K must be multiples of 16"
-    if dtype == "int8" and (m <= 16 or n % 8 or k % 8):
-        return "M must be more than 16, N and K multiples of 8"
-    return ""
-
-
 def view(kind: Kind, flat: Matrices, shape: Shape) -> Matrices:
     """Matrices of this shape at the beginning of flat memory; B by columns where the kind wants it so."""
     m, n, k = shape
@@ -212,35 +195,36 @@ def in_rotation(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
     return calls[0] if len(calls) == 1 else lambda: next(turns)()
 
 
+class NoKernel(Exception):
+    """The library has no such product here: no kernel for the dtype or for the shape."""
+
+
 def why_no_kernel(error: BaseException, kind: Kind, accel: Accel) -> str | None:
-    """Why the library has no product of the shape that raised `error`, of products that others showed to be there.
+    """Why the library has no product such as the one that raised `error`.
 
     None for every other error: memory that ran out, a device that broke, a mistake of ours.
     """
     broken = feature("torch.AcceleratorError")
     if (reason := accel.why_no_kernel(error)) is not None:
         return reason
-    # Only torch's private functions refuse in words of their own.
-    if kind.bind is _mm or accel.is_out_of_memory(error) or (broken is not None and isinstance(error, broken)):
+    # torch's private functions refuse in words of their own.
+    if kind.bind is _mm and "not implemented for" not in str(error):
+        return None
+    if accel.is_out_of_memory(error) or (broken is not None and isinstance(error, broken)):
         return None
     return first_line(str(error)) if accel.why_broken() is None else None
 
 
-def try_once(call: Callable[[], _T], dtype: Dtype, accel: Accel) -> _T:
-    """The first product of a dtype. A refusal of torch's private functions is a product that is not implemented.
-
-    Returns what the call returns. Raises RuntimeError, and what torch raises for memory that runs out, a device that
-    breaks or a shape that alone has no kernel.
-    """
+def try_once(call: Callable[[], _T], kind: Kind, accel: Accel) -> _T:
+    """Return what the first product returns. Raises NoKernel, and what torch raises for all else."""
     try:
         result = call()
         accel.synchronize()
         return result
     except (RuntimeError, ValueError) as error:
-        reason = why_no_kernel(error, KINDS[dtype], accel)
-        if reason is None or accel.why_no_kernel(error) is not None:
+        if (reason := why_no_kernel(error, kind, accel)) is None:
             raise
-        raise RuntimeError(f"a product of {dtype} is not implemented for {accel.id}: {reason}") from error
+        raise NoKernel(reason) from error
 
 
 # -- which products: what a device has, and what was asked for ---------------------------------------------------------
@@ -263,17 +247,13 @@ MOST_SETS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One product to time. It runs on `sets` of equal matrices in turn; `cold` where these are more than the cache.
-
-    `rotation` goes into the row's details with the sets; empty without `--cold`.
-    """
+    """One product to time. It runs on `sets` of equal matrices in turn; `cold` where these are more than the cache."""
 
     dtype: Dtype
     shape: Shape
     support: Support
     sets: int = 1
     cold: bool = False
-    rotation: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def kind(self) -> Kind:
@@ -330,24 +310,15 @@ def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
     shapes = options.wanted or tuple((size, size, size) for size in sizes)
     supports = {dtype: support(dtype, accel) for dtype in options.dtypes or DTYPES}
     wanted = [dtype for dtype, has in supports.items() if options.dtypes or _by_default(dtype, has, accel)]
-    return [_case(dtype, shape, supports[dtype], options, accel) for dtype in wanted for shape in shapes]
+    cases = [Case(dtype, shape, supports[dtype]) for dtype in wanted for shape in shapes]
+    return [_rotating(case, accel) for case in cases] if options.cold else cases
 
 
-def _case(dtype: Dtype, shape: Shape, has: Support, options: MatmulOptions, accel: Accel) -> Case:
-    problem = why_not(dtype, shape, accel)
-    if has.kind != "none" and problem:
-        has = Support("none", f"{'x'.join(map(str, shape))}: {problem}")
-    case = Case(dtype, shape, has)
-    if not options.cold:
-        return case
+def _rotating(case: Case, accel: Accel) -> Case:
+    """The case with as many sets of matrices as no cache holds."""
     known = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
     wanted = max(2, COLD_FACTOR * (known or ASSUMED_CACHE_BYTES) // case.set_bytes + 1)
-    rotation: dict[str, Any] = {"cache_bytes": known}
-    if known is None:
-        rotation["cache_assumed_bytes"] = ASSUMED_CACHE_BYTES
-    if wanted > MOST_SETS:
-        rotation["not_cold_because"] = f"{wanted} sets would be needed, but at most {MOST_SETS} are made"
-    return replace(case, sets=min(wanted, MOST_SETS), cold=wanted <= MOST_SETS, rotation=rotation)
+    return replace(case, sets=min(wanted, MOST_SETS), cold=wanted <= MOST_SETS)
 
 
 def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterator[Case]:
@@ -398,12 +369,10 @@ class Repeats:
     first: torch.Tensor = field(init=False)
     compared: int = 0
     differing: int = 0
-    elements: int = 0
     vanished: int = 0
-    spent_s: float = 0.0
     worst: Element | None = None
+    spent_s: float = 0.0
     _began_s: float = field(init=False)
-    _examined: int = 0
 
     def __post_init__(self) -> None:
         self.first = self.sets[0].out.clone()
@@ -422,26 +391,17 @@ class Repeats:
         for matrices in self.sets[:MOST_LAST_SETS]:
             self._compare(matrices)
 
-    @property
-    def _is_late(self) -> bool:
-        return self.accel.host_now() >= self.until_s
-
     def told(self) -> dict[str, Any]:
         """Return the comparisons as a row has them.
 
-        `worst` is the differing element that lies farthest from float64, None where none differs. Elements are counted
-        and examined in the first few results that differ: `results_examined` of them. In `results_vanished` of these
-        nothing differed any more.
+        `worst` is the differing element that lies farthest from float64, of the first few results that differ; None
+        where none differs. In `results_vanished` of these nothing differed any more.
         """
         return {
             "results_compared": self.compared,
             "results_differing": self.differing,
-            "results_examined": self._examined,
             "results_vanished": self.vanished,
-            "elements_differing": self.elements,
             "worst": None if self.worst is None else asdict(self.worst),
-            "compare_s": self.spent_s,
-            "detects": "any bit of a compared result",
         }
 
     def _compare(self, matrices: Matrices) -> None:
@@ -449,8 +409,7 @@ class Repeats:
         self.compared += 1
         if not torch.equal(bits(matrices.out), bits(self.first)):
             self.differing += 1
-            if self._examined < MOST_EXAMINED and not (self._examined and self._is_late):
-                self._examined += 1
+            if self.differing == 1 or (self.differing <= MOST_EXAMINED and began < self.until_s):
                 self._examine(matrices)
         self.spent_s += self.accel.host_now() - began
 
@@ -460,25 +419,24 @@ class Repeats:
         The host does it on its own copy: a place or a count from a device that computes wrongly proves nothing. Where
         nothing differs there, the difference was gone at the second look.
         """
-        found: list[tuple[float, tuple[int, int], float]] = []
+        differing: list[tuple[float, tuple[int, int], float]] = []
         rows = max(1, _AT_ONCE // matrices.out.shape[1])
         for start in range(0, matrices.out.shape[0], rows):
             now, before = matrices.out[start : start + rows].cpu(), self.first[start : start + rows].cpu()
             places = (bits(now) != bits(before)).nonzero()
-            self.elements += len(places)
             index = places[:, 0], places[:, 1]
             got = now[index].double()
             # A NaN differs most of all.
             size = (got - before[index].double()).abs_().nan_to_num_(nan=float("inf"))
             size, order = size.topk(min(MOST_ELEMENTS, len(places)))
             at = ((start + row, column) for row, column in places[order].tolist())
-            found += zip(size.tolist(), at, got[order].tolist(), strict=True)
-            if found and self._is_late:
+            differing += zip(size.tolist(), at, got[order].tolist(), strict=True)
+            if differing and self.accel.host_now() >= self.until_s:
                 break
-        if not found:
+        if not differing:
             self.vanished += 1
             return
-        most = sorted(found, key=lambda element: element[:2], reverse=True)[:MOST_ELEMENTS]
+        most = sorted(differing, key=lambda element: element[:2], reverse=True)[:MOST_ELEMENTS]
         places_of, values = [place for _, place, _ in most], [value for _, _, value in most]
         worst = reference.check_elements(matrices.a, matrices.b, matrices.out, places_of, self.precision, got=values)[0]
         if self.worst is None or worst.worst > self.worst.worst:
@@ -544,12 +502,10 @@ MOST_SECOND, MOST_THIRD = 96, 16
 SHORTEST_S, LONGEST_S = 1e-3, 10e-3
 # The same shape again and again shows how the clock moves. One of this many tries costs 6 %.
 REFERENCE_EVERY = 16
-# Of the looks that there is time for: points spread before anything is followed, and crossings after each climb.
+# Of the looks that there is time for: points spread before anything is crossed, and crossings at once.
 SPREAD, CROSSED = 0.25, 1 / 30
-# Points between two climbs find what no crossing foresees.
+# Points between two rounds of crossings find what no crossing foresees.
 SPREAD_BETWEEN = 2
-# Dimensions of up to this many values are tried value by value, longer ones coarse to fine from a few values.
-TRIED_WHOLE, COARSE_VALUES = 16, 6
 # Of each side its best scores count, and of each dimension its best sides are crossed: 24³ take some 10 ms.
 BEST_OF_SIDE, MOST_CROSSED = 3, 24
 # Where this many shapes in a row have no kernel and none had one, the dtype has none here.
@@ -585,20 +541,6 @@ class Grid:
         spanned = math.prod(len(axis.values) for axis in self.axes)
         return sum(1 for _ in self.shapes()) if spanned <= MOST_LISTED else None
 
-    def line(self, shape: Shape, dimension: int) -> list[Shape]:
-        """The shapes that differ from this one along one dimension only, itself included, whether they fit or not."""
-        sides: list[Sequence[int]] = [(side,) for side in shape]
-        sides[dimension] = self.axes[dimension].values
-        return list(itertools.product(*sides))  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A request to try this shape for about this long."""
-
-    shape: Shape
-    window_s: float
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -623,7 +565,8 @@ class Refused:
     spent_s: float
 
 
-Steps = Generator[Ask, "Reading | Refused", None]
+# Tries a shape for about so long.
+Take = Callable[[Shape, float], "Reading | Refused"]
 
 
 def operations(shape: tuple[float, float, float]) -> float:
@@ -632,40 +575,25 @@ def operations(shape: tuple[float, float, float]) -> float:
 
 
 class Search:
-    """Choose shapes to try: `ask`, try, `tell`, until `ask` gives None. `best` holds at any moment.
+    """Choose shapes and try them with `take`. `best` holds at any moment, also after an exception out of `take`.
 
     Readings are noisy and the clock drifts, so first looks only choose the shapes that are looked at again, for
     longer, and the best of these are measured in turns, which alone decide. Tiles and waves of tiles make the
-    landscape jagged along single dimensions: from points spread over the range the search climbs along one dimension
-    at a time, and crosses the sides of good shapes. All tries together take `limit_s` at most, up to the last one's
-    length; a small range takes less.
+    landscape jagged along single dimensions: from points spread over the range the search crosses the sides of good
+    shapes. All tries together take `limit_s` at most, up to the last one's length; a small range takes less.
     """
 
-    def __init__(self, grid: Grid, limit_s: float) -> None:
+    def __init__(self, grid: Grid, limit_s: float, take: Take) -> None:
         self.refused: dict[Shape, str] = {}
         # A shape without a kernel fits no more, whoever asks.
         self.grid = Grid(grid.axes, lambda shape: shape not in self.refused and grid.fits(shape))
         self.shapes_in_range = self.grid.count()
         self.time_s, self.spent_s, self.tries, self.complete = limit_s, 0.0, 0, False
+        self._take = take
         # Rates over the reference's at that time, by shape; the reference is the first of them.
         self._scores: dict[Shape, list[float]] = {}
         self._reference_rates: list[float] = []
         self._finals: dict[Shape, list[float]] = {}
-        self._steps = self._run()
-        self._asked = next(self._steps, None)
-
-    def ask(self) -> Ask | None:
-        """Return what to try next; None when the search is over. Asked again before an answer, it is the same."""
-        return self._asked
-
-    def tell(self, answer: Reading | Refused) -> None:
-        """Take the answer to what was asked."""
-        self.spent_s += answer.spent_s
-        self.tries += 1
-        try:
-            self._asked = self._steps.send(answer)
-        except StopIteration:
-            self._asked, self.complete = None, True
 
     @property
     def shapes_tried(self) -> int:
@@ -677,12 +605,12 @@ class Search:
         """The shapes measured in turns, the fastest first; empty before each was measured once."""
         if not all(self._finals.values()):
             return []
-        found = []
+        finalists = []
         for shape, rates in self._finals.items():
             interval = stats.interval(rates)
             low, high = (interval.low, interval.high) if interval is not None else (None, None)
-            found.append(SearchedShape(*shape, stats.median(rates), low, high, len(rates)))
-        return sorted(found, key=lambda finalist: -finalist.flop_per_s)
+            finalists.append(SearchedShape(*shape, stats.median(rates), low, high, len(rates)))
+        return sorted(finalists, key=lambda finalist: -finalist.flop_per_s)
 
     @property
     def best(self) -> SearchedShape | None:
@@ -694,21 +622,22 @@ class Search:
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
-    def _run(self) -> Steps:
+    def run(self) -> None:
+        """Search until the time is over or nothing is left to try. Raises what `take` raises."""
         points = (shape for shape in self._points() if shape not in self._scores and self.grid.fits(shape))
         while not self._scores and len(self.refused) < MOST_REFUSED and (shape := next(points, None)) is not None:
-            yield from self._look(shape, SHORTEST_S)
-        if not self._scores:
-            return
-        rate = self._reference_rates[0]
-        m, n, k = ((axis.values[0] + axis.values[-1]) / 2 for axis in self.grid.axes)
-        if self.shapes_in_range is not None:
-            scan_s = sum(max(SCAN_S, SCAN_CALLS * operations(shape) / rate) for shape in self.grid.shapes())
-            self.time_s = min(self.time_s, max(LEAST_S, scan_s * OF_A_SCAN))
-        yield from self._first_looks(points, operations((m, n, k)) / rate)
-        yield from self._again(self.time_s * SECOND, MOST_SECOND)
-        yield from self._again(self.time_s * THIRD, MOST_THIRD)
-        yield from self._final()
+            self._look(shape, SHORTEST_S)
+        if self._scores:
+            rate = self._reference_rates[0]
+            m, n, k = ((axis.values[0] + axis.values[-1]) / 2 for axis in self.grid.axes)
+            if self.shapes_in_range is not None:
+                scan_s = sum(max(SCAN_S, SCAN_CALLS * operations(shape) / rate) for shape in self.grid.shapes())
+                self.time_s = min(self.time_s, max(LEAST_S, scan_s * OF_A_SCAN))
+            self._first_looks(points, operations((m, n, k)) / rate)
+            self._again(self.time_s * SECOND, MOST_SECOND)
+            self._again(self.time_s * THIRD, MOST_THIRD)
+            self._final()
+        self.complete = True
 
     def _points(self) -> Iterator[Shape]:
         """The middle of the range, then points spread over it; once most of these were tried, all shapes mixed."""
@@ -725,44 +654,20 @@ class Search:
         if self.shapes_in_range is not None:
             yield from random.Random(0).sample(shapes := list(self.grid.shapes()), len(shapes))
 
-    def _first_looks(self, points: Iterator[Shape], call_s: float) -> Steps:
-        """Look at spread points, climb from the best of them, cross good sides, until the time is over."""
+    def _first_looks(self, points: Iterator[Shape], call_s: float) -> None:
+        """Look at spread points, and at crossings of good sides, until the time is over."""
         until_s, window_s = self.time_s * FIRST, SHORTEST_S
         if self.shapes_in_range is not None:  # as long as lets every shape have one, within reason
             window_s = min(max(until_s / self.shapes_in_range - 2 * call_s, SHORTEST_S), LONGEST_S)
         affordable = until_s / (window_s + 1.5 * call_s)
         spread, crossed = (max(int(share * affordable), 1) for share in (SPREAD, CROSSED))
-        climbed: set[Shape] = set()
         tries = -1
         # A round that found nothing to try is the last.
         while self.spent_s < until_s and tries != self.tries:
             tries = self.tries
-            yield from self._looks(itertools.islice(points, spread), window_s, until_s)
+            self._looks(itertools.islice(points, spread), window_s, until_s)
             spread = SPREAD_BETWEEN
-            for here in self._ranked(self._scores)[:1]:
-                if here not in climbed:
-                    climbed |= {here, (yield from self._climb(here, len(climbed), window_s, until_s))}
-            yield from self._looks(self._crossings(crossed), window_s, until_s)
-
-    def _climb(
-        self, here: Shape, turn: int, window_s: float, until_s: float
-    ) -> Generator[Ask, Reading | Refused, Shape]:
-        """Move along one dimension at a time to the best on it, until no dimension has a better one."""
-        unmoved = 0
-        while unmoved < 3 and self.spent_s < until_s:
-            turn += 1
-            line = self.grid.line(here, turn % 3)
-            place, count = line.index(here), len(line)
-            stride = 1 if count <= TRIED_WHOLE else -(-count // COARSE_VALUES)
-            places: Iterable[int] = range(place % stride, count, stride)
-            while stride:
-                yield from self._looks((line[place] for place in places), window_s, until_s)
-                place = line.index(next(iter(self._ranked(line)), here))
-                stride //= 2
-                places = [near for near in (place - stride, place + stride) if 0 <= near < count]
-            unmoved = unmoved + 1 if line[place] == here else 0
-            here = line[place]
-        return here
+            self._looks(self._crossings(crossed), window_s, until_s)
 
     def _crossings(self, count: int) -> list[Shape]:
         """The untried crossings of the sides whose best scores are highest."""
@@ -781,7 +686,7 @@ class Search:
         untried = (shape for shape in ranked if shape not in scores and self.grid.fits(shape))
         return list(itertools.islice(untried, count))
 
-    def _again(self, time_s: float, most: int) -> Steps:
+    def _again(self, time_s: float, most: int) -> None:
         """Look at the best once more and for longer, at as many as there is time for."""
         shapes, left_s = [], time_s
         for shape in self._ranked(self._scores)[:most]:
@@ -789,11 +694,10 @@ class Search:
             if left_s >= 0:
                 shapes.append(shape)
         if shapes:
-            window_s = self._window_s(shapes, time_s / len(shapes))
-            yield from self._looks(shapes, window_s, math.inf, again=True)
+            self._looks(shapes, self._window_s(shapes, time_s / len(shapes)), math.inf, again=True)
 
-    def _final(self) -> Steps:
-        """Measure the best in turns, so that the clock does to all of them what it does to one."""
+    def _final(self) -> None:
+        """Measure the best in turns, so that the clock does the same to all of them."""
         left_s = max(self.time_s - self.spent_s, 0.0)
         shapes = self._ranked(self._scores)[:MOST_FINALISTS]
         while len(shapes) > FEWEST_FINALISTS and 2 * WANTED_ROUNDS * len(shapes) * self._call_s(shapes) > left_s:
@@ -808,36 +712,36 @@ class Search:
                 return
             # Forwards and backwards: none always follows the same one.
             for shape in shapes if done % 2 == 0 else reversed(shapes):
-                if shape in self.refused:
-                    continue
-                reading = yield from self._try(shape, window_s)
-                if reading is None:
-                    del self._finals[shape]
-                else:
-                    self._finals[shape].append(reading.rate)
+                if shape not in self.refused:
+                    if (reading := self._try(shape, window_s)) is None:
+                        del self._finals[shape]
+                    else:
+                        self._finals[shape].append(reading.rate)
 
     # -- tries --------------------------------------------------------------------------------------------------------
 
-    def _try(self, shape: Shape, window_s: float) -> Generator[Ask, Reading | Refused, Reading | None]:
+    def _try(self, shape: Shape, window_s: float) -> Reading | None:
         """Return the reading of a shape; None where it has no kernel (any more), which leaves it out from then on."""
-        answer = yield Ask(shape, window_s)
+        answer = self._take(shape, window_s)
+        self.spent_s += answer.spent_s
+        self.tries += 1
         if isinstance(answer, Refused):
             self.refused[shape] = answer.reason
             return None
         return answer
 
-    def _looks(self, shapes: Iterable[Shape], window_s: float, until_s: float, *, again: bool = False) -> Steps:
+    def _looks(self, shapes: Iterable[Shape], window_s: float, until_s: float, *, again: bool = False) -> None:
         """Look at each of them that fits, until the time is over; at those that were tried only `again`."""
         for shape in shapes:
             if self.spent_s < until_s and self.grid.fits(shape) and (again or shape not in self._scores):
-                yield from self._look(shape, window_s)
+                self._look(shape, window_s)
 
-    def _look(self, shape: Shape, window_s: float) -> Steps:
+    def _look(self, shape: Shape, window_s: float) -> None:
         reference = next(iter(self._scores), None)
         if reference is not None and reference not in self.refused and self.tries % REFERENCE_EVERY == 0:
-            reading = yield from self._try(reference, SHORTEST_S)
+            reading = self._try(reference, SHORTEST_S)
             self._reference_rates += [reading.undisturbed] if reading is not None else []
-        reading = yield from self._try(shape, window_s)
+        reading = self._try(shape, window_s)
         if reading is not None:
             self._reference_rates = self._reference_rates or [reading.undisturbed]
             self._scores.setdefault(shape, []).append(reading.undisturbed / self._level)

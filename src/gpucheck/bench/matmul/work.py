@@ -2,7 +2,7 @@
 
 Of each product the precision is observed, the clock warmed, the first result checked and later ones compared.
 `--search` tries shapes in short windows, on operands that all shapes share. `--sustain` runs one product without a
-pause for a long time, and records its rate over time and what the device reports meanwhile.
+pause for a long time.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ from gpucheck import stats, units
 from gpucheck.bench import devices
 from gpucheck.bench.buffers import why_full
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.dtypes import Dtype
 from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, product
-from gpucheck.bench.matmul.judge import TOO_FAST, burst_and_sustained, fastest_products
+from gpucheck.bench.matmul.judge import SUSTAINED, TOO_FAST, burst_and_sustained, fastest_products
 from gpucheck.bench.matmul.product import (
-    MOST_MULTIPLE,
-    Ask,
     Case,
     Grid,
     Kind,
     Matrices,
+    NoKernel,
     Reading,
     Refused,
     Repeats,
@@ -39,20 +37,17 @@ from gpucheck.bench.matmul.product import (
     cases,
     fitting,
     operations,
-    why_not,
 )
-from gpucheck.errors import CannotLook, Terminated, UsageError
+from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import host, pulse
 from gpucheck.machine.accel import Accel
-from gpucheck.measure import telemetry, timing
-from gpucheck.measure.runs import WITHOUT_TIME
-from gpucheck.measure.telemetry import Sample, Watch
+from gpucheck.measure import timing
+from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import Beside, Timed
 from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped
-from gpucheck.report.fault import first_line
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement, MemoryFigures, Run
-from gpucheck.report.results.bench import LoadReading, RefusedShape, SearchedShape, SearchResult, SustainedResult
+from gpucheck.report.measurement import Measurement, Run
+from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
 from gpucheck.work import precision
 from gpucheck.work.reference import check_product
 
@@ -87,9 +82,7 @@ class _Product:
         self.first = first = sets[0]
         calls = [kind.bind(matrices.a, matrices.b, matrices.out) for matrices in sets]
         self.call = product.in_rotation(calls)
-        self.observed = product.try_once(
-            lambda: precision.observed(first.a, first.b, first.out, calls[0]), case.dtype, accel
-        )
+        self.observed = product.try_once(lambda: precision.observed(first.a, first.b, first.out, calls[0]), kind, accel)
         product.fill(kind, flat[0])
         for other in flat[1:]:
             other.a.copy_(flat[0].a)
@@ -100,11 +93,11 @@ class _Product:
         seen_as = self.observed if case.dtype == "tf32" else kind.seen_as
         self.repeats = Repeats(sets, accel, seen_as, accel.host_now() + look_s)
 
-    def row(
-        self, name: str, timed: Timed, beside: Beside, memory: MemoryFigures, details: dict[str, Any]
-    ) -> Measurement:
-        """Return the measurement, with what was compared of its results."""
+    def row(self, name: str, timed: Timed, beside: Beside, check: Callable[[], dict[str, Any]]) -> Measurement:
+        """Return the measurement with its details, what `check` gives once the later results have been compared."""
         case, (m, n, k) = self.case, self.case.shape
+        memory = self.accel.memory()
+        self.repeats.finish()
         return timing.measurement(
             name,
             self.accel.ref,
@@ -119,7 +112,7 @@ class _Product:
             details={
                 "data": case.kind.data,
                 "output": "preallocated",
-                **details,
+                **check(),
                 "corruption": self.repeats.told(),
             },
             flags=("emulated",) if case.support.kind == "emulated" else (),
@@ -144,19 +137,18 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
         timed, beside = timing.watched(
             watch, torch.get_num_threads(), lambda: timing.measure(accel, work, clock=clock, limits=limits)
         )
-    memory = accel.memory()
-    made.repeats.finish()
-    checked = product.check_first(first, made.repeats.first, made.repeats.precision)
-    details = {
-        "layout": f"A by rows, B by {'columns' if kind.by_columns else 'rows'}",
-        **({"settings": dict(kind.settings)} if kind.settings else {}),
-        **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
-        **case.rotation,
-        "support": case.support.reason or case.support.kind,
-        "precision_state": settings,
-        **checked.told(),
-    }
-    return made.row("matmul", timed, beside, memory, details)
+
+    def check() -> dict[str, Any]:
+        return {
+            "layout": f"A by rows, B by {'columns' if kind.by_columns else 'rows'}",
+            **({"settings": dict(kind.settings)} if kind.settings else {}),
+            **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
+            "support": case.support.reason or case.support.kind,
+            "precision_state": settings,
+            **product.check_first(first, made.repeats.first, made.repeats.precision).told(),
+        }
+
+    return made.row("matmul", timed, beside, check)
 
 
 # -- the search on a device: operands that all shapes share, and tries of a few milliseconds ---------------------------
@@ -171,8 +163,6 @@ MOST_REFUSED_TOLD = 16
 WARM_UP_S = {"accelerator": 0.5, "cpu": 0.1}
 # Windows of a try: their median leaves out one disturbance.
 PARTS = 3
-# Where threads wait for a core that another process has, the first window is the answer: more cost too much.
-SLOW = 5.0
 # Before anything was enqueued: what an eager call of torch costs the host at most, on a slow one.
 FIRST_ENQUEUE_S = 20e-6
 
@@ -184,15 +174,6 @@ def grid_of(options: MatmulOptions, accel: Accel) -> Grid:
     return Grid((m, n, k))
 
 
-def why_none(case: Case, grid: Grid, accel: Accel) -> str:
-    """Why this device has no product of the dtype of `case` in any shape of the range; empty where it has one."""
-    m, n, k = (axis.values for axis in grid.axes)
-    # A library asks for a least size of M, and of N and K for a multiple, which comes back after as many steps.
-    corner = itertools.product(m[-1:], n[:MOST_MULTIPLE], k[:MOST_MULTIPLE])
-    reasons = [why_not(case.dtype, shape, accel) for shape in corner]
-    return "" if "" in reasons else f"in the range {reasons[0]}"
-
-
 def search(
     case: Case, grid: Grid, room: int, accel: Accel, limit_s: float, emit: Emit, results: list[SearchResult]
 ) -> SearchedShape | None:
@@ -202,25 +183,22 @@ def search(
     where no shape fits, and what torch raises.
     """
     began = shown_s = time.monotonic()
-    searcher = Search(grid_in(case, grid, room, accel), limit_s)
-    first = searcher.ask()
-    if first is None:
-        text = "x".join(axis.text for axis in grid.axes)
-        raise UsageError(
-            f"no shape of the range {text} fits", f"{units.capacity(room)} are free", "use a smaller --range"
-        )
+
+    def take(shape: Shape, window_s: float) -> Reading | Refused:
+        nonlocal shown_s
+        # To rank all that was tried takes as long as a short try.
+        if (now := time.monotonic()) >= shown_s and (best := searcher.best) is not None:
+            shown_s = now + PROGRESS_EVERY_S
+            rate = units.flop_rate(best.flop_per_s, case.kind.unit)
+            text = f"search {case.dtype} on {accel.id}, shapes tried: {searcher.shapes_tried}"
+            emit(Progress(text, best=f"{best.m}×{best.n}×{best.k} at {rate}"))
+        return tries.take(shape, window_s)
+
+    searcher = Search(grid_in(case, grid, room), limit_s, take)
     try:
         with precision.precision(case.setting):
             tries = Tries(accel, case.kind, operands(case, grid, room, accel))
-            tries.try_dtype(case.dtype, first.shape)
-            while (ask := searcher.ask()) is not None:
-                searcher.tell(tries.take_or_refuse(ask))
-                # To rank all that was tried takes as long as a short try.
-                if (now := time.monotonic()) >= shown_s and (best := searcher.best) is not None:
-                    shown_s = now + PROGRESS_EVERY_S
-                    rate = units.flop_rate(best.flop_per_s, case.kind.unit)
-                    text = f"search {case.dtype} on {accel.id}, shapes tried: {searcher.shapes_tried}"
-                    emit(Progress(text, best=f"{best.m}×{best.n}×{best.k} at {rate}"))
+            searcher.run()
     finally:
         if searcher.best is not None or searcher.refused:
             refused = itertools.islice(searcher.refused.items(), MOST_REFUSED_TOLD)
@@ -242,6 +220,11 @@ def search(
                 )
             )
             emit(Answered(SEARCHED, tuple(results)))
+    if not searcher.tries:
+        text = "x".join(axis.text for axis in grid.axes)
+        raise UsageError(
+            f"no shape of the range {text} fits", f"{units.capacity(room)} are free", "use a smaller --range"
+        )
     return searcher.best
 
 
@@ -252,14 +235,14 @@ def largest(grid: Grid, room: int, kind: Kind) -> tuple[int, int, int]:
     return min(m * k, most_a), min(k * n, most_b), min(m * n, most_out)
 
 
-def grid_in(case: Case, grid: Grid, room: int, accel: Accel) -> Grid:
-    """The range without what does not fit into these thirds, or as a row with its check, or has no product here."""
+def grid_in(case: Case, grid: Grid, room: int) -> Grid:
+    """The range without what does not fit into these thirds, or as a row with its check."""
     most_a, most_b, most_out = largest(grid, room, case.kind)
 
     def fits(shape: Shape) -> bool:
         m, n, k = shape
         is_small = m * k <= most_a and k * n <= most_b and m * n <= most_out
-        return is_small and replace(case, shape=shape).bytes <= room and not why_not(case.dtype, shape, accel)
+        return is_small and replace(case, shape=shape).bytes <= room
 
     return Grid(grid.axes, fits)
 
@@ -272,7 +255,7 @@ def operands(case: Case, grid: Grid, room: int, accel: Accel) -> Matrices:
 
 
 class Tries:
-    """Takes what a search asks for; the time of a try is all that passed since the last answer."""
+    """Tries shapes on a device; the time of a try is all that passed since the answer before."""
 
     def __init__(self, accel: Accel, kind: Kind, flat: Matrices) -> None:
         self._accel, self._kind, self._flat = accel, kind, flat
@@ -289,58 +272,47 @@ class Tries:
         for_s = WARM_UP_S["cpu" if self._accel.is_cpu else "accelerator"]
         self._usual = operations(shape) / timing.repeated_s(self._accel, call, for_s)
 
-    def try_dtype(self, dtype: Dtype, shape: Shape) -> None:
-        """See that there is such a product. Raises RuntimeError where not; one shape without a kernel says nothing."""
-        try:
-            product.try_once(call_of(self._kind, self._flat, shape), dtype, self._accel)
-        except RuntimeError as error:
-            if self._accel.why_no_kernel(error) is None:
-                raise
-
-    def take_or_refuse(self, ask: Ask) -> Reading | Refused:
-        """One try, or why there is no rate for its shape: no kernel, no time. Raises what torch raises for all else."""
+    def take(self, shape: Shape, window_s: float) -> Reading | Refused:
+        """One try, or why there is no rate for the shape: no kernel, no time. Raises what torch raises for all else."""
         try:
             if not self._usual:
-                self.warm_up(ask.shape)
-            return self.take(ask) or Refused(TOO_FAST, self._spent_s())
+                self.warm_up(shape)
+            calls, windows = self._windows(shape, window_s)
         except (RuntimeError, ValueError) as error:
             reason = product.why_no_kernel(error, self._kind, self._accel)
             if reason is None:
                 raise
             return Refused(reason, self._spent_s())
-
-    def take(self, ask: Ask) -> Reading | None:
-        """One try; None where it was over before the clock could tell. Raises what torch raises."""
-        call, by_device = call_of(self._kind, self._flat, ask.shape), self._accel.has_events
-        work = operations(ask.shape)
-        expected_s = work / self._rate.get(ask.shape, self._usual)
-        # The first call of a shape chooses a kernel and may load it; in a long one that is little.
-        untimed = int(expected_s < timing.LONG_CALL_S)
-        wanted = max(1, math.ceil(ask.window_s / expected_s))
-        parts = min(PARTS, wanted)
-        calls = min(math.ceil(wanted / parts), (timing.MOST_CALLS if by_device else timing.MOST_HOST_CALLS) // parts)
-        if by_device:
-            windows = self._on_device(call, untimed, parts, calls, expected_s <= timing.AHEAD_RATIO * self._enqueue_s)
-        else:
-            windows = self._on_host(call, untimed, parts, calls, SLOW * calls * expected_s)
-        if stats.median(windows) < (timing.LEAST_WINDOW_S if by_device else timing.LEAST_HOST_WINDOW_S):
-            return None
-        rate, low, high = (work * calls / length for length in (stats.median(windows), max(windows), min(windows)))
-        self._rate[ask.shape] = self._usual = rate
+        least_s = timing.LEAST_WINDOW_S if self._accel.has_events else timing.LEAST_HOST_WINDOW_S
+        if stats.median(windows) < least_s:
+            return Refused(TOO_FAST, self._spent_s())
+        work = operations(shape) * calls
+        rate, low, high = (work / length for length in (stats.median(windows), max(windows), min(windows)))
+        self._rate[shape] = self._usual = rate
         return Reading(rate, low, high, self._spent_s())
 
     def _spent_s(self) -> float:
         began, self._ended_s = self._ended_s, self._accel.host_now()
         return self._ended_s - began
 
-    def _on_host(self, call: Callable[[], object], untimed: int, parts: int, calls: int, most_s: float) -> list[float]:
+    def _windows(self, shape: Shape, window_s: float) -> tuple[int, list[float]]:
+        """The calls of each window, and the lengths of the windows."""
+        accel, call = self._accel, call_of(self._kind, self._flat, shape)
+        expected_s = operations(shape) / self._rate.get(shape, self._usual)
+        # The first call of a shape chooses a kernel and may load it; in a long one that is little.
+        untimed = int(expected_s < timing.LONG_CALL_S)
+        wanted = max(1, math.ceil(window_s / expected_s))
+        parts = min(PARTS, wanted)
+        most = timing.MOST_CALLS if accel.has_events else timing.MOST_HOST_CALLS
+        calls = min(math.ceil(wanted / parts), most // parts)
+        if accel.has_events:
+            return calls, self._on_device(
+                call, untimed, parts, calls, expected_s <= timing.AHEAD_RATIO * self._enqueue_s
+            )
         for _ in range(untimed):
             call()
-        self._accel.synchronize()
-        lengths: list[float] = []
-        while len(lengths) < parts and max(lengths, default=0.0) <= most_s:
-            lengths.append(timing.host_window(self._accel, call, calls)[1])
-        return lengths
+        accel.synchronize()
+        return calls, [timing.host_window(accel, call, calls)[1] for _ in range(parts)]
 
     def _on_device(self, call: Callable[[], object], untimed: int, parts: int, calls: int, short: bool) -> list[float]:
         """Behind a hold where the device might wait for the host. A window that the host was late for is repeated."""
@@ -369,166 +341,58 @@ class Tries:
 
 # -- --sustain: one product without a pause ----------------------------------------------------------------------------
 
-SUSTAINED = "bench_matmul_sustained"
 # Long enough for the clock to rise and the power limit to have room again; the chip stays warm for minutes.
 IDLE_S = 3.0
 # A point of the curve: a power limit acts within tens of milliseconds, a clock that oscillates does so over seconds.
+# The wait at its end, some 20 µs, is a two-thousandth of it.
 WINDOW_S = 0.05
-# Windows that the device has before it: while it works off one, the next is enqueued.
-AHEAD = 2
-# All that is enqueued at a time must fit into the launch queue: a host that waits for room in it looks like a slow one.
-MOST_ENQUEUED = timing.MOST_CALLS // AHEAD
-LOOK_EVERY_S = 1e-3
-# Where enqueueing takes more of a window, the device waits for the host.
+# Where enqueueing takes more of the time, the device waits for the host.
 HOST_BOUND = 0.9
-# Of telemetry, in the results; power is the mean since the reading before.
-READING_EVERY_S = 0.5
 
 
-@dataclass(slots=True)
-class _Windows:
-    """The windows so far, and the signal that cut them off, if any; `progress` gets seconds and a window's length."""
-
-    seconds: float
-    progress: Callable[[float, float], None]
-    starts_s: list[float] = field(default_factory=list)
-    lengths_s: list[float] = field(default_factory=list)
-    enqueue_s: float = 0.0
-    cut_off: BaseException | None = None
-    _shown_s: float = 0.0
-
-    def add(self, start_s: float, length_s: float) -> None:
-        self.starts_s.append(start_s)
-        self.lengths_s.append(length_s)
-        since_s = start_s + length_s - self.starts_s[0]
-        if since_s - self._shown_s >= PROGRESS_EVERY_S:
-            self._shown_s = since_s
-            self.progress(since_s, length_s)
-
-
-# The long run as a measurement, telemetry over time, and the signal that cut it off, if any.
-Sustained = tuple[Measurement, tuple[LoadReading, ...], BaseException | None]
-
-
-def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, *, idle_s: float) -> Sustained | None:
-    """Run one product for this long after a pause; None for a time in which no window begins.
-
-    Raises what torch raises, and a signal that came before the first window had ended.
-    """
-    flop = operations(case.shape)
+def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, *, idle_s: float) -> Measurement:
+    """Run one product for this long after a pause, in windows that follow each other. Raises what torch raises."""
     with precision.precision(case.setting):
         # Elements that differ at the end are examined for as long as a part of it takes.
         made = _Product(case, accel, seconds)
-        calls = _calls_for_a_window(made.call, accel)
+        call_s = timing.repeated_s(accel, made.call, WINDOW_S)
+        calls = max(1, min(timing.MOST_CALLS, round(WINDOW_S / call_s)))
         emit(Progress(f"idle for {idle_s:g} s, then {case.label} for {units.duration(seconds)} on {accel.id}"))
         time.sleep(idle_s)
+        threads = torch.get_num_threads() if accel.is_cpu else 1
+        timed, beside = timing.watched(watch, threads, lambda: without_pause(accel, made.call, calls, seconds))
 
-        def progress(since_s: float, length_s: float) -> None:
-            rate = units.flop_rate(flop * calls / length_s)
-            emit(Progress(f"{case.label} on {accel.id}: {since_s:.0f} of {seconds:.0f} s, {rate}"))
+    def check() -> dict[str, Any]:
+        # The last result, which the device gave when it was hottest.
+        last = check_product(made.first.a, made.first.b, made.first.out, made.repeats.precision)
+        return {
+            "idle_before_s": idle_s,
+            "worst_error_of_bound": last.worst,
+            "not_finite": last.not_finite,
+            "miscounted": last.miscounted,
+            **burst_and_sustained(timed.run, operations(case.shape)),
+        }
 
-        windows = _Windows(seconds, progress)
-        watch.take()
-        before, started = host.processor_time(watch.pid), timing.started_now()
-        (_on_device if accel.has_events else _on_host)(made.call, calls, accel, windows)
-        used, samples = host.others(before, host.processor_time(watch.pid)), watch.take()
-    if not windows.lengths_s:
-        if windows.cut_off is not None:
-            raise windows.cut_off
-        return None
-    run = Run(started, calls, tuple(windows.lengths_s), tuple(windows.starts_s))
-    memory = accel.memory()
-    made.repeats.finish()
-    # The last result, which the device gave when it was hottest.
-    check = check_product(made.first.a, made.first.b, made.first.out, made.repeats.precision)
-    details: dict[str, Any] = {
-        "idle_before_s": idle_s,
-        "worst_error_of_bound": check.worst,
-        "not_finite": check.not_finite,
-        "miscounted": check.miscounted,
-        **burst_and_sustained(run, flop),
-    }
-    host_bound = windows.enqueue_s > HOST_BOUND * sum(windows.lengths_s)
-    flags: tuple[str, ...] = ("launch-bound",) if accel.has_events and host_bound else ()
-    if stats.median(run.samples_s) < timing.LEAST_WINDOW_S:
-        flags = (WITHOUT_TIME,)
-        details |= {"burst": None, "sustained": None}
-        details["no_time_because"] = timing.too_short(calls, timing.LEAST_WINDOW_S)
-    timed = Timed(run, "device events", "unheld", flags) if accel.has_events else Timed(run, "host", "host", flags)
-    seen = (None, watch.reason) if watch.reason else telemetry.summarise(samples, run)
-    beside = timing.beside(timed, torch.get_num_threads(), used, *seen)
-    return made.row("matmul.sustained", timed, beside, memory, details), readings(samples, run), windows.cut_off
+    return made.row(SUSTAINED, timed, beside, check)
 
 
-def _calls_for_a_window(call: Callable[[], object], accel: Accel) -> int:
-    """Return how many calls make a window, from the second to fourth call: the first loads what is loaded lazily."""
-    call()
-    accel.synchronize()
-    began = accel.host_now()
-    for _ in range(3):
-        call()
-    accel.synchronize()
-    most = MOST_ENQUEUED if accel.has_events else timing.MOST_HOST_CALLS
-    return max(1, min(most, math.ceil(3 * WINDOW_S / (accel.host_now() - began))))
-
-
-def _on_host(call: Callable[[], object], calls: int, accel: Accel, windows: _Windows) -> None:
-    until = accel.host_now() + windows.seconds
-    try:
-        while accel.host_now() < until:
-            windows.add(*timing.host_window(accel, call, calls))
-    except (KeyboardInterrupt, Terminated) as signal:
-        windows.cut_off = signal
-
-
-def _on_device(call: Callable[[], object], calls: int, accel: Accel, windows: _Windows) -> None:
-    """Windows end to end: each begins with the mark that ends the one before, and the next is always enqueued."""
-    marks: list[Any] = [accel.record()]
-    began = accel.host_now()
-
-    def collect() -> None:
-        # A pause of the host's makes a start late by as much; the length is the device's own.
-        while not accel.done(marks[1]):
-            time.sleep(LOOK_EVERY_S)
-        length_s = accel.elapsed_s(marks[0], marks[1])
-        start_s = windows.starts_s[-1] + windows.lengths_s[-1] if windows.starts_s else began
-        windows.add(max(start_s, accel.host_now() - length_s - AHEAD * LOOK_EVERY_S), length_s)
-        del marks[0]
-
-    try:
-        while accel.host_now() - began < windows.seconds:
-            start = accel.host_now()
-            for _ in range(calls):
-                call()
-            marks.append(accel.record())
-            windows.enqueue_s += accel.host_now() - start
-            while len(marks) > AHEAD:
-                collect()
-    except (KeyboardInterrupt, Terminated) as signal:
-        windows.cut_off = signal
-    accel.synchronize()
-    while len(marks) > 1:
-        collect()
-
-
-def readings(samples: Sequence[Sample], run: Run) -> tuple[LoadReading, ...]:
-    """Clock, power and heat over the run, some twice a second; seconds since it began. Power is the mean since the
-    reading before, None for the first and where the energy is not counted."""
-    began_s = run.started_monotonic_s[0]
-    ended_s = run.started_monotonic_s[-1] + run.samples_s[-1]
-    found: list[LoadReading] = []
-    last: Sample = {}
-    for sample in samples:
-        since_s = sample["at_s"] - last.get("at_s", -math.inf)
-        if not began_s <= sample["at_s"] <= ended_s or since_s < READING_EVERY_S:
-            continue
-        start_j, end_j, power_w = last.get("energy_j"), sample.get("energy_j"), None
-        if start_j is not None and end_j is not None and end_j >= start_j:  # a reloaded driver counts from 0
-            power_w = float((end_j - start_j) / since_s)
-        clock_hz, celsius = sample.get("sm_clock_hz"), sample.get("temperature_celsius")
-        found.append(LoadReading(sample["at_s"] - began_s, clock_hz, celsius, power_w))
-        last = sample
-    return tuple(found)
+def without_pause(accel: Accel, call: Callable[[], object], calls: int, seconds: float) -> Timed:
+    """Windows of so many calls, one right after the other, for so long."""
+    started, enqueue_s = timing.started_now(), 0.0
+    starts_s: list[float] = []
+    lengths_s: list[float] = []
+    began_s = now_s = accel.host_now()
+    while now_s - began_s < seconds or not lengths_s:
+        starts_s.append(now_s)
+        for _ in range(calls):
+            call()
+        enqueue_s += accel.host_now() - now_s
+        accel.synchronize()
+        now_s = accel.host_now()
+        lengths_s.append(now_s - starts_s[-1])
+    is_bound = not accel.is_cpu and enqueue_s > HOST_BOUND * (now_s - began_s)
+    run = Run(started, calls, tuple(lengths_s), tuple(starts_s))
+    return Timed(run, "host", "host", ("launch-bound",) if is_bound else ())
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -555,11 +419,10 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
             "use --cold with the --shape that it finds",
         )
     searches: list[SearchResult] = []
-    long_runs: list[SustainedResult] = []
     devices.each(
         options.device,
         emit,
-        lambda accel, deadline: _Rows(options, accel, emit, deadline, searches, long_runs).all(),
+        lambda accel, deadline: _Rows(options, accel, emit, deadline, searches).all(),
         name="matmul",
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: default_s(options, accel),
@@ -587,7 +450,6 @@ class _Rows:
     emit: Emit
     deadline: float
     searches: list[SearchResult]
-    long_runs: list[SustainedResult]
     measured: list[Measurement] = field(default_factory=list)
     # The memory that the driver called free at the start.
     free: int | None = None
@@ -645,9 +507,6 @@ class _Rows:
         """For each dtype its search, then the shape found and the squares measured alike."""
         grid = grid_of(self.options, self.accel)
         for done, case in enumerate(of_dtypes):
-            if problem := why_none(case, grid, self.accel):
-                self._warn(f"{case.dtype} skipped: {problem}")
-                continue
             pulse.go_on()
             now_s = time.monotonic()
             left_s = max(self.deadline - now_s, 0.0) / (len(of_dtypes) - done)
@@ -668,32 +527,21 @@ class _Rows:
             pulse.go_on(IDLE_S + seconds)
             m, n, k = (int(fastest[any_shape.dtype].case[side]) for side in "mnk")
             case = replace(any_shape, shape=(m, n, k))
-            long_run = partial(sustain, case, self.accel, seconds, watch, self.emit, idle_s=IDLE_S)
-            result = self._guarded(case, long_run)
-            if result is None:
-                continue
-            row, over_time, cut_off = result
-            yield row
-            self.long_runs.append(SustainedResult(self.accel.id, **row.case, readings=over_time))
-            self.emit(Answered(SUSTAINED, tuple(self.long_runs)))
+            row = self._guarded(case, partial(sustain, case, self.accel, seconds, watch, self.emit, idle_s=IDLE_S))
+            if row is not None:
+                yield row
             self.accel.empty_cache()
-            if cut_off is not None:
-                raise cut_off
 
     def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
-        """Return what `take` gives; None, and a skip, where torch has no such product here, or none of this shape."""
-        device = self.accel.id
+        """Return what `take` gives; None, and a skip, where the library has no such product."""
         try:
             return take()
+        except NoKernel as refused:
+            title, evidence = f"{self.accel.id} has no kernel for {case.label}", {"case": case.label}
+            skip = Finding("matmul.shape", "skip", title, str(refused), evidence, device=self.accel.id)
+            self.emit(Skipped(skip))
+            return None
         except (RuntimeError, MemoryError) as error:
-            if "not implemented for" in str(error):
-                title, reason = f"{device} cannot multiply {case.dtype}", first_line(str(error))
-                self.emit(Skipped(Finding("matmul.dtype", "skip", title, reason, device=device)))
-                return None
-            if (refused := self.accel.why_no_kernel(error)) is not None:
-                title = f"{device} has no kernel for {case.label}"
-                self.emit(Skipped(Finding("matmul.shape", "skip", title, refused, {"case": case.label}, device=device)))
-                return None
             if not self.accel.is_out_of_memory(error):
                 raise
             why, fix = why_full(self.accel, f"its matrices take {units.capacity(case.bytes)}", self.free)

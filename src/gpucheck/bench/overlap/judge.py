@@ -115,7 +115,7 @@ def doubts(found: Sequence[OverlapResult]) -> set[str]:
     return {*judging.doubts_of(least.flags), *(flag for entry in found for flag in entry.flags if flag in DOUBTFUL)}
 
 
-def _told(found: Sequence[OverlapResult]) -> str:
+def _text(found: Sequence[OverlapResult]) -> str:
     return ", ".join(f"{units.percent(row.overlap)} {WAYS[row.direction]}" for row in found)
 
 
@@ -123,42 +123,39 @@ def _evidence(found: Sequence[OverlapResult]) -> dict[str, Any]:
     return {"overlap": {row.direction: row.overlap for row in found}}
 
 
-def _pinned(found: Sequence[OverlapResult], environment: Mapping[str, str]) -> list[Finding]:
-    two, one_stream = _of(found, "pinned", 2), _of(found, "pinned", 1)
+def _pinned(rows: Sequence[OverlapResult], environment: Mapping[str, str]) -> list[Finding]:
+    two, one_stream = _of(rows, "pinned", 2), _of(rows, "pinned", 1)
     if not two:
         return []
-    name, told, evidence = "overlap.pinned_two_streams", _told(two), _evidence(two)
-    if one_stream:
-        told += f"; on one stream {_told(one_stream)}"
-    doubts = sorted({flag for row in two for flag in row.flags if flag in DOUBTFUL})
-    if doubts:
+    name, text, evidence = "overlap.pinned_two_streams", _text(two), _evidence(two)
+    beside = f"{text}; on one stream {_text(one_stream)}" if one_stream else text
+    if doubts := sorted({flag for row in two for flag in row.flags if flag in DOUBTFUL}):
         title = "inconclusive: how much of a pinned copy hides on a second stream"
-        return [Finding(name, "info", title, f"{told}; disturbed: {config.in_words(doubts)}", evidence, fix=AGAIN)]
+        return [Finding(name, "info", title, f"{beside}; disturbed: {config.in_words(doubts)}", evidence, fix=AGAIN)]
     # Certainly less than the half, as far as there is an interval.
     if any((row.overlap if row.ci_high is None else row.ci_high) < HALF for row in two):
         title = "pinned copies do not hide behind compute"
-        told = ", ".join(f"{units.percent(row.overlap)} {SHORT_WAYS[row.direction]}" for row in two)
         fix = "look for a debugger, profiler, CUDA_LAUNCH_BLOCKING=1 or Windows' WDDM driver model"
         if environment.get("CUDA_LAUNCH_BLOCKING") == "1":
             fix = "unset CUDA_LAUNCH_BLOCKING: it synchronizes every launch"
-        return [Finding(name, "warn", title, told, evidence, fix=fix)]
-    if all(row.overlap >= HIDDEN for row in two):
-        return [Finding(name, "pass", "pinned copies hide behind compute on a second stream", told, evidence)]
-    return [Finding(name, "info", "pinned copies hide in part behind compute on a second stream", told, evidence)]
+        # Short, so that the fix beside it has room on 80 columns.
+        text = ", ".join(f"{units.percent(row.overlap)} {SHORT_WAYS[row.direction]}" for row in two)
+        return [Finding(name, "warn", title, text, evidence, fix=fix)]
+    hides = all(row.overlap >= HIDDEN for row in two)
+    title = f"pinned copies hide{'' if hides else ' in part'} behind compute on a second stream"
+    return [Finding(name, "pass" if hides else "info", title, beside, evidence)]
 
 
-def _pageable(found: Sequence[OverlapResult]) -> list[Finding]:
+def _pageable(rows: Sequence[OverlapResult]) -> list[Finding]:
     """Return what pageable memory costs, and what to do: advice only where pinned memory is seen to do better."""
-    two = _of(found, "pageable", 2) or _of(found, "pageable", 1)
+    two = _of(rows, "pageable", 2) or _of(rows, "pageable", 1)
     if not two:
         return []
-    pinned = {row.direction: row.overlap for row in _of(found, "pinned", 2)}
+    pinned = {row.direction: row.overlap for row in _of(rows, "pinned", 2)}
     exposed = [row for row in two if row.overlap < HALF]
-    sure = [row for row in exposed if not set(row.flags) & set(DOUBTFUL)]
-    gains = [row for row in sure if pinned.get(row.direction, 0.0) >= HALF]
+    gains = any(pinned.get(row.direction, 0.0) >= HALF for row in exposed if not set(row.flags) & set(DOUBTFUL))
     title = "pageable copies block the host and hide little" if exposed else "pageable copies hide behind compute too"
-    told = f"{_told(two)}, with non_blocking=True"
-    return [Finding("overlap.pageable", "info", title, told, _evidence(two), ADVICE if gains else None)]
+    return [Finding("overlap.pageable", "info", title, _text(two), _evidence(two), ADVICE if gains else None)]
 
 
 def _copies(measurements: Sequence[Measurement]) -> Finding:

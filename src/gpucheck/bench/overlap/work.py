@@ -18,7 +18,6 @@ from gpucheck.bench.buffers import (
     VERIFYING_SHARE,
     Copies,
     Room,
-    Verified,
     allocate_all,
     no_room,
     room_for,
@@ -27,7 +26,6 @@ from gpucheck.bench.buffers import (
     wake,
 )
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.dtypes import Dtype, support
 from gpucheck.bench.overlap import SMALLEST_SIZE, OverlapOptions
 from gpucheck.bench.rounds import Group
 from gpucheck.errors import CannotLook, UsageError
@@ -43,19 +41,19 @@ from gpucheck.report.measurement import Measurement
 from gpucheck.units import MIB
 from gpucheck.work import precision
 
-# From what fills a small part for 20 µs to what fills the largest of today for 200.
-SIDES = (512, 1024, 2048, 4096)
-# The clock settles within about a second under load, most of it in the first half.
-WARM_UP_S = 0.5
+# float32 products of these sides: the first that takes long beside its launch and the wait, some 20 µs.
+SIDES, LEAST_PRODUCT_S = (512, 1024, 2048), 100e-6
+# For each side: the clock settles within about a second under load, most of it in the first half.
+WARM_UP_S = 0.25
 # What copies rotate over: the next goes to another slice, and refilling both takes a tenth of a second.
 SLICES = 2
 
 Streams = Literal[1, 2]
 Stream = Callable[[], contextlib.AbstractContextManager[Any]]
 Call = Callable[[], object]
-# So many calls of a kind as one, with one wait at its end.
-Repeat = Callable[[int], Group]
 Prepare = Callable[[int, int], None]
+# So many calls as one group.
+Groups = Callable[[int], Group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,110 +72,56 @@ class Case:
         return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}, {streams}"
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """Products on preallocated matrices by their side, the precision that they have, and the settings for it."""
-
-    dtype: Dtype
-    products: dict[int, Call]
-    observed: str
-    settings: dict[str, Any]
-
-
-def compute(accel: Accel, dtype: Dtype) -> Compute:
-    """Random matrices of every side, and what precision the device multiplies them in."""
-    made: dict[int, Call] = {}
-    observed = ""
-    kind = getattr(torch, dtype)
-    for side in SIDES:
-        a, b, out = (torch.empty((side, side), dtype=kind, device=accel.device) for _ in range(3))
-        observed = observed or precision.observed(a, b, out)
-        # Random data: zeros and ones draw less power and run faster.
-        generator = torch.Generator(accel.device).manual_seed(0)
-        a.normal_(generator=generator)
-        b.normal_(generator=generator)
-        made[side] = functools.partial(torch.mm, a, b, out=out)
-    return Compute(dtype, made, observed, precision.state())
-
-
 # -- a copy, and as much compute as takes as long ----------------------------------------------------------------------
 
 # So that a launch and a synchronise, some 10 µs, are half a percent of what is timed.
 SHORTEST_S = 2e-3
 # The launch queue blocks the host near 1 000 entries.
 MOST_COPIES, MOST_PRODUCTS = 200, 700
-# A product is no longer than this share of the copies: their number then fits within half of it.
-LONGEST_PRODUCT = 0.05
-# The two should agree as well as this; the judge asks for a fifth.
-CLOSE = 0.03
-TRIES, MOST_CORRECTIONS = 3, 4
-# Of an unknown product: so many, for launching one and waiting for it is not what it costs.
-AT_ONCE = 8
+TRIES, CORRECTIONS = 3, 3
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """So many copies take as long as so many products of matrices of this side, each as it was calibrated."""
+def group(
+    timer: Timer, call: Call, count: int, current: Stream = contextlib.nullcontext, prepare: Prepare | None = None
+) -> Group:
+    """So many calls as one, with one wait at its end, on the stream that `current` makes current.
 
-    copies: int
-    side: int
-    products: int
-    copy_s: float
-    compute_s: float
+    `prepare(number, calls)` runs untimed before each window.
+    """
 
+    def calls() -> None:
+        with current():
+            for _ in range(count):
+                call()
 
-def repeated(
-    timer: Timer, call: Call, current: Stream = contextlib.nullcontext, prepare: Prepare | None = None
-) -> Repeat:
-    """Calls on the stream that `current` makes current; `prepare(number, calls)` runs untimed before each window."""
-
-    def of(count: int) -> Group:
-        def calls() -> None:
-            with current():
-                for _ in range(count):
-                    call()
-
-        return Group(timer, calls, prepare=prepare and (lambda number, windows: prepare(number, count * windows)))
-
-    return of
+    return Group(timer, calls, prepare=prepare and (lambda number, windows: prepare(number, count * windows)))
 
 
-def balanced(copies_of: Repeat, products_of: Mapping[int, Repeat]) -> Balance:
-    """Return how many products take as long as the copies, of matrices as large as leave a choice."""
+def balanced(copies_of: Groups, products_of: Groups) -> tuple[int, int]:
+    """Return how many copies make a group, and how many products take as long."""
     copies = max(1, min(MOST_COPIES, math.ceil(SHORTEST_S / _least_s(copies_of(1)))))
-    copy_s = _least_s(copies_of(copies))
-    side, product_s = 0, 0.0
-    for candidate in sorted(products_of):
-        taken_s = _least_s(products_of[candidate](AT_ONCE)) / AT_ONCE
-        if side and taken_s > LONGEST_PRODUCT * copy_s:
-            break
-        side, product_s = candidate, taken_s
-    for correction in range(MOST_CORRECTIONS):
-        products = max(1, min(MOST_PRODUCTS, round(copy_s / product_s)))
-        compute_s = _least_s(products_of[side](products))
-        if abs(compute_s - copy_s) <= CLOSE * copy_s or products == 1 or correction == MOST_CORRECTIONS - 1:
-            break
-        product_s = compute_s / products
-        # Clocks rise under load, and links wake: the copies are looked at again too.
-        copy_s = _least_s(copies_of(copies))
-    return Balance(copies, side, products, copy_s, compute_s)
+    products = 1
+    for _ in range(CORRECTIONS):
+        # Clocks rise under load, and links wake: both are looked at each time.
+        longer = _least_s(copies_of(copies)) / _least_s(products_of(products))
+        products = max(1, min(MOST_PRODUCTS, round(products * longer)))
+    return copies, products
 
 
-def in_turn(copies_of: Repeat, products_of: Mapping[int, Repeat], balance: Balance) -> dict[str, Group]:
-    """The three that are timed in turn: `copy`, `compute` and `both`. Each is one call, with one wait at its end."""
-    copy, products = copies_of(balance.copies), products_of[balance.side](balance.products)
+def in_turn(copies: Group, products: Group) -> dict[str, Group]:
+    """The three that are timed in turn: `copy`, `compute` and `both`."""
 
     def both() -> None:
-        copy.call()
+        copies.call()
         products.call()
 
-    return {"copy": copy, "compute": products, "both": replace(copy, call=both)}
+    return {"copy": copies, "compute": products, "both": replace(copies, call=both)}
 
 
-def _least_s(group: Group) -> float:
+def _least_s(calls: Group) -> float:
     """Seconds of a group: the least of a few windows, after one that is not counted."""
-    group.window(0)
-    return max(min(group.window(number + 1)[1] for number in range(TRIES)), 1e-9)
+    calls.window(0)
+    return max(min(calls.window(number + 1)[1] for number in range(TRIES)), 1e-9)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -187,6 +131,9 @@ def _least_s(group: Group) -> float:
 DEFAULT_SIZE = 64 * MIB
 # Pageable and pinned.
 HOST_BUFFERS = 2
+DEFAULT_BUDGET_S = 10.0
+# A case that is not precise by then has told what it can.
+LONGEST_CASE_S = 2.0
 
 
 def size_for(options: OverlapOptions, room: Room) -> int:
@@ -203,8 +150,8 @@ def size_for(options: OverlapOptions, room: Room) -> int:
     return size
 
 
-def cases(options: OverlapOptions, accel: Accel, size: int, *, pinned: bool, two_streams: bool) -> list[Case]:
-    """The cases in order, the most telling first: what a part of the time is left for is told at least of those."""
+def cases(options: OverlapOptions, size: int, *, pinned: bool, two_streams: bool) -> list[Case]:
+    """The cases in order, the most telling first: if time is left for a part only, it is for these."""
     memories: tuple[HostMemory, ...] = ("pinned", "pageable") if pinned else ("pageable",)
     streams: tuple[Streams, ...] = (2, 1) if two_streams else (1,)
     return [
@@ -213,17 +160,6 @@ def cases(options: OverlapOptions, accel: Accel, size: int, *, pinned: bool, two
         for count in streams
         for direction in options.directions
     ]
-
-
-def fast_dtype(accel: Accel) -> Dtype:
-    """Return what this device computes in fastest, of what it really has: bfloat16, else float16, else float32."""
-    wanted: tuple[Dtype, ...] = ("bfloat16", "float16")
-    return next((dtype for dtype in wanted if support(dtype, accel).kind == "native"), "float32")
-
-
-DEFAULT_BUDGET_S = 10.0
-# A case that is not precise by then has told what it can.
-LONGEST_CASE_S = 2.0
 
 
 def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None:
@@ -258,17 +194,16 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
     if shared.no_pinned is not None:
         title = "pinned memory could not be allocated"
         emit(Skipped(Finding("overlap.pinned", "skip", title, shared.no_pinned, device=accel.id)))
-    todo = cases(options, accel, size, pinned="pinned" in shared.host, two_streams=side_stream is not None)
+    todo = cases(options, size, pinned="pinned" in shared.host, two_streams=side_stream is not None)
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
         with no_room(
             accel, "not enough memory for the matrices", "overlap.memory", "stop other programs that use the memory"
         ):
-            products = _compute(accel, emit)
+            side, multiply = product(accel)
         wake(accel, shared)
-        # As much compute as takes as long as a copy is not found on a sleeping clock.
-        timing.repeated_s(accel, products.products[max(products.products)], WARM_UP_S)
+        products_of = functools.partial(group, accel, multiply)
         # What was calibrated once holds for one stream and for two.
-        balances: dict[tuple[str, str], Balance] = {}
+        balances: dict[tuple[str, str], tuple[int, int]] = {}
         for done, case in enumerate(todo):
             pulse.go_on()
             emit(Progress(f"{case.label} on {accel.id}", done, len(todo)))
@@ -282,39 +217,51 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
                 synchronize=accel.synchronize,
                 allowance_s=budget_s * VERIFYING_SHARE,
             )
-            beside = contextlib.nullcontext if case.streams == 1 or side_stream is None else side_stream
-            copies_of = repeated(accel, copies.call, beside, copies.prepare)
-            products_of = {side: repeated(accel, call) for side, call in products.products.items()}
+            current = contextlib.nullcontext if case.streams == 1 or side_stream is None else side_stream
+            copies_of = functools.partial(group, accel, copies.call, current=current, prepare=copies.prepare)
             key = case.direction, case.memory
             if key not in balances:
                 balances[key] = balanced(copies_of, products_of)
-            groups = in_turn(copies_of, products_of, balances[key])
+            counts = balances[key]
+            groups = in_turn(copies_of(counts[0]), products_of(counts[1]))
             groups["both"].window(0)  # the second stream's first use
             # Calibrating must not cost the rounds.
             until_s = accel.host_now() + budget_s * (1 - VERIFYING_SHARE)
             taken = rounds.watched(watch, dict.fromkeys(groups, 1), functools.partial(rounds.take, groups, until_s))
             cache = "cold" if copies.span_bytes >= room.cold else "warm"
-            yield from _rows_of(case, accel, taken, balances[key], products, copies.finish(), cache)
+            yield from _rows_of(case, accel, taken, counts, side, {"cache": cache, "details": copies.finish().details})
+
+
+def product(accel: Accel) -> tuple[int, Call]:
+    """A product of random matrices that the copies hide behind, and the matrices' side. The clock is awake then."""
+    for side in SIDES:
+        a, b, out = (torch.empty((side, side), device=accel.device) for _ in range(3))
+        # Random data: zeros and ones draw less power and run faster.
+        generator = torch.Generator(accel.device).manual_seed(0)
+        a.normal_(generator=generator)
+        b.normal_(generator=generator)
+        multiply = functools.partial(torch.mm, a, b, out=out)
+        if timing.repeated_s(accel, multiply, WARM_UP_S) >= LEAST_PRODUCT_S:
+            break
+    return side, multiply
 
 
 def _rows_of(
     case: Case,
     accel: Accel,
     taken: Mapping[str, tuple[Timed, Beside]],
-    balance: Balance,
-    products: Compute,
-    verified: Verified,
-    cache: str,
+    counts: tuple[int, int],
+    side: int,
+    seen: dict[str, Any],
 ) -> Iterator[Measurement]:
     """The rows of the copy alone, the compute alone and both."""
-    for what, (timed, seen) in taken.items():
-        # A call is one copy or one product: how many there are in a window is calibrated anew in each process.
-        calls = balance.products if what == "compute" else balance.copies
+    for what, (timed, beside) in taken.items():
         row = timing.measurement(
             "overlap",
             accel.ref,
-            replace(timed, run=replace(timed.run, calls_per_sample=calls)),
-            seen,
+            # A call is one copy or one product: how many there are in a window is calibrated in each process.
+            replace(timed, run=replace(timed.run, calls_per_sample=counts[what == "compute"])),
+            beside,
             case={
                 "direction": case.direction,
                 "host_memory": case.memory,
@@ -322,43 +269,10 @@ def _rows_of(
                 "size_bytes": case.size,
                 "what": what,
             },
-            work=("flop", 2.0 * balance.side**3, "FLOP/s") if what == "compute" else ("bytes", float(case.size), "B/s"),
+            work=("flop", 2.0 * side**3, "FLOP/s") if what == "compute" else ("bytes", float(case.size), "B/s"),
             memory=accel.memory(),
-            cache=cache,
-            details={
-                "copies": balance.copies,
-                "products": balance.products,
-                "product_side": balance.side,
-                "calibrated_copy_s": balance.copy_s,
-                "calibrated_compute_s": balance.compute_s,
-                "enqueued_first": "copy",
-                "non_blocking": True,
-                "synchronised": "after each window",
-                "buffers": "preallocated",
-                "precision_state": products.settings,
-                **verified.details,
-            },
-            precision_requested=None if what == "copy" else products.dtype,
-            precision_observed=None if what == "copy" else products.observed,
+            precision_requested=None if what == "copy" else "float32",
+            **seen,
         )
         # A copy that waits for compute has no rate of its own.
         yield row if what != "both" else replace(row, rate=None)
-
-
-def _compute(accel: Accel, emit: Emit) -> Compute:
-    """Return what the copies hide behind, in float32 where the library has no kernel for the fastest dtype.
-
-    Raises CannotLook where the device has no space for it.
-    """
-    fastest = fast_dtype(accel)
-    try:
-        return compute(accel, fastest)
-    except RuntimeError as error:
-        refused = accel.why_no_kernel(error)
-        if refused is None or fastest == "float32":
-            raise
-    title = f"{accel.id} has no kernel for products in {fastest}"
-    evidence = {"dtype": fastest}
-    reason = f"{refused}; float32 is used"
-    emit(Skipped(Finding("overlap.compute", "skip", title, reason, evidence, device=accel.id)))
-    return compute(accel, "float32")

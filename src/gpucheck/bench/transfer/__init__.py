@@ -18,7 +18,6 @@ PARTS = {
     "copies": "copies between host and device, by size",
     "idioms": "common ways to write a copy, allocation included",
     "both_ways": "copies in both directions at the same time",
-    "on_device": "copies within the device",
     "together": "all devices copying at the same time",
     "peer": "copies between two devices",
 }

@@ -1,34 +1,27 @@
 """Judge `bench transfer`: whether copies arrived, what share of the link they reach, what pinned memory gains; then the
 other parts. Pure.
 
-Gains and latencies compare as called with as called. Start and rate come from a line through the times of one kind of
-copy over its sizes, t = t0 + n/B: t0 is what a copy takes to start, B the rate that large ones near. Sizes span five
-orders of magnitude, so relative errors count: a plain least-squares fit would see the largest sizes alone.
+Gains and latencies compare as called with as called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
 from typing import Any
 
-from gpucheck import links, stats, units
+from gpucheck import links, naming, stats, units
 from gpucheck.bench import judging
-from gpucheck.bench.judging import BEYOND, DISTURBING, Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline, size
+from gpucheck.bench.judging import BEYOND, Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline, size
 from gpucheck.links import SHORT_WAYS, WAYS
-from gpucheck.machine import numa
 from gpucheck.measure import runs
-from gpucheck.peaks import Part
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement, TimeStats
 from gpucheck.report.results.bench import (
-    CopyFit,
     CopyLatency,
     Headline,
-    IdiomTime,
     LinkUnderLoad,
     PinnedGain,
     TransferResult,
@@ -36,18 +29,12 @@ from gpucheck.report.results.bench import (
 
 # The names of the parts' measurements.
 NAME = "transfer"
-IDIOM, BOTH_WAYS, ON_DEVICE = "transfer.idiom", "transfer.both_ways", "transfer.on_device"
-TOGETHER, PEER = "transfer.together", "transfer.peer"
+IDIOM, BOTH_WAYS, TOGETHER, PEER = "transfer.idiom", "transfer.both_ways", "transfer.together", "transfer.peer"
 
 
 def part(name: str) -> str:
     """A part of this benchmark, in a document's `parts`."""
     return f"{NAME}.{name}"
-
-
-def no_pinned(reason: str, device: str) -> Finding:
-    """No pinned memory was to be had for a device."""
-    return Finding("transfer.pinned", "skip", "pinned memory could not be allocated", reason, device=device)
 
 
 # -- rows of plain copies ----------------------------------------------------------------------------------------------
@@ -68,18 +55,18 @@ def largest_copies(measurements: Sequence[Measurement]) -> dict[str, Measurement
 
     None where a direction was measured and nothing pinned is among it.
     """
-    found: dict[str, Measurement | None] = {}
+    largest: dict[str, Measurement | None] = {}
     for way, rows in by_way(measurements).items():
         pinned = [row for row in rows if row.case["host_memory"] == "pinned" or way == "host_to_host"]
         # By the device's clock it is the link's rate.
         by_device = [row for row in pinned if row.case["timed"] == "link"]
-        found[way] = max(by_device or pinned, key=size, default=None)
-    return found
+        largest[way] = max(by_device or pinned, key=size, default=None)
+    return largest
 
 
 def fastest_copy(measurements: Sequence[Measurement], direction: str, timed: str) -> Measurement | None:
     """The fastest large row of a direction, of those with enough samples if any; None where there is none."""
-    found = [
+    large = [
         row
         for row in by_way(measurements).get(direction, ())
         if row.rate is not None
@@ -87,8 +74,8 @@ def fastest_copy(measurements: Sequence[Measurement], direction: str, timed: str
         and (timed == "as_called" or row.case["host_memory"] == "pinned")
         and size(row) >= LARGE_BYTES
     ]
-    settled = [row for row in found if "few-samples" not in row.flags]
-    return max(settled or found, key=judging.rate, default=None)
+    settled = [row for row in large if "few-samples" not in row.flags]
+    return max(settled or large, key=judging.rate, default=None)
 
 
 def fastest_links(measurements: Sequence[Measurement]) -> dict[str, Measurement]:
@@ -113,11 +100,11 @@ def as_read(
     width: int | None = None,
     max_width: int | None = None,
     *,
+    max_generation: int | None = None,
     c2c_bytes_per_s: float | None = None,
     reason: str = "",
-    **most: Any,
 ) -> LinkUnderLoad:
-    """The link as it was read, with what it carries; `most` are the other maxima, `reason` why nothing was read.
+    """The link as it was read, with what it carries; `reason` is why nothing was read.
 
     What it carries is unknown also where two sources of it disagree.
     """
@@ -130,8 +117,8 @@ def as_read(
             f"NVML's NVLink-C2C links carry {units.byte_rate(c2c_bytes_per_s)} together; NVIDIA specifies "
             f"{units.byte_rate(links.C2C_BYTES_PER_S)} for a Grace Hopper"
         )
-    found = LinkUnderLoad(kind, generation, width, max_width=max_width, c2c_bytes_per_s=c2c_bytes_per_s, **most)
-    return replace(found, limit_bytes_per_s=limit, unknown_because=why_not if limit is None else None)
+    known_because = why_not if limit is None else None
+    return LinkUnderLoad(kind, generation, width, max_generation, max_width, c2c_bytes_per_s, limit, known_because)
 
 
 def below(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
@@ -144,13 +131,12 @@ def below(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
 
 def of_telemetry(telemetry: Mapping[str, Any] | None) -> LinkUnderLoad | None:
     """The link that was read inside a row's windows; None where it was not."""
-    seen = (telemetry or {}).get("pcie") or {}
+    pcie = (telemetry or {}).get("pcie") or {}
     c2c = (telemetry or {}).get("c2c_bytes_per_s")
-    if c2c is None and not (seen.get("generation") and seen.get("width")):
+    if c2c is None and not (pcie.get("generation") and pcie.get("width")):
         return None
-    names = ("generation", "width", "max_width", "max_generation", "device_max_generation", "device_max_width")
-    read: dict[str, Any] = {name: seen.get(name) for name in names}
-    return as_read(**read, c2c_bytes_per_s=c2c)
+    generation, width, max_width = (pcie.get(name) for name in ("generation", "width", "max_width"))
+    return as_read(generation, width, max_width, max_generation=pcie.get("max_generation"), c2c_bytes_per_s=c2c)
 
 
 def link_under_load(measurements: Sequence[Measurement]) -> LinkUnderLoad:
@@ -184,8 +170,8 @@ def limit_of(link: LinkUnderLoad, fastest: float) -> tuple[float | None, str]:
     """Return what the link carries in bytes/s; None and why, also where a copy was faster than that."""
     limit = link.limit_bytes_per_s
     if limit is not None and fastest > limit:
-        told = f"it reports {link.label}, {units.byte_rate(limit)}, but copies are faster: another link carries them"
-        return None, told
+        why = f"it reports {link.label}, {units.byte_rate(limit)}, but copies are faster: another link carries them"
+        return None, why
     return limit, link.unknown_because or ""
 
 
@@ -194,67 +180,62 @@ def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_addr
     rates = {way: row.rate.median for way, row in rows.items() if row.rate}
     if not rates:
         return []
-    told = ", ".join(f"{units.byte_rate(rate)} {WAYS[way]}" for way, rate in rates.items())
+    reached = in_words(rates)
     limit, reason = limit_of(link, max(rates.values()))
     evidence: dict[str, Any] = {"bytes_per_s": rates, "limit_bytes_per_s": limit, "kind": link.kind}
     if max(rates.values()) > BEYOND * FASTEST_LINK:
-        title = f"pinned copies reach {told}: faster than any link"
+        title = f"pinned copies reach {reached}: faster than any link"
         return [Finding("transfer.link", "inconclusive", title, "the times are wrong", evidence, judging.WRONG_CLOCK)]
     if limit is None:
-        return [Finding("transfer.link", "info", f"pinned copies reach {told}", f"link unknown: {reason}", evidence)]
+        return [Finding("transfer.link", "info", f"pinned copies reach {reached}", f"link unknown: {reason}", evidence)]
     evidence |= {"link": link.label, "share": {way: rate / limit for way, rate in rates.items()}}
     # The slowest direction decides.
-    slowest = min(rates, key=lambda way: rates[way])
-    share = rates[slowest] / limit
+    share = min(rates.values()) / limit
     least = LEAST_SHARE if link.c2c_bytes_per_s is None else LEAST_C2C_SHARE
     if share >= least:
         title = f"pinned copies reach {units.percent(share)} of the link"
-        message = f"{told}; {link.label} carries {units.byte_rate(limit)}"
-        found = Finding("transfer.link", "pass", title, message, evidence)
+        message = f"{reached}; {link.label} carries {units.byte_rate(limit)}"
+        finding = Finding("transfer.link", "pass", title, message, evidence)
     else:
-        time_s = rows[slowest].time_s
-        evidence["share_at_least"] = share * time_s.median / time_s.ci_high if time_s and time_s.ci_high else share
         fix = "gpucheck devices --processes; if idle, bind to its CPU socket (numactl -N)"
         healthy = f"healthy is at least {units.percent(least)}"
-        found = Finding("transfer.link", "warn", "pinned copies are slow for this link", healthy, evidence, fix=fix)
-    return [found, *_below_max(link, pci_address)]
+        finding = Finding("transfer.link", "warn", "pinned copies are slow for this link", healthy, evidence, fix=fix)
+    return [finding, *_below_max(link, pci_address)]
 
 
 def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
-    """For lanes and for the generation: a warning below what card and system can do, a remark below the card's own.
+    """For lanes and for the generation: a warning below what card and system can do together.
 
     Lanes are a warning only where no slot has so few, the generation where NVML can know what the slot allows.
     """
-    if link.c2c_bytes_per_s is not None:
-        return []
 
-    def found(kind: str, verdict: Verdict, title: str, why: str, fix: str | None = None) -> Finding:
-        evidence = {name: getattr(link, name) for name in (kind, f"max_{kind}", f"device_max_{kind}")}
+    def finding(kind: str, is_lost: bool, title: str, why: str, fix: str) -> Finding:
+        verdict: Verdict = "warn" if is_lost else "info"
+        evidence = {name: getattr(link, name) for name in (kind, f"max_{kind}")}
         return Finding(f"transfer.link_{kind}", verdict, title, why, evidence, fix=fix)
 
-    told, lower = [], below(link)
+    findings, lower = [], below(link)
     if "width" in lower:
         now, most = lower["width"]
-        verdict: Verdict = "warn" if now < links.LEAST_LANES else "info"
         title, why = f"link with {now} of {most} lanes under load", "bad seat, riser, or a slot with fewer lanes"
-        told.append(found("width", verdict, title, why, "reseat the GPU or use another slot"))
-    elif link.width and link.device_max_width and link.width < link.device_max_width:
-        title = f"the slot offers {link.width} of the GPU's {link.device_max_width} lanes"
-        told.append(found("width", "info", title, "the slot, or lane sharing on the board, is the limit"))
+        fix = "reseat the GPU or use another slot"
+        findings.append(finding("width", now < links.LEAST_LANES, title, why, fix))
     if "generation" in lower:
         now, most = lower["generation"]
-        lost = links.is_speed_lost(now, pci_address)
+        is_lost = links.is_speed_lost(now, pci_address)
         why = "lane errors, or a firmware setting"
-        if not lost:
+        if not is_lost:
             why = f"the slot may be slower, which a virtual machine hides; or {why}"
-        where = "" if lost else "on the host: "
+        where = "" if is_lost else "on the host: "
         fix = f"{where}`journalctl -k | grep -i AER`; check firmware slot speed, riser, seat"
         title = f"link at PCIe generation {now} of {most} under load"
-        told.append(found("generation", "warn" if lost else "info", title, why, fix))
-    elif link.generation and link.device_max_generation and link.generation < link.device_max_generation:
-        title = f"the system offers PCIe generation {link.generation} of the GPU's {link.device_max_generation}"
-        told.append(found("generation", "info", title, "the slot or the CPU is the limit"))
-    return told
+        findings.append(finding("generation", is_lost, title, why, fix))
+    return findings
+
+
+def in_words(rates: Mapping[str, float]) -> str:
+    """`55.4 GB/s to the device, 54.8 GB/s to the host`."""
+    return ", ".join(f"{units.byte_rate(rate)} {WAYS[way]}" for way, rate in rates.items())
 
 
 # -- copies between host and device ------------------------------------------------------------------------------------
@@ -263,81 +244,70 @@ def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
 WORTH_TELLING = 1.2
 
 
-def copies(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Every finding of one device's rows, the most important first; `facts` tell where it sits, and of the cores."""
-    measurements = [row for row in measurements if row.name == NAME]
-    if not measurements:
-        return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits in the available memory")]
-    pci_address = next((known.pci_address for known in facts.devices if known.id == measurements[0].device.id), None)
-    return [
-        corrupt(measurements),
-        *share_of_link(fastest_links(measurements), link_under_load(measurements), pci_address),
-        *_speedup(measurements),
-        *_on_host(measurements),
-        *judging.clock("transfer.clock", measurements),
-        *judging.cpu_busy("transfer.cpu_busy", measurements, facts),
-    ]
-
-
-def corrupt(measurements: Sequence[Measurement]) -> Finding:
+def corrupt(rows: Iterable[Measurement]) -> Finding:
     """Return whether every copy that was compared, in every run, arrived as it was sent."""
-    comparisons = [run for row in measurements for run in judging.compared(row, label(row), label(row))]
+    comparisons = [run for row in rows for run in _compared(row)]
     return judging.verification("transfer.corrupt", comparisons, "copies arrived corrupted")
 
 
-def label(row: Measurement) -> str:
-    """A row in words: `in pinned copies to the device, 16 MiB`."""
-    case = row.case
-    return f"in {case['host_memory']} copies {WAYS[case['direction']]}, {units.capacity(case['size_bytes'])}"
+def _compared(row: Measurement) -> list[judging.Compared]:
+    """The comparisons of a row, with its name in words: `in pinned copies to the device, 16 MiB`."""
+    if row.name == BOTH_WAYS:
+        names = {"": WAYS[row.case["direction"]]}
+        # A direction without a row was compared too.
+        if "other_wrong_bytes" in runs.each(row)[0]["details"]:
+            names["other_"] = WAYS[row.case["other"]]
+        found = [judging.compared(row, way, f"{way}, both ways at once", prefix) for prefix, way in names.items()]
+        return [run for of_way in found for run in of_way]
+    name = "within the device"
+    if row.name == NAME:
+        name = f"in {row.case['host_memory']} copies {WAYS[row.case['direction']]}, {units.capacity(size(row))}"
+    elif row.name == IDIOM:
+        name = f"after `{_call(row)}`"
+    elif row.name == TOGETHER:
+        name = f"on {row.device.id}"
+    elif row.name == PEER:
+        name = _name(_pair(row))
+    return judging.compared(row, name, name)
+
+
+def copies(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """Every finding of one device's rows, the most important first; `facts` tell where it sits, and of the cores."""
+    rows = [row for row in measurements if row.name == NAME]
+    if not rows:
+        return [Finding("transfer.copies", "skip", "nothing was copied", "no size fits in the available memory")]
+    pci_address = next((known.pci_address for known in facts.devices if known.id == rows[0].device.id), None)
+    return [
+        *share_of_link(fastest_links(rows), link_under_load(rows), pci_address),
+        *_speedup(rows),
+        *judging.clock("transfer.clock", rows),
+        *judging.cpu_busy("transfer.cpu_busy", rows, facts),
+    ]
 
 
 def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
     """For each direction and size that was copied both ways: time from pageable memory over time from pinned."""
-    pairs = _pairs(measurements).items()
-    return tuple(PinnedGain(way, size, pageable.median / pinned.median) for (way, size), (pageable, pinned) in pairs)
-
-
-def _pairs(measurements: Sequence[Measurement]) -> dict[tuple[str, int], tuple[TimeStats, TimeStats]]:
-    """The times as called, from pageable and from pinned memory, of each direction and size that has both."""
     times: dict[tuple[str, int], dict[str, TimeStats]] = {}
     for row in measurements:
         if row.case["timed"] == "as_called" and row.time_s is not None:
             times.setdefault((row.case["direction"], size(row)), {})[row.case["host_memory"]] = row.time_s
-    both = {key: kinds for key, kinds in times.items() if kinds.keys() >= {"pageable", "pinned"}}
-    return {key: (kinds["pageable"], kinds["pinned"]) for key, kinds in both.items()}
+    return tuple(
+        PinnedGain(way, size_bytes, kinds["pageable"].median / kinds["pinned"].median)
+        for (way, size_bytes), kinds in times.items()
+        if kinds.keys() >= {"pageable", "pinned"}
+    )
 
 
 def latencies(measurements: Sequence[Measurement]) -> tuple[CopyLatency, ...]:
-    """For each direction and kind of memory, as called: the smallest copy's time, and the size where it is the half.
-
-    Below `half_rate_bytes` a copy takes longer to start than to run; None where there is no fit to tell it.
-    """
-    halves = {(fit.direction, fit.host_memory, fit.timed): fit.half_rate_bytes for fit in fits(measurements)}
-    found = []
-    for (direction, memory, timed), rows in _kinds(measurements).items():
-        if timed != "as_called":
-            continue
-        small = min(rows, key=lambda row: int(row.case["size_bytes"]))
-        assert small.time_s is not None
-        size, half = small.case["size_bytes"], halves[direction, memory, timed]
-        found.append(CopyLatency(direction, memory, size, small.time_s.median, half))
-    return tuple(found)
-
-
-def fits(measurements: Sequence[Measurement]) -> tuple[CopyFit, ...]:
-    """For each direction, kind of memory and clock the line t = t0 + n/B through its sizes, or why there is none."""
-    found = []
-    for kind, rows in _kinds(measurements).items():
-        # What launching takes is not in the link's time; where it is, the row tells the launch.
-        usable = [row for row in rows if "launch-bound" not in row.flags]
-        found.append(fit([(row.case["size_bytes"], row.time_s.median) for row in usable if row.time_s], kind))
-    return tuple(found)
-
-
-def _kinds(measurements: Sequence[Measurement]) -> dict[tuple[str, str, str], list[Measurement]]:
-    """The rows that have a time, by direction, kind of memory and clock."""
-    timed = (row for row in measurements if row.time_s is not None)
-    return judging.by(lambda row: (row.case["direction"], row.case["host_memory"], row.case["timed"]), timed)
+    """For each direction and kind of memory the time of the smallest copy, as called."""
+    timed = (row for row in measurements if row.time_s is not None and row.case["timed"] == "as_called")
+    kinds = judging.by(lambda row: (str(row.case["direction"]), str(row.case["host_memory"])), timed)
+    smallest = {kind: min(rows, key=size) for kind, rows in kinds.items()}
+    return tuple(
+        CopyLatency(way, memory, size(row), row.time_s.median)
+        for (way, memory), row in smallest.items()
+        if row.time_s is not None
+    )
 
 
 def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
@@ -345,155 +315,28 @@ def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
     large = [gain for gain in gains if gain.size_bytes >= LARGE_BYTES] or gains
     if not large:
         return []
-    few = {(row.case["direction"], row.case["size_bytes"]) for row in measurements if "few-samples" in row.flags}
+    few = {(row.case["direction"], size(row)) for row in measurements if "few-samples" in row.flags}
     settled = [gain for gain in large if (gain.direction, gain.size_bytes) not in few]
     # The direction that training waits for, at the largest size that was timed often enough, if any was.
     first = max(settled or large, key=lambda gain: (gain.direction == "host_to_device", gain.size_bytes))
-    gain, way = first.gain, WAYS[first.direction]
-    halves = {(latency.direction, latency.host_memory): latency.half_rate_bytes for latency in latencies(measurements)}
-    half = halves.get((first.direction, "pinned"))
-    evidence = {"gains": to_json(gains), "half_rate_bytes": half, "fits": to_json(fits(measurements))}
-    small = f"below {units.capacity(half)} the call takes longer than the copy: batch small copies" if half else ""
-    times, fix = f"{units.significant(gain, 2)}×", None
+    way, times, fix = WAYS[first.direction], f"{units.significant(first.gain, 2)}×", None
     title = f"pinned memory gains nothing here: {times} {way}"
-    if gain >= WORTH_TELLING:
+    if first.gain >= WORTH_TELLING:
         title = f"pinned memory copies {times} faster {way}"
         fix = f"pin_memory=True and non_blocking=True copy {times} faster {way}"
-    return [Finding("transfer.pinned_speedup", "info", title, small, evidence, fix=fix)]
-
-
-def _on_host(measurements: Sequence[Measurement]) -> list[Finding]:
-    row = fastest_copy(measurements, "host_to_host", "as_called")
-    if row is None or row.rate is None:
-        return []
-    rate, size = row.rate.median, row.case["size_bytes"]
-    title = f"copies in host memory reach {units.byte_rate(rate)}"
-    message = f"{units.capacity(size)} at a time; each byte is counted once, although it is read and written"
-    evidence = {"bytes_per_s": rate, "size_bytes": size, "fits": to_json(fits(measurements))}
-    return [Finding("transfer.host_to_host", "info", title, message, evidence)]
-
-
-# -- a line through sizes and times ------------------------------------------------------------------------------------
-
-# A line needs so many.
-LEAST_SIZES = 3
-# A size whose time is further from the line than this does not lie on it: medians of copies differ by a tenth from
-# process to process, a cache or a change of method by a factor.
-OFF = 0.25
-# If more than so many of the sizes lie off the line, there is no line.
-MOST_OFF = 0.25
-# The usual cut of a reweighted least-squares fit (Rousseeuw and Leroy): 2.5 standard deviations, from the median of the
-# absolute residuals of normal errors.
-CUT = 2.5 * 1.4826
-# Less of the shortest time is within what any median is off by: what rounding leaves is no latency.
-VISIBLE = 0.01
-
-Points = Sequence[tuple[float, float]]
-
-
-def fit(points: Points, kind: tuple[str, str, str]) -> CopyFit:
-    """The line through `points` of (bytes, seconds), both positive, of one kind of copy (direction, memory, clock).
-
-    Several of one size count as several. First the line with the least sum of absolute relative residuals, which a few
-    wild points do not move; then least squares over the points that lie on it.
-    """
-
-    def none(why_not: str) -> CopyFit:
-        return CopyFit(*kind, len(points), None, None, None, None, None, why_not)
-
-    if len({size for size, _ in points}) < LEAST_SIZES:
-        return none(f"a fit needs {LEAST_SIZES} sizes")
-    line = _least_absolute(points)
-    cut = CUT * stats.median([abs(error) for error in _residuals(points, line)])
-    near = [point for point, error in zip(points, _residuals(points, line), strict=True) if abs(error) <= cut]
-    if len({size for size, _ in near}) >= LEAST_SIZES:
-        line = _least_squares(near)
-    start_s, per_byte = line
-    off = [abs(error) for error in _residuals(points, line)]
-    far = [size for (size, _), error in zip(points, off, strict=True) if error > OFF]
-    if len(far) > MOST_OFF * len(points):
-        worst = max(zip(off, points, strict=True))[1][0]
-        return none(
-            f"time is not latency + size / rate: {len(far)} of {len(points)} sizes lie more than "
-            f"{units.percent(OFF)} off, worst {units.capacity(int(worst))} (caches, or copies in pieces)"
-        )
-    if per_byte <= 0:
-        return none("time does not grow with size")
-    if start_s <= VISIBLE * min(time_s for _, time_s in points):
-        return none("no latency visible: small copies take no longer than their size explains")
-    bytes_per_s = 1 / per_byte
-    # The size that takes as long to start as to run is copied at half the rate.
-    half = start_s * bytes_per_s
-    return CopyFit(*kind, len(points), start_s, bytes_per_s, half, max(off), tuple(far), None)
-
-
-def _residuals(points: Points, line: tuple[float, float]) -> list[float]:
-    """Relative to the time that was measured."""
-    start_s, per_byte = line
-    return [(start_s + size * per_byte - time_s) / time_s for size, time_s in points]
-
-
-def _least_absolute(points: Points) -> tuple[float, float]:
-    """Start and seconds per byte. The best line of this kind runs through two of the points: all pairs are tried."""
-    lines = [
-        (first[1] - first[0] * slope, slope)
-        for first, second in combinations(points, 2)
-        if first[0] != second[0]
-        for slope in ((second[1] - first[1]) / (second[0] - first[0]),)
-    ]
-    return min(lines, key=lambda line: sum(abs(error) for error in _residuals(points, line)))
-
-
-def _least_squares(points: Points) -> tuple[float, float]:
-    """Start and seconds per byte with the least sum of squared relative residuals."""
-    # With 1/t as weights: 1 = start · (1/t) + slope · (n/t).
-    ones = [1 / time_s for _, time_s in points]
-    slopes = [size / time_s for size, time_s in points]
-    aa, bb = sum(each * each for each in ones), sum(each * each for each in slopes)
-    ab = sum(each * other for each, other in zip(ones, slopes, strict=True))
-    a, b = sum(ones), sum(slopes)
-    determinant = aa * bb - ab * ab
-    return (a * bb - b * ab) / determinant, (aa * b - ab * a) / determinant
+    return [Finding("transfer.pinned_speedup", "info", title, "", {"gains": to_json(gains)}, fix=fix)]
 
 
 # -- common ways to write a copy ---------------------------------------------------------------------------------------
 
-# From here on a line's own memory costs more than the copy.
-COSTLY = 2.0
-# One or two times may be hiccups.
-FEWEST = 3
-# x.to(device) and x.cuda().
-SAME = ("to", "cuda")
-
-
-def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Return whether every line copied what it must, and what each costs beside the raw copy of its direction."""
-    rows = [row for row in measurements if row.name == IDIOM]
-    comparisons = [run for row in rows for run in judging.compared(row, _call(row), f"after `{_call(row)}`")]
-    found = judging.verification("transfer.idioms_corrupt", comparisons, "a common idiom copied wrong bytes")
-    corrupt = [] if not rows or found.verdict == "pass" else [found]
-    return [*corrupt, *_ratios([row for row in rows if row.time_s is not None])]
-
-
-def idiom_times(measurements: Sequence[Measurement]) -> tuple[IdiomTime, ...]:
-    """Each line's time over the raw copy's, by its case."""
-    rows = [row for row in measurements if row.name == IDIOM]
-    ratios = times_raw(rows)
-    return tuple(IdiomTime(row.case, _call(row), ratios.get(place)) for place, row in enumerate(rows))
-
 
 def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:
-    """For each row, by its place: its time over that of the raw copy of its direction, the fastest raw one there is.
-
-    What stays on the host beside a device has none to be held against but the one to the device.
-    """
+    """For each row, by its place: its time over that of the raw copy of its direction, the fastest raw one there is."""
     raw: dict[str, float] = {}
     for row in measurements:
         if row.case["idiom"] == "raw" and row.time_s:
             direction = str(row.case["direction"])
             raw[direction] = min(raw.get(direction, row.time_s.median), row.time_s.median)
-    if "host_to_device" in raw:
-        raw.setdefault("host_to_host", raw["host_to_device"])
     return {
         place: row.time_s.median / raw[row.case["direction"]]
         for place, row in enumerate(measurements)
@@ -501,249 +344,52 @@ def times_raw(measurements: Sequence[Measurement]) -> dict[int, float]:
     }
 
 
-def _ratios(rows: Sequence[Measurement]) -> list[Finding]:
+def idioms(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """The line that costs the most beside the raw copy, of those to the device where there are any."""
+    rows = [row for row in measurements if row.name == IDIOM and row.time_s is not None]
     ratios = times_raw(rows)
-    written = _written(rows, ratios)
-    if not written:
+    single = {place for place in ratios if not rows[place].case["idiom"].startswith(("raw", "pin_memory", "loader"))}
+    there = {place for place in single if rows[place].case["direction"] == "host_to_device"} or single
+    if not there:
         return []
-    # Of the two lines that do the same, only the one with more samples: their times differ by chance alone.
-    same = {place: _samples(rows[place]) for place in written if rows[place].case["idiom"] in SAME}
-    told = max(same, key=lambda place: (same[place], place), default=None)
-    slow = max((place for place in written if place not in same or place == told), key=written.__getitem__)
-    title = f"`{_call(rows[slow])}` takes {_times(written[slow])} the raw copy"
+    # One or two times may be hiccups.
+    settled = {place for place in there if "few-samples" not in rows[place].flags}
+    slowest = max(settled or there, key=ratios.__getitem__)
+    title = f"`{_call(rows[slowest])}` takes {units.significant(ratios[slowest], 2)}× the raw copy"
     evidence: dict[str, Any] = {
         "times_raw": {_call(rows[place]): ratio for place, ratio in ratios.items()},
-        "size_bytes": rows[0].case["size_bytes"],
+        "size_bytes": size(rows[0]),
     }
-    messages, fix = _pinning(rows, evidence)
-    messages += _new_memory(rows, ratios)
-    busy = sum("cpu-busy" in row.flags for row in rows)
-    if busy:
-        messages.append(f"machine busy for {busy} of {len(rows)} rows")
-    return [Finding("transfer.idioms", "info", title, "; ".join(messages), evidence, fix)]
-
-
-def _written(rows: Sequence[Measurement], ratios: dict[int, float]) -> dict[int, float]:
-    """The lines that the title speaks of: to the device where there are any, single lines rather than loops."""
-    cases = {place: rows[place].case for place in ratios if rows[place].case["idiom"] not in ("raw", "pin_memory")}
-    there = {place for place, case in cases.items() if case["direction"] == "host_to_device"} or set(cases)
-    # A loop fetches and stacks samples too.
-    single = {place for place in there if not cases[place]["idiom"].startswith("loader")} or there
-    return {place: ratio for place, ratio in ratios.items() if place in single}
-
-
-def _new_memory(rows: Sequence[Measurement], ratios: dict[int, float]) -> list[str]:
-    """Return what `y.cpu()` costs, where its new memory takes longer than the copy and the host has pinned memory."""
-    raw = [row.case for row in rows if row.case["idiom"] == "raw" and row.case["direction"] == "device_to_host"]
-    if not any(case["host_memory"] == "pinned" for case in raw):
-        return []
-    return [
-        f"`{_call(row)}` takes {_times(ratios[place])}: copy into a pinned tensor that you keep"
-        for place, row in enumerate(rows)
-        if row.case["idiom"] == "cpu" and _samples(row) >= FEWEST and ratios[place] >= COSTLY
-    ]
-
-
-def _pinning(rows: Sequence[Measurement], evidence: dict[str, Any]) -> tuple[list[str], str | None]:
-    """Return what pinning in a loop, and letting a DataLoader pin, costs or gains; and what to write."""
-    by_id = {row.case["idiom"]: row for row in rows if row.case["idiom"] != "raw"}
-    seconds = {name: row.time_s.median for name, row in by_id.items() if row.time_s}
-    messages, fix = [], None
-    if seconds.keys() >= {"to", "pin_then_to"}:
-        ratio = evidence["pin_in_loop_over_pageable"] = seconds["pin_then_to"] / seconds["to"]
-        text = "gains nothing over x.to(device)"
-        if ratio >= WORTH_TELLING:
-            text = f"costs more than it gains: {_times(ratio)} the time of x.to(device)"
-        elif ratio <= 1 / WORTH_TELLING:
-            text = f"pays: {_times(1 / ratio)} as fast as x.to(device)"
-        messages.append(f"x.pin_memory() in the loop {text}")
-    if "pin_memory" in seconds:
-        size, row = units.capacity(by_id["pin_memory"].case["size_bytes"]), by_id["pin_memory"]
-        evidence["pin_memory_s"] = seconds["pin_memory"]
-        evidence["pin_memory_first_s"] = row.method.details["first_call_s"]
-        first = f"{units.duration(row.method.details['first_call_s'])} the first time"
-        each = f"{units.duration(seconds['pin_memory'])} each time, "
-        messages.append(f"pinning {size} takes {'' if 'few-samples' in row.flags else each}{first}")
-    if seconds.keys() >= {"loader", "loader_pinned_non_blocking"}:
-        gain = evidence["loader_gain"] = seconds["loader"] / seconds["loader_pinned_non_blocking"]
-        if gain >= WORTH_TELLING:
-            messages.append(f"a DataLoader with pin_memory=True and non_blocking=True is {_times(gain)} as fast")
-            fix = "use DataLoader(…, pin_memory=True) and x.to(device, non_blocking=True)"
-        elif gain <= 1 / WORTH_TELLING:
-            messages.append(f"pin_memory=True slows a DataLoader without workers: {_times(1 / gain)} the time")
-    return messages, fix
-
-
-def _samples(row: Measurement) -> int:
-    return row.time_s.n if row.time_s else 0
+    return [Finding("transfer.idioms", "info", title, "", evidence)]
 
 
 def _call(row: Measurement) -> str:
     return str(row.method.details["call"])
 
 
-def _times(ratio: float) -> str:
-    return f"{units.significant(ratio, 2)}×"
-
-
-# -- both directions at once -------------------------------------------------------------------------------------------
+# -- copies that share a link: both ways, several devices, two devices -------------------------------------------------
 
 # A link that carries both directions at once comes to 1.7 to 1.9 times one (nvbandwidth's figures for PCIe 4 and 5 and
 # NVLink), one engine that serves them in turn to 1.0: what lies below this is nearer to the latter than noise explains.
 LEAST_GAIN = 1.15
+# Behind a shared uplink 45 to 80 % of the rate alone is left (25 to 45 of 56 GB/s are reported); devices with ports of
+# their own keep nearly all. Links between devices of a kind differ by a few percent; one that has lost half its lanes,
+# or is shared by two, shows a half. Below this at least two share what one of them fills.
+LEAST_OF_ALONE = 0.6
 
 _SHARED = "check what shares the link, IOMMU and ACS settings; in a virtual machine, rerun on the host"
 _AGAIN = "rerun when nothing else copies, with a longer --time-budget"
-
-
-def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Return whether both ways' copies arrived, and their rates at once beside the rates of one direction alone."""
-    rows = [row for row in measurements if row.name == BOTH_WAYS]
-    if not rows:
-        return []
-    comparisons = [
-        compared
-        for row in rows
-        for prefix, way in (("", row.case["direction"]), ("other_", row.case["other"]))
-        for compared in judging.compared(row, way, WAYS[way], prefix)
-    ]
-    title = "copies in both directions at once arrived corrupted"
-    found = judging.verification("transfer.both_ways_corrupt", comparisons, title)
-    corrupt = [] if found.verdict == "pass" else [found]
-    return [
-        *corrupt,
-        *_never_together(rows),
-        *_both_rates(rows, [row for row in measurements if row.name == "transfer"]),
-    ]
-
-
-def _never_together(rows: Sequence[Measurement]) -> list[Finding]:
-    without = [row for row in rows if row.rate is None]
-    if not without:
-        return []
-    reasons: dict[str, str] = {row.case["direction"]: _reason(row) for row in without}
-    evidence = {
-        "discarded_because": {row.case["direction"]: row.method.details["discarded_because"] for row in without}
-    }
-    message = "; ".join(f"{WAYS[way]}: {reason}" for way, reason in reasons.items())
-    if all(row.method.details.get("ended_because") == "it stood still" for row in without):
-        title = "copies in one direction wait for the other"
-        return [Finding(BOTH_WAYS, "warn", title, message, evidence, fix=_SHARED)]
-    title = "inconclusive: no window in which both directions copied"
-    return [Finding(BOTH_WAYS, "inconclusive", title, message, evidence, fix=_AGAIN)]
-
-
-def _reason(row: Measurement) -> str:
-    details = row.method.details
-    because = details.get("ended_because") or "out of time"
-    because = because.replace("it ", f"the copies {WAYS[row.case['other']]} ", 1) if because[:3] == "it " else because
-    return f"{because} (windows discarded: {details['discarded_windows']})"
-
-
-def _both_rates(rows: Sequence[Measurement], copies: Sequence[Measurement]) -> list[Finding]:
-    rates = {row.case["direction"]: row.rate.median for row in rows if row.rate}
-    if not rates:
-        return []
-    # What was not timed itself ran beside what was.
-    beside = {
-        row.case["other"]: rate
-        for row in rows
-        if row.rate and (rate := row.method.details["other_bytes_per_s"]) is not None
-    }
-    both = {way: found for way in WAYS if (found := rates.get(way, beside.get(way))) is not None}
-    size = rows[0].case["size_bytes"]
-    # By the device's clock, where rows of the same size tell it.
-    measured = {
-        row.case["direction"]: row.rate.median
-        for row in copies
-        if row.rate and (row.case["host_memory"], row.case["timed"], row.case["size_bytes"]) == ("pinned", "link", size)
-    }
-    alone = measured or {
-        row.case["direction"]: size / row.method.details["alone_s"] for row in rows if row.method.details["alone_s"]
-    }
-    total = sum(both.values())
-    gain = total / max(alone.values()) if alone and len(both) == 2 else None
-    evidence: dict[str, Any] = {
-        "size_bytes": size,
-        "bytes_per_s": rates,
-        "beside_bytes_per_s": beside,
-        "sum_bytes_per_s": total,
-        "alone_bytes_per_s": alone,
-        "alone_from": "rows of one direction" if measured else "a few copies before",
-        "over_one_direction": gain,
-    }
-    title = f"both directions at once: {_rates_told(both)}"
-    message = f"{units.byte_rate(total)} together"
-    if gain is None:
-        return [Finding(BOTH_WAYS, "info", title, message, evidence)]
-    message += f", {units.significant(gain)}× one direction alone ({_rates_told(alone)})"
-    # Grace's C2C is known for it: 359 GB/s one way, 175 each both ways, on a sound machine.
-    if gain >= LEAST_GAIN or link_under_load(rows).kind == "NVLink-C2C":
-        return [Finding(BOTH_WAYS, "info", title, message, evidence)]
-    message += "; likely cause: one copy engine, a shared link, or a virtual machine"
-    return [Finding(BOTH_WAYS, "warn", title, message, evidence, fix=_SHARED)]
-
-
-def _rates_told(rates: Mapping[str, float]) -> str:
-    return ", ".join(f"{units.byte_rate(rate)} {WAYS[way]}" for way, rate in rates.items())
-
-
-# -- copies within the device ------------------------------------------------------------------------------------------
-
-# A copy reads and writes each of its bytes.
-MOVES = 2
-
-
-def on_device(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """Return whether the copies arrived, and at what rate; beside the memory's peak where the part is known. Pure."""
-    told = []
-    for row in measurements:
-        if row.name != ON_DEVICE:
-            continue
-        size = units.capacity(row.case["size_bytes"])
-        comparisons = judging.compared(row, size, f"({size} at a time)")
-        found = judging.verification(ON_DEVICE, comparisons, "copies within the device arrived corrupted")
-        if found.verdict != "pass":
-            told.append(found)
-        elif row.rate is not None:
-            rate = row.rate.median
-            evidence = {"bytes_per_s": rate, "bytes_copied_per_s": rate / MOVES, "size_bytes": row.case["size_bytes"]}
-            message = f"read and written ({size} at a time); nvbandwidth counts half, {units.byte_rate(rate / MOVES)}"
-            device = next((device for device in facts.devices if device.id == row.device.id), None)
-            part = judging.part_in(device) if device is not None else None
-            if isinstance(part, Part) and part.memory_bytes_per_s and row.method.cache == "cold":
-                evidence["share_of_peak"] = rate / part.memory_bytes_per_s
-                whose = "estimated peak" if part.kind == "estimate" else "peak"
-                message += f"; {units.percent(evidence['share_of_peak'])} of its memory's {whose}"
-            title = f"copies within the device at {units.byte_rate(rate)}"
-            told.append(Finding(ON_DEVICE, "info", title, message, evidence))
-    return told
-
-
-# -- all devices at the same time --------------------------------------------------------------------------------------
-
-# Behind a shared uplink 45 to 80 % of the rate alone is left (25 to 45 of 56 GB/s are reported); devices with ports of
-# their own keep nearly all. Below this at least two devices share what one of them fills.
-LEAST_OF_ALONE = 0.6
-
-
-def together(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
-    """One finding for each direction in which every device copied."""
-    mine = [row for row in measurements if row.name == TOGETHER]
-    found = []
-    for direction in dict.fromkeys(row.case["direction"] for row in mine):
-        rows = [row for row in mine if row.case["direction"] == direction]
-        # Where one was lost, that was said; what the others reached was not beside all.
-        if rows and len(rows) >= rows[0].case["devices"]:
-            found.append(_judge(direction, rows, measurements))
-    return found
+Pair = tuple[str, str]
 
 
 def carried(row: Measurement) -> float | None:
-    """Bytes per second over all windows that count, which follow each other without a pause; None where none does.
+    """Bytes per second of a row of copies that share a link; None where no window counts.
 
     Devices that share a link may take turns: the median window is then a fast or a slow one, and no share of the link.
+    Their windows follow each other without a pause, and count as one.
     """
+    if row.name != TOGETHER:
+        return row.rate.median if row.rate else None
     seconds = sum(sum(run.samples_s) for run in row.runs)
     calls = sum(run.calls_per_sample * len(run.samples_s) for run in row.runs)
     return calls * row.work["bytes"] / seconds if seconds else None
@@ -752,24 +398,92 @@ def carried(row: Measurement) -> float | None:
 def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None:
     """The device's rate in bytes per second while it copies alone: its best large copy of the same kind.
 
-    That of the link where there is one: windows together, too, wait for their end only once.
+    That of the link where there is one: windows together, too, wait for their end only once. Else by a few copies
+    just before.
     """
     way, memory = row.case["direction"], row.case["host_memory"]
     same = [other for other in measurements if other.device == row.device and other.case.get("host_memory") == memory]
-    best = fastest_copy(same, way, "link") or fastest_copy(same, way, "as_called")
+    alone_s = row.method.details.get("alone_s")
+    best = fastest_copy(same, way, "link")
+    if best is None and alone_s:
+        return float(size(row) / alone_s)
+    best = best or fastest_copy(same, way, "as_called")
     return None if best is None else judging.rate(best)
 
 
-def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> Finding:
+def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """Return the rates of both ways at once beside the rates of one direction alone."""
+    rows = [row for row in measurements if row.name == BOTH_WAYS]
+    if not rows:
+        return []
+    return [*_never_together([row for row in rows if row.rate is None]), *_both_rates(rows, measurements)]
+
+
+def _never_together(rows: Sequence[Measurement]) -> list[Finding]:
+    """Return why rows have no rate: an engine that takes turns is a warning, anything else decides nothing."""
+    if not rows:
+        return []
+    details = {row.case["direction"]: row.method.details for row in rows}
+    evidence = {"discarded_because": {way: known["discarded_because"] for way, known in details.items()}}
+    reasons = {way: known.get("ended_because") or "out of time" for way, known in details.items()}
+    message = "; ".join(
+        f"copies {WAYS[way]}: {reason} (windows discarded: {details[way]['discarded_windows']})"
+        for way, reason in reasons.items()
+    )
+    if set(reasons.values()) == {"it stood still"}:
+        title = "copies in one direction wait for the other"
+        return [Finding(BOTH_WAYS, "warn", title, message, evidence, fix=_SHARED)]
+    title = "inconclusive: no window in which both directions copied"
+    return [Finding(BOTH_WAYS, "inconclusive", title, message, evidence, fix=_AGAIN)]
+
+
+def _both_rates(rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> list[Finding]:
+    rated = {row.case["direction"]: row for row in rows if row.rate}
+    if not rated:
+        return []
+    rates = {way: judging.rate(row) for way, row in rated.items()}
+    # The direction that was not timed itself ran beside the one that was.
+    beside = {row.case["other"]: rate for row in rated.values() if (rate := row.method.details["other_bytes_per_s"])}
+    both = {way: rate for way in WAYS if (rate := rates.get(way, beside.get(way))) is not None}
+    rates_alone = {way: rate for way, row in rated.items() if (rate := alone(row, measurements))}
+    total = sum(both.values())
+    gain = total / max(rates_alone.values()) if rates_alone and len(both) == 2 else None
+    evidence: dict[str, Any] = {
+        "size_bytes": size(rows[0]),
+        "bytes_per_s": rates,
+        "beside_bytes_per_s": beside,
+        "sum_bytes_per_s": total,
+        "alone_bytes_per_s": rates_alone,
+        "over_one_direction": gain,
+    }
+    title = f"both directions at once: {in_words(both)}"
+    message = f"{units.byte_rate(total)} together"
+    if gain is None:
+        return [Finding(BOTH_WAYS, "info", title, message, evidence)]
+    message += f", {units.significant(gain)}× one direction alone ({in_words(rates_alone)})"
+    # Grace's C2C is known for it: 359 GB/s one way, 175 each both ways, on a sound machine.
+    if gain >= LEAST_GAIN or link_under_load(rows).kind == "NVLink-C2C":
+        return [Finding(BOTH_WAYS, "info", title, message, evidence)]
+    message += "; likely cause: one copy engine, a shared link, or a virtual machine"
+    return [Finding(BOTH_WAYS, "warn", title, message, evidence, fix=_SHARED)]
+
+
+def together(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """One finding for each direction in which every device copied."""
+    ways = judging.by(lambda row: str(row.case["direction"]), (row for row in measurements if row.name == TOGETHER))
+    # Where a device was lost, that is a finding of its own; what the others reached was not beside all.
+    whole = {way: rows for way, rows in ways.items() if len(rows) >= rows[0].case["devices"]}
+    return [_one_way(way, rows, measurements) for way, rows in whole.items()]
+
+
+def _one_way(direction: str, rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> Finding:
     way = WAYS[direction]
-    comparisons = [run for row in rows for run in judging.compared(row, row.device.id, f"on {row.device.id}")]
-    found = judging.verification(TOGETHER, comparisons, f"copies {way} arrived corrupted while several devices copied")
-    if found.verdict != "pass":
-        return replace(found, evidence={"direction": direction, **found.evidence})
+    verified = corrupt(rows)
+    if verified.verdict != "pass":
+        return replace(verified, id=TOGETHER, evidence={"direction": direction, **verified.evidence})
     rates = {row.device.id: rate for row in rows if (rate := carried(row)) is not None}
-    rates_alone = {row.device.id: rate for row in rows if (rate := alone(row, measurements)) is not None}
-    shares = {name: rate / rates_alone[name] for name, rate in rates.items() if name in rates_alone}
-    bridges = numa.shared({row.device.id: runs.each(row)[0]["details"].get("pci_bridges", ()) for row in rows})
+    rates_alone = {row.device.id: rate for row in rows if (rate := alone(row, measurements))}
+    shares = {name: rates[name] / rate for name, rate in rates_alone.items() if name in rates}
     total = sum(rates.values())
     evidence: dict[str, Any] = {
         "direction": direction,
@@ -777,37 +491,21 @@ def _judge(direction: str, rows: Sequence[Measurement], measurements: Sequence[M
         "alone_bytes_per_s": rates_alone,
         "share": shares,
         "sum_bytes_per_s": total,
-        "shared_bridges": [{"bridge": bridge, "devices": list(names)} for bridge, names in bridges],
     }
     beside = {name: f" of {units.byte_rate(rate)} alone" for name, rate in rates_alone.items()}
-    told = ", ".join(f"{name} {units.byte_rate(rate)}{beside.get(name, '')}" for name, rate in rates.items())
-    message = f"{units.byte_rate(total)} in total; {told}"
+    each = ", ".join(f"{name} {units.byte_rate(rate)}{beside.get(name, '')}" for name, rate in rates.items())
+    message = f"{units.byte_rate(total)} in total; {each}"
     if not shares or min(shares.values()) >= LEAST_OF_ALONE:
         return Finding(TOGETHER, "info", f"{len(rows)} devices copy {way} at once", message, evidence)
     worst = min(shares, key=lambda name: shares[name])
-    cause = "they may share a PCIe switch, a root port or the host's memory"
-    if mine := [(bridge, names) for bridge, names in bridges if worst in names]:
-        cause = f"{' and '.join(mine[0][1])} share the PCIe bridge {mine[0][0]}"
     return Finding(
         TOGETHER,
         "warn",
         f"{worst} keeps {units.percent(shares[worst])} of its rate when {len(rows)} devices copy {way} at once",
-        f"{message}; {cause}",
+        f"{message}; they may share a PCIe switch, a root port or the host's memory",
         evidence,
         fix="`nvidia-smi topo -m` shows what is shared; spread the load over different switches",
     )
-
-
-# -- from device to device ---------------------------------------------------------------------------------------------
-
-# Links of a kind differ by a few percent; one that has lost half its lanes, or is shared by two, shows a half.
-LEAST_OF_SIBLINGS = 0.6
-# A link carries as much either way: what is further apart than noise has another way back, or a fault.
-LEAST_OF_REVERSE = 0.8
-# A sentence names so many pairs; all are in the evidence.
-MOST_NAMED = 4
-
-Pair = tuple[str, str]
 
 
 def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
@@ -815,167 +513,84 @@ def peer(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     rows = [row for row in measurements if row.name == PEER]
     if not rows:
         return []
-    rated = {_pair(row): row for row in rows if row.case["what"] == "rate"}
-    rates = {pair: row.rate.median for pair, row in rated.items() if row.rate}
-    paths = {pair: _path(row) for pair, row in rated.items()}
-    wrong: dict[Pair, int] = {}
-    comparisons = []
-    for row in rows:
-        name = "{} to {}".format(*_pair(row))
-        comparisons += (compared := judging.compared(row, name, name))
-        if count := sum(run.wrong for run in compared):
-            wrong[_pair(row)] = wrong.get(_pair(row), 0) + count
+    paths, rates = pairs(rows)
     slow = slower(rates, paths)
-    staged = [pair for pair in paths if paths[pair] == "staged"]
+    staged = [pair for pair, path in paths.items() if path == "staged"]
     mixed = staged if "peer" in paths.values() else []
-    crooked = asymmetric(rates)
-    evidence = {
-        **matrix(rows),
-        "wrong_bytes": [[*pair, count] for pair, count in wrong.items()],
-        "slow": [list(pair) for pair in slow],
-        "staged": [list(pair) for pair in staged],
-        "asymmetric": [[*pair, ratio] for pair, ratio in crooked.items()],
-    }
-    told = [
-        _named("wrong bytes", {pair: str(count) for pair, count in wrong.items()}),
-        _named(
-            f"below {units.percent(LEAST_OF_SIBLINGS)} of the median",
-            {pair: units.byte_rate(rates[pair]) for pair in slow},
-        ),
-        _named("through the host, unlike others", dict.fromkeys(mixed, "")),
-        _named(
-            "different in the two directions",
-            {
-                pair: f"{units.byte_rate(rates[pair])}, back {units.byte_rate(rates[pair[::-1]])}"
-                for pair in crooked
-                if pair not in slow
-            },
-        ),
-    ]
-    verified = judging.verification(PEER, comparisons, "")
-    if verified.verdict == "inconclusive":
-        return [replace(verified, evidence={**evidence, **verified.evidence})]
-    mend = ""
-    if wrong:
-        words, mend, evidence["way"] = way(next(iter(wrong)), facts)
-        told.insert(1, words)
-    # Two GPUs have no other pair to be slow beside than the way back.
-    is_slow = bool(slow) or min(crooked.values(), default=1.0) < LEAST_OF_SIBLINGS
-    verdict, title, fix = _verdict(rates, paths, mend, is_slow, bool(mixed))
-    return [Finding(PEER, verdict, title, "; ".join(text for text in told if text), evidence, fix)]
-
-
-def not_measured(pair: Pair, what: Sequence[str], reason: str, hung: Facts | None) -> Finding:
-    """A pair of which nothing or not all was measured; `hung` describes its machine where its copies never arrived."""
-    source, destination = pair
-    fix = f"run `gpucheck devices`; if {source} and {destination} look healthy there, look for Xid errors in the "
-    fix += "system log"
-    evidence: dict[str, Any] = {"source": source, "destination": destination, "reason": reason}
-    message = reason
-    if hung is not None:
-        words, mend, evidence["way"] = way(pair, hung)
-        message, fix = "; ".join(text for text in (reason, words) if text), f"{mend}; {fix}"
-    title = f"the {' and '.join(what)} of copies from {source} to {destination} was not measured"
-    return Finding(PEER, "inconclusive", title, message, evidence, fix=fix)
-
-
-def way(pair: Pair, facts: Facts) -> tuple[str, str, dict[str, Any]]:
-    """Describe the path of a pair that hangs or delivers wrong data: in words, the fix, and the evidence."""
-    known = {device.id: device for device in facts.devices}
-    ends = [known[name] for name in pair if name in known]
-    path = numa.between(*ends) if len(ends) == 2 else None
-    if path is None:
-        return "", f"{links.WITHOUT_PEERS}; usual causes: IOMMU, PCIe ACS (`sudo gpucheck doctor`)", {}
-    is_hidden = path.bridge is None and path.redirecting is None
-    apart = "no bridge above them is visible here" if is_hidden else "they are below different root ports"
-    told = [f"they share the PCIe bridge {path.bridge}" if path.bridge else apart]
-    told.append(
-        "the state of the IOMMU is unknown"
-        if path.iommu is None
-        else f"the IOMMU is {'in ' * (path.iommu == 'passthrough')}{path.iommu}"
-    )
-    fixes = [links.IOMMU_FIX] if path.iommu == "translating" else []
-    if path.redirecting:
-        told.append(f"ACS redirects at {', '.join(path.redirecting)}")
-        fixes.append(links.ACS_FIX.replace("BRIDGE", path.redirecting[0]))
-    elif path.redirecting is None and not is_hidden:
-        told.append("ACS is unknown: only root can read it")
-        fixes.append("run `sudo gpucheck doctor`: root reads ACS")
-    evidence = {"bridge": path.bridge, "iommu": path.iommu, "redirecting": path.redirecting}
-    return ", ".join(told), "; ".join([links.WITHOUT_PEERS, *fixes]), evidence
-
-
-def slower(rates: dict[Pair, float], paths: dict[Pair, str | None]) -> list[Pair]:
-    """The pairs that are much slower than those of the same path."""
-    found = []
-    for path in dict.fromkeys(paths.values()):
-        mine = {pair: rate for pair, rate in rates.items() if paths[pair] == path}
-        found += [pair for pair, rate in mine.items() if rate < LEAST_OF_SIBLINGS * stats.median(list(mine.values()))]
-    return found
-
-
-def asymmetric(rates: dict[Pair, float]) -> dict[Pair, float]:
-    """The pairs whose way back is faster, each by its slow way, with its share of the other."""
-    return {
-        (source, destination): rate / back
-        for (source, destination), rate in rates.items()
-        if (back := rates.get((destination, source))) is not None and rate < LEAST_OF_REVERSE * back
-    }
-
-
-def matrix(rows: Sequence[Measurement]) -> dict[str, Any]:
-    """The devices in order, and rate, path and latency from each (down) to each (across); None where there is none."""
-    ids = list(dict.fromkeys(row.case[end] for end in ("source", "destination") for row in rows))
-    ids.sort(key=lambda name: (name.partition(":")[0], int(name.partition(":")[2] or 0)))
-    cells: dict[str, dict[Pair, Any]] = {"bytes_per_s": {}, "path": {}, "latency_s": {}}
-    for row in rows:
-        if row.case["what"] == "rate":
-            cells["bytes_per_s"][_pair(row)] = row.rate.median if row.rate else None
-            cells["path"][_pair(row)] = _path(row)
-        elif row.time_s:
-            cells["latency_s"][_pair(row)] = row.time_s.median
-    return {"devices": ids} | {
-        name: [[found.get((source, destination)) for destination in ids] for source in ids]
-        for name, found in cells.items()
-    }
-
-
-def _verdict(
-    rates: dict[Pair, float], paths: dict[Pair, str | None], wrong: str, slow: bool, mixed: bool
-) -> tuple[Verdict, str, str | None]:
-    if wrong:
-        return "fail", "copies from device to device arrived corrupted", wrong
+    evidence = {**matrix(rows), "slow": [list(pair) for pair in slow], "staged": [list(pair) for pair in staged]}
+    verified = corrupt(rows)
+    if verified.verdict != "pass":
+        fix = f"{links.WITHOUT_PEERS}; {_WAY}" if verified.verdict == "fail" else verified.fix
+        return [replace(verified, id=PEER, evidence={**evidence, **verified.evidence}, fix=fix)]
     if not rates:
-        return "inconclusive", "inconclusive: no pair of devices has a rate", "rerun on an idle machine"
+        title = "inconclusive: no pair of devices has a rate"
+        return [Finding(PEER, "inconclusive", title, "", evidence, "rerun on an idle machine")]
+    typical = units.byte_rate(stats.median(list(rates.values())))
     if slow or mixed:
         what = "much slower than the others" if slow else "without a direct path"
         fix = "nvidia-smi topo -m shows the links, gpucheck devices the state of each"
-        return "warn", f"some pairs of devices are {what}", fix
-    direct = "directly" if set(paths.values()) == {"peer"} else "through the host" if "staged" in paths.values() else ""
-    typical = units.byte_rate(stats.median(list(rates.values())))
-    told = f"devices copy {direct}".rstrip()
-    return "info", f"{told} at {typical} (median of {len(rates)} pairs)", None
+        message = f"median {typical}; " + naming.few([f"{_name(pair)} {units.byte_rate(rates[pair])}" for pair in slow])
+        if not slow:
+            message = f"through the host: {naming.few([_name(pair) for pair in mixed])}"
+        return [Finding(PEER, "warn", f"some pairs of devices are {what}", message, evidence, fix)]
+    how = " directly" if set(paths.values()) == {"peer"} else " through the host" if staged else ""
+    return [Finding(PEER, "info", f"devices copy{how} at {typical} (median of {len(rates)} pairs)", "", evidence)]
 
 
-def _named(what: str, told: dict[Pair, str]) -> str:
-    """`what: cuda:0 to cuda:1 (…), …`; nothing where there is no pair."""
-    if not told:
-        return ""
-    names = [f"{source} to {destination}{f' ({text})' if text else ''}" for (source, destination), text in told.items()]
-    more = len(names) - MOST_NAMED
-    return f"{what}: {', '.join(names[:MOST_NAMED])}" + (f" and {more} more" if more > 0 else "")
+# Copies between GPUs over PCIe hang or arrive corrupted behind an IOMMU that translates, or ACS that redirects.
+_WAY = "`sudo gpucheck doctor` names an IOMMU or PCIe ACS between them"
+
+
+def not_measured(pair: Pair, reason: str, *, hangs: bool) -> Finding:
+    """A pair of which nothing or not all was measured; `hangs` where its copies never arrived."""
+    source, destination = pair
+    fix = f"run `gpucheck devices`; if {source} and {destination} look healthy there, look for Xid errors in the "
+    fix += "system log"
+    if hangs:
+        fix = f"{links.WITHOUT_PEERS}; {_WAY}; {fix}"
+    evidence = {"source": source, "destination": destination, "reason": reason}
+    title = f"copies from {source} to {destination} were not measured"
+    return Finding(PEER, "inconclusive", title, reason, evidence, fix=fix)
+
+
+def slower(rates: Mapping[Pair, float], paths: Mapping[Pair, str | None]) -> list[Pair]:
+    """The pairs that are much slower than those of the same path, or than the same pair the other way round."""
+    slow = []
+    for pair, rate in rates.items():
+        siblings = [other for name, other in rates.items() if paths[name] == paths[pair]]
+        fair = max(stats.median(siblings), rates.get(pair[::-1], 0.0))
+        slow += [pair] if rate < LEAST_OF_ALONE * fair else []
+    return slow
+
+
+def pairs(rows: Iterable[Measurement]) -> tuple[dict[Pair, str | None], dict[Pair, float]]:
+    """The path of each pair that was measured, and the rate of each that has one. Latencies are of older documents."""
+    rated = {_pair(row): row for row in rows if row.case.get("what", "rate") == "rate"}
+    paths = {pair: row.method.details["path"] for pair, row in rated.items()}
+    return paths, {pair: row.rate.median for pair, row in rated.items() if row.rate}
+
+
+def matrix(rows: Sequence[Measurement]) -> dict[str, Any]:
+    """The devices in order, and rate and path from each (down) to each (across); None where there is none."""
+    ids = list(dict.fromkeys(row.case[end] for end in ("source", "destination") for row in rows))
+    ids.sort(key=lambda name: (name.partition(":")[0], int(name.partition(":")[2] or 0)))
+    paths, rates = pairs(rows)
+    return {
+        "devices": ids,
+        "bytes_per_s": [[rates.get((source, destination)) for destination in ids] for source in ids],
+        "path": [[paths.get((source, destination)) for destination in ids] for source in ids],
+    }
+
+
+def _name(pair: Pair) -> str:
+    return "{} to {}".format(*pair)
 
 
 def _pair(row: Measurement) -> Pair:
     return str(row.case["source"]), str(row.case["destination"])
 
 
-def _path(row: Measurement) -> str | None:
-    path: str | None = row.method.details["path"]
-    return path
-
-
-# -- thresholds --------------------------------------------------------------------------------------------------------
+# -- all parts ---------------------------------------------------------------------------------------------------------
 
 
 def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
@@ -987,63 +602,20 @@ def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> lis
     ]
 
 
-def _links(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    found, untimed = fastest_links(measurements), "no large pinned copy was timed on the device's clock"
-    return [
-        judging.figure(SHORT_WAYS[way], found[way], known.get("link", Ceiling(None, untimed)))
-        if way in found
-        else Figure(SHORT_WAYS[way], why=untimed)
-        for way in by_way(measurements)
-    ]
-
-
-def _gains(measurements: Sequence[Measurement], known: Ceilings) -> list[Figure]:
-    figures = []
-    for way, rows in by_way(measurements).items():
-        pairs = {copied: times for (_, copied), times in _pairs(rows).items()}
-        if not pairs:
-            figures.append(Figure(SHORT_WAYS[way], why="no size was copied from both pageable and pinned memory"))
-            continue
-        largest = max(pairs)
-        slow, fast = pairs[largest]
-        mine = [row for row in rows if row.case["timed"] == "as_called" and size(row) == largest]
-        figures.append(
-            Figure(
-                SHORT_WAYS[way],
-                slow.median / fast.median,
-                slow.ci_low / fast.ci_high if slow.ci_low and fast.ci_high else None,
-                slow.ci_high / fast.ci_low if slow.ci_high and fast.ci_low else None,
-                tuple(dict.fromkeys(flag for row in mine for flag in runs.flagged(row, DISTURBING))),
-            )
-        )
-    return figures
-
-
-THRESHOLDS = {
-    "transfer.min_gbps": Threshold("copies", "", _largest_copies),
-    "transfer.link": Threshold("pinned copies", " of the link", _links),
-    "transfer.pinned_speedup": Threshold("pinned copies", " the rate of pageable copies", _gains),
-}
-
-
-# -- all parts ---------------------------------------------------------------------------------------------------------
-
-
 _OfRows = Callable[[Sequence[Measurement], Facts], Sequence[Finding]]
 # By the part: asked where it was begun, with every row of the device; of all devices where it concerns several.
-OF_A_DEVICE: dict[str, _OfRows] = {
-    "copies": copies,
-    "idioms": idioms,
-    "both_ways": both_ways,
-    "on_device": on_device,
-}
+OF_A_DEVICE: dict[str, _OfRows] = {"copies": copies, "idioms": idioms, "both_ways": both_ways}
 OF_SEVERAL: dict[str, _OfRows] = {"together": together, "peer": peer}
 
 
 def findings(seen: Seen) -> list[Finding]:
     """Return what the parts that were begun say of one device's rows."""
     begun = [judge for name, judge in OF_A_DEVICE.items() if part(name) in seen.parts]
-    return [finding for judge in begun for finding in judge(seen.rows, seen.facts)]
+    # Saved documents may have copies within the device, which are no longer measured: their bytes count.
+    verified = corrupt(row for row in seen.rows if row.name not in (TOGETHER, PEER))
+    is_silent = verified.verdict == "pass" and not verified.evidence["copies"]
+    found = [finding for judge in begun for finding in judge(seen.rows, seen.facts)]
+    return found if is_silent else [verified, *found]
 
 
 def of_several(devices: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> list[Finding]:
@@ -1053,36 +625,30 @@ def of_several(devices: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> l
 
 
 def answer(seen: Seen) -> TransferResult:
-    """Return what all parts derive from a device's rows: gains, latencies as called, fits, the link, idioms."""
-    copies = [row for row in seen.rows if row.name == NAME]
-    return TransferResult(
-        seen.device,
-        link=link_under_load(copies),
-        gains=speedups(copies),
-        latencies=latencies(copies),
-        fits=fits(copies),
-        idioms=idiom_times(seen.rows),
-    )
+    """Return what the plain copies of a device come to: the link, gains, latencies as called."""
+    rows = [row for row in seen.rows if row.name == NAME]
+    return TransferResult(seen.device, link_under_load(rows), speedups(rows), latencies(rows))
 
 
 def ceilings(seen: Seen) -> Ceilings:
     """Return what the link carries, where large pinned copies were timed by the device's clock."""
-    copies = [row for row in seen.rows if row.name == NAME]
-    rates = [judging.rate(row) for row in fastest_links(copies).values()]
+    rows = [row for row in seen.rows if row.name == NAME]
+    rates = [judging.rate(row) for row in fastest_links(rows).values()]
     if not rates:
         return {}
-    limit, unknown_because = limit_of(link_under_load(copies), max(rates))
+    limit, unknown_because = limit_of(link_under_load(rows), max(rates))
     return {"link": Ceiling(limit, "" if limit else f"link unknown: {unknown_because}")}
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The largest pinned copy of each direction; where nothing can be pinned, what was copied."""
-    found = []
+    lines = []
     for way, pinned in largest_copies(seen.rows).items():
         row = pinned or max(by_way(seen.rows)[way], key=size)
         case = f"{row.case['host_memory']} {SHORT_WAYS[way]}, {units.capacity(size(row))}"
-        found.append(headline(NAME, case, row, known.get("link"), "the link"))
-    return found
+        lines.append(headline(NAME, case, row, known.get("link"), "the link"))
+    return lines
 
 
+THRESHOLDS = {"transfer.min_gbps": Threshold("copies", "", _largest_copies)}
 JUDGE = Judge(findings, headlines, ceilings, "bench_transfer", lambda seen: (answer(seen),), of_several, THRESHOLDS)

@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import DataLoader
 
 from gpucheck import messages, units
-from gpucheck.bench import buffers, concurrent, devices
+from gpucheck.bench import buffers, concurrent, devices, rounds
 from gpucheck.bench.buffers import (
-    ASSUMED_CACHE_BYTES,
-    COLD_FACTOR,
-    MOST_BYTES,
     VERIFYING_SHARE,
     WORD,
     Buffers,
     Copies,
     Room,
-    allocate,
     allocate_all,
     no_room,
     room_for,
     size_that_fits,
     too_little,
     wake,
-    why_full,
 )
 from gpucheck.bench.concurrent import Copier, Lane, Lost, Stream, start_child
 from gpucheck.bench.devices import ALONE, Shared, share_until
 from gpucheck.bench.transfer import TransferOptions, judge
-from gpucheck.bench.transfer.judge import BOTH_WAYS, IDIOM, MOVES, NAME, ON_DEVICE, PEER, TOGETHER
+from gpucheck.bench.transfer.judge import BOTH_WAYS, IDIOM, NAME, PEER, TOGETHER
 from gpucheck.errors import CannotLook, DeviceFailed, UsageError
 from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import faults, host, inventory, kept, numa, pulse
@@ -43,6 +36,7 @@ from gpucheck.machine.accel import Accel
 from gpucheck.machine.child_protocol import Start
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
+from gpucheck.measure.timing import Timed
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.events import Began, Emit, Failed, Finished, Measured, Notice, Progress, Skipped
 from gpucheck.report.facts import Device, Facts
@@ -50,7 +44,6 @@ from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding, of_error
 from gpucheck.report.measurement import Measurement
 from gpucheck.units import GIB, KIB, MIB
-from gpucheck.work import reference
 
 # Of a row's time: for windows with their refills and comparisons.
 SAMPLING_SHARE = 0.6
@@ -93,7 +86,7 @@ class Several:
 # -- copies between host and device ------------------------------------------------------------------------------------
 
 # `link`: on the device's clock; `as_called`: on the host's, with the wait for its end.
-Timed = Literal["link", "as_called"]
+By = Literal["link", "as_called"]
 # A batch of token ids, of feature rows and of images; then what fills a link: 128 MiB, nvbandwidth's 512 MiB, and twice
 # that, where some machines fall off.
 SIZES = (64 * KIB, MIB, 16 * MIB, 128 * MIB, 512 * MIB, GIB)
@@ -109,7 +102,7 @@ class Case:
     direction: Direction
     memory: HostMemory
     size: int
-    timed: Timed
+    timed: By
 
     @property
     def weight(self) -> float:
@@ -140,7 +133,7 @@ def copies(setting: Setting) -> Iterator[Measurement]:
     emit(Progress("allocating", 0, len(todo)))
     shared = allocate_all(accel, memories, room.capacity(max(sizes), len(memories)), "transfer.memory")
     if shared.no_pinned is not None:
-        emit(Skipped(judge.no_pinned(shared.no_pinned, accel.id)))
+        emit(_no_pinned(shared.no_pinned, accel))
         todo = [case for case in todo if case.memory != "pinned"]
     if not accel.is_cpu:
         wake(accel, shared)
@@ -183,15 +176,19 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
         details={
             "non_blocking": repeated.non_blocking,
             "synchronised": "after each window" if by_device else "after each copy",
-            "last_level_cache_bytes": room.known_cache,
         },
         # Copies to or from a device keep one core busy, those on the host torch's threads.
         threads=torch.get_num_threads() if accel.is_cpu else 1,
     )
-    calls = row.runs[0].calls_per_sample + int(row.method.details["untimed_calls"])
     # Where a window copies onto the same slice again, what was compared is the last of these copies.
-    told = {"refills": repeated.refills, "every_copy_in_its_own_slice": calls <= repeated.count}
-    return judge.flagged(replace(row, method=replace(row.method, details={**row.method.details, **told})))
+    calls = row.runs[0].calls_per_sample + int(row.method.details["untimed_calls"])
+    row.method.details["every_copy_in_its_own_slice"] = calls <= repeated.count
+    return judge.flagged(row)
+
+
+def _no_pinned(reason: str, accel: Accel) -> Skipped:
+    title = "pinned memory could not be allocated"
+    return Skipped(Finding("transfer.pinned", "skip", title, reason, device=accel.id))
 
 
 def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[Case]:
@@ -207,7 +204,7 @@ def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[
             finding="transfer.pinned",
         )
     directions: tuple[Direction, ...] = ("host_to_host",) if accel.is_cpu else options.directions
-    clocks: dict[HostMemory, tuple[Timed, ...]] = {"pageable": ("as_called",)}
+    clocks: dict[HostMemory, tuple[By, ...]] = {"pageable": ("as_called",)}
     if accel.can_pin:
         clocks["pinned"] = ("link", "as_called") if accel.has_events else ("as_called",)
     return [
@@ -239,17 +236,12 @@ def fitting(options: TransferOptions, room: Room, host_buffers: int) -> tuple[li
 
 # -- common ways to write a copy: each line as it is written, what it allocates included -------------------------------
 
-HOST = torch.device("cpu")
-# How many samples a DataLoader's batch has, whatever its size: each is fetched and stacked on its own.
-BATCH_SAMPLES = 64
 # A batch of a hundred images of 224 × 224 in float32. Larger ones tell nothing else and take the time of all.
 IDIOM_BYTES = 64 * MIB
 # Below this nothing but the call is timed.
 LEAST_IDIOM_BYTES = 4 * KIB
 # Slices rotate over this at most; where a cache is larger the rows are labelled warm. Pinning more takes a second.
 MOST_ROTATED_BYTES = 512 * MIB
-# Every batch has whole samples of whole words.
-GRAIN = BATCH_SAMPLES * WORD
 # Ten samples of tens of milliseconds; a ratio needs no more.
 LONGEST_IDIOM_S, IDIOM_WARM_UP_S = 1.0, 0.05
 # Every bit but the sign: no index has any of the high ones.
@@ -267,37 +259,25 @@ class Idiom:
     id: str
     code: str
     direction: Direction
-    where: Literal["cuda", "pinning", "accelerator", "cpu"]
+    where: Literal["pinning", "accelerator", "cpu"]
     memory: HostMemory = "pageable"
     pins: bool = False
 
 
 _TO: Direction = "host_to_device"
 _BACK: Direction = "device_to_host"
-_HOST: Direction = "host_to_host"
-_PINNED_LOADER = "for x in DataLoader(…, pin_memory=True): "
 # The raw copies first: where time runs out, the rest has something to be held against.
 IDIOMS: tuple[Idiom, ...] = (
     Idiom("raw", "y.copy_(x)", _TO, "accelerator"),
     Idiom("raw", "y.copy_(x_pinned, non_blocking=True)", _TO, "pinning", "pinned"),
     Idiom("to", "x.to(device)", _TO, "accelerator"),
-    Idiom("cuda", "x.cuda()", _TO, "cuda"),
     Idiom("to_non_blocking", "x_pinned.to(device, non_blocking=True)", _TO, "pinning", "pinned"),
     Idiom("pin_then_to", "x.pin_memory().to(device, non_blocking=True)", _TO, "pinning", pins=True),
-    Idiom("pinned_buffer", "pinned.copy_(x); pinned.to(device, non_blocking=True)", _TO, "pinning"),
-    Idiom("loader", "for x in loader: x.to(device)", _TO, "accelerator"),
-    Idiom("loader_non_blocking", "for x in loader: x.to(device, non_blocking=True)", _TO, "pinning"),
-    Idiom("loader_pinned", f"{_PINNED_LOADER}x.to(device)", _TO, "pinning", pins=True),
-    Idiom("loader_pinned_non_blocking", f"{_PINNED_LOADER}x.to(device, non_blocking=True)", _TO, "pinning", pins=True),
-    Idiom("pin_memory", "x.pin_memory()", _HOST, "pinning", pins=True),
     Idiom("raw", "x.copy_(y)", _BACK, "accelerator"),
     Idiom("raw", "x_pinned.copy_(y, non_blocking=True)", _BACK, "pinning", "pinned"),
     Idiom("cpu", "y.cpu()", _BACK, "accelerator"),
-    Idiom("to_cpu_non_blocking", 'y.to("cpu", non_blocking=True)', _BACK, "pinning", pins=True),
-    Idiom("raw", "y.copy_(x)", _HOST, "cpu"),
-    Idiom("to_copy", 'x.to("cpu", copy=True)', _HOST, "cpu"),
-    Idiom("clone", "x.clone()", _HOST, "cpu"),
-    Idiom("loader", "for x in loader", _HOST, "cpu"),
+    Idiom("raw", "y.copy_(x)", "host_to_host", "cpu"),
+    Idiom("clone", "x.clone()", "host_to_host", "cpu"),
 )
 
 
@@ -306,58 +286,30 @@ def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
     kinds = {"cpu"} if accel.is_cpu else {"accelerator"}
     if not accel.is_cpu and accel.can_pin and "pinned" in memories:
         kinds.add("pinning")
-    if accel.kind == "cuda":
-        kinds.add("cuda")
     return [idiom for idiom in IDIOMS if idiom.where in kinds and idiom.memory in memories]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Stage:
-    """Where the lines are written: `count` slices of `size` bytes of the shared buffers. Each word holds its index."""
+    """Where the lines are written: `count` slices of `size` bytes of the shared buffers."""
 
     accel: Accel
     shared: Buffers
     size: int
     count: int
-    host: dict[HostMemory, list[torch.Tensor]] = field(init=False)
-    device: list[torch.Tensor] = field(init=False)
 
-    def __post_init__(self) -> None:
+    def slices(self, idiom: Idiom) -> list[torch.Tensor]:
+        """Return the slices that a line copies from: each word of their buffer holds its index."""
+        buffer = self.shared.device if idiom.direction == _BACK else self.shared.host[idiom.memory]
         words = self.count * self.size // WORD
-        for buffer in (*self.shared.host.values(), self.shared.device):
+        if buffer.number is None:
             buffer.fill(words, 0)
-
-        def cut(buffer: buffers.Buffer) -> list[torch.Tensor]:
-            return list(buffer.words[:words].view(self.count, -1).unbind(0))
-
-        self.host = {name: cut(buffer) for name, buffer in self.shared.host.items()}
-        self.device = cut(self.shared.device)
-
-    def flip(self, place: int) -> None:
-        """Turn one slice of every source into what no memory held before; and back, the second time."""
-        for slices in (*self.host.values(), self.device):
-            slices[place].bitwise_xor_(FLIP)
-
-    def wrong_bytes(self, result: torch.Tensor, place: int, *, flipped: bool) -> int:
-        """Return how many bytes of a result are not those of the slice that it was copied from."""
-        found, words = result.reshape(-1), self.size // WORD
-        if len(found) != words:
-            return self.size
-
-        def wanted(start: int, stop: int, device: torch.device = HOST) -> torch.Tensor:
-            first = place * words
-            return torch.arange(first + start, first + stop, device=device).bitwise_xor_(FLIP if flipped else 0)
-
-        seen = reference.unequal(found, wanted(0, words, found.device), wanted)
-        if seen is None:
-            return 0
-        # A difference that is gone at the second look is a fault too.
-        return reference.counted(seen[0].view(torch.uint8) != seen[1].view(torch.uint8)) or 1
+        return list(buffer.words[:words].view(self.count, -1).unbind(0))
 
 
 def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
     """Pinned host memory of a tensor's shape."""
-    return kept.own(torch.empty_like(tensor, pin_memory=True))
+    return kept.own(torch.empty_like(tensor, device="cpu", pin_memory=True))
 
 
 class Line:
@@ -368,65 +320,66 @@ class Line:
     """
 
     def __init__(self, idiom: Idiom, stage: Stage) -> None:
-        self.stage = stage
+        self.accel = stage.accel
+        self.sources = stage.slices(idiom)
         self.calls = 0
         self.made: list[torch.Tensor] = []
         self._waits = idiom.pins
-        slices = stage.device if idiom.direction == _BACK else stage.host[idiom.memory]
-        self._sources: Iterator[torch.Tensor] = itertools.cycle(slices)
-        names: dict[str, Any] = {"device": stage.accel.device, "keep": self._keep}
-        body, source = idiom.code, "y" if idiom.direction == _BACK else "x" + "_pinned" * (idiom.memory == "pinned")
+        names: dict[str, Any] = {"device": self.accel.device, "keep": self._keep}
+        source = "y" if idiom.direction == _BACK else "x" + "_pinned" * (idiom.memory == "pinned")
         if idiom.id == "raw":
             # Between preallocated buffers: the measure of the rest.
-            target = body.partition(".")[0]
-            like = stage.host[idiom.memory][0] if idiom.direction == _BACK else stage.device[0]
-            names[target] = pinned_like(like) if target == "x_pinned" else torch.empty_like(like)
-        elif idiom.id == "pinned_buffer":
-            # Waited for after each call, as whoever fills it again must.
-            names["pinned"] = pinned_like(slices[0])
-        elif idiom.id.startswith("loader"):
-            body = body.partition(": ")[2] or "x"
-            self._sources = _batches(slices, pin_memory=idiom.pins)
-        # The device is named also where it need not be; what is pinned on the way is kept for longer than the line.
-        body = body.replace(".cuda()", ".cuda(device)").replace("x.pin_memory().", "keep(x.pin_memory()).")
-        self._run: Callable[[torch.Tensor], torch.Tensor] = eval(
-            f"lambda {source}: ({', '.join(body.split('; '))},)[-1]", names
-        )
+            target = idiom.code.partition(".")[0]
+            where = "cpu" if idiom.direction == _BACK else self.accel.device
+            like = self.sources[0]
+            names[target] = pinned_like(like) if target == "x_pinned" else torch.empty_like(like, device=where)
+        # What is pinned on the way is kept for longer than the line.
+        body = idiom.code.replace("x.pin_memory().", "keep(x.pin_memory()).")
+        self._run: Callable[[torch.Tensor], torch.Tensor] = eval(f"lambda {source}: {body}", names)
 
     def call(self) -> None:
         """Run the line once."""
         if self._waits and self.made:
-            self.stage.accel.synchronize()
+            self.accel.synchronize()
         self.made.clear()
+        source = self.sources[self.calls % len(self.sources)]
         self.calls += 1
-        self._keep(self._run(self._keep(next(self._sources))))
+        self._keep(self._run(source))
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
         self.made.append(tensor)
         return tensor
 
-    def wrong_bytes(self, *, flipped: bool) -> int:
-        """Return how many bytes of what the last call made are wrong."""
-        self.stage.accel.synchronize()
-        return self.stage.wrong_bytes(self.made[-1], (self.calls - 1) % self.stage.count, flipped=flipped)
+    def wrong_bytes(self) -> int:
+        """Return how many bytes are wrong of what the last call made, and of what one more makes.
 
+        The same memory may hold the same from an earlier call: the second copies what was never there.
+        """
+        wrong = self._wrong(0)
+        source = self.sources[self.calls % len(self.sources)]
+        source.bitwise_xor_(FLIP)
+        self.call()
+        wrong += self._wrong(FLIP)
+        source.bitwise_xor_(FLIP)
+        return wrong
 
-def _batches(slices: Sequence[torch.Tensor], *, pin_memory: bool) -> Iterator[torch.Tensor]:
-    """What a DataLoader makes of the slices: batch after batch without end, slice after slice."""
-    samples: Any = [sample for words in slices for sample in words.view(BATCH_SAMPLES, -1).unbind(0)]
-    places = range(0, len(samples), BATCH_SAMPLES)
-    endless: Any = itertools.cycle([list(range(place, place + BATCH_SAMPLES)) for place in places])
-    return iter(DataLoader[torch.Tensor](samples, batch_sampler=endless, pin_memory=pin_memory))
+    def _wrong(self, number: int) -> int:
+        self.accel.synchronize()
+        place, result = (self.calls - 1) % len(self.sources), self.made[-1]
+        words: int = self.sources[place].numel()
+        if result.numel() != words:
+            return words * WORD
+        return buffers.mismatches(result.reshape(-1), place * words, number)[0]
 
 
 def idioms(setting: Setting) -> Iterator[Measurement]:
     """A row for each line of code that this device knows. Raises CannotLook where there is no room."""
     accel, memories = setting.accel, setting.memories
     room = replace(setting.room, pinned="pinned" in memories)
-    size = idiom_size(setting.options.sizes, room, max(len(memories), 1))
-    # What stays on the host prepares a copy to the device.
-    asked = {*setting.options.directions, *([_HOST] if _TO in setting.options.directions else [])}
-    todo = [idiom for idiom in of_device(accel, memories) if accel.is_cpu or idiom.direction in asked]
+    size, count = sizes_of_idioms(setting.options.sizes, room, max(len(memories), 1))
+    todo = [
+        idiom for idiom in of_device(accel, memories) if accel.is_cpu or idiom.direction in setting.options.directions
+    ]
     if not todo:
         raise CannotLook(
             f"no common idiom copies pinned memory on {accel.id}",
@@ -435,7 +388,6 @@ def idioms(setting: Setting) -> Iterator[Measurement]:
             finding="transfer.idioms",
         )
     setting.emit(Progress("allocating", 0, len(todo)))
-    count = slices_for(size, room, len(memories))
     shared = allocate_all(accel, memories, count * size, "transfer.memory")
     if shared.no_pinned is not None:
         setting.emit(Notice(f"idioms with pinned memory skipped: {shared.no_pinned}", "warning"))
@@ -444,32 +396,24 @@ def idioms(setting: Setting) -> Iterator[Measurement]:
     for done, idiom in enumerate(todo):
         pulse.go_on()
         setting.emit(Progress(f"{idiom.code} {units.capacity(size)}", done, len(todo)))
-        try:
+        with no_room(accel, f"memory ran out at `{idiom.code}`", "transfer.idioms"):
             row = measure_line(idiom, stage, room, setting.row_s(len(todo) - done, LONGEST_IDIOM_S), setting.watch)
-        except (RuntimeError, MemoryError) as error:
-            if not accel.is_out_of_memory(error):
-                raise
-            why, fix = why_full(accel, f"its tensors use {units.capacity(size)} each", room.free)
-            raise CannotLook(f"memory ran out at `{idiom.code}`", why, fix, finding="transfer.idioms") from error
         yield row
 
 
-def idiom_size(sizes: tuple[int, ...], room: Room, host_buffers: int) -> int:
-    """The one size: the usual one, or the largest asked for if that is smaller, as far as there is room.
+def sizes_of_idioms(sizes: tuple[int, ...], room: Room, host_buffers: int) -> tuple[int, int]:
+    """Bytes of a slice, and how many the calls rotate over: what makes them cold, as far as there is room.
 
-    Raises CannotLook where there is next to none.
+    The slice is the usual one, or the largest asked for if that is smaller. Raises CannotLook where there is next to no
+    room.
     """
     most = room.most(host_buffers + 2) // 2
     if most < LEAST_IDIOM_BYTES:
         raise too_little("for the common idioms", f"a tensor may use {units.capacity(most)}", "transfer.idioms")
-    return max(min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES, most) // GRAIN * GRAIN, GRAIN)
-
-
-def slices_for(size: int, room: Room, host_buffers: int) -> int:
-    """Return how many slices the calls rotate over: what makes them cold, as far as there is room."""
+    size = max(min(max(sizes, default=IDIOM_BYTES), IDIOM_BYTES, most) // WORD * WORD, WORD)
     # What a call makes takes another slice or two.
     fit = room.most(host_buffers) // size - 2
-    return max(1, min(-(-room.cold // size), MOST_ROTATED_BYTES // size, fit))
+    return size, max(1, min(-(-room.cold // size), MOST_ROTATED_BYTES // size, fit))
 
 
 def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch: Watch) -> Measurement:
@@ -477,29 +421,13 @@ def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch:
     accel = stage.accel
     accel.reset_peak()
     line = Line(idiom, stage)
-    # The very first call allocates from the system and not from a cache of torch's, as lines before this one left it.
-    accel.synchronize()
-    accel.empty_cache()
-    began = accel.host_now()
-    line.call()
-    accel.synchronize()
-    first_s = accel.host_now() - began
     limits = timing.Limits(budget_s, 0.0 if accel.is_cpu else min(IDIOM_WARM_UP_S, budget_s / 10))
     timed, beside = timing.watched(
         watch,
-        torch.get_num_threads() if accel.is_cpu or idiom.direction == _HOST else 1,
+        torch.get_num_threads() if accel.is_cpu else 1,
         lambda: timing.measure(accel, timing.Work(line.call), clock="host", limits=limits),
     )
-    memory, last = accel.memory(), line.made[-1]
-    pinned = last.device.type == "cpu" and accel.can_pin and last.is_pinned()
-    wrong = line.wrong_bytes(flipped=False)
-    # The same memory may hold the same from an earlier call: once more with what was never there.
-    place = line.calls % stage.count
-    stage.flip(place)
-    del last
-    line.call()
-    wrong += line.wrong_bytes(flipped=True)
-    stage.flip(place)
+    memory = accel.memory()
     rotation = stage.count * stage.size
     return timing.measurement(
         IDIOM,
@@ -514,13 +442,9 @@ def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch:
             "call": idiom.code,
             "buffers": "preallocated" if idiom.id == "raw" else "allocated by the call",
             "synchronised": "after each call",
-            "first_call_s": first_s,
-            "result_is_pinned": pinned,
-            "batch_samples": BATCH_SAMPLES if idiom.id.startswith("loader") else None,
             "rotation_bytes": rotation,
-            "last_level_cache_bytes": room.known_cache,
             "verified_slices": 2,
-            "wrong_bytes": wrong,
+            "wrong_bytes": line.wrong_bytes(),
         },
     )
 
@@ -536,7 +460,7 @@ OTHER: dict[Direction, Direction] = {"host_to_device": "device_to_host", "device
 
 
 def both_ways(setting: Setting) -> Iterator[Measurement]:
-    """A row for each direction, timed while the other copies. Raises CannotLook."""
+    """A row for each direction, both timed while the other copies. Raises CannotLook."""
     options, accel, whole = setting.options, setting.accel, setting.room
     if "pinned" not in options.memories:
         raise CannotLook(
@@ -551,118 +475,61 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
     wanted = max(max(options.sizes, default=BOTH_WAYS_BYTES), LEAST_BOTH_WAYS_BYTES)
     scarce = too_little("to copy both ways at once", f"buffers may use {units.capacity(most)} each", BOTH_WAYS)
     size = size_that_fits(wanted, most, LEAST_BOTH_WAYS_BYTES, scarce)
-    total = len(options.directions)
-    setting.emit(Progress("allocating", 0, total))
+    setting.emit(Progress("allocating", 0, 1))
     # Four buffers are filled and pinned in about a second; where a cache is larger than the half the rows are warm.
     capacity = min(room.capacity(size, 1), max(size, MOST_ROTATED_BYTES))
     ways: dict[Direction, tuple[Buffers, Stream]] = {}
     for direction in OTHER:
         stream = accel.side_stream()
-        if stream is None:
-            raise CannotLook(
-                f"{accel.id} has no second stream", "copies cannot run at the same time", finding=BOTH_WAYS
-            )
+        assert stream is not None
         shared = allocate_all(accel, ("pinned",), capacity, "transfer.memory")
         if shared.no_pinned is not None:
-            setting.emit(Skipped(judge.no_pinned(shared.no_pinned, accel.id)))
+            setting.emit(_no_pinned(shared.no_pinned, accel))
             return
         ways[direction] = shared, stream
     wake(accel, ways["host_to_device"][0])
-    for done, direction in enumerate(options.directions):
-        pulse.go_on()
-        setting.emit(Progress(f"{units.capacity(size)} {direction.replace('_', ' ')}, both ways", done, total))
-        yield _one_of_both(direction, size, setting, ways, setting.row_s(total - done) * SAMPLING_SHARE)
-
-
-def _one_of_both(
-    direction: Direction,
-    size: int,
-    setting: Setting,
-    ways: dict[Direction, tuple[Buffers, Stream]],
-    sampling_s: float,
-) -> Measurement:
-    """Time one direction while the other copies, and compare what either left."""
-    accel, room, other = setting.accel, setting.room, OTHER[direction]
+    pulse.go_on()
+    setting.emit(Progress(f"{units.capacity(size)} both ways", 0, 1))
+    sampling_s = setting.row_s(1, LONGEST_ROW_S * len(options.directions)) * SAMPLING_SHARE
     accel.reset_peak()
     allowance_s = sampling_s * VERIFYING_SHARE / 2
-    repeated = {
+    copies = {
         way: Copies(*shared.ends(way, "pinned"), size, room.span(size), True, accel.synchronize, allowance_s)
         for way, (shared, _) in ways.items()
     }
-    lanes = {way: Lane(repeated[way].call, stream, repeated[way].prepare) for way, (_, stream) in ways.items()}
-    limits = timing.Limits(sampling_s)
-    timed, beside = timing.watched(
-        setting.watch, 1, lambda: concurrent.take(accel, lanes[direction], lanes[other], limits)
-    )
-    verified = {way: copied.finish() for way, copied in repeated.items()}
-    per_s = timed.details["beside_calls_per_s"]
-    rotation = min(copied.span_bytes for copied in repeated.values())
-    return timing.measurement(
-        BOTH_WAYS,
-        accel.ref,
-        timed,
-        beside,
-        case={"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": other},
-        work=("bytes", float(size), "B/s"),
-        memory=accel.memory(),
-        cache="cold" if rotation >= room.cold else "warm",
-        details={
-            "buffers": "preallocated",
-            "non_blocking": True,
-            "synchronised": "after each window",
-            "streams": 2,
-            "other_bytes_per_s": None if per_s is None else per_s * size,
-            "rotation_bytes": rotation,
-            "last_level_cache_bytes": room.known_cache,
-            **verified[direction].details,
-            **{f"other_{name}": value for name, value in verified[other].details.items()},
-        },
-    )
+    lanes = [Lane(copies[way].call, stream, copies[way].prepare) for way, (_, stream) in ways.items()]
 
+    def taken() -> dict[str, Timed]:
+        return dict(zip(map(str, ways), concurrent.take(accel, lanes, timing.Limits(sampling_s)), strict=True))
 
-# -- within one device's memory, counted as bytes move: each is read and written ---------------------------------------
-
-# nvbandwidth's size; twice the largest cache of today (256 MiB on an MI300X).
-ON_DEVICE_BYTES = 512 * MIB
-# Below this nothing but the launch is timed.
-LEAST_ON_DEVICE_BYTES = 4 * KIB
-# Clocks of the device's memory settle within a tenth.
-ON_DEVICE_WARM_UP_S = 0.1
-
-
-def on_device(setting: Setting) -> Iterator[Measurement]:
-    """One row: `b.copy_(a)`, both on the device. Raises CannotLook where there is no room."""
-    accel, room = setting.accel, setting.room
-    most = (room.host if room.device is None else room.device) // 2
-    scarce = too_little("to copy", f"each of two buffers may use {units.capacity(most)}", ON_DEVICE)
-    wanted = max(setting.options.sizes, default=ON_DEVICE_BYTES)
-    size = size_that_fits(wanted, most, LEAST_ON_DEVICE_BYTES, scarce)
-    cold = COLD_FACTOR * (accel.l2_cache_bytes or ASSUMED_CACHE_BYTES)
-    # One slice more than is needed: sizes that do not divide it leave a rest.
-    capacity = max(size, min(cold + size, most, MOST_BYTES))
-    setting.emit(Progress(f"{units.capacity(size)} within {accel.id}", 0, 1))
-    with no_room(accel, f"not enough memory for two buffers of {units.capacity(capacity)} on {accel.id}", ON_DEVICE):
-        ends = allocate(capacity, accel.device), allocate(capacity, accel.device)
-    budget_s = setting.row_s(1)
-    sampling_s = budget_s * SAMPLING_SHARE
-    accel.reset_peak()
-    yield buffers.measure(
-        ON_DEVICE,
-        accel,
-        Copies(*ends, size, max(cold, size), True, accel.synchronize, sampling_s * VERIFYING_SHARE),
-        setting.watch,
-        "device events" if accel.has_events else "host",
-        timing.Limits(sampling_s, min(ON_DEVICE_WARM_UP_S, budget_s / 10)),
-        case={"size_bytes": size},
-        cold=cold,
-        details={
-            "call": "b.copy_(a)",
-            "bytes_counted": "read and written",
-            "bytes_copied": size,
-            "last_level_cache_bytes": accel.l2_cache_bytes,
-        },
-        moves=MOVES,
-    )
+    rows = rounds.watched(setting.watch, dict.fromkeys(ways, 1), taken)
+    verified = {way: copied.finish() for way, copied in copies.items()}
+    rotation = min(copied.span_bytes for copied in copies.values())
+    for direction in options.directions:
+        timed, beside = rows[direction]
+        other, per_s = OTHER[direction], timed.details["beside_calls_per_s"]
+        has_row = other in options.directions
+        others = {} if has_row else {f"other_{name}": value for name, value in verified[other].details.items()}
+        yield timing.measurement(
+            BOTH_WAYS,
+            accel.ref,
+            timed,
+            beside,
+            case={"direction": direction, "host_memory": "pinned", "size_bytes": size, "other": other},
+            work=("bytes", float(size), "B/s"),
+            memory=accel.memory(),
+            cache="cold" if rotation >= room.cold else "warm",
+            details={
+                "buffers": "preallocated",
+                "non_blocking": True,
+                "synchronised": "after each window",
+                "in_turn_with": [way for way in options.directions if way != direction],
+                "other_bytes_per_s": None if per_s is None else per_s * size,
+                "rotation_bytes": rotation,
+                **verified[direction].details,
+                **others,
+            },
+        )
 
 
 # -- all devices at the same time: what a link is worth that several share ---------------------------------------------
@@ -740,8 +607,6 @@ def _at_once(copiers: Sequence[Copier], direction: str, for_s: float) -> list[Me
 
 # Importing torch and opening two devices takes some seconds, half a minute on a busy machine; the copies two.
 PAIR_TIMEOUT_S = 60.0
-# What is measured of each ordered pair.
-WHAT = {"rate", "latency"}
 # torch's names of devices that can copy to each other. The CPU is none, and MPS has but one.
 KINDS = ("cuda", "xpu")
 
@@ -756,7 +621,7 @@ def pairs(ids: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def peer(several: Several, start: Start = start_child) -> Iterator[Measurement]:
-    """A row for the rate and one for the latency of every ordered pair; a finding for each pair without."""
+    """A row for the rate of every ordered pair; a finding for each pair without."""
     todo = pairs(several.ids)
     known = {device.id: device.uuid for device in several.facts.devices}
     for done, pair in enumerate(todo):
@@ -767,7 +632,7 @@ def peer(several: Several, start: Start = start_child) -> Iterator[Measurement]:
             several.emit(Skipped(Finding(PEER, "skip", what, "out of time", evidence, fix=fix)))
             return
         several.emit(Progress(" and ".join(pair), done, len(todo)))
-        missing = {(source, what) for source in pair for what in WHAT}
+        missing = [pair, pair[::-1]]
         reason, hangs = "no reason was given", False
         try:
             child = Copier(" and ".join(pair), start)
@@ -777,15 +642,13 @@ def peer(several: Several, start: Start = start_child) -> Iterator[Measurement]:
                     if "measurement" not in line:
                         continue
                     row = from_json(Measurement, line["measurement"])
-                    missing.discard((row.case["source"], row.case["what"]))
+                    missing.remove((row.case["source"], row.case["destination"]))
                     yield replace(row, device=replace(row.device, uuid=known.get(row.device.id) or row.device.uuid))
         except Lost as lost:
             # One that did not finish: often its copies never arrive.
             reason, hangs = lost.reason, lost.is_late
-        for ends in (pair, pair[::-1]):
-            left = sorted((what for source, what in missing if source == ends[0]), reverse=True)
-            if left:
-                several.emit(Skipped(judge.not_measured(ends, left, reason, several.facts if hangs else None)))
+        for ends in missing:
+            several.emit(Skipped(judge.not_measured(ends, reason, hangs=hangs)))
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -809,8 +672,6 @@ PARTS = (
     Part("idioms", 3.0, idioms),
     # Where the device could copy both ways at once, and its clock tell that it did.
     Part("both_ways", 3.0, both_ways, lambda accel: accel.can_pin and accel.has_events),
-    # On a CPU that is the copy from host to host.
-    Part("on_device", 1.5, on_device, lambda accel: not accel.is_cpu),
 )
 # After the others, where more than one device was chosen.
 OF_SEVERAL = (Part("together", 2.0, together), Part("peer", 3.0, peer, lambda ids: bool(pairs(ids))))

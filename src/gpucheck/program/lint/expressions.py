@@ -7,45 +7,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.program.lint import checks, names
-from gpucheck.program.lint.checks import AT_LEAST_ONE, NONE, NUMBER, UNKNOWN, Given, Place, Value, all_of, join
-from gpucheck.program.lint.names import Class, called_name, family, walk
+from gpucheck.program.lint import devices, names, processes, steps
+from gpucheck.program.lint.names import Class, called_name, family
+from gpucheck.program.lint.source import walk
+from gpucheck.program.lint.values import DIMENSIONS, NONE, NUMBER, SCALAR, UNKNOWN, Given, Place, Value, all_of, join
 
 
 class Expressions(Place):
     """The expressions of one function (or of the file itself), in the order in which they are evaluated."""
 
-    def has_state(self, made: Class) -> bool:
-        """Return whether objects of a class of the file hold parameters, buffers, or modules with them."""
-        members = list(family(self.scope.file, made))
-        for name in (name for one in members for name in one.bases):
-            if name not in self.scope.file.classes and name not in names.MODULE_BASES:
-                return True
-        for call in (node for one in members for node in walk(one.node) if isinstance(node, ast.Call)):
-            dotted = self.scope.file.dotted(call.func)
-            if dotted == "torch.nn.Parameter" or called_name(call).startswith("register_"):
-                return True
-            if names.is_module_class(dotted) and names.holds_state(dotted):
-                return True
-            inner = self.scope.file.classes.get(getattr(call.func, "id", ""))
-            if inner is not None and inner is not made and inner.is_module:
-                return True
-        return False
-
     def value(self, node: ast.expr | None) -> Value:
         """Return what this expression is. Its calls are checked on the way."""
-        if node is None:
-            return UNKNOWN
         how = _KINDS.get(type(node))
         if how is not None:
             return how(self, node)
-        self.below(node)
+        if node is not None:
+            self.below(node)
         return UNKNOWN
 
     def test(self, node: ast.expr) -> Value:
         """Return what an expression is whose value the host needs: a condition, or what a text shows."""
         known = self.value(node)
-        checks.waited(self, [known])
+        steps.waited(self, [known])
         return known
 
     def below(self, node: ast.AST) -> None:
@@ -56,26 +39,23 @@ class Expressions(Place):
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
+    def named(self, name: str) -> Value:
+        """Return what is known of a name here, or of what is around this function."""
+        known = self.flow.names.get(name)
+        return known or (UNKNOWN if name in self.local_names else self.outer.get(name, UNKNOWN))
+
     def _name(self, node: ast.Name) -> Value:
-        known = self.flow.names.get(node.id)
-        if known is None and node.id not in self.local_names:
-            known = self.outer.get(node.id)
-            if known is None and node.id in self.scope.file.imports:
-                return Value("name", name=self.scope.file.imports[node.id])
-        if known is not None and known.kind:
+        known = self.named(node.id)
+        if known.kind:
             return known
+        if node.id not in self.flow.names and node.id not in self.outer and (dotted := self.dotted(node)):
+            return Value("name", name=dotted)
         if node.id in self.evidence:
             return Value("tensor", "input" if self.in_forward and node.id in self.parameters else "")
-        return known if known is not None and known.plain else self._by_name(node.id)
-
-    def _by_name(self, name: str) -> Value:
-        """Take what is called a loader for one: what it gives, unpacked, are tensors."""
-        last = name.lower().rpartition("_")[2]
-        return Value("loader") if last in ("loader", "dataloader", "dl", "trainloader", "testloader") else UNKNOWN
+        return known if known.plain else _by_name(node.id)
 
     def _attribute(self, node: ast.Attribute) -> Value:
-        dotted = self.dotted(node)
-        if dotted:
+        if dotted := self.dotted(node):
             return Value("name", name=dotted)
         base = self.value(node.value)
         key = self.key(node)
@@ -84,30 +64,18 @@ class Expressions(Place):
         if base.kind == "self":
             function = names.method(self.scope.file, self.owner, node.attr) if self.owner is not None else None
             if function is not None and names.method_kind(function) == "property":
-                return checks.called(
-                    self, node, self.scope.effect_of(function, self.owner, self.outer, (), self.no_graph)
-                )
-            known = self.attributes.get(node.attr, UNKNOWN)
-            return self._by_name(node.attr) if known == UNKNOWN else known
+                effect = self.scope.effect_of(function, self.owner, self.outer, (), self.no_graph)
+                return processes.called(self, node, effect)
+            return self.attributes.get(node.attr) or _by_name(node.attr)
         if base.is_tensor:
             return self._of_tensor(node, base)
-        if base.kind == "module" and (part := base.part(node.attr)) is not None:
-            return part
         if base.kind == "module" and node.attr in ("weight", "bias"):
-            return Value("parameter", "input" if self.in_forward else "", AT_LEAST_ONE)
-        if base.kind == "batch":
-            return Value("tensor")
+            return Value("parameter", "input" if self.in_forward else "", DIMENSIONS)
         return base if base.plain else UNKNOWN
 
     def _of_tensor(self, node: ast.Attribute, base: Value) -> Value:
         if node.attr == "grad" and base.moved is not None and not self.keeps_gradients:
-            checks.moved_leaf(self, base)
-        if node.attr == "device":
-            return Value("device", base.place)
-        if node.attr in names.NO_TENSOR_ATTRIBUTES:
-            return UNKNOWN
-        if node.attr in ("data", "grad"):
-            return replace(base, kind="tensor", graph=False, leaf=False, moved=None, attribute="")
+            devices.moved_leaf(self, base)
         return replace(base, kind="tensor") if node.attr in ("T", "mT", "H", "real", "imag") else UNKNOWN
 
     # -- constants and displays ----------------------------------------------------------------------------------------
@@ -126,45 +94,36 @@ class Expressions(Place):
 
     def _display(self, node: ast.List | ast.Tuple | ast.Set) -> Value:
         parts = []
-        for one in node.elts:
-            inner = self.value(one.value if isinstance(one, ast.Starred) else one)
-            parts.append((inner.item or UNKNOWN) if isinstance(one, ast.Starred) else inner)
-        starred = any(isinstance(one, ast.Starred) for one in node.elts)
-        return Value("items", item=all_of(parts), parts=() if starred else tuple(parts), made=node)
+        for element in node.elts:
+            known = self.value(element.value if isinstance(element, ast.Starred) else element)
+            parts.append((known.item or UNKNOWN) if isinstance(element, ast.Starred) else known)
+        is_starred = any(isinstance(element, ast.Starred) for element in node.elts)
+        return Value("items", item=all_of(parts), parts=() if is_starred else tuple(parts), made=node)
 
     def _dict(self, node: ast.Dict) -> Value:
-        for key in node.keys:
-            self.value(key)
-        values = [self.value(one) for one in node.values]
+        values = [self.value(value) for value in node.values]
         keys = tuple(str(getattr(key, "value", None)) for key in node.keys)
         return Value("items", item=all_of(values), parts=tuple(values), keys=keys, made=node)
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
         before = dict(self.flow.names)
-        self.local_names |= {
-            name.id for one in node.generators for name in walk(one.target) if isinstance(name, ast.Name)
-        }
-        for one in node.generators:
-            self.bind(one.target, self.element(self.value(one.iter)))
-            for test in one.ifs:
-                self.value(test)
-        if isinstance(node, ast.DictComp):
-            self.value(node.key)
-            item = self.value(node.value)
-        else:
-            item = self.value(node.elt)
+        for generator in node.generators:
+            self.local_names |= {name.id for name in walk(generator.target) if isinstance(name, ast.Name)}
+            self.bind(generator.target, self.element(self.value(generator.iter)))
+            for condition in generator.ifs:
+                self.value(condition)
+        item = self.value(node.value if isinstance(node, ast.DictComp) else node.elt)
         self.flow.names = before
         return Value("items", item=item, made=node)
 
     def _lambda(self, node: ast.Lambda) -> Value:
         before, was_in_worker, name = self.flow.copy(), self.in_worker, self.name
-        if id(node) in self.scope.file.lambdas_in_workers:
+        if id(node) in self.scope.processes.lambdas:
             self.in_worker, self.name = True, "<lambda>"
-        for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
-            self.flow.names[one.arg] = UNKNOWN
+        for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+            self.flow.names[argument.arg] = UNKNOWN
         self.value(node.body)
-        self.flow = before
-        self.in_worker, self.name = was_in_worker, name
+        self.flow, self.in_worker, self.name = before, was_in_worker, name
         return UNKNOWN
 
     # -- operators -----------------------------------------------------------------------------------------------------
@@ -181,28 +140,27 @@ class Expressions(Place):
 
         Beside what is not known it stays where it is: a tensor of another device would have raised.
         """
-        values = [replace(one, kind="tensor") if one.kind == "batch" and one.place else one for one in values]
-        checks.read(self, node, values)
-        checks.apart(self, node, values)
-        tensors = [one for one in values if one.is_tensor]
+        values = [replace(value, kind="tensor") if value.kind == "batch" and value.place else value for value in values]
+        steps.read(self, node, values)
+        devices.apart(self, node, values)
+        tensors = [value for value in values if value.is_tensor]
         if not tensors:
-            return NUMBER if values and all(one.kind == "number" for one in values) else UNKNOWN
+            return NUMBER if values and all(value.kind == "number" for value in values) else UNKNOWN
         result = all_of(tensors) or UNKNOWN
-        places = {one.place for one in tensors}
+        places = {value.place for value in tensors}
         if len(places) > 1:
-            # They met, so the one on the CPU was a scalar, or this line has been told.
+            # They met, so the one on the CPU was a scalar, or this line is reported.
             result = replace(result, place="input" if "input" in places else "")
-        shaped = [one.ndim for one in tensors if one.has_dimensions]
-        shape = shaped[0] if shaped and len(tensors) == 1 else AT_LEAST_ONE if shaped else result.ndim
-        without = isinstance(node, ast.Compare) or (
+        ndim = DIMENSIONS if any(value.ndim == DIMENSIONS for value in tensors) else result.ndim
+        is_plain = isinstance(node, ast.Compare) or (
             isinstance(node, ast.Call) and called_name(node) in names.NO_GRADIENT
         )
-        graph = not without and any(one.graph for one in tensors) and not self.no_graph
-        return Value("tensor", result.place, shape, result.made, result.attribute, graph)
+        graph = not is_plain and any(value.graph for value in tensors) and not self.no_graph
+        return Value("tensor", result.place, ndim, result.made, result.attribute, graph)
 
     def _compare(self, node: ast.Compare) -> Value:
-        values = [self.value(one) for one in (node.left, *node.comparators)]
-        if all(isinstance(one, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for one in node.ops):
+        values = [self.value(part) for part in (node.left, *node.comparators)]
+        if all(isinstance(sign, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for sign in node.ops):
             return NUMBER
         return self.combined(node, values)
 
@@ -216,7 +174,7 @@ class Expressions(Place):
         self.test(node.test)
         return join(self.value(node.body), self.value(node.orelse))
 
-    def _named(self, node: ast.NamedExpr) -> Value:
+    def _walrus(self, node: ast.NamedExpr) -> Value:
         known = self.value(node.value)
         self.bind(node.target, known)
         return known
@@ -225,19 +183,24 @@ class Expressions(Place):
 
     def _subscript(self, node: ast.Subscript) -> Value:
         base = self.value(node.value)
-        indices = [self.value(one) for one in (node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice])]
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        indices = [self.value(part) for part in parts]
         if base.is_tensor:
-            index = next((one for one in indices if one.is_tensor), UNKNOWN)
+            index = next((known for known in indices if known.is_tensor), UNKNOWN)
             if index.is_tensor and base.place == "default":
-                checks.apart(self, node, [base, index])
-            checks.waited(self, [index])  # a mask: the host waits for the number of elements
-            return replace(base, kind="tensor", ndim=_indexed(base.ndim, node.slice, index))
+                devices.apart(self, node, [base, index])
+            steps.waited(self, [index])  # a mask: the host waits for the number of elements
+            # Slices keep the dimensions, and a tensor of indices has its own; an integer takes one.
+            keeps = all(isinstance(part, ast.Slice) or getattr(part, "value", 0) in (None, ...) for part in parts)
+            is_new = keeps and any(getattr(part, "value", 0) is None for part in parts)
+            ndim = DIMENSIONS if is_new or index.ndim == DIMENSIONS else base.ndim if keeps else None
+            return replace(base, kind="tensor", ndim=ndim)
         at = node.slice.value if isinstance(node.slice, ast.Constant) else None
         if base.kind in ("items", "module") and (part := base.part(at)) is not None:
             return part
-        if base.kind == "items":
-            return replace(base, parts=(), keys=()) if isinstance(node.slice, ast.Slice) else base.item or UNKNOWN
-        return self.element(base) if base.kind in ("batch", "module", "") else UNKNOWN
+        if base.kind == "items" and isinstance(node.slice, ast.Slice):
+            return replace(base, parts=(), keys=())
+        return self.element(base) if base.kind in ("items", "batch", "module", "") else UNKNOWN
 
     def element(self, base: Value) -> Value:
         """Return what a loop over this gives."""
@@ -249,8 +212,7 @@ class Expressions(Place):
             case "batch":
                 return Value("tensor", base.place)
             case "tensor" | "parameter":
-                ndim = base.ndim - 1 if base.ndim is not None and base.ndim > 1 else None
-                return replace(base, kind="tensor", ndim=ndim)
+                return replace(base, kind="tensor", ndim=None)
             case "module":
                 return base.item or Value("module", stateful=base.stateful, attribute=base.attribute)
         return base if base.plain else UNKNOWN
@@ -262,9 +224,9 @@ class Expressions(Place):
     def bind(self, target: ast.expr, known: Value) -> None:
         """Give a value to a name, to an attribute, or to several."""
         if isinstance(target, (ast.Tuple, ast.List)):
-            for one, value in zip(target.elts, self.each(known, len(target.elts)), strict=True):
-                in_place = isinstance(one, ast.Name) and one.id in names.IN_PLACE_NAMES
-                self.bind(one, UNKNOWN if in_place and value == Value("tensor") else value)
+            for part, value in zip(target.elts, self.each(known, len(target.elts)), strict=True):
+                in_place = isinstance(part, ast.Name) and part.id in names.IN_PLACE_NAMES
+                self.bind(part, UNKNOWN if in_place and value == Value("tensor") else value)
         elif isinstance(target, ast.Starred):
             self.bind(target.value, Value("items", item=self.element(known)))
         elif key := self.key(target):
@@ -272,44 +234,30 @@ class Expressions(Place):
             if dot:
                 self.rooted.add(root)
             elif root in self.rooted:  # the attributes were those of another object
-                self.flow.names = {
-                    name: one for name, one in self.flow.names.items() if not name.startswith(f"{root}.")
-                }
+                others = {name for name in self.flow.names if name.startswith(f"{root}.")}
+                self.flow.names = {name: value for name, value in self.flow.names.items() if name not in others}
             self.flow.names[key] = UNKNOWN if key in self.scope.file.shared else known
         elif isinstance(target, ast.Subscript):
             self.value(target.slice)
-            container = self.key(target.value)
-            base = self.value(target.value)
+            container, base = self.key(target.value), self.value(target.value)
             if container and base.kind == "items":
                 item = join(base.item, known) if base.item else known
                 self.flow.names[container] = replace(base, parts=(), item=item)
 
 
-def _indexed(ndim: int | None, index: ast.expr, known: Value) -> int | None:
-    """The dimensions that are left of a tensor: slices keep them, an integer takes one."""
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    left = ndim
-    for one in parts:
-        if isinstance(one, ast.Slice) or (isinstance(one, ast.Constant) and one.value is ...):
-            continue
-        if isinstance(one, ast.Constant) and one.value is None:
-            left = left + 1 if left is not None and left >= 0 else AT_LEAST_ONE
-        elif known.is_tensor and known.has_dimensions:
-            left = AT_LEAST_ONE
-        elif isinstance(one, (ast.Constant, ast.UnaryOp)) and left is not None and left > 0:
-            left -= 1
-        else:
-            return None
-    return left
+def _by_name(name: str) -> Value:
+    """Take what is called a loader for one: what it gives, unpacked, are tensors."""
+    last = name.lower().rpartition("_")[2]
+    return Value("loader") if last in ("loader", "dataloader", "dl", "trainloader", "testloader") else UNKNOWN
 
 
 # -- what a call returns -----------------------------------------------------------------------------------------------
 
 
 def call(run: Expressions, node: ast.Call) -> Value:
-    """Return what the call returns; the checks that look at calls are made here."""
+    """Return what the call returns; the rules that look at calls are applied here."""
     known = _called(run, node)
-    checks.hidden(run, node)
+    processes.hidden(run, node)
     return replace(known, plain=True) if known == UNKNOWN and (run.no_graph or called_name(node) == "detach") else known
 
 
@@ -317,11 +265,11 @@ def _called(run: Expressions, node: ast.Call) -> Value:
     func = node.func
     dotted = run.dotted(func)
     receiver = run.value(func.value) if isinstance(func, ast.Attribute) and not dotted else UNKNOWN
-    args = [run.value(one) for one in node.args]
-    keywords = [(one.arg, run.value(one.value)) for one in node.keywords]
+    args = [run.value(argument) for argument in node.args]
+    keywords = [(keyword.arg, run.value(keyword.value)) for keyword in node.keywords]
     named = {name: value for name, value in keywords if name}
-    more = len(named) < len(keywords) or any(isinstance(one, ast.Starred) for one in node.args)
-    given = Given(node, node.args, args, named, more)
+    is_open = len(named) < len(keywords) or any(isinstance(argument, ast.Starred) for argument in node.args)
+    given = Given(node, node.args, args, named, is_open)
     if dotted:
         return _of_import(run, given, dotted)
     if isinstance(func, ast.Attribute):
@@ -336,93 +284,92 @@ def _called(run: Expressions, node: ast.Call) -> Value:
 
 
 def _of_name(run: Expressions, given: Given, name: str) -> Value:
-    known = run.flow.names.get(name) or (UNKNOWN if name in run.local_names else run.outer.get(name, UNKNOWN))
+    known = run.named(name)
     if known.kind == "module":
         return _of_module(run, given, known)
-    if known.kind == "name":
-        return _of_import(run, given, known.name)
     if name in names.LOSS_NAMES:
-        return Value("tensor", "", 0, given.node, graph=not run.no_graph)
+        return _loss(run, given)
     if name in run.local_names and name not in run.functions:
         return UNKNOWN
     made = run.scope.file.classes.get(name)
     if made is not None:
-        return Value("module", made=given.node, stateful=run.has_state(made), name=name) if made.is_module else UNKNOWN
+        return (
+            Value("module", made=given.node, stateful=_has_state(run, made), name=name) if made.is_module else UNKNOWN
+        )
     function = run.functions.get(name) or run.scope.file.functions.get(name)
     if function is not None:
-        return checks.called(run, given.node, run.scope.effect_of(function, None, run.visible(), (), run.no_graph))
+        effect = run.scope.effect_of(function, None, run.visible(), (), run.no_graph)
+        return processes.called(run, given.node, effect)
     return _of_builtin(run, given, name)
+
+
+def _loss(run: Expressions, given: Given) -> Value:
+    return Value("tensor", "", SCALAR, given.node, graph=not run.no_graph)
+
+
+def _has_state(run: Expressions, made: Class) -> bool:
+    """Return whether objects of a class of the file hold parameters, buffers, or modules with them."""
+    file, members = run.scope.file, list(family(run.scope.file, made))
+    if any(base not in file.classes and base not in names.MODULE_BASES for own in members for base in own.bases):
+        return True
+    for node in (node for own in members for node in walk(own.node) if isinstance(node, ast.Call)):
+        dotted, inner = file.dotted(node.func), file.classes.get(called_name(node))
+        if dotted == "torch.nn.Parameter" or called_name(node).startswith("register_"):
+            return True
+        if names.is_module_class(dotted) and names.holds_state(dotted):
+            return True
+        if inner is not None and inner is not made and inner.is_module:
+            return True
+    return False
+
+
+# Functions of Python that need the values of their arguments.
+_READS = ("print", "float", "int", "bool", "str", "repr", "max", "min", "sorted", "format")
 
 
 def _of_builtin(run: Expressions, given: Given, name: str) -> Value:
     first = given.first()
-    if name in ("print", "float", "int", "bool", "str", "repr", "list", "sum", "max", "min", "abs", "sorted", "format"):
-        checks.read(run, given.node, given.all)
-        checks.waited(run, given.all if name not in ("list", "sum", "abs") else [])
-    if name in ("float", "int", "bool", "len", "abs") and not (name == "abs" and first.is_tensor):
-        if name in ("float", "int", "bool") and not first.kind:  # float(x.sum()), wherever x is
-            run.flow.settle()
-        return NUMBER
+    if name in (*_READS, "list", "sum", "abs"):
+        steps.read(run, given.node, given.all)
+        steps.waited(run, given.all if name in _READS else [])
+    if name in ("float", "int", "bool") and not first.kind:  # float(x.sum()), wherever x is
+        run.flow.settle()
     match name:
+        case "float" | "int" | "bool" | "len":
+            return NUMBER
         case "list" | "tuple" | "set" | "reversed" | "sorted":
             return first if first.kind == "items" else Value("items", item=run.element(first), made=given.node)
         case "dict":
             return _dict_of(given)
-        case "getattr":
+        case "getattr" | "setattr":
             attribute = _named_attribute(given)
-            return run.value(attribute) if attribute is not None else UNKNOWN
-        case "setattr":
-            attribute = _named_attribute(given)
+            if attribute is not None and name == "getattr":
+                return run.value(attribute)
             if attribute is not None and len(given.args) == 3:
-                run.bind(attribute, given.args[2])
+                run.bind(attribute, replace(given.args[2], made=given.nodes[2]))
         case "enumerate":
             return Value("items", item=Value("items", parts=(NUMBER, run.element(first))))
-        case "zip":
-            return Value("items", item=Value("items", parts=tuple(run.element(one) for one in given.args)))
         case "iter" | "tqdm" | "trange" | "track":
             return first
         case "next":
             return run.element(first)
-        case "range":
-            return Value("items", item=NUMBER)
-        case "sum":
-            inner = run.element(first)
-            return replace(inner, made=given.node) if inner.is_tensor else UNKNOWN
     return UNKNOWN
 
 
 def _named_attribute(given: Given) -> ast.Attribute | None:
     """Return `self.name` for the arguments of `getattr(self, "name")`; None where the name is no constant."""
-    name = getattr(given.nodes[1], "value", None) if len(given.nodes) > 1 else None
-    if not isinstance(name, str) or not isinstance(given.nodes[0], ast.Name):
-        return None
-    return ast.copy_location(ast.Attribute(given.nodes[0], name, ast.Load()), given.node)
+    match given.nodes:
+        case [ast.Name() as owner, ast.Constant(str() as name), *_]:
+            return ast.copy_location(ast.Attribute(owner, name, ast.Load()), given.node)
+    return None
 
 
 def _dict_of(given: Given) -> Value:
-    """`dict(a=…)`, `dict({…}, a=…)`, `OrderedDict([("a", …)])`: with its keys, where all of them are known."""
-    first = given.first() if given.args else UNKNOWN
-    pairs = (
-        [one.elts for one in getattr(given.nodes[0], "elts", ()) if isinstance(one, ast.Tuple)] if given.nodes else []
-    )
-    if first.parts and first.keys:
-        keys, parts = first.keys, first.parts
-    elif first.parts and len(pairs) == len(first.parts) and all(len(one.parts) == 2 for one in first.parts):
-        keys = tuple(str(getattr(key, "value", None)) for key, _ in pairs)
-        parts = tuple(one.parts[1] for one in first.parts)
-    else:
-        keys, parts = (), ()
-    is_whole = not given.open and (not given.args or bool(keys))
-    values = (
-        [*parts, *given.named.values()] if is_whole else [*given.named.values(), *([first.item] if first.item else [])]
-    )
-    return Value(
-        "items",
-        item=all_of(values),
-        parts=tuple(values) if is_whole else (),
-        keys=(*keys, *given.named) if is_whole else (),
-        made=given.node,
-    )
+    """`dict(a=…)`, `OrderedDict(…)`: with its keys, where all of them are known."""
+    item = all_of([*given.named.values(), *(value.item for value in given.args if value.item is not None)])
+    if given.open or given.args:
+        return Value("items", item=item, made=given.node)
+    return Value("items", item=item, parts=tuple(given.named.values()), keys=tuple(given.named), made=given.node)
 
 
 # -- imported names ----------------------------------------------------------------------------------------------------
@@ -436,93 +383,85 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
         return _of_tensor(run, rest, replace(receiver, kind=receiver.kind or "tensor"), last)
     if name in names.FACTORIES or name in names.CUDA_TYPES:
         return _factory(run, given, name)
-    if name in names.LIKE:
-        return _like(run, given)
+    if name in names.LIKE and "device" in given.named:
+        return Value("tensor", _place_of(run, given), made=node)
     if name == "torch.device":
         first = given.first("type")
         return first if first.kind == "device" else Value("device", "cuda" if first.kind == "number" else "")
-    if name in ("torch.nn.Parameter", "torch.nn.Buffer", "torch.nn.parameter.Buffer"):
+    if name in ("torch.nn.Parameter", "torch.nn.Buffer"):
         kind = "parameter" if last == "Parameter" else "tensor"
         return Value(kind, "input", given.first("data").ndim, node, leaf=last == "Parameter")
-    if name == "torch.autograd.Variable":
-        return given.first()
     if names.is_module_class(name):
         return _new_module(run, given, name)
     if name in names.LOADERS:
         # With a function of its own that makes batches, anything may be one.
-        own = "collate_fn" in given.named and given.named["collate_fn"].kind != "none"
-        return UNKNOWN if own or given.open else Value("loader")
+        has_own = given.named.get("collate_fn", NONE).kind != "none"
+        return UNKNOWN if has_own or given.open else Value("loader")
     if name in ("collections.OrderedDict", "typing.OrderedDict"):
         return _dict_of(given)
-    if name in ("collections.defaultdict", "collections.deque"):
-        return Value("items", item=given.first().item if last != "defaultdict" else None, made=node)
     if name in ("copy.deepcopy", "copy.copy") and given.args:
         return replace(given.args[0], attribute="", made=node)
     if last in ("tqdm", "trange", "track"):
         return given.first()
-    checks.empty_cache(run, node, name)
-    checks.imported(run, given, name)
+    steps.empty_cache(run, node, name)
+    processes.imported(run, given, name)
     if name.startswith("torch.optim."):
-        checks.optimized(run, given.all)
+        devices.optimized(run, given.all)
         return UNKNOWN
     if last in names.WAITS:
         run.flow.settle()
-    if name.startswith("math."):
-        return NUMBER
     if name.startswith("numpy."):
-        checks.read(run, node, given.all)
-        return UNKNOWN
-    return _of_torch_function(run, given, name) if name.startswith("torch.") else UNKNOWN
+        steps.read(run, node, given.all)
+    if name.startswith("torch."):
+        return _of_torch_function(run, given, name)
+    return NUMBER if name.startswith("math.") else UNKNOWN
 
 
 def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
     """A function of tensors: the result is where they are, and they must be on one device."""
     where, _, last = name.rpartition(".")
     if last in names.NEEDS_VALUES:
-        checks.waited(run, given.all)
+        steps.waited(run, given.all)
     spaces = ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft")
     if where not in spaces or name in names.NOT_COMBINING:
         return UNKNOWN
-    each = [(one.parts or (one.item or UNKNOWN,)) if one.kind == "items" else (one,) for one in given.all]
-    values = [inner for one in each for inner in one]
-    result = run.combined(given.node, values)
+    each = [(value.parts or (value.item or UNKNOWN,)) if value.kind == "items" else (value,) for value in given.all]
+    result = run.combined(given.node, [inner for values in each for inner in values])
     if where == "torch.nn.functional" and (last.endswith("_loss") or "cross_entropy" in last):
-        reduced = getattr(given.argument("reduction"), "value", "mean") != "none"
-        return Value("tensor", result.place, 0 if reduced else None, given.node, graph=_has_graph(run, given))
+        is_reduced = getattr(given.argument("reduction"), "value", "mean") != "none"
+        return Value("tensor", result.place, SCALAR if is_reduced else None, given.node, graph=_has_graph(run, given))
     if not result.is_tensor:
         # Of what is not known a function of torch.nn.functional makes a tensor all the same.
         return Value("tensor") if where == "torch.nn.functional" or last in names.MAKES_TENSOR else UNKNOWN
     if last in names.REDUCTIONS:
-        return _reduced(result, given, method=False)
-    if last in ("cat", "concat", "stack", "hstack", "vstack", "outer", "where", "flatten", "tile", "unsqueeze"):
-        return replace(result, ndim=AT_LEAST_ONE)
+        return _reduced(result, given, is_method=False)
+    if last in names.WITH_DIMENSIONS:
+        return replace(result, ndim=DIMENSIONS)
     return result if last in names.SAME_SHAPE else replace(result, ndim=None)
 
 
 def _has_graph(run: Expressions, given: Given) -> bool:
     """Return whether a loss of these has a graph: of what is not known it has one, of plain tensors it has none."""
-    return not run.no_graph and any(
-        one.graph or one.kind == "parameter" or not (one.kind or one.plain) for one in given.args[:1]
-    )
+    first = given.args[0] if given.args else None
+    if first is None or run.no_graph:
+        return False
+    return first.graph or first.kind == "parameter" or not (first.kind or first.plain)
 
 
 # -- factories ---------------------------------------------------------------------------------------------------------
 
 
 def _factory(run: Expressions, given: Given, name: str) -> Value:
-    node = given.node
-    place = _place_of(run, given)
-    if name in names.CUDA_TYPES:
-        place = "cuda"
+    place = "cuda" if name in names.CUDA_TYPES else _place_of(run, given)
     if name in ("torch.as_tensor", "torch.asarray", "torch.tensor") and place == "default":
         first = given.first()
         # Of a tensor they keep the device; what is not known may be one.
-        plain = first.kind in ("number", "items", "none") or (not first.kind and not run.in_forward)
-        place = "default" if plain else first.place
+        is_plain = first.kind in ("number", "items", "none") or (not first.kind and not run.in_forward)
+        place = "default" if is_plain else first.place
     if place == "cuda":
-        checks.on_gpu(run, node)
-    grad = given.is_true("requires_grad")
-    return Value("tensor", place, _dimensions(given, name), node, graph=grad, leaf=grad)
+        processes.on_gpu(run, given.node)
+    is_leaf = given.is_true("requires_grad")
+    return Value("tensor", place, _dimensions(given, name), given.node, graph=is_leaf, leaf=is_leaf)
 
 
 def _place_of(run: Expressions, given: Given) -> str:
@@ -530,65 +469,23 @@ def _place_of(run: Expressions, given: Given) -> str:
     if "device" in given.named:
         known = given.named["device"]
         return known.place if known.kind == "device" else ""
-    if given.open or run.on_device or run.scope.file.has_default_device or "out" in given.named:
+    if given.open or run.on_device or run.scope.has_default_device or "out" in given.named:
         return ""
     return "default"
 
 
 def _dimensions(given: Given, name: str) -> int | None:
-    """Return how many dimensions it has: None where none is possible, -1 for at least one."""
-    args = given.nodes
-    first = args[0] if args else given.argument("size") or given.argument("data")
-    if name in names.ONE_DIMENSION:
-        return 1
-    if name in names.TWO_DIMENSIONS:
-        return 2
+    """Return whether what a factory makes has dimensions: of data only a list that is written out tells."""
+    first = given.nodes[0] if given.nodes else given.argument("size") or given.argument("data")
     if name in names.BY_DATA:
-        return _of_data(first)
-    if name in ("torch.randint", "torch.normal"):
-        # randint(high, size), randint(low, high, size), normal(mean, std, size)
-        at = len(args) - 1 if name == "torch.randint" else 2
-        size = given.argument("size") or (args[at] if 0 < at < min(len(args), 3) else None)
-        return _of_shape(size) if size is not None else None
-    if name in names.BY_SHAPE and len(args) > 1:
-        return AT_LEAST_ONE if any(isinstance(one, ast.Starred) for one in args) else len(args)
-    return _of_shape(first) if first is not None else None
-
-
-def _of_shape(node: ast.expr) -> int | None:
-    if isinstance(node, (ast.Tuple, ast.List)):
-        starred = any(isinstance(one, ast.Starred) for one in node.elts)
-        return len(node.elts) if not starred else AT_LEAST_ONE if len(node.elts) > 1 else None
-    if isinstance(node, ast.Constant):
-        return 1
-    if isinstance(node, ast.Starred):
-        return _of_shape(node.value)
-    if isinstance(node, ast.Call) and called_name(node) == "size" and node.args:
-        return 1
+        match first:
+            case ast.List() | ast.Tuple() | ast.ListComp() | ast.BinOp(ast.List(), ast.Mult()):
+                return DIMENSIONS
+        return None
+    if isinstance(first, (ast.Tuple, ast.List)):
+        return None if all(isinstance(element, ast.Starred) for element in first.elts) else DIMENSIONS
     # One name is a length or a tuple, as a shape is; an empty tuple is not passed on by name.
-    return AT_LEAST_ONE
-
-
-def _of_data(node: ast.expr | None) -> int | None:
-    match node:
-        case ast.List(elts) | ast.Tuple(elts):
-            inner = _of_data(elts[0]) if elts else 0
-            return AT_LEAST_ONE if inner is None or inner < 0 else 1 + inner
-        case ast.ListComp() | ast.BinOp(ast.List(), ast.Mult()) | ast.Call(ast.Name("list" | "range" | "sorted")):
-            return AT_LEAST_ONE
-        case ast.Constant() | ast.UnaryOp(operand=ast.Constant()):
-            return 0
-    return None
-
-
-def _like(run: Expressions, given: Given) -> Value:
-    first = given.first("input")
-    place = _place_of(run, given)
-    if place == "default":
-        place = first.place
-    if place == "cuda":
-        checks.on_gpu(run, given.node)
-    return Value("tensor", place, first.ndim, first.made or given.node, first.attribute)
+    return DIMENSIONS if first is not None else None
 
 
 # -- modules -----------------------------------------------------------------------------------------------------------
@@ -598,15 +495,14 @@ def _new_module(run: Expressions, given: Given, name: str) -> Value:
     node = given.node
     if name not in names.CONTAINERS:
         return Value("module", made=node, stateful=names.holds_state(name), name=name)
-    inner = [one.item or UNKNOWN if one.kind == "items" else one for one in given.all]
-    for one in [*given.all, *inner, *(part for value in given.all for part in value.parts)]:
-        if one.made is not None:
-            run.registered.add(id(one.made))
-    item = all_of([one for one in inner if one.kind == "module"])
-    stateful = any(one.stateful or one.kind != "module" for one in inner)
+    inner = [value.item or UNKNOWN if value.kind == "items" else value for value in given.all]
+    held = [*given.all, *inner, *(part for value in given.all for part in value.parts)]
+    run.registered |= {id(value.made) for value in held if value.made is not None}
+    item = all_of(value for value in inner if value.kind == "module")
+    stateful = any(value.stateful or value.kind != "module" for value in inner)
     first = given.first()
     parts, keys = (first.parts, first.keys) if first.kind == "items" else (tuple(given.args), ())
-    if given.open or (first.kind == "items" and len(given.all) > 1):
+    if given.open:
         parts, keys = (), ()
     return Value("module", made=node, stateful=stateful, name=name, item=item, parts=parts, keys=keys)
 
@@ -624,18 +520,17 @@ def _takes_tensors(module: Value) -> bool:
 
 def _of_module(run: Expressions, given: Given, module: Value) -> Value:
     """A call of a module: of one of torch.nn its arguments must be where it is."""
-    known = module.name.startswith("torch.nn.")
+    is_torchs = module.name.startswith("torch.nn.")
     if _takes_tensors(module):
-        checks.read(run, given.node, given.all)
-        values = [inner for one in given.all for inner in (one.parts or (one,))]
-        checks.apart(run, given.node, [*values, *([Value("tensor", "input")] if module.stateful else [])])
-    if known and module.name.endswith("Loss"):
-        return Value("tensor", "", 0, given.node, graph=_has_graph(run, given))
+        steps.read(run, given.node, given.all)
+        values = [inner for value in given.all for inner in (value.parts or (value,))]
+        devices.apart(run, given.node, [*values, *([Value("tensor", "input")] if module.stateful else [])])
+    if is_torchs and module.name.endswith("Loss"):
+        return Value("tensor", "", SCALAR, given.node, graph=_has_graph(run, given))
     first = given.first()
-    moved_with_it = "input" if run.in_forward else module.place
-    place = moved_with_it if module.stateful else first.place
+    place = ("input" if run.in_forward else module.place) if module.stateful else first.place
     made = first.made if place == "default" else None
-    return Value("tensor", place, AT_LEAST_ONE if known else None, made, graph=not run.no_graph)
+    return Value("tensor", place, DIMENSIONS if is_torchs else None, made, graph=not run.no_graph)
 
 
 # -- methods -----------------------------------------------------------------------------------------------------------
@@ -649,7 +544,7 @@ def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attrib
         # A move of anything to a GPU starts CUDA.
         target = given.first("device")
         if name == "cuda" or (target.kind == "device" and target.place == "cuda"):
-            checks.on_gpu(run, given.node)
+            processes.on_gpu(run, given.node)
     match receiver.kind:
         case "tensor" | "parameter":
             return _of_tensor(run, given, receiver, name)
@@ -657,9 +552,6 @@ def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attrib
             return _module_method(run, given, receiver, name)
         case "items":
             return _items_method(run, given, receiver, func)
-        case "batch" if name in ("items", "values"):
-            part = Value("tensor", receiver.place)
-            return Value("items", item=Value("items", parts=(UNKNOWN, part)) if name == "items" else part)
         case "batch" if receiver.place and name in names.TENSOR_ONLY | names.REDUCTIONS:
             return _of_tensor(run, given, replace(receiver, kind="tensor"), name)
         case "self":
@@ -667,11 +559,12 @@ def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attrib
     owner = run.scope.file.classes.get(getattr(func.value, "id", "")) if receiver == UNKNOWN else None
     function = names.method(run.scope.file, owner, name) if owner is not None else None
     if function is not None and names.method_kind(function) == "static":  # Net.helper(x)
-        return checks.called(run, given.node, run.scope.effect_of(function, owner, run.outer, given.args, run.no_graph))
+        effect = run.scope.effect_of(function, owner, run.outer, given.args, run.no_graph)
+        return processes.called(run, given.node, effect)
     if isinstance(func.value, ast.Subscript) and name in ("append", "extend", "add") and given.args:
         # self.layers[key].append(module)
-        checks.kept_module(run, given.node, run.key(func.value.value), given.args[-1])
-    checks.method(run, given, func)
+        devices.kept_module(run, given.node, run.key(func.value.value), given.args[-1])
+    processes.method(run, given, func)
     return _of_unknown(run, given, name)
 
 
@@ -682,10 +575,6 @@ def _of_unknown(run: Expressions, given: Given, name: str) -> Value:
     if name == "cpu" or name in names.NEEDS_VALUES or (name == "to" and target.place == "cpu"):
         # A copy to the host that waits, waits for those before it too.
         run.flow.settle()
-    if name in ("new_zeros", "new_ones", "new_full", "new_tensor", "new_empty"):
-        return Value("tensor")
-    if name in ("write", "info"):
-        checks.read(run, given.node, given.all)
     return UNKNOWN
 
 
@@ -695,15 +584,14 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
         run.receivers[id(node)] = receiver
         return _moved(run, given, receiver, name)
     if name not in names.NO_READ:
-        checks.read(run, node, [receiver])
+        steps.read(run, node, [receiver])
     if name in names.NEEDS_VALUES:
-        checks.waited(run, [receiver])
+        steps.waited(run, [receiver])
     if name == "copy_":
         return _copied(run, given, receiver)
     if name in names.NO_TENSOR:
         return UNKNOWN
     arguments = [] if name in names.METHODS_APART else given.all
-    # An index on the CPU is as good as one on the device.
     result = run.combined(node, [receiver, *arguments]) if arguments else receiver
     plain = replace(
         result,
@@ -715,55 +603,47 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
     )
     if name == "requires_grad_" and (not given.nodes or getattr(given.nodes[0], "value", True)):
         return _in_place(run, given, replace(plain, leaf=not receiver.graph, graph=True))
-    if name in ("new_zeros", "new_ones", "new_full", "new_empty"):
-        return Value("tensor", receiver.place, AT_LEAST_ONE, node)
     if name in names.REDUCTIONS:
-        return _reduced(plain, given, method=True)
-    if name in names.AT_LEAST_ONE or name == "unsqueeze":
-        is_one_more = name == "unsqueeze" and receiver.ndim is not None and receiver.ndim >= 0
-        return replace(plain, ndim=(receiver.ndim or 0) + 1 if is_one_more else AT_LEAST_ONE)
+        return _reduced(plain, given, is_method=True)
+    if name in names.WITH_DIMENSIONS:
+        return replace(plain, ndim=DIMENSIONS)
     if name == "type_as":
         return replace(plain, place=given.first().place, attribute="")
-    if name in ("chunk", "split", "unbind", "tensor_split"):
-        return Value("items", item=replace(plain, ndim=AT_LEAST_ONE if name != "unbind" else None))
     return plain if name in names.SAME_SHAPE or arguments else replace(plain, ndim=None)
 
 
-def _reduced(result: Value, given: Given, *, method: bool) -> Value:
-    """Of all elements a scalar; over a dimension one fewer, perhaps none."""
-    over = len(given.args) > (0 if method else 1) or "dim" in given.named or "axis" in given.named
-    kept = given.is_true("keepdim")
-    return replace(result, ndim=(result.ndim if kept else None) if over else 0)
+def _reduced(result: Value, given: Given, *, is_method: bool) -> Value:
+    """Of all elements a scalar; over a dimension fewer, perhaps none."""
+    has_dimension = len(given.args) > (0 if is_method else 1) or "dim" in given.named or "axis" in given.named
+    kept = result.ndim if given.is_true("keepdim") else None
+    return replace(result, ndim=kept if has_dimension else SCALAR)
 
 
 def _moved(run: Expressions, given: Given, receiver: Value, name: str) -> Value:
     target = given.first("device")
-    place: str = name if name in ("cpu", "cuda") else ""
+    place = name if name in ("cpu", "cuda") else ""
     if name == "to" and _is_type(run, given):
         place = receiver.place
     elif name == "to" and (target.kind == "device" or target.is_tensor):
         place = target.place if target.place != "default" else ""
     to_host = place == "cpu"
-    waits = not given.is_true("non_blocking") or receiver.place in ("default", "cpu")
-    pending = given.node if to_host and not waits else None
+    is_done = not given.is_true("non_blocking") or receiver.place in ("default", "cpu")
+    pending = given.node if to_host and not is_done else None
     if to_host and pending is None and receiver.pending is None:
         run.flow.settle()
-    moved = receiver.moved
-    if (receiver.kind == "parameter" or receiver.leaf) and not to_host:
-        moved = given.node
     if to_host and receiver.leaf:
         # On a CPU this returns the tensor itself.
         return replace(receiver, place="cpu", pending=pending)
-    kept = receiver.attribute if place == receiver.place else ""
-    return replace(receiver, kind="tensor", place=place, leaf=False, moved=moved, pending=pending, attribute=kept)
+    is_leaf = (receiver.kind == "parameter" or receiver.leaf) and not to_host
+    moved = given.node if is_leaf else receiver.moved
+    attribute = receiver.attribute if place == receiver.place else ""
+    return replace(receiver, kind="tensor", place=place, leaf=False, moved=moved, pending=pending, attribute=attribute)
 
 
 def _is_type(run: Expressions, given: Given) -> bool:
     """Return whether only a data type is asked for: `.to(torch.float16)`, `.to(x.dtype)`."""
-    if "device" in given.named:
-        return False
-    if not given.nodes:
-        return "dtype" in given.named
+    if "device" in given.named or not given.nodes:
+        return "device" not in given.named and "dtype" in given.named
     first = given.nodes[0]
     name = run.dotted(first).rpartition(".")[2] or getattr(first, "attr", "") or getattr(first, "id", "")
     return "dtype" in name or name in _TYPES
@@ -778,9 +658,9 @@ _TYPES = names.words(
 def _copied(run: Expressions, given: Given, receiver: Value) -> Value:
     """`host.copy_(x, non_blocking=True)`: what it was called on is pending."""
     source = given.first()
-    later = given.is_true("non_blocking") or (len(given.nodes) > 1 and getattr(given.nodes[1], "value", 0) is True)
-    from_device = source.place not in ("default", "cpu") and source.kind in ("", "tensor", "parameter")
-    if receiver.place in ("default", "cpu") and later and from_device:
+    is_late = given.is_true("non_blocking") or (len(given.nodes) > 1 and getattr(given.nodes[1], "value", 0) is True)
+    is_from_device = source.place not in ("default", "cpu") and source.kind in ("", "tensor", "parameter")
+    if receiver.place in ("default", "cpu") and is_late and is_from_device:
         return _in_place(run, given, replace(receiver, pending=given.node))
     return receiver
 
@@ -788,8 +668,7 @@ def _copied(run: Expressions, given: Given, receiver: Value) -> Value:
 def _in_place(run: Expressions, given: Given, result: Value) -> Value:
     """Return what a method leaves in the name that it was called on."""
     func = given.node.func
-    key = run.key(func.value) if isinstance(func, ast.Attribute) else ""
-    if key:
+    if isinstance(func, ast.Attribute) and (key := run.key(func.value)):
         run.flow.names[key] = result
     return result
 
@@ -803,20 +682,12 @@ def _module_method(run: Expressions, given: Given, module: Value, name: str) -> 
         place = "cuda" if name == "cuda" else target.place if name == "to" and target.kind == "device" else module.place
         return replace(module, place=place if place != "default" else "")
     if name in ("parameters", "buffers", "named_parameters", "named_buffers"):
-        inner = Value("parameter" if name.endswith("parameters") else "tensor")
-        return Value("items", item=Value("items", parts=(UNKNOWN, inner)) if name.startswith("named") else inner)
+        own = Value("parameter" if name.endswith("parameters") else "tensor")
+        return Value("items", item=Value("items", parts=(UNKNOWN, own)) if name.startswith("named") else own)
     if name in ("append", "insert", "add_module", "extend", "update", "register_module"):
-        for one in given.all:
-            for made in (one.made, one.item.made if one.item else None):
-                if made is not None:
-                    run.registered.add(id(made))
+        made = (node for value in given.all for node in (value.made, value.item.made if value.item else None))
+        run.registered |= {id(node) for node in made if node is not None}
         return module
-    if name in ("forward", "__call__"):
-        return _of_module(run, given, module)
-    if name in ("values", "children", "modules"):
-        return Value("items", item=run.element(module))
-    if name == "items":
-        return Value("items", item=Value("items", parts=(UNKNOWN, run.element(module))))
     return UNKNOWN
 
 
@@ -826,12 +697,10 @@ def _items_method(run: Expressions, given: Given, receiver: Value, func: ast.Att
     if name in ("append", "appendleft", "add", "insert", "extend", "update", "setdefault", "push"):
         added = all_of(given.all[-1:]) or UNKNOWN
         if name in ("extend", "update"):
-            added = added.item or UNKNOWN if added.kind == "items" else run.element(added)
-            if name == "update" and given.named:
-                added = all_of(list(given.named.values())) or UNKNOWN
+            added = (all_of(given.named.values()) if name == "update" else None) or run.element(added)
         if key:
-            checks.kept_module(run, given.node, key, added)
-            checks.kept_loss(run, given.node, key, added)
+            devices.kept_module(run, given.node, key, added)
+            steps.kept_loss(run, given.node, key, added)
             # A branch or a loop that has put nothing in says nothing of the rest.
             item = join(receiver.item, added) if receiver.item is not None else added
             run.flow.names[key] = replace(receiver, item=item, parts=())
@@ -841,45 +710,39 @@ def _items_method(run: Expressions, given: Given, receiver: Value, func: ast.Att
             return replace(receiver, parts=())
         case "items":
             return Value("items", item=Value("items", parts=(UNKNOWN, receiver.item or UNKNOWN)))
-        case "pop" | "get" | "popleft" | "popitem":
-            return receiver.item or UNKNOWN
     return UNKNOWN
 
 
 def _self_method(run: Expressions, given: Given, name: str) -> Value:
     """A call on self: of a submodule, or of a method of the class."""
-    key = f"self.{name}"
-    known = run.flow.names.get(key) or run.attributes.get(name, UNKNOWN)
+    known = run.flow.names.get(f"self.{name}") or run.attributes.get(name, UNKNOWN)
     if known.kind == "module":
         return _of_module(run, given, known)
     if name in names.LOSS_NAMES:
-        return Value("tensor", "", 0, given.node, graph=not run.no_graph)
-    if name in ("register_buffer", "register_parameter") and given.nodes:
-        told = getattr(given.nodes[0], "value", None)
-        if isinstance(told, str):
-            tensor = given.args[1] if len(given.args) > 1 else UNKNOWN
-            checks.wrapped(run, tensor)
-            run.flow.names[f"self.{told}"] = Value("parameter" if "param" in name else "tensor", "input", tensor.ndim)
+        return _loss(run, given)
+    if name in ("register_buffer", "register_parameter"):
+        match given.nodes:
+            case [ast.Constant(str() as attribute), *_]:
+                tensor = given.args[1] if len(given.args) > 1 else UNKNOWN
+                devices.wrapped(run, tensor)
+                kind = "parameter" if "param" in name else "tensor"
+                run.flow.names[f"self.{attribute}"] = Value(kind, "input", tensor.ndim)
         return UNKNOWN
-    if name in names.MODULE_SELF:
-        return Value("self")
     function = names.method(run.scope.file, run.owner, name) if run.owner is not None else None
     if function is None:
-        takes_input = any(one.is_tensor and one.place == "input" for one in given.args)
+        takes_input = any(value.is_tensor and value.place == "input" for value in given.args)
         if run.in_forward and name in run.attributes and takes_input:
             # A module that was handed to the class: what it gives, a tensor or several, is where it is.
             return Value("batch", "input")
-        if name == "manual_backward":
-            return UNKNOWN
         return _of_unknown(run, given, name)
     effect = run.scope.effect_of(function, run.owner, run.outer, given.args, run.no_graph)
     if names.method_kind(function) == "property":  # what it returns is called, not the method
         return UNKNOWN
     run.flow.names |= dict.fromkeys(effect.attributes & run.flow.names.keys(), UNKNOWN)
-    return checks.called(run, given.node, effect)
+    return processes.called(run, given.node, effect)
 
 
-_KINDS: dict[type[ast.expr], Callable[[Any, Any], Value]] = {
+_KINDS: dict[type, Callable[[Any, Any], Value]] = {
     ast.Name: Expressions._name,
     ast.Attribute: Expressions._attribute,
     ast.Constant: Expressions._constant,
@@ -890,10 +753,10 @@ _KINDS: dict[type[ast.expr], Callable[[Any, Any], Value]] = {
     ast.BinOp: Expressions._binary,
     ast.Compare: Expressions._compare,
     ast.UnaryOp: Expressions._unary,
-    ast.BoolOp: lambda run, node: all_of([run.test(one) for one in node.values]) or UNKNOWN,
+    ast.BoolOp: lambda run, node: all_of([run.test(part) for part in node.values]) or UNKNOWN,
     ast.FormattedValue: lambda run, node: run.test(node.value),
     ast.IfExp: Expressions._choice,
-    ast.NamedExpr: Expressions._named,
+    ast.NamedExpr: Expressions._walrus,
     **dict.fromkeys((ast.Await, ast.Starred, ast.YieldFrom), lambda run, node: run.value(node.value)),
     ast.Subscript: Expressions._subscript,
     ast.Call: call,

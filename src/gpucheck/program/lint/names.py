@@ -1,15 +1,12 @@
-"""From a file's bytes to its tree, and the comments in it that tell `lint` to be silent. And names: what torch's make,
-move and start, as tables; and what a file's imports, classes and functions are called."""
+"""Names: what torch's make, move and start, as tables; and what a file's imports, classes and functions are called."""
 
 from __future__ import annotations
 
 import ast
-import io
-import re
-import tokenize
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from gpucheck.program.lint.source import walk
 
 
 def words(text: str) -> frozenset[str]:
@@ -29,16 +26,10 @@ FACTORIES = of_torch(
     "triu_indices zeros as_tensor asarray Tensor FloatTensor LongTensor IntTensor DoubleTensor BoolTensor "
     "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor nn.Transformer.generate_square_subsequent_mask"
 )
-# The shape is in the positional arguments, one for each dimension, or a tuple.
-BY_SHAPE = of_torch("empty ones rand randn zeros")
-ONE_DIMENSION = of_torch(
-    "arange bartlett_window blackman_window hamming_window hann_window kaiser_window linspace logspace randperm range"
-)
-TWO_DIMENSIONS = of_torch("eye tril_indices triu_indices nn.Transformer.generate_square_subsequent_mask")
 # The data says how many dimensions there are: known only for lists that are written out.
 BY_DATA = of_torch(
-    "tensor as_tensor asarray from_numpy Tensor FloatTensor LongTensor IntTensor DoubleTensor BoolTensor "
-    "ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor"
+    "randint normal tensor as_tensor asarray from_numpy Tensor FloatTensor LongTensor IntTensor DoubleTensor "
+    "BoolTensor ByteTensor HalfTensor BFloat16Tensor ShortTensor CharTensor"
 )
 CUDA_TYPES = of_torch(
     "FloatTensor LongTensor IntTensor DoubleTensor BoolTensor ByteTensor HalfTensor BFloat16Tensor ShortTensor "
@@ -98,9 +89,6 @@ NO_TENSOR = words(
     "backward register_hook storage untyped_storage ndimension is_floating_point is_complex has_names "
     "equal allclose storage_offset is_shared is_set_to record_stream"
 )
-NO_TENSOR_ATTRIBUTES = words(
-    "device dtype shape ndim is_cuda requires_grad is_leaf grad_fn layout itemsize nbytes names is_sparse"
-)
 # Methods whose arguments may lie on another device, or that read only their shape.
 METHODS_APART = words(
     "to copy_ type_as expand_as view_as reshape_as sum_to_size index_put index_put_ is_same_size new_tensor "
@@ -113,7 +101,8 @@ SAME_SHAPE = words(
     "triu fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ requires_grad_ to cuda cpu type_as pin_memory "
     "masked_fill masked_fill_ add sub mul div pow eq ne lt gt le ge logical_not add_ sub_ mul_ div_ clamp_ copy_ rsqrt "
     "reciprocal log1p expm1 square sign transpose permute t T mT roll sort unsqueeze_ normalize gelu silu elu selu "
-    "leaky_relu softplus logsigmoid hardtanh dropout erf erfinv atan tan sinh cosh trunc frac nan_to_num renorm"
+    "leaky_relu softplus logsigmoid hardtanh dropout erf erfinv atan tan sinh cosh trunc frac nan_to_num renorm "
+    "zeros_like ones_like empty_like full_like rand_like randn_like randint_like"
 )
 # What has no gradient, whatever it is made of. So have comparisons.
 NO_GRADIENT = words(
@@ -126,8 +115,10 @@ NO_READ = words(
     "permute transpose expand expand_as view_as flatten detach t swapaxes movedim narrow unflatten stride "
     "storage_offset requires_grad_ is_contiguous get_device unbind chunk split"
 )
-AT_LEAST_ONE = words(
-    "view reshape expand repeat flatten expand_as view_as reshape_as unfold repeat_interleave ravel tile"
+# What they return has at least one dimension.
+WITH_DIMENSIONS = words(
+    "view reshape expand repeat flatten expand_as view_as reshape_as unfold repeat_interleave ravel tile unsqueeze "
+    "cat concat stack hstack vstack outer where"
 )
 # Functions that make a tensor whatever they are given.
 MAKES_TENSOR = words(
@@ -175,19 +166,14 @@ class Class:
     """A class: its methods by name, the dotted names of its bases, and whether its objects are modules or datasets."""
 
     node: ast.ClassDef
-    bases: tuple[str, ...]
     methods: dict[str, Function]
+    bases: tuple[str, ...] = ()
     is_module: bool = False
     is_dataset: bool = False
     is_lightning: bool = False
     registers_by_hand: bool = False
-    # What its methods call their object; in the tree that is `self`, whatever the source has.
-    receiver: str = "self"
     # Attributes that some call takes: `nn.Sequential(*self.layers)`.
-    handed_on: frozenset[str] = frozenset()
-    # By attribute of self what each assignment sets it to, and whether that is its only target; the class's own names.
-    sets: dict[str, list[tuple[ast.expr | None, bool]]] = field(default_factory=dict)
-    own_names: frozenset[str] = frozenset()
+    handed_on: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -198,18 +184,9 @@ class File:
     imports: dict[str, str] = field(default_factory=dict)
     classes: dict[str, Class] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
-    # Functions that run in forked DataLoader workers, by name (`.name` where the class is not known); classes of
-    # datasets that do.
-    in_workers: frozenset[str] = frozenset()
-    lambdas_in_workers: set[int] = field(default_factory=set)
-    datasets_in_workers: frozenset[str] = frozenset()
+    calls: list[ast.Call] = field(default_factory=list)
     # Names that a function sets for others too: what one has read says nothing of what another reads.
-    shared: frozenset[str] = frozenset()
-    has_default_device: bool = False
-    starts_children: bool = False
-    # Whether processes are spawned by the name of a context or by default; whether by default.
-    spawns: bool = False
-    default_spawns: bool = False
+    shared: set[str] = field(default_factory=set)
 
     def dotted(self, node: ast.expr) -> str:
         """`nn.Linear` as `torch.nn.Linear`; empty for what is not an imported name."""
@@ -217,27 +194,25 @@ class File:
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
             node = node.value
-        if not isinstance(node, ast.Name):
-            return ""
-        root = self.imports.get(node.id)
+        root = self.imports.get(node.id) if isinstance(node, ast.Name) else None
         return ".".join([root, *reversed(parts)]) if root else ""
 
 
 def read(tree: ast.Module) -> File:
     """The names of a file."""
     file = File(tree)
-    calls: list[ast.Call] = []
     for node in walk(tree):
         match node:
-            case ast.Import(names):
-                for one in names:
-                    root = one.name if one.asname else one.name.partition(".")[0]
-                    file.imports[one.asname or root] = root
-            case ast.ImportFrom(module, names, level):
+            case ast.Import(aliases):
+                for alias in aliases:
+                    root = alias.name if alias.asname else alias.name.partition(".")[0]
+                    file.imports[alias.asname or root] = root
+            case ast.ImportFrom(module, aliases, level):
                 where = "." * level + (module or "")
-                file.imports |= {one.asname or one.name: _canonical(f"{where}.{one.name}") for one in names}
+                for alias in aliases:
+                    file.imports[alias.asname or alias.name] = _canonical(f"{where}.{alias.name}")
             case ast.Call():
-                calls.append(node)
+                file.calls.append(node)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 file.shared |= bound_in(node)[1]
             case ast.ClassDef():
@@ -248,34 +223,41 @@ def read(tree: ast.Module) -> File:
         elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             # Linear = nn.Linear
             dotted = file.dotted(statement.value)
-            if dotted and statement.targets[0].id not in file.imports:
-                file.imports[statement.targets[0].id] = dotted
-    _bases(file)
-    _look_at_calls(file, calls)
+            if dotted:
+                file.imports.setdefault(statement.targets[0].id, dotted)
+    for own in file.classes.values():
+        own.bases = tuple(file.dotted(base) or getattr(base, "id", "") for base in own.node.bases)
+    for own in file.classes.values():
+        bases = [name for member in family(file, own) for name in member.bases]
+        is_known = any(
+            name in MODULE_BASES or is_module_class(name) or name.endswith(".LightningModule") for name in bases
+        )
+        own.is_module = is_known or _looks_like_a_module(file, own)
+        own.is_lightning = any("Lightning" in name for name in bases)
+        own.is_dataset = any(name in DATASETS or name.startswith("torchvision.datasets.") for name in bases)
     return file
 
 
 def bound_in(function: Function) -> tuple[set[str], set[str]]:
     """The names that a function binds: its own, and those of the file or of a function around it."""
-    found, shared = set(), set()
+    bound, shared = set(), set()
     for node in walk(function):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found.add(node.id)
+            bound.add(node.id)
         elif isinstance(node, ast.arg):
-            found.add(node.arg)
+            bound.add(node.arg)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             shared.update(node.names)
         else:
-            found.update(captured(node))
-    return found - shared, found & shared
+            bound.update(captured(node))
+    return bound - shared, bound & shared
 
 
 def captured(node: ast.AST) -> set[str]:
     """The names that an error's handler or a pattern binds."""
-    kinds = (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)
-    return (
-        {getattr(node, "name", None) or getattr(node, "rest", None) or ""} - {""} if isinstance(node, kinds) else set()
-    )
+    if not isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping)):
+        return set()
+    return {getattr(node, "name", None) or getattr(node, "rest", None) or ""} - {""}
 
 
 def _canonical(name: str) -> str:
@@ -284,66 +266,29 @@ def _canonical(name: str) -> str:
     return f"torch.nn.{name.rpartition('.')[2]}" if is_inner else name
 
 
+# Calls that register the elements of a list which they are given.
+_REGISTER = ("ModuleList", "ModuleDict", "Sequential", "extend", "update", "OrderedDict")
+
+
 def _class(node: ast.ClassDef) -> Class:
-    methods = {one.name: one for one in node.body if isinstance(one, Function)}
-    receivers = [name for one in methods.values() if (name := _renamed(one))]
-    by_hand, handed_on = False, set()
-    sets: dict[str, list[tuple[ast.expr | None, bool]]] = {}
-    for inner in walk(node):
-        pairs = _assigned(inner)
-        for target, value in pairs:
-            if attribute := self_attribute(target):
-                sets.setdefault(attribute, []).append((value, len(pairs) == 1))
-        if isinstance(inner, ast.Call):
-            called = called_name(inner)
-            by_hand = by_hand or called in ("add_module", "register_module", "setattr", "__setattr__")
-            handed_on |= {attribute for one in arguments(inner) if (attribute := _container_of(one, called))}
-    own_names = frozenset(getattr(target, "id", "") for inner in node.body for target, _ in _assigned(inner))
-    receiver = receivers[0] if receivers else "self"
-    made = Class(node, (), methods, registers_by_hand=by_hand, receiver=receiver, sets=sets, own_names=own_names)
-    made.handed_on = frozenset(handed_on)
+    made = Class(node, {statement.name: statement for statement in node.body if isinstance(statement, Function)})
+    for call in (inner for inner in walk(node) if isinstance(inner, ast.Call)):
+        name = called_name(call)
+        made.registers_by_hand |= name in ("add_module", "register_module", "setattr", "__setattr__")
+        for argument in arguments(call):
+            if isinstance(argument, ast.Starred):
+                made.handed_on.add(self_attribute(argument.value))
+            elif name in _REGISTER:
+                made.handed_on.add(self_attribute(argument))
     return made
 
 
-def _assigned(node: ast.AST) -> list[tuple[ast.expr, ast.expr | None]]:
-    """The targets that an assignment sets anew, with what each gets."""
-    is_new = isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and node.value is not None)
-    return [*bindings(node)] if is_new else []
-
-
-def _renamed(method: Function) -> str:
-    """Name the first parameter of a method `self`, wherever it is read; return its own name, empty if that stays."""
-    first = next(iter((*method.args.posonlyargs, *method.args.args)), None)
-    decorators = {getattr(one, "id", "") for one in method.decorator_list}
-    if first is None or first.arg in ("self", "cls") or decorators & {"staticmethod", "classmethod"}:
-        return ""
-    name = first.arg
-    others = [one for one in walk(method) if isinstance(one, ast.arg) and one is not first]
-    own = [one for one in walk(method) if isinstance(one, ast.Name) and one.id in (name, "self")]
-    # Where the name is bound again, or `self` is another's, it is not sure whose attribute is read.
-    if any(one.arg in (name, "self") for one in others):
-        return ""
-    if any(one.id == "self" or not isinstance(one.ctx, ast.Load) for one in own):
-        return ""
-    for one in own:
-        one.id = "self"
-    first.arg = "self"
-    return name
-
-
-def _container_of(node: ast.expr, called: str) -> str:
-    """The attribute of self that a call registers the elements of; empty for another argument."""
-    if isinstance(node, ast.Starred):
-        node = node.value
-    elif called not in ("ModuleList", "ModuleDict", "Sequential", "extend", "update", "OrderedDict"):
-        return ""
-    return self_attribute(node)
-
-
-def self_attribute(node: ast.expr) -> str:
+def self_attribute(node: ast.AST) -> str:
     """`x` of `self.x`; empty for anything else."""
-    is_self = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
-    return node.attr if is_self and isinstance(node, ast.Attribute) else ""
+    match node:
+        case ast.Attribute(ast.Name("self"), name):
+            return name
+    return ""
 
 
 def called_name(node: ast.Call) -> str:
@@ -351,370 +296,85 @@ def called_name(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def _bases(file: File) -> None:
-    """Which classes are modules and datasets, through bases in the file."""
-    for one in file.classes.values():
-        one.bases = tuple(file.dotted(base) or getattr(base, "id", "") for base in one.node.bases if base)
-    for one in file.classes.values():
-        names = [name for member in family(file, one) for name in member.bases]
-        known = any(
-            name in MODULE_BASES or is_module_class(name) or name.endswith(".LightningModule") for name in names
-        )
-        one.is_module = known or _looks_like_a_module(file, one)
-        one.is_lightning = any("Lightning" in name for name in names)
-        one.is_dataset = any(name in DATASETS or name.startswith("torchvision.datasets.") for name in names)
+def arguments(node: ast.Call) -> list[ast.expr]:
+    return [*node.args, *(keyword.value for keyword in node.keywords)]
 
 
-def _looks_like_a_module(file: File, one: Class) -> bool:
+def _looks_like_a_module(file: File, own: Class) -> bool:
     """A class of a base that is elsewhere: it has a forward, and keeps modules of torch.nn as attributes."""
-    if not one.bases or "forward" not in one.methods or "__init__" not in one.methods:
+    if "forward" not in own.methods or "__init__" not in own.methods:
         return False
-    if not any(name.endswith(("Module", "Layer", "Model", "PreTrainedModel", "Block")) for name in one.bases):
+    if not any(name.endswith(("Module", "Layer", "Model", "PreTrainedModel", "Block")) for name in own.bases):
         return False
     return any(
         isinstance(node, ast.Assign)
-        and any(self_attribute(target) for target in node.targets)
+        and any(map(self_attribute, node.targets))
         and isinstance(node.value, ast.Call)
         and is_module_class(file.dotted(node.value.func))
-        for node in walk(one.methods["__init__"])
+        for node in walk(own.methods["__init__"])
     )
 
 
-def family(file: File, one: Class, seen: tuple[str, ...] = ()) -> Iterator[Class]:
+def family(file: File, own: Class, below: tuple[str, ...] = ()) -> Iterator[Class]:
     """A class and its bases in the file, itself first."""
-    yield one
-    for name in one.bases:
+    yield own
+    for name in own.bases:
         base = file.classes.get(name)
-        if base is not None and base is not one and name not in seen:
-            yield from family(file, base, (*seen, one.node.name))
+        if base is not None and base is not own and name not in below:
+            yield from family(file, base, (*below, own.node.name))
 
 
-def method(file: File, one: Class, name: str) -> Function | None:
+def method(file: File, own: Class, name: str) -> Function | None:
     """The method of this name, of the class or the nearest base in the file."""
-    return next((member.methods[name] for member in family(file, one) if name in member.methods), None)
+    return next((member.methods[name] for member in family(file, own) if name in member.methods), None)
 
 
 def method_kind(function: Function) -> str:
     """Return static, class or property; empty for a method that gets the object."""
-    decorators = {getattr(one, "attr", getattr(one, "id", "")) for one in function.decorator_list}
-    if "staticmethod" in decorators or "classmethod" in decorators:
+    decorators = {getattr(node, "attr", getattr(node, "id", "")) for node in function.decorator_list}
+    if decorators & {"staticmethod", "classmethod"}:
         return "static" if "staticmethod" in decorators else "class"
     return "property" if decorators & {"property", "cached_property"} else ""
 
 
-def reachable(file: File, one: Class, roots: frozenset[str]) -> set[str]:
+def reachable(file: File, own: Class, roots: frozenset[str]) -> set[str]:
     """The methods that these call on self, and they themselves."""
-    seen: set[str] = set()
-    todo = [name for name in roots if method(file, one, name) is not None]
+    reached: set[str] = set()
+    todo = [name for name in roots if method(file, own, name) is not None]
     while todo:
         name = todo.pop()
-        body = None if name in seen else method(file, one, name)
-        seen.add(name)
-        for node in walk(body) if body is not None else ():
+        function = None if name in reached else method(file, own, name)
+        reached.add(name)
+        for node in walk(function) if function is not None else ():
             called = self_attribute(node.func) if isinstance(node, ast.Call) else ""
-            read = self_attribute(node) if isinstance(node, ast.Attribute) else ""
-            function = method(file, one, read) if read else None
-            if function is not None and method_kind(function) == "property":
-                called = read
-            if called and called not in seen:
+            if read := self_attribute(node):
+                inner = method(file, own, read)
+                called = read if inner is not None and method_kind(inner) == "property" else called
+            if called:
                 todo.append(called)
-    return seen
-
-
-def _look_at_calls(file: File, calls: list[ast.Call]) -> None:
-    """Which functions run in workers, and what is set for the whole file."""
-    in_workers: set[str] = set()
-    loaders: list[ast.Call] = []
-    methods = [
-        getattr(one, "value", "") for call in calls if called_name(call) == "set_start_method" for one in call.args
-    ]
-    file.default_spawns = bool({"spawn", "forkserver"} & set(methods))
-    for call in calls:
-        called, dotted = called_name(call), file.dotted(call.func)
-        if called in ("set_default_device", "set_default_tensor_type"):
-            file.has_default_device = True
-        elif called in ("set_start_method", "get_context") or dotted.startswith("torch.multiprocessing.spawn"):
-            file.spawns = file.spawns or "fork" not in [getattr(one, "value", "") for one in call.args]
-        if dotted in LOADERS or called == "DataLoader":
-            loaders.append(call)
-            if _has_workers(file, call):
-                given = [one.value for one in call.keywords if one.arg in ("collate_fn", "worker_init_fn")]
-                given = [one.args[0] if isinstance(one, ast.Call) and one.args else one for one in given]  # partial
-                in_workers |= {f"{called_name(one)}.__call__" for one in given if isinstance(one, ast.Call)}
-                in_workers |= {name for one in given for name in _functions(file, one)}
-                file.lambdas_in_workers |= {id(one) for one in given if isinstance(one, ast.Lambda)}
-        if called in ("Popen", "Process", "spawn", "run", "check_call", "check_output", "call", "execv", "execvp"):
-            started = dotted.startswith(("subprocess", "multiprocessing", "torch.multiprocessing", "os."))
-            file.starts_children = file.starts_children or started
-        elif dotted in ("os.system", "os.execve", "os.execvpe"):
-            file.starts_children = True
-    file.in_workers = frozenset(in_workers)
-    file.datasets_in_workers = _datasets_in_workers(file, loaders)
-
-
-def _has_workers(file: File, call: ast.Call) -> bool:
-    """Return whether a DataLoader has workers that are forked."""
-    given = {one.arg: one.value for one in call.keywords}
-    if None in given:
-        return False
-    context = given.get("multiprocessing_context")
-    if isinstance(context, ast.Call):  # get_context("spawn")
-        context = context.args[0] if context.args else None
-    default = "spawn" if file.default_spawns else "fork"
-    if (default if context is None else getattr(context, "value", "")) not in ("fork", None):
-        return False
-    # Its sixth positional argument, after dataset, batch_size, shuffle, sampler and batch_sampler.
-    workers = given.get("num_workers") or (call.args[5] if len(call.args) > 5 else None)
-    numbers = (_bound(file, workers) if isinstance(workers, ast.Name) else []) or [workers]
-    return workers is not None and not all(isinstance(one, ast.Constant) and not one.value for one in numbers)
-
-
-def _datasets_in_workers(file: File, loaders: Sequence[ast.Call]) -> frozenset[str]:
-    """The classes of datasets whose items forked workers get: those that a loader with workers takes.
-
-    A class that no loader is seen to take counts where a loader with workers may take any, or none is in the file.
-    """
-    datasets = {name for name, one in file.classes.items() if one.is_dataset}
-    forked: set[str] = set()
-    others: set[str] = set()
-    for call in loaders if datasets else ():
-        first = call.args[0] if call.args else None
-        given = next((one.value for one in call.keywords if one.arg == "dataset"), first)
-        taken = _classes_in(file, given, set())
-        families = {member.node.name for name in taken if name for member in family(file, file.classes[name])}
-        (forked if _has_workers(file, call) else others).update(taken | families)
-    return frozenset(datasets & forked | (datasets - others if "" in forked or not loaders else set()))
-
-
-def _classes_in(file: File, node: ast.expr | None, seen: set[int]) -> set[str]:
-    """The classes of the file whose objects an expression is, or holds; with "" where it may be any other."""
-    if node is None or id(node) in seen:
-        return set() if node is not None else {""}
-    seen.add(id(node))
-    parts: list[ast.expr | None] = [None]
-    match node:
-        case ast.Constant():
-            return set()
-        case ast.Call(ast.Name(name)) if name in file.classes:
-            # It may hold another, and takes much else that is none.
-            inner = {one for part in arguments(node) for one in _classes_in(file, part, seen)}
-            return {name} | (inner - {""})
-        case ast.Call(ast.Attribute(ast.Name(name))) if name in file.classes:
-            return {name}  # Rows.load(path)
-        case ast.Call(ast.Name(name)) if name in file.functions:
-            parts = [one.value for one in walk(file.functions[name]) if isinstance(one, ast.Return)]
-        case ast.Call(func) if file.dotted(func).startswith("torch.utils.data."):
-            parts = [*arguments(node)[:1]]  # Subset(rows, indices)
-        case ast.Call(func) if file.dotted(func):
-            return {one for part in arguments(node) for one in _classes_in(file, part, seen)} - {""}
-        case ast.Call(ast.Attribute(value)):
-            parts = [value]  # rows.shuffle()
-        case ast.Name() | ast.Attribute():
-            parts = _bound(file, node) or parts
-        case ast.Subscript(value) | ast.Starred(value):
-            parts = [value]
-        case ast.IfExp(body=one, orelse=other) | ast.BinOp(left=one, right=other):
-            parts = [one, other]
-        case ast.List(elts) | ast.Tuple(elts) | ast.BoolOp(values=elts) | ast.Dict(values=elts):
-            parts = [*elts]
-        case ast.ListComp(elt) | ast.GeneratorExp(elt) | ast.DictComp(value=elt):
-            parts = [elt]
-    return {one for part in parts for one in _classes_in(file, part, seen)}
-
-
-def arguments(node: ast.Call) -> list[ast.expr]:
-    return [*node.args, *(one.value for one in node.keywords)]
-
-
-def _bound(file: File, node: ast.Name | ast.Attribute) -> list[ast.expr | None]:
-    """Return the values that the code assigns to a name in the innermost function that assigns it, or to an attribute
-    anywhere in the file; None stands for a value that no expression gives, such as a parameter."""
-    functions = (one for one in walk(file.tree) if isinstance(one, Function))
-    around = [one for one in functions if one.lineno <= node.lineno <= (one.end_lineno or 0)]
-    scopes: list[ast.AST] = [*reversed(around), file.tree] if isinstance(node, ast.Name) else [file.tree]
-    text = ast.unparse(node)
-    for scope in scopes:
-        inner = [one for one in walk(scope) if isinstance(one, Function) and one is not scope]
-        nested = {id(below) for one in inner for below in walk(one)} if isinstance(node, ast.Name) else set()
-        own = (one for one in walk(scope) if id(one) not in nested)
-        if bound := [value for one in own for target, value in bindings(one) if ast.unparse(target) == text]:
-            return bound
-    return []
+    return reached
 
 
 def bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr | None]]:
     """Every target that a node binds, with the expression that it gets, or that holds this."""
-    targets: Sequence[ast.expr] = ()
-    value: ast.expr | None = None
     match node:
-        case ast.Assign():
-            targets, value = node.targets, node.value
-        case ast.AnnAssign() | ast.NamedExpr() | ast.AugAssign():
-            targets, value = [node.target], node.value
-        case ast.For() | ast.AsyncFor() | ast.comprehension():
-            targets, value = [node.target], node.iter
-        case ast.arg():
-            yield ast.Name(node.arg, ast.Load()), None
+        case ast.Assign(targets, value):
+            pass
+        case (
+            ast.AnnAssign(target=target, value=value)
+            | ast.NamedExpr(target, value)
+            | ast.AugAssign(target, value=value)
+        ):
+            targets = [target]
+        case ast.For(target, value) | ast.AsyncFor(target, value) | ast.comprehension(target, value):
+            targets = [target]
+        case ast.arg(name):
+            targets, value = [ast.Name(name, ast.Load())], None
+        case _:
+            return
     for target in targets:
         parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
         values: list[ast.expr | None] = [value] * len(parts)
         if isinstance(value, ast.Tuple) and len(value.elts) == len(parts) > 1:
             values = [*value.elts]
         yield from zip(parts, values, strict=True)
-
-
-def _functions(file: File, node: ast.expr) -> set[str]:
-    """The names of a function that a loader is given, as `File.in_workers` has them."""
-    if isinstance(node, ast.Name):
-        return {node.id}
-    if not isinstance(node, ast.Attribute) or file.dotted(node):
-        return set()
-    if isinstance(node.value, ast.Name) and node.value.id in file.classes:
-        return {f"{node.value.id}.{node.attr}"}
-    classes = _classes_in(file, node.value, set())
-    return {f"{name}.{node.attr}" for name in classes}
-
-
-# What stands somewhere in a file.
-Node = ast.expr | ast.stmt
-# A larger file is data, not a program: a table of 10 MB of literals takes ast a gigabyte.
-MOST_BYTES = 4 * 2**20
-_IGNORE = re.compile(r"#\s*gpucheck:\s*ignore(?:\[([^\]]*)\])?(?![\w\[])", re.IGNORECASE)
-
-
-class Unreadable(Exception):
-    """The file cannot be judged: why, and on which line where that is known."""
-
-    def __init__(self, why: str, line: int | None = None, column: int | None = None) -> None:
-        super().__init__(why)
-        self.why, self.line, self.column = why, line, column
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A file as a tree. `lines` are numbered from 0; `ignored` holds the ids by line, an empty set for all."""
-
-    tree: ast.Module
-    lines: list[str]
-    ignored: dict[int, frozenset[str]] = field(default_factory=dict)
-
-    def text(self, node: Node) -> str:
-        """The source of an expression, in one line, cut where it is longer than 60 characters."""
-        line = self.lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode("utf-8", "replace")
-        text = line if node.end_lineno == node.lineno else ast.unparse(node)  # lines have comments
-        return text if len(text) <= 60 else f"{text[:59]}…"
-
-    def column(self, node: Node) -> int:
-        """The column of a node in characters, from 1: ast counts bytes."""
-        return len(self.lines[node.lineno - 1].encode()[: node.col_offset].decode("utf-8", "replace")) + 1
-
-    def width(self, node: Node) -> int:
-        """Return the length of the node on its first line, at least one character."""
-        line = self.lines[node.lineno - 1].rstrip()
-        if node.end_lineno == node.lineno:
-            line = line.encode()[: node.end_col_offset].decode("utf-8", "replace")
-        return max(len(line) - self.column(node) + 1, 1)
-
-    def is_ignored(self, node: Node, rule: str) -> bool:
-        """Return whether a comment on one of the node's lines names the rule, or all."""
-        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        told = [ids for line, ids in self.ignored.items() if line in lines]
-        return any(not ids or rule in ids or rule.removeprefix("lint.") in ids for ids in told)
-
-
-def parse(data: bytes) -> Source:
-    """A file's bytes as a tree. Raises Unreadable, with the reason, for what Python cannot read."""
-    if len(data) > MOST_BYTES:
-        raise Unreadable(f"it is larger than {MOST_BYTES // 2**20} MiB")
-    text = _decoded(data)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the file's own escapes and comparisons
-            tree = ast.parse(text)
-    except SyntaxError as error:
-        raise Unreadable(f"not valid Python: {error.msg}", error.lineno, error.offset) from error
-    except (RecursionError, MemoryError) as error:
-        raise Unreadable("its expressions are nested too deeply") from error
-    except ValueError as error:
-        raise Unreadable(f"not valid Python: {error}") from error
-    return Source(tree, text.split("\n"), _ignored(text))
-
-
-def _decoded(data: bytes) -> str:
-    """The text, by its byte order mark or its coding comment (PEP 263), with plain line ends."""
-    if b"\0" in data:
-        raise Unreadable("not valid Python: it contains null bytes")
-    try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        text = data.decode(encoding)
-    except SyntaxError as error:
-        raise Unreadable(f"not valid Python: {error.msg}", 1) from error
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise Unreadable(f"not valid {error.encoding}", line) from error
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _ignored(text: str) -> dict[int, frozenset[str]]:
-    """The ignore comments by line. A text that only looks like one, within a string, is none."""
-    if _IGNORE.search(text) is None:
-        return {}
-    found = {}
-    try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
-    except (tokenize.TokenError, SyntaxError) as error:
-        raise Unreadable(f"its comments cannot be read: {error}") from error
-    for token in tokens:
-        told = _IGNORE.search(token.string) if token.type == tokenize.COMMENT else None
-        if told is not None:
-            given = told.group(1)
-            ids = frozenset(one.strip() for one in (given or "").split(",") if one.strip())
-            # `ignore[]` names nothing, so it ignores nothing.
-            if ids or given is None:
-                found[token.start[0]] = ids
-    return found
-
-
-# -- a walk through a tree without walking: each node knows the slice of one list that holds what lies below it --------
-
-_KEY = "_below"
-_SKIPPED = frozenset({"ctx", "op", "ops", "type_comment", "kind", "type_ignores"})
-
-
-def index(tree: ast.AST) -> list[ast.AST]:
-    """Number the nodes below, parents before children. Raises RecursionError for a tree that is too deep.
-
-    The list is returned to be cleared: it and the nodes hold each other.
-    """
-    nodes: list[ast.AST] = []
-    fields: dict[type, tuple[str, ...]] = {}
-
-    def visit(node: ast.AST) -> None:
-        first = len(nodes)
-        nodes.append(node)
-        kind = type(node)
-        names = fields.get(kind)
-        if names is None:
-            names = fields[kind] = tuple(name for name in kind._fields if name not in _SKIPPED)
-        values = node.__dict__
-        for name in names:
-            child = values.get(name)
-            if child.__class__ is list:
-                for one in child:
-                    if isinstance(one, ast.AST):
-                        visit(one)
-            elif isinstance(child, ast.AST):
-                visit(child)
-        values[_KEY] = (nodes, first, len(nodes))
-
-    visit(tree)
-    return nodes
-
-
-def walk(node: ast.AST) -> Sequence[ast.AST]:
-    """The node and all below it, as `ast.walk` gives them, without operators and contexts."""
-    known = node.__dict__.get(_KEY)
-    if known is None:
-        return list(ast.walk(node))
-    nodes, first, end = known
-    return nodes[first:end]  # type: ignore[no-any-return]

@@ -40,7 +40,6 @@ from gpucheck.report.results.run import (
     RunError,
     RunLine,
     RunResult,
-    RunStep,
     RunSteps,
     TimeShares,
     Traced,
@@ -196,26 +195,22 @@ def _watched(
                         uuid, start=lambda uuid: LineChild(python_argv("gpucheck.machine.nvml_sampler", uuid, "busy"))
                     )
             if watch is not None:
-                busy += _loads(watch, job)
+                busy += _loads(watch)
             if job is not None:
                 job.tick(running.program.pid, lambda text: emit(Notice(text)))
                 if (number := job.ends_by()) is not None:
                     os.kill(running.program.pid, number)
         if watch is not None:
-            busy += _loads(watch, job)
+            busy += _loads(watch)
     finally:
         if watch is not None:
             watch.close()
     return code, tuple(busy), "no GPU was seen at work" if watch is None else watch.reason or None
 
 
-def _loads(watch: Watch, job: ranks.Job | None) -> list[tuple[float, float]]:
-    rows: list[dict[str, Any]] = watch.take()
-    if job is not None:
-        job.clocks_hz += [row["sm_clock_hz"] for row in rows if row.get("utilization_percent") and "sm_clock_hz" in row]
-    return [
-        (row["at_s"], row["utilization_percent"] / 100) for row in rows if row.get("utilization_percent") is not None
-    ]
+def _loads(watch: Watch) -> list[tuple[float, float]]:
+    rows = (row for row in watch.take() if row.get("utilization_percent") is not None)
+    return [(row["at_s"], row["utilization_percent"] / 100) for row in rows]
 
 
 def _answer(running: Started, ended: Ended, emit: Emit, job: ranks.Job | None) -> None:
@@ -403,15 +398,6 @@ def started(
 
 # -- from the counters to the answer -----------------------------------------------------------------------------------
 
-# Functions of torch that make a tensor on the host unless they are told a device. What takes data that is there
-# already (from_numpy, as_tensor, load) is none: such data has to come to the device in some way.
-_FACTORIES = frozenset(
-    (
-        *("zeros", "ones", "full", "empty", "rand", "randn", "randint", "randperm", "arange", "linspace", "logspace"),
-        *("eye", "tensor", "tril_indices", "triu_indices", "normal", "bernoulli", "multinomial"),
-    )
-)
-_MOVES = frozenset(("to", "cuda", "cpu", "xpu", "copy_"))
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -423,20 +409,18 @@ class Sources:
         self._began_s = began_s
         self._files: dict[str, tuple[list[str], ast.Module | None]] = {}
 
-    def said(self, file: str, line: int) -> tuple[str | None, bool | None, str | None]:
-        """The source of a line, whether it is in a loop, and the factory that makes the tensor moved on it."""
+    def line(self, file: str, line: int) -> tuple[str | None, bool | None]:
+        """The source of a line, and whether it is in a loop."""
         lines, tree = self.file(file)
         text = lines[line - 1].strip() if 0 < line <= len(lines) else None
         if tree is None:
-            return text, None, None
+            return text, None
         path = _path_to(tree, line)
         inner = [node for node in path if isinstance(node, _FUNCTIONS)]
         within = path[path.index(inner[-1]) :] if inner else path
         # A comprehension is one line's loop; the head of a `for` is not in it.
         loops = [node for node in within if isinstance(node, _LOOPS)]
-        in_loop = any(isinstance(node, ast.expr) or line > node.lineno for node in loops)
-        statement = next((node for node in reversed(path) if isinstance(node, ast.stmt)), tree)
-        return text, in_loop, _made_by(statement, line)
+        return text, any(isinstance(node, ast.expr) or line > node.lineno for node in loops)
 
     def file(self, file: str) -> tuple[list[str], ast.Module | None]:
         """The lines of a file, and its syntax tree."""
@@ -461,34 +445,6 @@ def _path_to(tree: ast.AST, line: int) -> list[ast.AST]:
     return path
 
 
-def _made_by(statement: ast.AST, line: int) -> str | None:
-    """The factory that makes the tensor which is moved on this line, where both stand in one expression."""
-    for call in ast.walk(statement):
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _MOVES):
-            continue
-        if call.lineno <= line <= (call.end_lineno or call.lineno) and (made := _factory(call.func.value)) is not None:
-            return made
-    return None
-
-
-def _factory(value: ast.expr) -> str | None:
-    """The factory at the root of `torch.zeros(3).view(-1)`, or of `torch.tril(torch.ones(4, 4))`."""
-    while isinstance(value, ast.Call):
-        function = value.func
-        if isinstance(function, ast.Attribute) and getattr(function.value, "id", "") == "torch":
-            if function.attr in _FACTORIES:
-                on_device = any(word.arg == "device" for word in value.keywords)
-                return None if on_device else f"torch.{function.attr}"
-            if not value.args or isinstance(value.args[0], ast.Starred):
-                return None
-            value = value.args[0]
-        elif isinstance(function, ast.Attribute) and function.attr not in _MOVES:
-            value = function.value
-        else:
-            return None
-    return None
-
-
 # The first steps load kernels, fill caches and compile: they stand apart where enough others are there.
 _APART, _ENOUGH = 3, 8
 # From this share of the time on something is what the program waits for; between the shares of an idle device
@@ -501,16 +457,6 @@ _NVML_BACK_S = 1.0
 _LEAST_GROWTH = {"resident": 16 * units.MIB, "allocated": units.MIB}
 # Growth is judged by this many parts of the run, each of which holds more than the one before.
 _PARTS = 6
-
-NOT_SEEN = (
-    "waits inside C++ (indexing with a boolean mask, torch.nonzero, torch.equal, torch.masked_select, torch.unique, "
-    "sparse tensors)",
-    "tensors built on the device from Python data (torch.tensor(…, device=…))",
-    "copies inside compiled code and CUDA graphs",
-    "communication between ranks",
-    "data that does not come from a DataLoader",
-    "processes that the program starts",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,7 +486,6 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
     steps, window, begins_ns = _steps(read)
     shares = _shares(read, ended, window, begins_ns)
     waits_for, reason = waits_of(shares, used, child)
-    now = read.head[counters.NOW_SITE] - 1
     return RunResult(
         program=ended.program,
         exit=ended.exit,
@@ -559,9 +504,7 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
         error=_error(read),
         out_of_memory=_out_of_memory(read),
         traced=_traced(read, window),
-        cut_off_in=next((f"{line['file']}:{line['line']}" for line in read.said("site") if line["site"] == now), None),
         snapshot=ended.snapshot,
-        not_seen=NOT_SEEN,
         not_followed=tuple(line["text"] for line in read.said("not_followed")),
     )
 
@@ -569,19 +512,11 @@ def answer(read: counters.Read, ended: Ended, child: int = 0) -> RunResult:
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
-def _step(row: dict[str, int]) -> RunStep:
-    allocated, reserved, resident = (row[name] if row[name] >= 0 else None for name in counters.STEP[7:10])
-    parts = ("duration", "data", "copies", "waits", "backward", "optimizer", "cpu")
-    return RunStep(
-        number=row["number"],
-        **{f"{name}_s": row[f"{name}_ns"] / 1e9 for name in parts},
-        allocated_bytes=allocated,
-        reserved_bytes=reserved,
-        resident_bytes=resident,
-    )
+# A step's row on the shared counters.
+_Step = Mapping[str, int]
 
 
-def _steps(read: counters.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], int | None]:
+def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[_Step], int | None]:
     """The steps; those that are not set apart; and the time at which these begin."""
     count = read.head[counters.STEPS]
     if not count:
@@ -597,46 +532,41 @@ def _steps(read: counters.Read) -> tuple[RunSteps | None, tuple[RunStep, ...], i
     steps = RunSteps(
         count,
         "gpucheck.api.step" if read.head[counters.EXPLICIT_STEPS] else "optimizer",
-        tuple(_step(row) for row in first),
+        tuple(row["duration_ns"] / 1e9 for row in first),
         len(steady),
         statistics.median(durations) if durations else None,
         max(durations, default=None),
     )
     begins = first[-1]["end_ns"] if first else steady[0]["end_ns"] - steady[0]["duration_ns"]
-    return steps, tuple(_step(row) for row in steady), begins
+    return steps, steady, begins
 
 
-def _shares(read: counters.Read, ended: Ended, window: Sequence[RunStep], begins_ns: int | None) -> TimeShares | None:
+def _shares(read: counters.Read, ended: Ended, window: Sequence[_Step], begins_ns: int | None) -> TimeShares | None:
     """Over the steady steps, else from the load of torch to the end; None where torch was never loaded."""
     if not read.head[counters.TORCH_NS]:
         return None
     ends_ns = read.head[counters.END_NS] or ended.at_ns
     if window:
-        whole = sum(step.duration_s for step in window)
-        parts = [sum(getattr(step, f"{name}_s") for step in window) for name in ("data", "copies", "waits")]
+        whole, *parts = (sum(row[f"{name}_ns"] for row in window) for name in ("duration", "data", "copies", "waits"))
         begins_ns = begins_ns or 0
     else:
         begins_ns = read.head[counters.TORCH_NS]
-        whole = (ends_ns - begins_ns) / 1e9
-        data = read.head[counters.DATA_NS]
-        if read.head[counters.NOW_SITE]:
-            data += ended.at_ns - read.head[counters.NOW_SINCE_NS]
-        parts = [value / 1e9 for value in (data, read.head[counters.COPIES_NS], read.head[counters.WAITS_NS])]
+        whole = ends_ns - begins_ns
+        parts = [read.head[place] for place in (counters.DATA_NS, counters.COPIES_NS, counters.WAITS_NS)]
     if whole <= 0:
         return None
     # Clocks that are read apart may add up to a little more than the whole.
-    data_share, copies, waits = (min(part / whole, 1.0) for part in parts)
-    rest = max(1.0 - data_share - copies - waits, 0.0)
+    data, copies, waits = (min(part / whole, 1.0) for part in parts)
+    rest, whole_s = max(1.0 - data - copies - waits, 0.0), whole / 1e9
     inside = [share for at_s, share in ended.busy if begins_ns / 1e9 + _NVML_BACK_S <= at_s <= ends_ns / 1e9]
-    none = f"no reading of NVML, which counts over up to 1 s, lies within these {units.duration(whole)}"
+    none = f"no reading of NVML, which counts over up to 1 s, lies within these {units.duration(whole_s)}"
     unknown = None if inside else ended.busy_unknown or none
     # The process's own time in the steps; without steps that since torch was loaded, of its workers too.
-    cpu = sum(step.cpu_s for step in window) / whole if window else None
+    cpu = sum(row["cpu_ns"] for row in window) / whole if window else None
     if cpu is None and ended.cpu_s is not None:
-        cpu = max(ended.cpu_s - read.head[counters.TORCH_CPU_NS] / 1e9, 0.0) / whole
-    return TimeShares(
-        whole, data_share, copies, waits, rest, statistics.fmean(inside) if inside else None, unknown, cpu
-    )
+        cpu = max(ended.cpu_s - read.head[counters.TORCH_CPU_NS] / 1e9, 0.0) / whole_s
+    busy = statistics.fmean(inside) if inside else None
+    return TimeShares(whole_s, data, copies, waits, rest, busy, unknown, cpu)
 
 
 def waits_of(shares: TimeShares | None, device_used: bool, child: int = 0) -> tuple[WaitsFor, str]:
@@ -681,40 +611,18 @@ def _lines(read: counters.Read, began_s: float) -> tuple[RunLine, ...]:
         line = _line(said[number], row, sources)
         key = (line.kind, line.file, line.line)
         merged[key] = line if key not in merged else _together(merged[key], line)
-    first = next((key for key, line in merged.items() if line.kind not in ("data", "empty_cache")), None)
-    if first is not None and _starts_cuda(merged[first]):
-        merged[first] = replace(merged[first], starts_cuda=bool(read.devices))
     return tuple(sorted(merged.values(), key=lambda line: -line.time_s))
 
 
-# CUDA's first use takes 0.1 s and more, nearly all of its line's time; a copy from pageable memory reaches some GB/s.
-_STARTS_S, _OF_THE_LINE, _SLOWER_THAN_COPIES = 0.05, 0.9, 1e8
-
-
-def _starts_cuda(first: RunLine) -> bool:
-    """Return whether the first line at the device took its time to start CUDA: one call before the steps, that few
-    bytes do not explain."""
-    before_the_steps = first.kind == "to_device" and first.steps <= 1 and first.in_loop is False
-    in_one_call = first.longest_s >= max(_STARTS_S, _OF_THE_LINE * first.time_s)
-    return before_the_steps and in_one_call and first.bytes < _SLOWER_THAN_COPIES * first.time_s
-
-
 def _line(said: dict[str, Any], row: dict[str, int], sources: Sources) -> RunLine:
-    source, in_loop, made_by = sources.said(said["file"], said["line"])
-    same: dict[str, Any] = {name: said[name] for name in ("kind", "file", "line", "function", "users", "discarded")}
+    source, in_loop = sources.line(said["file"], said["line"])
+    same: dict[str, Any] = {name: said[name] for name in ("kind", "file", "line", "discarded")}
     same |= {name: row[name] for name in (*_SUMS, "steps")}
-    return RunLine(
-        **same,
-        time_s=row["time_ns"] / 1e9,
-        longest_s=row["longest_ns"] / 1e9,
-        made_by=made_by if said["kind"] == "to_device" and said["through"] is None else None,
-        in_loop=in_loop,
-        source=source,
-    )
+    return RunLine(**same, time_s=row["time_ns"] / 1e9, in_loop=in_loop, source=source)
 
 
 # Fields that add up where a line has several calls.
-_SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_again", "unchanged_back")
+_SUMS = ("count", "bytes", "pinned", "pageable", "unpinned_async", "unchanged_again")
 
 
 def _together(line: RunLine, other: RunLine) -> RunLine:
@@ -722,10 +630,8 @@ def _together(line: RunLine, other: RunLine) -> RunLine:
     return replace(
         line,
         **{name: getattr(line, name) + getattr(other, name) for name in (*_SUMS, "time_s")},
-        longest_s=max(line.longest_s, other.longest_s),
         steps=max(line.steps, other.steps),
         discarded=line.discarded or other.discarded,
-        made_by=line.made_by or other.made_by,
     )
 
 
@@ -745,22 +651,17 @@ def _devices(read: counters.Read) -> tuple[RunDevice, ...]:
             counters.PHASES[row["peak_phase"]],
             max(row["reserved_at_peak"] - row["peak_allocated"], 0),
             row["retries"],
-            row["ooms"],
         )
         for index, row in read.devices.items()
         if index in said
     )
 
 
-def growth(window: Sequence[RunStep]) -> Growth | None:
+def growth(window: Sequence[_Step]) -> Growth | None:
     """Memory that every part of the run holds more of than the part before; None where it does not grow so."""
-    on_device = bool(window) and window[0].allocated_bytes is not None
-    of: Literal["allocated", "resident"] = "allocated" if on_device else "resident"
-    held = [
-        (step.number, value)
-        for step in window
-        if (value := step.allocated_bytes if on_device else step.resident_bytes) is not None
-    ]
+    # A step knows -1 of what does not tell.
+    of: Literal["allocated", "resident"] = "allocated" if window and window[0]["allocated"] >= 0 else "resident"
+    held = [(row["number"], row[of]) for row in window if row[of] >= 0]
     if len(held) < 2 * _PARTS:
         return None
     size = len(held) // _PARTS
@@ -798,17 +699,13 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
     others = sum(_asked_size(match) or 0 for match in _OTHERS.finditer(error["text"])) or None
     is_host = error["cause"] in ("oom.cpu", "oom.host")
     device = f"cuda:{failure['device']}" if failure else "cpu" if is_host else "cuda"
-    total = next((int(line["total"]) for line in read.said("device") if line["index"] == failure.get("device")), None)
     known = sum(held.get(name, 0) for name in ("parameters", "gradients", "optimizer", "others"))
     allocated, reserved = failure.get("allocated"), failure.get("reserved")
     return OutOfMemory(
         device=device,
         asked_bytes=asked,
-        total_bytes=total,
-        free_bytes=failure.get("free"),
         allocated_bytes=allocated,
         reserved_bytes=reserved,
-        largest_free_block_bytes=failure.get("largest_free_block"),
         other_processes_bytes=others,
         parameters_bytes=held.get("parameters", 0),
         gradients_bytes=held.get("gradients", 0),
@@ -817,7 +714,7 @@ def _out_of_memory(read: counters.Read) -> OutOfMemory | None:
         unnamed_bytes=None if allocated is None else max(allocated - known, 0),
         blame=_BLAME.get(error["cause"]) or blame(asked, allocated, reserved, others),
         holders=tuple(
-            Holder(*(line[name] for name in ("name", "kind", "tensors", "bytes", "file", "line", "function")))
+            Holder(*(line[name] for name in ("name", "kind", "tensors", "bytes", "file", "line")))
             for line in read.said("holder")
         ),
         phase=counters.PHASES[error["phase"]],
@@ -846,15 +743,15 @@ def _asked_size(match: re.Match[str] | None) -> int | None:
     return int(text) if text.isdigit() else units.Size(smallest=0)(text.replace(" ", ""))
 
 
-def _traced(read: counters.Read, window: Sequence[RunStep]) -> Traced | None:
+def _traced(read: counters.Read, window: Sequence[_Step]) -> Traced | None:
     said = next(reversed([*read.said("trace")]), None)
     if said is None:
         return None
-    steady = statistics.median(step.duration_s for step in window) if window else None
-    slowdown = said["step_ns"] / 1e9 / steady if steady else None
+    steady_ns = statistics.median(row["duration_ns"] for row in window) if window else None
+    slowdown = said["step_ns"] / steady_ns if steady_ns else None
     rows = tuple(
         TracedLine(
-            **{name: line[name] for name in ("file", "line", "function", "module", "phase", "kept_tensors", "held_by")},
+            **{name: line[name] for name in ("file", "line", "module", "phase", "kept_tensors", "held_by")},
             peak_bytes=line["peak"],
             kept_bytes_per_step=line["kept"] / said["counted"],
         )

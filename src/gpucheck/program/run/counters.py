@@ -26,22 +26,18 @@ SIZE = CELLS * 8 + TEXT_BYTES
     SITES,
     SITES_LOST,
     STEPS,
-    STRIDE,
-    KEPT,
     DATA_NS,
     COPIES_NS,
     WAITS_NS,
     BACKWARD_NS,
     OPTIMIZER_NS,
-    NOW_SITE,
-    NOW_SINCE_NS,
     PHASE,
     EXPLICIT_STEPS,
     TRACED_STEPS,
     TORCH_CPU_NS,
     FORK_ERRORS,
     CHILD,
-) = range(22)
+) = range(18)
 TORCH_BYTE, UNSEEN = 2, 2
 # Text of the last error that a forked process met, in what is left of the head. Such a process writes
 # nowhere else, for no lock orders it.
@@ -53,17 +49,16 @@ PHASES = ("forward", "backward", "step")
 DEVICES_AT, MOST_DEVICES = 64, 16
 DEVICE: tuple[str, ...] = (
     *("seen", "allocated", "reserved", "peak_allocated", "peak_reserved", "peak_step", "peak_phase", "retries"),
-    *("ooms", "reserved_at_peak"),
+    "reserved_at_peak",
 )
 
 # -- sites: a row for each line that copies or waits, by kind ---------------------------------------------------------
 SITES_AT, MOST_SITES = 512, 2048
 SITE: tuple[str, ...] = (
-    *("count", "bytes", "time_ns", "longest_ns", "pinned", "pageable", "unpinned_async", "unchanged_again"),
-    *("unchanged_back", "steps", "last_step"),
+    *("count", "bytes", "time_ns", "pinned", "pageable", "unpinned_async", "unchanged_again", "steps", "last_step"),
 )
 
-# -- steps: the first ones, and a ring of the others that is thinned out when it is full -------------------------------
+# -- steps: the first ones, and a ring of the last ones ----------------------------------------------------------------
 STEP: tuple[str, ...] = (
     *("end_ns", "duration_ns", "data_ns", "copies_ns", "waits_ns", "backward_ns", "optimizer_ns", "allocated"),
     *("reserved", "resident", "number", "cpu_ns"),
@@ -126,12 +121,22 @@ def read(memory: mmap.mmap | memoryview | bytearray) -> Read:
             tuple(cells[:DEVICES_AT]),
             {n: row for n, row in enumerate(rows) if row["seen"]},
             tuple(_row(cells, SITES_AT, n, SITE) for n in range(min(cells[SITES], MOST_SITES))),
-            (
-                *(_row(cells, FIRST_AT, n, STEP) for n in range(min(cells[STEPS], FIRST_STEPS))),
-                *(_row(cells, RING_AT, n, STEP) for n in range(min(cells[KEPT], MOST_KEPT))),
-            ),
+            tuple(_row(cells, at, 0, STEP) for at in map(step_at, _kept(cells[STEPS]))),
             lines,
         )
+
+
+def step_at(number: int) -> int:
+    """The cell at which a step's row begins."""
+    if number < FIRST_STEPS:
+        return FIRST_AT + number * len(STEP)
+    return RING_AT + (number - FIRST_STEPS) % MOST_KEPT * len(STEP)
+
+
+def _kept(count: int) -> Iterator[int]:
+    """The numbers of the steps whose rows are there, of so many."""
+    yield from range(min(count, FIRST_STEPS))
+    yield from range(max(FIRST_STEPS, count - MOST_KEPT), count)
 
 
 def _row(cells: memoryview, at: int, number: int, fields: tuple[str, ...]) -> dict[str, int]:

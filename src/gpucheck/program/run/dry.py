@@ -500,9 +500,8 @@ def _end() -> None:
             assumed=len(_world.assumed),
             trains=_trains,
         )
-        exceeded = memory.exceeded or (_world.unmet if isinstance(error, torch.cuda.OutOfMemoryError) else None)
-        if exceeded is not None:
-            _say("exceeded", peak=_row_of(exceeded))
+        if memory.exceeded is not None:
+            _say("exceeded", peak=_row_of(memory.exceeded))
     hooks.cells[counters.END_NS] = hooks.now()
     _simulated.close()
 

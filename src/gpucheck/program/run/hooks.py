@@ -24,17 +24,15 @@ import torch
 
 from gpucheck.machine import torch_private
 from gpucheck.program.run import counters, memory_peaks
-from gpucheck.program.run.counters import SITES_AT, STEP
+from gpucheck.program.run.counters import SITES_AT
 
 now = time.perf_counter_ns
-_WIDTH, _STEP_WIDTH = len(counters.SITE), len(STEP)
+_WIDTH = len(counters.SITE)
 _DONE, _WAITS_NS, _COPIES_NS = counters.STEPS, counters.WAITS_NS, counters.COPIES_NS
-_COUNT, _BYTES, _TIME, _LONGEST, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _BACK, _STEPS, _LAST = range(_WIDTH)
+_COUNT, _BYTES, _TIME, _PINNED, _PAGEABLE, _UNPINNED_ASYNC, _AGAIN, _STEPS, _LAST = range(_WIDTH)
 # Copies of a line that are looked at closely, and later every one of so many: a line goes on as it began. Where
 # something was seen in what it copies, all are.
 _CLOSELY = 32
-# Copies whose results are remembered, to see them go back; the oldest are forgotten.
-_MOST_MOVED = 4096
 # Other optimizers may step this often before the one whose steps are counted is taken for gone.
 _MOST_OTHERS = 8
 
@@ -49,8 +47,6 @@ _silent: set[int] = set()
 _sites: dict[tuple[str, int, int], int] = {}
 # The tensor that was moved last at a site, with its version: the same again is a copy too many.
 _last_moved: dict[int, tuple[weakref.ref[Any], int]] = {}
-# Results of copies by id: what was moved, its version, and the site.
-_moved: dict[int, tuple[weakref.ref[Any], int, int]] = {}
 _followed: set[int] = set()
 _was_pinned: dict[int, bool | None] = {}
 
@@ -67,29 +63,25 @@ def _site(kind: str, frame: FrameType, *, fills: bool = False) -> int:
     number = _sites.get((kind, id(frame.f_code), frame.f_lasti))
     if number is not None:
         return number
-    caller = lines.caller(frame)
-    at = caller if caller is not None else frame
+    at = lines.caller(frame) or frame
     key = (kind, id(at.f_code), at.f_lasti)
     number = _sites.get(key)
-    return _new_site(key, at, frame, users=caller is not None, fills=fills) if number is None else number
+    return _new_site(key, at, is_inner=at is not frame, fills=fills) if number is None else number
 
 
-def _new_site(key: tuple[str, int, int], at: FrameType, called: FrameType, *, users: bool, fills: bool) -> int:
+def _new_site(key: tuple[str, int, int], at: FrameType, *, is_inner: bool, fills: bool) -> int:
     number = cells[counters.SITES]
     # Whether the statement throws the call's result away: where the call is inlined, the place is that of the caches
     # behind the instruction.
-    following = (one for one in dis.get_instructions(at.f_code) if one.offset > at.f_lasti)
-    discarded = at is called and not fills and next((one.opname == "POP_TOP" for one in following), False)
+    following = (instruction for instruction in dis.get_instructions(at.f_code) if instruction.offset > at.f_lasti)
+    discarded = not is_inner and not fills and next((each.opname == "POP_TOP" for each in following), False)
     line = {
         "say": "site",
         "site": number,
         "kind": key[0],
         "file": lines.path(at.f_code.co_filename),
         "line": at.f_lineno,
-        "function": at.f_code.co_name,
-        "users": users,
         "discarded": discarded,
-        "through": None if at is called else called.f_code.co_name,
     }
     if number >= counters.MOST_SITES or not counters.write(memory, cells, line):
         cells[counters.SITES_LOST] += 1
@@ -117,8 +109,6 @@ def _count(site: int, size: int, spent_ns: int) -> int:
     if size:
         cells[at + _BYTES] += size
     cells[at + _TIME] += spent_ns
-    if spent_ns > cells[at + _LONGEST]:
-        cells[at + _LONGEST] = spent_ns
     step = cells[_DONE] + 1
     if cells[at + _LAST] != step:
         cells[at + _LAST] = step
@@ -219,12 +209,12 @@ def _warning(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
                 warnings.simplefilter("always")
                 result = original(self)
             frame = sys._getframe(1)
-            for one in caught:
+            for warning in caught:
                 warned = True
                 registry = frame.f_globals.setdefault("__warningregistry__", {})
                 name = frame.f_globals.get("__name__", "<unknown>")
                 warnings.warn_explicit(
-                    one.message, one.category, frame.f_code.co_filename, frame.f_lineno, name, registry
+                    warning.message, warning.category, frame.f_code.co_filename, frame.f_lineno, name, registry
                 )
         except BaseException as error:
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
@@ -281,7 +271,7 @@ def _filled(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], began: i
 
 def _is_asynchronous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return `non_blocking`: where it is no keyword, the first of the arguments that is a truth value."""
-    return bool(next((one for one in args if isinstance(one, bool)), kwargs.get("non_blocking", False)))
+    return bool(next((value for value in args if isinstance(value, bool)), kwargs.get("non_blocking", False)))
 
 
 def _copied(
@@ -328,15 +318,15 @@ def _note_copy(
         if non_blocking and pinned is False and source is None:
             cells[at + _UNPINNED_ASYNC] += 1
     if looks or site in _followed:
-        _follow(moved, result, site, at)
+        _follow(moved, site, at)
 
 
-def _follow(moved: Any, result: Any, site: int, at: int) -> None:
-    """See whether the same values go the same way again, or go back whence they came."""
+def _follow(moved: Any, site: int, at: int) -> None:
+    """See whether the same values go the same way again."""
     if not _HAS_VERSIONS:
         return
     try:
-        version, made = moved._version, result._version
+        version = moved._version
     except RuntimeError:  # tensors of inference mode keep none
         return
     last = _last_moved.get(site)
@@ -344,13 +334,6 @@ def _follow(moved: Any, result: Any, site: int, at: int) -> None:
         cells[at + _AGAIN] += 1
         _followed.add(site)
     _last_moved[site] = weakref.ref(moved), version
-    came = _moved.get(id(moved))
-    if came is not None and came[0]() is moved and came[1] == version and came[2] >= 0:
-        cells[at + _BACK] += 1
-        _followed.update((came[2], site))
-    if len(_moved) >= _MOST_MOVED:
-        del _moved[next(iter(_moved))]
-    _moved[id(result)] = weakref.ref(result), made, site
 
 
 def is_pinned(tensor: Any) -> bool | None:
@@ -359,7 +342,7 @@ def is_pinned(tensor: Any) -> bool | None:
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return None
     with memory_peaks.unseen_by_modes():
-        return all(one.is_pinned() for one in memory_peaks.parts(tensor))
+        return all(part.is_pinned() for part in memory_peaks.parts(tensor))
 
 
 # -- data, phases and steps -------------------------------------------------------------------------------------------
@@ -375,7 +358,6 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
         frame = sys._getframe(1)
         site = _site("data", frame)
         forward_begins()
-        cells[counters.NOW_SITE], cells[counters.NOW_SINCE_NS] = site + 1, began
         try:
             batch = original(self)
             _count(site, 0, 0)
@@ -385,11 +367,9 @@ def _next(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             spent = now() - began
-            cells[counters.NOW_SITE] = 0
             if site >= 0:  # counted or not: the end of the data is waited for too
                 at = SITES_AT + site * _WIDTH
                 cells[at + _TIME] += spent
-                cells[at + _LONGEST] = max(cells[at + _LONGEST], spent)
             if threading.get_ident() == _main_thread:
                 cells[counters.DATA_NS] += spent
                 # Copies within it are data too: each moment counts once.
@@ -474,10 +454,8 @@ class _Steps:
         memory_now = memory_peaks.now(cells)
         cpu = time.process_time_ns()
         row = (ended, ended - self.began, *spent, *memory_now, number, cpu - self.cpu)
-        if number < counters.FIRST_STEPS:
-            _put(counters.FIRST_AT + number * _STEP_WIDTH, row)
-        else:
-            _keep(number, row)
+        for place, value in enumerate(row, counters.step_at(number)):
+            cells[place] = value
         cells[counters.STEPS] = number + 1
         if self.listener is not None:
             self.listener(row)
@@ -513,30 +491,6 @@ def _stop_trace() -> None:
 
 _TOTALS = (counters.DATA_NS, counters.COPIES_NS, counters.WAITS_NS, counters.BACKWARD_NS, counters.OPTIMIZER_NS)
 _steps = _Steps()
-
-
-def _put(at: int, row: tuple[int, ...]) -> None:
-    for place, value in enumerate(row, at):
-        cells[place] = value
-
-
-def _keep(number: int, row: tuple[int, ...]) -> None:
-    """Keep a step among those that are spread over the whole run; every second one goes when there is no room."""
-    stride = max(cells[counters.STRIDE], 1)
-    if (number - counters.FIRST_STEPS) % stride:
-        return
-    kept = cells[counters.KEPT]
-    if kept == counters.MOST_KEPT:
-        for place in range(1, kept // 2):
-            to, origin = (counters.RING_AT + n * _STEP_WIDTH for n in (place, 2 * place))
-            cells[to : to + _STEP_WIDTH] = cells[origin : origin + _STEP_WIDTH]
-        kept, stride = kept // 2, stride * 2
-        cells[counters.STRIDE] = stride
-        cells[counters.KEPT] = kept
-        if (number - counters.FIRST_STEPS) % stride:
-            return
-    _put(counters.RING_AT + kept * _STEP_WIDTH, row)
-    cells[counters.KEPT] = kept + 1
 
 
 def step() -> None:

@@ -95,7 +95,7 @@ def of_lines(result: RunResult, folder: str) -> list[Finding]:
         verdict: Verdict = "warn" if line.time_s >= _WORTH * window_s(result) else "info"
         evidence = {key: getattr(line, key) for key in ("file", "line", "count", "bytes", "time_s")}
         where = f"{at(line.file, line.line, folder)}, {_cost(line)}"
-        said = (*_needless(line, result, verdict), *_waiting(line, result, verdict))
+        said = (*_needless(line, verdict), *_waiting(line, result, verdict))
         found += [Finding(name, worst, title, where, evidence, fix) for name, worst, title, fix in said]
     return found
 
@@ -150,9 +150,6 @@ def _end(result: RunResult, folder: str) -> Finding:
         return Finding("run.ended", "info", f"the program ended with status {code}")
     name = signal_name(code)
     why = "often the OOM killer: see sudo dmesg" if name == "SIGKILL" else ""
-    if result.cut_off_in is not None:
-        file, _, line = result.cut_off_in.rpartition(":")
-        why = f"it waited for data at {at(file, int(line), folder)}"
     return Finding("run.ended", "info", f"the program was ended by {name}", why)
 
 
@@ -209,8 +206,7 @@ _TITLES = {"pinned": BY_ID["oom.host"].title, "runtime": BY_ID["oom.runtime"].ti
 
 
 def advice_of(memory: OutOfMemory) -> str | None:
-    """Return what to change first, and by how much where that can be reckoned: to first order, as all such figures
-    are."""
+    """Return what to change first."""
     if memory.blame in _TITLES:
         return BY_ID["oom.host" if memory.blame == "pinned" else "oom.runtime"].fix
     if memory.blame == "fragmentation":
@@ -223,28 +219,17 @@ def advice_of(memory: OutOfMemory) -> str | None:
         is_a_heap = most.kind in ("list", "dict", "tuple", "set", "deque") and most.bytes > fixed
         if most.tensors > 1 and is_a_heap:
             return f"{most.name} keeps {most.tensors} tensors: store numbers (loss.item(), .detach().cpu()) instead"
-    moving = memory.others_bytes + (memory.unnamed_bytes or 0)
-    missing = None if memory.total_bytes is None else (memory.asked_bytes or 0) - (memory.free_bytes or 0)
-    held = memory.parameters_bytes, memory.gradients_bytes, memory.optimizer_bytes
-    return _advice_by_size(held, moving, memory.asked_bytes or 0, missing)
+    return _advice_by_size(fixed, memory.others_bytes + (memory.unnamed_bytes or 0) + (memory.asked_bytes or 0))
 
 
-def _advice_by_size(held: tuple[int, int, int], moving: int, asked: int, missing: int | None) -> str | None:
-    """The advice from the bytes of parameters, gradients and optimizer states, those that a smaller batch changes, and
-    those that are missing, None if unknown."""
-    parameters, _, optimizer = held
-    fixed = sum(held)
+def _advice_by_size(fixed: int, moving: int) -> str | None:
+    """The advice from the bytes that training always holds, and those that a smaller batch changes."""
     if not fixed and not moving:
         return None
-    if fixed > moving + asked or not moving:
-        if optimizer > parameters:
-            states = capacity(optimizer)
-            return f"optimizer states ({states}) are the largest part: try 8-bit states or SGD before a smaller batch"
-        return f"weights and gradients ({capacity(fixed)}) are the largest part: bfloat16 halves them"
-    share = (missing or 0) / (moving + asked)
-    if not 0 < share < 1:
-        return "a smaller batch first, then activation checkpointing, then bfloat16 autocast"
-    return f"a batch smaller by about {percent(share)}, or checkpointing of the {capacity(moving)} of activations"
+    if fixed > moving:
+        held = f"weights, gradients and optimizer states ({capacity(fixed)}) are the largest part"
+        return f"{held}: bfloat16 weights or 8-bit optimizer states before a smaller batch"
+    return "a smaller batch first, then activation checkpointing, then bfloat16 autocast"
 
 
 # -- lines ------------------------------------------------------------------------------------------------------------
@@ -269,23 +254,17 @@ def _is_habit(line: RunLine, result: RunResult, count: int) -> bool:
 
 def _new(line: RunLine) -> int:
     """Copies of what was not copied before. The others should not be made at all: how they are made does not matter."""
-    return line.count - max(line.unchanged_again, line.unchanged_back)
+    return line.count - line.unchanged_again
 
 
-def _needless(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Said]:
-    """Copies that need not be: thrown away, unchanged back or again, of what could be made on the device."""
+def _needless(line: RunLine, verdict: Verdict) -> Iterator[_Said]:
+    """Copies that need not be: thrown away, or of what was copied before."""
     if line.discarded and line.kind in _COPIES:
         fix = "assign it: x = x.to(device); a tensor does not move in place"
         yield "run.copies.discarded", "warn", "the result of .to() is discarded", fix
-    if line.unchanged_back >= _OFTEN:
-        title = f"{line.unchanged_back} tensors are copied back unchanged"
-        yield "run.copies.back", verdict, title, "keep the tensor that was copied"
     if line.unchanged_again >= _OFTEN and line.kind != "data":
         title = f"the same unchanged tensor is copied {line.unchanged_again + 1} times"
         yield "run.copies.again", verdict, title, "copy it once before the loop; in a module: register_buffer"
-    if line.made_by is not None and _is_habit(line, result, _new(line)):
-        title = f"{line.made_by} creates a tensor on the host, which is moved each time"
-        yield "run.copies.made_on_host", verdict, title, f"{line.made_by}(…, device=device)"
 
 
 def _waiting(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Said]:
@@ -294,7 +273,7 @@ def _waiting(line: RunLine, result: RunResult, verdict: Verdict) -> Iterator[_Sa
     if min(line.unpinned_async, new) >= _OFTEN:
         title = f"non_blocking=True from pageable memory: {line.unpinned_async} copies"
         yield "run.copies.unpinned", verdict, title, "pin_memory=True in the DataLoader, or tensor.pin_memory()"
-    is_pageable = line.kind == "to_device" and not line.unpinned_async and not line.made_by and verdict == "warn"
+    is_pageable = line.kind == "to_device" and not line.unpinned_async and verdict == "warn"
     if is_pageable and _is_habit(line, result, min(line.pageable, new)):
         title = f"pageable copies block the program for {duration(line.time_s)}"
         fix = "pin_memory=True in the DataLoader and non_blocking=True here"
@@ -633,15 +612,13 @@ def _advice_of(memory: DryMemory) -> str | None:
     if peak.made_in:
         gradients = min(gradients, peak.made_in.get("backward", 0))
         optimizer = min(optimizer, peak.made_in.get("step", 0))
-    held = memory.parameters_bytes or 0, gradients, optimizer
-    before = peak.allocated_bytes - peak.asked_bytes
-    missing = peak.allocated_bytes - (memory.total_bytes or 0)
-    return _advice_by_size(held, max(before - sum(held), 0), peak.asked_bytes, missing)
+    fixed = (memory.parameters_bytes or 0) + gradients + optimizer
+    return _advice_by_size(fixed, max(peak.allocated_bytes - fixed, 0))
 
 
 def _advice(counted: RunResult, folder: str) -> Iterator[Finding]:
     """Yield what `run` advises on copies and waits, for lines whose times are not known."""
-    untimed = replace(counted, lines=tuple(replace(line, time_s=0.0, longest_s=0.0) for line in counted.lines))
+    untimed = replace(counted, lines=tuple(replace(line, time_s=0.0) for line in counted.lines))
     for finding in of_lines(untimed, folder):
         evidence = {key: value for key, value in finding.evidence.items() if key != "time_s"}
         yield replace(finding, evidence=evidence)

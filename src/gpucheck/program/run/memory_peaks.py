@@ -162,11 +162,11 @@ def read(cells: memoryview, phase: int) -> None:
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
         if allocated["peak"] > cells[at + 3]:
             cells[at + 5], cells[at + 6] = cells[counters.STEPS], phase
-            cells[at + 9] = reserved["current"]
+            cells[at + 8] = reserved["current"]
         row = (1, allocated["current"], reserved["current"], max(allocated["peak"], cells[at + 3]))
         for place, value in enumerate((*row, max(reserved["peak"], cells[at + 4]))):
             cells[at + place] = value
-        cells[at + 7], cells[at + 8] = stats["num_alloc_retries"], stats["num_ooms"]
+        cells[at + 7] = stats["num_alloc_retries"]
 
 
 def _find_devices(stats_of: Callable[[int], dict[str, Any]]) -> None:
@@ -213,12 +213,9 @@ def resident() -> int:
 def _out_of_memory(device: int, asked: int, allocated: int, free: int) -> None:
     """torch's allocator has found no room; it raises after this."""
     stats = torch.cuda.memory_stats_as_nested_dict(device)
-    segments = torch.cuda.memory_snapshot()
     dump()
-    blocks = [one["size"] for part in segments for one in part["blocks"] if one["state"] == "inactive"]
     row = {name: stats[f"{name}_bytes"]["all"]["current"] for name in ("allocated", "reserved")}
-    row |= {"device": device, "asked": asked, "free": free, "largest_free_block": max(blocks, default=0)}
-    _say({"say": "oom", **row})
+    _say({"say": "oom", "device": device, "asked": asked, **row})
 
 
 def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase: int) -> None:
@@ -302,14 +299,14 @@ def parts(tensor: Any) -> list[Any]:
     the program's is not told of the question."""
     methods = _PARTS.get(tensor.layout)
     with unseen_by_modes():
-        found = [tensor] if methods is None else [getattr(tensor, name, None) for name in methods]
-        return [one() if callable(one) else one for one in found if one is not None]
+        holders = [tensor] if methods is None else [getattr(tensor, name, None) for name in methods]
+        return [part() if callable(part) else part for part in holders if part is not None]
 
 
 def size(tensor: Any) -> int:
     """Bytes of a tensor's elements and of a sparse one's indices; 0 for a layout that does not tell."""
     try:
-        return sum(int(one.nbytes) for one in parts(tensor))
+        return sum(int(part.nbytes) for part in parts(tensor))
     except (RuntimeError, NotImplementedError):  # an opaque layout, as that of MKL-DNN
         return 0
 
@@ -318,8 +315,8 @@ def _once(tensor: Any, seen: set[int]) -> int:
     """The bytes of a tensor's storages, without those that were seen."""
     new = 0
     try:
-        for one in parts(tensor):
-            storage = one.untyped_storage()
+        for part in parts(tensor):
+            storage = part.untyped_storage()
             if storage._cdata not in seen:
                 seen.add(storage._cdata)
                 new += storage.nbytes()
@@ -345,11 +342,7 @@ def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dic
         for name, value in list(frame.f_locals.items()):
             members = [one for one in _tensors(value, _DEPTH) if counts(one)]
             if members:
-                where = {
-                    "file": _lines.path(frame.f_code.co_filename),
-                    "line": frame.f_lineno,
-                    "function": frame.f_code.co_name,
-                }
+                where = {"file": _lines.path(frame.f_code.co_filename), "line": frame.f_lineno}
                 rows.append(({"name": name, "kind": type(value).__name__, "tensors": len(members)} | where, members))
     seen: set[int] = set()
     told: list[dict[str, Any]] = []
@@ -368,8 +361,8 @@ _MOST_LINES = 20
 # Tensors of a line that stayed of which it is asked who holds them.
 _ASKED = 3
 
-# File, line, function and module that made a storage.
-_Place = tuple[str, int, str, str]
+# File, line and module that made a storage.
+_Place = tuple[str, int, str]
 
 
 class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode", object)):  # type: ignore[misc]
@@ -407,8 +400,8 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         caller = self.lines.caller(sys._getframe()) or self.lines.caller(sys._current_frames().get(self.thread))
         module = self.modules[-1] if self.modules else ""
         if caller is None:
-            return "", 0, "", module
-        return self.lines.path(caller.f_code.co_filename), caller.f_lineno, caller.f_code.co_name, module
+            return "", 0, module
+        return self.lines.path(caller.f_code.co_filename), caller.f_lineno, module
 
     # -- the window --------------------------------------------------------------------------------------------------
 
@@ -460,8 +453,8 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         holders = _containers_of({key: owner for owner, keys in kept.items() for key in keys})
         for owner in told[:_MOST_LINES]:
             place, phase = owner
-            file, line, function, module = place or ("", 0, "", "")
-            row = {"file": file, "line": line, "function": function, "module": module or None, "phase": phase}
+            file, line, module = place or ("", 0, "")
+            row = {"file": file, "line": line, "module": module or None, "phase": phase}
             row |= {"peak": at_peak.get(owner, 0), "kept": sizes.get(owner, 0)}
             say({"say": "traced", **row, "kept_tensors": len(kept.get(owner, [])), "held_by": holders.get(owner)})
 

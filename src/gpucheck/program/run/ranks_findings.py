@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import signal
-import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpucheck import units
@@ -22,16 +21,13 @@ LEFT_NS = 5 * 10**9
 # Signals by which a user or a scheduler ends a job, and a launcher the ranks that are left.
 _FROM_OUTSIDE = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 UNEVEN = "give all ranks equally many batches (DistributedSampler, drop_last=True), or use torch's Join context"
-# GPUs of one part differ by a few percent in the clock that they reach with the same power.
-SLOW_CLOCK = 0.95
 # Collectives without a root and unequal parts, which are not recorded: all ranks in one are in the same call.
 _ALIKE = re.compile(r"all_?reduce|barrier|_(all_?gather|reduce_?scatter)_base", re.IGNORECASE)
 
 
-def findings(found: RanksResult) -> list[Finding]:
+def findings(job: RanksResult) -> list[Finding]:
     """The findings, the worst first."""
-    worst = filter(None, (_of_mismatch(found), _of_hang(found), _of_end(found)))
-    return [*worst, _of_ranks(found), *filter(None, [_of_period(found)])]
+    return [*filter(None, (_of_mismatch(job), _of_hang(job), _of_end(job))), _of_lateness(job), *_of_period(job)]
 
 
 def names(ranks: Iterable[int]) -> str:
@@ -47,63 +43,69 @@ def names(ranks: Iterable[int]) -> str:
     return f"ranks {', '.join(map(str, listed[:8]))} and {last}"
 
 
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
 def _call(call: Collective) -> str:
     where = f" at {call.place}" if call.place else ""
     return f"{call.name} {call.sizes}{where}"
 
 
-def _of_mismatch(found: RanksResult) -> Finding | None:
-    seen = found.mismatch
-    if seen is None:
+def _of_mismatch(job: RanksResult) -> Finding | None:
+    mismatch = job.mismatch
+    if mismatch is None:
         return None
-    title = f"{names(seen.ranks)}{' and the others' * seen.has_majority} make different calls"
-    who, one = names(seen.ranks) if seen.has_majority else "some", "makes" if len(seen.ranks) == 1 else "make"
+    title = f"{names(mismatch.ranks)}{' and the others' * mismatch.has_majority} make different calls"
+    who, makes = names(mismatch.ranks) if mismatch.has_majority else "some", "make"
     others = "others"
-    if len(seen.ranks) == 2 and not seen.has_majority:
-        (who, others), one = (f"rank {rank}" for rank in seen.ranks), "makes"
-    made = f"{who} {one} {_call(seen.call)}, {others} {_call(seen.expected)}"
-    message = f"call {seen.call.number} of group {seen.call.group}: {made}"
+    if len(mismatch.ranks) == 2 and not mismatch.has_majority:
+        who, others = (f"rank {rank}" for rank in mismatch.ranks)
+    if who.startswith("rank "):
+        makes = "makes"
+    made = f"{who} {makes} {_call(mismatch.call)}, {others} {_call(mismatch.expected)}"
+    message = f"call {mismatch.call.number} of group {mismatch.call.group}: {made}"
     fix = "make the same collectives in the same order on all ranks: a branch may depend on the rank or its data"
-    return Finding("run.ranks.mismatch", "fail", title, message, {"ranks": list(seen.ranks)}, fix)
+    return Finding("run.ranks.mismatch", "fail", title, message, {"ranks": list(mismatch.ranks)}, fix)
 
 
-def _of_hang(found: RanksResult) -> Finding | None:
-    seen = found.hang
-    if seen is None:
+def _of_hang(job: RanksResult) -> Finding | None:
+    hang = job.hang
+    if hang is None:
         return None
-    rows = {one.rank: one for one in found.ranks}
-    other = found.mismatch
+    rows = {row.rank: row for row in job.ranks}
+    mismatch = job.mismatch.call if job.mismatch is not None else None
     # Ranks that make different calls do not all wait in this one.
-    is_other = other is not None and (other.call.group, other.call.number) == (seen.call.group, seen.call.number)
-    call = f"{'call' if is_other else seen.call.name} number {seen.call.number} of group {seen.call.group}"
-    where = f" at {seen.call.place}" if seen.call.place and not is_other else ""
-    waits = f"{names(seen.inside)} {'waits' if len(seen.inside) == 1 else 'wait'} in {call}{where}"
-    parts = [f"rank {rank}{_found(rows[rank], seen) or ' has not come to it'}" for rank in seen.missing[:4]]
-    if seen.unknown:
-        places = [f"rank {rank}{told}" for rank in seen.unknown if rank in rows and (told := _found(rows[rank], seen))]
-        parts.append(", ".join((f"{names(seen.unknown)} did not answer", *places[:4])))
-    if not parts and other is not None:
+    is_other = mismatch is not None and (mismatch.group, mismatch.number) == (hang.call.group, hang.call.number)
+    call = f"{'call' if is_other else hang.call.name} number {hang.call.number} of group {hang.call.group}"
+    where = f" at {hang.call.place}" if hang.call.place and not is_other else ""
+    waits = f"{names(hang.inside)} {'waits' if len(hang.inside) == 1 else 'wait'} in {call}{where}"
+    parts = [f"rank {rank}{_state(rows[rank], hang) or ' has not come to it'}" for rank in hang.missing[:4]]
+    if hang.unknown:
+        states = {rank: _state(rows[rank], hang) for rank in hang.unknown if rank in rows}
+        places = [f"rank {rank}{state}" for rank, state in states.items() if state]
+        parts.append(", ".join((f"{names(hang.unknown)} did not answer", *places[:4])))
+    if not parts and mismatch is not None:
         parts.append("the ranks do not make the same calls")
-    elif not parts and _ALIKE.search(seen.call.name):
+    elif not parts and _ALIKE.search(hang.call.name):
         parts.append("all ranks are in it: the network or the devices, not one rank's program")
     elif not parts:
         parts.append("all ranks are in a call of this name: another root, other sizes or another order are possible")
-    message = f"{waits} for {units.duration(seen.waited_s)}; {'; '.join(parts)}"
-    evidence = {"missing": list(seen.missing), "inside": list(seen.inside)}
-    if seen.resumed:
-        title = f"the job waited for {names(seen.missing)}" if seen.missing else "the job waited"
+    message = f"{waits} for {units.duration(hang.waited_s)}; {'; '.join(parts)}"
+    evidence = {"missing": list(hang.missing), "inside": list(hang.inside)}
+    if hang.resumed:
+        title = f"the job waited for {names(hang.missing)}" if hang.missing else "the job waited"
         return Finding("run.ranks.hang", "warn", title, message + "; it went on later", evidence)
-    title, fix = f"the job hangs: {names(seen.missing)} missing" if seen.missing else "the job hangs", None
-    if seen.waiting and seen.waiting == (*seen.missing, *seen.unknown):
-        title = "the job hangs: ranks wait for each other in different collectives"
+    why, fix = f": {names(hang.missing)} missing" if hang.missing else "", None
+    if hang.waiting and hang.waiting == (*hang.missing, *hang.unknown):
+        why = ": ranks wait for each other in different collectives"
         fix = "make them in one order on all ranks, whatever their group"
-    elif left := [rank for rank in seen.missing if rows[rank].left_early]:
-        title, fix = f"the job hangs: {names(left)} left early", UNEVEN
-    elif gone := [row for rank in (*seen.missing, *seen.unknown) if (row := rows.get(rank)) and _was_killed(row, seen)]:
-        hows = {_how(row.exit or 0) for row in gone}
-        title = f"the job hangs: {names(row.rank for row in gone)} {'was' if len(gone) == 1 else 'were'} ended"
-        title += f" {hows.pop()}" if len(hows) == 1 else ""
-    return Finding("run.ranks.hang", "fail", title, message, evidence, fix)
+    elif left := [rank for rank in hang.missing if rows[rank].left_early]:
+        why, fix = f": {names(left)} left early", UNEVEN
+    elif gone := [rank for rank in (*hang.missing, *hang.unknown) if rank in rows and _was_killed(rows[rank], hang)]:
+        ends = {_how(rows[rank].exit or 0) for rank in gone}
+        how = f" {ends.pop()}" if len(ends) == 1 else ""
+        why = f": {names(gone)} {'was' if len(gone) == 1 else 'were'} ended{how}"
+    return Finding("run.ranks.hang", "fail", f"the job hangs{why}", message, evidence, fix)
 
 
 def _was_killed(row: JobRank, hang: JobHang) -> bool:
@@ -112,18 +114,18 @@ def _was_killed(row: JobRank, hang: JobHang) -> bool:
     return row.exit is not None and row.exit < 0 and is_before
 
 
-def _found(row: JobRank, hang: JobHang) -> str:
-    """How a rank was found at a hang; empty where nothing is known."""
+def _state(row: JobRank, hang: JobHang) -> str:
+    """The state of a rank at a hang; empty where nothing is known."""
     if row.left_early:
         return f" left after {row.steps} step{'s' * (row.steps != 1)} and ended with exit 0"
     if row.rank in hang.waiting:
         return f" waits in another collective{f' at {row.place}' * bool(row.place)}"
     if (row.state or "").startswith(("T", "t")):
         return " is stopped (SIGSTOP or a debugger)"
-    place = f" is at {row.place}" if row.place else ""
+    place = f" at {row.place}" if row.place else ""
     if row.exit is None or row.state is not None or (row.exit >= 0 and place):  # it was alive then
-        return place
-    return f" had ended {'with ' * (row.exit >= 0)}{_how(row.exit)}{place.replace(' is', '', 1)}"
+        return f" is{place}" if place else ""
+    return f" had ended {'with ' * (row.exit >= 0)}{_how(row.exit)}{place}"
 
 
 def _how(code: int) -> str:
@@ -135,69 +137,78 @@ def _how(code: int) -> str:
     return f"exit {code}{signalled}"
 
 
-def _of_end(found: RanksResult) -> Finding | None:
+# -- ends --------------------------------------------------------------------------------------------------------------
+
+
+def _of_end(job: RanksResult) -> Finding | None:
     """Who ended first, where the job failed: the others fail because of it."""
-    failed = [one for one in found.ranks if one.exit]
+    failed = sorted((row for row in job.ranks if row.exit), key=lambda row: row.ended_ns or 0)
     if not failed:
         return None
-    failed.sort(key=lambda one: one.ended_ns or 0)
     # A launcher ends the others, and who says that another rank was gone is none of the causes.
-    causes = [one for one in failed if not one.lost_peer and (one is failed[0] or one.exit != -signal.SIGTERM)]
+    causes = [row for row in failed if not row.lost_peer and (row is failed[0] or row.exit != -signal.SIGTERM)]
     first, *alike = causes or failed
-    code = first.exit or 0
-    raised = _raised(failed)
+    code, hang = first.exit or 0, job.hang
     # A rank that has no more batches is missed by those that have: its process may end a moment after theirs.
-    left = [one for one in found.ranks if one.left_early and (one.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
+    left = [row for row in job.ranks if row.left_early and (row.ended_ns or 0) < (first.ended_ns or 0) + LEFT_NS]
     # A rank that waited in the call when it was asked ends by its timeout, or by whoever ended the job that hung.
     # Another signal, as the out-of-memory killer's or a crash's, is a cause of its own.
     waited = not left and first.state is not None and (code > 0 or -code in (signal.SIGABRT, *_FROM_OUTSIDE))
-    hang = found.hang
     if hang and not hang.resumed and ((waited and first.rank in hang.inside) or code == -signal.SIGTERM):
         return None
-    why = "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -9 else ""
-    others = [one.rank for one in failed if one is not first]
-    after = f"; {names(others)} failed after it" if others else ""
-    what = f"{_error(first.raised)}; " if first.raised else ""
-    message = f"{what}after {first.steps} steps{after}{why}"
-    title = f"rank {first.rank} ended first, {_how(code)}"
-    evidence: dict[str, Any] = {"rank": first.rank}
-    # An error that several raise at one line is no one rank's fault.
-    same = [one.rank for one in (first, *alike) if first.raised and _kind(one) == _kind(first)]
-    gone = set(range(found.world)) - {one.rank for one in found.ranks if one.exit is not None}
-    is_signalled = -code in _FROM_OUTSIDE and all(one.lost_peer or one.exit == code for one in failed)
-    ends = [one.ended_ns for one in failed if one.exit == code and one.ended_ns is not None]
+    raised = _raised(failed)
+    others = [row.rank for row in failed if row is not first]
+    same: list[int] = []
+    fix = None
+    evidence: dict[str, Any] = {"raised": raised} if raised else {}
+    if left and (code >= 0 or code == -signal.SIGABRT):  # NCCL's watchdog aborts
+        title = f"{names(row.rank for row in left)} had ended with exit 0 while the others still made collectives"
+        steps = min(row.steps for row in left)
+        message = f"after {steps} steps; {names([first.rank, *others])} probably failed because of it"
+        evidence["rank"], fix = left[0].rank, UNEVEN
+    else:
+        # An error that several raise at one line is no one rank's fault.
+        same = [row.rank for row in (first, *alike) if first.raised and _kind(row) == _kind(first)]
+        shared = _shared_end(job, failed, first, alike, same)
+        if shared is None:
+            error = f"{_error(first.raised)}; " if first.raised else ""
+            after = f"; {names(others)} failed after it" if others else ""
+            shared = f"rank {first.rank} ended first, {_how(code)}", f"{error}after {first.steps} steps{after}"
+            evidence["rank"] = first.rank
+        title, message = shared
+        message += "; often the system's out-of-memory killer: sudo dmesg shows it" if code == -signal.SIGKILL else ""
+    for each in raised[:4]:
+        if rest := [rank for rank in each["ranks"] if rank not in same and (fix or rank != first.rank)]:
+            message += f"; {names(rest)} raised {each['type']}" + (f" at {each['place']}" if each["place"] else "")
+    return Finding("run.ranks.ended", "warn", title, message, evidence, fix)
+
+
+def _shared_end(
+    job: RanksResult, failed: Sequence[JobRank], first: JobRank, alike: Sequence[JobRank], same: Collection[int]
+) -> tuple[str, str] | None:
+    """The title and the message of an end for which no one rank can be blamed; None where one can."""
+    code, after = first.exit or 0, f"after {first.steps} steps"
+    gone = set(range(job.world)) - {row.rank for row in job.ranks if row.exit is not None}
+    is_signalled = -code in _FROM_OUTSIDE and all(row.lost_peer or row.exit == code for row in failed)
     if gone and (first.lost_peer or is_signalled):
-        how = f"{'were' if others else 'was'} ended {_how(code)}"
-        if any(one.lost_peer for one in failed):
+        how = f"{'were' if len(failed) > 1 else 'was'} ended {_how(code)}"
+        if any(row.lost_peer for row in failed):
             how = "failed because another rank was gone"
-        title = f"{names(one.rank for one in failed)} {how}"
-        message, evidence = f"after {first.steps} steps; how {names(gone)} ended is in no record", {}
-    elif len(same) > 1 and len(same) == len(causes):
-        who = f"all {found.world} ranks" if len(same) == found.world > 2 else names(same)
-        rest = [rank for rank in others if rank not in same]
-        title = f"{who} raised {_error(first.raised, text=False)}"
-        message = f"{_first_line(first.raised)}; after {first.steps} steps"
-        message += f"; {names(rest)} failed after them" if rest else ""
-        evidence = {}
-    elif alike and any(one.ended_ns is None for one in (first, *alike)):
-        title = f"{names(one.rank for one in (first, *alike))} failed"
-        message = f"which of them was first is unknown: the clocks of the hosts could not be compared{why}"
-        evidence = {}
+        return f"{names(row.rank for row in failed)} {how}", f"{after}; how {names(gone)} ended is in no record"
+    if 1 < len(same) == 1 + len(alike) and not first.lost_peer:
+        who = f"all {job.world} ranks" if len(same) == job.world > 2 else names(same)
+        rest = [row.rank for row in failed if row.rank not in same]
+        message = f"{_first_line(first.raised)}; {after}" + (f"; {names(rest)} failed after them" if rest else "")
+        return f"{who} raised {_error(first.raised, text=False)}", message
+    if alike and any(row.ended_ns is None for row in (first, *alike)):
+        why = "which of them was first is unknown: the clocks of the hosts could not be compared"
+        return f"{names(row.rank for row in (first, *alike))} failed", why
+    ends = [row.ended_ns for row in failed if row.exit == code and row.ended_ns is not None]
     # A launcher ends the others once the first has handed on what it had done.
-    elif is_signalled and len(ends) == found.world and max(ends) - min(ends) < FLUSH_S * 1e9:
-        title = f"all ranks were ended {_how(code)}"
-        message = f"after {first.steps} steps, by a user, the scheduler or --end-on-hang: no rank failed first"
-        evidence = {}
-    evidence |= {"raised": raised} if raised else {}
-    message += _others_raised(raised, first, same)
-    if not left or (code < 0 and code != -signal.SIGABRT):  # NCCL's watchdog aborts
-        return Finding("run.ranks.ended", "warn", title, message, evidence)
-    who, steps = names(one.rank for one in left), min(one.steps for one in left)
-    title = f"{who} had ended with exit 0 while the others still made collectives"
-    message = f"after {steps} steps; {names([first.rank, *others])} probably failed because of it"
-    message += _others_raised(raised, None, ())
-    evidence |= {"rank": left[0].rank}
-    return Finding("run.ranks.ended", "warn", title, message, evidence, UNEVEN)
+    if is_signalled and len(ends) == job.world and max(ends) - min(ends) < FLUSH_S * 1e9:
+        why = "by a user, the scheduler or --end-on-hang: no rank failed first"
+        return f"all ranks were ended {_how(code)}", f"{after}, {why}"
+    return None
 
 
 def _kind(row: JobRank) -> tuple[str | None, str | None]:
@@ -207,15 +218,12 @@ def _kind(row: JobRank) -> tuple[str | None, str | None]:
 
 def _raised(rows: Sequence[JobRank]) -> list[dict[str, Any]]:
     """The errors of ranks, those alike together, in the order in which they ended."""
-    alike: dict[tuple[str | None, str | None], list[JobRank]] = {}
+    alike: dict[tuple[str | None, str | None], dict[str, Any]] = {}
     for row in rows:
         if row.raised is not None:
-            alike.setdefault(_kind(row), []).append(row)
-    return [
-        {"ranks": sorted(one.rank for one in each), **dataclasses.asdict(first.raised)}
-        for each in alike.values()
-        if (first := each[0]).raised is not None
-    ]
+            error = alike.setdefault(_kind(row), {"ranks": [], **dataclasses.asdict(row.raised)})
+            error["ranks"] = sorted([*error["ranks"], row.rank])
+    return [*alike.values()]
 
 
 def _error(raised: RankError | None, *, text: bool = True) -> str:
@@ -223,97 +231,86 @@ def _error(raised: RankError | None, *, text: bool = True) -> str:
     if raised is None:
         return ""
     where = f" at {raised.place}" if raised.place else ""
-    line = _first_line(raised)
-    return f"{raised.type}{where}" + (f": {line}" if text and line else "")
+    line = _first_line(raised) if text else ""
+    return f"{raised.type}{where}" + (f": {line}" if line else "")
 
 
 def _first_line(raised: RankError | None) -> str:
     return raised.message.strip().partition("\n")[0] if raised else ""
 
 
-def _others_raised(raised: Sequence[dict[str, Any]], first: JobRank | None, same: Collection[int]) -> str:
-    """The errors of the other ranks, by class and line, as text."""
-    told = []
-    for each in raised:
-        rest = [rank for rank in each["ranks"] if rank not in same and (first is None or rank != first.rank)]
-        if rest:
-            told.append(f"{names(rest)} raised {each['type']}" + (f" at {each['place']}" if each["place"] else ""))
-    return "".join(f"; {one}" for one in told[:4])
+# -- a rank that holds up the others -----------------------------------------------------------------------------------
 
 
-def _of_ranks(found: RanksResult) -> Finding:
+def _of_lateness(job: RanksResult) -> Finding:
     verdicts: dict[str, Verdict] = {"straggler": "warn", "alternating": "info", "busiest": "info", "alike": "pass"}
-    verdict = verdicts.get(found.outcome, "inconclusive")
-    evidence = {"late": list(found.late), "cost_s": found.cost_s}
-    name = "run.ranks.straggler"
-    if found.outcome == "not_decided":
-        return Finding(name, verdict, "which rank holds up the job is inconclusive", found.reason, evidence)
-    step = units.duration(found.step_s or 0.0)
-    own = {row.rank: row.own_s for row in found.ranks if row.own_s is not None}
-    if found.outcome == "alike":
-        counted = f"{found.world} ranks, {found.steps} steps of {step}"
+    verdict, name = verdicts.get(job.outcome, "inconclusive"), "run.ranks.straggler"
+    evidence = {"late": list(job.late), "cost_s": job.cost_s}
+    if job.outcome == "not_decided":
+        return Finding(name, verdict, "which rank holds up the job is inconclusive", job.reason, evidence)
+    step, cost = units.duration(job.step_s or 0.0), units.duration(job.cost_s or 0.0)
+    own = {row.rank: row.own_s for row in job.ranks if row.own_s is not None}
+    if job.outcome == "alike":
+        message = f"{job.world} ranks, {job.steps} steps of {step}"
         if own:
-            most = units.duration(max(row.p2p_s or 0.0 for row in found.ranks))
-            counted += f"; each rank's own work takes {_span(own.values())}, waits in sends and receives up to {most} "
-            counted += "(the pipeline's order, or a slow link)"
-        return Finding(name, verdict, "no rank holds up the job", counted, evidence)
-    if found.outcome == "busiest" or (own and found.late):
-        return _of_stages(found, own, step)
-    cost = units.duration(found.cost_s or 0.0)
+            most = units.duration(max(row.p2p_s or 0.0 for row in job.ranks))
+            message += f"; each rank's own work takes {_span(own.values())}, waits in sends and receives up to {most} "
+            message += "(the pipeline's order, or a slow link)"
+        return Finding(name, verdict, "no rank holds up the job", message, evidence)
+    if job.outcome == "busiest" or (own and job.late):
+        return _of_stages(job, own, step)
     # Another rank may be later still.
-    among = f"; {len(found.ranks)} of {found.world} ranks wrote here" if len(found.ranks) < found.world else ""
-    if found.outcome == "alternating":
-        who = f", usually {names(found.late)}" if found.late else ""
+    among = f"; {len(job.ranks)} of {job.world} ranks wrote here" if len(job.ranks) < job.world else ""
+    if job.outcome == "alternating":
+        who = f", usually {names(job.late)}" if job.late else ""
         message = f"waiting for the last rank costs {cost} of a step of {step}{who}{among}"
         return Finding(name, verdict, "ranks take turns in being last", message, evidence)
-    one = next(row for row in found.ranks if row.rank == found.late[0])
-    where = ", ".join(filter(None, (one.device, one.host)))
-    who = f"rank {one.rank} ({where})" if len(found.late) == 1 else names(found.late)
-    is_last = f"{'is' if len(found.late) == 1 else 'are'} last{' to issue' * (found.arrival == 'host issue')}"
-    share = units.percent(found.last_share or 0.0)
-    message = f"{who} {is_last} in {share} of steps and cost{'s' * (len(found.late) == 1)} {cost} of a step of {step}"
-    seen = found.periodic
-    if seen is not None and seen.ranks:
-        message += f", in every {ranks_judge.ordinal(seen.every)} step: a checkpoint, an evaluation or logging"
-    elif found.cost_share is not None and found.cost_share < 0.5:
-        message += f", {units.percent(ranks_judge.MOST)} of it in {units.percent(found.cost_share)} of steps"
-    if found.activity is not None:
-        what = f"{found.activity} at {found.place}" if found.place else found.activity
-        if found.activity_s is None:
+    late, is_one = next(row for row in job.ranks if row.rank == job.late[0]), len(job.late) == 1
+    where = ", ".join(filter(None, (late.device, late.host)))
+    who = f"rank {late.rank} ({where})" if is_one else names(job.late)
+    is_last = f"{'is' if is_one else 'are'} last{' to issue' * (job.arrival == 'host issue')}"
+    share = units.percent(job.last_share or 0.0)
+    message = f"{who} {is_last} in {share} of steps and cost{'s' * is_one} {cost} of a step of {step}"
+    if job.periodic is not None and job.periodic.ranks:
+        every = ranks_judge.ordinal(job.periodic.every)
+        message += f", in every {every} step: a checkpoint, an evaluation or logging"
+    elif job.cost_share is not None and job.cost_share < 0.5:
+        message += f", {units.percent(ranks_judge.MOST)} of it in {units.percent(job.cost_share)} of steps"
+    if job.activity is not None:
+        what = f"{job.activity} at {job.place}" if job.place else job.activity
+        if job.activity_s is None:
             message += f"; it is late in {what}"
         else:
-            message += f"; before it, {what} takes {units.duration(found.activity_s)} longer than on its siblings"
-    message += _slow_clock(one, [row for row in found.ranks if row.rank not in found.late]) + among
-    title = f"{names(found.late)} {'holds' if len(found.late) == 1 else 'hold'} up the job"
-    return Finding(name, verdict, title, message, evidence)
+            message += f"; before it, {what} takes {units.duration(job.activity_s)} longer than on its siblings"
+    return Finding(name, verdict, f"{names(job.late)} hold{'s' * is_one} up the job", message + among, evidence)
 
 
-def _of_period(found: RanksResult) -> Finding | None:
+def _of_period(job: RanksResult) -> Iterator[Finding]:
     """Work of every n-th step that is not one late rank's."""
-    seen = found.periodic
-    if seen is None or seen.ranks:
-        return None
-    every = f"every {ranks_judge.ordinal(seen.every)} step"
-    title = f"{every} takes {units.duration(seen.extra_s)} longer"
-    message = f"{units.percent(seen.share)} of the job, seen {seen.times} times: an evaluation, a checkpoint or logging"
-    evidence = {"every": seen.every, "share": seen.share}
-    return Finding("run.ranks.periodic", "info", title, message, evidence, "do it less often if that is too much")
+    work = job.periodic
+    if work is not None and not work.ranks:
+        title = f"every {ranks_judge.ordinal(work.every)} step takes {units.duration(work.extra_s)} longer"
+        share = f"{units.percent(work.share)} of the job, seen {work.times} times"
+        evidence = {"every": work.every, "share": work.share}
+        fix = "do it less often if that is too much"
+        message = f"{share}: an evaluation, a checkpoint or logging"
+        yield Finding("run.ranks.periodic", "info", title, message, evidence, fix)
 
 
-def _of_stages(found: RanksResult, own: Mapping[int, float], step: str) -> Finding:
+def _of_stages(job: RanksResult, own: Mapping[int, float], step: str) -> Finding:
     """Who is slower than before or than its siblings; else which stage is the busiest, which is no fault."""
-    chosen = found.busiest or found.late
-    evidence = {"late": list(found.late), "busiest": list(found.busiest), "cost_s": found.cost_s}
+    chosen = job.busiest or job.late
+    evidence = {"late": list(job.late), "busiest": list(job.busiest), "cost_s": job.cost_s}
     who, is_one = names(chosen), len(chosen) == 1
     mine = _span(own[rank] for rank in chosen)
     others = _span(value for rank, value in own.items() if rank not in chosen)
     verb = f"own work takes {mine} of a step of {step}"
-    cost, its = units.duration(found.cost_s or 0.0), "its" if is_one else "their"
+    cost, its = units.duration(job.cost_s or 0.0), "its" if is_one else "their"
     name, title = "run.ranks.straggler", f"{who} {'is' if is_one else 'are'}"
-    if found.since is not None:
-        told = f"from step {found.since} on a step takes {cost} longer, and the own work of the others does not"
-        return Finding(name, "warn", f"{title} slower since step {found.since}", f"{verb}; {told}", evidence)
-    if found.late:
+    if job.since is not None:
+        slower = f"from step {job.since} on a step takes {cost} longer, and the own work of the others does not"
+        return Finding(name, "warn", f"{title} slower since step {job.since}", f"{verb}; {slower}", evidence)
+    if job.late:
         message = f"{verb}, {cost} longer than {its} siblings"
         return Finding(name, "warn", f"{title} slower than {its} siblings of the same stage", message, evidence)
     title += " the busiest stage: more work, or slower"
@@ -325,11 +322,3 @@ def _span(seconds: Iterable[float]) -> str:
     low, high = min(known := [*seconds]), max(known)
     low_text, high_text = units.duration(low), units.duration(high)
     return high_text if low_text == high_text else f"{low_text} to {high_text}"
-
-
-def _slow_clock(late: JobRank, others: Sequence[JobRank]) -> str:
-    """What a late rank's GPU clock is below its siblings', as text."""
-    known = [row.sm_clock_hz for row in others if row.sm_clock_hz is not None]
-    if late.sm_clock_hz is None or not known or late.sm_clock_hz >= SLOW_CLOCK * (usual := statistics.median(known)):
-        return ""
-    return f"; its GPU's clock is {late.sm_clock_hz / 1e6:.0f} MHz, its siblings' {usual / 1e6:.0f} MHz"

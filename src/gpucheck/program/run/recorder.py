@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import faulthandler
 import functools
-import gc
 import json
 import os
 import pickle
@@ -67,7 +66,6 @@ class Recorder:
         self.kinds: dict[str, int] = {}
         self.groups: set[str] = set()
         self.steps: list[tuple[int, ...]] = []
-        self.gc_ns = self.gc_began = self.gc_told = 0
         self.queued = queued_ns()
         self.status, self.since = "", time.monotonic()
         self.timeout_s, self.answered = LATEST_HANG_S * 2, set[str]()
@@ -84,16 +82,9 @@ class Recorder:
     def step(self, row: tuple[int, ...]) -> None:
         """A step has ended: `row` is look's, its times in ns."""
         queued, blocked, p2p = queued_ns(), self.exchanges.blocked_ns, self.exchanges.p2p_ns
-        beside = self.gc_ns - self.gc_told, queued - self.queued, blocked - self.blocked_ns, p2p - self.p2p_ns
+        beside = queued - self.queued, blocked - self.blocked_ns, p2p - self.p2p_ns
         self.steps.append((time.time_ns(), *row[1:7], *beside))
-        self.gc_told, self.queued, self.blocked_ns, self.p2p_ns = self.gc_ns, queued, blocked, p2p
-
-    def collected(self, phase: str, info: dict[str, int]) -> None:
-        """Python's collector begins or ends."""
-        if phase == "start":
-            self.gc_began = time.perf_counter_ns()
-        elif threading.get_ident() == hooks._main_thread:
-            self.gc_ns += time.perf_counter_ns() - self.gc_began
+        self.queued, self.blocked_ns, self.p2p_ns = queued, blocked, p2p
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
@@ -436,7 +427,6 @@ def begin(asked: dict[str, Any]) -> None:
     recorder = Recorder(asked, dump, hooks.lines)
     recorder.exchanges.install(torch.distributed)
     hooks._steps.listener = recorder.step
-    gc.callbacks.append(recorder.collected)
     if STACK_SIGNAL is not None:
         import fcntl
 

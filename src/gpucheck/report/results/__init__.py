@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         CrossoverResult,
         OverlapResult,
         SearchResult,
-        SustainedResult,
         TransferResult,
     )
     from gpucheck.report.results.find_batch_size import EstimatedBatchSize, FoundBatchSize, FoundBatchSizes
@@ -36,7 +35,6 @@ class Results(TypedDict, total=False):
     bench_overlap: tuple[OverlapResult, ...]
     bench_crossover: tuple[CrossoverResult, ...]
     bench_matmul_search: tuple[SearchResult, ...]
-    bench_matmul_sustained: tuple[SustainedResult, ...]
     bench_all: BenchAll
     compare: Comparison
     doctor: DoctorResult

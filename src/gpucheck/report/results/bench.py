@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from gpucheck.report.finding import Verdict
 
@@ -50,7 +49,7 @@ class BenchAll:
 class LinkUnderLoad:
     """The link between host and device as it was read inside the windows of large copies.
 
-    `kind` is `PCIe` or `NVLink-C2C`. The maxima are those of GPU and system together; `device_max_…` are the GPU's own.
+    `kind` is `PCIe` or `NVLink-C2C`. The maxima are those of GPU and system together.
     `c2c_bytes_per_s` is what NVML's active NVLink-C2C links carry in one direction, `limit_bytes_per_s` what the link
     carries in one direction; None where that is not known, and `unknown_because` then says why.
     """
@@ -60,8 +59,6 @@ class LinkUnderLoad:
     width: int | None = None
     max_generation: int | None = None
     max_width: int | None = None
-    device_max_generation: int | None = None
-    device_max_width: int | None = None
     c2c_bytes_per_s: float | None = None
     limit_bytes_per_s: float | None = None
     unknown_because: str | None = None
@@ -83,58 +80,22 @@ class PinnedGain:
 
 @dataclass(frozen=True, slots=True)
 class CopyLatency:
-    """The time of the smallest copy of a direction and kind of memory, as called.
-
-    Below `half_rate_bytes` a copy takes longer to start than to run; None where there is no fit that tells it.
-    """
+    """The time of the smallest copy of a direction and kind of memory, as called."""
 
     direction: str
     host_memory: str
     size_bytes: int
     time_s: float
-    half_rate_bytes: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CopyFit:
-    """The line time = `latency_s` + size / `bytes_per_s` through the copies of a direction, kind of memory and clock.
-
-    `sizes` is how many sizes there were, `worst_residual` the largest residual relative to the time, and
-    `sizes_off_bytes` are the sizes that do not lie on the line. At `half_rate_bytes` a copy runs at half the rate.
-    Where there is no such line they are None, and `unknown_because` says why.
-    """
-
-    direction: str
-    host_memory: str
-    timed: str
-    sizes: int
-    latency_s: float | None
-    bytes_per_s: float | None
-    half_rate_bytes: float | None
-    worst_residual: float | None
-    sizes_off_bytes: tuple[float, ...] | None
-    unknown_because: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class IdiomTime:
-    """A common line of code that copies: its case, the line itself, and its time over that of the raw copy."""
-
-    case: dict[str, Any]
-    call: str
-    times_raw: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class TransferResult:
-    """The results of one device's copies: the link, the gain of pinned memory, latencies, fits, and common idioms."""
+    """The results of one device's copies: the link, the gain of pinned memory, and latencies."""
 
     device: str
     link: LinkUnderLoad | None = None
     gains: tuple[PinnedGain, ...] = ()
     latencies: tuple[CopyLatency, ...] = ()
-    fits: tuple[CopyFit, ...] = ()
-    idioms: tuple[IdiomTime, ...] = ()
 
 
 # -- of overlap --------------------------------------------------------------------------------------------------------
@@ -178,9 +139,9 @@ class Speedup:
 class CrossoverResult:
     """At what size a device becomes faster than the CPU, with the copies to and from it (`transfers`) or without.
 
-    The CPU is faster up to `cpu_faster_up_to`, the device from `device_faster_from` on; `even` are sizes between the
-    two without a winner, and `reason` says why one of the two is None. `smallest` and `largest` are the sizes that were
-    tried, `ended_by` why they stopped growing (`time`, `memory`), and `speedup` the ratio at a normal size.
+    The CPU is faster up to `cpu_faster_up_to`, the device at every size that was tried from `device_faster_from` on;
+    None where it is nowhere. `largest` is the largest size that was tried, `ended_by` why none was larger (`time`,
+    `memory`), and `speedup` the ratio at a normal size.
     """
 
     device: str
@@ -188,9 +149,6 @@ class CrossoverResult:
     transfers: bool
     cpu_faster_up_to: int | None
     device_faster_from: int | None
-    even: tuple[int, ...]
-    reason: str | None
-    smallest: int
     largest: int
     ended_by: str | None
     speedup: Speedup | None
@@ -253,32 +211,4 @@ class SearchResult:
     complete: bool
     shapes_refused: int = 0
     refused: tuple[RefusedShape, ...] = ()
-    run: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReading:
-    """A reading of a device, `at_s` after the start of a long run. Power is the mean since the previous reading. It is
-    None for the first reading and if the energy is not counted."""
-
-    at_s: float
-    sm_clock_hz: float | None
-    temperature_celsius: float | None
-    power_w: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class SustainedResult:
-    """The telemetry of one long run: product, device, how the device supports the dtype, and its readings.
-
-    `run` is which of several runs it is of, from 1; None for the only one.
-    """
-
-    device: str
-    dtype: str
-    m: int
-    n: int
-    k: int
-    support: str
-    readings: tuple[LoadReading, ...]
     run: int | None = None

@@ -27,7 +27,6 @@ Outcome = Literal[
     "device-broken",
     "inconclusive",
 ]
-ConfidenceLevel = Literal["high", "medium", "low"]
 SpeedChange = Literal["same", "slower", "faster"]
 
 
@@ -55,17 +54,6 @@ class TrialEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochCheck:
-    """One step of what else an epoch holds (`kind`: an evaluation, a partial last batch)."""
-
-    kind: str
-    batch_size: int
-    outcome: Outcome
-    reason: str | None = None
-    peak_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SearchAxis:
     """The dimension whose length is searched, and the fixed batch size beside it."""
 
@@ -87,28 +75,12 @@ class StepRecipe:
 
 @dataclass(frozen=True, slots=True)
 class SearchMethod:
-    """The method for peaks (`peak`) and sizes (`prediction`). `guard_bytes` is the growth at which the system ends a
-    trial. `context_counted` is true if a device's context is part of the peak. None where it does not apply."""
+    """How peaks are measured (`peak`), and what ran. With `seek_failure` false, sizes stay below 85 % of the budget."""
 
     peak: str | None = None
-    baseline_bytes: int | None = None
-    guard_bytes: int | None = None
-    context_counted: bool | None = None
-    malloc: str | None = None
     seek_failure: bool = True
-    prediction: str | None = None
-    avoid_oom: bool = False
     inputs: tuple[str, ...] = ()
     recipe: StepRecipe | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Confidence:
-    """`doubts` are what speaks against the answer, `support` what speaks for it, each in a few words."""
-
-    level: ConfidenceLevel
-    support: tuple[str, ...]
-    doubts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,29 +101,12 @@ class RecommendedSize:
 
 
 @dataclass(frozen=True, slots=True)
-class SizeSpeed:
-    """Samples per second of one size: the median of its steps after each trial's first, which warms up.
-
-    `spread` is (longest − shortest) / median of those steps; None where only one was timed.
-    """
-
-    batch_size: int
-    samples_per_s: float
-    spread: float | None
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
 class Knee:
-    """The smallest size that was run within 5 % of the fastest; `reason` says why there is none to tell.
-
-    `noise` is the typical spread of a size's steps, as a share.
-    """
+    """The smallest size that was run within 5 % of the fastest. `noise` is the typical spread of a size's steps."""
 
     batch_size: int | None
     samples_per_s: float | None = None
     noise: float | None = None
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +115,7 @@ class MemorySplit:
 
     `parameter_bytes` counts buffers too. `activation_bytes_per_sample` is the slope of the peak of forward and backward
     over the batch size; `fixed_bytes` what that peak holds besides, whatever the size (workspaces, a device's context).
-    None is unknown, `reason` why.
+    None is unknown.
     """
 
     parameter_bytes: int | None
@@ -168,7 +123,6 @@ class MemorySplit:
     optimizer_bytes: int | None
     activation_bytes_per_sample: int | None = None
     fixed_bytes: int | None = None
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,47 +137,6 @@ class Accumulation:
     steps: int
     smaller: int
     limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """Measured over predicted, at `size`, once what does not grow with the size (`constant_bytes`) is taken off."""
-
-    size: int
-    factor: float
-    constant_bytes: int = 0
-
-    def peak(self, predicted: float) -> float:
-        """The expected value for a predicted one, in bytes."""
-        return self.constant_bytes + self.factor * predicted
-
-
-@dataclass(frozen=True, slots=True)
-class PredictedPeak:
-    """The calibrated peak of one size."""
-
-    batch_size: int
-    peak_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictionResult:
-    """The prediction from tensors without data before the first trial, and its calibration by that trial. The bytes are
-    those predicted at `uncalibrated_max_batch_size`. `device` is the kind that the tensors were on, `reason` why the
-    prediction was not used."""
-
-    max_batch_size: int | None
-    uncalibrated_max_batch_size: int | None = None
-    peak_bytes: int | None = None
-    compute_peak_bytes: int | None = None
-    parameter_bytes: int | None = None
-    gradient_bytes: int | None = None
-    optimizer_bytes: int | None = None
-    calibration: Calibration | None
-    device: str | None
-    seconds: float | None = None
-    points: tuple[PredictedPeak, ...] = ()
-    reason: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,19 +155,14 @@ class FoundBatchSize:
     confirmed: bool
     first_failing: int | None = None
     first_failing_outcome: Outcome | None = None
-    first_failing_reason: str | None = None
-    first_failing_at_once: bool = False
     predicted_above: int | None = None
     limited_by: str | None = None
     peak_bytes: int | None
     budget_bytes: int
     margin_bytes: int
     budget_reason: str
-    free_bytes: int | None = None
-    total_bytes: int | None = None
     samples_per_s: float | None
     parameter_bytes: int | None = None
-    state_bytes: int | None = None
     target: str
     mode: str
     optimizer: str | None
@@ -264,19 +172,13 @@ class FoundBatchSize:
     device: DeviceRef
     tolerance: float | None = None
     multiple_of: int = 1
-    start: int | None = None
     method: SearchMethod
-    trial_count: int = 0
     trials: tuple[TrialEntry, ...]
     limiting_factor: str | None = None
-    confidence: Confidence | None = None
-    checks: tuple[EpochCheck, ...] = ()
     recommended: RecommendedSize | None = None
-    speeds: tuple[SizeSpeed, ...] = ()
     knee: Knee | None = None
     memory_split: MemorySplit | None = None
     accumulation: Accumulation | None = None
-    prediction: PredictionResult | None = None
 
     @property
     def largest(self) -> int | None:
@@ -294,51 +196,14 @@ class FoundBatchSize:
         return self.axis.name if self.axis else None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceShare:
-    """One device's part of a shared step: its samples and seconds."""
-
-    device: str
-    batch_size: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class StepSplit:
-    """A batch divided over unlike devices so that all end their step at the same time.
-
-    `samples_per_s` is that of all together, without what it takes to exchange gradients; `equal_samples_per_s` is what
-    the same devices reach where each takes the least of their sizes.
-    """
-
-    shares: tuple[DeviceShare, ...]
-    batch_size: int
-    samples_per_s: float
-    equal_samples_per_s: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundBatchSizes:
-    """The answers of several devices: the id of the one that takes `least`, its size, and each device's own answer.
-
-    `split` is None where the devices are alike, or one of their answers is not known.
-    """
+    """The answers of several devices: the id of the one that takes `least`, its size, and each device's own answer."""
 
     least: str
     max_batch_size: int | None
     at_least: int | None = None
     devices: tuple[FoundBatchSize, ...]
-    split: StepSplit | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Experience:
-    """The measured sizes of real searches as shares of their estimates: the lowest and the highest."""
-
-    low: float
-    high: float
-    searches: int
-    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,12 +211,11 @@ class EstimatedBatchSize:
     """The estimated largest size for a device that is not here; nothing was run.
 
     `budget_bytes` is what is left of `memory_bytes` once margin, context and workspaces are set aside, whose figures
-    come from `source`. `error` is how far such estimates were off; None is unknown, `error_reason` why.
+    come from `source`.
     """
 
     max_batch_size: int | None
     peak_bytes: int | None
-    compute_peak_bytes: int | None = None
     parameter_bytes: int | None
     gradient_bytes: int | None
     optimizer_bytes: int | None
@@ -361,12 +225,8 @@ class EstimatedBatchSize:
     context_bytes: int
     workspace_bytes: int
     source: str
-    error: Experience | None
-    error_reason: str | None
     target: str
     mode: str
     dtype: str | None
     recipe: StepRecipe
     device: str
-    fake_device: str
-    seconds: float

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 # What a left-behind thing is. `tensor` is one that the model holds outside of its parameters and buffers.
-LeftKind = Literal["tensor", "module", "parameter", "optimizer-state"]
+LeftKind = Literal["tensor", "module", "parameter"]
 # What the forward did with it: met it where it must not be, copied it to the device, ran without it; or the class's
 # source where nothing ran: `copied` and `unread` are then read there.
 # `cached` was made by forward, on the device.
@@ -65,7 +65,7 @@ class LeftBehind:
     it.
 
     `attribute` is its name in the module, `holder` is the object that holds it, and `is_trained` is true if it takes a
-    gradient. `replaced` is the method, with its line, that replaces torch's own in a module above it.
+    gradient.
     """
 
     name: str
@@ -77,25 +77,6 @@ class LeftBehind:
     holder: Holder = "attribute"
     attribute: str = ""
     is_trained: bool = False
-    replaced: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tie:
-    """Parameters that share their memory before the move, and do not after it."""
-
-    names: tuple[str, ...]
-    place: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedPart:
-    """Parameters and buffers that the target placed on `device`: their number, the first, and its line."""
-
-    device: str
-    count: int
-    first: str
-    place: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +131,7 @@ class UnjudgedOperation:
 class ClaimedRun:
     """A forward pass, or with `phase` `step` a whole training step, on the simulated device.
 
-    `stopped` is why it could not be followed to its end, `stopped_at` the line from which on nothing is known. `note`
-    says what else was not done that was asked for.
+    `stopped` is why it could not be followed to its end, `stopped_at` the line from which on nothing is known.
     """
 
     phase: Phase
@@ -160,16 +140,6 @@ class ClaimedRun:
     unjudged: tuple[UnjudgedOperation, ...] = ()
     stopped: str | None = None
     stopped_at: str | None = None
-    note: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceRun:
-    """The same step on this machine's GPU. `error` is what it raised, None where it ran."""
-
-    device: str
-    error: str | None = None
-    place: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +147,7 @@ class ModelResult:
     """The model, and the result of its move to `device`. `run` None is a forward that was not asked for, for `not_run`;
     `proposed` are the options that ask for it.
 
-    `meta` are parameters and buffers without data. `split` are the parts that the target itself put on
-    several devices; it was not moved then. `not_followed` is what this torch does not let be followed.
+    `meta` are parameters and buffers without data. `not_followed` is what this torch does not let be followed.
     `proposed` are options that ask for the forward, where `run` is None.
     """
 
@@ -189,11 +158,8 @@ class ModelResult:
     totals: Totals
     training: TrainingBytes | None
     left_behind: tuple[LeftBehind, ...] = ()
-    untied: tuple[Tie, ...] = ()
     meta: tuple[str, ...] = ()
-    split: tuple[PlacedPart, ...] = ()
     run: ClaimedRun | None = None
     not_run: str | None = None
-    on_device: DeviceRun | None = None
     not_followed: tuple[str, ...] = ()
     proposed: str | None = None

@@ -33,29 +33,13 @@ class TimeShares:
 
 
 @dataclass(frozen=True, slots=True)
-class RunStep:
-    """One step. `allocated_bytes` and `reserved_bytes` are those of all devices at its end; None on a CPU."""
-
-    number: int
-    duration_s: float
-    data_s: float
-    copies_s: float
-    waits_s: float
-    backward_s: float
-    optimizer_s: float
-    allocated_bytes: int | None
-    reserved_bytes: int | None
-    resident_bytes: int | None
-    cpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class RunSteps:
-    """The steps seen. `first` stand apart from the `steady` ones, of which `kept` are known one by one."""
+    """The steps seen. `first_s` are the times of those that stand apart from the steady ones, of which `kept` are known
+    one by one."""
 
     count: int
     by: Literal["optimizer", "gpucheck.api.step"]
-    first: tuple[RunStep, ...]
+    first_s: tuple[float, ...]
     kept: int
     median_s: float | None
     slowest_s: float | None
@@ -68,33 +52,25 @@ class RunLine:
 
     `time_s` is what the program spent in these calls, `bytes` what they moved or read. `pinned` and `pageable` count
     the copies whose host side was or was not page-locked; `unpinned_async` those that asked for `non_blocking` in vain.
-    `unchanged_again` are copies of the very tensor that was copied there before, `unchanged_back` of one that had come
-    from where it goes. `steps` is in how many steps it happened. `discarded` is whether the statement throws the result
-    away, `made_by` the call that makes its tensor on the host first, `in_loop` whether the line is in a loop; None: not
-    known. `users` is False where only libraries' code was at work. `starts_cuda` is whether its time is that of CUDA's
-    first use, and not of its copies.
+    `unchanged_again` are copies of the very tensor that was copied there before. `steps` is in how many steps it
+    happened. `discarded` is whether the statement throws the result away, `in_loop` whether the line is in a loop;
+    None is unknown.
     """
 
     kind: str
     file: str
     line: int
-    function: str
-    users: bool
     count: int
     bytes: int
     time_s: float
-    longest_s: float
     steps: int
     pinned: int
     pageable: int
     unpinned_async: int
     unchanged_again: int
-    unchanged_back: int
     discarded: bool
-    made_by: str | None
     in_loop: bool | None
     source: str | None
-    starts_cuda: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +86,6 @@ class RunDevice:
     peak_phase: str
     fragmented_bytes: int
     retries: int
-    out_of_memory: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +108,6 @@ class Holder:
     bytes: int
     file: str
     line: int
-    function: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +123,8 @@ class OutOfMemory:
 
     device: str
     asked_bytes: int | None
-    total_bytes: int | None
-    free_bytes: int | None
     allocated_bytes: int | None
     reserved_bytes: int | None
-    largest_free_block_bytes: int | None
     other_processes_bytes: int | None
     parameters_bytes: int
     gradients_bytes: int
@@ -184,7 +155,6 @@ class TracedLine:
 
     file: str
     line: int
-    function: str
     module: str | None
     phase: str
     peak_bytes: int
@@ -207,9 +177,8 @@ class Traced:
 class RunResult:
     """One run of a program. `exit` is its status, or the negative number of the signal that ended it.
 
-    `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_seen` names what is
-    not counted, `not_followed` what this torch does not let be followed. `cut_off_in` is the line that waited for data
-    when the program ended.
+    `lines` begin with what cost most time; `lines_lost` is how many there was no space for. `not_followed`
+    names what this torch does not let be followed.
     """
 
     program: tuple[str, ...]
@@ -229,9 +198,7 @@ class RunResult:
     error: RunError | None
     out_of_memory: OutOfMemory | None
     traced: Traced | None
-    cut_off_in: str | None
     snapshot: str | None
-    not_seen: tuple[str, ...]
     not_followed: tuple[str, ...] = ()
 
 
@@ -245,8 +212,6 @@ class DryLine:
     kind: str
     file: str
     line: int
-    function: str
-    users: bool
     count: int
     bytes: int
     steps: int
@@ -403,11 +368,12 @@ class RankError:
 class JobRank:
     """One rank. `late_s` is how much later than its siblings it is in a step, `last_share` in which part of the steps
     it is last. The times are means of a step; None: not known. `state` is the kernel's word for its process at a hang,
-    `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `sm_clock_hz`
-    is its GPU's while kernels ran. `device` is what it used; several are joined by commas. `left_early`: it ended
-    without an error, and others of a group of its made more collectives there. `lost_peer`: its error says that another
-    rank was gone. `raised` is the exception that ended it. `own_s` is a step without all waits for other ranks and
-    `p2p_s` the waits in sends and receives, in a job that has these in its steps."""
+    `place` the user's line where it was then. `ended_ns` is on rank 0's clock, after the epoch. `device` names what it
+    used, joined by commas. `left_early`: it ended without an error, and others of a group of its made more
+    collectives there. `lost_peer`: its error says that another rank was gone. `raised` is the exception that ended it.
+    `own_s` is a step without all waits for other ranks and `p2p_s` the waits in sends and receives, in a job that has
+    these in its steps.
+    """
 
     rank: int
     host: str
@@ -420,13 +386,11 @@ class JobRank:
     forward_s: float | None
     backward_s: float | None
     optimizer_s: float | None
-    gc_s: float | None
     queued_s: float | None
     exit: int | None
     ended_ns: int | None
     state: str | None
     place: str | None
-    sm_clock_hz: float | None = None
     left_early: bool = False
     lost_peer: bool = False
     raised: RankError | None = None

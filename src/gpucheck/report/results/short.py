@@ -108,8 +108,7 @@ class KnownId:
 @dataclass(frozen=True, slots=True)
 class IdPage:
     """The page of an id: what it means and what to do `then`. `rung` (the stage) and `verdict` are those of a doctor
-    condition, None for others, and `settle` says how to make sure of one; `texts` are the error texts that point to
-    it."""
+    condition, None for others, and `settle` says how to make sure of one."""
 
     id: str
     of: str
@@ -120,8 +119,6 @@ class IdPage:
     rung: str | None = None
     verdict: Verdict | None = None
     settle: str = ""
-    texts: tuple[str, ...] = ()
-    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +127,7 @@ class TextMatch:
 
     `says` is a sentence made of the text's own `numbers` (under keys with units), and `then` the next step: `specific`
     where that too is made of them. `conditions` are those of doctor that bring it about. A `symptom` says that
-    something failed and not what; `cut` is a text of which a part is missing; `doubt` is what speaks against it.
+    something failed and not what; `doubt` is what speaks against it.
     """
 
     id: str
@@ -142,10 +139,8 @@ class TextMatch:
     specific: bool
     numbers: dict[str, Any]
     conditions: tuple[str, ...]
-    source: str
     line: int
     symptom: bool
-    cut: bool
     doubt: str
 
 

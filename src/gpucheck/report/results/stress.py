@@ -71,8 +71,7 @@ class StressDevice:
     against float64, `worst_of_bound` its largest error as a share of what rounding explains. `wrong` has the first
     wrong steps, `wrong_steps` how many there were. `counters` is how much each of the driver's error counters rose.
     `power_limit_w` is the limit in force, None where it is unknown.
-    `memory_tested_bytes` is how much of what was filled the memory test has written and read, `memory_held_bytes` how
-    much of that it has read again after the rest was written; None without that test.
+    `memory_tested_bytes` is how much of what was filled the memory test has written and read; None without that test.
     `ended` is empty for a device that ran to the end, else what ended it: `fault`, `error` or `signal`.
     """
 
@@ -95,7 +94,6 @@ class StressDevice:
     unknown: dict[str, str] = field(default_factory=dict)
     power_limit_w: float | None = None
     memory_tested_bytes: int | None = None
-    memory_held_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

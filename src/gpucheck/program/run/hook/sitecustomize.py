@@ -12,7 +12,7 @@ _LOADERS = getattr(sys.modules["_frozen_importlib_external"], "_LoaderBasics", N
 _STARTED, _FAILED, _TORCH = range(3)
 _SEEN, _UNSEEN, _BEFORE = 1, 2, 3
 # The cell of `counters.CHILD`.
-_CHILD = 8 * 21
+_CHILD = 8 * 17
 
 
 def _waiting(loaded, stolen):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpucheck.machine.mask import read_mask
+from gpucheck.machine.choose import read_mask
 
 UUIDS = ("GPU-aa000000", "GPU-ab000000", "GPU-bb000000")
 

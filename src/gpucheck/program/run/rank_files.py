@@ -1,0 +1,701 @@
+"""The files of a job's ranks, and their result together. Free of torch.
+
+Every rank appends lines of JSON to its own file in a folder that all share. A line may be cut off or damaged at any
+place; such a line is left out.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import json
+import math
+import os
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gpucheck.errors import CannotLook
+from gpucheck.program import ranks_judge, stages_judge
+from gpucheck.program.ranks_judge import Call, Table, Verdict
+from gpucheck.program.run import judge
+from gpucheck.program.run.ranks_findings import names
+from gpucheck.report.codec import visible
+from gpucheck.report.results.run import Collective, JobHang, JobMismatch, JobRank, PeriodicWork, RankError, RanksResult
+
+# Characters of an error's text that are kept.
+MOST_TEXT = 500
+MOST_BYTES = 512 * 2**20
+# The columns of a step: when it ended, how long it took, and the times of its parts. `blocked` and `p2p` are what
+# Python waited for other ranks in all and in sends and receives.
+_TIMES = ("data", "copies", "waits", "backward", "optimizer", "queued", "blocked", "p2p")
+_STEP_AT, _BLOCKED_AT, _P2P_AT = 1, 2 + _TIMES.index("blocked"), 2 + _TIMES.index("p2p")
+# A wait below it explains no lateness.
+_LEAST_WAIT_S = 5e-4
+# Clocks of servers may run off by this much between two readings, and NTP moves one by no more unless it sets it anew.
+DRIFT, SLEW = 50e-6, 500e-6
+# Collectives in which every rank waits for the last; the others have a root that does not.
+_WAITED = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier|all_?to_?all", re.IGNORECASE)
+# Collectives to which all ranks must give as many elements.
+_EQUAL = re.compile(r"all_?reduce|broadcast|_(all_?gather|reduce_?scatter)_base|:reduce$", re.IGNORECASE)
+_FILE = re.compile(r"rank(\d{1,6})\.jsonl")
+
+# A call by its group and number, and a line of source: its file, its number, and whether a backward pass was at work.
+_Key = tuple[str, int]
+_Place = tuple[str, int, bool]
+
+
+# -- one rank ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RankRecord:
+    """One rank's file. Calls are by (group, number), each with its kind and when it was made."""
+
+    rank: int
+    world: int = 0
+    host: str = ""
+    hosts: bool = False
+    # When the job began, and its key.
+    job: tuple[int, str] = (0, "")
+    calls: dict[_Key, tuple[int, int]] = field(default_factory=dict)
+    inside: dict[_Key, float] = field(default_factory=dict)
+    kinds: dict[int, dict[str, Any]] = field(default_factory=dict)
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    steps: list[list[int]] = field(default_factory=list)
+    clocks: list[tuple[int, int, int]] = field(default_factory=list)
+    # Calls that had not come to their end when the rank was asked; None: it was not, or did not answer. What it
+    # answered to a hang stays: a timeout ends such a call before the rank writes its last.
+    pending: set[_Key] | None = None
+    has_answered: bool = False
+    places: dict[_Key, _Place] = field(default_factory=dict)
+    of_kind: dict[int, _Place] = field(default_factory=dict)
+    lines: list[tuple[str, str, int, float]] = field(default_factory=list)
+    frames: list[tuple[str, int]] = field(default_factory=list)
+    state: str = ""
+    exit: int | None = None
+    ended_ns: int | None = None
+    lost_peer: bool = False
+    raised: RankError | None = None
+    done: int = 0
+    devices: list[str] | None = None
+    lost: int = 0
+    # Sends and receives of NCCL, which the flight recorder has.
+    p2p: int = 0
+    # Whether sends and receives were counted; by peer how many of each (-1: from anybody), and those whose waits were
+    # not timed. Of collectives: how many Python waited for, and the long waits (when they began, how long in ns).
+    has_counted: bool = False
+    peers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    hidden: int = 0
+    waited: int = 0
+    waits: list[tuple[int, int]] = field(default_factory=list)
+    failed: str = ""
+    # A group that was made again begins its numbers anew: how often, and its latest number.
+    _made: Counter[str] = field(default_factory=Counter)
+    _latest: dict[str, int] = field(default_factory=dict)
+
+    def key(self, kind: int, number: int) -> _Key:
+        """A call by its group and number."""
+        group = self.kinds[kind]["group"]
+        made = self._made[group]
+        return f"{group}#{made}" if made else group, number
+
+    @property
+    def steps_made(self) -> int:
+        """The steps of its record, or those that its last line names, where more."""
+        return max(len(self.steps), self.done)
+
+    @property
+    def is_of_nccl(self) -> bool:
+        return any(str(kind["name"]).startswith("nccl") for kind in self.kinds.values())
+
+    def take(self, line: dict[str, Any]) -> None:
+        """One line of the file. Raises KeyError, TypeError and ValueError for a damaged one."""
+        match line["say"]:
+            case "rank":
+                # A damaged file may have any number: no more ranks than files can be named.
+                self.world, self.host = min(int(line["world"]), 10**6), visible(str(line["host"]))
+                self.hosts, self.job = bool(line["hosts"]), (int(line["at_ns"]), str(line.get("job", "")))
+            case "kind":
+                self.kinds[int(line["kind"])] = {
+                    "group": str(line["group"]),
+                    "name": str(line["name"]),
+                    "dtypes": [str(dtype) for dtype in line["dtypes"]],
+                    "sizes": [list(map(int, size)) for size in line["sizes"]],
+                }
+            case "group":
+                self.groups[str(line["name"])] = tuple(map(int, line["ranks"]))
+            case "calls":
+                self.lost, self.p2p = self.lost + int(line["lost"]), self.p2p + int(line["p2p"])
+                for row in line["rows"]:
+                    self._call(*map(int, row[:3]), *row[3:])
+            case "steps":
+                rows = ([*map(int, row)] for row in line["rows"])
+                self.steps += [row for row in rows if len(row) == 2 + len(_TIMES)]
+            case "p2p":
+                self.peers = {int(peer): (int(sent), int(received)) for peer, sent, received in line["peers"]}
+                self.hidden, self.waited, self.has_counted = int(line["hidden"]), int(line["waited"]), True
+                self.waits += [(int(at), int(spent)) for at, spent in line["waits"]]
+            case "clock":
+                self.clocks.append((int(line["at_ns"]), int(line["offset_ns"]), int(line["error_ns"])))
+            case "pending" if not self.has_answered:
+                self.pending = {self.key(kind, int(number)) for kind, number in line["rows"]}
+                self.has_answered = bool(line.get("hang"))
+            case "lines":
+                for kind, number, file, at, back in line["rows"]:
+                    place = visible(str(file)), int(at), bool(back)
+                    self.places[self.key(kind, int(number))] = self.of_kind[kind] = place
+            case "where":
+                self.frames = [(visible(str(file)), int(at)) for file, at, _ in line["frames"]]
+            case "process":
+                self.state = visible(str(line["state"]))
+            case "end":
+                self._end(line)
+            case "failed":
+                self.failed = visible(str(line["why"]))
+
+    def _call(self, kind: int, number: int, created_ns: int, duration_ms: float | None = None) -> None:
+        group = self.kinds[kind]["group"]
+        if number <= self._latest.get(group, 0):
+            self._made[group] += 1
+        self._latest[group] = number
+        key = self.key(kind, number)
+        self.calls[key] = kind, created_ns
+        if duration_ms is not None and math.isfinite(duration_ms):
+            self.inside[key] = float(duration_ms) / 1e3
+
+    def _end(self, line: dict[str, Any]) -> None:
+        self.exit, self.ended_ns, self.done = int(line["exit"]), int(line["at_ns"]), int(line["steps"])
+        self.lines = [(str(a), visible(str(b)), int(c), float(d)) for a, b, c, d in line["lines"]]
+        used = line.get("devices")
+        self.devices = None if used is None else [visible(str(device)) for device in used]
+        self.lost_peer = bool(line.get("lost_peer"))
+        if line.get("raised"):
+            kind, text, file, at = line["raised"]
+            where = None if file is None else judge.at(visible(str(file)), int(at), os.getcwd())
+            self.raised = RankError(type=visible(str(kind)), message=visible(str(text))[:MOST_TEXT], place=where)
+
+    def offset(self, at_ns: int) -> tuple[float, float]:
+        """The correction of this rank's time and its uncertainty, in seconds: between two readings a line."""
+        if not self.clocks:
+            return 0.0, math.inf if self.hosts else 0.0
+        place = bisect.bisect(self.clocks, (at_ns, 0, 0))
+        near = self.clocks[max(place - 1, 0) : place + 1]
+        (before, low, error), (after, high, other) = near[0], near[-1]
+        share = (at_ns - before) / max(after - before, 1)
+        # Rank 0's own clock, which has no error, does not drift from itself.
+        drift = DRIFT * min(abs(at_ns - before), abs(after - at_ns)) if error or other else 0
+        # Set anew between two readings: nobody knows when.
+        jump = max(abs(high - low) - error - other - SLEW * (after - before), 0)
+        return (low + share * (high - low)) / 1e9, (max(error, other) + drift + jump) / 1e9
+
+    def on_rank_0(self, at_ns: int | None) -> int | None:
+        """A time on rank 0's clock; None without a clock in common."""
+        offset_s, error_s = self.offset(at_ns or 0)
+        return None if at_ns is None or math.isinf(error_s) else at_ns + int(offset_s * 1e9)
+
+    def rename(self, group: str, name: str) -> None:
+        """Give a group another name."""
+
+        def key(call: _Key) -> _Key:
+            before, again, made = call[0].partition("#")
+            return (f"{name}{again}{made}", call[1]) if before == group else call
+
+        self.groups[name] = self.groups.pop(group)
+        self.calls = {key(call): row for call, row in self.calls.items()}
+        self.inside = {key(call): row for call, row in self.inside.items()}
+        self.places = {key(call): row for call, row in self.places.items()}
+        self.pending = None if self.pending is None else set(map(key, self.pending))
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def is_job(path: str) -> bool:
+    """Return whether a folder has files of ranks."""
+    try:
+        return os.path.isdir(path) and any(_FILE.fullmatch(name) for name in os.listdir(path))
+    except OSError:
+        return False
+
+
+def _number(text: str) -> float:
+    """A number of a line. Raises ValueError where it is larger than a time in nanoseconds."""
+    value = int(text) if text.lstrip("-").isdigit() else float(text)
+    if not abs(value) < 2**63:
+        raise ValueError(text)
+    return value
+
+
+def read(folder: Path) -> list[RankRecord]:
+    """The files of a folder's newest job, by rank. Raises CannotLook."""
+    records = []
+    for path in sorted(folder.iterdir()):
+        match = _FILE.fullmatch(path.name)
+        if match is None:
+            continue
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
+            raise CannotLook(f"{str(path)!r} is not a file of a rank", "a link, or too large")
+        record = RankRecord(int(match[1]))
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                # A line may have been cut off as its process was killed.
+                with contextlib.suppress(
+                    KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError
+                ):
+                    record.take(json.loads(line, parse_int=_number, parse_float=_number))
+        records.append(record)
+    newest = max((record.job for record in records), default=(0, ""))[1]
+    ranks = sorted((record for record in records if record.job[1] == newest), key=lambda record: record.rank)
+    if len({record.host for record in ranks}) > 1:
+        for record in ranks:
+            record.hosts = True
+    # Ranks that had ended before all of the job had begun are of a start before this one: calls need all.
+    begun = [at for record in ranks if (at := record.on_rank_0(record.job[0])) is not None]
+    ranks = [
+        record
+        for record in ranks
+        if not record.calls or (record.on_rank_0(record.ended_ns) or math.inf) >= max(begun, default=0)
+    ]
+    for name in {name for record in ranks for name in record.groups}:
+        # split_group() of older torch counts the groups of each rank: those without a common rank may have one name.
+        alike = [record for record in ranks if name in record.groups]
+        members = {record.groups[name] for record in alike}
+        if len(members) > 1 and sum(map(len, members)) == len(set().union(*members)):
+            for record in alike:
+                record.rename(name, f"{name} ({names(record.groups[name])})")
+    return ranks
+
+
+# -- together ----------------------------------------------------------------------------------------------------------
+
+
+def result(folder: Path) -> RanksResult:
+    """Judge the ranks' files. Raises CannotLook."""
+    try:
+        ranks = read(folder)
+    except OSError as error:
+        raise CannotLook(f"{str(folder)!r} cannot be read", os.strerror(error.errno or 0)) from error
+    world = max([record.world for record in ranks] + [record.rank + 1 for record in ranks], default=0)
+    has_inside = any(record.inside for record in ranks)
+    table, positions = _table(ranks, has_inside=has_inside)
+    own = _own(ranks, table)
+    verdict = _verdict(ranks, table, own, world)
+    means = {record.rank: _means(record) for record in ranks}
+    activity, activity_s, place = _activity(verdict, means, ranks, positions.get(verdict.where or ("", 0)))
+    decided = verdict.outcome in ("straggler", "alternating")
+    return RanksResult(
+        world=world,
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        arrival="inside" if has_inside else "host issue" if any(record.is_of_nccl for record in ranks) else "arrival",
+        steps=table.steps,
+        step_s=table.step_s or None,
+        late=verdict.ranks if decided else (),
+        cost_s=verdict.cost_s if decided else None,
+        last_share=sum(verdict.shares[rank] for rank in verdict.ranks) if decided and verdict.shares else None,
+        p2p=sum(record.p2p + sum(map(sum, record.peers.values())) for record in ranks),
+        busiest=verdict.ranks if verdict.outcome == "busiest" else (),
+        since=verdict.since,
+        periodic=_periodic(ranks, table, verdict),
+        cost_share=verdict.cost_share if verdict.outcome == "straggler" else None,
+        activity=activity,
+        activity_s=activity_s,
+        place=place,
+        ranks=tuple(_row(record, ranks, verdict, means[record.rank], own) for record in ranks),
+        hang=_hang(ranks, world, folder),
+        mismatch=_mismatch(ranks),
+        not_seen=tuple(_not_seen(ranks, world)),
+    )
+
+
+def _verdict(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequence[float]], world: int) -> Verdict:
+    """Who holds up the job; undecided where the records do not show all that could make a rank late.
+
+    `own` is each rank's own work in a job whose ranks send to each other in its steps.
+    """
+    verdict = _of_exchanges(ranks, table, own) or ranks_judge.judge(table)
+    # A late rank may only have waited for a message.
+    if verdict.ranks and not own and not all(record.has_counted or record.is_of_nccl for record in ranks):
+        verdict = Verdict("not_decided", reason="sends and receives were not counted on all ranks")
+    reason = verdict.reason
+    # Those that were seen may all wait for one that was not, or some of them in a group of their own.
+    seen = len({rank for call in table.calls for rank in call.arrivals})
+    if seen < world and not own and (verdict.outcome == "alike" or _may_wait_unseen(ranks)):
+        reason = f"collectives of {seen} of {world} ranks were seen"
+    done = min((record.steps_made for record in ranks), default=0)
+    if table.steps < ranks_judge.FEWEST_STEPS <= done:
+        reason = f"a record of {table.steps} of {done} steps: the rest was lost with a process"
+    elif table.steps < done < ranks_judge.FEWEST_STEPS:
+        reason = ranks_judge.too_few(done)
+    if reason != verdict.reason:
+        verdict = Verdict("not_decided")
+    if reason and (cut := [record.rank for record in ranks if record.exit is None]):
+        reason += f"; the record of {names(cut)} has no end"
+    if verdict.outcome == "not_decided" and len(ranks) < world:
+        reason = f"{len(ranks)} of {world} ranks wrote here"
+    return replace(verdict, reason=reason)
+
+
+def _row(
+    record: RankRecord,
+    ranks: Sequence[RankRecord],
+    verdict: Verdict,
+    mean: Mapping[str, float],
+    own: Mapping[int, Sequence[float]],
+) -> JobRank:
+    times: dict[str, Any] = {f"{name}_s": mean.get(name) for name in (*_ACTIVITIES, "backward")}
+    return JobRank(
+        rank=record.rank,
+        host=record.host,
+        device=None if record.devices is None else ", ".join(record.devices) or "cpu",
+        steps=record.steps_made,
+        late_s=verdict.late_s.get(record.rank),
+        last_share=verdict.shares.get(record.rank),
+        **times,
+        own_s=statistics.fmean(own[record.rank]) if own else None,
+        p2p_s=mean.get("p2p") if own else None,
+        exit=record.exit,
+        lost_peer=record.lost_peer,
+        raised=record.raised,
+        ended_ns=record.on_rank_0(record.ended_ns),
+        state=record.state or None,
+        place=_place(record),
+        left_early=_has_left_early(record, ranks),
+    )
+
+
+def _may_wait_unseen(ranks: Sequence[RankRecord]) -> bool:
+    """Return whether some of these ranks, and not all, share a group with one that left no record."""
+    known = {record.rank for record in ranks}
+    used = {(record.rank, group.partition("#")[0]): record for record in ranks for group, _ in record.calls}
+    members = [set(record.groups.get(group, known)) for (_, group), record in used.items()]
+    return not all(known <= each or each <= known for each in members)
+
+
+def _not_seen(ranks: Sequence[RankRecord], world: int) -> Iterator[str]:
+    missing = sorted(set(range(world)) - {record.rank for record in ranks})
+    if missing:
+        yield f"{names(missing)} wrote nothing here: give all ranks one folder with --output DIR/"
+    yield from sorted({record.failed for record in ranks if record.failed})
+    if lost := sum(record.lost for record in ranks):
+        yield f"{lost} collectives that were recorded and overwritten between two readings"
+    yield "replays of CUDA graphs, members of coalesced calls, waits in sends and receives of NCCL"
+
+
+def _table(ranks: Sequence[RankRecord], *, has_inside: bool) -> tuple[Table, dict[_Key, _Place | None]]:
+    """The arrivals of calls that all ranks of their group have made, and for each position in a step its line."""
+    arrivals: dict[_Key, dict[int, float]] = defaultdict(dict)
+    starts = min((created for record in ranks for _, created in record.calls.values()), default=0)
+    errors: dict[int, float] = {}
+    most_s = 0.0
+    for record in ranks:
+        if has_inside:
+            for key, inside_s in record.inside.items():
+                arrivals[key][record.rank] = -inside_s
+            continue
+        off: list[float] = []
+        for key, (_, created) in record.calls.items():
+            offset_s, error_s = record.offset(created)
+            arrivals[key][record.rank] = (created - starts) / 1e9 + offset_s
+            off.append(error_s)
+        # A clock is off by less near a reading: the mean, as lateness is one too.
+        errors[record.rank] = statistics.fmean(off or [0.0])
+        most_s = max(most_s, *off, 0.0)
+    ends = {record.rank: [row[0] for row in record.steps] for record in ranks}
+    steps = min((len(record.steps) for record in ranks), default=0)
+    by_rank = {record.rank: record for record in ranks}
+    callers: dict[str, set[int]] = defaultdict(set)
+    for key, times in arrivals.items():
+        callers[key[0]] |= times.keys()
+    calls: list[Call] = []
+    positions: dict[_Key, _Place | None] = {}
+    counted: Counter[_Key] = Counter()
+    for key in sorted(arrivals):
+        times = arrivals[key]
+        first = by_rank[min(times)]
+        # A group that was made again may have other members.
+        expected = set(first.groups.get(key[0], callers[key[0]])) & set(by_rank)
+        if len(times) < max(len(expected), 2):
+            continue
+        kind, created = first.calls[key]
+        step = bisect.bisect(ends[first.rank], created)
+        if step >= steps:  # behind the last step of a rank: Join's others go on
+            continue
+        # One kind of call may stand at several lines: the last calls have their own.
+        place = first.places.get(key)
+        waits = bool(_WAITED.search(str(first.kinds[kind]["name"])))
+        calls.append(call := Call(key[0], step, times, waits, counted[key[0], step]))
+        counted[key[0], step] += 1
+        if place is not None or step >= ranks_judge.APART:
+            positions[call.position] = place or positions.get(call.position, first.of_kind.get(kind))
+    # A mean, as the costs are: of few long steps the median knows nothing.
+    durations = [row[_STEP_AT] / 1e9 for record in ranks for row in record.steps[ranks_judge.APART : steps]]
+    step_s = statistics.fmean(durations) if durations else 0.0
+    return Table(tuple(record.rank for record in ranks), steps, step_s, calls, errors, has_inside, most_s), positions
+
+
+# -- sends and receives ------------------------------------------------------------------------------------------------
+
+
+def _of_exchanges(ranks: Sequence[RankRecord], table: Table, own: Mapping[int, Sequence[float]]) -> Verdict | None:
+    """The verdict of a job whose ranks send to each other in its steps; None for another.
+
+    In such a job a rank that is late at a collective may have waited for a message: arrivals name nobody.
+    """
+    if any(record.p2p for record in ranks) or (own and any(record.is_of_nccl for record in ranks)):
+        return Verdict("not_decided", reason="ranks send and receive with NCCL: who waits for whom is in no record")
+    if not own:
+        return None
+    if reason := _unseen(ranks):
+        return Verdict("not_decided", reason=reason)
+    if max(table.clock_error_s.values(), default=0.0) > ranks_judge.LEAST_S:
+        return Verdict("not_decided", reason="the clocks of the hosts could not be compared well enough")
+    callers = {group.partition("#")[0] for record in ranks for group, _ in record.calls}
+    groups = {frozenset(members) for record in ranks for name, members in record.groups.items() if name in callers}
+    peers = {record.rank: frozenset(record.peers) - {-1} for record in ranks}
+    return stages_judge.judge(stages_judge.Pipeline(own, _durations(ranks, table), peers, groups))
+
+
+def _unseen(ranks: Sequence[RankRecord]) -> str:
+    """Return what of the sends and receives was not seen at both ends; empty where all were."""
+    by_rank = {record.rank: record for record in ranks}
+    for record in ranks:
+        if not record.has_counted:
+            return f"the sends and receives of rank {record.rank} were not counted"
+        if record.exit is None:
+            return f"the record of rank {record.rank} has no end"
+        if record.hidden:
+            how = "in another thread, by asking repeatedly, or never: its own time is unknown"
+            return f"rank {record.rank} waited for {record.hidden} of its sends and receives {how}"
+    for record in ranks:
+        sent = {rank: other.peers.get(record.rank, (0, 0))[0] for rank, other in by_rank.items()}
+        received = {peer: count for peer, (_, count) in record.peers.items()}
+        others = sorted((set(sent) | set(received)) - {-1})
+        if -1 in received:
+            short = sum(sent.values()) - sum(received.values())
+            who = next(iter(others), record.rank) if short else None
+        else:
+            who = next((peer for peer in others if sent.get(peer, 0) != received.get(peer, 0)), None)
+        if who is not None:
+            sends = f"rank {who} sent {sent.get(who, 0)} messages to rank {record.rank}, which received"
+            return f"{sends} {sum(received.values()) if -1 in received else received.get(who, 0)}"
+    return ""
+
+
+def _own(ranks: Sequence[RankRecord], table: Table) -> dict[int, list[float]]:
+    """Each rank's time in each step without its waits for others; empty where steps have no sends and receives.
+
+    Python sees its own waits. DDP waits for its buckets in C++: these waits follow from the arrivals of all ranks.
+    """
+    rows = {record.rank: record.steps[ranks_judge.APART : table.steps] for record in ranks}
+    if not any(row[_P2P_AT] for each in rows.values() for row in each):
+        return {}
+    own = {rank: [(row[_STEP_AT] - row[_BLOCKED_AT]) / 1e9 for row in each] for rank, each in rows.items()}
+    starts = min((created for record in ranks for _, created in record.calls.values()), default=0)
+    made = Counter(rank for call in table.calls if call.step >= ranks_judge.APART for rank in call.arrivals)
+    waits = {
+        record.rank: sorted((at - starts) / 1e9 + record.offset(at)[0] for at, _ in record.waits)
+        for record in ranks
+        if record.waited < 0.9 * made[record.rank]
+    }
+    for call, is_waited in zip(*ranks_judge.releases(table), strict=True):
+        last = max(call.arrivals.values())
+        for rank, at in call.arrivals.items():
+            step = call.step - ranks_judge.APART
+            if not is_waited or step < 0 or rank not in waits or last - at < _LEAST_WAIT_S:
+                continue
+            seen = bisect.bisect(waits[rank], at)
+            if seen == len(waits[rank]) or waits[rank][seen] > last:
+                own[rank][step] -= last - at
+    return own
+
+
+def _periodic(ranks: Sequence[RankRecord], table: Table, verdict: Verdict) -> PeriodicWork | None:
+    """Work that makes every n-th step longer, where it costs enough of the job."""
+    if table.steps < ranks_judge.FEWEST_STEPS:
+        return None
+    durations = _durations(ranks, table)
+    if (period := ranks_judge.period(durations)) is None or sum(durations) <= 0:  # of a damaged file
+        return None
+    share, times = len(period.places) * period.extra / sum(durations), len(period.places)
+    if share <= ranks_judge.LEAST_PERIODIC:
+        return None
+    who = verdict.ranks if verdict.every == period.every else ()
+    return PeriodicWork(every=period.every, extra_s=period.extra, share=share, times=times, ranks=who)
+
+
+def _durations(ranks: Sequence[RankRecord], table: Table) -> list[float]:
+    """The seconds of each step but the first ones, the mean of the ranks."""
+    rows = [record.steps[ranks_judge.APART : table.steps] for record in ranks]
+    return [statistics.fmean(row[_STEP_AT] for row in step) / 1e9 for step in zip(*rows, strict=True)]
+
+
+# -- what a rank does --------------------------------------------------------------------------------------------------
+
+
+def _means(record: RankRecord) -> dict[str, float]:
+    """A step's mean times in seconds, without the first steps; empty where none were seen."""
+    rows = record.steps[ranks_judge.APART :]
+    if not rows:
+        return {}
+    columns = [statistics.fmean(column) / 1e9 for column in list(zip(*rows, strict=True))[1:]]
+    means = dict(zip(("step", *_TIMES), columns, strict=True))
+    busy = sum(means[name] for name in ("data", "copies", "waits", "backward", "optimizer"))
+    return means | {"forward": max(means["step"] - busy, 0.0)}
+
+
+# Activities, each before a phase that contains it.
+_ACTIVITIES = {
+    "data": "DataLoader",
+    "copies": "copies to the device",
+    "queued": "waiting for a processor",
+    "optimizer": "the optimizer's step",
+    "forward": "the forward pass and what is around it",
+}
+
+
+def _activity(
+    verdict: Verdict,
+    means: Mapping[int, Mapping[str, float]],
+    ranks: Sequence[RankRecord],
+    at: _Place | None,
+) -> tuple[str | None, float | None, str | None]:
+    """Return what the late rank does for longer than its siblings, by how much, and where."""
+    late, folder = verdict.ranks, os.getcwd()
+    others = [mean for rank, mean in means.items() if rank not in late and mean]
+    if late and others and means.get(late[0]):
+        for name, text in _ACTIVITIES.items():
+            more = means[late[0]][name] - statistics.median(mean[name] for mean in others)
+            if more >= verdict.cost_s / 2:
+                kinds = {"data": ("data",), "copies": ("to_device", "between")}.get(name, ())
+                record = next(record for record in ranks if record.rank == late[0])
+                lines = (judge.at(*line[1:3], folder) for line in record.lines if line[0] in kinds)
+                return text, more, next(lines, None)
+        if at is not None:
+            what = "the backward pass" if at[2] else "computing before a collective"
+            return what, None, judge.at(*at[:2], folder)
+    return None, None, None
+
+
+def _has_left_early(record: RankRecord, ranks: Sequence[RankRecord]) -> bool:
+    """Return whether a rank ended without an error, with fewer collectives in a group than another member made."""
+    if record.exit != 0:
+        return False
+    others = [other for other in ranks if other is not record]
+    if record.pending is None:  # its last calls were lost with it, as os._exit() does: its steps are known
+        return any(other.steps_made + other.lost_peer > record.steps_made for other in others)
+    last = dict(sorted(record.calls))  # the largest number of each group
+    return any(number > last.get(group, number) for other in others for group, number in other.calls)
+
+
+def _place(record: RankRecord) -> str | None:
+    """The user's line where a rank was at a hang: the innermost frame that is in no library."""
+    library = r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<"
+    own = (judge.at(file, line, os.getcwd()) for file, line in record.frames if not re.search(library, file))
+    return next(own, None)
+
+
+# -- hangs and calls that do not match ---------------------------------------------------------------------------------
+
+
+def _collective(record: RankRecord, key: _Key) -> Collective:
+    kind, _ = record.calls[key]
+    made = record.kinds[kind]
+    place = record.places.get(key) or record.of_kind.get(kind)
+    where = None if place is None else judge.at(*place[:2], os.getcwd())
+    dtypes = "/".join(str(dtype) for dtype in made["dtypes"])
+    name = visible(str(made["name"]).partition(":")[2] or str(made["name"]))
+    sizes = visible(f"{made['sizes']} {dtypes}".strip())
+    return Collective(name=name, group=key[0], number=key[1], sizes=sizes, place=where)
+
+
+def _mismatch(ranks: Sequence[RankRecord]) -> JobMismatch | None:
+    """The first call of a group that ranks make differently."""
+    for key in sorted({key for record in ranks for key in record.calls}, key=lambda key: (key[1], key[0])):
+        made = {record.rank: _signature(record.kinds[record.calls[key][0]]) for record in ranks if key in record.calls}
+        if len(set(made.values())) < 2:
+            continue
+        # Neither is the odd one where as many ranks make each: two alone, or two of a job without other records.
+        (usual, most), (second, next_most) = Counter(made.values()).most_common(2)
+        if most == next_most:  # the first of the ranks is told first
+            usual = second
+        by_rank = {record.rank: record for record in ranks}
+        odd = tuple(rank for rank, signature in made.items() if signature != usual)
+        other = next(rank for rank, signature in made.items() if signature == usual)
+        return JobMismatch(
+            ranks=odd if most > next_most else tuple(made),
+            call=_collective(by_rank[odd[0]], key),
+            expected=_collective(by_rank[other], key),
+            has_majority=most > next_most,
+        )
+    return None
+
+
+def _signature(kind: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what must be the same on all ranks: the operation and, where it must, elements and dtypes."""
+    name = str(kind["name"])
+    if not _EQUAL.search(name):
+        return (name,)
+    return name, tuple(map(str, kind["dtypes"])), tuple(map(math.prod, kind["sizes"]))
+
+
+def _hang(ranks: Sequence[RankRecord], world: int, folder: Path) -> JobHang | None:
+    """The call that was waited for, where a rank has marked a hang."""
+    try:
+        at_ns, waited = (folder / "hang").read_text(encoding="ascii").split()
+        marked_ns, waited_s = int(at_ns), float(waited)
+        round(waited_s)  # neither infinite nor NaN
+    except (OSError, ValueError, OverflowError):
+        return None
+    first: dict[_Key, tuple[float, int]] = {}
+    for record in ranks:
+        for key in (record.pending or set()) & record.calls.keys():
+            created = record.calls[key][1]
+            first[key] = min(first.get(key, (math.inf, 0)), (created / 1e9 + record.offset(created)[0], record.rank))
+    if not first:
+        return None
+    by_rank = {record.rank: record for record in ranks}
+    # A rank that does not answer may be in the call: its Python is blocked, it died there, or its file is elsewhere.
+    known = {
+        record.rank
+        for record in ranks
+        if record.pending is not None
+        or (record.exit is not None and record.exit >= 0)
+        or record.state[:1] in ("T", "t")
+    }
+    members = {
+        key: set(by_rank[rank].groups.get(key[0].partition("#")[0], range(world))) for key, (_, rank) in first.items()
+    }
+    inside = {
+        key: {record.rank for record in ranks if key in record.calls and record.calls[key][1] <= marked_ns}
+        & members[key]
+        for key in first
+    }
+    # A rank that waits in one call for others is not what a second call waits for: the others are.
+    waiting = {
+        record.rank for record in ranks for key in record.pending or () if key in first and inside[key] != members[key]
+    }
+    absent = {key: (members[key] - inside[key]) & known for key in first}
+    key = min(first, key=lambda key: (len(absent[key] & waiting), first[key]))
+    # The call came to its end if a rank went on from it, or if it was the last and all ended well.
+    resumed = all(record.exit == 0 for record in ranks if record.rank in members[key]) or any(
+        number > key[1] and created > marked_ns
+        for record in ranks
+        for (group, number), (_, created) in record.calls.items()
+        if group == key[0]
+    )
+    return JobHang(
+        call=_collective(by_rank[first[key][1]], key),
+        waited_s=waited_s,
+        at_ns=marked_ns,
+        inside=tuple(sorted(inside[key])),
+        missing=tuple(sorted(absent[key])),
+        unknown=tuple(sorted(members[key] - inside[key] - known)),
+        waiting=tuple(sorted(absent[key] & waiting)),
+        resumed=resumed,
+    )
