@@ -216,22 +216,6 @@ def test_time_is_split_among_those_that_run(monkeypatch: pytest.MonkeyPatch) -> 
     assert seen == [12.0, 12.0, 9.0]
 
 
-def test_a_threshold_of_what_could_not_be_measured_is_not_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = Limit("matmul.min_tflops", 1e12, "FLOP/s", "x", "NVIDIA H200")
-    document = ran(monkeypatch, Planted("matmul", fails(CannotLook("no", finding="matmul.memory"))))
-    assert found(document.judged([limit])) == [("matmul.min_tflops", "inconclusive"), ("matmul.memory", "skip")]
-
-    def runs_out(given: Given, emit: Emit, shared: Shared) -> None:
-        emit(Began("matmul", "cuda:0"))
-        emit(Measured(PRODUCT))
-        raise CannotLook("no", finding="matmul.memory")
-
-    document = ran(monkeypatch, Planted("matmul", runs_out))
-    for least, verdict in ((4e13, "inconclusive"), (6e13, "fail")):
-        limit = Limit("matmul.min_tflops", least, "FLOP/s", "x")
-        assert ("matmul.min_tflops", verdict) in found(document.judged([limit]))
-
-
 def test_a_device_that_was_not_measured_before_the_error_is_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = Limit("matmul.min_tflops", 1e12, "FLOP/s", "x")
 

@@ -14,7 +14,7 @@ from landscapes import Landscape, Machine, cube, middling, plateau, run, smooth,
 from products_here import one_run, together
 
 from gpucheck.bench.dtypes import Support
-from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, judge, parse_axis, product, work
+from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, judge, product, work
 from gpucheck.bench.matmul.product import Case, Grid, Reading, Refused, Search
 from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, inventory
@@ -185,12 +185,6 @@ def test_a_clock_that_falls_all_the_time_is_no_reason_to_prefer_what_came_first(
 # the range
 
 
-@pytest.mark.parametrize("text", ["", "64:", "64:512", "512:64:64", "0:64:1", "64:512:0", "1:99999999:1", "a:b:c"])
-def test_what_is_no_range(text: str) -> None:
-    with pytest.raises(UsageError, match="--range"):
-        parse_axis(text, "--range")
-
-
 @pytest.mark.parametrize("given", [{"search": True, "size": ["64"]}, {"m": "64"}])
 def test_what_a_search_does_not_go_with(given: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--search"):
@@ -198,15 +192,6 @@ def test_what_a_search_does_not_go_with(given: dict[str, Any]) -> None:
 
 
 # on a device
-
-
-def test_what_is_too_large_for_its_third_of_the_memory_or_as_a_row_does_not_fit() -> None:
-    room = 3 * 2**30
-    grid = work.grid_in(CASE, cube(4096, 20480, 4096), room)
-    assert work.largest(grid, room, CASE.kind) == (16384 * 16384,) * 3
-    assert grid.fits((12288, 12288, 12288)) and not grid.fits((20480, 4096, 16384))
-    # Its matrices would fit; the row that is measured of what was found has a copy of its result beside them.
-    assert room >= 3 * 4 * 16384 * 16384 and not grid.fits((16384, 16384, 16384))
 
 
 def searched(monkeypatch: pytest.MonkeyPatch, **more: Any) -> Document:

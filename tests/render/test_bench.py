@@ -91,19 +91,6 @@ def overlap(found: list[dict[str, Any]], *findings: Finding) -> Report:
     return report("bench overlap", scenes.beside_compute()[:3], findings, bench_overlap=found)
 
 
-def test_no_two_rows_look_alike_on_a_narrow_screen() -> None:
-    every = [
-        hidden(memory, 0.5, direction=direction, streams=streams)
-        for memory in ("pinned", "pageable")
-        for streams in (2, 1)
-        for direction in ("host_to_device", "device_to_host")
-    ]
-    for width in (80, 60, 40):
-        lines = [line for line in screen(overlap(every), width) if line.startswith((" pinned", " pageable"))]
-        assert len(set(lines)) == 8
-        assert "to host" in lines[1]
-
-
 @pytest.mark.parametrize("doubt", ["unbalanced", "noisy", "few-samples"])
 def test_the_first_line_is_in_doubt_where_the_finding_is(doubt: str) -> None:
     # The other direction's row is the doubtful one.

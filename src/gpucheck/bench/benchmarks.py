@@ -126,7 +126,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         "overlap",
         """Measure how much of a copy hides behind compute.
 
-        Runs non-blocking copies, pinned and pageable, on one stream and on two. Hidden = (copy + compute - both) /
+        Runs non-blocking copies, pinned and pageable, on a second stream. Hidden = (copy + compute - both) /
         min(copy, compute), with compute as long as the copy: at 100 % the copy costs no time, at 0 % it waits. The
         copy is enqueued first. Needs a GPU: on a CPU the exit code is 3.
         """,

@@ -6,8 +6,6 @@ from gpucheck.messages import FIX
 from gpucheck.report.finding import Id, Role, of
 
 _CHANGED = "Data arrived changed. Memory, link or driver is faulty, or torch has a bug."
-_TIME = "The time budget ended first."
-_MEMORY = "There was not enough free memory for the measurement."
 # The last part of the ids of what is about the machine, whatever was measured.
 OF_THE_MACHINE = ("cpu_busy", "clock")
 
@@ -23,6 +21,13 @@ def _of_any(command: str) -> tuple[Id, ...]:
             "The benchmark raised an error, but a small kernel in a fresh process works. This torch does not support "
             "a shape or a call, or gpucheck has a bug. Earlier measurements are kept and judged.",
             f"gpucheck {command} --debug, and report its output",
+        ),
+        Id(f"{name}.time", "everything was measured", "The time budget ended first.", "--time-budget 10m"),
+        Id(
+            f"{name}.memory",
+            "there was enough memory to measure",
+            "There was not enough free memory for the measurement.",
+            "use a smaller --size; gpucheck memory",
         ),
         Id(
             f"{name}.skipped",
@@ -94,7 +99,6 @@ _TRANSFER = of(
         "`.to`, `.cuda`, `.cpu` and a DataLoader against the raw copy.",
         role="advises",
     ),
-    Id("transfer.time", "everything was measured", _TIME, "--time-budget 5m"),
     Id(
         "transfer.together",
         "devices copied at the same time",
@@ -109,7 +113,6 @@ _TRANSFER = of(
         "if data arrived changed, as for transfer.corrupt; else nvidia-smi topo -m",
         role="finds_wrong",
     ),
-    Id("transfer.memory", "there was enough memory to copy", _MEMORY, "use a smaller --size; gpucheck memory"),
     Id(
         "transfer.part", "this part can be measured here", "The device does not support it.", "leave it out with --skip"
     ),
@@ -136,8 +139,6 @@ _BANDWIDTH = of(
         "some GPUs; more than 130 % means that the times are wrong.",
         "gpucheck devices shows the memory clock",
     ),
-    Id("bandwidth.time", "everything was measured", _TIME, "--time-budget 5m"),
-    Id("bandwidth.memory", "there was enough memory to measure", _MEMORY, "use a smaller --size; gpucheck memory"),
 )
 _MATMUL = of(
     "bench matmul",
@@ -190,18 +191,11 @@ _MATMUL = of(
         'torch.set_float32_matmul_precision("high")',
         role="advises",
     ),
-    Id("matmul.time", "everything was measured", _TIME, "--time-budget 5m"),
-    Id("matmul.memory", "there was enough memory for the matrices", _MEMORY, "use a smaller --size; gpucheck memory"),
 )
 _OVERLAP = of(
     "bench overlap",
     Id("overlap.copies", "copies beside compute arrive unchanged", _CHANGED, FIX["wrong data"], role="verifies"),
-    Id(
-        "overlap.pinned",
-        "pinned copies hide behind compute on one stream",
-        "They cannot, because work on one stream runs in order.",
-        "a second stream",
-    ),
+    Id("overlap.pinned", "pinned memory was available", "The system provided no pinned memory.", "ulimit -l"),
     Id(
         "overlap.pinned_two_streams",
         "pinned copies hide behind compute on a second stream",
@@ -218,8 +212,6 @@ _OVERLAP = of(
     ),
     Id("overlap.streams", "the device has streams", "Without a second stream nothing can overlap."),
     Id("overlap.device", "the device can be measured", "Overlap needs an accelerator.", "--device cuda"),
-    Id("overlap.time", "everything was measured", _TIME, "--time-budget 5m"),
-    Id("overlap.memory", "there was enough memory to measure", _MEMORY, "gpucheck memory"),
 )
 _CROSSOVER = of(
     "bench crossover",
@@ -243,8 +235,6 @@ _CROSSOVER = of(
         "The library has no kernel for the named size. The others were measured.",
     ),
     Id("crossover.device", "the device can be compared", "This needs an accelerator beside the CPU.", "--device cuda"),
-    Id("crossover.time", "everything was measured", _TIME, "--time-budget 5m"),
-    Id("crossover.memory", "there was enough memory to measure", _MEMORY, "gpucheck memory"),
 )
 _COLLECTIVE = of(
     "bench collective",
@@ -300,8 +290,6 @@ _COLLECTIVE = of(
         "A process of the launcher did not reach rank 0's address.",
         "check MASTER_ADDR and MASTER_PORT",
     ),
-    Id("collective.time", "everything was measured", _TIME, "--time-budget 10m"),
-    Id("collective.memory", "there was memory to measure", _MEMORY, "a smaller --size"),
 )
 _BENCH = of(
     "bench",
@@ -314,8 +302,12 @@ _BENCH = of(
     Id("runs.child", "every run finished", "A run in a separate process failed.", "run it without --runs"),
 )
 _OF_ONE = (_TRANSFER, _BANDWIDTH, _MATMUL, _OVERLAP, _CROSSOVER, _COLLECTIVE)
-IDS = (*(one for ids in _OF_ONE for one in ids), *(one for ids in _OF_ONE for one in _of_any(ids[0].command)), *_BENCH)
+IDS = (
+    *(entry for ids in _OF_ONE for entry in ids),
+    *(entry for ids in _OF_ONE for entry in _of_any(ids[0].command)),
+    *_BENCH,
+)
 # The ids whose findings have a role, in the table's order.
 OF_ROLE: dict[Role, tuple[str, ...]] = {
-    role: tuple(one.id for one in IDS if one.role == role) for role in ("verifies", "finds_wrong", "advises")
+    role: tuple(entry.id for entry in IDS if entry.role == role) for role in ("verifies", "finds_wrong", "advises")
 }

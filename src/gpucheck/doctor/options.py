@@ -32,4 +32,4 @@ class DoctorOptions:
     def names(self) -> list[tuple[str, str]]:
         from gpucheck.doctor.ladder import select
 
-        return [(one.id, one.title) for one in select(self.only, self.skip)]
+        return [(row.id, row.title) for row in select(self.only, self.skip)]

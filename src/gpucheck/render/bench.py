@@ -91,9 +91,8 @@ def _share_of_peak(report: Report, row: Measurement) -> str | None:
 
 
 _OVERLAP_COLUMNS: tuple[ColumnOf[OverlapResult], ...] = (
-    # On 40 columns all four that stay fit: a row is told by its memory, its streams and its direction.
     filled(Column("host\nmemory", "left"), lambda answer: answer.host_memory),
-    filled(Column("streams"), lambda answer: str(answer.streams)),
+    filled(Column("streams", keep=2), lambda answer: str(answer.streams)),
     filled(Column("direction", "left"), lambda answer: SHORT_WAYS[answer.direction]),
     filled(Column("hidden"), lambda answer: units.percent(answer.overlap)),
     filled(
@@ -135,8 +134,7 @@ def overlap_page(report: Report) -> Page:
         details.append(Line(method))
         flagged: list[tuple[str, str]] = []
         for entry in found:
-            streams = f"{entry.streams} stream{'s' * (entry.streams != 1)}"
-            flagged += [(flag, f"{entry.host_memory} {SHORT_WAYS[entry.direction]}, {streams}") for flag in entry.flags]
+            flagged += [(flag, f"{entry.host_memory} {SHORT_WAYS[entry.direction]}") for flag in entry.flags]
         details += measured.flag_lines(flagged)
     return measured.bench_page(report, answers, laid_out, details)
 

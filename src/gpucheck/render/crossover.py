@@ -4,36 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpucheck.bench.crossover import judge
 from gpucheck.bench.crossover.judge import short_text, size_text
 from gpucheck.render import measured
-from gpucheck.render.measured import ColumnOf, filled, once
+from gpucheck.render.measured import ColumnOf, filled
 from gpucheck.render.text import UNKNOWN, Block, Column, Line, Page
-from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import CrossoverResult
 
-# A row of each side at one size, and the CPU's time over it; None of the CPU's own.
-_Raced = tuple[Measurement, float | None]
-
-
-_COLUMNS: tuple[ColumnOf[_Raced], ...] = (
-    once(Column("operation", "left"), lambda raced: str(raced[0].case["operation"])),
-    once(Column("size"), lambda raced: size_text(raced[0].case["operation"], raced[0].case["size"])),
-    filled(Column("side", "left"), lambda raced: _side(raced[0])),
-    filled(Column("time"), lambda raced: measured.time_text(raced[0])),
-    filled(Column("speed-up"), lambda raced: "" if raced[1] is None else measured.ratio_text(raced[1])),
-    filled(Column("rounds", keep=1), lambda raced: measured.samples_text(raced[0])),
-    measured.notes_column(5, lambda raced: measured.note_cell(raced[0].flags)),
-)
-
-
-def _side(row: Measurement) -> str:
-    return "CPU" if row.case["side"] == "cpu" else f"GPU{' with copies' if row.case['transfers'] else ''}"
-
 
 def page(report: Report) -> Page:
-    """For each device the crossing of each operation; every size that was tried stands with the details."""
+    """For each device the crossing of each operation."""
     laid_out: list[Block] = []
     details: list[Block] = []
     answers = []
@@ -45,13 +25,12 @@ def page(report: Report) -> Page:
         if found:
             answers.append(measured.Answer(device, _answer(found)))
             laid_out.append(measured.table_of(found, _CROSSINGS))
-        details += [*measured.head(device, several=len(devices) > 1), measured.table_of(_raced(mine), _COLUMNS)]
         named = measured.flags_of(mine, lambda row: f"{row.case['operation']} {row.case['size']} {row.case['side']}")
         known = mine[0].method.details
         cpu = f"{known.get('cpu') or 'CPU'}{f' (threads: {threads})' if (threads := known.get('threads')) else ''}"
         method = (
             f"against {cpu}. Both sides use float32 and are timed in turn on the host's clock, each call synchronized, "
-            "caches warm. Ratio: the CPU's time over the GPU's, round by round; with copies: inputs from pageable "
+            "caches warm. Speed-up: the CPU's time over the GPU's, round by round; copies: inputs from pageable "
             f"memory and the result back; this covers {measured.covered(mine)}"
         )
         details += [Line(method), *measured.flag_lines(named, len(mine))]
@@ -103,14 +82,3 @@ _CROSSINGS: tuple[ColumnOf[CrossoverResult], ...] = (
     ),
     filled(Column("", "left", keep=4), _slower),
 )
-
-
-def _raced(measurements: Sequence[Measurement]) -> list[_Raced]:
-    """Every row, with its speed-up as the finding has it: the median over the rounds."""
-    raced = judge.races(measurements)
-    rows = []
-    for row in measurements:
-        case = row.case
-        race = raced.get((case["operation"], case["transfers"]), {}).get(case["size"])
-        rows.append((row, race[1].ratio if race is not None and case["side"] == "device" else None))
-    return rows

@@ -33,12 +33,6 @@ from gpucheck.work import reference
 Operation = Literal["read", "write", "copy", "triad"]
 # How many arrays of the size each operation reads and writes; `read` also writes a sum for each row.
 ARRAYS: dict[Operation, tuple[int, int]] = {"read": (1, 0), "write": (0, 1), "copy": (1, 1), "triad": (2, 1)}
-CALLS: dict[Operation, str] = {
-    "read": "torch.sum(a, dim=1, out=sums)",
-    "write": "c.fill_(s)",
-    "copy": "c.copy_(a)",
-    "triad": "torch.add(a, b, alpha=s, out=c)",
-}
 # Views are made beforehand: cutting a slice inside a timed call would be timed.
 MOST_SLICES = 16384
 # Twice a value is exact. No result is negative.
@@ -262,7 +256,6 @@ def measure(
         memory=memory,
         cache="cold" if work.count * size >= COLD_FACTOR * room.cache else "warm",
         details={
-            "call": CALLS[operation],
             "rotation_bytes": work.count * size,
             "last_level_cache_bytes": room.cache if room.known else None,
             "verified_slices": compared,

@@ -494,7 +494,6 @@ class _Run:
             cache="warm",
             details={
                 "bus_factor": factor,
-                "transport": "host" if self.kind == "cpu" else "device",
                 "version": leader["version"],
                 "settings": leader["settings"],
                 "verified_elements": sum(line["verified_elements"] for line in lines),

@@ -18,6 +18,8 @@ Shape = tuple[int, int, int]
 
 # No dimension of a tensor that fits any machine is larger.
 LARGEST_SIDE = 2**24
+_SIDE = units.Whole(1, LARGEST_SIDE)
+_SIDES = _SIDE.range
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +41,12 @@ class Axis:
         return f"{self.low}:{self.high}:{self.step}"
 
 
-def parse_side(text: str, name: str, whole: str = "") -> int:
-    """One side of a matrix; `whole` is the text that it is a part of. Raises UsageError."""
-    if not re.fullmatch(r"\d+", text, re.ASCII) or not 1 <= int(text) <= LARGEST_SIDE:
-        raise UsageError(
-            f"{name} must have sides that are integers from 1 to {LARGEST_SIDE}, not {whole or repr(text)}"
-        )
-    return int(text)
-
-
-def parse_square(text: str, name: str) -> Shape:
-    """The shape of a product of square matrices. Raises UsageError."""
-    side = parse_side(text, name)
-    return side, side, side
-
-
 def parse_shape(text: str, name: str) -> Shape:
     """M, N and K in `4096x4096x1024`. Raises UsageError."""
     parts = text.lower().split("x")
     if len(parts) != 3:
         raise UsageError(f"{name} must be MxNxK, not {text!r}", "", "write it like 4096x4096x1024")
-    m, n, k = (parse_side(part, name, repr(text)) for part in parts)
+    m, n, k = (_SIDE(part, name) for part in parts)
     return m, n, k
 
 
@@ -77,9 +64,6 @@ def parse_axis(text: str, option: str) -> Axis:
     return Axis(low, high, step)
 
 
-_SIDES = f"1 to {LARGEST_SIDE}"
-
-
 @dataclass(frozen=True, slots=True)
 class MatmulOptions:
     """The user's options; empty means the documented default."""
@@ -94,13 +78,8 @@ class MatmulOptions:
         repeat=True,
         fold=lambda given: tuple(dtype for dtype in DTYPES if dtype in given),
     )
-    squares: tuple[Shape, ...] = option(
-        "Multiply square matrices of N×N. Repeatable.",
-        name="--size",
-        metavar="N",
-        parse=parse_square,
-        repeat=True,
-        range=_SIDES,
+    squares: tuple[int, ...] = option(
+        "Multiply square matrices of N×N. Repeatable.", name="--size", metavar="N", parse=_SIDE, repeat=True
     )
     shapes: tuple[Shape, ...] = option(
         "Multiply M×K by K×N matrices. Repeatable.",
@@ -135,7 +114,7 @@ class MatmulOptions:
     @property
     def wanted(self) -> tuple[Shape, ...]:
         """The shapes asked for, each once."""
-        return tuple(dict.fromkeys((*self.squares, *self.shapes)))
+        return tuple(dict.fromkeys((*((side, side, side) for side in self.squares), *self.shapes)))
 
     @property
     def axes(self) -> tuple[Axis | None, Axis | None, Axis | None]:

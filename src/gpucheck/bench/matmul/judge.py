@@ -295,38 +295,32 @@ def share_of_products(rows: Rows, part: Part | Unknown | None) -> list[Finding]:
         return []
     if not isinstance(part, Part) or "products" in ceilings:
         return [judging.unknown_peak("matmul.share_of_peak", ceilings["products"].doubt)]
-    known = {dtype: peak for dtype in best if (peak := part.peak(dtype)) is not None}
-    shares = {dtype: rate(best[dtype]) / peak.flop_per_s for dtype, peak in known.items()}
-    clocks = {dtype: _clock_seen(best[dtype]) for dtype in known}
-    # At another clock the part can do as much more or less.
-    at_clock = {
-        dtype: None if not (clock := clocks[dtype]) or not peak.clock_hz else shares[dtype] * peak.clock_hz / clock
-        for dtype, peak in known.items()
-    }
-    without = [dtype for dtype in best if dtype not in known]
-    evidence = {
-        "share": shares,
-        "share_at_clock_seen": at_clock,
-        "clock_seen_hz": clocks,
-        "peaks": {
-            dtype: {
-                "flop_per_s": peak.flop_per_s,
-                "accumulator": peak.accumulator,
-                "clock_hz": peak.clock_hz,
-                "flop_per_clock_per_sm": peak.per_clock_per_sm,
-            }
-            for dtype, peak in known.items()
-        },
+    evidence: dict[str, Any] = {"share": {}, "share_at_clock_seen": {}, "clock_seen_hz": {}, "peaks": {}}
+    texts, without = [], []
+    for dtype, row in best.items():
+        if (peak := part.peak(dtype)) is None:
+            without.append(dtype)
+            continue
+        share, clock = rate(row) / peak.flop_per_s, _clock_seen(row)
+        # At another clock the part can do as much more or less.
+        at_clock = share * peak.clock_hz / clock if clock and peak.clock_hz else None
+        evidence["share"][dtype], evidence["share_at_clock_seen"][dtype] = share, at_clock
+        evidence["clock_seen_hz"][dtype] = clock
+        evidence["peaks"][dtype] = {
+            "flop_per_s": peak.flop_per_s,
+            "accumulator": peak.accumulator,
+            "clock_hz": peak.clock_hz,
+            "flop_per_clock_per_sm": peak.per_clock_per_sm,
+        }
+        text = f"{peak.dtype} {units.percent(share)} of {units.flop_rate(peak.flop_per_s, _unit(row))}"
+        if at_clock is not None and clock and peak.clock_hz:
+            text += f" and {units.percent(at_clock)} at the observed {clock / 1e6:.0f} of {peak.clock_hz / 1e6:.0f} MHz"
+        texts.append(text)
+    evidence |= {
         "without_peak": without,
         "without_peak_because": _without(part, without) if without else None,
         **judging.provenance(part),
     }
-    texts = []
-    for dtype, peak in known.items():
-        text = f"{peak.dtype} {units.percent(shares[dtype])} of {units.flop_rate(peak.flop_per_s, _unit(best[dtype]))}"
-        if (share := at_clock[dtype]) is not None and (clock := clocks[dtype]) and peak.clock_hz:
-            text += f" and {units.percent(share)} at the observed {clock / 1e6:.0f} of {peak.clock_hz / 1e6:.0f} MHz"
-        texts.append(text)
     message = f"{', '.join(texts)} ({part.label})"
     if without and part.missing:
         message += f"; peak of {', '.join(without)} unknown: {part.missing}"

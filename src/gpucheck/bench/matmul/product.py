@@ -17,7 +17,7 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -58,39 +58,25 @@ Bind = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The products of one dtype: torch's names of what is multiplied and of the result, the call, the random data.
+    """The products of one dtype: what is multiplied and what it gives, the call, the random data.
 
     `work` and `unit` name what is counted: a product and a sum of whole numbers are operations, but no FLOP. `seen_as`
     is the precision that `reference` bounds errors with, where the dtypes alone do not say it.
     """
 
-    operand: str
-    result: str
+    operand: torch.dtype
+    result: torch.dtype
     bind: Bind
     fill: Callable[[torch.Tensor, torch.Generator], object]
-    data: str = "normal, mean 0, variance 1"
     by_columns: bool = False
     work: str = "flop"
     unit: str = "FLOP/s"
-    settings: Mapping[str, Any] = field(default_factory=dict)
     seen_as: str | None = None
-
-    @property
-    def operand_dtype(self) -> torch.dtype:
-        """The dtype of A and B."""
-        dtype: torch.dtype = getattr(torch, self.operand)
-        return dtype
-
-    @property
-    def result_dtype(self) -> torch.dtype:
-        """The dtype of the result."""
-        dtype: torch.dtype = getattr(torch, self.result)
-        return dtype
 
     @property
     def itemsizes(self) -> tuple[int, int, int]:
         """Bytes of an element of A, of B and of the result."""
-        return self.operand_dtype.itemsize, self.operand_dtype.itemsize, self.result_dtype.itemsize
+        return self.operand.itemsize, self.operand.itemsize, self.result.itemsize
 
 
 def _mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
@@ -112,47 +98,35 @@ def _rounded_normal(flat: torch.Tensor, generator: torch.Generator) -> None:
         part.copy_(torch.empty(part.shape, dtype=torch.float32, device=flat.device).normal_(generator=generator))
 
 
-def _plain(name: str) -> Kind:
-    return Kind(name, name, _mm, lambda flat, generator: flat.normal_(generator=generator))
+def _normal(flat: torch.Tensor, generator: torch.Generator) -> object:
+    return flat.normal_(generator=generator)
 
 
-def _float8(name: str, fast: bool = False) -> Kind:
+def _float8(dtype: torch.dtype, fast: bool = False) -> Kind:
     # bfloat16 is what a model goes on with; the scales are those of data that needs none.
-    settings = {"use_fast_accum": fast, "scale_a": 1.0, "scale_b": 1.0, "out_dtype": "bfloat16"}
-    data = "normal, mean 0, variance 1, rounded to float8"
-    return Kind(
-        name,
-        "bfloat16",
-        _scaled_mm(fast),
-        _rounded_normal,
-        data,
-        by_columns=True,
-        settings=settings,
-        seen_as=FAST_ACCUMULATION if fast else None,
-    )
+    seen_as = FAST_ACCUMULATION if fast else None
+    return Kind(dtype, torch.bfloat16, _scaled_mm(fast), _rounded_normal, by_columns=True, seen_as=seen_as)
 
 
 KINDS: dict[Dtype, Kind] = {
-    "float64": _plain("float64"),
-    "float32": _plain("float32"),
+    "float64": Kind(torch.float64, torch.float64, _mm, _normal),
+    "float32": Kind(torch.float32, torch.float32, _mm, _normal),
     # A way to multiply float32.
-    "tf32": _plain("float32"),
-    "float16": _plain("float16"),
-    "bfloat16": _plain("bfloat16"),
-    "float8_e4m3fn": _float8("float8_e4m3fn"),
+    "tf32": Kind(torch.float32, torch.float32, _mm, _normal),
+    "float16": Kind(torch.float16, torch.float16, _mm, _normal),
+    "bfloat16": Kind(torch.bfloat16, torch.bfloat16, _mm, _normal),
+    "float8_e4m3fn": _float8(torch.float8_e4m3fn),
     # A way to multiply float8: faster on Ada and Hopper, with less of each sum kept. Data sheets give this rate.
-    "float8_e4m3fn_fast": _float8("float8_e4m3fn", fast=True),
-    "float8_e4m3fnuz": _float8("float8_e4m3fnuz"),
+    "float8_e4m3fn_fast": _float8(torch.float8_e4m3fn, fast=True),
+    "float8_e4m3fnuz": _float8(torch.float8_e4m3fnuz),
     "int8": Kind(
-        "int8",
-        "int32",
+        torch.int8,
+        torch.int32,
         lambda a, b, out: functools.partial(torch_private.kernel("torch._int_mm"), a, b, out=out),
         lambda flat, generator: flat.random_(-_LARGEST_INT8, _LARGEST_INT8 + 1, generator=generator),
-        f"uniform from -{_LARGEST_INT8} to {_LARGEST_INT8}",
         by_columns=True,
         work="op",
         unit="OP/s",
-        settings={"out_dtype": "int32"},
     ),
 }
 
@@ -170,9 +144,9 @@ def allocate(kind: Kind, elements: tuple[int, int, int], device: torch.device) -
     """Flat memory for so many elements of A, B and the result, not written yet. Raises what torch raises."""
     a, b, out = elements
     return Matrices(
-        torch.empty(a, dtype=kind.operand_dtype, device=device),
-        torch.empty(b, dtype=kind.operand_dtype, device=device),
-        torch.empty(out, dtype=kind.result_dtype, device=device),
+        torch.empty(a, dtype=kind.operand, device=device),
+        torch.empty(b, dtype=kind.operand, device=device),
+        torch.empty(out, dtype=kind.result, device=device),
     )
 
 
@@ -263,7 +237,7 @@ class Case:
     @property
     def precision(self) -> str:
         """The precision in which the multiplier is asked to see its operands."""
-        return self.dtype if self.dtype == "tf32" else self.kind.operand
+        return self.dtype if self.dtype == "tf32" else str(self.kind.operand).removeprefix("torch.")
 
     @property
     def setting(self) -> Precision:

@@ -87,75 +87,71 @@ def unbalanced(copy_s: float, compute_s: float) -> bool:
 
 def findings(seen: Seen) -> list[Finding]:
     """Every finding of one device's rows, the most important first."""
-    measurements = seen.rows
-    found = answer(measurements)
-    if not found:
+    entries = answer(seen.rows)
+    if not entries:
         return [Finding("overlap.pinned_two_streams", "skip", "nothing was timed", "no case finished")]
     return [
-        *_pinned(found, seen.facts.environment),
-        *_pageable(found),
-        _copies(measurements),
-        *judging.clock("overlap.clock", measurements),
-        *judging.cpu_busy("overlap.cpu_busy", measurements, seen.facts),
+        *_pinned(_of(entries, "pinned"), seen.facts.environment),
+        *_pageable(_of(entries, "pageable"), _of(entries, "pinned")),
+        _copies(seen.rows),
+        *judging.clock("overlap.clock", seen.rows),
+        *judging.cpu_busy("overlap.cpu_busy", seen.rows, seen.facts),
     ]
 
 
-def _of(found: Sequence[OverlapResult], memory: str, streams: int) -> list[OverlapResult]:
-    return [row for row in found if (row.host_memory, row.streams) == (memory, streams)]
+def _of(entries: Sequence[OverlapResult], memory: str) -> list[OverlapResult]:
+    """The cases of a memory on a second stream; on one where the device has no second."""
+    mine = [entry for entry in entries if entry.host_memory == memory]
+    return [entry for entry in mine if entry.streams == 2] or mine
 
 
-def answering(found: Sequence[OverlapResult]) -> list[OverlapResult]:
-    """The cases that answer: pinned copies on a second stream; where there are none, whatever was copied."""
-    return _of(found, "pinned", 2) or list(found)
+def answering(entries: Sequence[OverlapResult]) -> list[OverlapResult]:
+    """The cases that answer: pinned copies; where there are none, whatever was copied."""
+    return _of(entries, "pinned") or list(entries)
 
 
-def doubts(found: Sequence[OverlapResult]) -> set[str]:
+def doubts(entries: Sequence[OverlapResult]) -> set[str]:
     """Return what makes the least overlap of these a guess, or the finding about them inconclusive."""
-    least = min(found, key=lambda entry: entry.overlap)
-    return {*judging.doubts_of(least.flags), *(flag for entry in found for flag in entry.flags if flag in DOUBTFUL)}
+    least = min(entries, key=lambda entry: entry.overlap)
+    return {*judging.doubts_of(least.flags), *(flag for entry in entries for flag in entry.flags if flag in DOUBTFUL)}
 
 
-def _text(found: Sequence[OverlapResult]) -> str:
-    return ", ".join(f"{units.percent(row.overlap)} {WAYS[row.direction]}" for row in found)
+def _text(entries: Sequence[OverlapResult]) -> str:
+    return ", ".join(f"{units.percent(entry.overlap)} {SHORT_WAYS[entry.direction]}" for entry in entries)
 
 
-def _evidence(found: Sequence[OverlapResult]) -> dict[str, Any]:
-    return {"overlap": {row.direction: row.overlap for row in found}}
+def _evidence(entries: Sequence[OverlapResult]) -> dict[str, Any]:
+    return {"overlap": {entry.direction: entry.overlap for entry in entries}}
 
 
-def _pinned(rows: Sequence[OverlapResult], environment: Mapping[str, str]) -> list[Finding]:
-    two, one_stream = _of(rows, "pinned", 2), _of(rows, "pinned", 1)
-    if not two:
+def _pinned(entries: Sequence[OverlapResult], environment: Mapping[str, str]) -> list[Finding]:
+    if not entries or entries[0].streams == 1:
         return []
-    name, text, evidence = "overlap.pinned_two_streams", _text(two), _evidence(two)
-    beside = f"{text}; on one stream {_text(one_stream)}" if one_stream else text
-    if doubts := sorted({flag for row in two for flag in row.flags if flag in DOUBTFUL}):
+    name, text, evidence = "overlap.pinned_two_streams", _text(entries), _evidence(entries)
+    if disturbed := sorted({flag for entry in entries for flag in entry.flags if flag in DOUBTFUL}):
         title = "inconclusive: how much of a pinned copy hides on a second stream"
-        return [Finding(name, "info", title, f"{beside}; disturbed: {config.in_words(doubts)}", evidence, fix=AGAIN)]
+        return [Finding(name, "info", title, f"{text}; disturbed: {config.in_words(disturbed)}", evidence, fix=AGAIN)]
     # Certainly less than the half, as far as there is an interval.
-    if any((row.overlap if row.ci_high is None else row.ci_high) < HALF for row in two):
+    if any((entry.overlap if entry.ci_high is None else entry.ci_high) < HALF for entry in entries):
         title = "pinned copies do not hide behind compute"
         fix = "look for a debugger, profiler, CUDA_LAUNCH_BLOCKING=1 or Windows' WDDM driver model"
         if environment.get("CUDA_LAUNCH_BLOCKING") == "1":
             fix = "unset CUDA_LAUNCH_BLOCKING: it synchronizes every launch"
-        # Short, so that the fix beside it has room on 80 columns.
-        text = ", ".join(f"{units.percent(row.overlap)} {SHORT_WAYS[row.direction]}" for row in two)
         return [Finding(name, "warn", title, text, evidence, fix=fix)]
-    hides = all(row.overlap >= HIDDEN for row in two)
+    hides = all(entry.overlap >= HIDDEN for entry in entries)
     title = f"pinned copies hide{'' if hides else ' in part'} behind compute on a second stream"
-    return [Finding(name, "pass" if hides else "info", title, beside, evidence)]
+    return [Finding(name, "pass" if hides else "info", title, text, evidence)]
 
 
-def _pageable(rows: Sequence[OverlapResult]) -> list[Finding]:
+def _pageable(entries: Sequence[OverlapResult], pinned: Sequence[OverlapResult]) -> list[Finding]:
     """Return what pageable memory costs, and what to do: advice only where pinned memory is seen to do better."""
-    two = _of(rows, "pageable", 2) or _of(rows, "pageable", 1)
-    if not two:
+    if not entries:
         return []
-    pinned = {row.direction: row.overlap for row in _of(rows, "pinned", 2)}
-    exposed = [row for row in two if row.overlap < HALF]
-    gains = any(pinned.get(row.direction, 0.0) >= HALF for row in exposed if not set(row.flags) & set(DOUBTFUL))
+    hidden = {entry.direction: entry.overlap for entry in pinned if entry.streams == 2}
+    exposed = [entry for entry in entries if entry.overlap < HALF]
+    gains = any(hidden.get(entry.direction, 0.0) >= HALF for entry in exposed if not set(entry.flags) & set(DOUBTFUL))
     title = "pageable copies block the host and hide little" if exposed else "pageable copies hide behind compute too"
-    return [Finding("overlap.pageable", "info", title, _text(two), _evidence(two), ADVICE if gains else None)]
+    return [Finding("overlap.pageable", "info", title, _text(entries), _evidence(entries), ADVICE if gains else None)]
 
 
 def _copies(measurements: Sequence[Measurement]) -> Finding:

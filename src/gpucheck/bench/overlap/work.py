@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -48,7 +48,6 @@ WARM_UP_S = 0.25
 # What copies rotate over: the next goes to another slice, and refilling both takes a tenth of a second.
 SLICES = 2
 
-Streams = Literal[1, 2]
 Stream = Callable[[], contextlib.AbstractContextManager[Any]]
 Call = Callable[[], object]
 Prepare = Callable[[int, int], None]
@@ -58,18 +57,16 @@ Groups = Callable[[int], Group]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A copy beside compute: which way, from which memory, on how many streams, and how much at a time."""
+    """A copy beside compute: which way, from which memory, and how much at a time."""
 
     direction: Direction
     memory: HostMemory
-    streams: Streams
     size: int
 
     @property
     def label(self) -> str:
         """The case in words."""
-        streams = "one stream" if self.streams == 1 else "two streams"
-        return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}, {streams}"
+        return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}"
 
 
 # -- a copy, and as much compute as takes as long ----------------------------------------------------------------------
@@ -150,18 +147,6 @@ def size_for(options: OverlapOptions, room: Room) -> int:
     return size
 
 
-def cases(options: OverlapOptions, size: int, *, pinned: bool, two_streams: bool) -> list[Case]:
-    """The cases in order, the most telling first: if time is left for a part only, it is for these."""
-    memories: tuple[HostMemory, ...] = ("pinned", "pageable") if pinned else ("pageable",)
-    streams: tuple[Streams, ...] = (2, 1) if two_streams else (1,)
-    return [
-        Case(direction, memory, count, size)
-        for memory in memories
-        for count in streams
-        for direction in options.directions
-    ]
-
-
 def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None:
     """Measure what of a copy hides behind compute, on every device asked for. Raises CannotLook and UsageError."""
     devices.each(
@@ -194,7 +179,9 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
     if shared.no_pinned is not None:
         title = "pinned memory could not be allocated"
         emit(Skipped(Finding("overlap.pinned", "skip", title, shared.no_pinned, device=accel.id)))
-    todo = cases(options, size, pinned="pinned" in shared.host, two_streams=side_stream is not None)
+    # The most telling first: if time is left for a part only, it is for these.
+    memories = sorted(shared.host, reverse=True)
+    todo = [Case(direction, memory, size) for memory in memories for direction in options.directions]
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
         with no_room(
             accel, "not enough memory for the matrices", "overlap.memory", "stop other programs that use the memory"
@@ -202,8 +189,6 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
             side, multiply = product(accel)
         wake(accel, shared)
         products_of = functools.partial(group, accel, multiply)
-        # What was calibrated once holds for one stream and for two.
-        balances: dict[tuple[str, str], tuple[int, int]] = {}
         for done, case in enumerate(todo):
             pulse.go_on()
             emit(Progress(f"{case.label} on {accel.id}", done, len(todo)))
@@ -217,19 +202,18 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
                 synchronize=accel.synchronize,
                 allowance_s=budget_s * VERIFYING_SHARE,
             )
-            current = contextlib.nullcontext if case.streams == 1 or side_stream is None else side_stream
+            current = side_stream or contextlib.nullcontext
             copies_of = functools.partial(group, accel, copies.call, current=current, prepare=copies.prepare)
-            key = case.direction, case.memory
-            if key not in balances:
-                balances[key] = balanced(copies_of, products_of)
-            counts = balances[key]
+            counts = balanced(copies_of, products_of)
             groups = in_turn(copies_of(counts[0]), products_of(counts[1]))
             groups["both"].window(0)  # the second stream's first use
             # Calibrating must not cost the rounds.
             until_s = accel.host_now() + budget_s * (1 - VERIFYING_SHARE)
             taken = rounds.watched(watch, dict.fromkeys(groups, 1), functools.partial(rounds.take, groups, until_s))
             cache = "cold" if copies.span_bytes >= room.cold else "warm"
-            yield from _rows_of(case, accel, taken, counts, side, {"cache": cache, "details": copies.finish().details})
+            streams = 1 if side_stream is None else 2
+            seen = {"cache": cache, "details": copies.finish().details}
+            yield from _rows_of(case, streams, accel, taken, counts, side, seen)
 
 
 def product(accel: Accel) -> tuple[int, Call]:
@@ -248,6 +232,7 @@ def product(accel: Accel) -> tuple[int, Call]:
 
 def _rows_of(
     case: Case,
+    streams: int,
     accel: Accel,
     taken: Mapping[str, tuple[Timed, Beside]],
     counts: tuple[int, int],
@@ -265,7 +250,7 @@ def _rows_of(
             case={
                 "direction": case.direction,
                 "host_memory": case.memory,
-                "streams": case.streams,
+                "streams": streams,
                 "size_bytes": case.size,
                 "what": what,
             },
