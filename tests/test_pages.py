@@ -12,7 +12,6 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").rglob("README.md")])
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"")
-RULE = re.compile(r"\|[\s:|-]+\|")
 
 
 def prose(path: Path) -> str:
@@ -30,10 +29,6 @@ def anchors(path: Path) -> set[str]:
     return made
 
 
-def cells(row: str) -> int:
-    return len(re.findall(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", row)))
-
-
 @pytest.mark.parametrize("page", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
 def test_links_lead_somewhere(page: Path) -> None:
     dead = []
@@ -45,21 +40,6 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             dead.append(link)
     assert dead == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=[str(path.relative_to(ROOT)) for path in PAGES])
-def test_tables_are_whole(page: Path) -> None:
-    broken, width = [], 0
-    lines = prose(page).split("\n")
-    for line, after in zip(lines, [*lines[1:], ""], strict=True):
-        if not line.startswith("|"):
-            width = 0
-            continue
-        if not width:
-            width = cells(line) if RULE.fullmatch(after) else -1
-        if cells(line) != width:
-            broken.append(line[:80])
-    assert broken == []
 
 
 def test_install_lines_name_every_requirement() -> None:

@@ -225,17 +225,3 @@ def test_a_signal_ends_a_watch_and_says_how(number: int, code: int) -> None:
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code and "Traceback" not in err
-
-
-def test_the_width_of_the_screen_is_obeyed() -> None:
-    for columns in ("40", "80"):
-        done = subprocess.run(
-            [*COMMAND, "devices"],
-            env={**os.environ, "COLUMNS": columns},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        assert max(map(len, done.stdout.splitlines())) <= int(columns)
-        assert "\x1b" not in done.stdout

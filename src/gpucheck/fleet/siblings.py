@@ -42,6 +42,7 @@ LEAST_DEVICES = 4
 LEAST_NODES = 5
 # What is nearer than this to its siblings is no reason to drain a node, however certain it is.
 LEAST_DISTANCE = 0.03
+_NEAR = 1 - LEAST_DISTANCE
 
 # The logarithm of a number that is larger than any ratio, and still is one.
 _LARGEST = 700.0
@@ -224,7 +225,7 @@ def slower_mode(values: Mapping[str, float]) -> tuple[str, ...]:
     # Of few nodes the deviation within is known badly: half of 2 000 sound fleets of 6 that split did so by that.
     freedom = (len(order) - 2) ** 2 / len(order)
     within = math.sqrt(sum(statistics.variance(side) * (len(side) - 1) for side in sides) / freedom)
-    return tuple(order[:place]) if gap >= MODE_GAP * within and gap >= -math.log(1 - LEAST_DISTANCE) else ()
+    return tuple(order[:place]) if gap >= MODE_GAP * within and gap >= -math.log(_NEAR) else ()
 
 
 # -- a fleet: every node and device in every figure -------------------------------------------------------------------
@@ -365,19 +366,16 @@ def _by_host(members: Iterable[tuple[str, NodeFigure]]) -> dict[str, list[NodeFi
 
 def _slow_within(members: Sequence[tuple[str, NodeFigure]], figures: int, label: str) -> list[tuple[str, SlowDevice]]:
     """Devices that are slow beside the others of their own node, where there are too few nodes to compare."""
-    found: list[tuple[str, SlowDevice]] = []
+    slow: list[tuple[str, SlowDevice]] = []
     by_host = _by_host(members)
-    level = WITHIN_LEVEL / (len(by_host) * figures)
     for host, own in by_host.items():
-        devices = {one.device: one for one in own}
-        logs = {id: math.log(one.rate) for id, one in devices.items()}
-        low = lowest(logs, level)
+        devices = {figure.device: figure for figure in own}
+        logs = {id: math.log(figure.rate) for id, figure in devices.items()}
+        low = lowest(logs, WITHIN_LEVEL / (len(by_host) * figures))
         centre = stats.median([log for id, log in logs.items() if id not in low])
-        for id in low:
-            ratio = math.exp(logs[id] - centre)
-            if ratio <= 1 - LEAST_DISTANCE:
-                found.append((host, _slow(devices[id], label, ratio)))
-    return found
+        ratios = {id: math.exp(logs[id] - centre) for id in low}
+        slow += [(host, _slow(devices[id], label, ratio)) for id, ratio in ratios.items() if ratio <= _NEAR]
+    return slow
 
 
 def _far_below(figures: Groups) -> dict[str, tuple[str, str]]:
@@ -405,6 +403,14 @@ def _far_below(figures: Groups) -> dict[str, tuple[str, str]]:
     }
 
 
+# Of each node its figures with their logarithms, absolute or as distances from the median of the other nodes.
+Away = dict[str, list[tuple[NodeFigure, float]]]
+
+
+def _middle(devices: Sequence[tuple[NodeFigure, float]]) -> float:
+    return stats.median([log for _, log in devices])
+
+
 def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
     """The nodes that are slow beside the others, by all figures of their model together and by each of them, in so
     many of the sound fleets by either.
@@ -416,53 +422,36 @@ def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
         of_hosts = _by_host(members)
         if len(of_hosts) >= LEAST_NODES:
             by_model[model][label] = {
-                host: [(one, math.log(one.rate)) for one in own] for host, own in of_hosts.items()
+                host: [(figure, math.log(figure.rate)) for figure in own] for host, own in of_hosts.items()
             }
-    found: dict[str, list[SlowDevice]] = defaultdict(list)
+    slow: dict[str, list[SlowDevice]] = defaultdict(list)
     single = level / max(sum(map(len, by_model.values())), 1)
     for labels in by_model.values():
         away: dict[str, Away] = {}
+        distances: dict[str, list[float]] = defaultdict(list)
         for label, by_host in labels.items():
-            low, away[label] = _low_nodes(by_host, single)
-            for host in low:
-                found[host] += _named(label, away[label][host])
-        together = _together(away)
+            medians = {host: _middle(devices) for host, devices in by_host.items()}
+            low = lowest(medians, single)
+            centre = stats.median([log for host, log in medians.items() if host not in low])
+            away[label] = {host: [(one, log - centre) for one, log in devices] for host, devices in by_host.items()}
+            for host, median in medians.items():
+                distances[host].append(_middle(away[label][host]))
+                if host in low and median - centre <= math.log(_NEAR):
+                    slow[host] += _named(label, away[label][host])
+        # The mean distance over the figures, of nodes that have half of them: two speeds part a figure.
+        together = {host: sum(own) / len(own) for host, own in distances.items() if 2 * len(own) >= len(away)}
         for host in lowest(together, level / len(by_model)) if len(labels) > 1 else ():
-            if math.exp(together[host]) <= 1 - LEAST_DISTANCE and host not in found:
-                label = min((one for one in away if host in away[one]), key=lambda one: _middle(away[one][host]))
-                found[host] += _named(label, away[label][host])
-    return found
-
-
-Away = dict[str, list[tuple[NodeFigure, float]]]
-
-
-def _low_nodes(by_host: Away, level: float) -> tuple[list[str], Away]:
-    """The nodes whose median is too low in a figure, and how far every device is from the median of the other nodes."""
-    medians = {host: _middle(devices) for host, devices in by_host.items()}
-    low = lowest(medians, level)
-    centre = stats.median([log for host, log in medians.items() if host not in low])
-    away = {host: [(one, log - centre) for one, log in devices] for host, devices in by_host.items()}
-    far = math.log(1 - LEAST_DISTANCE)
-    return [host for host in low if medians[host] - centre <= far], away
-
-
-def _middle(devices: Sequence[tuple[NodeFigure, float]]) -> float:
-    return stats.median([log for _, log in devices])
-
-
-def _together(away: Mapping[str, Away]) -> dict[str, float]:
-    """The mean of each node's distances over the figures, of nodes that have half of them: two speeds part a figure."""
-    distances: dict[str, list[float]] = defaultdict(list)
-    for by_host in away.values():
-        for host, devices in by_host.items():
-            distances[host].append(_middle(devices))
-    return {host: sum(own) / len(own) for host, own in distances.items() if 2 * len(own) >= len(away)}
+            if math.exp(together[host]) <= _NEAR and host not in slow:
+                label = min(
+                    (label for label in away if host in away[label]), key=lambda name: _middle(away[name][host])
+                )
+                slow[host] += _named(label, away[label][host])
+    return slow
 
 
 def _named(label: str, away: Sequence[tuple[NodeFigure, float]]) -> list[SlowDevice]:
     """The node where most of its devices are slow in this figure, else its devices that are."""
-    low = [(one, math.exp(log)) for one, log in away if math.exp(log) <= 1 - LEAST_DISTANCE]
+    low = [(one, math.exp(log)) for one, log in away if math.exp(log) <= _NEAR]
     certain = not any(DISTURBED.intersection(one.flags) for one, _ in low)
     if len(low) >= LEAST_SLOW and 2 * len(low) > len(away):
         rate = stats.median([one.rate for one, _ in away])
@@ -514,18 +503,19 @@ _SPEED_SETTINGS = ("power limit", "application clock", "highest clock", "MIG", "
 
 def _setting(slower: set[str], hosts: Iterable[str], nodes: Mapping[str, NodeDocument]) -> str:
     """The setting that nearly all slower nodes share and nearly no other has; empty where none is."""
+
+    def values(side: Iterable[str], key: str) -> Counter[str]:
+        return Counter(nodes[host].settings.get(key, "unknown") for host in side)
+
+    def rank(key: str) -> int:
+        return next((place for place, begin in enumerate(_SPEED_SETTINGS) if key.startswith(begin)), 9)
+
     faster = [host for host in hosts if host not in slower]
-    keys = sorted({key for host in slower for key in nodes[host].settings})
-    for key in sorted(
-        keys, key=lambda key: next((n for n, one in enumerate(_SPEED_SETTINGS) if key.startswith(one)), 9)
-    ):
-        (value, many), (other, _) = (
-            Counter(nodes[host].settings.get(key, "unknown") for host in side).most_common(1)[0]
-            for side in (slower, faster)
-        )
-        beside = sum(nodes[host].settings.get(key, "unknown") == value for host in faster)
-        if many >= 0.9 * len(slower) and beside <= 0.1 * len(faster):
-            return f"{key} {value}, the others {other}"
+    for key in sorted(sorted({key for host in slower for key in nodes[host].settings}), key=rank):
+        others = values(faster, key)
+        value, many = values(slower, key).most_common(1)[0]
+        if many >= 0.9 * len(slower) and others[value] <= 0.1 * len(faster):
+            return f"{key} {value}, the others {others.most_common(1)[0][0]}"
     return ""
 
 

@@ -37,7 +37,6 @@ from gpucheck.render.text import (
     verdict_cell,
 )
 from gpucheck.report.codec import from_json, to_json, visible
-from gpucheck.report.facts import Device
 from gpucheck.report.finding import ASKING, VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 
@@ -66,11 +65,14 @@ def require() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """A verdict: its name, sign and word."""
+    """A verdict with its sign."""
 
     verdict: Verdict
-    sign: str
-    word: str
+
+    @property
+    def sign(self) -> str:
+        """The sign that stands before its word."""
+        return SIGNS[self.verdict][0]
 
 
 def page(report: Report) -> Page:
@@ -100,13 +102,6 @@ def document(report: Report) -> str:
     return sheet([("", report)])
 
 
-def answer_of(report: Report) -> tuple[Verdict, str]:
-    """The verdict of a document on the page, and its first line without the sign."""
-    quiet = text.parts_of(report, verbose=False)
-    answer = next((block.text for block in quiet[0] if isinstance(block, Line)), "")
-    return _verdict(report, answer), "".join(part for part, _ in _pieces(answer)[2])
-
-
 def counts(verdicts: Sequence[Verdict]) -> str:
     """Return how many documents have each verdict: `10 pass, 1 warn, 1 inconclusive`."""
     return ", ".join(f"{count} {verdict}" for verdict, count in Counter(sorted(verdicts, key=VERDICTS.index)).items())
@@ -127,12 +122,12 @@ def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None,
     sections = [_section(report, file, most_raw=MOST_RAW // len(shown), alone=len(sent) == 1) for file, report in shown]
     # How two compare is no verdict on either.
     verdicts = [one["badge"].verdict for one in sections[-len(reports) :]]
-    worst = _badge(min(verdicts, key=WORST_FIRST.index))
+    worst = Badge(min(verdicts, key=WORST_FIRST.index))
     written: str = template.render(
         title=sections[0]["title"] if len(sections) == 1 else f"gpucheck: {len(reports)} results",
         worst=worst,
-        counts=counts(verdicts) if len(sections) > 1 else f"{worst.sign} {worst.word}",
-        machines=_machines([report for _, report in sent], serials=serials),
+        counts=counts(verdicts) if len(sections) > 1 else f"{worst.sign} {worst.verdict}",
+        machines=dict.fromkeys(filter(None, (_machine(report, serials=serials) for _, report in sent))),
         sections=sections,
         version=gpucheck.__version__,
         style=Markup(style),
@@ -201,54 +196,70 @@ def to_send(report: Report, *, serials: bool) -> Report:
     return from_json(Report, without(to_json(bare)))
 
 
-def _machines(reports: Sequence[Report], *, serials: bool) -> list[tuple[tuple[str, str], ...]]:
-    """Each machine once."""
-    return list(dict.fromkeys(filter(None, (_machine(report, serials=serials) for report in reports))))
-
-
 def _machine(report: Report, *, serials: bool) -> tuple[tuple[str, str], ...]:
     """What names the machine: the host, its GPUs with firmware, and the versions of what was installed."""
     facts = report.facts
-    host, cpu = facts.host, next((one for one in facts.devices if one.kind == "cpu"), None)
-    parts = [host.system, host.release, host.architecture] if host is not None else []
-    about = [" ".join(filter(None, parts)), host.container if host is not None else None]
-    about += [text.short_name(cpu)] if cpu is not None else []
-    about += [f"{cpu.cores_allowed} cores"] if cpu is not None and cpu.cores_allowed else []
+    host, cpu = facts.host, next((device for device in facts.devices if device.kind == "cpu"), None)
+    gpus = [device for device in facts.devices if device.kind != "cpu"]
+    if host is None and not gpus:
+        return ()
+    about = [] if host is None else [" ".join(filter(None, (host.system, host.release, host.architecture)))]
+    about += [host.container] if host is not None and host.container else []
+    if cpu is not None:
+        about += [text.short_name(cpu), *([f"{cpu.cores_allowed} cores"] if cpu.cores_allowed else [])]
     if host is not None and host.memory_total_bytes:
         about.append(f"{units.capacity(host.memory_total_bytes)} memory")
-    gpus = [one for one in facts.devices if one.kind != "cpu"]
-    told = [("host", ", ".join(filter(None, about)))]
-    told += [(devices.called(gpu), _gpu(gpu, serials=serials)) for gpu in gpus]
+    rows = [("host", ", ".join(about))]
+    for gpu in gpus:
+        parts = (
+            gpu.name,
+            gpu.memory_total_bytes and units.capacity(gpu.memory_total_bytes),
+            gpu.vbios_version and f"VBIOS {gpu.vbios_version}",
+            gpu.pci_address and f"PCI {gpu.pci_address}",
+            serials and gpu.serial and f"serial {gpu.serial}",
+        )
+        rows.append((devices.called(gpu), ", ".join(str(part) for part in parts if part)))
     if gpus or (facts.torch is not None and facts.torch.version):
-        told.append(("driver, torch", devices.versions(facts)))
-    told.append(("gpucheck", report.gpucheck))
-    return tuple((name, value) for name, value in told if value) if host is not None or gpus else ()
+        rows.append(("driver, torch", devices.versions(facts)))
+    rows.append(("gpucheck", report.gpucheck))
+    return tuple((name, value) for name, value in rows if value)
 
 
-def _gpu(gpu: Device, *, serials: bool) -> str:
-    told = (
-        gpu.name,
-        units.capacity(gpu.memory_total_bytes) if gpu.memory_total_bytes else None,
-        f"VBIOS {gpu.vbios_version}" if gpu.vbios_version else None,
-        f"PCI {gpu.pci_address}" if gpu.pci_address else None,
-        f"serial {gpu.serial}" if serials and gpu.serial else None,
-    )
-    return ", ".join(filter(None, told))
+def answer_of(report: Report) -> tuple[Verdict, str]:
+    """The verdict of a document on the page, and its first line without the sign.
+
+    The verdict is the worst of the document's, its findings' and its answer's, which is open where a comparison is.
+    """
+    quiet = text.parts_of(report, verbose=False)
+    badge, _, pieces = _pieces(next((block.text for block in quiet[0] if isinstance(block, Line)), ""))
+    verdicts = [report.summary.verdict, *(finding.verdict for finding in report.findings)]
+    verdicts += [badge.verdict] if badge else []
+    asking = [verdict for verdict in verdicts if verdict in ASKING]
+    return min(asking or verdicts[:1], key=WORST_FIRST.index), "".join(piece for piece, _ in pieces)
 
 
 def _section(report: Report, file: str, *, most_raw: int, alone: bool) -> dict[str, Any]:
     """One document as the template takes it: `raw` is its JSON as text, `raw_note` what is missing there."""
     quiet = text.parts_of(report, verbose=False)
     details = text.parts_of(report, verbose=True)[len(quiet) :]
-    answer = next((block.text for block in quiet[0] if isinstance(block, Line)), "")
+    verdict, said = answer_of(report)
+    named = [device for device in report.facts.devices if device.name]
+    gpus = [device for device in named if device.kind != "cpu"] or named
     # Of several documents the machine is named once, above all.
+    on = f" on {', '.join(list(dict.fromkeys(str(gpu.name) for gpu in gpus))[:3])}" if gpus and alone else ""
     with_devices = alone and report.facts.devices and report.command != "devices"
+    origin = {
+        "file": file,
+        "command": shlex.join(("gpucheck", *(report.argv or (report.command,)))),
+        "started": report.started,
+        "took": units.duration(report.elapsed_s) if report.elapsed_s > 0 else "",
+    }
     raw, note = _raw(report, most_raw)
     return {
-        "title": _title(report) if alone else f"gpucheck {report.command}",
-        "badge": _badge(_verdict(report, answer)),
-        "said": "".join(part for part, _ in _pieces(answer)[2]),
-        "meta": tuple(_meta(report, file)),
+        "title": f"gpucheck {report.command}{on}",
+        "badge": Badge(verdict),
+        "said": said,
+        "meta": [(name, value) for name, value in origin.items() if value],
         "head": quiet[0],
         "body": quiet[1:],
         "details": [part for part in details if any(not isinstance(block, Drawing) for block in part)],
@@ -256,35 +267,6 @@ def _section(report: Report, file: str, *, most_raw: int, alone: bool) -> dict[s
         "raw": raw,
         "raw_note": note,
     }
-
-
-def _verdict(report: Report, answer: str) -> Verdict:
-    """The worst of the document's verdict, its findings and its answer, which is open where a comparison is."""
-    said, _, _ = _pieces(answer)
-    verdicts = [report.summary.verdict, *(one.verdict for one in report.findings), *([said.verdict] if said else [])]
-    asking = [one for one in verdicts if one in ASKING]
-    return min(asking or verdicts[:1], key=WORST_FIRST.index)
-
-
-def _badge(verdict: Verdict, word: str = "") -> Badge:
-    return Badge(verdict, SIGNS[verdict][0], word or verdict)
-
-
-def _title(report: Report) -> str:
-    names = dict.fromkeys(device.name for device in report.facts.devices if device.name and device.kind != "cpu")
-    names = names or dict.fromkeys(device.name for device in report.facts.devices if device.name)
-    return f"gpucheck {report.command}" + (f" on {', '.join(map(str, list(names)[:3]))}" if names else "")
-
-
-def _meta(report: Report, file: str) -> list[tuple[str, str]]:
-    """Where the document comes from, beside the machine."""
-    told = (
-        ("file", file),
-        ("command", shlex.join(("gpucheck", *(report.argv or (report.command,))))),
-        ("started", report.started),
-        ("took", units.duration(report.elapsed_s) if report.elapsed_s > 0 else ""),
-    )
-    return [(name, value) for name, value in told if value]
 
 
 def _raw(report: Report, most: int) -> tuple[Markup | None, str]:
@@ -308,7 +290,7 @@ _APART = re.compile(r"(?<=\S) {2,3}(?=\S)")
 def _pieces(line: str) -> tuple[Badge | None, bool, list[tuple[str, bool]]]:
     """A line of a screen: its verdict's sign, whether it is advice, and the parts of its text, each with whether it is
     code: between backticks."""
-    badge = next((_badge(verdict) for verdict, (sign, _, _) in SIGNS.items() if line.startswith(f"{sign} ")), None)
+    badge = next((Badge(verdict) for verdict, (sign, _, _) in SIGNS.items() if line.startswith(f"{sign} ")), None)
     advice = line.startswith(ADVICE)
     rest = line[2:] if badge is not None else line.removeprefix(ADVICE)
     # A page has one space where a screen has several.

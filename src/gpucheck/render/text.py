@@ -6,11 +6,11 @@ One file for each command turns its report into blocks; terminal.py prints them.
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 from gpucheck import units
@@ -97,10 +97,6 @@ class Drawing:
 Block = Table | Line | Drawing
 
 
-def _as_they_come(finding: Finding) -> int:
-    return 0
-
-
 @dataclass(frozen=True, slots=True)
 class Page:
     """The page of a command, in the order in which it is read.
@@ -119,7 +115,7 @@ class Page:
     cause: Finding | None = None
     then: str | None = None
     under: Sequence[Line] = ()
-    order: Callable[[Finding], int] = _as_they_come
+    order: Callable[[Finding], int] = lambda finding: 0
 
 
 def cell_of(text: str | Cell) -> Cell:
@@ -246,20 +242,15 @@ def column_of_numbers(values: Sequence[float | None], scale: float = 1.0, digits
 
     A number too small for that precision keeps one significant digit of its own.
     """
-    known = sorted(abs(value / scale) for value in values if value)
-    if not known:
-        return [UNKNOWN if value is None else "0" for value in values]
+    scaled = [None if value is None else value / scale for value in values]
+    known = sorted(abs(value) for value in scaled if value)
     # What is a hundred times smaller than the largest must not add digits to the whole column.
     large = [value for value in known if value >= known[-1] / 100]
-    typical = units.significant(large[len(large) // 4], digits)
-    places = len(typical.partition(".")[2])
+    places = len(units.significant(large[len(large) // 4], digits).partition(".")[2]) if large else 0
     texts = []
-    for value in values:
-        if value is None:
-            texts.append(UNKNOWN)
-            continue
-        text = f"{value / scale:.{places}f}"
-        texts.append(text if value == 0 or float(text) else units.significant(value / scale, 1))
+    for value in scaled:
+        text = UNKNOWN if value is None else f"{value:.{places}f}"
+        texts.append(units.significant(value, 1) if value and not float(text) else text)
     return texts
 
 
@@ -327,10 +318,8 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
 def _layout(name: str) -> Callable[[Report], Any]:
     """Return the function of a layout, whose file is loaded with it."""
     file, _, function = name.partition(".")
-    function_of: Callable[[Report], Any] = getattr(
-        importlib.import_module(f"gpucheck.render.{file}"), function or "page"
-    )
-    return function_of
+    layout: Callable[[Report], Any] = resolve_name(f"gpucheck.render.{file}:{function or 'page'}")
+    return layout
 
 
 # An option and its value, which may be repeated: what has more words, or ends like a clause, is a sentence.

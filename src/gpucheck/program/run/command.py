@@ -520,10 +520,10 @@ def _steps(read: counters.Read) -> tuple[RunSteps | None, Sequence[_Step], int |
     steps = RunSteps(
         count,
         "gpucheck.api.step" if read.head[counters.EXPLICIT_STEPS] else "optimizer",
-        tuple(row["duration_ns"] / 1e9 for row in first),
         len(steady),
         statistics.median(durations) if durations else None,
         max(durations, default=None),
+        tuple(row["duration_ns"] / 1e9 for row in first),
     )
     begins = first[-1]["end_ns"] if first else steady[0]["end_ns"] - steady[0]["duration_ns"]
     return steps, steady, begins

@@ -39,10 +39,11 @@ class RunSteps:
 
     count: int
     by: Literal["optimizer", "gpucheck.api.step"]
-    first_s: tuple[float, ...]
     kept: int
     median_s: float | None
     slowest_s: float | None
+    # Earlier documents have none.
+    first_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
