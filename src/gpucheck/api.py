@@ -117,7 +117,7 @@ class BatchSize:
     def recommended(self) -> int | None:
         """A size that was run and leaves the headroom free; if None, `answer` has the reason.
 
-        If the search ended early, it is at least half of the predicted size, or None.
+        It is None if the search ended early.
         """
         recommended = self._found and self._found.recommended
         return recommended.batch_size if recommended else None

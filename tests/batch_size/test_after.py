@@ -25,7 +25,7 @@ class Scripted:
     """A runner on a device whose trials come out as told, in turn."""
 
     def __init__(self, *ends: TrialResult | Exception) -> None:
-        self.setup, self.next_start_s, self.ends = SETUP, 0.0, list(ends)
+        self.setup, self.start_s, self.ends = SETUP, 0.0, list(ends)
         self.asked: list[tuple[int, int]] = []
 
     def run(self, attempt: Any, *, steps: int, **_: Any) -> TrialResult:

@@ -63,7 +63,7 @@ def read(monkeypatch: pytest.MonkeyPatch, **options: Any) -> str:
         ({"static": MIB, "per_sample": 1}, {"multiple_of": 1000}, "stopped at the greatest length given"),
         ({**GROWS, "step_s": 0.4}, {"time_budget_s": 1.9}, "at least seq "),
         ({"at": {"64": "hang"}}, {"time_budget_s": 0.5}, "no length of seq passed before time ran out"),
-        ({"estimated": ESTIMATED}, {"estimate": True}, "largest seq that trains 924"),
+        ({"estimated": ESTIMATED}, {"estimate": True}, "estimate: seq 924 fits 1 GiB"),
     ],
 )
 def test_every_sentence_is_about_lengths(

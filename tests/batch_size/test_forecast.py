@@ -140,9 +140,8 @@ def test_a_search_that_time_ends_uses_it_and_says_at_least(
     assert clock.now <= seconds
     steps = 10 if device == "cpu" else 16  # a confirmation on a device takes five more
     assert found["at_least"] * SAMPLE_S * steps >= seconds / 2 - 10 * START_S
-    # It is far below what is predicted: nothing is recommended.
     assert found["predicted_batch_size"] > 60_000
-    assert found["recommended"]["reason"] == "the search ended below half of what may fit"
+    assert found["recommended"]["reason"] == "the search ended before it knew the largest size"
 
 
 def test_a_time_per_sample_at_few_says_nothing_of_many(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,4 +206,4 @@ def test_the_time_budget_to_try_next_is_above_the_one_given_and_what_was_spent(
     times = schedule(clock, share)
     times.whole_s = whole
     clock.now += spent
-    assert 3 * max(whole, whole - share + spent) <= times.more() <= 60 * max(whole, whole - share + spent)
+    assert times.more() == pytest.approx(4 * max(whole, whole - share + spent))

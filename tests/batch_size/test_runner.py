@@ -364,39 +364,6 @@ def test_one_process_alone_where_the_host_has_no_room_for_two(
     assert children() <= before
 
 
-def test_what_a_start_takes_is_loading_and_answering_without_the_wait_between(
-    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr("gpucheck.batch_size.runner.time", SimpleNamespace(monotonic=lambda: now[0]))
-    scenario(per_sample=100, ready={"loaded_monotonic_s": 103.0})
-    with Runner(SETUP) as runner:
-        runner.load_ahead()
-        now[0] = 108.0  # something else went on meanwhile
-        runner.start()
-        assert runner.start_s == 3.0
-    now[0] = 100.0
-    with Runner(SETUP) as runner:
-        ask = runner._ask
-
-        def slow(*given: Any) -> Any:
-            now[0] = 108.0  # it loads for three seconds, and answers after five more
-            return ask(*given)
-
-        monkeypatch.setattr(runner, "_ask", slow)
-        runner.start()
-        assert runner.start_s == 8.0
-
-
-def test_a_process_that_is_dead_at_its_turn_says_nothing_of_what_a_start_takes(scenario: Scenario) -> None:
-    scenario(per_sample=100, setup="exit")
-    with Runner(SETUP) as runner:
-        runner.load_ahead()
-        with pytest.raises(CannotLook):
-            runner.start()
-        assert runner.start_s == 0.0
-
-
 def test_what_tensors_take_without_what_the_allocator_keeps() -> None:
     memory = {"max_memory_allocated_bytes": 900, "max_memory_reserved_bytes": 1000}
     ran = TrialResult(batch_size=4, purpose="search", outcome="fits", peak_bytes=1050, memory=memory)

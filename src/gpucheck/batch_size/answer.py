@@ -202,17 +202,6 @@ class History:
         runs = [r for r in self.results if r.batch_size == best.batch_size and r.outcome == "fits"]
         return max(runs, key=lambda r: r.purpose == "confirm", default=None)
 
-    @property
-    def predicted(self) -> int | None:
-        """The largest size that the measured peaks suggest; None where they suggest nothing."""
-        return self.search.likely_largest
-
-    @property
-    def at_most(self) -> int | None:
-        """The largest size that may fit: what is predicted, else what the first failure leaves; None if unknown."""
-        failing = self.search.first_failing
-        return self.predicted or (failing.batch_size - self.search.multiple_of if failing is not None else None)
-
     def open(self, ready: Mapping[str, Any], *, dangerous: bool) -> None:
         """Take in what the first child says of its device and the workload.
 
@@ -433,7 +422,7 @@ def result_of(history: History) -> FoundBatchSize:
     return FoundBatchSize(
         max_batch_size=best.batch_size if best and known else None,
         at_least=best.batch_size if best and not known else None,
-        predicted_batch_size=history.predicted,
+        predicted_batch_size=search.likely_largest,
         confirmed=search.confirmed,
         first_failing=failing.batch_size if failing else None,
         first_failing_outcome=failing.outcome if failing else None,
@@ -558,7 +547,7 @@ def _outcome(result: TrialResult) -> str:
 
 def _at_least(history: History, best: TrialResult) -> Finding:
     """A size that fits, where it is not known how much more does."""
-    axis, predicted, confirmed = history.axis, history.predicted, history.search.confirmed
+    axis, predicted, confirmed = history.axis, history.search.likely_largest, history.search.confirmed
     limited_by, failing = history.limited_by, history.search.first_failing
     said = [OPEN.get(limited_by or "", "the search did not end")]
     if not confirmed:

@@ -8,7 +8,6 @@ best size in a separate process, then to the size to recommend.
 from __future__ import annotations
 
 import datetime
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -43,8 +42,6 @@ STEPS = 2
 MORE_TRIALS = 4
 # With more than this share of its time left a search whose bracket is open goes on.
 OPEN_SHARE = 1 / 3
-# Of what is predicted, a size to recommend where it is not known how much more fits.
-LEAST_SHARE = 0.5
 # The first size to recommend is interpolated; if its peak is above the aim, a second one is below.
 TRIES = 2
 # What follows a search of seconds has time to load torch once more.
@@ -196,16 +193,12 @@ class Loop:
             return
         now = time.monotonic()
         deadline = min(self.time.deadline, now + max(FOLLOW_LEAST_S, now - self.time.began))
-        # Where more may fit, a size is worth recommending only if it is not far below that.
-        least = 1.0 if history.is_closed else LEAST_SHARE * (history.at_most or math.inf)
         if self.plan.options.quick:
             history.recommended = self._none("skipped by --quick")
-        elif best.batch_size < least:
-            history.recommended = self._none("the search ended below half of what may fit")
-        else:
+        elif history.is_closed or history.limited_by == "default-cap":
             history.recommended = self._recommend(best.batch_size, deadline)
-            if (history.recommended.batch_size or least) < least:
-                history.recommended = self._none("the size with headroom is below half of what may fit")
+        else:
+            history.recommended = self._none("the search ended before it knew the largest size")
 
     def _none(self, why: str) -> RecommendedSize:
         return RecommendedSize(None, None, self.plan.options.headroom, reason=why)
@@ -297,8 +290,8 @@ FIRST_SHARE = 0.25
 SMALLEST_SHARE = 1 / 3
 # The smallest size gets so long at the least, or this share of the time beyond it: libraries load in its first step.
 SMALLEST_LEAST_S, SMALLEST_MORE = 5.0, 0.25
-# A search that ran out of time is worth running again with so many times of it, at least, and so many more at most.
-LEAST_MORE, MOST_MORE = 3, 17
+# A search that ran out of time is worth running again with so many times of it.
+MORE_TIME = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +357,7 @@ class Schedule:
         longer = [r.steps_s[0] - statistics.median(r.later_s) for r in self.history.results if r.later_s]
         compiles = self.history.plan.recipe.compile
         least = max(0.0, min(longer)) if longer and (compiles or len(longer) > 1) else 0.0
-        return need.starts * self.runner.next_start_s + least * (need.trials if compiles else need.starts)
+        return need.starts * self.runner.start_s + least * (need.trials if compiles else need.starts)
 
     def patience_s(self, size: int) -> float:
         """Return how long a trial may take before it is thought to hang; the first as long as is left."""
@@ -418,13 +411,8 @@ class Schedule:
         return self.deadline - (min(self._kept_s(best), self.left / 2) if attempt.size > best.batch_size else 0.0)
 
     def more(self) -> float:
-        """A time budget of the command that would do, in seconds: several times the one given and what was spent.
-
-        With twice what trials of the largest that may fit take beyond.
-        """
-        most, need = self.history.at_most, Need(2, self.steps + self.again.steps, 1)
-        spent = max(self.whole_s, self.whole_s - self.left)
-        return LEAST_MORE * spent + (0.0 if most is None else min(2 * self.needed_s(most, need), MOST_MORE * spent))
+        """A time budget of the command to try next, in seconds: several times the one given and what was spent."""
+        return MORE_TIME * max(self.whole_s, self.whole_s - self.left)
 
 
 def _slope(timed: list[tuple[int, float]]) -> float:

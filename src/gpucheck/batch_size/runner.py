@@ -83,11 +83,11 @@ class Runner:
         self.ready: dict[str, Any] = {}
         # The smallest size, with which a new process is warmed up; None until it is known.
         self.lowest: int | None = None
+        # The longest that a child's start has taken.
         self.start_s = 0.0
-        self._answer_s = 0.0
         self._child: Talk | None = None
-        # Processes that load torch for children to come, each with when it began.
-        self._ahead: list[tuple[Talk, float]] = []
+        # Processes that load torch for children to come.
+        self._ahead: list[Talk] = []
         self._watch: Watch | None = None
         self._free_expected: int | None = None
         # The most that lay outside the allocator in a trial: libraries' own, which a new process loads as it runs.
@@ -104,7 +104,7 @@ class Runner:
         """End the child and the processes of those to come."""
         self._drop()
         while self._ahead:
-            self._ahead.pop()[0].stop()
+            self._ahead.pop().stop()
 
     def _drop(self) -> None:
         """End the child; the next trial gets another."""
@@ -116,11 +116,6 @@ class Runner:
     def budget_bytes(self) -> int:
         """The budget that trials are judged by."""
         return int(self.ready["budget"]["bytes"]) if "budget" in self.ready else self.setup.budget_bytes
-
-    @property
-    def next_start_s(self) -> float:
-        """Return how long the next child will be waited for: one that was started ahead has loaded already."""
-        return self._answer_s if self._ahead else self.start_s
 
     def start(self) -> dict[str, Any]:
         """Start a child and return what it says of the device and the workload.
@@ -158,7 +153,7 @@ class Runner:
         """
         needed = SPARE_ROOM_BYTES + (self.budget_bytes if self.setup.is_cpu else 0)
         for _ in range(2 if host.memory().usable >= needed else 1):
-            self._ahead.append((self._new_process(), time.monotonic()))
+            self._ahead.append(self._new_process())
 
     def _new_process(self) -> Talk:
         """A process that loads torch and waits for its setup. Raises CannotLook where none can be started."""
@@ -175,20 +170,18 @@ class Runner:
     def _begun(self) -> tuple[dict[str, Any] | None, End]:
         """A new child's answer to the setup, and how it ended where it gave none."""
         self._drop()
-        self._child, began = self._ahead.pop(0) if self._ahead else (self._new_process(), time.monotonic())
+        began = time.monotonic()
+        self._child = self._ahead.pop(0) if self._ahead else self._new_process()
         if not self.setup.is_cpu and not self._ahead and self.ready:
             # On a device most trials need a new process; the next one loads beside this, where the device works.
             with contextlib.suppress(CannotLook):  # the next trial says so, if it comes to that
-                self._ahead.append((self._new_process(), time.monotonic()))
+                self._ahead.append(self._new_process())
         self._watch = Watch(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
         message = {**to_json(self.setup), "free_expected": self._free_expected}
-        asked = time.monotonic()
-        answer, end = self._ask(message, asked + self.start_timeout_s)
+        answer, end = self._ask(message, time.monotonic() + self.start_timeout_s)
         if answer is not None:
-            # The next start takes as long to load at most, whether or not somebody waited for that here.
-            loaded = answer.get("loaded_monotonic_s", asked)
-            self._answer_s = time.monotonic() - max(asked, loaded)
-            self.start_s = loaded - began + self._answer_s
+            # One that was started ahead has loaded already: the next may not have.
+            self.start_s = max(self.start_s, time.monotonic() - began)
         return answer, end
 
     def run(self, attempt: Attempt, *, steps: int, limit_s: float, deadline: float) -> TrialResult:

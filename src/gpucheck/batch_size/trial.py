@@ -318,11 +318,10 @@ def main() -> int:
     channel = Channel()
     # Whoever starts this process ahead wants it to have loaded all that takes long.
     import_compiler()
-    loaded = time.monotonic()
     request = channel.receive()
     setup = from_json(Setup, request)
     answer, session = _prepared(setup, request.get("free_expected"), channel.send)
-    channel.send({**answer, "loaded_monotonic_s": loaded})
+    channel.send(answer)
     while session is not None:
         channel.send(session.trial(**channel.receive()))
     return 0

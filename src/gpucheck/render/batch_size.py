@@ -280,22 +280,11 @@ def _page_of_devices(report: Report, several: FoundBatchSizes) -> Page:
     for found in devices:
         details += [Line(_subject(found)), Line(), *_trials_of(found), *([Line()] if found.trials else [])]
         details += _details(found) if found.largest is not None else []
-    first = answer(cause.verdict if cause else report.summary.verdict, _for_all(devices, least))
+    # Without the finding a device is missing, and what fits every one is not known.
+    text = f"{several.least}: {_first_line(least) if least.largest is not None else 'no size passed'}"
+    first = answer(cause.verdict, finding_text(cause)) if cause else answer(report.summary.verdict, text)
     body = [_devices(devices), *([Line(), *advice] if advice else [])]
     return Page(first, body, details, report.findings, cause, under=under)
-
-
-def _for_all(devices: Sequence[FoundBatchSize], least: FoundBatchSize) -> str:
-    """The least answer of all devices, and which one it is that takes no more."""
-    does, what, device = _does(least), least.axis_name or "a batch of", least.device.id
-    if least.largest is None:
-        return f"{device} {does} no batch size"
-    if least.is_open:
-        return f"every device {does} at least {what} {least.largest}; on {device} {_limit(least)}"
-    is_alike = len({found.largest for found in devices}) == 1
-    use = least.recommended.batch_size if least.recommended else None
-    recommended = "" if use is None else f"   recommended: {use}"
-    return f"every device {does} {what} {least.largest}{'' if is_alike else f' (least: {device})'}{recommended}"
 
 
 def _devices(devices: Sequence[FoundBatchSize]) -> Block:
@@ -325,18 +314,12 @@ def _whole(size: int | None) -> str:
 
 # --- A device that is not here ----------------------------------------------------------------------------------------
 
-_KINDS = {"cuda": "CUDA", "cpu": "CPU"}
-
 
 def _page_of_estimate(report: Report, found: EstimatedBatchSize) -> Page:
     """An estimate for a device that is not here: what it comes to, and where the memory goes."""
     cause = next((finding for finding in report.findings if finding.id == "batch_size.estimate"), None)
     size, recipe = found.max_batch_size, found.recipe
-    axis = f"{recipe.axis} " if recipe.axis else ""
-    device = f"{units.capacity(found.memory_bytes)} {_KINDS.get(found.device, found.device)}"
-    first = answer("info", f"estimate for {device}: largest {axis}that {_does(found)} {size}, error unknown")
-    if size is None:
-        first = answer("fail", finding_text(cause) if cause else f"estimate for {device}: nothing fits")
+    first = answer(cause.verdict, finding_text(cause)) if cause else None
     parts = [_what(found), *([found.dtype] if found.dtype else [])]
     parts += [f"{recipe.axis} at batch size {recipe.batch_size}"] if recipe.axis else []
     under = [Line(" · ".join([*parts, *_how_run(recipe), "nothing was run"]), "dim")]
