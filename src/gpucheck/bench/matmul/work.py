@@ -504,10 +504,10 @@ class _Rows:
             now_s = time.monotonic()
             left_s = max(self.deadline - now_s, 0.0) / (len(of_dtypes) - done)
             looking = partial(search, case, grid, room, self.accel, left_s * SEARCH_SHARE, self.emit, self.searches)
-            found = self._guarded(case, looking)
+            fastest = self._guarded(case, looking)
             self.accel.empty_cache()
-            if found is not None:
-                best = replace(case, shape=found.shape)
+            if fastest is not None:
+                best = replace(case, shape=fastest.shape)
                 others = [square for square in squares if square.dtype == best.dtype and square.shape != best.shape]
                 yield from self._each([*others, best], now_s + left_s, watch)
 
