@@ -396,16 +396,10 @@ def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
         square = max(squares.keys() - {best.shape}, key=squares.__getitem__, default=None)
         mine = rates.get((dtype, best.shape))
         gain = None if square is None or mine is None else mine / squares[square]
-        as_fast = [
-            _text(other.shape)
-            for other in entry.finalists[1:]
-            if best.ci_low is not None and other.ci_high is not None and other.ci_high >= best.ci_low
-        ]
         text = f"{dtype} {_text(best.shape)} {units.flop_rate(best.flop_per_s, entry.unit)}"
         if gain is not None and square is not None:
             gained = f"{units.percent(gain - 1)} above" if gain - 1 >= LEAST_GAIN else "no faster than"
             text += f", {gained} {_text(square)}"
-        text += f" (as fast: {naming.few(as_fast, ', ')})" if as_fast else ""
         texts.append(text if complete else f"{text} (search cut off)")
         evidence[dtype] = {
             "shape": _text(best.shape),
@@ -414,7 +408,6 @@ def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
             "gain": gain,
             "shapes_tried": entry.shapes_tried,
             "shapes_in_range": entry.shapes_in_range,
-            "as_fast": as_fast,
         }
     fastest = [Finding("matmul.search", "info", "fastest shapes found", "; ".join(texts), evidence)] if texts else []
     return [*fastest, *_refused(entries)]
