@@ -29,8 +29,8 @@ from collections import defaultdict
 from pathlib import Path
 
 # The same command lines on both sides of a comparison; small, since what runs matters here and not how long.
-TRANSFER = ["bench", "transfer", "--device", "cpu", "--size", "1MiB", "--time-budget", "2s"]
-BANDWIDTH = ["bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "2s"]
+TRANSFER = ["bench", "transfer", "--device", "cpu", "--size", "1MiB", "--time-budget", "60s"]
+BANDWIDTH = ["bench", "bandwidth", "--device", "cpu", "--size", "1MiB", "--time-budget", "60s"]
 LINT = ["lint", "MISTAKE"]
 DOCTOR = ["doctor", "--skip", "load"]
 BATCH = ["find-batch-size", "mlp", "--device", "cpu", "--max-batch-size", "4", "--time-budget", "60s"]
@@ -188,7 +188,7 @@ def measure(root: Path) -> dict[str, object]:
         "files_from_bandwidth_row_to_table": row,
         "files_from_trial_to_answer": trial,
         "files_from_lint_finding_to_screen": probe(
-            root, LINT, "lint/judge.py:mistakes,lint/run.py:mistakes,lint/statements.py:mistakes"
+            root, LINT, "lint/judge.py:mistakes,lint/run.py:mistakes,lint/command.py:mistakes"
         ),
         "files_from_condition_to_screen": probe(root, DOCTOR, "doctor/ladder.py:diagnose"),
         "files_beside_a_benchmark": {name: beside(root, trees, name) for name in ("bandwidth", "overlap")},

@@ -38,9 +38,9 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from gpucheck.program.lint import statements  # noqa: E402
+from gpucheck.program.lint import command  # noqa: E402
 from gpucheck.program.lint.command import with_room  # noqa: E402
-from gpucheck.program.lint.source import Unreadable  # noqa: E402
+from gpucheck.program.lint.names import Unreadable  # noqa: E402
 from gpucheck.report.finding import Finding  # noqa: E402
 
 Half = Literal["tuned", "held"]
@@ -64,7 +64,7 @@ class Case:
 
     def outcome(self) -> tuple[bool, list[str]]:
         """Whether the mistake is found, and each finding that is false, as text."""
-        found, twin = statements.mistakes(self.wrong.encode()), statements.mistakes(self.right.encode())
+        found, twin = command.mistakes(self.wrong.encode()), command.mistakes(self.right.encode())
         false = [f"wrong:{one.evidence['line']} {one.id}" for one, _ in found if one.id != self.rule]
         false += [f"right:{one.evidence['line']} {one.id}" for one, _ in twin]
         return any(one.id == self.rule for one, _ in found) and all(one.id != self.rule for one, _ in twin), false
@@ -151,7 +151,7 @@ def of_a_library(folder: Path, with_lines: bool) -> int:
     with with_room():
         for path in files:
             try:
-                found += [(path, one) for one, _ in statements.mistakes(path.read_bytes())]
+                found += [(path, one) for one, _ in command.mistakes(path.read_bytes())]
             except Unreadable as error:
                 counts["not judged"] += 1
                 print(f"{path}: {error.why}")

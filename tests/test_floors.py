@@ -55,38 +55,38 @@ FLOORS = {
 # it (the log has those before), and lower it where it shrank.
 SIZES = {
     # What each command refuses is refused by the api too; whose memory ran out is decided in one place.
-    ".": (13, 1159),
+    ".": (13, 1170),
     # A confirmation on a device is a plain loop: its end, its margin and what a process holds are measured.
     # A confirmation goes on while blocks move, and room between blocks keeps a search open.
-    "batch_size": (10, 2217),
+    "batch_size": (10, 2124),
     # What there was no time for is named, and not verified.
-    "bench": (31, 4842),
+    "bench": (31, 4798),
     # NVSwitches, GPUs that do not start, locks, fans, the odd GPU of several.
     "cards": (5, 986),
     # Wrong usage is answered with a line that the command takes, by tables of words, options and values.
-    "cli": (14, 1675),
+    "cli": (14, 1651),
     # A figure is the speed, new over old, wherever it stands.
     "compare": (2, 252),
     # A mask that names a GPU that does not exist, and a second reading of a GPU that is busy alone.
     "devices": (3, 283),
     # SXid errors, and a start judged GPU by GPU.
-    "doctor": (12, 1853),
+    "doctor": (12, 1848),
     # A paste's facts (torch, GPUs, frames, launcher) are read once, for the advice of every text.
-    "explain": (13, 979),
+    "explain": (13, 980),
     # One of three or four nodes that is far below the others; counts that no cluster has.
-    "fleet": (8, 1278),
+    "fleet": (8, 1264),
     # One reader for every NVIDIA line of the kernel's log.
-    "machine": (24, 4010),
+    "machine": (24, 3991),
     # No window is held for seconds.
     "measure": (4, 577),
     # Memory that no visible process holds.
     "memory": (4, 218),
     # torch is seen in whatever way it is loaded; a dry run goes on behind loops that it ends.
-    "program": (38, 8035),
+    "program": (33, 7959),
     # The page names the machine once and leaves out who sends it.
-    "render": (21, 3069),
+    "render": (21, 3043),
     # What a rank raised, its own work, work of every n-th step.
-    "report": (16, 1627),
+    "report": (16, 1618),
     # A failed check says what to do.
     "smoke": (6, 662),
     # A counter that rose has its own fix.

@@ -119,7 +119,7 @@ class BatchSize:
 
         If the search ended early, it is at least half of the predicted size, or None.
         """
-        recommended = self._found.recommended if self._found else None
+        recommended = self._found and self._found.recommended
         return recommended.batch_size if recommended else None
 
     @property
@@ -135,7 +135,7 @@ class BatchSize:
     @property
     def accumulation_steps(self) -> int | None:
         """Micro-batches for `effective_batch`; None if it was not given."""
-        accumulation = self._found.accumulation if self._found else None
+        accumulation = self._found and self._found.accumulation
         return accumulation.steps if accumulation else None
 
     @property
@@ -283,19 +283,19 @@ def _read(kind: type[Any], given: Mapping[str, object], device: object = None) -
     from gpucheck import naming
     from gpucheck.options import declared, read
 
-    known = {one.key: one for one in declared(kind)}
+    known = {option.key: option for option in declared(kind)}
     typed: dict[str, object] = {}
     for name, value in given.items():
-        if name not in known:
+        if (option := known.get(name)) is None:
             raise UsageError(f"the option {name!r} is unknown", "", naming.hint(name, list(known)))
-        if value is not None and isinstance(value, bool) is not known[name].is_flag:
-            takes = "True or False" if known[name].is_flag else known[name].metavar
-            raise UsageError(f"{known[name].name} is {value!r}", f"it takes {takes}")
-        are = known[name].repeat and isinstance(value, Iterable) and not isinstance(value, (str, SupportsFloat))
+        if value is not None and isinstance(value, bool) is not option.is_flag:
+            takes = "True or False" if option.is_flag else option.metavar
+            raise UsageError(f"{option.name} is {value!r}", f"it takes {takes}")
+        are = option.repeat and isinstance(value, Iterable) and not isinstance(value, (str, SupportsFloat))
         several: Any = value if are else [value]
-        texts = [one if known[name].is_flag else str(one) for one in several if one is not None]
+        texts = [each if option.is_flag else str(each) for each in several if each is not None]
         if texts:
-            typed[name] = texts if known[name].repeat else texts[0]
+            typed[name] = texts if option.repeat else texts[0]
     made = read(kind, typed)
     return made if device is None else replace(made, device=str(device))
 
@@ -362,30 +362,14 @@ def find_batch_size(
     Raises UsageError for an invalid option, TargetError for a workload that is missing or fails, and CannotLook if the
     device cannot be used.
     """
-    given = {
-        "target": target if target is None or isinstance(target, str) else _named(target),
-        "mode": mode,
-        "optimizer": optimizer,
-        "dtype": dtype,
-        "input": inputs,
-        "amp": amp,
-        "grad_checkpointing": grad_checkpointing,
-        "compile": compiled,
-        "axis": axis,
-        "batch_size": batch_size,
-        "max_batch_size": max_batch_size,
-        "tolerance": _percent(tolerance),
-        "exact": exact,
-        "avoid_oom": avoid_oom,
-        "multiple_of": multiple_of,
-        "start": start,
-        "memory_limit": memory_limit,
-        "headroom": _percent(headroom),
-        "effective_batch": effective_batch,
-        "time_budget": time_budget_s,
-        "trial_timeout": trial_timeout_s,
-        "quick": quick,
-    }
+    given = dict(locals())
+    for name in ("device", "on_event"):
+        del given[name]
+    other_names = {"inputs": "input", "compiled": "compile", "time_budget_s": "time_budget"}
+    other_names["trial_timeout_s"] = "trial_timeout"
+    given = {other_names.get(name, name): value for name, value in given.items()}
+    given["target"] = target if target is None or isinstance(target, str) else _named(target)
+    given["tolerance"], given["headroom"] = _percent(tolerance), _percent(headroom)
     folders = tuple(os.path.abspath(folder) for folder in sys.path)
     options = replace(_read(FindBatchSizeOptions, given, device), import_path=folders)
     return BatchSize(_reported("find-batch-size", lambda emit: command(options, emit), on_event))
@@ -402,19 +386,15 @@ def _named(factory: Callable[[], Any]) -> str:
     module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
     if not callable(factory) or module is None or name is None:
         raise UsageError(f"the target is {type(factory).__name__}", "", "give a function, or its name as text")
+    why = "trials run in separate processes"
     if "<" in name:  # a lambda, or a function inside another
-        raise UsageError(
-            f"the target {name} cannot be imported by its name",
-            "trials run in separate processes",
-            "write it as a function at the top of a module",
-        )
+        fix = "write it as a function at the top of a module"
+        raise UsageError(f"the target {name} cannot be imported by its name", why, fix)
     if module == "__main__" and (spec := sys.modules[module].__spec__) is not None:  # python -m
         module = spec.name
     if "." in module:  # of a package: what it imports from its siblings needs the package's name
         return f"{module}:{name}"
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None or not file.endswith(".py"):
-        raise UsageError(
-            f"the target {name} has no source file", "trials run in separate processes", "write it into a module"
-        )
+        raise UsageError(f"the target {name} has no source file", why, "write it into a module")
     return f"{file}:{name}"

@@ -67,17 +67,7 @@ temporary: set[str] = set()
 began_s: float | None = None
 
 # If several apply, the first in this order is the one that the caller must know.
-EXIT_PRIORITY: tuple[int, ...] = (
-    INTERRUPTED,
-    TERMINATED,
-    CLOSED_STDOUT,
-    BUG,
-    USAGE,
-    FAILED,
-    COULD_NOT_LOOK,
-    UNDECIDED,
-    OK,
-)
+EXIT_PRIORITY = (INTERRUPTED, TERMINATED, CLOSED_STDOUT, BUG, USAGE, FAILED, COULD_NOT_LOOK, UNDECIDED, OK)
 
 
 def settle(codes: Iterable[int]) -> int:
@@ -128,10 +118,8 @@ class DeviceFailed(GpucheckError):
 
     exit_code = FAILED
 
-    def __init__(
-        self, what: str, why: str = "", fix: str = "", *, device: str | None = None, finding: str = "device.error"
-    ) -> None:
-        super().__init__(what, why, fix, finding=finding)
+    def __init__(self, what: str, why: str = "", fix: str = "", *, device: str | None = None) -> None:
+        super().__init__(what, why, fix, finding="device.error")
         self.device = device
 
 

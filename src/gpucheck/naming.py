@@ -70,21 +70,16 @@ def select(
     for option, prefixes in (("--only", only), ("--skip", skip)):
         for prefix in prefixes:
             if not prefix or not any(name.startswith(prefix) for name in names):
-                raise UsageError(f"{option} {prefix!r} matches no {noun}", "", _in_place_of(prefix, names, noun))
+                # A slip of a name or of a group of names, else what there is.
+                groups = [name.partition(".")[0] for name in names]
+                listed = f"the {noun}s are {', '.join(names)}" if len(names) <= MOST_LISTED else "--list shows all"
+                fix = did_you_mean(prefix, dict.fromkeys([*names, *groups]), SLIP_OF_A_PREFIX) or listed
+                raise UsageError(f"{option} {prefix!r} matches no {noun}", "", fix)
     taken = [row for row in rows if not only or name_of(row).startswith(tuple(only))]
     left = [row for row in taken if not name_of(row).startswith(tuple(skip))]
     if not left:
         raise UsageError(f"--only and --skip leave no {noun}", nothing, "skip fewer")
     return left
-
-
-def _in_place_of(prefix: str, names: Sequence[str], noun: str) -> str:
-    """Return what to give in place of a prefix that fits none: a slip of a name or of a group of names, else what there
-    is."""
-    groups = [name.partition(".")[0] for name in names]
-    if meant := slip(prefix, dict.fromkeys([*names, *groups]), SLIP_OF_A_PREFIX):
-        return f"did you mean {meant}?"
-    return f"the {noun}s are {', '.join(names)}" if len(names) <= MOST_LISTED else "--list shows all"
 
 
 # As like as this is a slip; at difflib's usual 0.6 `nope` is one of `copies`.

@@ -35,10 +35,9 @@ class Option:
 
     `repeat` takes several values, also with commas between them where `commas` is set; the field then holds a tuple.
     `choices` are all valid values. `positional` is an argument without a name, `shown` the default as help shows it;
-    `fold` turns several values into what the field holds. `short` is a one-letter name, `aliases` are older names that
-    still work and that no help page shows. `group` is the option's heading in help; `range` are the valid values, with
-    the unit, where `parse` does not say them. What is `verbatim` takes everything from its place on as it is, options
-    and empty texts too: another program's command line.
+    `fold` turns several values into what the field holds. `short` is a one-letter name. `group` is the option's heading
+    in help; `range` are the valid values, with the unit, where `parse` does not say them. What is `verbatim` takes
+    everything from its place on as it is, options and empty texts too: another program's command line.
     """
 
     help: str
@@ -56,7 +55,6 @@ class Option:
     required: bool = False
     fold: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
     short: str = ""
-    aliases: tuple[str, ...] = ()
     group: str = "Options"
     range: str = ""
     verbatim: bool = False
@@ -72,7 +70,7 @@ class Option:
     @property
     def names(self) -> tuple[str, ...]:
         """All that it may be called on a command line."""
-        return (*((self.short,) if self.short else ()), self.name, *self.aliases)
+        return (self.short, self.name) if self.short else (self.name,)
 
     @property
     def is_flag(self) -> bool:
@@ -95,9 +93,9 @@ def _field_of(declare: Callable[Given, Option]) -> Callable[Given, Any]:
     """A maker of dataclass fields that takes what the maker of an option takes."""
 
     def made(*given: Given.args, **named: Given.kwargs) -> Any:
-        one = declare(*given, **named)
-        default: Any = () if one.repeat and one.default is None else one.default
-        return dataclasses.field(default=dataclasses.MISSING if one.required else default, metadata={_KEY: one})
+        option = declare(*given, **named)
+        default: Any = () if option.repeat and option.default is None else option.default
+        return dataclasses.field(default=dataclasses.MISSING if option.required else default, metadata={_KEY: option})
 
     return made
 
@@ -108,8 +106,8 @@ option = _field_of(Option)
 
 def declared(*classes: type) -> Iterator[Option]:
     """The options of these dataclasses, in the order of their fields; fields that are no options are left out."""
-    for one in classes:
-        yield from _declared(one)
+    for kind in classes:
+        yield from _declared(kind)
 
 
 @functools.cache  # every command asks for those that all share
@@ -117,9 +115,9 @@ def _declared(kind: type) -> tuple[Option, ...]:
     options = []
     for field in dataclasses.fields(kind):
         if _KEY in field.metadata:
-            found: Option = field.metadata[_KEY]
-            name = found.name or (found.metavar if found.positional else f"--{field.name.replace('_', '-')}")
-            options.append(dataclasses.replace(found, field=field.name, name=name))
+            option: Option = field.metadata[_KEY]
+            name = option.name or (option.metavar if option.positional else f"--{field.name.replace('_', '-')}")
+            options.append(dataclasses.replace(option, field=field.name, name=name))
     return tuple(options)
 
 
@@ -130,10 +128,10 @@ def read(kind: type[Declared], given: Mapping[str, Any]) -> Declared:
     (the dataclass's own `check`, where it has one).
     """
     values = {}
-    for one in declared(kind):
-        value = given.get(one.key)
+    for option in declared(kind):
+        value = given.get(option.key)
         if value is not None and value is not False and value != []:
-            values[one.field] = _read(one, value)
+            values[option.field] = _read(option, value)
     made = kind(**values)
     check = getattr(made, "check", None)
     if check is not None:
@@ -141,41 +139,43 @@ def read(kind: type[Declared], given: Mapping[str, Any]) -> Declared:
     return made
 
 
-def _read(one: Option, value: Any) -> Any:
-    if one.is_flag:
+def _read(option: Option, value: Any) -> Any:
+    if option.is_flag:
         return bool(value)
-    if one.verbatim:
-        refuse_empty(one, value[0])  # the program itself; its arguments may be
+    if option.verbatim:
+        refuse_empty(option, value[0])  # the program itself; its arguments may be
         return tuple(value)
-    if not one.repeat:
-        return _parsed(one, value)
+    if not option.repeat:
+        return _parsed(option, value)
+    texts = []
     for text in value:
-        if one.commas and text.strip() and not all(part.strip() for part in text.split(",")):
-            raise UsageError(f"{one.name} {text!r} has a comma too many", "", "give a value on each side of a comma")
-    parts = [part for text in value for part in (text.split(",") if one.commas else [text])]
-    values = tuple(_parsed(one, part.strip() if one.commas else part) for part in parts)
-    return one.fold(values) if one.fold else values
+        parts = [part.strip() for part in text.split(",")] if option.commas else [text]
+        if len(parts) > 1 and text.strip() and not all(parts):
+            raise UsageError(f"{option.name} {text!r} has a comma too many", "", "give a value on each side of a comma")
+        texts += parts
+    values = tuple(_parsed(option, text) for text in texts)
+    return option.fold(values) if option.fold else values
 
 
-def _parsed(one: Option, text: str) -> Any:
-    refuse_empty(one, text)
-    if one.choices and text not in one.choices:
+def _parsed(option: Option, text: str) -> Any:
+    refuse_empty(option, text)
+    if option.choices and text not in option.choices:
         from gpucheck import naming
 
-        raise UsageError(f"{one.name} {text!r} is unknown", "", naming.hint(text, one.choices))
-    return text if one.parse is None else one.parse(text, one.name)
+        raise UsageError(f"{option.name} {text!r} is unknown", "", naming.hint(text, option.choices))
+    return text if option.parse is None else option.parse(text, option.name)
 
 
-def refuse_empty(one: Option, text: str) -> None:
+def refuse_empty(option: Option, text: str) -> None:
     """Raises UsageError for an empty value: an unset variable of a script must not switch a check off in silence."""
     if not text.strip():
-        raise UsageError(f"{one.name} is empty", "an unset variable gives an empty value", "set a value or omit it")
+        raise UsageError(f"{option.name} is empty", "an unset variable gives an empty value", "set a value or omit it")
 
 
 def grouped(options: Sequence[Option]) -> list[tuple[str, list[Option]]]:
     """Options under their headings: a command's own groups as they appear, then those that commands share."""
-    own = dict.fromkeys(one.group for one in options if one.group not in SHARED_GROUPS)
-    groups = [(group, [one for one in options if one.group == group]) for group in (*own, *SHARED_GROUPS)]
+    own = dict.fromkeys(option.group for option in options if option.group not in SHARED_GROUPS)
+    groups = [(group, [option for option in options if option.group == group]) for group in (*own, *SHARED_GROUPS)]
     return [(group, members) for group, members in groups if members]
 
 
@@ -195,9 +195,8 @@ def only(noun: str, *, metavar: str = "PREFIX", named: str = "name") -> Any:
 
 def skip(noun: str, *, metavar: str = "PREFIX", named: str = "name") -> Any:
     """The field of `--skip`, as `only` has it."""
-    return option(
-        f"Skip {noun} whose {named} starts with {metavar}. Repeatable.", metavar=metavar, repeat=True, group=SELECTION
-    )
+    text = f"Skip {noun} whose {named} starts with {metavar}. Repeatable."
+    return option(text, metavar=metavar, repeat=True, group=SELECTION)
 
 
 def list_all(noun: str) -> Any:
@@ -205,25 +204,12 @@ def list_all(noun: str) -> Any:
     return option(f"List the {noun} and exit.", False, name="--list", group=SELECTION)
 
 
-def time_budget(shown: str, text: str = "Time limit for the whole command.", *, aliases: tuple[str, ...] = ()) -> Any:
+def time_budget(shown: str, text: str = "Time limit for the whole command.") -> Any:
     """The field of `--time-budget`, in seconds; None is the default, which help shows as `shown`."""
-    return option(
-        text,
-        name="--time-budget",
-        metavar="TIME",
-        parse=units.parse_duration,
-        shown=shown,
-        aliases=aliases,
-        group=TIME,
-    )
+    return option(text, name="--time-budget", metavar="TIME", parse=units.parse_duration, shown=shown, group=TIME)
 
 
 def require() -> Any:
     """The field of `--require KIND`: what torch must be able to use. It calls ROCm's devices cuda, too."""
-    kinds = ("cuda", "rocm", "mps", "xpu")
-    return option(
-        "Fail if torch cannot use a device of this kind: cuda, rocm, mps or xpu.",
-        metavar="KIND",
-        choices=kinds,
-        group=LIMITS,
-    )
+    text = "Fail if torch cannot use a device of this kind: cuda, rocm, mps or xpu."
+    return option(text, metavar="KIND", choices=("cuda", "rocm", "mps", "xpu"), group=LIMITS)

@@ -90,8 +90,11 @@ class Unknown:
 
 
 def parts() -> tuple[Part, ...]:
-    return tuple(
-        Part(
+    found = []
+    for row in _table()["part"]:
+        width = row["bus_width_bits"]
+        widths = tuple(width) if isinstance(width, list) else (width,)
+        part = Part(
             name=row["name"],
             kind="data sheet",
             source=row["source"],
@@ -99,13 +102,13 @@ def parts() -> tuple[Part, ...]:
             capability=_capability(row),
             multiprocessors=row["multiprocessors"],
             peaks=tuple(Peak(**peak) for peak in row["peaks"]),
-            bus_width_bits=_widths(row)[0],
+            bus_width_bits=widths[0],
             memory_clock_hz=row.get("memory_clock_hz"),
             memory_bytes_per_s=row["memory_bytes_per_s"],
-            bus_widths=_widths(row),
+            bus_widths=widths,
         )
-        for row in _table()["part"]
-    )
+        found.append(part)
+    return tuple(found)
 
 
 def lookup(
@@ -128,37 +131,24 @@ def lookup(
         same_bus = bus_width_bits is None or bus_width_bits in part.bus_widths
         if (part.capability, part.multiprocessors) == (capability, multiprocessors) and same_bus:
             return replace(part, bus_width_bits=bus_width_bits or part.bus_width_bits)
-    return _estimate(name or "", capability, multiprocessors, bus_width_bits, clock_hz, memory_clock_hz, bool(named))
-
-
-def _estimate(
-    name: str,
-    capability: tuple[int, int],
-    multiprocessors: int,
-    bus_width_bits: int | None,
-    clock_hz: float | None,
-    memory_clock_hz: float | None,
-    named: bool,
-) -> Part | Unknown:
     rows = [row for row in _table()["estimate"] if _capability(row) == capability]
     memory = bandwidth(bus_width_bits, memory_clock_hz)
-    told = ".".join(map(str, capability))
+    version, of = ".".join(map(str, capability)), name or "this part"
     if not (rows and clock_hz) and memory is None:
-        what = "the device does not report its clocks" if rows else f"compute capability {told} is not in the table"
-        return Unknown(f"{name or 'this part'} is not in the table, and {what}")
+        what = "the device does not report its clocks" if rows else f"compute capability {version} is not in the table"
+        return Unknown(f"{of} is not in the table, and {what}")
     peaks: tuple[Peak, ...] = ()
     missing = ""
     if rows and clock_hz:
-        rates, missing = _rates(name, rows[0])
+        rates, missing = _rates(name or "", rows[0])
         peaks = tuple(
             Peak(dtype, ACCUMULATORS.get(dtype, "float32"), multiprocessors * rate * clock_hz, clock_hz, rate)
             for dtype, rate in rates.items()
         )
-    other = (
-        "does not have the multiprocessors or the memory bus of the part" if named else "is not in the table of parts"
-    )
+    other = "does not have the multiprocessors or the memory bus of the part"
+    because = f"{of} {other if named else 'is not in the table of parts'}; from {multiprocessors} SMs of "
     return Part(
-        name=name,
+        name=name or "",
         kind="estimate",
         source=rows[0]["source"] if peaks else "the device's bus width and memory clock",
         date=None,
@@ -168,8 +158,7 @@ def _estimate(
         bus_width_bits=bus_width_bits,
         memory_clock_hz=memory_clock_hz,
         memory_bytes_per_s=memory,
-        because=f"{name or 'this part'} {other}; from {multiprocessors} SMs of "
-        f"compute capability {told} and the highest clocks",
+        because=f"{because}compute capability {version} and the highest clocks",
         missing=missing,
     )
 
@@ -198,11 +187,6 @@ def bandwidth(bus_width_bits: int | None, memory_clock_hz: float | None) -> floa
 
 def _geforce(name: str, row: Mapping[str, Any]) -> dict[str, float]:
     return dict(row.get("geforce", {})) if name.startswith(GEFORCE) else {}
-
-
-def _widths(row: Mapping[str, Any]) -> tuple[int, ...]:
-    width = row["bus_width_bits"]
-    return tuple(width) if isinstance(width, list) else (width,)
 
 
 def _capability(row: Mapping[str, Any]) -> tuple[int, int]:

@@ -131,23 +131,20 @@ class Percent:
         low = "above 0%" if self.above else "at least 0%" if self.largest is None else "0%"
         if self.largest is None:
             return low
-        if self.below:
-            return f"{low} to below {self.largest * 100:g}%"
-        return f"{low}, up to {self.largest * 100:g}%" if self.above else f"{low} to {self.largest * 100:g}%"
+        to = " to below" if self.below else ", up to" if self.above else " to"
+        return f"{low}{to} {self.largest * 100:g}%"
 
     def __call__(self, text: str, option: str) -> float:
         number = _number(text)
         if number and number[1] == "" and 0 < number[0] < 1:
-            raise refused(
-                option, "a percentage", text, f"write it like {number[0] * 100:g}%", "it looks like a fraction"
-            )
-        if number is None or number[1] not in ("%", "") or not self._takes(number[0] / 100):
+            fix = f"write it like {number[0] * 100:g}%"
+            raise refused(option, "a percentage", text, fix, "it looks like a fraction")
+        value = number[0] / 100 if number is not None and number[1] in ("%", "") else math.nan
+        most = math.inf if self.largest is None else self.largest
+        is_low, is_high = value > 0 if self.above else value >= 0, value < most if self.below else value <= most
+        if not (is_low and is_high):
             raise refused(option, f"a percentage, {self.range}", text, "write it like 5%")
-        return number[0] / 100
-
-    def _takes(self, value: float) -> bool:
-        low = value > 0 if self.above else value >= 0
-        return low and (self.largest is None or value < self.largest or (value == self.largest and not self.below))
+        return value
 
 
 parse_whole, parse_size, parse_duration, parse_percent = Whole(), Size(), Duration(), Percent()

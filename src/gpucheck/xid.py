@@ -212,7 +212,7 @@ OLDER = tuple(
 """)
 )
 
-BY_NUMBER = {one.number: one for one in (*CATALOGUE, *OLDER)}
+BY_NUMBER = {row.number: row for row in (*CATALOGUE, *OLDER)}
 
 # What takes the GPU, or its node, out of use until it is reset: NVIDIA's actions, and of the numbers for which its
 # catalogue names none those whose own description says so.

@@ -150,13 +150,12 @@ def test_the_result_tells_the_headroom_that_the_measured_peak_leaves() -> None:
     search = history(LAST, limited_by="over-budget")
     chosen = replace(LAST, batch_size=4, purpose="recommended", peak_bytes=round(0.88 * GIB), steps_s=(0.9, 0.2, 0.2))
     search.recommended_trials.append(chosen)
-    assert to_json(recommendation(search, chosen, 8)) == {
+    assert to_json(recommendation(search, chosen)) == {
         "batch_size": 4,
         "headroom": pytest.approx(0.12),
         "headroom_wanted": 0.1,
         "peak_bytes": chosen.peak_bytes,
         "samples_per_s": 20.0,
-        "speed": "same",
         "reason": None,
     }
     for passed, reason in ((LAST, "it was not run"), (replace(LAST, purpose="search"), "no size was confirmed")):

@@ -84,7 +84,6 @@ def test_from_start_to_answer(scenario: Scenario) -> None:
         "headroom_wanted": 0.1,
         "peak_bytes": 916 * MIB,
         "samples_per_s": 816_000.0,
-        "speed": "slower" if found["max_batch_size"] * 0.95 > 816 else "same",
         "reason": None,
     }
     assert [finding.verdict for finding in findings(recorder)] == ["pass"]
@@ -284,16 +283,6 @@ def test_quick_leaves_out_what_follows(scenario: Scenario) -> None:
     scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
     found = answer(find(quick=True))
     assert (found["max_batch_size"], found["recommended"]["reason"]) == (29, "skipped by --quick")
-
-
-def test_what_was_asked_for_at_once_explains_a_failure_far_below_the_budget(scenario: Scenario) -> None:
-    message = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 891977728 bytes. Error code 12"
-    raised = {"chain": [{"classes": RUNTIME, "message": message}], "traceback": "t", "reached_bytes": 300 * MIB}
-    scenario(static=100 * MIB, per_sample=MIB // 2, **{"from": 400, "beyond": raised})
-    found = answer(find(memory_limit="1GiB"))
-    failed = next(trial for trial in found["trials"] if trial["outcome"] == "out-of-memory")
-    assert (found["max_batch_size"], failed["reason"]) == (399, "one allocation of 851 MiB failed with 300 MiB in use")
-    assert (failed["asked_bytes"], failed["reached_bytes"]) == (891977728, 300 * MIB)
 
 
 def test_a_trial_that_hangs_bounds_the_search(scenario: Scenario) -> None:

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from gpucheck.batch_size.outcome import BOUNDING, End, asked_bytes, classify
+from gpucheck.batch_size.outcome import BOUNDING, End, classify
 from gpucheck.messages import Raised, chain_of
 
 RUNTIME = ("builtins.RuntimeError", "builtins.Exception", "builtins.BaseException", "builtins.object")
@@ -215,17 +215,3 @@ def test_an_exception_whose_text_fails_still_has_a_chain(fails: Exception) -> No
 
 def test_what_ends_the_search_is_no_bound() -> None:
     assert not {"fits", "user-error", "device-broken", "inconclusive"} & BOUNDING
-
-
-@pytest.mark.parametrize(
-    ("message", "size"),
-    [
-        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 891977728 bytes. Error code 12", 891977728),
-        ("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.15 GiB", 20 * 2**30),
-        ("HIP out of memory. Tried to allocate 512.00 MiB (GPU 0; 15.98 GiB total capacity)", 512 * 2**20),
-        ("MPS backend out of memory (MPS allocated: 8 GB). Tried to allocate 2.50 KB on private pool.", 2560),
-        ("CUDA error: out of memory", None),
-    ],
-)
-def test_what_was_asked_for_at_once(message: str, size: int | None) -> None:
-    assert asked_bytes(message) == size

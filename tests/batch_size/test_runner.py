@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +13,7 @@ import psutil
 import pytest
 
 from gpucheck.batch_size.outcome import Refused, Setup, TrialResult
-from gpucheck.batch_size.runner import SPARE_ROOM_BYTES, Runner, Watch, _ran_out
+from gpucheck.batch_size.runner import SPARE_ROOM_BYTES, Runner, Watch
 from gpucheck.batch_size.search import Attempt
 from gpucheck.errors import CannotLook, TargetError
 from gpucheck.machine import host
@@ -42,14 +39,6 @@ SETUP = Setup(
     watch_bytes=None,
 )
 SOON = 20.0
-# Holds 128 MiB in a process and in a fork of it, as a DataLoader's workers do.
-FORKED = """
-import os, time
-held = bytearray(os.urandom(2**20) * 128)
-os.fork()
-os.write(1, b"held\\n")
-time.sleep(60)
-"""
 
 
 def run(runner: Runner, size: int, purpose: str = "search", limit_s: float = SOON, left_s: float = 60.0) -> TrialResult:
@@ -229,7 +218,7 @@ def test_the_watchdog_ends_a_child_that_grows_beyond_the_guard(scenario: Scenari
 @pytest.mark.parametrize("baseline", [200, 2000])
 def test_growth_counts_from_what_the_child_had_before_it_built_the_model(scenario: Scenario, baseline: int) -> None:
     """A build of torch with CUDA may map more by itself than a budget on the CPU allows for."""
-    resident = [baseline * MIB] * 3 + [(baseline + 190) * MIB] * 3 + [(baseline + 250) * MIB]
+    resident = [(baseline + 190) * MIB] * 3 + [(baseline + 250) * MIB]
     rows = [SimpleNamespace(rss=rss) for rss in resident]
     with (
         mock.patch("psutil.Process.memory_info", side_effect=rows),
@@ -245,14 +234,6 @@ def test_growth_counts_from_what_the_child_had_before_it_built_the_model(scenari
     scenario(baseline=MIB, setup="eat")
     with Runner(replace(SETUP, watch_bytes=100 * MIB)) as runner, pytest.raises(Refused, match="building it took 1"):
         runner.start()
-
-
-def test_where_the_child_cannot_tell_its_peak_the_watchdog_does(scenario: Scenario) -> None:
-    scenario(at={"4": {"ok": True, "peak_bytes": None, "compute_peak_bytes": None}}, ready={"method": "sampled"})
-    with Runner(replace(SETUP, budget_bytes=2**40)) as runner:
-        result = run(runner, 4)
-    # A separate Python process takes a few MiB.
-    assert result.peak_bytes is not None and MIB < result.peak_bytes < 1000 * MIB
 
 
 def test_only_a_cpu_is_measured_with_other_malloc_settings(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,41 +402,3 @@ def test_what_tensors_take_without_what_the_allocator_keeps() -> None:
     ran = TrialResult(batch_size=4, purpose="search", outcome="fits", peak_bytes=1050, memory=memory)
     assert ran.tensor_bytes == 950  # what lies outside the allocator counts
     assert replace(ran, memory={}).tensor_bytes is None
-
-
-@pytest.mark.parametrize(
-    ("asked", "reached", "on_device", "told"),
-    [
-        # As an H100 said it, of a budget of 76.8 GiB.
-        (14849849425, 79421243392, True, "13.8 GiB more could not be allocated with 74 GiB in use"),
-        (664 * MIB, 2950 * MIB, True, "one allocation of 664 MiB failed with 2.88 GiB in use"),
-        (
-            664 * MIB,
-            2950 * MIB,
-            False,
-            "one allocation of 664 MiB failed with 2.88 GiB in use: memory that was allocated and never used counts "
-            "too",
-        ),
-        (None, 2950 * MIB, True, None),
-    ],
-)
-def test_what_ran_out_is_said_in_a_line(asked: int | None, reached: int, on_device: bool, told: str | None) -> None:
-    assert _ran_out(asked, reached, 82463691899 if reached > 2**36 else 4 * 2**30, on_device) == told
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_memory_that_a_worker_shares_with_its_parent_is_there_once() -> None:
-    with subprocess.Popen([sys.executable, "-c", FORKED], stdout=subprocess.PIPE, start_new_session=True) as process:
-        try:
-            assert process.stdout is not None
-            assert [process.stdout.readline(), process.stdout.readline()] == [b"held\n"] * 2
-            watch = Watch(process.pid, 10**12)
-            watch.baseline = 0
-            assert 128 * MIB < watch.growth() < 200 * MIB
-            # Counting its pages takes long: it is not done at each look, and not where it is not allowed.
-            count = mock.Mock(side_effect=psutil.AccessDenied)
-            with mock.patch("psutil.Process.memory_full_info", count):
-                assert (watch.growth() > 0, count.call_count) == (True, 0)
-                assert Watch(process.pid, 10**12).growth() > 200 * MIB
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)

@@ -188,7 +188,7 @@ def test_a_copy_that_arrives_changed_is_counted_where_it_belongs(monkeypatch: py
 
 
 def test_what_does_not_apply_and_what_there_is_no_room_for() -> None:
-    (part,) = (one for one in work.PARTS if one.id == "both_ways")
+    (part,) = (part for part in work.PARTS if part.id == "both_ways")
     assert not part.applies(accel.open_device("cpu"))
     assert part.applies(Fake())
     with pytest.raises(CannotLook, match="both ways at once need pinned memory; --host-memory excludes it"):
@@ -217,9 +217,9 @@ def row(direction: str, rate: float | None, *, size: int = 128 * MIB, **more: An
 
 
 def one_way(direction: str, rate: float, size: int = 128 * MIB, timed: str = "link") -> Measurement:
-    one = row(direction, rate, size=size)
+    measurement = row(direction, rate, size=size)
     case = {"direction": direction, "host_memory": "pinned", "size_bytes": size, "timed": timed}
-    return replace(one, name="transfer", case=case)
+    return replace(measurement, name="transfer", case=case)
 
 
 def both(to_device: float, to_host: float, **more: Any) -> list[Measurement]:
@@ -261,7 +261,8 @@ def test_directions_that_never_ran_together_are_undecided_and_an_engine_that_tak
     still: dict[str, Any] = {"ended_because": "it stood still", "discarded_windows": 4, "other_bytes_per_s": None}
     (found,) = judge.both_ways([row("device_to_host", None, **still)], Facts())
     assert found.verdict == "warn"
-    assert [one.verdict for one in judge.both_ways([timed, row("device_to_host", None, **early)], Facts())] == [
+    both_found = judge.both_ways([timed, row("device_to_host", None, **early)], Facts())
+    assert [finding.verdict for finding in both_found] == [
         "inconclusive",
         "info",
     ]

@@ -73,7 +73,7 @@ def test_bandwidth_says_it() -> None:
     moved = replace(row("throttled"), case={"operation": "copy", "size_bytes": 1})
     moved.method.details.update(verified_slices=1, wrong_elements=0)
     found = bandwidth.findings(seen([moved]))
-    assert [one.id for one in found] == ["bandwidth.result", "bandwidth.speed", "bandwidth.clock"]
+    assert [finding.id for finding in found] == ["bandwidth.result", "bandwidth.speed", "bandwidth.clock"]
 
 
 def test_what_is_timed_in_turn_says_it_too() -> None:
@@ -81,12 +81,12 @@ def test_what_is_timed_in_turn_says_it_too() -> None:
     held.method.details.update(verified_slices=1, wrong_bytes=0, result_is_right=True)
     case = {"direction": "host_to_device", "host_memory": "pinned", "streams": 2, "size_bytes": 1}
     parts = [replace(held, name="overlap", case={**case, "what": what}) for what in ("copy", "compute", "both")]
-    assert "overlap.clock" in [one.id for one in overlap.findings(seen(parts))]
+    assert "overlap.clock" in [finding.id for finding in overlap.findings(seen(parts))]
     sides = [
         replace(held, name="crossover", case={"operation": "matmul", "size": 64, "side": side, "transfers": False})
         for side in ("cpu", "device")
     ]
-    assert "crossover.clock" in [one.id for one in crossover.findings(seen(sides))]
+    assert "crossover.clock" in [finding.id for finding in crossover.findings(seen(sides))]
 
 
 def test_the_worst_kind_is_told() -> None:

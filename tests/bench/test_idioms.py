@@ -59,7 +59,7 @@ def setting(device: Any, recorder: Recorder | None = None, **options: Any) -> Se
 
 
 def names(rows: Sequence[Measurement]) -> list[tuple[str, str, str]]:
-    return [(one.case["idiom"], one.case["direction"], one.case["host_memory"]) for one in rows]
+    return [(row.case["idiom"], row.case["direction"], row.case["host_memory"]) for row in rows]
 
 
 # which lines
@@ -67,7 +67,7 @@ def names(rows: Sequence[Measurement]) -> list[tuple[str, str, str]]:
 
 def test_a_device_without_pinned_memory_knows_the_plain_ones() -> None:
     found = of_device(Fake(kind="mps", can_pin=False), ("pageable",))  # type: ignore[arg-type]
-    assert [one.code for one in found] == [
+    assert [idiom.code for idiom in found] == [
         "y.copy_(x)",
         "x.to(device)",
         "x.copy_(y)",
@@ -85,31 +85,30 @@ def test_where_no_line_can_be_written_it_is_said() -> None:
 
 def test_the_lines_of_a_cpu_for_real() -> None:
     rows = list(work.idioms(setting(CPU)))
-    assert [one.method.details["call"] for one in rows] == [
+    assert [row.method.details["call"] for row in rows] == [
         "y.copy_(x)",
         "x.clone()",
     ]
-    assert {one.case["size_bytes"] for one in rows} == {64 * KIB}
-    assert {one.name for one in rows} == {"transfer.idiom"}
-    for one in rows:
-        assert (one.method.clock, one.method.cache) == ("host", "cold")
-        assert (one.method.details["wrong_bytes"], one.method.details["verified_slices"]) == (0, 2)
-        assert one.work == {"bytes": float(64 * KIB)}
-    assert [one.method.details["buffers"] for one in rows] == ["preallocated", "allocated by the call"]
+    assert {row.case["size_bytes"] for row in rows} == {64 * KIB}
+    assert {row.name for row in rows} == {"transfer.idiom"}
+    for measurement in rows:
+        assert (measurement.method.clock, measurement.method.cache) == ("host", "cold")
+        assert (measurement.method.details["wrong_bytes"], measurement.method.details["verified_slices"]) == (0, 2)
+        assert measurement.work == {"bytes": float(64 * KIB)}
 
 
 @pytest.mark.usefixtures("pinning")
 def test_every_line_of_a_cuda_device_is_verified() -> None:
     rows = list(work.idioms(setting(Fake())))
     assert len(rows) == len(of_device(Fake(), ("pageable", "pinned")))  # type: ignore[arg-type]
-    assert {one.method.details["wrong_bytes"] for one in rows} == {0}
+    assert {row.method.details["wrong_bytes"] for row in rows} == {0}
 
 
 def test_refused_pinned_memory_costs_its_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "allocate", no_pinned)
     recorder = Recorder()
     rows = list(work.idioms(setting(Fake(kind="xpu"), recorder)))
-    assert "pinned" not in {one.case["host_memory"] for one in rows} and len(rows) == 4
+    assert "pinned" not in {row.case["host_memory"] for row in rows} and len(rows) == 4
     (notice,) = [event.text for event in recorder.events if isinstance(event, Notice)]
     assert notice == "idioms with pinned memory skipped: CUDA error: out of memory"
 
@@ -159,8 +158,8 @@ def test_a_line_that_copies_nothing_is_found_although_its_memory_holds_the_right
     made = stage()
     stale = itertools.cycle([words.clone() for words in made.slices(IDIOMS[-1])])
     monkeypatch.setattr(torch.Tensor, "clone", lambda self: next(stale))
-    one = work.measure_line(Idiom("x", "x.clone()", "host_to_host", "cpu"), made, ROOM, 0.0, UNWATCHED)
-    assert one.method.details["wrong_bytes"] == 4 * KIB
+    measurement = work.measure_line(Idiom("x", "x.clone()", "host_to_host", "cpu"), made, ROOM, 0.0, UNWATCHED)
+    assert measurement.method.details["wrong_bytes"] == 4 * KIB
 
 
 @pytest.mark.usefixtures("pinning")
@@ -179,7 +178,7 @@ def test_pinned_memory_is_let_go_only_once_the_device_was_waited_for() -> None:
     device = Lost()
     memory = Buffers(allocate(8 * KIB, HOST), {"pageable": allocate(8 * KIB, HOST), "pinned": allocate(8 * KIB, HOST)})
     made = Stage(device, memory, 4 * KIB, 2)  # type: ignore[arg-type]
-    for idiom in (one for one in IDIOMS if one.pins):
+    for idiom in (idiom for idiom in IDIOMS if idiom.pins):
         line = work.Line(idiom, made)
         device.broken = False
         line.call()
@@ -204,7 +203,7 @@ def row(
 
 
 def judged(*rows: Measurement) -> dict[str, Finding]:
-    return {one.id: one for one in judge.idioms(rows, Facts())}
+    return {finding.id: finding for finding in judge.idioms(rows, Facts())}
 
 
 RAW = (row("raw", 6e-3), row("raw", 1.2e-3, "pinned"))

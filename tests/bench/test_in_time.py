@@ -128,15 +128,19 @@ def test_no_row_begins_that_would_end_late(
     assert len(report.measurements) == rows
     if rows > 1:
         assert now[0] - began_s <= 1.5 * budget_s + 10.0
-    (part,) = (one for one in report.parts if one.id == command)
-    told = [(one.verdict, one.message, one.device) for one in report.findings if one.id == f"{command}.time"]
+    (part,) = (part for part in report.parts if part.id == command)
+    told = [
+        (finding.verdict, finding.message, finding.device)
+        for finding in report.findings
+        if finding.id == f"{command}.time"
+    ]
     if rows == ROWS:
         assert (part.ended, told) == ("", [])
     else:
         assert part.ended == "time" and ("skip", "out of time", "cpu") in told
     # Nothing was cut off in its middle, and nothing failed.
     assert report.summary.complete and report.summary.exit == 0
-    assert all(one.ended is not None for one in report.parts if one.begun)
+    assert all(part.ended is not None for part in report.parts if part.begun)
 
 
 def test_no_check_begins_that_would_end_late(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +156,7 @@ def test_no_check_begins_that_would_end_late(now: list[float], monkeypatch: pyte
     document = Document("smoke")
     smoke.command(SmokeOptions(only=("tensors", "training"), time_budget_s=budget_s), document)
     assert now[0] - began_s <= 1.5 * budget_s + 10.0
-    verdicts = [one.verdict for one in document.judged().findings]
+    verdicts = [finding.verdict for finding in document.judged().findings]
     assert "pass" in verdicts and "skip" in verdicts
 
 
@@ -206,7 +210,7 @@ def test_a_row_that_does_not_end_is_broken_off_and_those_before_it_are_kept(
         work(10.0, document)
     report = document.judged()
     assert len(report.measurements) == 1
-    (part,) = (one for one in report.parts if one.id == command)
+    (part,) = (part for part in report.parts if part.id == command)
     assert part.ended == "time"
     assert ("skip", "out of time") in [(f.verdict, f.message) for f in report.findings if f.id == f"{command}.time"]
     assert (report.summary.complete, report.summary.exit, report.faults) == (True, 0, ())
@@ -237,7 +241,7 @@ def test_a_check_that_does_not_end_is_inconclusive_and_so_is_the_rest(monkeypatc
     report = document.judged()
     first, *rest = report.findings
     assert (first.verdict, first.message) == ("inconclusive", "--time-budget ended")
-    assert rest and {(one.verdict, one.message) for one in rest} == {("skip", "--time-budget ended")}
+    assert rest and {(entry.verdict, entry.message) for entry in rest} == {("skip", "--time-budget ended")}
     assert report.summary.exit == 4
 
 
@@ -256,7 +260,7 @@ def test_once_time_is_over_no_benchmark_of_all_begins(monkeypatch: pytest.Monkey
     document = Document("bench all")
     with pulse.guarded(nothing):
         every.command(AllOptions(only=("transfer", "bandwidth"), time_budget_s=10.0), document, ALONE)
-    told = {(one.id, one.verdict, one.title) for one in document.judged().findings}
+    told = {(finding.id, finding.verdict, finding.title) for finding in document.judged().findings}
     assert ("transfer.time", "skip", "not measured") in told
     assert ("bandwidth.time", "skip", "not measured") in told
 
@@ -275,5 +279,5 @@ def test_a_long_run_that_does_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(matmul, "fastest_products", lambda rows: {"float32": rows[0]})
     matmul.command(replace(options, time_budget_s=4010.0), document)
     report = document.judged()
-    assert [one.name for one in report.measurements] == ["matmul"]
-    assert "matmul.time" in {one.id for one in report.findings if one.verdict == "skip"}
+    assert [row.name for row in report.measurements] == ["matmul"]
+    assert "matmul.time" in {finding.id for finding in report.findings if finding.verdict == "skip"}

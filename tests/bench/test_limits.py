@@ -78,7 +78,7 @@ def judged(
     **more: Any,
 ) -> dict[str, Finding]:
     device = measurements[0].device if measurements else H200
-    return {one.id: one for one in judge.gated(measurements, asked, device, known or {}, **more)}
+    return {finding.id: finding for finding in judge.gated(measurements, asked, device, known or {}, **more)}
 
 
 BOTH = (copy("host_to_device", 55e9), copy("device_to_host", 50e9))
@@ -86,7 +86,7 @@ BOTH = (copy("host_to_device", 55e9), copy("device_to_host", 50e9))
 
 def figures(finding: Finding) -> dict[str, Any]:
     """The value of each figure that was compared."""
-    return {one["label"]: one["value"] for one in finding.evidence["figures"]}
+    return {entry["label"]: entry["value"] for entry in finding.evidence["figures"]}
 
 
 def verdict_at(rows: Sequence[Measurement], bytes_per_s: float, **more: Any) -> str:
@@ -187,13 +187,13 @@ def test_a_short_call_can_have_waited_all_of_its_time_for_a_core(
 
 
 def test_the_fastest_window_counts_where_there_is_no_interval() -> None:
-    def one(*samples: float) -> Measurement:
+    def entry(*samples: float) -> Measurement:
         return replace(copy("host_to_device", 1e9, spread=None), runs=(Run("", 1, samples, (0.0,) * len(samples)),))
 
     gate = set_to("transfer.min_gbps", 5e9)
-    assert judged([one(1.0, 1.1)], gate)["transfer.min_gbps"].verdict == "fail"
+    assert judged([entry(1.0, 1.1)], gate)["transfer.min_gbps"].verdict == "fail"
     # One window reached half of it: what else the others met is not known.
-    assert judged([one(0.4, 1.0)], gate)["transfer.min_gbps"].verdict == "inconclusive"
+    assert judged([entry(0.4, 1.0)], gate)["transfer.min_gbps"].verdict == "inconclusive"
 
 
 def test_an_estimated_peak_may_be_wrong_by_so_much_and_no_more() -> None:
@@ -228,17 +228,17 @@ def test_rows_without_a_rate_are_not_called_unmeasured() -> None:
 
 
 def test_of_several_runs_most_must_be_disturbed() -> None:
-    one = copy("host_to_device", 55e9, flags=("noisy",))
+    measurement = copy("host_to_device", 55e9, flags=("noisy",))
     for flags, expected in (([["noisy"], [], []], "fail"), ([["noisy"], ["noisy"], []], "inconclusive")):
         each = [{"flags": run} for run in flags]
-        rows = [replace(one, method=replace(one.method, details={"each_run": each}))]
+        rows = [replace(measurement, method=replace(measurement.method, details={"each_run": each}))]
         assert verdict_at(rows, 60e9) == expected
 
 
 def test_a_threshold_for_a_device_by_its_exact_name() -> None:
     asked = (set_to("transfer.min_gbps", 60e9, "NVIDIA H200"), set_to("transfer.min_gbps", 1e9))
     assert judged(BOTH, *asked)["transfer.min_gbps"].verdict == "fail"
-    other = [replace(one, device=DeviceRef("cuda:0", None, "NVIDIA H200 NVL")) for one in BOTH]
+    other = [replace(entry, device=DeviceRef("cuda:0", None, "NVIDIA H200 NVL")) for entry in BOTH]
     assert judged(other, *asked)["transfer.min_gbps"].verdict == "pass"
     assert judged(BOTH, set_to("transfer.min_gbps", 60e9, "NVIDIA L4")) == {}
 
@@ -292,7 +292,10 @@ def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
     assert judged([wrong], tflops)[tflops.id].verdict == "inconclusive"
     part = lookup("NVIDIA H200", (9, 0), 132, 6144)
     finding = judged(rows, tflops, peak, known=product_ceilings(fastest_products(rows), part))[peak.id]
-    assert (finding.verdict, [one["label"] for one in finding.evidence["figures"]]) == ("fail", ["bfloat16", "float32"])
+    assert (finding.verdict, [entry["label"] for entry in finding.evidence["figures"]]) == (
+        "fail",
+        ["bfloat16", "float32"],
+    )
     for other in (lookup("a GPU", (9, 0), 132, clock_hz=1.98e9), Unknown("no clocks"), None):
         known = product_ceilings(fastest_products(rows), other)
         finding = judged(rows, peak, known=known)[peak.id]
@@ -300,10 +303,10 @@ def test_the_fastest_product_of_all_and_of_each_dtype_with_a_peak() -> None:
 
 
 def test_every_threshold_of_a_benchmark_has_its_figures() -> None:
-    rules = {one.id: judge.rule_of(one.id).thresholds for one in BENCHMARKS if one.id != ALL}
+    rules = {benchmark.id: judge.rule_of(benchmark.id).thresholds for benchmark in BENCHMARKS if benchmark.id != ALL}
     assert all(name.startswith(f"{benchmark}.") for benchmark, table in rules.items() for name in table)
     every = {name for table in rules.values() for name in table}
-    assert every == {one.id for one in THRESHOLDS if one.command.startswith("bench ")}
+    assert every == {threshold.id for threshold in THRESHOLDS if threshold.command.startswith("bench ")}
     assert all(BY_ID[name].direction == "at least" for name in every)
 
 
@@ -313,8 +316,8 @@ def test_every_threshold_of_a_benchmark_has_its_figures() -> None:
 def document(rows: Sequence[Measurement], limit: Limit, *, ended: bool = True) -> Report:
     def work(emit: Emit) -> None:
         emit(Began("transfer", rows[0].device.id))
-        for one in rows:
-            emit(Measured(one))
+        for measurement in rows:
+            emit(Measured(measurement))
         if ended:
             emit(Finished("transfer", rows[0].device.id))
 
@@ -322,7 +325,7 @@ def document(rows: Sequence[Measurement], limit: Limit, *, ended: bool = True) -
 
 
 def gate(report: Report) -> Finding:
-    return next(one for one in report.findings if one.is_gate)
+    return next(finding for finding in report.findings if finding.is_gate)
 
 
 def test_of_a_case_that_runs_measured_in_two_ways_each_must_do() -> None:
@@ -339,20 +342,20 @@ def test_a_threshold_is_for_all_runs_together() -> None:
     limit = set_to("transfer.min_gbps", 55e9)
     # Of one run 50 GB/s; the median of three is more.
     each = [document([timed(rate)], limit) for rate in (50e9, 60e9, 60e9)]
-    assert [gate(one).verdict for one in each] == ["fail", "pass", "pass"]
+    assert [gate(entry).verdict for entry in each] == ["fail", "pass", "pass"]
     whole = merging.merge(each)
-    (finding,) = [one for one in judge.judge(whole).findings if one.is_gate]
+    (finding,) = [finding for finding in judge.judge(whole).findings if finding.is_gate]
     assert (finding.verdict, finding.device) != ("fail", None)
 
 
 def timed(rate: float) -> Measurement:
     """A copy in twenty windows that differ by little."""
-    one = copy("host_to_device", rate)
+    measurement = copy("host_to_device", rate)
     samples = tuple(2**30 / rate * (1 + place / 1e4) for place in range(20))
     made = Run("", 1, samples, tuple(map(float, range(20))))
     time_s = merging.time_stats([made])
-    assert time_s is not None and one.rate is not None
-    return replace(one, runs=(made,), time_s=time_s, work={"bytes": 2.0**30})
+    assert time_s is not None and measurement.rate is not None
+    return replace(measurement, runs=(made,), time_s=time_s, work={"bytes": 2.0**30})
 
 
 def test_rows_that_a_run_missed_are_not_passed_by_the_others() -> None:
@@ -360,7 +363,7 @@ def test_rows_that_a_run_missed_are_not_passed_by_the_others() -> None:
     cut, whole = document(BOTH, limit, ended=False), document(BOTH, limit)
     assert (gate(cut).verdict, gate(whole).verdict) == ("inconclusive", "pass")
     merged = judge.judge(merging.merge([whole, cut]))
-    assert [one.verdict for one in merged.findings if one.is_gate] == ["inconclusive"]
+    assert [finding.verdict for finding in merged.findings if finding.is_gate] == ["inconclusive"]
 
 
 def test_a_run_that_misses_a_threshold_does_not_end_the_others() -> None:

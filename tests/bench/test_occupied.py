@@ -55,7 +55,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, facts: Facts, shared: Shared) -> D
 
 
 def seen(told: Document) -> tuple[list[str], list[tuple[str, ...]]]:
-    return [one.verdict for one in told.judged().findings], [one.flags for one in told.measurements]
+    return [finding.verdict for finding in told.judged().findings], [row.flags for row in told.measurements]
 
 
 def test_a_device_that_was_in_use_is_a_flag_on_every_row_and_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_memory_that_nobody_works_with_slows_nothing(
     told = measured(monkeypatch, Facts(devices=(held,)), Shared())
     (finding,) = told.judged().findings
     assert (finding.id, finding.verdict) == ("device.shared", verdict)
-    assert [one.flags for one in told.measurements] == [flags]
+    assert [row.flags for row in told.measurements] == [flags]
 
 
 def test_who_read_the_machine_before_plans_for_all(monkeypatch: pytest.MonkeyPatch) -> None:

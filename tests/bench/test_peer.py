@@ -133,7 +133,7 @@ def said_by_main(monkeypatch: pytest.MonkeyPatch, *ids: str, **kinds: Any) -> li
 def test_the_child_says_a_line_for_each_measurement_or_why_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     *said, end = said_by_main(monkeypatch, "cuda:0", "cuda:3")
     assert end == {"end": True}
-    assert [one["measurement"]["case"]["destination"] for one in said] == ["cuda:3", "cuda:0"]
+    assert [line["measurement"]["case"]["destination"] for line in said] == ["cuda:3", "cuda:0"]
     (refused,) = said_by_main(monkeypatch, "cuda:0", "cuda:3", free=KIB)
     assert refused == {"error": "not enough memory on cuda:0 and cuda:3; a buffer may use 256 B on each"}
 
@@ -149,7 +149,7 @@ def says(*lines: dict[str, Any], then: str = "") -> Start:
 
 
 def several(*ids: str, left_s: float = 100.0) -> Several:
-    facts = Facts(devices=tuple(Device(kind="cuda", id=one, uuid=f"GPU-{one[-1]}") for one in ids))
+    facts = Facts(devices=tuple(Device(kind="cuda", id=id_, uuid=f"GPU-{id_[-1]}") for id_ in ids))
     return Several(TransferOptions(), ids, facts, Recorder(), time.monotonic() + left_s)
 
 
@@ -173,8 +173,11 @@ def test_a_child_for_each_pair_and_a_finding_for_one_that_dies(monkeypatch: pyte
     given = several("cuda:0", "cuda:1", "cuda:2")
     rows = list(command.peer(given, lambda: next(children)()))
     assert len(rows) == 2 + 1
-    assert {(one.device.id, one.device.uuid) for one in rows} == {(f"cuda:{place}", f"GPU-{place}") for place in (0, 1)}
-    assert [(one.id, one.verdict, one.evidence["source"], one.evidence["reason"]) for one in judged(given)] == [
+    assert {(row.device.id, row.device.uuid) for row in rows} == {(f"cuda:{place}", f"GPU-{place}") for place in (0, 1)}
+    assert [
+        (finding.id, finding.verdict, finding.evidence["source"], finding.evidence["reason"])
+        for finding in judged(given)
+    ] == [
         ("transfer.peer", "inconclusive", source, why)
         for source, why in (
             ("cuda:1", "its process was ended by SIGSEGV"),
@@ -182,7 +185,7 @@ def test_a_child_for_each_pair_and_a_finding_for_one_that_dies(monkeypatch: pyte
             ("cuda:2", "its process did not answer within 2 s"),
         )
     ]
-    assert ["NCCL_P2P_DISABLE=1" in (one.fix or "") for one in judged(given)] == [False, False, True]
+    assert ["NCCL_P2P_DISABLE=1" in (finding.fix or "") for finding in judged(given)] == [False, False, True]
     steps = [event.step for event in given.emit.events if isinstance(event, Progress)]  # type: ignore[attr-defined]
     assert steps == ["cuda:0 and cuda:1", "cuda:1 and cuda:2", "cuda:0 and cuda:2"]
 

@@ -11,7 +11,10 @@ import pytest
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS
 
 SOURCE = Path(__file__).parents[2] / "src"
-JUDGES = ("gpucheck.bench.judge", *(f"gpucheck.bench.{one.id}.judge" for one in BENCHMARKS if one.id != ALL))
+JUDGES = (
+    "gpucheck.bench.judge",
+    *(f"gpucheck.bench.{benchmark.id}.judge" for benchmark in BENCHMARKS if benchmark.id != ALL),
+)
 
 
 def loads_torch(module: str) -> bool:

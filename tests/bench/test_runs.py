@@ -29,7 +29,7 @@ LEFT_OUT = Finding("transfer.time", "skip", "not measured: idioms", device="cpu"
 
 
 def report(time_s: float, *, code: int = 0, finding: Finding | None = None, wrong: int = 0, **more: Any) -> Report:
-    one = Measurement(
+    entry = Measurement(
         "transfer",
         DeviceRef("cpu"),
         {"direction": "host_to_host", "host_memory": "pageable", "timed": "as_called", "size_bytes": 4096},
@@ -43,7 +43,7 @@ def report(time_s: float, *, code: int = 0, finding: Finding | None = None, wron
     results: Results = {"bench_transfer": (TransferResult("cpu"),)}
     summary = Summary(finding.verdict if finding else "pass", code, True)
     findings = (finding,) if finding else ()
-    document = ("gpucheck.report/1", "0.1.0", "bench transfer", (), "", 1.0, Facts(), (one,), findings, results, ())
+    document = ("gpucheck.report/1", "0.1.0", "bench transfer", (), "", 1.0, Facts(), (entry,), findings, results, ())
     ran = tuple(Part(name, "cpu", True, "") for name in ("transfer", "transfer.copies"))
     return replace(Report(*document, summary), parts=ran, skips=(LEFT_OUT,), **more)
 
@@ -85,7 +85,7 @@ def test_each_run_is_a_fresh_process_with_the_same_command_line() -> None:
     assert [run.samples_s for run in whole.measurements[0].runs] == [(1.0,), (2.0,), (4.0,)]
     assert [event.finding for event in told(recorder, Skipped)] == [LEFT_OUT]
     assert len(told(recorder, Started)) == 1
-    found = {one.id: one for one in judged(recorder).findings}
+    found = {finding.id: finding for finding in judged(recorder).findings}
     assert list(found) == ["transfer.time", "transfer.corrupt"]
     assert found["transfer.corrupt"].evidence == {"copies": 12}
 
@@ -95,7 +95,7 @@ def test_a_run_that_fails_ends_it_with_its_finding() -> None:
     recorder, (run_child, starts) = Recorder(), playing(ended(report(1.0)), failed, ended(report(3.0)))
     devices.repeated([], 3, recorder, run_child=run_child)
     assert len(starts) == 2
-    (found,) = [one for one in judged(recorder).findings if one.verdict == "fail"]
+    (found,) = [finding for finding in judged(recorder).findings if finding.verdict == "fail"]
     assert (found.id, found.message[:13]) == ("transfer.corrupt", "3 wrong bytes")
     assert [event.text for event in told(recorder, Notice)] == ["run 2 of 3 failed; the rest is skipped"]
 
@@ -168,7 +168,7 @@ def test_a_run_that_a_device_broke_off_ends_it_and_the_whole_is_not_complete() -
     devices.repeated([], 3, recorder, run_child=run_child)
     whole = judged(recorder)
     assert len(starts) == 2
-    assert [one.id for one in whole.findings if one.verdict == "fail"] == ["device.error"]
+    assert [finding.id for finding in whole.findings if finding.verdict == "fail"] == ["device.error"]
     assert (whole.summary, whole.faults) == (Summary("fail", 1, False), (FAULT,))
     assert len(whole.measurements[0].runs) == 2
 

@@ -122,29 +122,30 @@ def plain(size: int) -> Buffers:
 
 
 def test_a_copy_is_timed_verified_and_counted() -> None:
-    one = work.measure(Case("host_to_host", "pageable", MIB, "as_called"), CPU, plain(4 * MIB), SMALL, 0.1, UNWATCHED)
-    assert one.case == {
+    measurement = work.measure(
+        Case("host_to_host", "pageable", MIB, "as_called"), CPU, plain(4 * MIB), SMALL, 0.1, UNWATCHED
+    )
+    assert measurement.case == {
         "direction": "host_to_host",
         "host_memory": "pageable",
         "size_bytes": MIB,
         "timed": "as_called",
     }
-    assert one.work == {"bytes": float(MIB)}
-    assert (one.method.clock, one.method.launch, one.method.cache) == ("host", "host", "cold")
-    assert one.method.details["rotation_bytes"] == 4 * MIB
-    assert one.method.details["verified_slices"] > 0 and one.method.details["wrong_bytes"] == 0
-    assert one.method.details["empty_call_s"] > 0
-    assert one.memory.resident_bytes
+    assert measurement.work == {"bytes": float(MIB)}
+    assert (measurement.method.clock, measurement.method.launch, measurement.method.cache) == ("host", "host", "cold")
+    assert measurement.method.details["rotation_bytes"] == 4 * MIB
+    assert measurement.method.details["verified_slices"] > 0 and measurement.method.details["wrong_bytes"] == 0
+    assert measurement.method.details["empty_call_s"] > 0
+    assert measurement.memory.resident_bytes
 
 
 def test_the_link_is_timed_on_the_devices_clock() -> None:
     case = Case("device_to_host", "pinned", 256 * KIB, "link")
-    one = work.measure(case, FakeDevice(), plain(MIB), SMALL, 0.1, UNWATCHED)  # type: ignore[arg-type]
-    assert (one.method.clock, one.method.launch) == ("device events", "held")
-    assert one.method.details["non_blocking"] is True
-    assert one.rate is not None and one.rate.unit == "B/s"
-    assert one.memory.max_memory_reserved_bytes == 4
-    assert one.method.details["wrong_bytes"] == 0
+    measurement = work.measure(case, FakeDevice(), plain(MIB), SMALL, 0.1, UNWATCHED)  # type: ignore[arg-type]
+    assert (measurement.method.clock, measurement.method.launch) == ("device events", "held")
+    assert measurement.rate is not None and measurement.rate.unit == "B/s"
+    assert measurement.memory.max_memory_reserved_bytes == 4
+    assert measurement.method.details["wrong_bytes"] == 0
 
 
 # the command
@@ -191,7 +192,7 @@ def late(options: TransferOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
     monkeypatch.setattr(host, "last_level_cache_bytes", lambda: MIB)
     document = run(options, CPU, monkeypatch)
     notices = [event.text for event in document.events if isinstance(event, Notice)]
-    return [one.case["size_bytes"] for one in document.judged().measurements], notices[1:]
+    return [row.case["size_bytes"] for row in document.judged().measurements], notices[1:]
 
 
 def test_the_largest_sizes_are_left_out_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_bytes_of_a_part_that_older_documents_have_still_count() -> None:
     old = replace(row(1.0, wrong_bytes=3), name="transfer.on_device", case={"size_bytes": GIB})
     for wrong, expected in ((3, ["fail"]), (0, ["pass"])):
         old.method.details["wrong_bytes"] = wrong
-        assert [one.verdict for one in findings(JUDGE, [old], parts=["transfer.on_device"])] == expected
+        assert [finding.verdict for finding in findings(JUDGE, [old], parts=["transfer.on_device"])] == expected
 
 
 # the share of the link

@@ -59,9 +59,9 @@ def run(
     monkeypatch.setattr(choose, "open_named", lambda name, facts: CPU if name == "cpu" else FakeDevice(id=name))
     monkeypatch.setattr(work, "PARTS", tuple(alone))
     monkeypatch.setattr(work, "OF_SEVERAL", tuple(together))
-    monkeypatch.setattr(transfer, "PARTS", {one.id: "" for one in (*alone, *together)})
-    monkeypatch.setattr(judge, "OF_A_DEVICE", {one.id: counts(one.id) for one in alone})
-    monkeypatch.setattr(judge, "OF_SEVERAL", {one.id: counts(one.id) for one in together})
+    monkeypatch.setattr(transfer, "PARTS", {entry.id: "" for entry in (*alone, *together)})
+    monkeypatch.setattr(judge, "OF_A_DEVICE", {entry.id: counts(entry.id) for entry in alone})
+    monkeypatch.setattr(judge, "OF_SEVERAL", {entry.id: counts(entry.id) for entry in together})
     document = document or Document()
     work.command(options, document)
     return document
@@ -70,14 +70,14 @@ def run(
 def told(document: Document) -> list[Any]:
     """The names of rows in the order in which they were measured, then the findings."""
     made = document.judged()
-    names = [one.name.removeprefix("transfer.") for one in made.measurements]
-    return [*names, *((one.id.removeprefix("transfer."), one.title) for one in made.findings)]
+    names = [row.name.removeprefix("transfer.") for row in made.measurements]
+    return [*names, *((finding.id.removeprefix("transfer."), finding.title) for finding in made.findings)]
 
 
 def test_there_is_a_judge_for_every_part() -> None:
-    assert [one.id for one in work.PARTS] == list(judge.OF_A_DEVICE)
-    assert [one.id for one in work.OF_SEVERAL] == list(judge.OF_SEVERAL)
-    assert [*(one.id for one in work.PARTS), *(one.id for one in work.OF_SEVERAL)] == list(PARTS)
+    assert [part.id for part in work.PARTS] == list(judge.OF_A_DEVICE)
+    assert [part.id for part in work.OF_SEVERAL] == list(judge.OF_SEVERAL)
+    assert [*(part.id for part in work.PARTS), *(part.id for part in work.OF_SEVERAL)] == list(PARTS)
 
 
 def test_parts_are_chosen_by_prefix() -> None:
@@ -96,13 +96,13 @@ def test_a_part_that_is_left_out_neither_runs_nor_speaks(monkeypatch: pytest.Mon
 def test_every_judge_sees_all_rows_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     document = run(TransferOptions(), monkeypatch, [part("a"), part("b")])
     assert told(document) == ["a", "b", ("a", "2 rows"), ("b", "2 rows")]
-    assert [one.device for one in document.judged().results["bench_transfer"]] == ["cpu"]
+    assert [answer.device for answer in document.judged().results["bench_transfer"]] == ["cpu"]
 
 
 def test_every_row_tells_on_which_nodes_its_process_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numa, "allowed", lambda *root: (0, 1))
     document = run(TransferOptions(), monkeypatch, [part("a"), part("b")])
-    assert [one.method.numa for one in document.judged().measurements] == 2 * ["any of nodes 0-1"]
+    assert [finding.method.numa for finding in document.judged().measurements] == 2 * ["any of nodes 0-1"]
 
 
 def test_time_is_split_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_several_devices_are_judged_once_after_each_alone(monkeypatch: pytest.Mo
     )
     # What a device did beside the others is among its rows too.
     assert told(document) == ["a", "a", "t", ("a", "1 rows"), ("a", "2 rows"), ("t", "3 rows")]
-    assert [one.device for one in document.judged().findings] == ["cuda:0", "cuda:1", None]
+    assert [finding.device for finding in document.judged().findings] == ["cuda:0", "cuda:1", None]
     assert [together.facts for together in seen] == [FACTS]
 
 
@@ -181,7 +181,9 @@ def test_what_several_devices_measured_before_ctrl_c_is_judged(monkeypatch: pyte
         )
     assert told(document)[2:] == ["t", ("a", "1 rows"), ("a", "2 rows"), ("t", "3 rows")]
     # That not every device was measured beside the others is told by the part that has no end.
-    assert [(one.id, one.ended) for one in document.judged().parts if one.device is None] == [("transfer.t", None)]
+    assert [(finding.id, finding.ended) for finding in document.judged().parts if finding.device is None] == [
+        ("transfer.t", None)
+    ]
 
 
 def test_a_part_of_several_devices_that_cannot_look_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,92 +44,92 @@ def test_sound_copies_are_counted() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 8, 63, 65, 1000, 4097])
 def test_any_size_is_verified_to_its_last_byte(size: int) -> None:
-    one = made(size)
-    run(one, 3)
-    one.destination.bytes[2 * one.stride + size - 1] ^= 1
-    assert one.finish() == Verified(refills=1, slices=3, wrong_bytes=1, first_wrong=2 * one.stride + size - 1)
+    copies = made(size)
+    run(copies, 3)
+    copies.destination.bytes[2 * copies.stride + size - 1] ^= 1
+    assert copies.finish() == Verified(refills=1, slices=3, wrong_bytes=1, first_wrong=2 * copies.stride + size - 1)
 
 
 def test_bytes_between_copies_do_not_count() -> None:
-    one = made(100)
-    run(one, 2)
-    one.destination.bytes[100] ^= 1
-    assert one.finish().wrong_bytes == 0
+    copies = made(100)
+    run(copies, 2)
+    copies.destination.bytes[100] ^= 1
+    assert copies.finish().wrong_bytes == 0
 
 
 def test_what_cannot_be_counted_is_wrong_all_the_same() -> None:
-    one = made(4 * KIB)
-    run(one, 5)
-    one.destination.bytes[100] ^= 1
+    copies = made(4 * KIB)
+    run(copies, 5)
+    copies.destination.bytes[100] ^= 1
     with Counting():
-        assert one.finish() == Verified(refills=1, slices=5, wrong_bytes=1, first_wrong=0)
+        assert copies.finish() == Verified(refills=1, slices=5, wrong_bytes=1, first_wrong=0)
 
 
-def lost(one: Copies) -> None:
+def lost(copies: Copies) -> None:
     """The last call copies nothing."""
-    one._cursor += 1
+    copies._cursor += 1
 
 
-def misplaced(one: Copies) -> None:
-    one.destination.bytes[: one.size].copy_(one.source.bytes[one.stride : one.stride + one.size])
+def misplaced(copies: Copies) -> None:
+    copies.destination.bytes[: copies.size].copy_(copies.source.bytes[copies.stride : copies.stride + copies.size])
 
 
-def flipped(one: Copies) -> None:
-    one.destination.bytes[5] ^= 0x80
+def flipped(copies: Copies) -> None:
+    copies.destination.bytes[5] ^= 0x80
 
 
 @pytest.mark.parametrize(("fault", "least"), [(lost, 4 * KIB - 64), (misplaced, 512), (flipped, 1)])
 def test_faults_are_found(fault: Callable[[Copies], None], least: int) -> None:
-    one = made(4 * KIB)
-    run(one, 4)
-    fault(one)
-    verified = one.finish()
+    copies = made(4 * KIB)
+    run(copies, 4)
+    fault(copies)
+    verified = copies.finish()
     assert verified.wrong_bytes >= least
     assert verified.first_wrong is not None
 
 
 def test_data_of_an_earlier_sample_is_stale() -> None:
     """The destination still holds what sample 1 brought: the right bytes a moment ago."""
-    one = made(64 * KIB)
-    run(one, 1, sample=1)
-    before = one.destination.words.clone()
-    run(one, 1, sample=2)
-    one.destination.words.copy_(before)
-    assert one.finish().wrong_bytes >= 8 * KIB
+    copies = made(64 * KIB)
+    run(copies, 1, sample=1)
+    before = copies.destination.words.clone()
+    run(copies, 1, sample=2)
+    copies.destination.words.copy_(before)
+    assert copies.finish().wrong_bytes >= 8 * KIB
 
 
 def test_copies_of_the_same_sample_twice_are_not_taken_for_each_other() -> None:
     """The warm-up and the first window have one number: what the one brought is no proof of the other."""
-    one = made(16 * KIB)
-    run(one, 4, sample=0)
-    one.prepare(0, 4)
-    lost(one)
-    assert one.refills == 2 and one.finish().wrong_bytes >= 16 * KIB - 64
+    copies = made(16 * KIB)
+    run(copies, 4, sample=0)
+    copies.prepare(0, 4)
+    lost(copies)
+    assert copies.refills == 2 and copies.finish().wrong_bytes >= 16 * KIB - 64
 
 
 def test_a_difference_that_is_gone_at_the_second_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = made(16 * KIB)
-    run(one, 2)
+    copies = made(16 * KIB)
+    run(copies, 2)
     monkeypatch.setattr(torch, "equal", lambda found, expected: False)
-    assert one.finish() == Verified(refills=1, slices=2, wrong_bytes=1, first_wrong=0)
+    assert copies.finish() == Verified(refills=1, slices=2, wrong_bytes=1, first_wrong=0)
 
 
 def test_a_device_that_calls_everything_equal_does_not_verify_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     real = torch.equal
     monkeypatch.setattr(torch, "equal", lambda found, other: len(found) > 2 * KIB or real(found, other))
-    one = made(64 * KIB)
-    one.prepare(1, 1)
-    lost(one)
-    assert one.finish().wrong_bytes >= 63 * KIB
+    copies = made(64 * KIB)
+    copies.prepare(1, 1)
+    lost(copies)
+    assert copies.finish().wrong_bytes >= 63 * KIB
 
 
 def test_large_copies_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "CHUNK_WORDS", 100)
-    one = made(10_000)
-    run(one, 2)
-    one.destination.bytes[one.stride + 9_999] ^= 1
-    one.destination.bytes[3] ^= 1
-    assert one.finish() == Verified(refills=1, slices=2, wrong_bytes=2, first_wrong=3)
+    copies = made(10_000)
+    run(copies, 2)
+    copies.destination.bytes[copies.stride + 9_999] ^= 1
+    copies.destination.bytes[3] ^= 1
+    assert copies.finish() == Verified(refills=1, slices=2, wrong_bytes=2, first_wrong=3)
 
 
 class Ticking:
@@ -152,43 +152,35 @@ def test_once_something_is_wrong_comparing_ends_with_its_time(size: int, monkeyp
     monkeypatch.setattr(reference, "unequal", lambda *given: looks.append(1) or real(*given))  # type: ignore[func-returns-value]
     for wrong, allowance_s, compared in ((True, 3.0, 4), (True, 1e9, 16), (True, 0.0, 1), (False, 0.0, 16)):
         monkeypatch.setattr(buffers, "time", SimpleNamespace(perf_counter=Ticking()))
-        one = made(size, size * 20, allowance_s=1e9)
-        run(one, 16)
-        one.allowance_s, one.spent_s = allowance_s, 0.0
+        copies = made(size, size * 20, allowance_s=1e9)
+        run(copies, 16)
+        copies.allowance_s, copies.spent_s = allowance_s, 0.0
         if wrong:
-            one.destination.bytes.bitwise_not_()
+            copies.destination.bytes.bitwise_not_()
         looks.clear()
-        told = one.finish()
+        told = copies.finish()
         assert (len(looks), told.slices) == (compared, compared)
         assert (told.wrong_bytes > 0) is wrong
 
 
 def test_every_window_has_fresh_slices_while_that_is_affordable() -> None:
-    one = made(16 * KIB)  # four slices
+    copies = made(16 * KIB)  # four slices
     for sample in range(1, 7):
-        run(one, 2, sample)
-    assert one.finish() == Verified(refills=3, slices=12, wrong_bytes=0, first_wrong=None)
+        run(copies, 2, sample)
+    assert copies.finish() == Verified(refills=3, slices=12, wrong_bytes=0, first_wrong=None)
 
 
 def test_without_allowance_the_copies_go_on_and_their_end_is_compared() -> None:
-    one = made(16 * KIB, allowance_s=0.0)
+    copies = made(16 * KIB, allowance_s=0.0)
     for sample in range(1, 7):
-        run(one, 2, sample)
-    assert one.finish() == Verified(refills=1, slices=4, wrong_bytes=0, first_wrong=None)
-
-
-def test_the_same_call_on_nothing_moves_nothing() -> None:
-    one = made(16 * KIB)
-    one.prepare(1, 1)
-    one.empty()
-    assert one.finish().slices == 0
-    assert int(one.destination.words[0]) == POISON
+        run(copies, 2, sample)
+    assert copies.finish() == Verified(refills=1, slices=4, wrong_bytes=0, first_wrong=None)
 
 
 def test_only_the_span_is_rotated_over_and_filled() -> None:
     buffers = allocate(64 * KIB, CPU), allocate(64 * KIB, CPU)
-    one = Copies(*buffers, 4 * KIB, span=10 * KIB, non_blocking=False, synchronize=lambda: None, allowance_s=0.0)
-    assert one.count == 3
-    run(one, 5)
-    assert one.finish() == Verified(refills=1, slices=3, wrong_bytes=0, first_wrong=None)
+    copies = Copies(*buffers, 4 * KIB, span=10 * KIB, non_blocking=False, synchronize=lambda: None, allowance_s=0.0)
+    assert copies.count == 3
+    run(copies, 5)
+    assert copies.finish() == Verified(refills=1, slices=3, wrong_bytes=0, first_wrong=None)
     assert int(buffers[0].words[12 * KIB // 8]) == POISON

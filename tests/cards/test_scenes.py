@@ -203,7 +203,7 @@ def test_a_scene(expected: str, scene: str, fake_driver: Fake, tmp_path: Path, m
         if "again" in parts:
             time.sleep(2.0)
             facts = inventory.read()
-    found = [one for one in judge(facts) if one.verdict not in ("pass", "info", "skip")]
-    asking = {f"{one.id} {one.verdict}": one.fix or "" for one in reversed(found)}
+    found = [finding for finding in judge(facts) if finding.verdict not in ("pass", "info", "skip")]
+    asking = {f"{finding.id} {finding.verdict}": finding.fix or "" for finding in reversed(found)}
     assert list(asking) == [" ".join(expected.split(" ")[:2])] * bool(expected)
     assert all(fix.startswith(expected.split(" ", 2)[2]) for fix in asking.values())

@@ -111,7 +111,7 @@ def test_a_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     (tmp_path / "torch.my_own").write_text("CUDA out of memory")
     assert "(oom.cuda)" in run(capsys, "torch.my_own")[1]
     (tmp_path / "empty").write_text(" \n")
-    assert sentence(run(capsys, "empty")[2]).startswith("empty is empty; ")
+    assert sentence(run(capsys, "empty")[2]).startswith("'empty' is empty; ")
 
 
 @pytest.mark.parametrize("name", ["nofile.txt", "run.LOG", "logs/of_today", "/nowhere/error"])

@@ -1,4 +1,4 @@
-"""Help pages: their layout at every width, their examples, `--list`, and options under older names."""
+"""Help pages: their layout at every width, their examples, `--list`, and `--verbose`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from taken import PARAMETERS
 from gpucheck.cli import app as app_module
 from gpucheck.cli import commands, pages, parse
 from gpucheck.cli.commands import Common
-from gpucheck.options import Option
 
 NAMES = ("", *(row.name for row in commands.COMMANDS if row.commands), *commands.names())
 PAGES = tuple(f"gpucheck {name}".strip() for name in NAMES)
@@ -100,28 +99,6 @@ def test_what_a_row_names_is_there(name: str) -> None:
     assert row is not None
     assert callable(resolve_name(row.function))
     assert all(is_dataclass(resolve_name(place)) for place in (row.options, row.beside) if place)
-
-
-# -- older names ------------------------------------------------------------------------------------------------------
-
-ALIASES = [(command, one, alias) for command, rows in PARAMETERS.items() for one in rows for alias in one.aliases]
-
-
-@pytest.mark.parametrize(("command", "one", "alias"), ALIASES, ids=[alias for _, _, alias in ALIASES])
-def test_an_older_name_works_and_is_hidden(
-    command: str, one: Option, alias: str, shown: Shown, begun: list[tuple[Common, Any]],
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    assert alias not in shown(f"gpucheck {command}", 80)
-    assert app_module.main([*command.split(), alias, "7"]) == app_module.main([*command.split(), one.name, "7"]) == 0
-    (_, old), (_, new) = begun
-    assert old == new and getattr(old, one.field) == 7.0
-    assert (
-        app_module.main([*command.split(), alias, "7", one.name, "8"]) == 0
-    )  # the last one counts, as with any option
-    assert getattr(begun[-1][1], one.field) == 8.0
-    assert app_module.main([*command.split(), alias, ""]) == 2
-    assert sentence(capsys.readouterr().err).startswith(f"{one.name} is empty: ")
 
 
 def test_a_budget_for_benchmarks_is_none_for_torchs_answer(

@@ -110,7 +110,7 @@ def test_a_card_that_does_not_answer_fails_and_one_never_reached_is_not_judged()
     after = replace(asked, uuid="GPU-b", nvml_index=2, state="not read: NVML stopped at another device")
     facts = with_driver(nvml_error=late)
     findings = judge(replace(facts, devices=(asked, after, CPU)))
-    assert [(one.verdict, one.title, one.message, one.evidence["uuid"]) for one in findings] == [
+    assert [(finding.verdict, finding.title, finding.message, finding.evidence["uuid"]) for finding in findings] == [
         ("fail", "not answering", f"cuda:0: {late} (0000:41:00.0)", "GPU-a")
     ]
 
@@ -139,7 +139,7 @@ def test_a_card_that_answers_an_error_to_every_question_does_not_answer() -> Non
     def told(reason: str, **kept: object) -> list[tuple[str, str]]:
         names = ("temperature_celsius", "power_w", "sm_clock_hz", "utilization_percent", "memory_used_bytes")
         unknown = {f"/devices/0/{name}": reason for name in names if name not in kept}
-        return [(one.id, one.verdict) for one in not_passed(replace(with_card(**kept), unknown=unknown))]
+        return [(item.id, item.verdict) for item in not_passed(replace(with_card(**kept), unknown=unknown))]
 
     error, unsupported = "NVML returns: unknown error", "not supported by this device or driver"
     assert told(error) == [("devices.answers", "fail")]
@@ -154,7 +154,7 @@ def test_a_card_that_a_wish_for_power_never_reached_is_not_blamed_for_the_one_th
     other = replace(CARD, uuid="GPU-b", nvml_index=2, id="cuda:1", cuda_index=1)
     facts = replace(with_driver(nvml_error=late), devices=(other, hung, CPU))
     facts = replace(facts, unknown={"/devices/0/nvlinks": late, "/devices/0/fabric": late})
-    assert [(one.id, one.evidence["uuid"]) for one in not_passed(facts)] == [("devices.answers", "GPU-a")]
+    assert [(device.id, device.evidence["uuid"]) for device in not_passed(facts)] == [("devices.answers", "GPU-a")]
 
 
 # --- nothing is left to use -------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_mig_mode_that_leaves_nothing_to_use_fails() -> None:
     usable = replace(second, mig=Mig(True, True, ("MIG-1",)))
 
     def verdicts(*cards: Device) -> list[str]:
-        return [one.verdict for one in not_passed(replace(HEALTHY, devices=(*cards, CPU)))]
+        return [card.verdict for card in not_passed(replace(HEALTHY, devices=(*cards, CPU)))]
 
     assert verdicts(empty, second) == ["fail", "fail"]
     assert verdicts(empty, usable) == ["warn"]
@@ -289,14 +289,17 @@ def test_a_cuda_that_does_not_start_on_cards_that_are_there_is_bad(
 ) -> None:
     facts = with_card(**{"cuda_index": None, "id": None, **changes})
     driver = replace(DRIVER, cuinit_code=code, cuinit_error="libcuda did not answer within 5 s")
-    told = [one.verdict for one in not_passed(replace(facts, driver=driver)) if one.id == "devices.libcuda"]
-    assert [one for one in told if one != "info"] == ([] if verdict is None else [verdict])
+    told = [device.verdict for device in not_passed(replace(facts, driver=driver)) if device.id == "devices.libcuda"]
+    assert [value for value in told if value != "info"] == ([] if verdict is None else [verdict])
 
 
 def test_an_nvml_and_a_cuda_that_do_not_start_have_one_cause_and_one_line() -> None:
     driver = Driver(nvml_code=18, nvml_error="x", cuinit_code=803, cuinit_error="y", libcuda_path="/lib/libcuda.so.1")
     found = judge(Facts(host=HOST, torch=TORCH, driver=driver, devices=(CPU,)))
-    assert [(one.id, one.verdict) for one in found] == [("devices.nvml", "fail"), ("devices.libcuda", "info")]
+    assert [(finding.id, finding.verdict) for finding in found] == [
+        ("devices.nvml", "fail"),
+        ("devices.libcuda", "info"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -312,9 +315,9 @@ def test_a_card_that_is_kept_from_a_container_or_a_job_is_no_doubt(
 ) -> None:
     kept = Device(kind="cuda", nvml_index=0, state="not accessible here (no permission)")
     facts = replace(HEALTHY, host=host, environment=environment, devices=(CARD, kept, CPU))
-    (found,) = [one for one in judge(facts) if one.title == "not accessible"]
+    (found,) = [finding for finding in judge(facts) if finding.title == "not accessible"]
     assert found.verdict == verdict
-    (alone,) = [one for one in judge(replace(facts, devices=(kept, CPU))) if one.title == "not accessible"]
+    (alone,) = [finding for finding in judge(replace(facts, devices=(kept, CPU))) if finding.title == "not accessible"]
     assert alone.verdict == "inconclusive"
 
 
@@ -339,9 +342,9 @@ def test_a_mask_that_names_a_card_is_not_why_cuda_does_not_start() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in (found.fix or "")
     # Without NVML's list a number may name one that is there, as on a Jetson.
     alone = replace(facts, devices=(CPU,), host=replace(HOST, nvidia_device_nodes=("/dev/nvidia0",)))
-    assert [one.id for one in not_passed(alone)] == ["devices.libcuda", "devices.unlisted"]
+    assert [item.id for item in not_passed(alone)] == ["devices.libcuda", "devices.unlisted"]
     hidden = replace(alone, environment={"CUDA_VISIBLE_DEVICES": "-1"})
-    assert [one.id for one in not_passed(hidden)] == ["devices.unlisted"]
+    assert [item.id for item in not_passed(hidden)] == ["devices.unlisted"]
 
 
 def test_a_card_on_the_bus_that_the_driver_does_not_list_warns_outside_containers() -> None:
@@ -407,7 +410,7 @@ NOTHING = Facts(
 )
 def test_no_gpu_is_a_plain_sentence_with_the_reason_as_far_as_it_is_known(facts: Facts, message: str) -> None:
     findings = judge(facts)
-    assert [(one.id, one.verdict, one.title, one.message) for one in findings] == [
+    assert [(finding.id, finding.verdict, finding.title, finding.message) for finding in findings] == [
         ("devices.none", "info", "no GPU found", message)
     ]
     assert exit_code(tuple(findings)) == 0
@@ -493,7 +496,7 @@ def test_what_grows_during_a_watch_is_judged(fake_driver: Fake) -> None:
     with pytest.raises(Enough):
         command(DevicesOptions(watch_s=1.0), events, sleep=sleep)
     severe = [event.finding for event in events.events if isinstance(event, Judged) and event.finding.verdict == "warn"]
-    assert [(one.id, one.title) for one in severe] == [
+    assert [(item.id, item.title) for item in severe] == [
         ("devices.violations", "clock limited"),
         ("devices.pcie_replays", "500 new PCIe replays"),
     ]
@@ -572,14 +575,14 @@ def test_the_reading_asks_who_holds_much_memory_and_keeps_their_names_to_itself(
     (tmp_path / "root/proc/11/comm").write_text("nvidia-persiste\n")
     facts = inventory.read(root=tmp_path / "root")
     cards = facts.devices[:3]
-    assert [one.memory_of_processes_bytes for one in cards] == [0, 59 * GIB, None]
-    assert [one.processes for one in cards] == [None] * 3
+    assert [card.memory_of_processes_bytes for card in cards] == [0, 59 * GIB, None]
+    assert [card.processes for card in cards] == [None] * 3
     assert cards[0].node_holders == (Process(7, "node", "python3"), Process(9, "zombie"))
     assert "/devices/0/node_holders" not in facts.unknown
-    assert [one.node_holders for one in cards[1:]] == [None, None]
-    assert [one.id for one in not_passed(facts) if one.verdict == "warn" and one.id != "devices.libcuda"] == [
-        "devices.unclaimed_memory"
-    ]
+    assert [card.node_holders for card in cards[1:]] == [None, None]
+    assert [
+        device.id for device in not_passed(facts) if device.verdict == "warn" and device.id != "devices.libcuda"
+    ] == ["devices.unclaimed_memory"]
 
 
 # --- a GPU that sleeps ------------------------------------------------------------------------------------------------
@@ -598,7 +601,7 @@ def test_gpus_that_sleep_are_said_to_and_not_asked(fake_driver: Fake, tmp_path: 
     fake_driver("nvml.init=hang\ncuda.init=hang\n")
     with inventory.Inventory(wake=False, root=laptop(tmp_path / "root", "suspended", "suspended")) as reading:
         facts = reading.read()
-    assert [(one.pci_address, one.state) for one in facts.devices[:-1]] == [
+    assert [(device.pci_address, device.state) for device in facts.devices[:-1]] == [
         ("0000:01:00.0", "asleep (not woken)"),
         ("0000:02:00.0", "asleep (not woken)"),
     ]
@@ -613,5 +616,5 @@ def test_a_gpu_that_is_lost_is_told_once() -> None:
     """NVML lists it no longer, and another GPU has its index now."""
     gone = Device(kind="cuda", id="cuda:1", cuda_index=1, uuid="GPU-1", name="NVIDIA H200", state="lost")
     facts = Facts(devices=(gone,), driver=Driver(nvml_code=0, cuinit_code=0))
-    found = [one for one in judge(facts) if "cuda:1" in one.message or one.id == "devices.unread"]
-    assert [(one.id, one.verdict) for one in found] == [("devices.answers", "fail")]
+    found = [finding for finding in judge(facts) if "cuda:1" in finding.message or finding.id == "devices.unread"]
+    assert [(finding.id, finding.verdict) for finding in found] == [("devices.answers", "fail")]

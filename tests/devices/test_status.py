@@ -102,9 +102,9 @@ def test_what_versions_suggest_is_no_failure_before_torch_has_answered() -> None
     for mask in ("7", "GPU-nothing"):
         facts = machine(idle(0, cuda_index=None, id=None), environment={"CUDA_VISIBLE_DEVICES": mask})
         report = reported(Evidence(facts, torch=late))
-        assert all(one.verdict != "fail" or one.evidence["certainty"] == "proof" for one in report.findings), (
-            report.findings
-        )
+        assert all(
+            finding.verdict != "fail" or finding.evidence["certainty"] == "proof" for finding in report.findings
+        ), report.findings
 
 
 def test_a_driver_that_hangs_is_a_failure_and_one_that_starts_slowly_is_not() -> None:
@@ -116,9 +116,12 @@ def test_a_driver_that_hangs_is_a_failure_and_one_that_starts_slowly_is_not() ->
     for off, expected in ((False, ["warn"]), (True, []), (None, [])):
         facts = machine(*(idle(index, persistence_mode=off) for index in range(8)), driver=slow, host=host)
         report = reported(Evidence(facts, torch=WORKS))
-        found = [one for one in report.findings if one.id == "devices.persistence"]
-        assert [one.verdict for one in found] == expected and report.summary.exit == errors.OK
-        assert all(one.title == "NVML took 20.0 s to start" and "nvidia-smi -pm 1" in (one.fix or "") for one in found)
+        found = [finding for finding in report.findings if finding.id == "devices.persistence"]
+        assert [finding.verdict for finding in found] == expected and report.summary.exit == errors.OK
+        assert all(
+            finding.title == "NVML took 20.0 s to start" and "nvidia-smi -pm 1" in (finding.fix or "")
+            for finding in found
+        )
 
 
 def test_a_machine_without_a_gpu_is_no_failure_whatever_its_torch() -> None:
@@ -146,7 +149,7 @@ def test_an_interpreter_that_is_likely_not_the_users_is_named(prefix: str, tool:
     assert any(f"{prefix}/bin/python" in line and f"by {tool}" in line for line in lines) is (tool is not None)
     assert ("→ gpucheck --python PATH" in lines) is (tool is not None)
     chosen = reported(replace(EIGHT, torch=probe), is_chosen=True)
-    assert "status.interpreter" not in {one.id for one in chosen.findings}
+    assert "status.interpreter" not in {finding.id for finding in chosen.findings}
 
 
 # -- the whole command, on the fakes of both libraries -----------------------------------------------------------------
@@ -178,8 +181,8 @@ def test_it_starts_what_the_doctor_starts_and_judges_as_both_do(
     assert ours["command"] == "status" and ours["results"]["doctor"]["torch_works"]
     assert processes["--json"] == processes["doctor --skip load --json"]
     assert ours["results"]["doctor"]["rungs"] == doctors["results"]["doctor"]["rungs"]
-    by_card = {one["id"] for one in documents["devices --json"]["findings"] if one["evidence"].get("uuid")}
-    assert by_card <= {one["id"] for one in ours["findings"]}
+    by_card = {finding["id"] for finding in documents["devices --json"]["findings"] if finding["evidence"].get("uuid")}
+    assert by_card <= {finding["id"] for finding in ours["findings"]}
 
 
 @pytest.mark.slow

@@ -68,9 +68,9 @@ def _field(value: int, code: int = 0) -> SimpleNamespace:
 
 
 def _fields(device: int, wanted: Any) -> list[SimpleNamespace]:
-    told = {230: 0, 91: LINKS, 74: 10**9, 75: 0, 76: 0, 79: 0}
-    asked = [one if isinstance(one, int) else one[0] for one in wanted]
-    return [_field(told[one]) if one in told else _field(0, 3) for one in asked]
+    details = {230: 0, 91: LINKS, 74: 10**9, 75: 0, 76: 0, 79: 0}
+    asked = [name if isinstance(name, int) else name[0] for name in wanted]
+    return [_field(details[row]) if row in details else _field(0, 3) for row in asked]
 
 
 def _fabric(device: int, pointer: Any) -> None:
@@ -197,17 +197,20 @@ def broken(fault: Fault, healthy: Any, arguments: tuple[Any, ...]) -> Any:
     if fault.kind == "text":
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
     if fault.kind == "nothing":
-        for one in arguments:
-            if hasattr(getattr(one, "_obj", None), "state"):
-                one._obj.state = 0
+        for argument in arguments:
+            if hasattr(getattr(argument, "_obj", None), "state"):
+                argument._obj.state = 0
         return None
-    for one in arguments:
-        if hasattr(getattr(one, "_obj", None), "bThresholdExceeded"):
-            one._obj.bThresholdExceeded = chance.choice((0, 1, 2, 2**32 - 1))
-            one._obj.aggregateUncParity = chance.choice((0, 1, 2**64 - 1))
-        if hasattr(getattr(one, "_obj", None), "state"):
-            one._obj.state, one._obj.healthMask = chance.choice((0, 1, 2, 3, 4, 2**32 - 1)), chance.getrandbits(32)
-            one._obj.status = chance.choice((0, 1, 999, 2**32 - 1))
+    for argument in arguments:
+        if hasattr(getattr(argument, "_obj", None), "bThresholdExceeded"):
+            argument._obj.bThresholdExceeded = chance.choice((0, 1, 2, 2**32 - 1))
+            argument._obj.aggregateUncParity = chance.choice((0, 1, 2**64 - 1))
+        if hasattr(getattr(argument, "_obj", None), "state"):
+            argument._obj.state, argument._obj.healthMask = (
+                chance.choice((0, 1, 2, 3, 4, 2**32 - 1)),
+                chance.getrandbits(32),
+            )
+            argument._obj.status = chance.choice((0, 1, 999, 2**32 - 1))
     return garbled(chance, healthy)
 
 

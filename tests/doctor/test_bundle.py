@@ -76,12 +76,12 @@ SECRETS = [*TOKENS, *VARIABLES.values(), *PATHS, *USERS, *HOSTS, *MAILS, *ADDRES
 
 def lines() -> list[str]:
     """Sentences that hold the secrets that programs print."""
-    told = [f"the request with token={secret} was refused" for secret in TOKENS]
-    told += [f"cannot write to {mail}" for mail in MAILS]
-    told += [f"no route to {address}, port 29500" for address in ADDRESSES]
-    told += [f"device {uuid} is gone" for uuid in UUIDS[2:]]
-    told += [f"{path}/x.so is not readable" for path in PATHS]
-    return told + [f"started by {name}" for name in NAMES]
+    parts = [f"the request with token={secret} was refused" for secret in TOKENS]
+    parts += [f"cannot write to {mail}" for mail in MAILS]
+    parts += [f"no route to {address}, port 29500" for address in ADDRESSES]
+    parts += [f"device {uuid} is gone" for uuid in UUIDS[2:]]
+    parts += [f"{path}/x.so is not readable" for path in PATHS]
+    return parts + [f"started by {name}" for name in NAMES]
 
 
 class Rig:
@@ -95,11 +95,11 @@ class Rig:
         fake_driver(script)
         self.machine = FakeMachine(folder / "root").card(0x10).card(0x11).module().on_disk()
         self.machine.nodes("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1").libraries()
-        told = lines()
+        answer = lines()
         self.machine.log(
             f"NVRM: Xid (PCI:0000:10:00): 13, pid=77, name={users[0]}, Graphics Exception",
             f"NVRM: loaded by {users[1]} on {hosts[0]}.{hosts[3]}, not by malice, and {users[1]}hood is no user",
-            *(f"NVRM: {line}" for line in told[::2]),
+            *(f"NVRM: {line}" for line in answer[::2]),
         )
         accounts = "".join(
             f"{name}:x:{1000 + n}:100:{full},,,:/home/{name}:/bin/sh\n"
@@ -118,7 +118,7 @@ class Rig:
         for user in users[6:9]:
             (self.machine.root / "home" / user).mkdir(parents=True)
         self._doors()
-        site = self._torch([line for n, line in enumerate(told) if n % 2])
+        site = self._torch([line for n, line in enumerate(answer) if n % 2])
         for name, value in {**VARIABLES, "SUDO_USER": users[9], "HOSTNAME": hosts[2]}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(PATHS))
@@ -138,14 +138,14 @@ class Rig:
         self.patch.setattr(host, "_sees_the_machine", lambda root: True)
         self.patch.setattr(host, "process_name", names.get)
 
-    def _torch(self, told: list[str]) -> Path:
+    def _torch(self, row: list[str]) -> Path:
         users = USERS
         # What a name stands in once is known for one everywhere.
-        told = [*told, f"{users[14]} owns it: /data/home/{users[14]}/x", f"also {users[13]}: /Users/{users[13]}/y"]
-        told += [f"{users[n]} and {users[n]}hood in /home/{users[n]}/z" for n in (2, 3, 4, 5, 6, 7, 8, 9, 12)]
+        row = [*row, f"{users[14]} owns it: /data/home/{users[14]}/x", f"also {users[13]}: /Users/{users[13]}/y"]
+        row += [f"{users[n]} and {users[n]}hood in /home/{users[n]}/z" for n in (2, 3, 4, 5, 6, 7, 8, 9, 12)]
         package = self.folder / "site" / "torch"
         package.mkdir(parents=True)
-        (self.folder / "lines").write_text(json.dumps(told))
+        (self.folder / "lines").write_text(json.dumps(row))
         package.joinpath("__init__.py").write_text(
             TORCH.format(lines=str(self.folder / "lines"), variables=list(VARIABLES))
         )
@@ -187,7 +187,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_driver: Fake) -> I
 def found(files: dict[str, str]) -> set[str]:
     """Which secrets stand in the files, as they are or as JSON writes them."""
     whole = "\n".join(files.values())
-    return {one for one in SECRETS if one in whole or json.dumps(one)[1:-1] in whole}
+    return {row for row in SECRETS if row in whole or json.dumps(row)[1:-1] in whole}
 
 
 def test_a_hundred_secrets_go_in_and_none_comes_out(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_a_hundred_secrets_go_in_and_none_comes_out(rig: Rig, monkeypatch: pytes
     monkeypatch.setattr(bundle, "members", members)
     rig.run()
     read = json.dumps(to_json(held[0]))
-    assert len([one for one in SECRETS if json.dumps(one)[1:-1] in read]) > 60
+    assert len([row for row in SECRETS if json.dumps(row)[1:-1] in read]) > 60
 
 
 def test_every_text_is_told_only_as_its_field_looks() -> None:
@@ -214,28 +214,28 @@ def test_every_text_is_told_only_as_its_field_looks() -> None:
     assert len(texts) > 60
     for path, name in texts:
         secret = "me@example.org, /home/me/key"
-        told = bundle._listed({name.replace("*", "any"): secret}, path)
-        assert list(told.values()) == ["(left out)"], (path, name)
+        answer = bundle._listed({name.replace("*", "any"): secret}, path)
+        assert list(answer.values()) == ["(left out)"], (path, name)
         assert bundle._listed({name.replace("*", "any"): [secret]}, path) == {name.replace("*", "any"): []}
 
 
 def test_a_field_that_is_not_listed_is_not_told() -> None:
-    told = bundle._listed({"uuid": "GPU-1", "serial": 7, "name": "NVIDIA H200", "processes": [{"pid": 1}]}, "devices")
-    assert told == {"name": "NVIDIA H200"}
+    answer = bundle._listed({"uuid": "GPU-1", "serial": 7, "name": "NVIDIA H200", "processes": [{"pid": 1}]}, "devices")
+    assert answer == {"name": "NVIDIA H200"}
 
 
 def test_the_archive_still_says_what_is_broken(rig: Rig) -> None:
     files = rig.run()
     assert set(files) == MEMBERS
-    told = json.loads(files["diagnosis.json"])
-    assert told["ladder"]["first"] == "torch.cpu_build"
-    assert {"torch.cpu_build", "log.xid"} <= {one["id"] for one in told["findings"]}
-    assert told["probe"]["version"] == "2.11.0+cpu" and told["driver"]["cuinit_code"] == 0
-    assert [device["name"] for device in told["devices"]][:2] == ["NVIDIA Fake 100"] * 2
-    assert told["driver"]["xids"][0]["number"] == 13
-    assert told["processes"] == {"cuda:0": 2, "cuda:1": 1}
-    assert told["variables"]["PYTHONPATH"] is None  # its name alone
-    assert {one["path"] for one in told["stack"]["nodes"]} >= {"/dev/nvidiactl", "/dev/nvidia0"}
+    document = json.loads(files["diagnosis.json"])
+    assert document["ladder"]["first"] == "torch.cpu_build"
+    assert {"torch.cpu_build", "log.xid"} <= {row["id"] for row in document["findings"]}
+    assert document["probe"]["version"] == "2.11.0+cpu" and document["driver"]["cuinit_code"] == 0
+    assert [device["name"] for device in document["devices"]][:2] == ["NVIDIA Fake 100"] * 2
+    assert document["driver"]["xids"][0]["number"] == 13
+    assert document["processes"] == {"cuda:0": 2, "cuda:1": 1}
+    assert document["variables"]["PYTHONPATH"] is None  # its name alone
+    assert {row["path"] for row in document["stack"]["nodes"]} >= {"/dev/nvidiactl", "/dev/nvidia0"}
     assert "Please review it before you share it" in files["README.txt"]
 
 
@@ -248,8 +248,8 @@ def test_a_mask_is_told_without_uuids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_was_cut_off_before_anything_was_read_says_so() -> None:
     report = Collector().report(version="0", command="doctor", argv=(), started="", elapsed_s=0.0, complete=False)
-    told = json.loads(bundle.members(report, None)["diagnosis.json"])
-    assert told == {"gpucheck": "0", "started": "", "findings": [], "ladder": None}
+    document = json.loads(bundle.members(report, None)["diagnosis.json"])
+    assert document == {"gpucheck": "0", "started": "", "findings": [], "ladder": None}
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_the_file_is_its_owners_and_replaces_an_old_one(rig: Rig) -> None:
     path.chmod(0o644)
     rig.run()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [one.name for one in rig.folder.iterdir() if "bundle" in one.name] == ["bundle.zip"]
+    assert [row.name for row in rig.folder.iterdir() if "bundle" in row.name] == ["bundle.zip"]
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_a_file_that_cannot_be_is_said_at_once(
     assert main(["doctor", "--bundle", name]) == (3 if "cannot be written" in words else 2)
     assert words in sentence(capsys.readouterr().err)
     assert main(["doctor", "--python", "/no/such/python", "--bundle", "x.zip"]) == 2
-    assert [one.name for one in tmp_path.iterdir()] == ["folder.zip"]
+    assert [row.name for row in tmp_path.iterdir()] == ["folder.zip"]
 
 
 def test_a_full_disk_costs_neither_the_diagnosis_nor_the_old_file(
@@ -297,10 +297,10 @@ def test_a_full_disk_costs_neither_the_diagnosis_nor_the_old_file(
     # A failed check stays one.
     assert main(["doctor", "--python", str(rig.python), "--bundle", str(path)]) == 1
     assert main(["doctor", "--python", str(rig.python), "--skip", "torch.", "--bundle", str(path)]) == 3
-    told = capsys.readouterr()
-    assert told.out.startswith("✗ this torch is a CPU-only build")
-    assert sentence(told.err).startswith(
+    printed = capsys.readouterr()
+    assert printed.out.startswith("✗ this torch is a CPU-only build")
+    assert sentence(printed.err).startswith(
         f"--bundle '{path}' cannot be written; No space left on device; free disk space"
     )
     assert path.read_text() == "old"
-    assert [one.name for one in rig.folder.iterdir() if "bundle" in one.name] == ["bundle.zip"]
+    assert [row.name for row in rig.folder.iterdir() if "bundle" in row.name] == ["bundle.zip"]

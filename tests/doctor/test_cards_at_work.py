@@ -52,15 +52,17 @@ def listed(severe: bool = True) -> list[tuple[str, str]]:
     """What `gpucheck devices` finds."""
     collector = Collector()
     devices.command(DevicesOptions(), collector)
-    found: list[tuple[str, str]] = [(one.id, one.verdict) for one in collector.findings if one.verdict != "pass"]
-    return [one for one in found if one[1] in ("warn", "fail", "inconclusive")] if severe else found
+    found: list[tuple[str, str]] = [
+        (finding.id, finding.verdict) for finding in collector.findings if finding.verdict != "pass"
+    ]
+    return [row for row in found if row[1] in ("warn", "fail", "inconclusive")] if severe else found
 
 
 def test_two_cards_at_work_are_well(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver(BUSY + TWO_GPUS)
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path))))
     assert worst(report) == [] and report.summary.exit == 0
-    (skipped,) = [one for one in report.findings if one.id == "load.not_run"]
+    (skipped,) = [finding for finding in report.findings if finding.id == "load.not_run"]
     assert skipped.message == (
         "cuda:0: in use by others: not visible here (4194301), judged under its own load; cuda:1: in use by others: "
         "not visible here (4194302), judged under its own load"
@@ -109,7 +111,7 @@ def test_each_scene_has_its_verdict_in_both_commands(
     count = 1 if "cuda.order=0" in script else 2
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, count=count))))
     assert found in told(report)
-    assert [one for one in worst(report) if one != found] == []
+    assert [row for row in worst(report) if row != found] == []
     assert (found[0], in_one_reading) in listed(severe=False)
     severe = [(found[0], in_one_reading)] if in_one_reading != "info" else []
     assert set(listed()) == set(severe)
@@ -118,7 +120,7 @@ def test_each_scene_has_its_verdict_in_both_commands(
 def test_a_card_without_an_instance_is_told_on_its_rung(fake_driver: Fake, tmp_path: Path) -> None:
     fake_driver("1.mig=1\ncuda.order=0\n" + BUSY + TWO_GPUS)
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, count=1))))
-    (rung,) = [one for one in report.results["doctor"].rungs if one.rung == "devices"]
+    (rung,) = [stage for stage in report.results["doctor"].rungs if stage.rung == "devices"]
     assert rung.shown_by == "CUDA shows 1; 1 in MIG mode without an instance"
 
 
@@ -129,7 +131,7 @@ def test_where_torch_runs_nothing_cards_at_work_are_judged_all_the_same(fake_dri
     found = told(report)
     assert ("torch.cpu_build", "fail") in found
     assert ("devices.throttled", "warn") in found and ("devices.link_width", "warn") in found
-    (skipped,) = [one for one in report.findings if one.id == "load.not_run"]
+    (skipped,) = [finding for finding in report.findings if finding.id == "load.not_run"]
     # CUDA shows them, though this torch cannot use them.
     why = "torch did not run on a GPU, so no GPU was loaded, judged under its own load"
     assert skipped.message == f"cuda:0, cuda:1: {why}"
@@ -141,9 +143,9 @@ def test_through_the_command_line_with_facts_in_the_document(
     fake_driver("1.nvlink.state=0\nserial=1650\n" + BUSY + TWO_GPUS)
     assert main(["devices", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
-    (found,) = [one for one in document["findings"] if one["verdict"] == "fail"]
+    (found,) = [row for row in document["findings"] if row["verdict"] == "fail"]
     assert (found["id"], found["title"]) == ("links.inactive", "all 4 NVLinks down")
-    device = next(one for one in document["facts"]["devices"] if one["nvml_index"] == 1)
+    device = next(row for row in document["facts"]["devices"] if row["nvml_index"] == 1)
     assert (device["serial"], device["remap_banks"]["max"], device["fabric"]["state"]) == ("1650", 600, "completed")
     assert device["violations_s"]["thermal"] == 0.0 and device["sram_ecc"]["threshold_exceeded"] is False
     assert main(["devices"]) == 1

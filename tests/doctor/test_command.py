@@ -150,7 +150,7 @@ def test_a_missing_part_of_cudnn_is_told_of_a_torch_that_works(fake_driver: Fake
     (record / "RECORD").write_text("nvidia/cudnn/lib/libcudnn_cnn.so.9,sha256=x,1\n")
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, site), skip=("load.",)))
     assert worst(report) == [("torch.missing_libraries", "fail")] and report.summary.exit == 1
-    (found,) = [one for one in report.findings if one.id == "torch.missing_libraries"]
+    (found,) = [finding for finding in report.findings if finding.id == "torch.missing_libraries"]
     assert found.message == "gone: libcudnn_cnn.so.9, of nvidia-cudnn-cu12==9.10.2.21"
     # Where this is the system's Python, into a new environment.
     assert re.search(r" (--no-deps|torch==\S+) nvidia-cudnn-cu12==9\.10\.2\.21( \(a new|$)", found.fix or "")
@@ -172,10 +172,10 @@ def test_a_driver_that_hangs_is_told_without_waiting_for_torch(
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, top=call)), require="cuda"))
     answer = report.results["doctor"]
     assert (answer.first, answer.consequences) == ("driver.hung", ())
-    said = {one.id: one for one in report.findings}
+    said = {finding.id: finding for finding in report.findings}
     why = said["driver.hung"].evidence["torch_not_awaited"]
     assert why.startswith("libcuda did not answer within ") and why.endswith(" s, and torch waits for it too")
-    states = {one.rung: (one.state, one.shown_by) for one in answer.rungs}
+    states = {stage.rung: (stage.state, stage.shown_by) for stage in answer.rungs}
     assert states["torch"] == ("unreached", f"not checked: {why}")
     assert states["run"] == ("unreached", "not checked: cuinit is broken")
     assert said["device.required"].verdict == "fail" and "torch.hung" not in said
@@ -193,7 +193,7 @@ def test_an_interrupt_reaches_a_doctor_whose_driver_hangs(
     threading.Timer(2.0, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path, top=STARTS_CUDA))))
-    assert [one.cmdline() for one in psutil.Process().children(recursive=True) if one not in before] == []
+    assert [row.cmdline() for row in psutil.Process().children(recursive=True) if row not in before] == []
 
 
 @pytest.mark.slow
@@ -219,7 +219,7 @@ def test_a_time_limit_of_the_command_line(
 ) -> None:
     fake_driver(TWO_GPUS)
     python = interpreter(tmp_path, torch_of(tmp_path, top="import time; time.sleep(600)"))
-    assert main(["doctor", "--python", python, "--timeout", "4s"]) == 1
+    assert main(["doctor", "--python", python, "--time-budget", "4s"]) == 1
     assert "importing torch did not finish within 4.00 s" in " ".join(capsys.readouterr().out.split())
 
 

@@ -28,7 +28,7 @@ from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.machine.stack import KernelRun
 from gpucheck.report.facts import Fabric, NvLink
 
-CONDITIONS: dict[str, Condition] = {one.id: one for one in conditions_cards.CARDS}
+CONDITIONS: dict[str, Condition] = {row.id: row for row in conditions_cards.CARDS}
 QUIET = {"replay": 0, "recovery": 0, "crc_flit": 0, "crc_data": 0}
 UP, DOWN = NvLink(0, True, QUIET), NvLink(1, False)
 
@@ -62,7 +62,7 @@ def test_one_gpu_that_works_can_do_without_the_fabric() -> None:
 
 
 def test_where_cuda_does_not_start_for_it_the_fabric_is_a_remark() -> None:
-    waiting = [replace(one, cuda_index=None, fabric=Fabric("not started")) for one in CARDS]
+    waiting = [replace(row, cuda_index=None, fabric=Fabric("not started")) for row in CARDS]
     seen = judged("links.fabric", with_driver(with_cards(*waiting), cuinit_code=802))
     assert seen is not None and seen.verdict == "info"
 
@@ -92,7 +92,6 @@ def test_where_cuda_does_not_start_for_it_the_fabric_is_a_remark() -> None:
         ("/devices/0/ecc", "not supported by this device or driver", False),
         ("/devices/0/fabric", "this nvidia-ml-py has no nvmlDeviceGetGpuFabricInfoV", False),
         ("/devices/0/recovery_action", "the driver's NVML has no such function", False),
-        ("/devices/0/nvlinks", "not asked for", False),
         ("/devices/0/power_w", "NVML returns: unknown error", False),
         ("/devices/2/ecc", "NVML returns: unknown error", False),
     ],
@@ -109,7 +108,7 @@ def test_a_card_that_is_lost_is_told_once() -> None:
 
 
 def test_an_nvml_that_does_not_start_beside_a_torch_that_works_leaves_health_unknown() -> None:
-    silent = [replace(one, nvml_index=None) for one in CARDS]
+    silent = [replace(row, nvml_index=None) for row in CARDS]
     evidence = with_driver(with_cards(*silent), nvml_code=18, nvml_error="Driver/library version mismatch")
     words = "NVML does not report cuda:0, cuda:1: Driver/library version mismatch"
     assert told("devices.unread", evidence) == ("inconclusive", words)

@@ -43,10 +43,10 @@ TABLES = (
     conditions_nvml.NVML,
     conditions_nvml.CUINIT,
 )
-CONDITIONS: dict[str, Condition] = {one.id: one for table in TABLES for one in table}
+CONDITIONS: dict[str, Condition] = {row.id: row for table in TABLES for row in table}
 
 GIB = 2**30
-HIDDEN = tuple(replace(one, id=None, cuda_index=None) for one in CARDS)
+HIDDEN = tuple(replace(row, id=None, cuda_index=None) for row in CARDS)
 # The same machine, where CUDA was not seen to work.
 DOWN = with_torch(with_cards(*HIDDEN), available=False, count=0, kernels=(), capabilities=None, names=None)
 NOT_FOUND = "libcuda cannot be loaded (libcuda.so.1: cannot open shared object file: No such file or directory)"
@@ -96,7 +96,7 @@ def no_card_up(*lines: str, is_open: bool = True, device: str = "0x2335") -> Evi
 
 
 def in_state(state: str, code: int = 100) -> Evidence:
-    return with_cards(*(replace(one, state=state) for one in HIDDEN), evidence=cuinit(code))
+    return with_cards(*(replace(row, state=state) for row in HIDDEN), evidence=cuinit(code))
 
 
 def library(path: str, version: str | None = None) -> Library:
@@ -213,19 +213,19 @@ def test_it_is_seen_where_it_holds(identity: str) -> None:
     assert found.certainty in (None, *CERTAINTIES)
 
 
-@pytest.mark.parametrize("identity", [one for one in CONDITIONS if one not in BESIDE])
+@pytest.mark.parametrize("identity", [condition for condition in CONDITIONS if condition not in BESIDE])
 def test_it_is_the_first_broken_rung_and_alone_on_it(identity: str) -> None:
     diagnosis = ladder.diagnose(SEEN[identity], list(CONDITIONS.values()))
     assert diagnosis.first is not None and diagnosis.first.condition.id == identity
     rung = diagnosis.first.condition.rung
-    assert [one.condition.id for one in diagnosis.consequences if one.condition.rung == rung] == []
+    assert [sighting.condition.id for sighting in diagnosis.consequences if sighting.condition.rung == rung] == []
 
 
 @pytest.mark.parametrize("identity", BESIDE)
 def test_what_breaks_nothing_stands_beside_the_ladder(identity: str) -> None:
     diagnosis = ladder.diagnose(SEEN[identity], [CONDITIONS[identity]])
     assert diagnosis.first is None
-    assert [one.condition.id for one in diagnosis.aside] == [identity]
+    assert [sighting.condition.id for sighting in diagnosis.aside] == [identity]
 
 
 @pytest.mark.parametrize("identity", CONDITIONS)
@@ -315,7 +315,7 @@ def test_one_answer_has_several_causes(evidence: Evidence, identity: str | None)
 
 
 @pytest.mark.parametrize(
-    "condition", [one for one in CONDITIONS.values() if one.cuinit or one.nvml], ids=lambda c: c.id
+    "condition", [value for value in CONDITIONS.values() if value.cuinit or value.nvml], ids=lambda c: c.id
 )
 def test_a_condition_holds_at_each_answer_that_it_names(condition: Condition) -> None:
     evidence = SEEN[condition.id]
@@ -327,10 +327,10 @@ def test_a_condition_holds_at_each_answer_that_it_names(condition: Condition) ->
 
 @pytest.mark.parametrize(("refused", "answers"), [("driver.refused", "cuinit"), ("driver.nvml_refused", "nvml")])
 def test_an_answer_that_no_condition_names_is_told_as_it_is(refused: str, answers: str) -> None:
-    named = {code for one in CONDITIONS.values() for code in getattr(one, answers)}
-    told = {code for code in range(1000) if seen(refused, with_driver(DOWN, **{f"{answers}_code": code}))}
+    named = {code for value in CONDITIONS.values() for code in getattr(value, answers)}
+    answer = {code for code in range(1000) if seen(refused, with_driver(DOWN, **{f"{answers}_code": code}))}
     blocked = {17} if answers == "nvml" else set()  # has a usual cause under WSL alone
-    assert told == set(range(1, 1000)) - named | blocked
+    assert answer == set(range(1, 1000)) - named | blocked
 
 
 def test_a_limit_of_addresses_is_nearly_certain() -> None:
@@ -349,7 +349,7 @@ def test_a_limit_of_addresses_is_nearly_certain() -> None:
     ("runs", "certainty", "end"),
     [
         (True, None, "; nvidia-fabricmanager runs: check that its version matches the driver's"),
-        (False, "proof", " and nvidia-fabricmanager does not run"),
+        (False, "proof", "; nvidia-fabricmanager does not run"),
         (None, None, "on the PCI bus"),
     ],
 )
@@ -366,20 +366,26 @@ def test_of_nvmls_faults_those_break_nothing_beside_which_cuda_works() -> None:
     working = with_driver(HEALTHY, nvml_code=999, nvml_error="Unknown Error")
     diagnosis = ladder.diagnose(working, list(CONDITIONS.values()))
     assert diagnosis.first is None
-    assert [(one.condition.id, one.verdict) for one in diagnosis.aside] == [("driver.nvml_unknown", "warn")]
+    assert [(sighting.condition.id, sighting.condition.verdict) for sighting in diagnosis.aside] == [
+        ("driver.nvml_unknown", "warn")
+    ]
 
 
 def test_an_nvml_of_another_version_breaks_nothing_beside_which_cuda_works() -> None:
     diagnosis = ladder.diagnose(with_driver(HEALTHY, nvml_code=18, nvml_error="words"), list(CONDITIONS.values()))
     assert diagnosis.first is None
-    assert [(one.condition.id, one.verdict) for one in diagnosis.aside] == [("driver.mismatch", "warn")]
+    assert [(sighting.condition.id, sighting.condition.verdict) for sighting in diagnosis.aside] == [
+        ("driver.mismatch", "warn")
+    ]
 
 
 def test_a_card_that_fell_off_beside_others_that_work_is_a_warning() -> None:
     one_left = with_stack(with_cards(CARDS[0]), log=(FALLEN,))
     diagnosis = ladder.diagnose(one_left, list(CONDITIONS.values()))
     assert diagnosis.first is None
-    assert [(one.condition.id, one.verdict) for one in diagnosis.aside] == [("gpu.fallen_off", "warn")]
+    assert [(sighting.condition.id, sighting.condition.verdict) for sighting in diagnosis.aside] == [
+        ("gpu.fallen_off", "warn")
+    ]
     assert diagnosis.aside[0].seen.evidence["pci_addresses_not_listed"] == ["0000:21:00.0"]
 
 
@@ -417,7 +423,7 @@ def shaken(random: Random) -> Evidence:
         whole = read(random.choice(list(SEEN.values())))
         if whole is None:
             return None
-        blank = {one.name: one.default for one in fields(whole) if one.default is not MISSING}
+        blank = {field.name: field.default for field in fields(whole) if field.default is not MISSING}
         return replace(whole, **{name: value for name, value in blank.items() if random.random() < 0.2})
 
     cards = [part(lambda evidence: random.choice(evidence.facts.devices)) for _ in range(random.randrange(4))]
@@ -441,7 +447,7 @@ def test_no_evidence_ends_in_a_traceback_and_success_seen_is_not_denied(seed: in
         assert len(ladder.findings(diagnosis)) == (diagnosis.first is not None) + len(diagnosis.consequences) + len(
             diagnosis.aside
         )
-        assert [one.rung for one in ladder.standings(evidence, diagnosis)] == list(RUNGS)
+        assert [standing.rung for standing in ladder.standings(evidence, diagnosis)] == list(RUNGS)
         if evidence.torch_works and diagnosis.broken is not None:
             assert RUNGS.index(diagnosis.broken) >= RUNGS.index("architecture")
 
@@ -450,12 +456,12 @@ def test_no_evidence_ends_in_a_traceback_and_success_seen_is_not_denied(seed: in
 
 
 def test_ids_are_unique_and_dotted() -> None:
-    ids = [one.id for one in ladder.CONDITIONS]
+    ids = [condition.id for condition in ladder.CONDITIONS]
     assert len(set(ids)) == len(ids)
-    assert all(re.fullmatch(r"[a-z]+\.[a-z_]+", one) for one in ids)
+    assert all(re.fullmatch(r"[a-z]+\.[a-z_]+", name) for name in ids)
 
 
-@pytest.mark.parametrize("condition", ladder.CONDITIONS, ids=lambda one: one.id)
+@pytest.mark.parametrize("condition", ladder.CONDITIONS, ids=lambda row: row.id)
 def test_every_condition_has_a_page(condition: Condition) -> None:
     assert condition.title and condition.meaning and condition.fix
     assert condition.rung in (None, *RUNGS) and condition.certainty in CERTAINTIES
@@ -469,7 +475,7 @@ def test_every_condition_has_a_page(condition: Condition) -> None:
 
 
 def test_the_catalogue_climbs() -> None:
-    lower = [RUNGS.index(one.rung) for table in TABLES for one in table if one.rung is not None]
+    lower = [RUNGS.index(row.rung) for table in TABLES for row in table if row.rung is not None]
     assert {RUNGS[place] for place in lower} >= {"hardware", "kernel", "nodes", "libraries", "nvml", "cuinit"}
 
 
@@ -496,7 +502,7 @@ def test_803_of_a_libcuda_through_the_variable_names_it_and_blames_no_update(
         "cuInit returns 803 (words); LD_LIBRARY_PATH brought /opt/old/libcuda.so.1 in place of /lib/libcuda.so.1"
     )
     assert seen.fix == "remove /opt/old from LD_LIBRARY_PATH"
-    assert "driver.mismatch" not in [one.condition.id for one in diagnosis.consequences]
+    assert "driver.mismatch" not in [sighting.condition.id for sighting in diagnosis.consequences]
 
 
 def test_an_nvml_through_the_variable_is_no_update_either() -> None:

@@ -15,7 +15,7 @@ from gpucheck.doctor import conditions_cards, ladder
 from gpucheck.doctor.condition import Condition, Evidence, Seen
 from gpucheck.report.facts import Device, NvLink, PciPath
 
-CONDITIONS: dict[str, Condition] = {one.id: one for one in conditions_cards.PEERS}
+CONDITIONS: dict[str, Condition] = {row.id: row for row in conditions_cards.PEERS}
 SWITCH = ("0000:00:01.1", "0000:01:00.0")
 SUPPORTED, REFUSED = "ok", "the GPU does not support it"
 
@@ -45,7 +45,7 @@ UP, DOWN = NvLink(0, True), NvLink(0, False)
 
 
 @pytest.mark.parametrize(
-    ("one", "is_seen"),
+    ("device", "is_seen"),
     [
         (below(0, "translating"), True),
         (below(0, "translating", peers=peers(SUPPORTED, 1)), True),
@@ -57,17 +57,17 @@ UP, DOWN = NvLink(0, True), NvLink(0, False)
         (below(0, "translating", peers=peers(REFUSED, 1)), False),
     ],
 )
-def test_an_iommu_that_translates(one: Device, is_seen: bool) -> None:
-    assert (judged("peers.iommu", one, below(1, "passthrough")) is not None) is is_seen
+def test_an_iommu_that_translates(device: Device, is_seen: bool) -> None:
+    assert (judged("peers.iommu", device, below(1, "passthrough")) is not None) is is_seen
     if is_seen:
-        told = judged("peers.iommu", one, below(1, "translating"))
-        assert told is not None and told.message == "the IOMMU translates what cuda:0, cuda:1 send"
+        answer = judged("peers.iommu", device, below(1, "translating"))
+        assert answer is not None and answer.message == "the IOMMU translates what cuda:0, cuda:1 send"
 
 
 def test_acs_that_redirects_below_a_switch_that_both_share() -> None:
-    told = judged("peers.acs", below(0, acs=True), below(1))
-    assert told is not None and told.message == "between cuda:0 and cuda:1, at 0000:02:00.0"
-    assert told.fix is not None and "setpci -s 0000:02:00.0 ECAP_ACS+0x6.w=0000" in told.fix
+    answer = judged("peers.acs", below(0, acs=True), below(1))
+    assert answer is not None and answer.message == "between cuda:0 and cuda:1, at 0000:02:00.0"
+    assert answer.fix is not None and "setpci -s 0000:02:00.0 ECAP_ACS+0x6.w=0000" in answer.fix
     assert judged("peers.acs", below(0), below(1)) is None
     assert judged("peers.acs", below(0, acs=None), below(1)) is None
     # Below another root port the way leads through the CPU anyhow.
@@ -79,7 +79,7 @@ def test_it_breaks_no_rung() -> None:
     evidence = with_cards(below(0, "translating", True), below(1, "translating"))
     diagnosis = ladder.diagnose(evidence, list(CONDITIONS.values()))
     assert diagnosis.first is None
-    assert {one.id: one.verdict for one in ladder.findings(diagnosis)} == {
+    assert {finding.id: finding.verdict for finding in ladder.findings(diagnosis)} == {
         "peers.iommu": "warn",
         "peers.acs": "warn",
     }

@@ -18,7 +18,7 @@ from gpucheck.doctor.condition import Evidence
 from gpucheck.machine.stack import Node
 from gpucheck.report.facts import Host, Mig
 
-HIDDEN = tuple(replace(one, id=None, cuda_index=None) for one in CARDS)
+HIDDEN = tuple(replace(row, id=None, cuda_index=None) for row in CARDS)
 DOWN = with_torch(with_cards(*HIDDEN), available=False, count=0, kernels=(), capabilities=None, names=None)
 JETSON_6, JETSON_7 = "# R36 (release), REVISION: 4.3", "# R38 (release), REVISION: 2.0"
 
@@ -29,12 +29,12 @@ def cuinit(code: int, evidence: Evidence = DOWN) -> Evidence:
 
 def fix_of(condition: str, evidence: Evidence) -> str | None:
     found = ladder.findings(ladder.diagnose(evidence, [ladder.BY_ID[condition]]))
-    assert [one.id for one in found] == [condition]
+    assert [row.id for row in found] == [condition]
     return found[0].fix
 
 
 @pytest.mark.parametrize(
-    ("fix", "host", "told"),
+    ("fix", "host", "text"),
     [
         ("sudo modprobe nvidia", Host(system="Linux"), "sudo modprobe nvidia"),
         ("sudo modprobe nvidia", Host(system="Linux", container="docker"), "on the host: sudo modprobe nvidia"),
@@ -73,8 +73,8 @@ def fix_of(condition: str, evidence: Evidence) -> str | None:
         ("", Host(system="Windows"), ""),
     ],
 )
-def test_a_fix_is_given_as_it_works_here(fix: str, host: Host, told: str) -> None:
-    assert fixes.here(fix, host) == told
+def test_a_fix_is_given_as_it_works_here(fix: str, host: Host, text: str) -> None:
+    assert fixes.here(fix, host) == text
 
 
 def test_the_findings_carry_it() -> None:
@@ -117,13 +117,13 @@ def test_aarch64_has_wheels_of_its_own() -> None:
 
 # --- the card that is meant, and no other -----------------------------------------------------------------------------
 
-UUIDS = [one.uuid for one in CARDS]
+UUIDS = [row.uuid for row in CARDS]
 CHANGES_A_CARD = re.compile(r"nvidia-smi (?!-i )[^;|`]*(?:--gpu-reset(?! -i )|-r\b|-c \d|-mig \d|-pl\b|mig (?!-i ))")
 
 
 def test_no_command_of_a_condition_changes_a_card_that_is_not_named() -> None:
-    told = {one.id: f"{one.fix} {one.settle}" for one in ladder.CONDITIONS}
-    assert [name for name, text in told.items() if CHANGES_A_CARD.search(text)] == []
+    details = {condition.id: f"{condition.fix} {condition.settle}" for condition in ladder.CONDITIONS}
+    assert [name for name, text in details.items() if CHANGES_A_CARD.search(text)] == []
 
 
 @pytest.mark.parametrize(
@@ -146,18 +146,18 @@ def test_no_command_of_a_condition_changes_a_card_that_is_not_named() -> None:
         ),
         (
             "gpu.mig_empty",
-            with_cards(*(replace(one, mig=Mig(True, False, ())) for one in HIDDEN), evidence=cuinit(100)),
+            with_cards(*(replace(row, mig=Mig(True, False, ())) for row in HIDDEN), evidence=cuinit(100)),
             f"sudo nvidia-smi mig -i {UUIDS[0]},{UUIDS[1]} -lgip to list profiles, ",
         ),
     ],
 )
 def test_a_command_on_a_card_names_it(condition: str, evidence: Evidence, start: str) -> None:
-    told = fix_of(condition, evidence) or ""
-    assert told.startswith(start) and not CHANGES_A_CARD.search(told)
+    fix = fix_of(condition, evidence) or ""
+    assert fix.startswith(start) and not CHANGES_A_CARD.search(fix)
 
 
 @pytest.mark.parametrize(
-    ("container", "told"),
+    ("container", "text"),
     [
         ("docker", "start the container with --gpus all"),
         ("podman", f"on the host: {fixes.CDI}; then start the container with --device nvidia.com/gpu=all"),
@@ -165,9 +165,9 @@ def test_a_command_on_a_card_names_it(condition: str, evidence: Evidence, start:
         ("lxc", fixes.START_WITH_GPUS),
     ],
 )
-def test_a_container_is_given_gpus_by_what_runs_it(container: str, told: str) -> None:
+def test_a_container_is_given_gpus_by_what_runs_it(container: str, text: str) -> None:
     bare = with_stack(with_host(DOWN, container=container), nodes=())
-    assert fix_of("container.no_gpu", with_driver(bare, nvml_code=9)) == told
+    assert fix_of("container.no_gpu", with_driver(bare, nvml_code=9)) == text
 
 
 # --- advice of several commands ---------------------------------------------------------------------------------------

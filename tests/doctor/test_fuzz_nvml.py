@@ -237,9 +237,9 @@ def test_no_answer_of_nvmls_ends_in_a_traceback_nor_is_taken_for_health(
         patched.setattr(inventory, "Inventory", lambda facts=facts, **_: Once(facts))
         seen = loaded(module, facts)
         patched.setattr(command, "run_load", lambda *_, seen=seen: seen)
-        told = collected(lambda collector: doctor.command(DoctorOptions(), collector))
+        answer = collected(lambda collector: doctor.command(DoctorOptions(), collector))
         unanswered = must_not_be_healthy(faults, (*AT_REST, *OF_LINKS, *UNDER_LOAD))
-        assert not unanswered or told != "pass", (seed, unanswered)
+        assert not unanswered or answer != "pass", (seed, unanswered)
 
         module = FuzzedNvml({name: replace(fault, met=False) for name, fault in faults.items()})
         facts = read(module, links=True)
@@ -249,7 +249,7 @@ def test_no_answer_of_nvmls_ends_in_a_traceback_nor_is_taken_for_health(
         assert not unanswered or listed != "pass", (seed, unanswered)
         # One case in twenty through the command line and the schema, which take the most time.
         if seed % 20 == first // BATCH % 20:
-            assert verdict(document(["doctor"], capsys)) == told
+            assert verdict(document(["doctor"], capsys)) == answer
             assert verdict(document(["devices", "--processes"], capsys)) == listed
 
 
@@ -261,9 +261,9 @@ def test_without_a_fault_all_is_healthy(patched: pytest.MonkeyPatch, capsys: pyt
     patched.setattr(command, "run_load", lambda *_: loaded(module, facts))
     patched.setattr(devices, "Inventory", lambda **_: Once(facts))
     for arguments in (["doctor"], ["devices"]):
-        told = document(arguments, capsys)
-        assert verdict(told) == "pass"
-        assert {one["verdict"] for one in told["findings"]} <= {"pass", "info", "skip"}
+        answer = document(arguments, capsys)
+        assert verdict(answer) == "pass"
+        assert {row["verdict"] for row in answer["findings"]} <= {"pass", "info", "skip"}
     assert [len(device.nvlinks or ()) for device in facts.devices[:2]] == [3, 3]
 
 
@@ -294,6 +294,6 @@ def test_a_driver_that_is_broken_through_the_processes(
     path.write_bytes(script.encode("latin-1") + TWO_GPUS.encode())
     python = interpreter(tmp_path, torch_of(tmp_path))
     for arguments in (["doctor", "--python", python], ["devices", "--processes"]):
-        told = document(arguments, capsys)
+        answer = document(arguments, capsys)
         # Energy is no business of `devices`.
-        assert verdict(told) != "pass" or (arguments[0] == "devices" and "energy" in script)
+        assert verdict(answer) != "pass" or (arguments[0] == "devices" and "energy" in script)

@@ -55,19 +55,19 @@ def test_the_lowest_rung_is_named_and_the_others_are_its_consequences() -> None:
     first, *rest = ladder.findings(diagnosis)
     assert (first.id, first.verdict, first.fix) == ("kernel.x", "fail", "mend kernel.x")
     assert first.evidence == {"rung": "kernel", "certainty": "proof", "settle": None}
-    assert [(one.id, one.verdict, one.fix) for one in rest] == [
+    assert [(gpu.id, gpu.verdict, gpu.fix) for gpu in rest] == [
         ("torch.x", "info", None),
         ("run.x", "info", None),
         ("env.x", "warn", "mend env.x"),
     ]
-    assert [one.evidence.get("because_of") for one in rest] == ["kernel.x", "kernel.x", None]
+    assert [gpu.evidence.get("because_of") for gpu in rest] == ["kernel.x", "kernel.x", None]
 
 
 def test_on_one_rung_the_most_certain_comes_first() -> None:
     conditions = [made("a", "nodes", certainty="hint"), made("b", "nodes", certainty="proof"), made("c", "nodes")]
     diagnosis = ladder.diagnose(IDLE, conditions)
     assert diagnosis.first is not None and diagnosis.first.condition.id == "b"
-    assert [one.condition.id for one in diagnosis.consequences] == ["c", "a"]
+    assert [sighting.condition.id for sighting in diagnosis.consequences] == ["c", "a"]
     surer = [
         made("a", "nodes", certainty="hint", seen=Seen("sure", certainty="proof")),
         made("b", "nodes", certainty="strong"),
@@ -80,14 +80,14 @@ def test_what_is_no_failure_breaks_nothing() -> None:
     conditions = [made("a", "nodes", "warn"), made("b", "torch", seen=Seen("milder here", verdict="info"))]
     diagnosis = ladder.diagnose(IDLE, conditions)
     assert (diagnosis.first, diagnosis.consequences) == (None, ())
-    assert [one.verdict for one in ladder.findings(diagnosis)] == ["warn", "info"]
+    assert [finding.verdict for finding in ladder.findings(diagnosis)] == ["warn", "info"]
 
 
 def test_success_is_above_what_versions_suggest() -> None:
     conditions = [made("libraries.x", "libraries"), made("torch.x", "torch"), made("env.x", None, "warn")]
     diagnosis = ladder.diagnose(HEALTHY, conditions)
     assert diagnosis.first is None
-    assert [one.id for one in ladder.findings(diagnosis)] == ["env.x"]
+    assert [finding.id for finding in ladder.findings(diagnosis)] == ["env.x"]
 
 
 @pytest.mark.parametrize("rung", ladder.BY_DEVICE)
@@ -115,23 +115,25 @@ def test_a_judge_that_knows_more_says_it_in_the_conditions_place() -> None:
 
 def test_the_catalogue_is_well_formed() -> None:
     assert len(ladder.BY_ID) == len(ladder.CONDITIONS), "an id stands twice"
-    for one in ladder.CONDITIONS:
-        assert one.rung is None or one.rung in RUNGS
-        assert one.verdict in VERDICTS and one.certainty in CERTAINTIES
-        assert one.title and one.meaning.endswith(".") and one.fix, one.id
-        assert not one.title.endswith(".") and one.id == one.id.lower() and "." in one.id, one.id
+    for condition in ladder.CONDITIONS:
+        assert condition.rung is None or condition.rung in RUNGS
+        assert condition.verdict in VERDICTS and condition.certainty in CERTAINTIES
+        assert condition.title and condition.meaning.endswith(".") and condition.fix, condition.id
+        assert not condition.title.endswith(".") and condition.id == condition.id.lower() and "." in condition.id, (
+            condition.id
+        )
 
 
 def test_a_healthy_machine_has_no_finding_at_all() -> None:
     diagnosis = ladder.diagnose(HEALTHY, ladder.CONDITIONS)
     assert ladder.findings(diagnosis) == []
-    assert {one.state for one in ladder.standings(HEALTHY, diagnosis)} == {"held"}
+    assert {standing.state for standing in ladder.standings(HEALTHY, diagnosis)} == {"held"}
 
 
 def test_nothing_known_is_nothing_found() -> None:
     diagnosis = ladder.diagnose(Evidence(), ladder.CONDITIONS)
     assert ladder.findings(diagnosis) == []
-    assert not {one.state for one in ladder.standings(Evidence(), diagnosis)} & {"held", "broken"}
+    assert not {standing.state for standing in ladder.standings(Evidence(), diagnosis)} & {"held", "broken"}
 
 
 @pytest.mark.parametrize(
@@ -176,24 +178,27 @@ def test_nothing_known_is_nothing_found() -> None:
 def test_of_two_faults_the_lower_is_named(evidence: Evidence, first: str, follows: list[str]) -> None:
     diagnosis = ladder.diagnose(evidence, ladder.CONDITIONS)
     assert diagnosis.first is not None and diagnosis.first.condition.id == first
-    assert [one.condition.id for one in diagnosis.consequences] == follows
+    assert [sighting.condition.id for sighting in diagnosis.consequences] == follows
 
 
 # --- the rungs as they are shown --------------------------------------------------------------------------------------
 
 
 def states(evidence: Evidence) -> dict[str, str]:
-    return {one.rung: one.state for one in ladder.standings(evidence, ladder.diagnose(evidence, ladder.CONDITIONS))}
+    return {
+        standing.rung: standing.state
+        for standing in ladder.standings(evidence, ladder.diagnose(evidence, ladder.CONDITIONS))
+    }
 
 
 def reasons(evidence: Evidence) -> dict[str, str]:
     standing = ladder.standings(evidence, ladder.diagnose(evidence, ladder.CONDITIONS))
-    return {one.rung: one.shown_by for one in standing}
+    return {row.rung: row.shown_by for row in standing}
 
 
 NO_LIBCUDA = with_torch(
     with_driver(
-        with_cards(*(replace(one, id=None, cuda_index=None) for one in CARDS)),
+        with_cards(*(replace(row, id=None, cuda_index=None) for row in CARDS)),
         cuinit_code=None,
         cuinit_error="libcuda cannot be loaded (libcuda.so.1: file too short)",
         libcuda_path=None,

@@ -29,7 +29,7 @@ from gpucheck.report.results.short import CardUnderLoad, LoadOutcome, LoadResult
 __all__ = ["root"]
 Fake = Callable[..., Path]
 
-CONDITIONS = {one.id: one for one in conditions_cards.LOAD}
+CONDITIONS = {row.id: row for row in conditions_cards.LOAD}
 LINK = {"generation": 5, "width": 16, "max_generation": 5, "max_width": 16}
 UNKNOWN_WORK = "; its clock and PCIe link are not judged"
 NOT_SUPPORTED = "not supported by this device or driver"
@@ -83,8 +83,8 @@ def judged(condition: str, evidence: Evidence) -> Seen | None:
 
 def said(evidence: Evidence) -> list[tuple[str, str, str]]:
     """Every condition of this file that holds: id, verdict, message."""
-    found = [(one, seen) for one in CONDITIONS.values() if (seen := seen_by(one, evidence)) is not None]
-    return [(one.id, seen.verdict or one.verdict, seen.message) for one, seen in found]
+    found = [(value, seen) for value in CONDITIONS.values() if (seen := seen_by(value, evidence)) is not None]
+    return [(row.id, seen.verdict or row.verdict, seen.message) for row, seen in found]
 
 
 @pytest.mark.parametrize("evidence", [HEALTHY, Evidence(), without_gpu(), loaded(), loaded(held_by={"gpu_idle": 1})])
@@ -257,7 +257,7 @@ COMPUTING = Process(7, "compute", "python")
 
 
 @pytest.mark.parametrize(
-    ("one", "why"),
+    ("device", "why"),
     [
         (card(0), ""),
         (card(0, processes=(Process(7, "graphics", "Xorg"),)), ""),
@@ -270,8 +270,8 @@ COMPUTING = Process(7, "compute", "python")
         (card(0, state="lost"), "lost"),
     ],
 )
-def test_which_cards_are_left_alone(one: Device, why: str) -> None:
-    assert command.why_not(one) == why
+def test_which_cards_are_left_alone(device: Device, why: str) -> None:
+    assert command.why_not(device) == why
 
 
 # --- what the child said ----------------------------------------------------------------------------------------------
@@ -339,8 +339,8 @@ def test_a_load_is_in_the_document(fake_driver: Fake, tmp_path: Path) -> None:
     ran = report.results["doctor"].load
     assert ran is not None
     assert (ran.outcome, ran.left_out) == ("ran", {})
-    assert [one.device for one in ran.cards] == ["cuda:0", "cuda:1"]
-    assert all(one.telemetry is not None and one.telemetry["readings"] >= 1 for one in ran.cards)
+    assert [entry.device for entry in ran.cards] == ["cuda:0", "cuda:1"]
+    assert all(entry.telemetry is not None and entry.telemetry["readings"] >= 1 for entry in ran.cards)
     assert (ran.cards[0].telemetry or {})["pcie"]["width"] == 16
 
 
@@ -378,7 +378,7 @@ def test_a_card_that_others_use_is_left_alone(fake_driver: Fake, tmp_path: Path)
     report = diagnosed(DoctorOptions(python=interpreter(tmp_path, torch_of(tmp_path))))
     ran = report.results["doctor"].load
     assert ran is not None
-    assert [one.device for one in ran.cards] == ["cuda:1"]
+    assert [entry.device for entry in ran.cards] == ["cuda:1"]
     assert list(ran.left_out) == ["cuda:0"] and ran.left_out["cuda:0"].startswith("in use by others: ")
     assert ("load.not_run", "skip") in told(report) and worst(report) == []
 
@@ -388,7 +388,7 @@ def test_a_load_that_fails_or_hangs(fake_driver: Fake, tmp_path: Path, monkeypat
     fake_driver(TWO_GPUS)
     broken = interpreter(tmp_path, torch_of(tmp_path, load="raise RuntimeError('CUDA error: device-side')"))
     report = diagnosed(DoctorOptions(python=broken))
-    (failed,) = [one for one in report.findings if one.id == "load.failed"]
+    (failed,) = [finding for finding in report.findings if finding.id == "load.failed"]
     assert failed.message == "RuntimeError: CUDA error: device-side (as it began)"
     monkeypatch.setattr(command, "LOAD_TIMEOUT_S", 1.0)
     (tmp_path / "hangs").mkdir()
@@ -417,8 +417,8 @@ def test_a_machine_whose_torch_ran_nothing_says_that_no_load_was_run() -> None:
 
 def test_cards_that_torch_does_not_see_were_not_loaded_either() -> None:
     hidden = card(1, id=None, cuda_index=None, state="hidden by CUDA_VISIBLE_DEVICES=0", utilization_percent=0.0)
-    one = (under_load("cuda:0", telemetry()),)
-    evidence = replace(with_cards(card(0), hidden), load=load_of("ran", load_s=1.0, cards=one))
+    parts = (under_load("cuda:0", telemetry()),)
+    evidence = replace(with_cards(card(0), hidden), load=load_of("ran", load_s=1.0, cards=parts))
     words = "NVML 1: hidden by CUDA_VISIBLE_DEVICES; its clock and PCIe link are not judged"
     assert said(evidence) == [("load.not_run", "skip", words)]
 

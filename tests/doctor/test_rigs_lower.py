@@ -394,8 +394,8 @@ def test_of_two_faults_the_lower_rung_is_named(
     answer, findings = diagnosed(rig)
     assert answer.first == rig.id
     # What follows from it is a remark without a fix of its own.
-    follows = [one for one in findings if one.id in answer.consequences]
-    assert follows and all(one.verdict == "info" and one.fix is None for one in follows)
+    follows = [finding for finding in findings if finding.id in answer.consequences]
+    assert follows and all(follow.verdict == "info" and follow.fix is None for follow in follows)
 
 
 WORKING = {"devices": 1}
@@ -417,9 +417,11 @@ def test_a_healthy_machine_breaks_no_rung(
     assert (answer.first, answer.consequences, answer.torch_works) == (None, (), True)
     # The environment that runs the tests is not the fakes': what stands there is not looked at here.
     lower = [
-        one for one in findings if one.id.startswith(("driver.", "library.", "gpu.", "container.", "wsl.", "mps."))
+        finding
+        for finding in findings
+        if finding.id.startswith(("driver.", "library.", "gpu.", "container.", "wsl.", "mps."))
     ]
-    assert [one for one in lower if one.verdict != "info"] == []
+    assert [row for row in lower if row.verdict != "info"] == []
     assert findings[-1].id == "doctor.healthy"
 
 
@@ -447,7 +449,7 @@ def test_what_torch_works_without_is_a_warning(
 ) -> None:
     answer, findings = diagnosed(rig)
     assert (answer.first, answer.torch_works) == (None, True)
-    assert [one.verdict for one in findings if one.id == rig.id] == ["warn"]
+    assert [finding.verdict for finding in findings if finding.id == rig.id] == ["warn"]
 
 
 def test_a_wsl_with_anothers_gpu_is_no_fault(
@@ -455,7 +457,7 @@ def test_a_wsl_with_anothers_gpu_is_no_fault(
 ) -> None:
     answer, findings = diagnosed(Rig("", wsl_without_driver, "", libraries={"nvml": False, "cuda": False}))
     assert answer.first is None
-    assert [one.verdict for one in findings if one.id == "wsl.no_driver"] == ["info"]
+    assert [finding.verdict for finding in findings if finding.id == "wsl.no_driver"] == ["info"]
 
 
 def test_cards_of_another_maker_and_none_at_all_are_no_fault(

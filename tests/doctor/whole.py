@@ -117,9 +117,11 @@ def diagnosed(options: DoctorOptions) -> Report:
 
 
 def told(report: Report) -> list[tuple[str, str]]:
-    return [(one.id, one.verdict) for one in report.findings]
+    return [(finding.id, finding.verdict) for finding in report.findings]
 
 
 def worst(report: Report) -> list[tuple[str, str]]:
     """What is more than a remark."""
-    return [(one.id, one.verdict) for one in report.findings if one.verdict not in ("pass", "info", "skip")]
+    return [
+        (finding.id, finding.verdict) for finding in report.findings if finding.verdict not in ("pass", "info", "skip")
+    ]

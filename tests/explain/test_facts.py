@@ -493,6 +493,20 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "--tensor-parallel-size",
             "memory-utilization",
         ),
+        ("llama-server -m x.gguf\nCUDA error: out of memory", "oom.cuda", "-ngl N", "find-batch-size"),
+        (
+            "ComfyUI/custom_nodes/b.py\nRuntimeError: Expected all tensors to be on the same device, but found cuda:0",
+            "tensor.device_mismatch",
+            "custom node",
+            "register_buffer",
+        ),
+        (
+            "C:\\x\nImportError: the package flash_attn seems to be not installed",
+            "attention.package",
+            "Windows",
+            "MAX_JOBS",
+        ),
+        ("docker run x\ncouldn't communicate with the NVIDIA driver", "nvml.not_loaded", "on the host: sudo", "zzz"),
         ("apiVersion: v1\nNCCL WARN Call to shm_open failed", "nccl.shared_memory", "emptyDir", "docker"),
         ("GPU is lost. nvlddmkm.sys", "nvml.lost", "Event Viewer", "dmesg"),
         (

@@ -29,6 +29,12 @@ FRAME = """Traceback (most recent call last):
 """
 
 
+def test_a_line_of_a_log_is_a_guess_beside_an_error_that_is_not_known() -> None:
+    said = "NCCL WARN Call to ibv_modify_qp failed\nTraceback (most recent call last):\nAssertionError: nhead=8 unfit\n"
+    (match,) = find(said, TEXTS)
+    assert (match.text.id, match.certainty) == ("nccl.infiniband", "hint")
+
+
 @pytest.mark.parametrize(
     "listing",
     [
@@ -119,9 +125,9 @@ def test_what_is_searched_does_not_grow_with_the_errors_in_a_log(monkeypatch: py
     placed: list[int] = []
     spans, offset = matching._spans, Normal.solid_offset
 
-    def counted_spans(normal: Normal, one: Pattern) -> dict[str, list[tuple[int, int]]]:
-        searched.append(one.regex.pattern)
-        return spans(normal, one)
+    def counted_spans(normal: Normal, row: Pattern) -> dict[str, list[tuple[int, int]]]:
+        searched.append(row.regex.pattern)
+        return spans(normal, row)
 
     def counted_offset(normal: Normal, at: int) -> int:
         placed.append(at)
@@ -175,7 +181,7 @@ def test_what_makes_it_somebody_elses() -> None:
 def test_a_condition_alone_has_to_be_ours_too() -> None:
     condition = text("b.condition", "key was rejected")
     assert find("modprobe vboxdrv: key was rejected", [], [condition]) == []
-    assert [one.text.id for one in find("modprobe nvidia: key was rejected", [], [condition])] == ["b.condition"]
+    assert [row.text.id for row in find("modprobe nvidia: key was rejected", [], [condition])] == ["b.condition"]
 
 
 @pytest.mark.parametrize(
@@ -227,8 +233,8 @@ def test_beside_an_error_that_is_not_known_it_is_a_guess() -> None:
 
 
 def test_beside_another_cause_it_is_a_guess() -> None:
-    one, other = text("a.one", "no room", certainty="proof"), text("b.other", "no air", certainty="proof")
-    first, second = find("no room\nno air", [one, other])
+    answer, other = text("a.one", "no room", certainty="proof"), text("b.other", "no air", certainty="proof")
+    first, second = find("no room\nno air", [answer, other])
     assert (first.text.id, first.certainty) == ("a.one", "hint")
     assert first.doubt == "the paste has other causes too"
     assert second.certainty == "proof"
@@ -288,13 +294,13 @@ def test_an_error_after_which_the_program_went_on_to_another_is_a_guess() -> Non
 
 
 def test_of_two_ranks_with_a_cause_each_nobody_knows_which_was_first() -> None:
-    one = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    message = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     other = "[rank0]: torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
     traceback = "[{}]: Traceback (most recent call last):\n"
-    first, second = find(traceback.format("rank1") + one + traceback.format("rank0") + other, TEXTS)
+    first, second = find(traceback.format("rank1") + message + traceback.format("rank0") + other, TEXTS)
     assert {first.text.id, second.text.id} == {"oom.cuda", "cuda.illegal_access"}
     assert (first.certainty, first.doubt) == ("hint", "the paste has other causes too")
-    (alone,) = find(one + one.replace("rank1", "rank2"), TEXTS)
+    (alone,) = find(message + message.replace("rank1", "rank2"), TEXTS)
     assert alone.certainty == "proof", "the same of both"
 
 
@@ -343,10 +349,10 @@ def test_a_proof_comes_before_what_is_nearly_certain_and_that_before_a_hint() ->
         text("a.proof", "it is on fire", certainty="proof"),
     ]
     said = "torch: it burns\ntorch: it is hot\ntorch: it is on fire"
-    assert [one.text.id for one in find(said, texts)] == ["a.proof", "a.strong", "a.hint"]
+    assert [row.text.id for row in find(said, texts)] == ["a.proof", "a.strong", "a.hint"]
     one_line = "torch: it burns, it is hot, it is on fire"
-    assert [one.text.id for one in find(one_line, texts)] == ["a.proof", "a.strong", "a.hint"]
-    assert [one.text.id for one in find("it is hot\nRuntimeError: it burns", texts)] == ["a.strong", "a.hint"]
+    assert [row.text.id for row in find(one_line, texts)] == ["a.proof", "a.strong", "a.hint"]
+    assert [row.text.id for row in find("it is hot\nRuntimeError: it burns", texts)] == ["a.strong", "a.hint"]
 
 
 @pytest.mark.parametrize("library", ["cudnn_ops64_9.dll", "caffe2_detectron_ops_gpu.dll", "shm.dll", "torch_cuda.dll"])
@@ -397,7 +403,7 @@ def test_what_says_little_is_a_hint_where_nothing_else_is_found_in_a_paste_that_
     weak, whole = text("a.weak", weak=("engine broke",)), text("a.whole", "no more fuel")
     (match,) = find("torch: the engine broke", [weak, whole])
     assert (match.text.id, match.certainty) == ("a.weak", "hint")
-    assert [one.text.id for one in find("torch: the engine broke\nno more fuel", [weak, whole])] == ["a.whole"]
+    assert [row.text.id for row in find("torch: the engine broke\nno more fuel", [weak, whole])] == ["a.whole"]
     assert find("the engine broke", [weak, whole]) == []
 
 
@@ -440,7 +446,7 @@ def test_a_message_whose_reason_is_not_known_is_a_hint() -> None:
     (match,) = find("Weights only load failed: the moon is full", TEXTS)
     assert (match.text.id, match.certainty) == ("checkpoint.weights_only", "hint")
     wrap, reason = text("a.wrap", "the ship broke"), text("a.reason", "no more fuel")
-    assert [one.text.id for one in find("the ship broke because no more fuel", [wrap, reason])] == ["a.reason"]
+    assert [row.text.id for row in find("the ship broke because no more fuel", [wrap, reason])] == ["a.reason"]
     assert find("the ship broke. no more fuel", [wrap, reason])[0].text.id == "a.wrap"
 
 
@@ -478,20 +484,20 @@ def test_an_error_that_a_sentence_reports_is(said: str) -> None:
 
 
 def test_a_sentence_of_somebodys_is_a_hint_and_comes_after_what_a_program_printed() -> None:
-    told = find("I get CUDA out of memory on my GPU", TEXTS, OF_CONDITIONS)
-    assert [(match.text.id, match.certainty) for match in told] == [("oom.cuda", "hint")]
-    told = find(
+    answer = find("I get CUDA out of memory on my GPU", TEXTS, OF_CONDITIONS)
+    assert [(match.text.id, match.certainty) for match in answer] == [("oom.cuda", "hint")]
+    answer = find(
         "My other run had CUDA out of memory\nRuntimeError: operator torchvision::nms does not exist",
         TEXTS,
         OF_CONDITIONS,
     )
-    assert told[0].text.id == "import.nms"
+    assert answer[0].text.id == "import.nms"
 
 
 def test_the_lines_of_one_event_do_not_doubt_each_other() -> None:
     line = "[ 1.112233] NVRM: Xid (PCI:0000:{}:00): {}, pid=2211, name=python, x\n"
-    one = "".join(line.format("9c", number) for number in (48, 63, 94, 154))
-    (first, *_) = find(one, TEXTS, OF_CONDITIONS)
+    message = "".join(line.format("9c", number) for number in (48, 63, 94, 154))
+    (first, *_) = find(message, TEXTS, OF_CONDITIONS)
     assert (first.text.id, first.certainty) == ("xid.48", "proof")
     (first, *_) = find(line.format("9c", 48) + line.format("1a", 79), TEXTS, OF_CONDITIONS)
     assert first.doubt == "the paste has other causes too"

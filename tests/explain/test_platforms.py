@@ -110,11 +110,11 @@ _FOREIGN: dict[Platform, tuple[str, tuple[str, ...]]] = {
 def test_no_step_names_a_command_that_the_platform_does_not_have(platform: Platform) -> None:
     foreign, others = _FOREIGN[platform]
     named = {
-        text.id: told
+        text.id: row
         for text in TEXTS
         if not text.id.startswith((*_LINUXS, *others))
-        for told in [step({platform}, text.id, text.fix)]
-        if re.search(foreign, told, re.IGNORECASE)
+        for row in [step({platform}, text.id, text.fix)]
+        if re.search(foreign, row, re.IGNORECASE)
     }
     assert named == {}
 

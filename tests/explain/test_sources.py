@@ -46,6 +46,8 @@ OTHERS = ("oom.hpu", "process.threads", "assert.library", "build.windows", "nvcc
 
 
 def test_every_row_is_expected_by_a_text_or_raised_by_a_source() -> None:
-    expected = {name for chosen in explain_corpus.SETS for one in explain_corpus.entries(chosen) for name in one.expect}
+    expected = {
+        name for chosen in explain_corpus.SETS for entrie in explain_corpus.entries(chosen) for name in entrie.expect
+    }
     known = expected | {row["id"] for row in rows()}
-    assert [one.id for one in TEXTS if one.id not in known and not one.id.startswith((*DOCUMENTED, *OTHERS))] == []
+    assert [text.id for text in TEXTS if text.id not in known and not text.id.startswith((*DOCUMENTED, *OTHERS))] == []

@@ -67,7 +67,7 @@ def _each(around: Callable[[str], str]) -> Callable[[str], str]:
 
 def _framed(corners: str, line: str, side: str) -> Callable[[str], str]:
     def framed(text: str) -> str:
-        inside = "\n".join(f"{side} {one} {side}" for one in text.split("\n"))
+        inside = "\n".join(f"{side} {row} {side}" for row in text.split("\n"))
         return f"{corners[0]}{line * 40}{corners[1]}\n{inside}\n{corners[2]}{line * 40}{corners[3]}"
 
     return framed

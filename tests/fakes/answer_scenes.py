@@ -70,7 +70,7 @@ def found(size: int | None, *trials: dict[str, Any], **more: Any) -> dict[str, A
     }
 
 
-RECOMMENDED = {"batch_size": 104, "headroom": 0.118, "speed": "same"}
+RECOMMENDED = {"batch_size": 104, "headroom": 0.118}
 KNEE = {"batch_size": 24, "samples_per_s": 230.0, "noise": 0.01, "reason": None}
 SPLIT = {
     "parameter_bytes": GIB // 2,
@@ -253,8 +253,6 @@ def accumulated(effective: int) -> dict[str, Any]:
 LITTLE = {"parameter_bytes": 18 * MIB, "gradient_bytes": 0, "optimizer_bytes": 0, "fixed_bytes": 3 * MIB}
 CAPPED = {"at_least": 8, "limiting_factor": "max-batch-size"}
 OF_HEALTHY: dict[str, dict[str, Any]] = {
-    "recommended is slower": {"recommended": {**RECOMMENDED, "speed": "slower"}},
-    "recommended is of unknown speed": {"recommended": {**RECOMMENDED, "speed": None}},
     "nothing is recommended": {
         "recommended": {**RECOMMENDED, "batch_size": None, "reason": "no time left to run it"},
         "knee": {**KNEE, "batch_size": None, "reason": "fewer than two sizes were timed"},

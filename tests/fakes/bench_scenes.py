@@ -256,7 +256,7 @@ def races(device: DeviceRef = H200, never: Sequence[str] = ("elementwise",), **m
 def document(command: str, rows: Sequence[Measurement], facts: Facts = ONE, **more: Any) -> Report:
     """The document of these rows, judged: every benchmark that has rows was begun on its devices and `ended` so."""
     ended, code = more.pop("ended", ""), more.pop("code", errors.OK)
-    parts = dict.fromkeys((part, one.device.id) for one in rows for part in _parts(one.name))
+    parts = dict.fromkeys((part, row.device.id) for row in rows for part in _parts(row.name))
     begun = [Part(name, device, True, ended) for name, device in parts]
     limits: tuple[Limit, ...] = more.pop("limits", ())
     faults: tuple[Fault, ...] = more.pop("faults", ())
@@ -391,7 +391,7 @@ def two_at_once() -> Report:
     ):
         case = {"direction": way, "host_memory": "pinned", "size_bytes": 256 * MIB, "devices": 2}
         work = ("bytes", 256.0 * MIB)
-        found.append(row("transfer.together", device, case, work[1] / rate, work, "B/s", windows_outside=2))
+        found.append(row("transfer.together", device, case, work[1] / rate, work, "B/s"))
     return document("bench transfer", found, TWO, parts=begun("transfer.together", None, ""))
 
 

@@ -29,7 +29,7 @@ from typing import Any
 SOURCE = str(Path(__file__).parent.parent.parent / "src")
 # Modules that are run with `-m`, and how many processes each starts that are forked for it.
 COMMANDS = {"gpucheck": 1, "torch.distributed.run": 3}
-MODEL = "gpucheck.program.model_child"
+MODEL = "gpucheck.program.placement"
 # How the program of this process has ended; empty until then, and where a signal ends it.
 STATUS: list[int] = []
 
@@ -56,7 +56,7 @@ class Ready(SourceFileLoader):
 
 def load() -> None:
     """Load what the commands and a dry run load before the program's own lines, and then hide torch."""
-    for name in ("cli.app", "cli.run", "cli.health", "program.run.command", "program.command", "program.model_child"):
+    for name in ("cli.app", "cli.run", "cli.health", "program.run.command", "program.command", "program.placement"):
         importlib.import_module(f"gpucheck.{name}")
     for name in importlib.import_module("gpucheck.program.run.dry")._EARLY:
         importlib.import_module(name)

@@ -25,7 +25,7 @@ PROGRAM = Path(__file__).with_name("fork_server.py")
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 # These load torch. What begins as another program is started as it is.
 LOADS_TORCH = (
-    *("gpucheck.batch_size.trial", "gpucheck.program.model_child", "gpucheck.bench.collective.rank", "bad_rank"),
+    *("gpucheck.batch_size.trial", "gpucheck.program.placement", "gpucheck.bench.collective.rank", "bad_rank"),
     *("gpucheck.bench.concurrent", "gpucheck.cli.app", "gpucheck.stress.device"),
     *("the interpreter that is diagnosed", "torch.distributed.run", "pinned.py"),
 )

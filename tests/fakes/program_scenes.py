@@ -195,7 +195,6 @@ CLEAN = DryResult(
     assumed_count=0,
     unjudged=(),
     remarks=(),
-    written=None,
 )
 WRONG = MismatchedTensor(
     name="target",

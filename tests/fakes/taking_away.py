@@ -107,7 +107,7 @@ def ran(program: str, *, is_dry: bool) -> list[Finding]:
     if not is_dry:
         return judge.findings(counted)
     run = options.RunOptions(("program.py",), dry=device)
-    return judge.dry_findings(judge.dry_result(read, counted, run, None), counted, os.getcwd())
+    return judge.dry_findings(judge.dry_result(read, counted, run), counted, os.getcwd())
 
 
 def examined(program: str) -> list[Finding]:

@@ -17,7 +17,6 @@ from matrix import CHILDREN, HOWS
 
 import document_schema as schema
 from gpucheck import errors
-from gpucheck.batch_size import predict
 from gpucheck.cli.app import main
 from gpucheck.machine import child
 
@@ -102,8 +101,6 @@ def breaking(module: str, how: str, lines: int, folder: Path, patches: pytest.Mo
         patches.setattr(time, "monotonic", clock)
         patches.setattr(child.LineChild, "receive", receive)
         patches.setattr(child.LineChild, "_read_lines", read_lines)
-        # Trials go on beside it. One that is late for want of a processor is as lost as one that hangs.
-        patches.setattr(predict, "LONGEST_S", 5.0)
     return broken
 
 

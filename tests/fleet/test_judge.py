@@ -122,13 +122,13 @@ def test_a_fleet_whose_speed_was_not_compared_is_not_all_good(count: int) -> Non
 
 def test_nodes_without_figures_or_of_another_model_are_not_called_good() -> None:
     without = [replace(one, figures=()) for one in TWENTY]
-    assert "nothing failed; speed not compared (no node has a figure)" in finding(judge([*without]), "fleet.nodes")
+    assert "nothing failed; speed not compared (no figures)" in finding(judge([*without]), "fleet.nodes")
     other = node("other")
     other = replace(other, devices=tuple(replace(one, name="Other GPU") for one in other.devices))
     title = "21 nodes: nothing failed; speed of other not compared (needs 5 nodes of a model)"
     assert title in finding(judge([*TWENTY, other]), "fleet.nodes")
     plain = replace(other, figures=())
-    assert "speed of other not compared (no figure)" in finding(judge([*TWENTY, plain]), "fleet.nodes")
+    assert "speed of other not compared (no figures)" in finding(judge([*TWENTY, plain]), "fleet.nodes")
 
 
 def with_only(document: NodeDocument, device: str = "", name: str = "") -> NodeDocument:

@@ -65,7 +65,7 @@ def test_both_directions_are_timed_together_and_arrive(device: accel.Accel) -> N
         assert details["other_bytes_per_s"] > 0
         # No copy is faster beside another than alone, but for what the clock resolves.
         assert row.rate.median < 1.1 * 64 * MIB / details["alone_s"]
-    found = {one.id: one for one in judge.both_ways(rows, Facts())}
+    found = {row.id: row for row in judge.both_ways(rows, Facts())}
     assert found.keys() == {"transfer.both_ways"}
     assert found["transfer.both_ways"].evidence["over_one_direction"] > 0
 

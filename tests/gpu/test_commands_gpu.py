@@ -146,7 +146,7 @@ def test_a_wrong_element_of_a_product_is_found(monkeypatch: pytest.MonkeyPatch) 
         return made
 
     monkeypatch.setattr(torch, "mm", spoiled)
-    options = MatmulOptions(("float32",), ((512, 512, 512),), device="cuda:0", time_budget_s=1.0)
+    options = MatmulOptions(("float32",), (512,), device="cuda:0", time_budget_s=1.0)
     found = verdicts(matmul.command, options)
     assert (found["matmul.precision"], found["matmul.result"]) == ("pass", "fail")
 

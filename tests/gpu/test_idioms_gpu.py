@@ -47,9 +47,9 @@ def test_a_line_that_copies_nothing_is_found_on_the_device(monkeypatch: pytest.M
     kept = itertools.cycle([slice.to(device.device) for slice in stage.slices(idiom)])
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: next(kept))
     with Watch(None) as watch:
-        one = work.measure_line(idiom, stage, room, 0.05, watch)
+        measurement = work.measure_line(idiom, stage, room, 0.05, watch)
     # Right at first, and not what the source held the last time.
-    assert one.method.details["wrong_bytes"] == MIB
+    assert measurement.method.details["wrong_bytes"] == MIB
 
 
 def test_no_line_keeps_memory() -> None:

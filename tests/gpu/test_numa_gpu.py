@@ -21,7 +21,7 @@ def test_two_processes_share_the_link_of_one_device() -> None:
     wanted = Several(TransferOptions(host_share=0.1), ("cuda:0", "cuda:0"), facts, recorder, time.monotonic() + 4.0)
     rows = list(together(wanted))
     lost = [event.finding for event in recorder.events if isinstance(event, Skipped)]
-    if lost and "exclusive" in str(next(one.compute_mode for one in facts.devices if one.id == "cuda:0")):
+    if lost and "exclusive" in str(next(device.compute_mode for device in facts.devices if device.id == "cuda:0")):
         pytest.skip("the device serves one process alone")
     assert not lost, lost
     assert [row.case["direction"] for row in rows] == 2 * ["host_to_device"] + 2 * ["device_to_host"]
@@ -32,6 +32,6 @@ def test_two_processes_share_the_link_of_one_device() -> None:
         assert row.method.numa is None or row.method.numa.startswith(("node ", "bound to node ", "any of nodes "))
         assert row.rate is not None and 0.2e9 < row.rate.median < 1e12
     for first, second in (rows[:2], rows[2:]):
-        ends = [one.runs[0].started_monotonic_s[-1] + one.runs[0].samples_s[-1] for one in (first, second)]
-        begun = [one.runs[0].started_monotonic_s[0] for one in (first, second)]
+        ends = [entry.runs[0].started_monotonic_s[-1] + entry.runs[0].samples_s[-1] for entry in (first, second)]
+        begun = [entry.runs[0].started_monotonic_s[0] for entry in (first, second)]
         assert max(begun) < min(ends)

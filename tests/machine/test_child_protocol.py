@@ -45,7 +45,7 @@ def talking(program: str) -> Talk:
 
 
 def without_limit(ending: Ending) -> tuple[object, ...]:
-    return (ending.how, ending.status, ending.stderr, ending.is_abandoned)
+    return (ending.how, ending.status, ending.stderr)
 
 
 # --- a child that is run to its end -----------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_one_that_does_not_answer_is_ended(program: str, said: str, limit_s: flo
             list(slow.answer(limit_s))
         ending = lost.value.ending
         assert (ending.how, ending.status, ending.limit_s) == ("late", None, limit_s)
-        assert not psutil.pid_exists(slow.pid) and not ending.is_abandoned
+        assert not psutil.pid_exists(slow.pid)
 
 
 def test_a_limit_for_each_line_lets_a_long_answer_come() -> None:

@@ -65,7 +65,7 @@ def test_a_card_that_is_lost_and_tells_its_uuid_has_its_time_too() -> None:
 
 def test_a_card_that_is_no_longer_listed_is_lost() -> None:
     found = read_twice((card(0), card(1), card(2)), (card(0), card(1, uuid="GPU-2")))
-    assert [(one.nvml_index, one.uuid, one.state) for one in found] == [
+    assert [(finding.nvml_index, finding.uuid, finding.state) for finding in found] == [
         (0, "GPU-0", None),
         # The next has its index now.
         (1, "GPU-2", None),
@@ -87,7 +87,7 @@ def test_instances_may_come_and_go() -> None:
 
 def test_a_nameless_row_is_not_taken_for_a_card_that_is_listed_elsewhere() -> None:
     found = read_twice((card(0), card(1)), (card(0), lost(1), card(2, uuid="GPU-1")))
-    assert [one.uuid for one in found] == ["GPU-0", None, "GPU-1"]
+    assert [finding.uuid for finding in found] == ["GPU-0", None, "GPU-1"]
 
 
 def test_how_counters_grew() -> None:

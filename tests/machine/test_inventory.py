@@ -6,12 +6,11 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from fake_machine import FakeMachine
 
-from gpucheck.machine import host, installed_torch, inventory
+from gpucheck.machine import host, inventory
 from gpucheck.machine.child_protocol import Start
 from gpucheck.machine.choose import MASK
 from gpucheck.machine.driver_reads import (
@@ -114,16 +113,16 @@ def test_a_device_that_the_mask_hides_stays_with_its_reason() -> None:
 @pytest.mark.parametrize("mask", ["0", "0,1", "GPU-1"])
 def test_a_device_that_the_mask_names_is_not_hidden_by_it(mask: str) -> None:
     """A scheduler sets the mask for every job: where CUDA shows nothing all the same it is not why."""
-    states = [one.state for one in joined([by_nvml(0), by_nvml(1)], [], {MASK: mask}, code=100).devices[:-1]]
+    states = [device.state for device in joined([by_nvml(0), by_nvml(1)], [], {MASK: mask}, code=100).devices[:-1]]
     named = {"0": [0], "0,1": [0, 1], "GPU-1": [1]}[mask]
     assert states == ["not shown by CUDA" if place in named else f"hidden by {MASK}={mask}" for place in (0, 1)]
 
 
 def test_of_two_that_the_mask_names_cuda_shows_one() -> None:
     facts = joined([by_nvml(0), by_nvml(1), by_nvml(2)], [by_cuda(0, "GPU-0")], {MASK: "0,1"})
-    assert [one.state for one in facts.devices[:-1]] == [None, "not shown by CUDA", f"hidden by {MASK}=0,1"]
+    assert [device.state for device in facts.devices[:-1]] == [None, "not shown by CUDA", f"hidden by {MASK}=0,1"]
     kept = joined([by_nvml(0), by_nvml(1, state=NOT_ACCESSIBLE)], [by_cuda(0, "GPU-0")], {MASK: "0,1"})
-    assert [one.state for one in kept.devices[:-1]] == [None, NOT_ACCESSIBLE], "of what this job was given"
+    assert [device.state for device in kept.devices[:-1]] == [None, NOT_ACCESSIBLE], "of what this job was given"
 
 
 def test_a_failing_cuinit_hides_nothing() -> None:
@@ -375,38 +374,6 @@ def test_a_pid_is_named_only_where_it_is_the_same_process(tmp_path: Path) -> Non
 # --- other accelerators -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("build", "platform", "could"),
-    [
-        (TorchBuild("2.13.0", built_for="rocm"), "linux", True),
-        (TorchBuild("2.13.0", built_for="xpu"), "linux", True),
-        (TorchBuild("2.13.0", built_for="cuda"), "linux", False),
-        (TorchBuild("2.13.0", built_for="cpu"), "linux", False),
-        (TorchBuild("2.13.0", built_for="cpu"), "darwin", True),
-        (TorchBuild(), "darwin", False),
-    ],
-)
-def test_torch_is_asked_only_where_its_build_could_see_something(build: TorchBuild, platform: str, could: bool) -> None:
-    assert installed_torch.could_see_another(build, platform) is could
-
-
-def fake_torch(kind: str, available: bool = True, **more: object) -> SimpleNamespace:
-    properties = SimpleNamespace(name="MI300X", total_memory=192, multi_processor_count=304)
-    module = SimpleNamespace(device_count=lambda: 2, get_device_properties=lambda index: properties)
-    accelerator = SimpleNamespace(
-        is_available=lambda: available, current_accelerator=lambda: SimpleNamespace(type=kind)
-    )
-    return SimpleNamespace(accelerator=accelerator, get_device_module=lambda name: module, **more)
-
-
-def test_what_torch_lists_of_rocm() -> None:
-    rows = installed_torch.listed(fake_torch("cuda"))
-    assert [(row["id"], row["name"], row["memory_total_bytes"]) for row in rows] == [
-        ("cuda:0", "MI300X", 192),
-        ("cuda:1", "MI300X", 192),
-    ]
-
-
 # --- the reasons as a whole -------------------------------------------------------------------------------------------
 
 
@@ -460,14 +427,14 @@ def test_a_card_that_is_lost_during_a_watch_stays_one_row(fake_driver: Fake) -> 
 def test_a_lost_card_is_found_by_elimination_at_the_first_reading(fake_driver: Fake) -> None:
     fake_driver("nvml.count=3\ncuda.order=0,1,2\n1.handle=!15\n")
     facts = inventory.read()
-    assert [(one.cuda_index, one.nvml_index, one.state) for one in facts.devices[:-1]] == [
+    assert [(device.cuda_index, device.nvml_index, device.state) for device in facts.devices[:-1]] == [
         (0, 0, None),
         (1, 1, "lost"),
         (2, 2, None),
     ]
     two = "nvml.count=3\ncuda.order=0,1,2\n1.handle=!15\n2.handle=!15\n"
     fake_driver(two)
-    assert [(one.cuda_index, one.nvml_index) for one in inventory.read().devices[:-1]] == [
+    assert [(device.cuda_index, device.nvml_index) for device in inventory.read().devices[:-1]] == [
         (0, 0),
         (1, None),
         (2, None),
@@ -495,13 +462,13 @@ def test_facts_are_read_again_without_libcuda_and_torch(fake_driver: Fake) -> No
         facts = machine.read()
     script.write_text("nvml.count=2\ncuda.init=hang\nutilization=97\nprocesses=\n1.power=!999\n")
     seen = machine.again(facts)
-    assert [(one.id, one.cuda_index, one.nvml_index) for one in seen.devices[:-1]] == [
+    assert [(device.id, device.cuda_index, device.nvml_index) for device in seen.devices[:-1]] == [
         ("cuda:0", 0, 1),
         ("cuda:1", 1, 0),
     ]
-    assert [(one.utilization_percent, one.processes) for one in seen.devices[:-1]] == [(97.0, ())] * 2
-    assert all(one.changes is not None for one in seen.devices[:-1])
-    assert [one.multiprocessors for one in seen.devices] == [one.multiprocessors for one in facts.devices]
+    assert [(device.utilization_percent, device.processes) for device in seen.devices[:-1]] == [(97.0, ())] * 2
+    assert all(device.changes is not None for device in seen.devices[:-1])
+    assert [device.multiprocessors for device in seen.devices] == [device.multiprocessors for device in facts.devices]
     assert seen.unknown["/devices/0/power_w"] == "NVML returns: unknown error"
     assert seen.devices[-1] == facts.devices[-1]
     assert (seen.host, seen.torch, seen.driver) == (facts.host, facts.torch, replace_start(seen, facts).driver)
@@ -533,9 +500,11 @@ def test_the_kernels_log_is_read_beside_the_cards_and_one_that_cannot_be_read_sa
     with Inventory(root=machine.root) as opened:
         read = opened.read()
     assert "/driver/xids" not in read.unknown
-    assert [(one.number, one.pci_address, one.at is None) for one in read.xids or ()] == [(119, "0000:11:00.0", False)]
+    assert [(error.number, error.pci_address, error.at is None) for error in read.xids or ()] == [
+        (119, "0000:11:00.0", False)
+    ]
     machine.log("NVRM: Xid (PCI:0000:10:00): 79, pid=77, GPU has fallen off the bus.")
-    assert [one.number for one in opened.again(read).xids or ()] == [119]
+    assert [error.number for error in opened.again(read).xids or ()] == [119]
 
 
 def test_a_machine_without_a_gpu_has_no_log_to_miss(fake_driver: Fake, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_every_field_of_the_table_is_a_field_of_the_facts() -> None:
         assert name in hints
         if member:
             (group,) = (kind for kind in typing.get_args(hints[name]) if dataclasses.is_dataclass(kind))
-            assert member in {one.name for one in dataclasses.fields(group)}
+            assert member in {item.name for item in dataclasses.fields(group)}
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_links_that_hang_cost_no_device_its_other_fields(fake_driver: Fake) -> N
 def test_whether_a_gpu_can_read_the_others(fake_driver: Fake, script: str, told: str | None) -> None:
     fake_driver(f"nvml.count=3\n{script}\n")
     first, second, third = read(links=True).devices
-    addresses = [one.device.pci_address for one in (second, third)]
+    addresses = [item.device.pci_address for item in (second, third)]
     assert first.device.peers == (None if told is None else dict.fromkeys(addresses, told))
     assert first.unknown.get("peers") == (NOT_SUPPORTED if told is None else None)
     assert read().devices[0].device.peers is None
@@ -544,7 +544,7 @@ def test_who_has_a_card_alone_and_that_nobody_is_on_a_busy_one_is_read(
         door.ask()
         (row,) = door.reading().devices
     processes = row.device.processes
-    assert (None if processes is None else [one.pid for one in processes]) == pids
+    assert (None if processes is None else [process.pid for process in processes]) == pids
 
 
 def test_a_driver_has_time_to_bring_up_each_card(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_text_of_a_document_moves_no_cursor(tmp_path: Path, capsys: pytest.Captu
     app.main(["judge", str(path), "--verbose"])
     captured = capsys.readouterr()
     for text in (captured.out, captured.err):
-        assert all(one.isprintable() or one == "\n" for one in text)
+        assert all(character.isprintable() or character == "\n" for character in text)
 
 
 @pytest.mark.slow

@@ -97,14 +97,6 @@ def test_an_open_that_hangs_ends_with_its_time(tmp_path: Path, monkeypatch: pyte
     assert stack.opened([]) == []
 
 
-@pytest.mark.parametrize(("last", "enforced"), [(b"\x01", True), (b"\x00", False)])
-def test_secure_boot_is_the_last_byte_of_its_variable(tmp_path: Path, last: bytes, enforced: bool) -> None:
-    folder = tmp_path / "sys/firmware/efi/efivars"
-    folder.mkdir(parents=True)
-    (folder / "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c").write_bytes(b"\x06\x00\x00\x00" + last)
-    assert stack.read(tmp_path).secure_boot is enforced
-
-
 @pytest.mark.parametrize(("names", "runs"), [(("bash", "nv-fabricmanage"), True), (("bash",), False)])
 def test_a_fabric_manager_is_a_process(tmp_path: Path, names: tuple[str, ...], runs: bool) -> None:
     pci(tmp_path, "0000:41:00.0", "0x2335", "0x030200")
@@ -134,18 +126,11 @@ def test_the_loaders_order_is_the_variable_then_its_configuration_then_what_is_b
     built_in = install(tmp_path, UBUNTU, "580.95.05")
     install(tmp_path, "usr/local/cuda/compat", "590.1")
     seen = stack.read(tmp_path, library_path="/nowhere::/home/me/lib")
-    assert [one.path for one in seen.path_libraries] == [own]
-    assert [one.path for one in seen.libraries] == [configured, built_in]
-    assert [one.version for one in seen.stray_libraries] == ["590.1"]
+    assert [library.path for library in seen.path_libraries] == [own]
+    assert [library.path for library in seen.libraries] == [configured, built_in]
+    assert [library.version for library in seen.stray_libraries] == ["590.1"]
     assert not seen.stray_libraries[0].is_usable
     assert seen.found("libcuda.so.1") == seen.path_libraries[0]
-
-
-def test_a_versioned_file_without_the_name_that_programs_ask_for(tmp_path: Path) -> None:
-    write(tmp_path, {f"{UBUNTU}/libcuda.so.580.95.05": "elf", "lib64/libcuda.so.570.1": "elf"})
-    link(tmp_path / "lib64/libcuda.so.1", "libcuda.so.570.1")
-    (found,) = stack.read(tmp_path).unlinked
-    assert (found.path, found.version) == (str(tmp_path / UBUNTU / "libcuda.so.580.95.05"), "580.95.05")
 
 
 @pytest.mark.parametrize(

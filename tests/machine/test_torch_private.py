@@ -45,13 +45,13 @@ def names_in(tree: ast.AST) -> list[str]:
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
-            found += [part for one in node.names for part in f"{node.module}.{one.name}".split(".")]
+            found += [part for item in node.names for part in f"{node.module}.{item.name}".split(".")]
         elif isinstance(node, ast.Import):
-            found += [part for one in node.names if one.name.startswith("torch.") for part in one.name.split(".")]
+            found += [part for item in node.names if item.name.startswith("torch.") for part in item.name.split(".")]
         elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") not in ("self", "cls"):
             found.append(node.attr)
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr"):
-            found += [str(one.value) for one in node.args[1:2] if isinstance(one, ast.Constant)]
+            found += [str(item.value) for item in node.args[1:2] if isinstance(item, ast.Constant)]
     return [name for name in found if name.startswith("_") and not name.startswith("__")]
 
 
@@ -109,16 +109,16 @@ def test_without_any_of_the_names_each_command_answers_and_nothing_is_falsely_ri
         "run": {0, 4},  # what so short a program waits for depends on the machine
         "forecast": {0},
     }
-    assert all(one["exit"] in exits[one["way"]] for one in answers if one["path"] is None)
+    assert all(item["exit"] in exits[item["way"]] for item in answers if item["path"] is None)
     wrong = []
-    for one in answers:
-        row = torch_private.ROWS.get(one["path"] or "")
+    for item in answers:
+        row = torch_private.ROWS.get(item["path"] or "")
         if row is None or ("_cuda_" in row.path and not torch.backends.cuda.is_built()):
             continue
-        allowed = {4, 1} if one["way"].endswith("wrong") else {4} if row.lost or row.vital else exits[one["way"]]
-        said = " ".join(one.get("found", [one.get("error", "")]))
-        if one["exit"] not in allowed or (row.path if row.vital else row.lost) not in said:
-            wrong.append(one)
+        allowed = {4, 1} if item["way"].endswith("wrong") else {4} if row.lost or row.vital else exits[item["way"]]
+        said = " ".join(item.get("found", [item.get("error", "")]))
+        if item["exit"] not in allowed or (row.path if row.vital else row.lost) not in said:
+            wrong.append(item)
     assert wrong == []
-    asked = {(one["path"], one["way"]) for one in answers}
+    asked = {(item["path"], item["way"]) for item in answers}
     assert all(any(path == row.path for path, _ in asked) for row in torch_private.ROWS.values() if "run" in row.uses)

@@ -185,7 +185,7 @@ def elsewhere(running: Path, cwd: Path, *first: Path, **variables: Path) -> str 
     named = ("PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
     env = {name: value for name, value in os.environ.items() if name not in named}
     env |= {name: str(value) for name, value in variables.items()}
-    env["PATH"] = os.pathsep.join([*(str(one / "bin") for one in first), os.environ["PATH"]])
+    env["PATH"] = os.pathsep.join([*(str(item / "bin") for item in first), os.environ["PATH"]])
     probe = stack.probe(str(running / "bin" / "python"), env=env, timeout_s=60.0)
     assert probe.executable is not None
     return probe.active_elsewhere
@@ -427,7 +427,7 @@ def installed(
     """A distribution as an installer leaves it."""
     folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
     folder.mkdir(parents=True)
-    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {one}" for one in requires)]
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {item}" for item in requires)]
     (folder / "METADATA").write_text("\n".join(("Metadata-Version: 2.1", *lines)) + "\n")
     (folder / "RECORD").write_text("".join(f"{path},sha256=x,1\n" for path in record))
 

@@ -98,11 +98,11 @@ class Card:
         block.used = False
         self.allocated -= block.size - self.leaks
         joined: list[Block] = []
-        for one in blocks:
-            if joined and not one.used and not joined[-1].used:
-                joined[-1].size += one.size
+        for item in blocks:
+            if joined and not item.used and not joined[-1].used:
+                joined[-1].size += item.size
             else:
-                joined.append(one)
+                joined.append(item)
         blocks[:] = joined
 
     def memory(self) -> MemoryFigures:
@@ -309,7 +309,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, device: str, *cards: Device) -> Re
 
 def test_memory_that_no_visible_process_holds_is_said_as_devices_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     report = answered(monkeypatch, "auto", by_nvml(0, processes=(), memory_of_processes_bytes=0, node_holders=()))
-    (found,) = [one for one in report.findings if one.id == "devices.unclaimed_memory"]
+    (found,) = [finding for finding in report.findings if finding.id == "devices.unclaimed_memory"]
     assert (found.verdict, found.title) == ("warn", "70 GiB held by no visible process")
     assert any("70 GiB held by no visible process" in line for line in shown(text.blocks(report)))
 
@@ -331,7 +331,10 @@ def test_a_gpu_that_is_lost_as_it_is_opened_fails_beside_nvmls_answer(
     collector = Collector()
     memory.command(MemoryOptions("cuda:0"), collector)
     report = collector.report(version="0", command="memory", argv=(), started="", elapsed_s=1.0)
-    assert [one.id for one in report.findings if one.verdict != "fail"][:2] == ["memory.device", "memory.processes"]
+    assert [finding.id for finding in report.findings if finding.verdict != "fail"][:2] == [
+        "memory.device",
+        "memory.processes",
+    ]
     assert report.summary.exit == code
     assert [fault.text for fault in report.faults] == [why] * code
 
@@ -346,4 +349,4 @@ def test_each_gpu_has_its_line_and_the_named_one_is_told_alone(monkeypatch: pyte
     ]
     for name in ("cuda:1", "GPU-1"):
         report = answered(monkeypatch, name, *cards)
-        assert [one.device for one in report.findings if one.id == "memory.device"] == ["cuda:1"]
+        assert [finding.device for finding in report.findings if finding.id == "memory.device"] == ["cuda:1"]

@@ -23,9 +23,9 @@ Examine = Callable[..., ModelResult]
 @pytest.fixture(scope="package")
 def preloaded() -> Iterator[Preloaded]:
     """Runs commands in forks of a process that has loaded torch, where that is possible."""
-    one = Preloaded()
-    yield one
-    one.close()
+    entry = Preloaded()
+    yield entry
+    entry.close()
 
 
 @pytest.fixture
@@ -69,6 +69,6 @@ def findings_of(examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def found(text: str, *inputs: str, **more: Any) -> list[Finding]:
         (tmp_path / "prog.py").write_text(text)
         monkeypatch.chdir(tmp_path)
-        return [one for one in judge.findings(examine("prog.py:make", *inputs, **more)) if one.verdict != "pass"]
+        return [entry for entry in judge.findings(examine("prog.py:make", *inputs, **more)) if entry.verdict != "pass"]
 
     return found

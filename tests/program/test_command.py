@@ -59,14 +59,14 @@ def run(tmp_path: Path, gpucheck: Gpucheck) -> Run:
 @pytest.mark.slow
 def test_a_mismatch_is_exit_1(run: Run) -> None:
     code, document, _ = run("net.py:make", "--input", "x:8:float32", whole=True)
-    (finding,) = [one for one in document["findings"] if one["id"] == "model.mismatch"]
+    (finding,) = [entry for entry in document["findings"] if entry["id"] == "model.mismatch"]
     assert (code, finding["title"], finding["fix"]) == (
         1,
         "net.py:14",
         'net.py:10: self.register_buffer("scale", …)',
     )
     result = document["results"]["model"]
-    assert [one["name"] for one in result["left_behind"]] == ["scale"]
+    assert [entry["name"] for entry in result["left_behind"]] == ["scale"]
     assert result["totals"]["parameters"] == 72
 
 
@@ -74,7 +74,7 @@ def test_a_mismatch_is_exit_1(run: Run) -> None:
 def test_without_inputs_the_module_alone_is_judged(run: Run) -> None:
     code, document, _ = run("net.py:make")
     assert code == 1
-    assert [(one["id"], one["verdict"]) for one in document["findings"]] == [
+    assert [(entry["id"], entry["verdict"]) for entry in document["findings"]] == [
         ("model.left_behind", "fail"),
         ("model.forward", "skip"),
     ]
@@ -149,4 +149,4 @@ def test_what_a_backward_meets_of_what_the_forward_met_is_no_second_cause(
     """Torch's backward and its optimizer have no line of the user's; what a backward makes is its own cause."""
     (tmp_path / "step.py").write_text(STEP)
     _, document, _ = run(f"step.py:{name}", "--train", "--input", "x:8:float32", whole=True)
-    assert [one["title"] for one in document["findings"] if one["id"] == "model.mismatch"] == titles
+    assert [entry["title"] for entry in document["findings"] if entry["id"] == "model.mismatch"] == titles

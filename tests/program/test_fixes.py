@@ -29,22 +29,6 @@ class Encoder(nn.Module):
 spec = torch.randn(2, 8).cuda()
 Encoder(8).cuda()(spec)
 """,
-    "an attribute through a variable": """
-class Encoder(nn.Module):
-    def __init__(self, bins):
-        super().__init__()
-        window = torch.hann_window(bins)
-        self.window = window
-    def forward(self, spec):
-        return spec * self.window
-Encoder(8).cuda()(torch.randn(2, 8).cuda())
-""",
-    "the input itself": """
-model = nn.Linear(4, 2).cuda()
-x = torch.randn(3, 4)
-y = torch.zeros(3, dtype=torch.long).cuda()
-loss = F.cross_entropy(model(x), y)
-""",
     "a batch of a loader": """
 data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.zeros(8, dtype=torch.long))
 model = nn.Linear(4, 2).cuda()
@@ -63,12 +47,6 @@ for batch in torch.utils.data.DataLoader(torch.randn(8, 4), batch_size=4, collat
 model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
 x = torch.randn(3, 4).cuda()
 out = model(x)
-""",
-    "a layer that was forgotten": """
-body = nn.Linear(4, 4).cuda()
-head = nn.Linear(4, 2)
-x = torch.randn(3, 4, device="cuda")
-out = head(body(x))
 """,
     "a mask that forward cuts and compares": """
 class Attention(nn.Module):
@@ -100,23 +78,6 @@ class Net(nn.Module):
         self.heads = [nn.Linear(4, 2) for _ in range(2)]
     def forward(self, x):
         return [head(self.body(x)) for head in self.heads]
-Net().cuda()(torch.randn(2, 4).cuda())
-""",
-    "blocks in a list": """
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-    def forward(self, x):
-        return x + self.inner(x)
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.blocks = [Block(), Block()]
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return x
 Net().cuda()(torch.randn(2, 4).cuda())
 """,
     "a state that is restored before the move": """
@@ -192,13 +153,6 @@ def attend(scores):
     return scores.masked_fill(~mask, float("-inf")).softmax(-1)
 attend(torch.randn(2, 4, 4).cuda())
 """,
-    "a helper's result in one expression": """
-def ramp(n):
-    return torch.arange(n) * 0.5
-def shift(values):
-    return values + ramp(values.shape[-1])
-shift(torch.randn(2, 4).cuda())
-""",
     "a plain object": """
 class Scaler:
     def __init__(self):
@@ -212,14 +166,6 @@ MEAN = torch.tensor([0.5, 0.5, 0.5])
 def normalise(images):
     return images - MEAN
 normalise(torch.randn(2, 3).cuda())
-""",
-    "a device of its own name": """
-target = torch.device("cuda")
-def main():
-    x = torch.randn(2, 4, device=target)
-    noise = torch.randn(2, 4)
-    return x + noise
-main()
 """,
     "a generator": """
 generator = torch.Generator().manual_seed(3)
@@ -248,28 +194,12 @@ table = torch.randn(8, 4)
 index = torch.tensor([1, 2]).cuda()
 rows = table[index]
 """,
-    "two GPUs": """
-first, second = torch.ones(3, device="cuda:0"), torch.ones(3, device="cuda:1")
-both = first + second
-""",
     "optimizer states": """
 model = nn.Linear(4, 2)
 optimizer = torch.optim.Adagrad(model.parameters())
 model.cuda()
 model(torch.randn(3, 4).cuda()).sum().backward()
 optimizer.step()
-""",
-    "a shadow that is written": """
-model = nn.Linear(4, 2)
-shadow = [one.detach().clone() for one in model.parameters()]
-model.cuda()
-for kept, one in zip(shadow, model.parameters()):
-    kept.add_(one.detach())
-""",
-    "a buffer of results": """
-out = torch.zeros(4)
-row = torch.ones(4).cuda()
-torch.add(row, row, out=out)
 """,
     "a list that is joined": """
 parts = [torch.randn(2, 4).cuda()]
@@ -316,7 +246,7 @@ def applied(text: str, fix: str) -> str:
     elif change.startswith("keep them in nn.ModuleList"):
         lines[number] = re.sub(r"= (.*)", r"= nn.ModuleList(\1)", line)
     elif change.startswith(("make the optimizer after .to()", "load the optimizer's state after")):
-        after = next(n for n, one in enumerate(lines) if n > number and re.search(r"\.(cuda|to)\(", one))
+        after = next(n for n, item in enumerate(lines) if n > number and re.search(r"\.(cuda|to)\(", item))
         lines.insert(after, lines.pop(number))
     elif moved := re.fullmatch(r"(.+?)(\.(?:to|cpu)\(.*\))", change):
         name = re.escape(moved[1]) if moved[1][0] != "." else ""
@@ -332,7 +262,7 @@ def with_device(line: str, name: str, device: str) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
             node.args = [] if name == "Generator" else node.args
-            node.keywords = [one for one in node.keywords if one.arg != "device"]
+            node.keywords = [item for item in node.keywords if item.arg != "device"]
             node.keywords.append(ast.keyword("device", ast.parse(device, mode="eval").body))
     return line[: len(line) - len(line.lstrip())] + ast.unparse(tree)
 
@@ -394,7 +324,7 @@ for x, y in batches():
 SAYS = {
     "a mask that forward cuts and compares": 'self.register_buffer("keep", …)',
     "a table that is filled in place": 'self.register_buffer("table", …)',
-    "blocks in a list": "keep them in nn.ModuleList or nn.ModuleDict",
+    "modules in a list": "keep them in nn.ModuleList or nn.ModuleDict",
     "a state that is restored before the move": "load the optimizer's state after model.to(device)",
     "a mask that is cached in forward": "self.mask.to(x.device)",
     "a device that is a text": "x.to(device)",

@@ -30,5 +30,5 @@ def test_there_are_enough() -> None:
 def test_nothing_is_found(name: str, train: bool, examine: Callable[..., ModelResult]) -> None:
     result = examine(f"{PROGRAMS / 'ordinary.py'}:{name}", train=train)
     assert result.run is not None and result.run.stopped is None
-    found = [one for one in judge.findings(result) if one.verdict != "pass"]
-    assert [(one.id, one.verdict) for one in found] == [(one, "info") for one in REMARKS.get(name, [])]
+    found = [entry for entry in judge.findings(result) if entry.verdict != "pass"]
+    assert [(entry.id, entry.verdict) for entry in found] == [(entry, "info") for entry in REMARKS.get(name, [])]

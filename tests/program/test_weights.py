@@ -47,19 +47,19 @@ def test_a_tied_weight_counts_once() -> None:
 def test_states_are_as_large_as_after_a_real_step(name: str, dtype: torch.dtype) -> None:
     model = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 6)).to(dtype)
     made = by_name(name)
-    told = placement.training([(list(model.parameters()), made.build)], made.text)
+    seen = placement.training([(list(model.parameters()), made.build)], made.text)
     optimizer = made.build(list(model.parameters()))
     model(torch.ones(2, 6, dtype=dtype)).sum().backward()
     optimizer.step()
     values = [value for entry in optimizer.state.values() for value in entry.values()]
     states = [value for value in values if isinstance(value, torch.Tensor) and value.dim()]
-    assert told.optimizer_bytes == sum(placement.size_of(one) for one in states)
-    assert told.gradient_bytes == sum(placement.size_of(p.grad) for p in model.parameters() if p.grad is not None)
+    assert seen.optimizer_bytes == sum(placement.size_of(item) for item in states)
+    assert seen.gradient_bytes == sum(placement.size_of(p.grad) for p in model.parameters() if p.grad is not None)
 
 
 def test_what_an_optimizer_refuses_is_unknown_with_its_reason() -> None:
     def refuse(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         raise ValueError("no such thing")
 
-    told = placement.training([([nn.Parameter(torch.ones(2))], refuse)], "an optimizer")
-    assert (told.optimizer_bytes, told.reason) == (None, "no such thing")
+    seen = placement.training([([nn.Parameter(torch.ones(2))], refuse)], "an optimizer")
+    assert (seen.optimizer_bytes, seen.reason) == (None, "no such thing")

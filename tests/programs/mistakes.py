@@ -102,30 +102,6 @@ MISMATCHES = {
             def forward(self, x):
                 return x + self.table[x.argmax(1) % 4]  # HERE
     """,
-    "an embedding of CPU indices": """
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.embedding = nn.Embedding(8, 8)
-            def forward(self, x):
-    -            index = torch.arange(8)
-    +            index = torch.arange(8, device=x.device)
-                return x @ self.embedding(index)  # HERE
-    """,
-    "a list that is concatenated": """
-        class Net(nn.Module):
-            def forward(self, x):
-                parts = [x, x * 2]
-    -            parts.append(torch.zeros(1, 8))
-    +            parts.append(x.new_zeros(1, 8))
-                return torch.cat(parts)  # HERE
-    """,
-    "numbers that are stacked": """
-        class Net(nn.Module):
-            def forward(self, x):
-    -            return torch.stack([x.mean(), torch.tensor(0.5)])  # HERE
-    +            return torch.stack([x.mean(), torch.tensor(0.5, device=x.device)])
-    """,
     "a sum kept on the CPU": """
         class Net(nn.Module):
             def forward(self, x):
@@ -275,32 +251,6 @@ LEFT = {
                 return x * self.bank[0] * self.bank[1]
     """,
     ),
-    "tensors in a dictionary": (
-        "model.left_behind",
-        "bank['a']",
-        """
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-    -            self.bank = {"a": torch.ones(8)}  # HERE
-    +            self.bank = nn.ParameterDict({"a": torch.ones(8)})
-            def forward(self, x):
-                return x * self.bank["a"]
-    """,
-    ),
-    "a tuple in a dictionary": (
-        "model.left_behind",
-        "bank['a'][1]",
-        """
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-    -            self.bank = {"a": (1, torch.ones(8))}  # HERE
-    +            self.bank = {"a": (1, 2.0)}
-            def forward(self, x):
-                return x * self.bank["a"][1]
-    """,
-    ),
     "a dataclass": (
         "model.left_behind",
         "stats.mean",
@@ -344,19 +294,6 @@ LEFT = {
                 return self.act(x)
     """,
     ),
-    "functools.partial": (
-        "model.left_behind",
-        "act(other=)",
-        """
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-    -            self.act = functools.partial(torch.mul, other=torch.ones(8))  # HERE
-    +            self.act = functools.partial(torch.mul, other=2.0)
-            def forward(self, x):
-                return self.act(x)
-    """,
-    ),
     "a hook": (
         "model.left_behind",
         "lin.forward hook → scale",
@@ -379,7 +316,7 @@ LEFT = {
         "scale",
         """
         class Net(nn.Module):
-    -        scale = torch.ones(8)  # HERE
+    -        scale = torch.ones(8)
     +        scale = 2.0
             def forward(self, x):
                 return x * self.scale
@@ -411,19 +348,6 @@ LEFT = {
     +            self.heads = nn.ModuleDict({"a": nn.Linear(8, 8)})
             def forward(self, x):
                 return self.heads["a"](x)
-    """,
-    ),
-    "a tensor of an old class": (
-        "model.left_behind",
-        "scale",
-        """
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-    -            self.scale = torch.FloatTensor(8).fill_(1.0)  # HERE
-    +            self.register_buffer("scale", torch.FloatTensor(8).fill_(1.0))
-            def forward(self, x):
-                return x * self.scale
     """,
     ),
     "a .to of the module's own": (

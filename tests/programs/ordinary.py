@@ -37,11 +37,6 @@ def mlp() -> SimpleNamespace:
     return of_vectors(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Dropout(), nn.LayerNorm(16), nn.Linear(16, 4)))
 
 
-def convnet() -> SimpleNamespace:
-    body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
-    return of_images(nn.Sequential(body, nn.GroupNorm(2, 8), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)))
-
-
 class PackedLSTM(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -61,22 +56,6 @@ class PackedLSTM(nn.Module):
 
 def packed_lstm() -> SimpleNamespace:
     return of_ids(PackedLSTM())
-
-
-class PlainGRU(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gru = nn.GRU(8, 6, batch_first=True)
-        self.head = nn.Linear(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        start = torch.zeros(1, x.size(0), 6, device=x.device)
-        out, last = self.gru(x.view(x.size(0), 2, -1).repeat(1, 1, 2), start)
-        return self.head(out[:, -1] + last[0])
-
-
-def gru() -> SimpleNamespace:
-    return of_vectors(PlainGRU())
 
 
 class Encoder(nn.Module):
@@ -114,22 +93,6 @@ class EncoderDecoder(nn.Module):
 
 def encoder_decoder() -> SimpleNamespace:
     return of_ids(EncoderDecoder())
-
-
-class Bags(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.bag = nn.EmbeddingBag(20, 8, mode="mean")
-        self.sums = nn.EmbeddingBag(20, 8, mode="sum", sparse=False)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        offsets = torch.arange(0, ids.numel(), ids.size(1), device=ids.device)
-        return self.head(self.bag(ids) + self.sums(ids.flatten(), offsets))
-
-
-def bags() -> SimpleNamespace:
-    return of_ids(Bags())
 
 
 class Tied(nn.Module):
@@ -193,29 +156,6 @@ def old_weight_norm() -> SimpleNamespace:
     return of_vectors(nn.Sequential(nn.utils.weight_norm(nn.Linear(8, 8)), nn.utils.spectral_norm(nn.Linear(8, 4))))
 
 
-class Routed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.heads = nn.ModuleDict({"a": nn.Linear(8, 4), "b": nn.Linear(8, 4)})
-        self.weights = nn.ParameterDict({"a": nn.Parameter(torch.ones(1)), "b": nn.Parameter(torch.ones(1))})
-        self.order = ["b", "a"]
-        self.config = {"width": 8, "names": ("a", "b"), "dtype": torch.float32}
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([self.heads[name](x) * self.weights[name] for name in self.order]).mean(0)
-
-
-def routed() -> SimpleNamespace:
-    return of_vectors(Routed())
-
-
-def nested() -> nn.Module:
-    inner = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.ReLU(), nn.Sequential(nn.Linear(8, 8))))
-    model = nn.Sequential(inner, copy.deepcopy(inner), nn.Linear(8, 2))
-    model.make_batch = lambda n: torch.randn(n, 8)
-    return model
-
-
 class Scripted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -233,25 +173,6 @@ def scripted() -> SimpleNamespace:
 def quantised() -> SimpleNamespace:
     model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), {nn.Linear})
     return of_vectors(nn.Sequential(nn.Linear(8, 8), model))
-
-
-class Cells(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.gru = nn.LSTMCell(4, 4), nn.GRUCell(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = x.new_zeros(x.size(0), 4)
-        cell = torch.zeros_like(hidden)
-        outputs = []
-        for part in x.split(4, dim=1):
-            hidden, cell = self.lstm(part, (hidden, cell))
-            outputs.append(self.gru(part, hidden))
-        return torch.cat(outputs, 1)
-
-
-def cells() -> SimpleNamespace:
-    return of_vectors(Cells())
 
 
 class Scatters(nn.Module):
@@ -360,49 +281,6 @@ class Masks(nn.Module):
 
 def masks() -> SimpleNamespace:
     return of_vectors(Masks())
-
-
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(8, 24)
-        self.cross = nn.MultiheadAttention(8, 2, batch_first=True, dropout=0.1)
-        self.embedding = nn.Embedding(20, 8)
-        inverse = 1.0 / (10000 ** (torch.arange(0, 4, 2).float() / 4))
-        self.register_buffer("inverse", inverse, persistent=False)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.embedding(ids)
-        q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
-        angle = torch.outer(torch.arange(ids.size(1), device=ids.device).float(), self.inverse)
-        turn = torch.polar(torch.ones_like(angle), angle)
-        q = torch.view_as_real(torch.view_as_complex(q.reshape(*q.shape[:-1], -1, 2)) * turn).flatten(3)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=0.1 if self.training else 0.0)
-        allowed = torch.ones(ids.size(1), ids.size(1), dtype=torch.bool, device=ids.device).tril()
-        y = y + F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
-        y = y.transpose(1, 2).flatten(2)
-        z, _ = self.cross(y, x, x, key_padding_mask=ids == 0, attn_mask=~allowed)
-        return torch.nan_to_num(y + z)
-
-
-def attention() -> SimpleNamespace:
-    return of_ids(Attention())
-
-
-class Speech(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin = nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits = self.lin(x.unsqueeze(0).repeat(6, 1, 1)).log_softmax(-1)
-        targets = torch.randint(1, 5, (x.size(0), 3), device=x.device)
-        lengths = torch.full((x.size(0),), 6), torch.full((x.size(0),), 3)
-        return F.ctc_loss(logits, targets, *lengths)
-
-
-def speech() -> SimpleNamespace:
-    return of_vectors(Speech())
 
 
 class Offloaded(nn.Module):
@@ -544,7 +422,7 @@ class Sparse(nn.Module):
         nodes = self.lin(x.view(-1, 4, 2))
         source, target = self.edges
         passed = torch.zeros_like(nodes).index_add_(1, target, nodes[:, source])
-        return (passed + torch.stack([torch.sparse.mm(self.graph, one) for one in nodes])).flatten(1)
+        return (passed + torch.stack([torch.sparse.mm(self.graph, entry) for entry in nodes])).flatten(1)
 
 
 def sparse() -> SimpleNamespace:

@@ -191,17 +191,17 @@ def test_once_a_device_is_lost_the_devices_after_it_are_skipped(
     recorder = Recorder()
     smoke.command(SmokeOptions(device="all"), recorder)
     assert opened == ["cuda:0", "cuda:1"]
-    found = [one.finding for one in recorder.events if isinstance(one, Judged)]
-    assert [(one.device, one.verdict) for one in found] == [
+    found = [event.finding for event in recorder.events if isinstance(event, Judged)]
+    assert [(finding.device, finding.verdict) for finding in found] == [
         ("cpu", "pass"),
         ("cuda:1", "fail"),
         ("cuda:2", "skip"),
         ("cuda:3", "skip"),
     ]
-    assert [(one.title, one.message) for one in found[2:]] == [
+    assert [(finding.title, finding.message) for finding in found[2:]] == [
         (f"cuda:{index} was not checked", "another device failed in this process: cuda:1") for index in (2, 3)
     ]
-    assert [one.fault.device for one in recorder.events if isinstance(one, Failed)] == ["cuda:1"]
+    assert [event.fault.device for event in recorder.events if isinstance(event, Failed)] == ["cuda:1"]
 
 
 # -- the runner -------------------------------------------------------------------------------------------------------

@@ -38,7 +38,6 @@ from gpucheck.report.results.find_batch_size import (
     RecommendedSize,
     SearchAxis,
     SearchMethod,
-    SpeedChange,
     StepRecipe,
 )
 from gpucheck.units import capacity
@@ -311,15 +310,11 @@ def meets(result: TrialResult, aim: float) -> bool:
     return result.outcome == "fits" and result.peak_bytes is not None and result.peak_bytes <= aim * (1 + PEAK_SPREAD)
 
 
-def recommendation(history: History, result: TrialResult, largest: int) -> RecommendedSize:
-    """The size to use, as it was run, beside the largest."""
+def recommendation(history: History, result: TrialResult) -> RecommendedSize:
+    """The size to use, as it was run."""
     wanted, peak = history.plan.options.headroom, result.peak_bytes
     headroom = None if peak is None else 1 - peak / history.budget.bytes
-    rates = speeds([*history.results, *history.recommended_trials])
-    change: SpeedChange | None = "same" if result.batch_size == largest else None
-    if change is None and {result.batch_size, largest} <= rates.keys():
-        change = compared(rates[result.batch_size], rates[largest])
-    return RecommendedSize(result.batch_size, headroom, wanted, peak, result.samples_per_s, change)
+    return RecommendedSize(result.batch_size, headroom, wanted, peak, result.samples_per_s)
 
 
 # --- How fast each size is --------------------------------------------------------------------------------------------
@@ -328,60 +323,27 @@ def recommendation(history: History, result: TrialResult, largest: int) -> Recom
 NEARLY = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """Samples per second by the median of a size's steps after the first of each trial, which warms up.
+def knee(results: Iterable[TrialResult]) -> Knee | None:
+    """The knee, if the differences that decide it are larger than the noise.
 
-    `spread` is (longest − shortest) / median of those steps; None where only one was timed.
+    The speed of a size is by the median of its steps after each trial's first, which warms up; the noise is the typical
+    spread of a size's steps, as a share.
     """
-
-    samples_per_s: float
-    spread: float | None
-
-
-def speeds(results: Iterable[TrialResult]) -> dict[int, Speed]:
-    """The speed of each size that passed, smallest first."""
     steps: dict[int, list[float]] = {}
     for result in results:
-        if result.outcome == "fits":
-            steps.setdefault(result.batch_size, []).extend(t for t in result.later_s if t > 0)
-    rates = {}
-    for size, times in sorted(steps.items()):
-        if times:
-            middle = statistics.median(times)
-            rates[size] = Speed(size / middle, (max(times) - min(times)) / middle if len(times) > 1 else None)
-    return rates
-
-
-def noise(rates: Iterable[Speed]) -> float | None:
-    """The typical spread of a size's steps; None where no size was timed twice, or where it hides what is asked."""
-    known = [speed.spread for speed in rates if speed.spread is not None]
-    spread = statistics.median(known) if known else None
-    return None if spread is None or spread > NEARLY else spread
-
-
-def knee(rates: Mapping[int, Speed]) -> Knee | None:
-    """The knee, if the differences that decide it are larger than the noise."""
-    spread = noise(rates.values())
-    if len(rates) < 2 or spread is None:
+        if result.outcome == "fits" and result.later_s:
+            steps.setdefault(result.batch_size, []).extend(result.later_s)
+    middles = {size: statistics.median(times) for size, times in sorted(steps.items())}
+    rates = {size: size / middle for size, middle in middles.items() if middle > 0}
+    spreads = [(max(steps[size]) - min(steps[size])) / middles[size] for size in rates if len(steps[size]) > 1]
+    noise = statistics.median(spreads) if spreads else NEARLY + 1
+    if len(rates) < 2 or noise > NEARLY:
         return None
-    enough = max(speed.samples_per_s for speed in rates.values()) * (1 - NEARLY)
-    best = next(size for size, speed in rates.items() if speed.samples_per_s >= enough)
-    if any(speed.samples_per_s * (1 + spread) >= enough for size, speed in rates.items() if size < best):
+    enough = max(rates.values()) * (1 - NEARLY)
+    best = next(size for size, rate in rates.items() if rate >= enough)
+    if any(rate * (1 + noise) >= enough for size, rate in rates.items() if size < best):
         return None  # a smaller size is slower only by the noise
-    return Knee(best, rates[best].samples_per_s, spread)
-
-
-def compared(speed: Speed, other: Speed) -> SpeedChange | None:
-    """Return how `speed` compares with `other`: same (within 5 %), slower or faster; None where the noise hides it."""
-    spread, ratio = noise((speed, other)), speed.samples_per_s / other.samples_per_s
-    if spread is None:
-        return None
-    apart = abs(ratio - 1)
-    if apart <= NEARLY:
-        return "same"
-    # Two processes differ by as much as their own steps do, at the least.
-    return None if apart <= NEARLY + spread else "slower" if ratio < 1 else "faster"
+    return Knee(best, rates[best], noise)
 
 
 # --- An effective batch from smaller ones -----------------------------------------------------------------------------
@@ -496,7 +458,7 @@ def result_of(history: History) -> FoundBatchSize:
         trials=tuple(result.entry for result in trials),
         limiting_factor=limiting_factor(history.limited_by),
         recommended=recommended,
-        knee=knee(speeds(trials)),
+        knee=knee(trials),
         memory_split=memory_split(history.results, history.parameter_bytes),
         accumulation=accumulate(wanted, in_use) if wanted and in_use else None,
     )

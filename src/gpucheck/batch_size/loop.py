@@ -227,7 +227,7 @@ class Loop:
                 if not answer.meets(result, aim):
                     return self._none("no time left to run it")
             if answer.meets(result, aim):
-                return answer.recommendation(self.history, result, largest)
+                return answer.recommendation(self.history, result)
             if result.peak_bytes is None:
                 return self._none(f"{in_words(size, self.axis)} fails: {result.reason}")
             peaks[size] = result.peak_bytes
@@ -297,8 +297,8 @@ FIRST_SHARE = 0.25
 SMALLEST_SHARE = 1 / 3
 # The smallest size gets so long at the least, or this share of the time beyond it: libraries load in its first step.
 SMALLEST_LEAST_S, SMALLEST_MORE = 5.0, 0.25
-# A search that ran out of time is worth running again with so many times of it, at least and at most.
-LEAST_MORE, MOST_MORE = 3, 20
+# A search that ran out of time is worth running again with so many times of it, at least, and so many more at most.
+LEAST_MORE, MOST_MORE = 3, 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,15 +418,13 @@ class Schedule:
         return self.deadline - (min(self._kept_s(best), self.left / 2) if attempt.size > best.batch_size else 0.0)
 
     def more(self) -> float:
-        """A time budget of the command that would do, in seconds: with twice what trials of the largest that may fit
-        take beyond.
+        """A time budget of the command that would do, in seconds: several times the one given and what was spent.
 
-        What a budget that was over before the search began lacked is what has passed since it ended.
+        With twice what trials of the largest that may fit take beyond.
         """
         most, need = self.history.at_most, Need(2, self.steps + self.again.steps, 1)
-        more = 0.0 if most is None else 2 * self.needed_s(most, need)
-        times = min(max(LEAST_MORE, 1 + more / self.seconds), MOST_MORE) if self.seconds > 0 else LEAST_MORE
-        return times * max(self.whole_s, self.whole_s - self.left)
+        spent = max(self.whole_s, self.whole_s - self.left)
+        return LEAST_MORE * spent + (0.0 if most is None else min(2 * self.needed_s(most, need), MOST_MORE * spent))
 
 
 def _slope(timed: list[tuple[int, float]]) -> float:

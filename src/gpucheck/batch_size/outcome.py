@@ -11,7 +11,7 @@ import itertools
 import re
 import signal
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -288,39 +288,17 @@ class End:
     stderr_tail: str = ""
 
 
-def _rows(outcome: Outcome, *patterns: str, host: bool = False) -> Iterator[tuple[re.Pattern[str], Outcome, bool]]:
-    return ((re.compile(pattern, re.IGNORECASE), outcome, host) for pattern in patterns)
-
-
-# A text that a message contains, what it means, and whether it speaks of the host's memory. The first row that matches
-# decides, so what is certain stands above what is suspected.
-MESSAGES: tuple[tuple[re.Pattern[str], Outcome, bool], ...] = (
-    *_rows("out-of-memory", messages.CPU_ALLOCATOR, messages.HOST_ALLOCATION, host=True),
-    *_rows("out-of-memory", messages.OUT_OF_MEMORY, messages.LEVEL_ZERO, messages.MPS_BUFFER, messages.HPU),
-    *_rows("size-limit", messages.GRID, messages.INDEX_32_BIT, messages.STORAGE_SIZE, messages.CUDNN_NOT_SUPPORTED),
-    *_rows("timeout", messages.LAUNCH_TIMEOUT),
-    # Errors that leave the device's context unusable. A failed check inside a kernel is the target's own mistake.
-    *_rows(
-        "device-broken",
-        *(
-            "|".join(cause.patterns)
-            for cause in messages.CAUSES
-            if (cause.poisons and cause.id not in ("cuda.device_assert", "xpu.lost")) or cause.id == "cuda.no_kernel"
-        ),
-    ),
-    *_rows(
-        "suspected",
-        *(messages.LIBRARY_FAILED, messages.LIBRARY_NOT_INITIALIZED, "|".join(messages.NO_ENGINE)),
-        *(messages.NVML_ASSERT, messages.HANDLES, messages.NOT_READY, messages.XPU_DEVICE, messages.AOT_RUN),
-        *(messages.ONEDNN, f"{messages.NO_THREAD}|{messages.NO_SEGMENT}"),
-    ),
+# What a message means beside memory and a broken device: the size is too large for a kernel, it may be memory, …
+MESSAGES: dict[Outcome, tuple[str, ...]] = {
+    "size-limit": (messages.GRID, messages.INDEX_32_BIT, messages.STORAGE_SIZE, messages.CUDNN_NOT_SUPPORTED),
+    "timeout": (messages.LAUNCH_TIMEOUT,),
+}
+SUSPECTED = (
+    *(messages.LIBRARY_FAILED, messages.LIBRARY_NOT_INITIALIZED, "|".join(messages.NO_ENGINE)),
+    *(messages.NVML_ASSERT, messages.HANDLES, messages.NOT_READY, messages.XPU_DEVICE, messages.AOT_RUN),
+    *(messages.ONEDNN, f"{messages.NO_THREAD}|{messages.NO_SEGMENT}"),
 )
 
-# What was asked for at once: torch's CPU allocator counts bytes, those of devices round to a unit.
-_ASKED = re.compile(r"tried to allocate ([0-9.]+) (bytes|[KMGT]iB|[KMGT]B)\b", re.IGNORECASE)
-_UNITS = {"bytes": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-
-_MEMORY_CLASSES = {"torch.OutOfMemoryError": False, "builtins.MemoryError": True}
 # Windows: STATUS_NO_MEMORY and STATUS_COMMITMENT_LIMIT (ntstatus.h), as unsigned exit statuses.
 _WINDOWS_OUT_OF_MEMORY = frozenset((0xC0000017, 0xC000012D))
 # Crashes near the edge of memory are reported by users; signals from outside say nothing about the size.
@@ -357,34 +335,33 @@ def classify(end: End, device_kind: str) -> Outcome:
 
 
 def _of_exception(raised: Raised, device_kind: str) -> Outcome | None:
-    for name, host in _MEMORY_CLASSES.items():
-        if name in raised.classes:
-            return _where(host, device_kind)
     cause = messages.cause_of_error(raised.classes, raised.message, raised.where)
-    if cause is not None and cause.id == "oom.host":
-        return _where(True, device_kind)
+    if cause is not None and cause.whose == "memory":
+        return _of_memory(cause, device_kind)
     if messages.SPEAKING_CLASSES.intersection(raised.classes):
-        # An import that fails for want of memory says so in its message alone.
         return _matched(raised.message, device_kind)
+    # An import that fails for want of memory says so in its message alone.
     of_segment = "builtins.ImportError" in raised.classes and "failed to map segment" in raised.message
     return "suspected" if of_segment else None
 
 
 def _matched(text: str, device_kind: str) -> Outcome | None:
-    """The meaning of the first row that matches a text; None where none does."""
-    row = next((row for row in MESSAGES if row[0].search(text)), None)
-    return None if row is None else _where(row[2], device_kind) if row[1] == "out-of-memory" else row[1]
+    """The meaning of a text; None where it has none. What is certain comes before what is suspected."""
+
+    def has(patterns: Iterable[str]) -> bool:
+        return any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns)
+
+    cause = messages.cause_of(text)
+    if cause is not None and cause.whose == "memory":
+        return _of_memory(cause, device_kind)
+    outcome = next((outcome for outcome, patterns in MESSAGES.items() if has(patterns)), None)
+    # A failed check inside a kernel is the target's own mistake; other such errors leave the context unusable.
+    if outcome is None and cause is not None and cause.id not in ("cuda.device_assert", "xpu.lost"):
+        outcome = "device-broken" if cause.poisons or cause.id == "cuda.no_kernel" else None
+    return outcome or ("suspected" if has(SUSPECTED) else None)
 
 
-def _where(host: bool, device_kind: str) -> Outcome:
+def _of_memory(cause: messages.Cause, device_kind: str) -> Outcome:
     """Host memory is the device's own memory where the device is the CPU."""
-    return "host-out-of-memory" if host and device_kind != "cpu" else "out-of-memory"
-
-
-def asked_bytes(message: str) -> int | None:
-    """The size of the allocation that a message of torch's says has failed; None where it names none."""
-    found = _ASKED.search(message)
-    if found is None:
-        return None
-    unit = found[2].lower()
-    return int(float(found[1].rstrip(".")) * _UNITS[unit if unit == "bytes" else unit[0]])
+    is_host = cause.id in ("oom.cpu", "oom.host") and device_kind != "cpu"
+    return "host-out-of-memory" if is_host else "out-of-memory"

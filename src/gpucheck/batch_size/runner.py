@@ -23,7 +23,6 @@ from gpucheck.batch_size.outcome import (
     Refused,
     Setup,
     TrialResult,
-    asked_bytes,
     classify,
 )
 from gpucheck.batch_size.search import Attempt
@@ -36,61 +35,22 @@ from gpucheck.report.codec import from_json, to_json
 from gpucheck.units import capacity, duration
 from gpucheck.work.spec import BUILT_IN
 
-# Looking for the child's own children walks the process table, and their private memory is counted page by page (15 ms
-# for each GiB), so it happens less often.
-FAMILY_S = 0.5
-
 
 class Watch:
-    """The resident memory of a child, with its own children's private part, looked at while it works."""
+    """The resident memory of a child, looked at while it works."""
 
     def __init__(self, pid: int, limit: int | None) -> None:
-        self.limit = limit
+        self.pid, self.limit = pid, limit
         self.exceeded: int | None = None
-        self._pid = pid
         self.baseline: int | None = None
-        self._highest = 0
-        self._of_family = 0
-        self._looked_at_family = 0.0
-
-    def begin(self) -> None:
-        """A trial begins: what was before does not count."""
-        self._looked_at_family = 0.0
-        self._highest = self._resident()
-
-    def growth(self) -> int:
-        """The highest level seen since `begin`, above the warmed child's."""
-        self.look()
-        return max(0, self._highest - (self.baseline or 0))
 
     def look(self) -> bool:
         """Look once; True where the limit is passed. There is none until the child has said what it grows from."""
-        now = self._resident()
-        self._highest = max(self._highest, now)
-        if self.limit is not None and self.baseline is not None and now - self.baseline > self.limit:
-            self.exceeded = now - self.baseline
+        if self.limit is not None and self.baseline is not None:
+            with contextlib.suppress(psutil.Error):
+                grown = int(psutil.Process(self.pid).memory_info().rss) - self.baseline
+                self.exceeded = grown if grown > self.limit else self.exceeded
         return self.exceeded is not None
-
-    def _resident(self) -> int:
-        try:
-            process = psutil.Process(self._pid)
-            if time.monotonic() - self._looked_at_family > FAMILY_S:
-                self._looked_at_family = time.monotonic()
-                self._of_family = sum(map(_own_bytes, process.children(recursive=True)))
-            return int(process.memory_info().rss) + self._of_family
-        except psutil.Error:
-            return 0
-
-
-def _own_bytes(process: psutil.Process) -> int:
-    """The memory that a process shares with no other: its parent's count has the rest. macOS reports only resident
-    memory of other processes."""
-    try:
-        return int(process.memory_full_info().uss)
-    except psutil.AccessDenied:
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        return 0
 
 
 # With these the resident set follows the tensors to a few MiB; glibc's defaults keep freed memory for later.
@@ -105,8 +65,6 @@ MOVED_SHARE = 0.02
 KEPT_SHARE = 0.01
 # More than this into swap is growth that the resident set does not show.
 SPILL_BYTES = 16 * 2**20
-# What fails above this share of the budget fails because the budget is full, and needs no other explanation.
-FAR_BELOW = 0.9
 # For the confirmation's process beside the first, which takes up to 0.7 GiB with torch, and for everybody else.
 SPARE_ROOM_BYTES = 2**30
 
@@ -247,7 +205,6 @@ class Runner:
             why = "another process took device memory that was free before the first trial"
             return replace(blank, outcome="inconclusive", reason=why)
         started = time.monotonic()
-        self._watch.begin()
         until = min(started + limit_s, deadline)
         # The parameters of `trial.Session.trial`.
         request = {
@@ -283,9 +240,6 @@ class Runner:
 
     def _judged(self, result: TrialResult, answer: dict[str, Any]) -> TrialResult:
         """A trial that raised nothing: does its measured peak fit?"""
-        assert self._watch is not None
-        if result.peak_bytes is None:
-            result = replace(result, peak_bytes=self._watch.growth())
         peak, budget = result.peak_bytes or 0, self.budget_bytes
         if abs(answer["moved_bytes"]) > MOVED_SHARE * self.ready.get("budget", {}).get("total_bytes", 0) > 0:
             why = f"another process moved {capacity(abs(answer['moved_bytes']))} of the device's memory"
@@ -314,12 +268,7 @@ class Runner:
             return replace(blank, outcome="over-budget", reason=why, peak_bytes=self._watch.exceeded)
         outcome = classify(end, self.ready.get("kind", self.setup.device.split(":")[0]))
         trace = answer["traceback"] if answer is not None else end.stderr_tail
-        reached = answer.get("reached_bytes") if answer is not None else None
-        asked = next((size for link in end.raised if (size := asked_bytes(link.message)) is not None), None)
-        on_device = self.ready.get("kind", "cpu") != "cpu"
-        reason = _ran_out(asked, reached, self.budget_bytes, on_device) if outcome in MEMORY else None
-        reason = reason or _in_words(end, limit_s)
-        return replace(blank, outcome=outcome, reason=reason, trace=trace, asked_bytes=asked, reached_bytes=reached)
+        return replace(blank, outcome=outcome, reason=_in_words(end, limit_s), trace=trace)
 
     def _unprepared(self, answer: dict[str, Any] | None, end: End) -> Exception:
         """Return what to raise where a child could not be set up."""
@@ -390,27 +339,15 @@ def _end_of(ending: Ending, kills: int | None) -> End:
     return End(exit_status=status or 0, stderr_tail=words)
 
 
-def _ran_out(asked: int | None, reached: int | None, budget: int, on_device: bool) -> str | None:
-    """Return which allocation failed and how much memory was in use then; None if either is unknown.
-
-    The text also names what a host's limit counts and the figure does not: memory that was allocated and never written.
-    """
-    if asked is None or reached is None:
-        return None
-    if reached >= FAR_BELOW * budget:
-        return f"{capacity(asked)} more could not be allocated with {capacity(reached)} in use"
-    is_short = not on_device and reached + asked < budget
-    unused = ": memory that was allocated and never used counts too" if is_short else ""
-    return f"one allocation of {capacity(asked)} failed with {capacity(reached)} in use{unused}"
-
-
 def _in_words(end: End, limit_s: float) -> str:
     if end.timed_out:
         return f"no answer within {duration(limit_s)}"
     if end.raised:
         first = end.raised[0]
         said = first.message.strip().splitlines()
-        return f"{first.classes[0].removeprefix('builtins.')}" + (f": {said[0]}" if said else "")
+        # What torch adds of its device, its allocator and the documentation fills a screen.
+        text = said[0].partition(" GPU ")[0] if said else ""
+        return f"{first.classes[0].removeprefix('builtins.')}" + (f": {text}" if text else "")
     last = end.stderr_tail.strip().splitlines()
     words = f" ({last[-1]})" if last else ""
     if end.killed_by == KILLED:

@@ -8,6 +8,7 @@ the allocator decides, so that near the maximum each size is run as it would be 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -323,10 +324,9 @@ class Search:
         if self.on_device and (packed := self._fit(1.0, tensors=True)) is not None and len(self.trials) >= FITTED_SIZES:
             # By the sum of its blocks too few fit, by its tensors alone too many: a third of the way, then halves.
             most, low, share = packed.largest(best.batch_size, high), best.batch_size, 1 / 2
-            is_first = not best.allocation_retries and not any(r.purpose == "confirm" for r in self.trials)
-            if is_first and low <= aim < most:
+            if not best.allocation_retries and not any(r.purpose == "confirm" for r in self.trials):
                 low, share = aim, 1 / 3
-            aim = self.rounded(low + share * (most - low))
+            aim = self.rounded(low + share * (most - low)) if aim < most else most
             # What the allocator can still pack better is little where its blocks fill the budget.
             if (best.peak_bytes or 0) > (1 - STRIDE / 2) * (self.budget_bytes or math.inf):
                 aim = min(aim, self.rounded(best.batch_size * (1 + 2 * STRIDE)))
@@ -353,16 +353,20 @@ class Search:
         if self.on_device:
             if fitted is None:
                 return self._middle(low, high)
-            # A size that fills the budget by the fit fails by little; where that does not help, halving does.
-            likely, is_first = 0, [r.outcome in BOUNDING for r in self.trials[-2:]] == [False, True]
-            if is_first and fitted.peak(high) > FULL:
-                likely = self.rounded(min(high * (1 - STRIDE), fitted.largest(low, high, CAUTION)))
+            # A size that fills the budget by the fit fails by little; each time that this does not help, by twice that.
+            tried = list(itertools.dropwhile(lambda r: r.outcome != FITS, self.trials))
+            below = min((r.batch_size for r in tried if r.outcome == FITS and r.batch_size > high), default=math.inf)
+            failures = len({r.batch_size for r in tried if r.outcome in BOUNDING and r.batch_size < below})
+            likely = 0
+            if failures and fitted.peak(high) > FULL:
+                most = fitted.largest(low, high, CAUTION) if failures == 1 else high
+                likely = self.rounded(min(most, high * (1 - STRIDE * 2 ** (failures - 1))))
             return min(max(likely, self._middle(low, high)), high - max(step, self.multiple_of))
         failed = sum(1 for r in self.trials if r.purpose == "confirm" and r.outcome in BOUNDING)
         if failing.purpose == "confirm" and failing is self.trials[-1]:
             # Half a tolerance below, which is what noise explains, then twice as far.
             return max(high - self._apart(high) * (1 << (failed - 1)), self._middle(low, high))
-        if fitted is None or fitted.peak(high) <= 1.0 or self._stalled(high - low):
+        if fitted is None or fitted.peak(high) <= 1.0:
             return self._middle(low, high)
         return min(max(self._aim(best, fitted, high - self.multiple_of), low + step), high - step)
 
@@ -381,20 +385,6 @@ class Search:
             for r in self.trials
         ]
         return [(size, peak) for size, peak in peaks if peak is not None]
-
-    def _stalled(self, width: int) -> bool:
-        """Return whether the last two trials inside the bracket have not halved it, or both failed."""
-        if len(self.trials) >= 3 and all(r.outcome in BOUNDING for r in self.trials[-2:]):
-            return True
-        low, high = 0, 0
-        widths: list[int] = []
-        for r in self.trials:
-            if r.outcome == FITS:
-                low = max(low, r.batch_size)
-            elif r.outcome in BOUNDING:
-                high = min(high or r.batch_size, r.batch_size)
-            widths.append(high - low if high else 0)
-        return len(widths) >= 3 and widths[-3] > 0 and width > widths[-3] / 2
 
     def _safe(self, best: TrialResult) -> int | None:
         """A size predicted to stay below the safe share of the budget, or None where the best is as good."""

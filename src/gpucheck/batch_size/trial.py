@@ -48,15 +48,15 @@ from gpucheck.work.target import Batch, Workload, find, import_compiler, load, s
 
 # --- How much memory a trial took -------------------------------------------------------------------------------------
 
-Method = Literal["device", "VmHWM", "sampled"]
+Method = Literal["device", "VmHWM", "process peak"]
 
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """A trial's peaks in bytes, above a warmed process on the CPU. `compute` is None where it cannot be told apart."""
+    """A trial's peaks in bytes, above a warmed process on the CPU."""
 
-    total: int | None
-    compute: int | None
+    total: int
+    compute: int
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ class DeviceGauge:
     @property
     def misjudged(self) -> bool:
         """Return whether the budget was passed only by what came to lie outside the allocator since it began."""
-        return self.outside_most > self.set_aside and (self.peaks().total or 0) > self.budget
+        return self.outside_most > self.set_aside and self.peaks().total > self.budget
 
     def level(self) -> int:
         """Bytes in tensors now."""
@@ -130,15 +130,6 @@ class DeviceGauge:
         """The trial's peaks. What is reserved but not allocated counts for both phases alike."""
         total = self.reserved - self.left + self.outside_most
         return Peaks(total, total - max(self.compute, self.optimizer) + self.compute)
-
-    def reached(self) -> int | None:
-        """The memory held when a trial ended in the middle of a step; None where the allocator does not tell.
-
-        Out of memory, it has given back what it could. The device may be unusable after an error, so that what lies
-        outside the allocator is as it was last seen.
-        """
-        now = self.accel.memory().memory_reserved_bytes
-        return None if now is None else now - self.left + self.outside_most
 
     def figures(self) -> MemoryFigures:
         """The four figures of the device, the trial's peaks among them."""
@@ -172,31 +163,21 @@ class CpuGauge:
 
     def mark(self, *, computing: bool) -> None:
         """Note the peak of the phase that ends here: forward and backward, or the optimizer's step."""
-        if self.method == "sampled":
-            return
-        _note(self, computing, (self.accel.memory().max_resident_bytes or 0) - self.baseline)
+        now = self.accel.memory()
+        _note(self, computing, (now.max_resident_bytes or now.resident_bytes or 0) - self.baseline)
         reset_resident_peak()
 
     def peaks(self) -> Peaks:
-        """The trial's peaks; None where only the parent's samples tell."""
-        if self.method == "sampled":
-            return Peaks(None, None)
+        """The trial's peaks; where the system's never falls, the process's so far."""
         return Peaks(max(self.compute, self.optimizer), self.compute)
 
     def level(self) -> int:
         """Resident bytes above the baseline now."""
         return (self.accel.memory().resident_bytes or 0) - self.baseline
 
-    def reached(self) -> int | None:
-        """The highest level of a trial that ended in the middle of a step; None where only samples tell."""
-        if self.method == "sampled":
-            return None
-        return max(0, (self.accel.memory().max_resident_bytes or 0) - self.baseline, self.compute, self.optimizer)
-
     def figures(self) -> MemoryFigures:
         """The resident set and the trial's peak of it, the warmed process included."""
-        now, peak = self.accel.memory(), self.peaks().total
-        return now if peak is None else replace(now, max_resident_bytes=self.baseline + peak)
+        return replace(self.accel.memory(), max_resident_bytes=self.baseline + self.peaks().total)
 
     def retries(self) -> int:
         """A CPU's allocator has no cache to retry from."""
@@ -231,7 +212,7 @@ def open_cpu_gauge(accel: Accel, budget: int = 0) -> CpuGauge:
     first_in_line()
     warm_up()
     figures = accel.memory()
-    return CpuGauge(accel, figures.resident_bytes or 0, "VmHWM" if reset_resident_peak() else "sampled", budget)
+    return CpuGauge(accel, figures.resident_bytes or 0, "VmHWM" if reset_resident_peak() else "process peak", budget)
 
 
 def held_bytes() -> int:
@@ -467,7 +448,7 @@ class Session:
                 self._forget()
                 left = max(0, self.gauge.level() - self._built_level)
         except RuntimeError as error:  # the device may fail between trials too
-            return {"ok": False, "stage": "step", "step": 0, "reached_bytes": None, **_failure(error)}
+            return {"ok": False, "stage": "step", "step": 0, **_failure(error)}
         return {**answer, "moved_bytes": moved, "left_bytes": left} if answer["ok"] else answer
 
     def _run(self, size: int, steps: int, until: float, *, watching: bool) -> Json:
@@ -511,11 +492,7 @@ class Session:
         except GpucheckError as error:
             return {"ok": False, "stage": "step", "error": _as_data(error)}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
-            reached = None
-            with contextlib.suppress(RuntimeError):  # a device that an error broke answers nothing
-                reached = gauge.reached()
-            failed = {"ok": False, "stage": "step", "step": len(times) + 1, "reached_bytes": reached}
-            return {**failed, **_failure(error)}
+            return {"ok": False, "stage": "step", "step": len(times) + 1, **_failure(error)}
         peaks = gauge.peaks()
         is_settled = len(reserved) < STEPS_CONFIRMED or _is_same(layouts)
         return {

@@ -43,9 +43,6 @@ MOST_BYTES = 2 * GIB
 ASSUMED_CACHE_BYTES = 64 * MIB
 # What buffers may take of the device's memory that is left, so that it keeps working.
 DEVICE_SHARE = 0.8
-# What a process takes late outside torch's allocator, for kernels, libraries and their handles: 0.1 to 0.5 GB. Free
-# memory that falls by less was not taken by others.
-LATE_BYTES = 512 * MIB
 SMALLER = "use a smaller --size, or stop other programs that use the memory"
 # An idle link sleeps at a lower generation, and wakes within milliseconds.
 LINK_WARM_UP_S = 0.2
@@ -99,27 +96,6 @@ def room_for(accel: Accel, host_share: float) -> Room:
         device=None if info is None or accel.integrated else int(info[0] * DEVICE_SHARE),
         cache=max(host.last_level_cache_bytes() or ASSUMED_CACHE_BYTES, accel.l2_cache_bytes or 0),
     )
-
-
-def why_full(accel: Accel, needs: str, free: int | None) -> tuple[str, str]:
-    """Why memory ran out, as far as the driver's free memory shows it, and what to do.
-
-    `needs` says what it was wanted for; `free` is what the driver called free before, None where it does not say.
-    """
-    try:
-        info, reserved = accel.memory_info(), accel.memory().memory_reserved_bytes
-    except (RuntimeError, MemoryError) as error:
-        if not accel.is_out_of_memory(error):
-            raise
-        info = reserved = None  # not even for the answer there is any
-    taken = 0 if free is None or info is None or reserved is None else free - (info[0] + reserved)
-    if taken > LATE_BYTES:
-        return (
-            f"{needs}, and other processes took {units.capacity(taken)} of the free memory meanwhile",
-            "stop other programs that use the memory, or use a smaller --size",
-        )
-    left = "" if info is None else f"; {units.capacity(info[0])} of {units.capacity(info[1])} are free"
-    return f"{needs}{left}", "use a smaller --size"
 
 
 def too_little(what: str, why: str, finding: str) -> CannotLook:
@@ -414,8 +390,8 @@ def measure(
     *,
     case: dict[str, Any],
     cold: int,
-    details: dict[str, Any],
     threads: int = 1,
+    **details: Any,
 ) -> Measurement:
     """Time copies, one call each, compare what they left, and make their row.
 
@@ -433,5 +409,5 @@ def measure(
         work=("bytes", float(copies.size), "B/s"),
         memory=accel.memory(),
         cache="cold" if rotation >= cold else "warm",
-        details={**details, "buffers": "preallocated", "rotation_bytes": rotation, **verified.details},
+        details={**details, "rotation_bytes": rotation, **verified.details},
     )

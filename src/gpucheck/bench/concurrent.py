@@ -373,12 +373,7 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
             memory=accel.memory(),
             cache="cold" if copies.span_bytes >= room.cold else "warm",
             details={
-                "buffers": "preallocated",
-                "non_blocking": copies.non_blocking,
-                "synchronised": "after each window",
                 "rotation_bytes": copies.span_bytes,
-                "windows_outside": len(taken.samples_s) - len(run.samples_s),
-                "all_copied_s": to_s - from_s,
                 **verified.details,
                 **details,
             },
@@ -491,5 +486,5 @@ def one_way(source: Accel, destination: Accel, watch: Watch) -> Measurement:
         Limits(RATE_S, PAIR_WARM_UP_S),
         case={"source": source.id, "destination": destination.id, "size_bytes": size, "what": "rate"},
         cold=cold,
-        details={"path": path},
+        path=path,
     )

@@ -302,8 +302,12 @@ _BENCH = of(
     Id("runs.child", "every run finished", "A run in a separate process failed.", "run it without --runs"),
 )
 _OF_ONE = (_TRANSFER, _BANDWIDTH, _MATMUL, _OVERLAP, _CROSSOVER, _COLLECTIVE)
-IDS = (*(row for ids in _OF_ONE for row in ids), *(row for ids in _OF_ONE for row in _of_any(ids[0].command)), *_BENCH)
+IDS = (
+    *(entry for ids in _OF_ONE for entry in ids),
+    *(entry for ids in _OF_ONE for entry in _of_any(ids[0].command)),
+    *_BENCH,
+)
 # The ids whose findings have a role, in the table's order.
 OF_ROLE: dict[Role, tuple[str, ...]] = {
-    role: tuple(row.id for row in IDS if row.role == role) for role in ("verifies", "finds_wrong", "advises")
+    role: tuple(entry.id for entry in IDS if entry.role == role) for role in ("verifies", "finds_wrong", "advises")
 }

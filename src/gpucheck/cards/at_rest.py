@@ -69,16 +69,16 @@ def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
 
     The message has the worst error and when it was, what the driver asks for, and the other numbers that count.
     """
-    mine = [one for one in errors if one.pci_address == address]
+    mine = [error for error in errors if error.pci_address == address]
     if not mine:
         return None
-    mine.sort(key=lambda one: (_BY_GRAVITY.index(verdict_of(one)), one.number in (45, RECOVERY)))
+    mine.sort(key=lambda error: (_BY_GRAVITY.index(verdict_of(error)), error.number in (45, RECOVERY)))
     worst = mine[0]
     known = xid.BY_NUMBER.get(worst.number)
     # What the driver itself says that the GPU needs (Xid 154), where that still holds.
-    asked = next((one.action for one in mine if one.action is not None and not one.is_past), None)
-    grave = (one for one in mine[1:] if verdict_of(one) != "info" and one.action is None)
-    others = dict.fromkeys(one.number for one in grave)
+    asked = next((error.action for error in mine if error.action is not None and not error.is_past), None)
+    grave = (error for error in mine[1:] if verdict_of(error) != "info" and error.action is None)
+    others = dict.fromkeys(error.number for error in grave)
     of_worst = (
         f"asks for: {_words(asked)}" if asked and worst.action else known.what if known else "",
         f"last at {worst.at.replace('T', ' ').replace('Z', ' UTC')}" if worst.at else "",
@@ -92,15 +92,15 @@ def story(address: str | None, errors: Sequence[XidError]) -> Said | None:
     )
     rows = [
         {
-            "xid": one.number,
-            "pci_address": one.pci_address,
-            "count": one.count,
-            "at": one.at,
-            "action": one.action,
-            "is_past": one.is_past,
-            "nvidia": xid.BY_NUMBER[one.number].action if one.number in xid.BY_NUMBER else None,
+            "xid": error.number,
+            "pci_address": error.pci_address,
+            "count": error.count,
+            "at": error.at,
+            "action": error.action,
+            "is_past": error.is_past,
+            "nvidia": xid.BY_NUMBER[error.number].action if error.number in xid.BY_NUMBER else None,
         }
-        for one in mine
+        for error in mine
     ]
     message = "; ".join(part for part in parts if part)
     return Said(verdict_of(worst), f"Xid {worst.number}", message, _fix(worst, asked), {"xids": rows})
@@ -124,8 +124,8 @@ def of_card(device: Device, facts: Facts) -> Said | None:
 def beside(device: Device, facts: Facts) -> Said | None:
     """Return what the log tells of a card that is found faulty by other means: its cause, where it is more than a
     remark."""
-    told = of_card(device, facts)
-    return None if told is None or told.verdict == "info" else told
+    said = of_card(device, facts)
+    return None if said is None or said.verdict == "info" else said
 
 
 def logged(device: Device, facts: Facts) -> Said | None:
@@ -137,24 +137,24 @@ def elsewhere(facts: Facts) -> list[Finding]:
     """Xid errors of GPUs that the driver does not list here; remarks in a container, whose log is its host's."""
     listed = {address_of(device, facts) for device in facts.devices}
     found = []
-    for address in dict.fromkeys(one.pci_address for one in facts.xids or () if one.pci_address not in listed):
-        told = story(address, facts.xids or ())
-        assert told is not None
-        verdict = "info" if (facts.host or Host()).container else told.verdict
-        message = f"GPU {address}, which the driver does not list: {told.message}"
-        fix = None if told.fix is None else told.fix.format(card=address)
-        found.append(Finding(XIDS, verdict, told.title, message, told.evidence, fix))
+    for address in dict.fromkeys(error.pci_address for error in facts.xids or () if error.pci_address not in listed):
+        said = story(address, facts.xids or ())
+        assert said is not None
+        verdict = "info" if (facts.host or Host()).container else said.verdict
+        message = f"GPU {address}, which the driver does not list: {said.message}"
+        fix = None if said.fix is None else said.fix.format(card=address)
+        found.append(Finding(XIDS, verdict, said.title, message, said.evidence, fix))
     return found
 
 
 def switches(facts: Facts) -> list[Finding]:
     """SXid errors of NVSwitches, a finding for each of them; no more than a remark where a lost GPU is the cause."""
-    lost = next((one.pci_address for one in facts.xids or () if one.number == 79 and not one.is_past), None)
+    lost = next((error.pci_address for error in facts.xids or () if error.number == 79 and not error.is_past), None)
     errors = facts.driver.sxids or () if facts.driver is not None else ()
     found = []
-    for address in dict.fromkeys(one.pci_address for one in errors):
+    for address in dict.fromkeys(error.pci_address for error in errors):
         rated = sorted(
-            ((_of_switch(one, facts, lost), one) for one in errors if one.pci_address == address),
+            ((_of_switch(error, facts, lost), error) for error in errors if error.pci_address == address),
             key=lambda pair: _BY_GRAVITY.index(pair[0].verdict),
         )
         (meaning, worst), others = rated[0], [one for rate, one in rated[1:] if rate.verdict != "info"]
@@ -162,7 +162,7 @@ def switches(facts: Facts) -> list[Finding]:
             ", ".join(part for part in (worst.text, meaning.what) if part),
             f"last at {worst.at.replace('T', ' ').replace('Z', ' UTC')}" if worst.at else "",
             f"{worst.count} times" if worst.count > 1 else "",
-            f"also SXid {', '.join(str(one.number) for one in others)}" if others else "",
+            f"also SXid {', '.join(str(other.number) for other in others)}" if others else "",
             "before the NVSwitch was set up again" if worst.is_past else "",
         )
         rows = [to_json(one) for _, one in rated]
@@ -303,9 +303,9 @@ def _silent(device: Device, facts: Facts) -> str | None:
         return None
     own = pointer(device, facts)
     reasons = [facts.unknown.get(f"{own}{name}", REASONS[NO_PERMISSION]) for name in LIVE]
-    failed = [one for one in reasons if applies(one) and one != REASONS[NO_PERMISSION]]
+    failed = [reason for reason in reasons if applies(reason) and reason != REASONS[NO_PERMISSION]]
     # Some parts support one or two of them; an error in place of each that is supported, and of most, is no such part.
-    others = [one for one in reasons if one not in failed and applies(one)]
+    others = [reason for reason in reasons if reason not in failed and applies(reason)]
     return failed[0] if len(failed) > len(LIVE) / 2 and not others else None
 
 
@@ -445,7 +445,7 @@ def unread(device: Device, facts: Facts) -> Said | None:
 
 def _withheld(device: Device, facts: Facts) -> Said:
     """A card that is kept from us: by the rules of a container or a job that has another one, that is no doubt."""
-    others = any(one.nvml_index is not None and one.state != NOT_ACCESSIBLE for one in facts.devices)
+    others = any(card.nvml_index is not None and card.state != NOT_ACCESSIBLE for card in facts.devices)
     within = (facts.host or Host()).container or MASK in facts.environment
     message = "no permission: a container, the scheduler or its device node's permissions block this process"
     verdict: Verdict = "skip" if others and within else "inconclusive"
@@ -464,12 +464,12 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
         "unclaimed_bytes": left,
         "used_bytes": device.memory_used_bytes,
         "of_processes_bytes": device.memory_of_processes_bytes,
-        "holders": [one.pid for one in holders],
-        "zombies": [one.pid for one in holders if one.kind == "zombie"],
+        "holders": [process.pid for process in holders],
+        "zombies": [process.pid for process in holders if process.kind == "zombie"],
     }
     title = f"{units.capacity(left)} held by no visible process"
     within = (facts.host or Host()).container is not None
-    ending = [one for one in holders if one.kind == "zombie"]
+    ending = [process for process in holders if process.kind == "zombie"]
     if within and holders:
         # NVML does not list this container's own processes to it.
         return None
@@ -477,7 +477,7 @@ def unclaimed(device: Device, facts: Facts) -> Said | None:
         message = f"{_named(ending)} may hold it: it ended, but threads of it are alive and have {node} open"
         fix = f"ps -L -o pid,lwp,stat,wchan -p {ending[0].pid} shows what they wait for; if they stay, {RESET}"
     elif holders:
-        pids = " ".join(str(one.pid) for one in holders)
+        pids = " ".join(str(process.pid) for process in holders)
         message = f"{_named(holders)} may hold it: {'it has' if len(holders) == 1 else 'they have'} {node} open"
         fix = f"ps -o pid,user,lstart,cmd -p {pids.replace(' ', ',')}; end it if it is yours: kill {pids}"
     elif hidden:
@@ -516,7 +516,7 @@ def busy_alone(device: Device, facts: Facts) -> Said | None:
 
 
 def _named(processes: Sequence[Process]) -> str:
-    return few([f"{one.name or 'a process'} (PID {one.pid})" for one in processes], ", ")
+    return few([f"{process.name or 'a process'} (PID {process.pid})" for process in processes], ", ")
 
 
 def ecc(device: Device, facts: Facts) -> Said | None:

@@ -184,7 +184,9 @@ def slowed_down(device: Device, facts: Facts) -> Said | None:
 
 def throttles_at(device: Device) -> float | None:
     """The temperature from which driver or hardware lower the clock; None where the card tells neither."""
-    return min((one for one in (device.gpu_max_celsius, device.slowdown_celsius) if one is not None), default=None)
+    return min(
+        (limit for limit in (device.gpu_max_celsius, device.slowdown_celsius) if limit is not None), default=None
+    )
 
 
 def _by(device: Device, named: list[str]) -> str:
@@ -247,9 +249,9 @@ def fan(device: Device, facts: Facts) -> Said | None:
         message = "throttled by heat" if by_heat or limit is None else f"the GPU slows down at {limit:.0f} °C"
         return _said(device, "fail", title, message, fix=FIX["heat"], fan_percent=0.0)
     turning = [
-        one.fan_percent
-        for one in sisters(device, facts)
-        if one.fan_percent and one.temperature_celsius is not None and one.temperature_celsius <= now
+        card.fan_percent
+        for card in sisters(device, facts)
+        if card.fan_percent and card.temperature_celsius is not None and card.temperature_celsius <= now
     ]
     lasts = device.changes is not None and device.changes.span_s >= FAN_SPAN_S
     if now < WARM or not (turning or lasts):
@@ -371,9 +373,9 @@ def _is_wholly_busy(device: Device) -> bool:
 def _reference(device: Device, clock: str, facts: Facts) -> tuple[float, str] | None:
     """The clock that this one should have and where that comes from, in words; None where nobody knows."""
     clocks = sorted(
-        getattr(one, clock)
-        for one in sisters(device, facts)
-        if getattr(one, clock) is not None and _is_wholly_busy(one)
+        getattr(card, clock)
+        for card in sisters(device, facts)
+        if getattr(card, clock) is not None and _is_wholly_busy(card)
     )
     # The lower of the middle two, which accuses nobody for a sister that is far above the rest. One sister alone counts
     # where it runs at more than twice the clock.
@@ -410,8 +412,8 @@ def link_width(device: Device, facts: Facts) -> Said | None:
         if beside or links.is_width_lost(link.width, device.name):
             return Said("warn", title, "; ".join(filter(None, (beside, _busy(device)))), _RESEAT, evidence)
         return Said("info", title, _busy(device), None, evidence)
-    at_rest = [one for one in sisters(device, facts) if work(one) == "idle" and one.pcie is not None]
-    others = usual([one.pcie.width for one in at_rest if one.pcie is not None])
+    at_rest = [card for card in sisters(device, facts) if work(card) == "idle" and card.pcie is not None]
+    others = usual([card.pcie.width for card in at_rest if card.pcie is not None])
     if work(device) != "idle" or others is None or others <= link.width:
         return None
     return Said("warn", title, f"most other idle GPUs of the same name have x{others}", _RESEAT, evidence)

@@ -102,17 +102,25 @@ def address_of(card: Device, facts: Facts) -> str | None:
     """Its PCI address; that of the one card without a name is the one that is left on the bus, or in the log."""
     if card.pci_address is not None:
         return card.pci_address
-    nameless = [one for one in facts.devices if one.pci_address is None and one.nvml_index is not None and one.state]
+    nameless = [
+        device
+        for device in facts.devices
+        if device.pci_address is None and device.nvml_index is not None and device.state
+    ]
     listed = {device.pci_address for device in facts.devices}
-    logged = {one.pci_address for one in facts.xids or ()} - listed
+    logged = {error.pci_address for error in facts.xids or ()} - listed
     left = addresses_not_listed(facts) or sorted(logged)
     return left[0] if nameless == [card] and len(left) == 1 else None
 
 
 def sisters(card: Device, facts: Facts) -> list[Device]:
     """The other cards of its name that answer."""
-    alike = [one for one in facts.devices if one is not card and one.name == card.name and one.nvml_index is not None]
-    return [] if card.name is None else [one for one in alike if not is_dead(one)]
+    alike = [
+        device
+        for device in facts.devices
+        if device is not card and device.name == card.name and device.nvml_index is not None
+    ]
+    return [] if card.name is None else [device for device in alike if not is_dead(device)]
 
 
 def usual(values: Sequence[Value | None]) -> Value | None:
@@ -126,7 +134,7 @@ def usual(values: Sequence[Value | None]) -> Value | None:
 
 def own_addresses(host: Host) -> list[str]:
     """PCI addresses of NVIDIA's GPUs without those that are held for virtual machines."""
-    return [one for one in host.nvidia_pci_addresses if host.nvidia_pci_drivers.get(one) not in FOR_GUESTS]
+    return [address for address in host.nvidia_pci_addresses if host.nvidia_pci_drivers.get(address) not in FOR_GUESTS]
 
 
 def is_nvidia_here(facts: Facts) -> bool:
@@ -180,21 +188,21 @@ def unlisted(facts: Facts) -> Finding | None:
         return None
     listed = {device.pci_address for device in listing}
     # One that fell off the bus has its Xid 79.
-    lost = {one.pci_address for one in facts.xids or () if one.number == 79 and not one.is_past}
+    lost = {error.pci_address for error in facts.xids or () if error.number == 79 and not error.is_past}
     others = [address for address in own_addresses(host) if address not in listed | lost]
     started = facts.driver is not None and facts.driver.nvml_code == 0 and facts.driver.nvml_error is None
     if not others or not started:
         return None
     # A driver that took a card and lists none, or one less, failed on it, unless its settings leave the card out. To a
     # job that was given some of a node's cards (Slurm's cgroups) the driver does not list the others.
-    taken = any(host.nvidia_pci_drivers.get(one) == "nvidia" for one in others)
+    taken = any(host.nvidia_pci_drivers.get(other) == "nvidia" for other in others)
     given = bool(listing) and MASK in facts.environment
     verdict: Verdict = "info" if given else "warn" if not taken else "inconclusive" if listing else "fail"
     reasons = (facts.driver.not_started or {}) if facts.driver is not None else {}
-    failed = {one: reasons[one] for one in others if one in reasons}
+    failed = {other: reasons[other] for other in others if other in reasons}
     if failed:
         return _did_not_start(failed, others, facts, given=given)
-    bound = ", ".join(sorted({host.nvidia_pci_drivers[one] for one in others if one in host.nvidia_pci_drivers}))
+    bound = ", ".join(sorted({host.nvidia_pci_drivers[other] for other in others if other in host.nvidia_pci_drivers}))
     return Finding(
         "devices.unlisted",
         verdict,
@@ -241,7 +249,7 @@ def _did_not_start(failed: dict[str, str], others: Sequence[str], facts: Facts, 
         len(facts.host.nvidia_pci_addresses if facts.host else ()),
         next(iter((supported or failed).values())),
     )
-    rest = [one for one in others if one not in failed]
+    rest = [other for other in others if other not in failed]
     message = "; ".join(f"{address}: {why}" for address, why in failed.items())
     return Finding(
         "devices.unlisted",
@@ -263,7 +271,9 @@ def not_shown(facts: Facts) -> Finding | None:
     if driver.cuinit_code != 0 or driver.cuinit_error is not None or any(map(is_dead, facts.devices)):
         return None
     listed = [card for card in cards(facts) if card.nvml_index is not None and card.parent_uuid is None]
-    divided = any(one.parent_uuid is not None or (one.mig is not None and one.mig.enabled) for one in facts.devices)
+    divided = any(
+        device.parent_uuid is not None or (device.mig is not None and device.mig.enabled) for device in facts.devices
+    )
     left = [card for card in listed if card.state == "not shown by CUDA"]
     if not left or divided:
         return None

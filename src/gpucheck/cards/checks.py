@@ -33,7 +33,7 @@ def ecc_mode(device: Device, facts: Facts) -> Said | None:
     if ecc.enabled_after_reset is not None and ecc.enabled_after_reset != ecc.enabled:
         now, then = ("on", "off") if ecc.enabled else ("off", "on")
         return Said("info", f"ECC will be {then}", f"{now} now, {then} after the next reset", None, evidence)
-    others = usual([one.ecc.enabled for one in sisters(device, facts) if one.ecc is not None])
+    others = usual([card.ecc.enabled for card in sisters(device, facts) if card.ecc is not None])
     if others is not None and others != ecc.enabled and (ecc.enabled or ecc.enabled_by_default is not False):
         state, theirs = ("on", "off") if ecc.enabled else ("off", "on")
         which = "" if ecc.enabled else " -i {card}"  # never advise to turn ECC off
@@ -49,7 +49,9 @@ def ecc_mode(device: Device, facts: Facts) -> Said | None:
 def power_limit(device: Device, facts: Facts) -> Said | None:
     """A power limit below the card's default, or another than its sisters have."""
     limit, default = device.power_limit_w, device.power_limit_default_w
-    others = usual([None if one.power_limit_w is None else round(one.power_limit_w) for one in sisters(device, facts)])
+    others = usual(
+        [None if card.power_limit_w is None else round(card.power_limit_w) for card in sisters(device, facts)]
+    )
     if limit is not None and others is not None and limit < SAME * others:
         message = f"most other GPUs of the same name have {others} W"
         fix = f"sudo nvidia-smi -i {{card}} --power-limit={others}"
@@ -103,11 +105,11 @@ def compute_mode(device: Device, facts: Facts) -> Said | None:
 
 def _held_alone(device: Device) -> Said | None:
     """A card in exclusive mode that a process has; the server of MPS has it for others."""
-    holders = [one for one in device.processes or () if "compute" in one.kind]
-    if not holders or any((one.name or "").startswith("nvidia-cuda-mps") for one in holders):
+    holders = [process for process in device.processes or () if "compute" in process.kind]
+    if not holders or any((process.name or "").startswith("nvidia-cuda-mps") for process in holders):
         return None
-    names = few([f"{one.name or 'not visible here'} (PID {one.pid})" for one in holders], ", ")
-    evidence = {"compute_mode": device.compute_mode, "pids": [one.pid for one in holders]}
+    names = few([f"{process.name or 'not visible here'} (PID {process.pid})" for process in holders], ", ")
+    evidence = {"compute_mode": device.compute_mode, "pids": [process.pid for process in holders]}
     message = f"{names} has it in exclusive mode, and no other program can use it"
     fix = f"wait for PID {holders[0].pid} to end, or sudo nvidia-smi -i {{card}} --compute-mode=0"
     return Said("warn", "in exclusive use", message, fix, evidence)
@@ -138,16 +140,16 @@ _COMMON = (
 
 def odd_one(device: Device, facts: Facts) -> Said | None:
     """One of several alike that has less memory or BAR1 than most, no persistence mode, or another VBIOS."""
-    others = [one for one in sisters(device, facts) if is_divided(one) == is_divided(device)]
+    others = [card for card in sisters(device, facts) if is_divided(card) == is_divided(device)]
     said: list[str] = []
     fixes: list[str] = []
     evidence: dict[str, object] = {}
     for name, words, fix in _COMMON:
-        own, theirs = getattr(device, name), usual([getattr(one, name) for one in others])
+        own, theirs = getattr(device, name), usual([getattr(card, name) for card in others])
         if own is None or theirs is None or own == theirs:
             continue
         # With ECC on, some cards have less memory: then ECC is what differs.
-        ecc = usual([one.ecc and one.ecc.enabled for one in others])
+        ecc = usual([card.ecc and card.ecc.enabled for card in others])
         differs_by_ecc = name == "memory_total_bytes" and ecc != (device.ecc and device.ecc.enabled)
         if not isinstance(own, str) and (own >= SAME * theirs or differs_by_ecc):
             continue
@@ -311,10 +313,10 @@ def fabric_state(facts: Facts) -> str | None:
     """The state of a fabric that is not ready, and on how many GPUs: NVML's evidence for CUDA's 802."""
     states = [card.fabric.state for card in facts.devices if card.fabric is not None]
     # What goes on may be the last step of the others as well.
-    waiting = [one for one in states if one != "completed"]
+    waiting = [state for state in states if state != "completed"]
     if not waiting:
         return None
-    state = IN_PROGRESS if set(waiting) == {IN_PROGRESS} else next(one for one in waiting if one != IN_PROGRESS)
+    state = IN_PROGRESS if set(waiting) == {IN_PROGRESS} else next(other for other in waiting if other != IN_PROGRESS)
     return f"{state} on {waiting.count(state)} of {len(states)} GPUs"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:  # a help page needs no report
     from gpucheck.fleet.judge import Judged
     from gpucheck.fleet.options import FleetCheckOptions, FleetJudgeOptions
     from gpucheck.report.events import Emit
-    from gpucheck.report.report import Report
 
 # How often a folder is read again until all have ended: a network's file system shows a new file after seconds.
 POLL_S = 2.0
@@ -139,19 +137,18 @@ def _lists(folder: str | None) -> list[outputs.Wanted]:
     if folder is None:
         return []
     from gpucheck.cli import outputs
+    from gpucheck.render import prometheus
+    from gpucheck.render.fleet import listed
+    from gpucheck.report.report import document
 
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         why = error.strerror or str(error)
         raise CannotLook(f"--into {folder!r} cannot be made", why, "name a folder of yours") from error
-    from gpucheck.render import fleet as shown
-    from gpucheck.render import prometheus
-    from gpucheck.report.report import document
-
-    contents: dict[str, Callable[[Report], str]] = {
-        "good.txt": lambda report: shown.listed(report, "good"),
-        "bad.txt": lambda report: shown.listed(report, "bad"),
+    contents: dict[str, outputs.Content] = {
+        "good.txt": lambda report: listed(report, "good"),
+        "bad.txt": lambda report: listed(report, "bad"),
         "fleet.json": document,
         "fleet.prom": prometheus.metrics,
     }

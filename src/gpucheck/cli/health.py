@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import sys
 from dataclasses import dataclass
@@ -129,15 +130,11 @@ def explain(common: Common, asked: ExplainOptions) -> int:
 
         if asked.list_all:
             command.listing(emit)
-        elif given in ("", "-"):
-            text, cut_from_bytes = _pasted()
+        elif given in ("", "-") or (given.lower() not in command.entries() and os.path.isfile(given)):
+            text, cut_from_bytes = _end_of(given if given != "-" else "")
             command.explain(text, emit, cut_from_bytes)
         elif given.lower() in command.entries():
             command.page(given.lower(), emit)
-        elif os.path.isfile(given):
-            with _opened(given) as file:
-                text, cut_from_bytes = _end_of(file, given)
-            command.explain(text, emit, cut_from_bytes)
         elif command.is_missing_file(given):
             raise UsageError(f"the file {given!r} does not exist", "", _FIX)
         elif command.is_id(given):
@@ -148,31 +145,24 @@ def explain(common: Common, asked: ExplainOptions) -> int:
     return session.run(common, answer)
 
 
-def _pasted() -> tuple[str, int | None]:
-    """Standard input, and its bytes where it was cut. Raises UsageError where nothing comes from it."""
-    if sys.stdin is None:
-        raise UsageError("standard input is closed", "", _FIX)
-    if sys.stdin.isatty():
-        print("paste the text, then press Ctrl-D on an empty line (Windows: Ctrl-Z, Enter)", file=sys.stderr)
-    return _end_of(sys.stdin.buffer, "standard input")
+def _end_of(path: str) -> tuple[str, int | None]:
+    """The last text of a file, or of standard input without a path, and its bytes where it was cut.
 
-
-def _opened(path: str) -> IO[bytes]:
-    try:
-        return open(path, "rb")
-    except OSError as error:
-        raise UsageError(f"{path!r} cannot be read", os.strerror(error.errno or 0), _FIX) from error
-
-
-def _end_of(stream: IO[bytes], name: str) -> tuple[str, int | None]:
-    """The last text of a stream, and its bytes where it was cut. Raises UsageError for one that has none."""
+    Raises UsageError where nothing comes from it.
+    """
     from gpucheck.explain.command import MOST_BYTES
 
+    name = repr(path) if path else "standard input"
+    if not path and sys.stdin is None:
+        raise UsageError("standard input is closed", "", _FIX)
+    if not path and sys.stdin.isatty():
+        print("paste the text, then press Ctrl-D on an empty line (Windows: Ctrl-Z, Enter)", file=sys.stderr)
     try:
-        mark, last, total = read_end(stream, MOST_BYTES)
+        with open(path, "rb") if path else contextlib.nullcontext(sys.stdin.buffer) as stream:
+            first, last, total = read_end(stream, MOST_BYTES)
     except OSError as error:
         raise UsageError(f"{name} cannot be read", os.strerror(error.errno or 0), _FIX) from error
-    text = decoded(last, mark)
+    text = decoded(last, first)
     if not text.strip():
         raise UsageError(f"{name} is empty", "", _FIX)
     return text, total if total > len(last) else None

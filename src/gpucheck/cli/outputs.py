@@ -53,7 +53,9 @@ class Output:
             self.temporary.write_bytes(made)
         else:
             self.temporary.write_text(made, encoding="utf-8")
-        self.temporary.chmod(self.mode & ~_umask())
+        # There is no way to read the mask without setting it.
+        os.umask(mask := os.umask(0o022))
+        self.temporary.chmod(self.mode & ~mask)
         self.temporary.replace(self.target)
 
 
@@ -131,7 +133,7 @@ def _opened(wanted: Wanted) -> Output:
     option, path = wanted.option, wanted.path
     target = Path(os.path.realpath(path))  # a link stays a link: what it points to is written
     name = Path(path).name.lower()
-    suffix = next((one for one in wanted.formats if name.endswith(one) and name != one), None)
+    suffix = next((end for end in wanted.formats if name.endswith(end) and name != end), None)
     if suffix is None:
         raise UsageError(f"{option} {path!r} has an unknown format", "", f"end the name in {', '.join(wanted.formats)}")
     if suffix == ".html":
@@ -166,10 +168,3 @@ def why(error: OSError | MemoryError) -> tuple[str, str]:
         return cause, "free disk space and run it again"
     may_not = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
     return cause, "make the folder writable" if may_not else "write it to another place"
-
-
-def _umask() -> int:
-    # There is no way to read it without setting it.
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

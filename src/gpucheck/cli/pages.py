@@ -12,7 +12,7 @@ import gpucheck
 from gpucheck import errors, naming
 from gpucheck.cli import commands
 from gpucheck.errors import GpucheckError, TargetError
-from gpucheck.options import COMMON, Option, grouped
+from gpucheck.options import COMMON, grouped
 
 # Wider lines are hard to read. Below NARROW a description goes under its name, not beside it.
 WIDEST, NARROW = 100, 60
@@ -37,11 +37,11 @@ def page(name: str, extra: Sequence[tuple[str, str]], width: int, *, exit_codes:
     for paragraph in row.about.strip().split("\n\n"):
         parts.append(wrapped(paragraph, width, first="  ", rest="  "))
     parameters = commands.parameters(name)
-    sections = [("Arguments", [(one.metavar, one.text) for one in parameters if one.positional])]
-    sections += [
-        (group, [(_label(one), one.text) for one in members])
-        for group, members in grouped([one for one in parameters if not one.positional])
-    ]
+    sections = [("Arguments", [(option.metavar, option.text) for option in parameters if option.positional])]
+    for group, members in grouped([option for option in parameters if not option.positional]):
+        labels = [f"{', '.join(option.names)} {option.metavar}" for option in members]
+        rows = [(label.strip(), option.text) for label, option in zip(labels, members, strict=True)]
+        sections.append((group, rows))
     if sections[-1][0] == COMMON:
         sections[-1][1].extend(extra)
     else:
@@ -50,20 +50,15 @@ def page(name: str, extra: Sequence[tuple[str, str]], width: int, *, exit_codes:
     parts += [[f"{title}:", *definitions(rows, width, column)] for title, rows in sections if rows]
     below = commands.below(name)
     column = _column(below)
-    for heading in dict.fromkeys(one.heading for one in below.values()):
-        rows = [(own, summary(one.about)) for own, one in below.items() if one.heading == heading]
+    for heading in dict.fromkeys(command.heading for command in below.values()):
+        rows = [(own, summary(command.about)) for own, command in below.items() if command.heading == heading]
         parts.append([heading, *definitions(rows, width, column)])
     if exit_codes and not name:
-        codes = [(str(one.code), one.meaning) for one in errors.EXITS]
+        codes = [(str(row.code), row.meaning) for row in errors.EXITS]
         parts.append(["Exit codes:", *definitions(codes, width, 3, beside=True)])
     parts.append(["Examples:", *(line for text in row.examples for line in command_lines(text, width))])
     parts += [[naming.as_typed("Exit codes: gpucheck --help")]] if exit_codes and name else []
     return "\n\n".join("\n".join(lines) for lines in parts)
-
-
-def _label(one: Option) -> str:
-    names = f"{one.short}, {one.name}" if one.short else one.name
-    return f"{names} {one.metavar}" if one.metavar else names
 
 
 def summary(about: str) -> str:

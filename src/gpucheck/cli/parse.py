@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, fields, make_dataclass, replace
 from pkgutil import resolve_name
 from typing import Annotated, Any
@@ -28,19 +28,19 @@ DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "all")
 
 
 class UnknownCommand(TyperException):
-    """A word that names no command of the group that `ctx` is of."""
+    """The first of `words` names no command of the group that `ctx` is of."""
 
-    def __init__(self, ctx: Any, word: str) -> None:
-        super().__init__(f"unknown command {word!r}")
-        self.ctx, self.word = ctx, word
-
-
-class UnexpectedArguments(TyperException):
-    """Words behind a command that takes no more of them."""
+    what = "unknown command"
 
     def __init__(self, ctx: Any, words: Sequence[str]) -> None:
-        super().__init__(f"unexpected argument {' '.join(words)!r}")
-        self.ctx, self.words = ctx, words
+        self.ctx, self.words = ctx, " ".join(words)
+        super().__init__(f"{self.what} {self.words!r}")
+
+
+class UnexpectedArguments(UnknownCommand):
+    """Words behind a command that takes no more of them."""
+
+    what = "unexpected argument"
 
 
 class HelpGroup(TyperGroup):
@@ -64,7 +64,7 @@ class HelpGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command's name, the command and its arguments."""
         if not ctx.resilient_parsing and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise UnknownCommand(ctx, args[0])
+            raise UnknownCommand(ctx, args[:1])
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -159,14 +159,14 @@ def _run(row: Command, typed: dict[str, Any]) -> int:
     if not row.options:
         code = resolve_name(row.function)()
         return code
-    for one in commands.parameters(row.name):
-        value = typed[one.key] = list(typed[one.key] or ()) if one.repeat else typed[one.key]
-        for text in () if one.verbatim else value if one.repeat else [value]:
+    for option in commands.parameters(row.name):
+        value = typed[option.key] = list(typed[option.key] or ()) if option.repeat else typed[option.key]
+        for text in () if option.verbatim else value if option.repeat else [value]:
             if isinstance(text, str):
-                refuse_empty(one, text)
+                refuse_empty(option, text)
     if typed.get("python") and row.other_python:
-        return _anew(row, typed)
-    values = {one.key: typed.pop(one.key) for one in commands.shared(row)}
+        return _with_other_python(row, typed)
+    values = {option.key: typed.pop(option.key) for option in commands.shared(row)}
     values["output"] = tuple(values["output"])
     from gpucheck.cli import settings  # a help page needs none of it
 
@@ -178,13 +178,13 @@ def _run(row: Command, typed: dict[str, Any]) -> int:
     else:
         values["device"] = "auto"
     common = Common(row.name, given=typed, **values)
-    mine: Any = read(resolve_name(row.options), typed)
-    if any(one.name == "device" for one in fields(mine)):
-        mine = replace(mine, device=common.device)
-    return begin(row, common, mine, *([read(resolve_name(row.beside), typed)] if row.beside else []))
+    options: Any = read(resolve_name(row.options), typed)
+    if any(field.name == "device" for field in fields(options)):
+        options = replace(options, device=common.device)
+    return begin(row, common, options, *([read(resolve_name(row.beside), typed)] if row.beside else []))
 
 
-def _anew(row: Command, typed: dict[str, Any]) -> int:
+def _with_other_python(row: Command, typed: dict[str, Any]) -> int:
     """Run the command as it was typed with another Python, which gets nothing of this one's environment."""
     from gpucheck.machine import child, stack
 
@@ -193,10 +193,10 @@ def _anew(row: Command, typed: dict[str, Any]) -> int:
     if unfit is not None:
         raise unfit
     words = row.name.split()
-    for one in commands.parameters(row.name):
-        value = typed.get(one.key)
+    for option in commands.parameters(row.name):
+        value = typed.get(option.key)
         for text in value if isinstance(value, list) else [value] if value else []:
-            words += [one.name] if one.is_flag else [f"{one.name}={text}"]
+            words += [option.name] if option.is_flag else [f"{option.name}={text}"]
     with child.own_folder() as root:
         argv = child.python_argv("gpucheck.__main__", *words, python=python, root=root)
         program = child.Program(argv, env=os.environ)
@@ -207,9 +207,14 @@ def _anew(row: Command, typed: dict[str, Any]) -> int:
 
 def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
     """Run a command whose options are read; with `--list` only list what it would run."""
-    names = getattr(options, "names", None)
-    if names is not None and options.list_all:
-        return _list(common, names())
+    if getattr(options, "list_all", False) and hasattr(options, "names"):
+        if common.json or common.output:
+            raise UsageError("--list prints names only", "--json and --output write a result", "give one or the other")
+        rows = options.names()
+        # A pipe gets a line for each name.
+        width = pages.width() if sys.stdout.isatty() else sys.maxsize
+        print("\n".join(pages.definitions(rows, width, max(len(name) for name, _ in rows))))
+        return errors.OK
     try:  # a process that loads torch with MKL ends there, which would be told as a broken torch
         os.getcwd()
     except OSError as error:
@@ -226,13 +231,8 @@ def begin(row: Command, common: Common, options: Any, *beside: Any) -> int:
     return session.run(common, lambda emit: function(options, emit))
 
 
-def _list(common: Common, rows: Sequence[tuple[str, str]]) -> int:
-    if common.json or common.output:
-        raise UsageError("--list prints names only", "--json and --output write a result", "give one or the other")
-    # A pipe gets a line for each name.
-    width = pages.width() if sys.stdout.isatty() else sys.maxsize
-    print("\n".join(pages.definitions(rows, width, max(len(name) for name, _ in rows))))
-    return errors.OK
+def _proposing(words: Sequence[str]) -> Callable[[], list[str]]:
+    return lambda: list(words)
 
 
 def parameters(options: Sequence[Option]) -> list[Any]:
@@ -240,27 +240,22 @@ def parameters(options: Sequence[Option]) -> list[Any]:
 
     Its own parameter classes are built differently in each of its versions.
     """
-    taking = make_dataclass("taking", [_field(option) for option in options], kw_only=True)
-    app = typer.Typer(add_completion=False)
-    app.command()(taking)
-    return get_command(app).params
-
-
-def _field(option: Option) -> tuple[str, Any, Any]:
-    if option.positional:
+    declared: list[tuple[str, Any, Any]] = []
+    for option in options:
+        words = DEVICES if option.name == "--device" else option.choices
         how: Any = typer.Argument(metavar=option.metavar, show_default=False)
-    else:
-        words = list(DEVICES if option.name == "--device" else option.choices)
-        # Older names are names of the same parameter.
-        how = typer.Option(
-            *option.names,
-            metavar=option.metavar or None,
-            help=option.help,
-            show_default=False,
-            autocompletion=lambda: words,
-        )
-    kind: Any = bool if option.is_flag else list[str] if option.repeat else str
-    if option.required:
-        return option.key, Annotated[kind, how], field()
-    default = field(default=False if option.is_flag else None)
-    return option.key, Annotated[kind if option.is_flag else kind | None, how], default
+        if not option.positional:
+            how = typer.Option(
+                *option.names,
+                metavar=option.metavar or None,
+                help=option.help,
+                show_default=False,
+                autocompletion=_proposing(words),
+            )
+        kind: Any = bool if option.is_flag else list[str] if option.repeat else str
+        default = field() if option.required else field(default=False if option.is_flag else None)
+        is_optional = not (option.required or option.is_flag)
+        declared.append((option.key, Annotated[kind | None if is_optional else kind, how], default))
+    app = typer.Typer(add_completion=False)
+    app.command()(make_dataclass("taking", declared, kw_only=True))
+    return get_command(app).params

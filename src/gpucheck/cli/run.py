@@ -36,7 +36,10 @@ def run(common: Common, options: RunOptions) -> int:
     for path in folders:
         with contextlib.suppress(OSError):  # what is in the way is told where the file is opened
             os.makedirs(path, exist_ok=True)
-    files = Outputs([_of_rank(path) for path in paths])
+    if (rank := os.environ.get("RANK")) is not None and os.environ.get("WORLD_SIZE", "1") != "1":
+        # Under torchrun each rank writes a file of its own: `run.json` is `run.rank1.json`.
+        paths = [str(Path(path).with_suffix(f".rank{rank}{Path(path).suffix}")) for path in paths]
+    files = Outputs(paths)
     collector = Collector()
     began = time.time()
 
@@ -64,14 +67,6 @@ def run(common: Common, options: RunOptions) -> int:
         tell_bug(error, sys.argv[1:])
     # Past what settles gpucheck's own statuses: this one is the program's.
     raise SystemExit(end_like(code))
-
-
-def _of_rank(path: str) -> str:
-    """Under torchrun each rank writes a file of its own: `run.json` is `run.rank1.json`."""
-    rank = os.environ.get("RANK")
-    if rank is None or os.environ.get("WORLD_SIZE", "1") == "1":
-        return path
-    return str(Path(path).with_suffix(f".rank{rank}{Path(path).suffix}"))
 
 
 def _report(common: Common, files: Outputs, collector: Collector, began: float, code: int) -> None:

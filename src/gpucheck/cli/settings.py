@@ -34,25 +34,27 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
     works on where nothing says otherwise, None for one that takes none. Raises UsageError for what is wrong in a
     variable or in the file.
     """
-    found = _variables(os.environ)
-    file = _file(values["config"])
+    variables, file = _variables(os.environ), _file(values["config"])
     settings = Settings(file=file.file) if file else Settings()
     for name, where in (("device", values), ("strict", values), ("time_budget", given)):
         if name not in where or where[name] or (name == "time_budget" and command in OWN_TIME):
             continue
-        source = next((one for one in (found, file) if one is not None and getattr(one, name) is not None), None)
-        if source is not None:
-            where[name] = getattr(source, name)
-            origins = {**settings.origins, name: source.origins[name]}
-            settings = replace(settings, origins=origins, **{name: where[name]})
+        for source in (variables, file):
+            if source is not None and getattr(source, name) is not None:
+                where[name] = getattr(source, name)
+                origins = {**settings.origins, name: source.origins[name]}
+                settings = replace(settings, origins=origins, **{name: where[name]})
+                break
     if device is not None and values["device"] is None:
         values["device"] = device
-    wanted = [one for one in THRESHOLDS if _concerns(one, command, given)]
+    wanted = {threshold.id: threshold for threshold in THRESHOLDS if _concerns(threshold, command, given)}
     limits = [
-        config.limit(threshold, text, threshold.option) for threshold in wanted if (text := given.get(threshold.key))
+        config.limit(threshold, text, threshold.option)
+        for threshold in wanted.values()
+        if (text := given.get(threshold.key))
     ]
-    limits += [one for one in file.thresholds if one.id in {threshold.id for threshold in wanted}] if file else []
-    slower = next((one for one in limits if one.id == "compare.slower"), None)
+    limits += [limit for limit in file.thresholds if limit.id in wanted] if file else []
+    slower = next((limit for limit in limits if limit.id == "compare.slower"), None)
     if slower is not None and not given.get("fail_if_slower"):
         given["fail_if_slower"] = f"{slower.value * 100:.10g}%"
     return replace(settings, thresholds=tuple(limits))
@@ -60,17 +62,15 @@ def of_command(command: str, values: dict[str, Any], given: dict[str, Any], devi
 
 def told(settings: Settings) -> str:
     """Name what variables and the file set, in one sentence; empty if they set nothing."""
-    parts = []
-    for name, origin in settings.origins.items():
-        value = getattr(settings, name)
-        parts.append(f"{name.replace('_', ' ')} {str(value).lower() if isinstance(value, bool) else value} ({origin})")
-    parts += [
-        f"{one.id} {config.told(one)} ({one.origin})" for one in settings.thresholds if not one.origin.startswith("--")
+    values = {name: getattr(settings, name) for name in settings.origins}
+    texts = [
+        f"{name.replace('_', ' ')} {str(value).lower() if value is True or value is False else value} "
+        f"({settings.origins[name]})"
+        for name, value in values.items()
     ]
-    return f"set: {'; '.join(parts)}" if parts else ""
-
-
-# -- variables --------------------------------------------------------------------------------------------------------
+    limits = [limit for limit in settings.thresholds if not limit.origin.startswith("--")]
+    texts += [f"{limit.id} {config.told(limit)} ({limit.origin})" for limit in limits]
+    return f"set: {'; '.join(texts)}" if texts else ""
 
 
 def _variables(environ: Mapping[str, str]) -> Settings:
@@ -94,9 +94,6 @@ def _variables(environ: Mapping[str, str]) -> Settings:
     )
 
 
-# -- the file ---------------------------------------------------------------------------------------------------------
-
-
 def _file(path: str) -> Settings | None:
     """The settings of the file named, else of the first that is there; None where there is none."""
     if path:
@@ -104,18 +101,15 @@ def _file(path: str) -> Settings | None:
         if text is None:
             raise UsageError(f"--config {path!r} does not exist", "", "give a settings file")
         below = SHARED_TABLE if os.path.basename(path) == SHARED_FILE else ""
-        found = config.parse(text, path, below=below)
-        if found is None:
+        settings = config.parse(text, path, below=below)
+        if settings is None:
             raise UsageError(f"--config {path!r} has no table [{SHARED_TABLE}]", "", "give a settings file")
-        return found
-    text = _read(FILE)
-    if text is not None:
+        return settings
+    if (text := _read(FILE)) is not None:
         return config.parse(text, FILE)
     text = _read(SHARED_FILE)
     # Most projects have this file, and few a table of ours: one that does not name us is not ours to judge.
-    if text is None or "gpucheck" not in text:
-        return None
-    return config.parse(text, SHARED_FILE, below=SHARED_TABLE)
+    return config.parse(text, SHARED_FILE, below=SHARED_TABLE) if text and "gpucheck" in text else None
 
 
 def _read(path: str) -> str | None:
@@ -132,9 +126,6 @@ def _read(path: str) -> str | None:
     if len(text) > MOST_CHARACTERS:
         raise UsageError(f"{path} is not a settings file", "it is larger than 1 MiB")
     return text
-
-
-# -- thresholds -------------------------------------------------------------------------------------------------------
 
 
 def _concerns(threshold: Threshold, command: str, given: Mapping[str, Any]) -> bool:

@@ -212,10 +212,7 @@ def _of_typer(error: TyperException, given: Sequence[str]) -> UsageError:
     name, what = "", " ".join(error.format_message().split())
     proposing: Proposing | None = None
     if isinstance(error, UnknownCommand):
-        name, what, proposing = error.word, f"unknown command {error.word!r}", _for_command
-    elif isinstance(error, UnexpectedArguments):
-        name = " ".join(error.words)
-        what, proposing = f"unexpected argument {name!r}", _for_argument
+        name, proposing = error.words, _for_argument if isinstance(error, UnexpectedArguments) else _for_command
     elif (option := getattr(error, "option_name", None)) is not None:
         name = option
         if hasattr(error, "possibilities"):  # only an option that is not there has some

@@ -156,7 +156,7 @@ def _causes(
     from gpucheck.doctor.ladder import causes
 
     # No card in MIG mode: that it is empty is then no cause.
-    found = [one for one in causes(cuinit=cuinit, nvml=nvml) if divided or one.id != "gpu.mig_empty"]
+    found = [cause for cause in causes(cuinit=cuinit, nvml=nvml) if divided or cause.id != "gpu.mig_empty"]
     if not found:
         return None, None
     fix = found[0].fix if len(found) == 1 else "gpucheck doctor"
@@ -180,7 +180,9 @@ def _libcuda(facts: Facts) -> Finding | None:
     if driver.cuinit_code == NO_DEVICE and _is_masked(facts):
         return None
     evidence = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "path": driver.libcuda_path}
-    meaning, fix = _causes(cuinit=driver.cuinit_code, divided=any(one.mig and one.mig.enabled for one in facts.devices))
+    meaning, fix = _causes(
+        cuinit=driver.cuinit_code, divided=any(device.mig and device.mig.enabled for device in facts.devices)
+    )
     if driver.cuinit_code == FABRIC_NOT_READY and (state := fabric_state(facts)) is not None:
         meaning = f"the fabric between the GPUs is not ready (NVML: {state})"
         fix = WAIT if state.startswith(IN_PROGRESS) else "sudo systemctl restart nvidia-fabricmanager"
@@ -226,16 +228,18 @@ def _is_masked(facts: Facts) -> bool:
 def _named_in_vain(facts: Facts) -> str | None:
     """What the first entry of the mask that names no GPU shows, in words; None where each names one."""
     mask = facts.environment.get(MASK)
-    listed = sorted((one for one in facts.devices if one.nvml_index is not None), key=lambda one: one.nvml_index or 0)
-    if mask is None or not listed or any(one.mig is not None and one.mig.enabled for one in listed):
+    listed = sorted(
+        (device for device in facts.devices if device.nvml_index is not None), key=lambda device: device.nvml_index or 0
+    )
+    if mask is None or not listed or any(card.mig is not None and card.mig.enabled for card in listed):
         return None
-    entries = read_mask(mask, [one.uuid for one in listed]).entries
-    return next((one.told for one in entries if one.index is None and one.asks), None)
+    entries = read_mask(mask, [card.uuid for card in listed]).entries
+    return next((entry.told for entry in entries if entry.index is None and entry.asks), None)
 
 
 def _shows_fewer(facts: Facts) -> Finding | None:
     """A mask that names a GPU that does not exist: CUDA shows those before it."""
-    named, shown = _named_in_vain(facts), sum(one.cuda_index is not None for one in facts.devices)
+    named, shown = _named_in_vain(facts), sum(device.cuda_index is not None for device in facts.devices)
     if named is None or not shown or (facts.driver or Driver()).cuinit_code != 0:
         return None
     mask = facts.environment[MASK]
@@ -393,13 +397,13 @@ def status_judge(evidence: Evidence, *, is_chosen: bool = False) -> tuple[Doctor
     facts, whose = evidence.facts, [] if is_chosen else _whose(evidence)
     if not evidence.is_nvidia_here and all(device.kind == "cpu" for device in facts.devices):
         # Nothing to judge a torch by: what is wrong with it is said, and breaks nothing here.
-        mild = [replace(one, verdict="warn") if one.verdict == "fail" else one for one in diagnosed]
-        said = [one for one in mild if one.id != "doctor.no_gpu"]
+        mild = [replace(finding, verdict="warn") if finding.verdict == "fail" else finding for finding in diagnosed]
+        said = [finding for finding in mild if finding.id != "doctor.no_gpu"]
         return result, [*judge(facts), *said, *whose]
     may_see = evidence.is_nvidia_here or installed_torch.could_see_another(evidence.build)
     if evidence.probe.not_awaited == _LATE and may_see:
-        diagnosed = [_unsure(one) for one in diagnosed if one.id not in ("doctor.unknown", "doctor.no_gpu")]
-        if result.first is None or all(one.verdict != "fail" for one in diagnosed):
+        diagnosed = [_unsure(finding) for finding in diagnosed if finding.id not in ("doctor.unknown", "doctor.no_gpu")]
+        if result.first is None or all(finding.verdict != "fail" for finding in diagnosed):
             why = f"it was given {STATUS_LIMIT_S:g} s"
             diagnosed.insert(0, Finding("status.torch", "inconclusive", "torch has not answered yet", why, fix=_WAITS))
     return result, [*_each_once(diagnosed, judge(facts), result.first), *whose]
@@ -413,9 +417,12 @@ def _unsure(finding: Finding) -> Finding:
 
 def _each_once(diagnosed: Sequence[Finding], looked: Sequence[Finding], first: str | None) -> list[Finding]:
     """The doctor's findings, then those of `devices` that say something else; of a card's own fault, one for each."""
-    by_card = {one.id for one in looked if "nvml_index" in one.evidence} - {first}
-    known = {one.id for one in diagnosed} - by_card | ({*OF_THE_DRIVER} if first is not None else set())
-    return [*(one for one in diagnosed if one.id not in by_card), *(one for one in looked if one.id not in known)]
+    by_card = {finding.id for finding in looked if "nvml_index" in finding.evidence} - {first}
+    known = {finding.id for finding in diagnosed} - by_card | ({*OF_THE_DRIVER} if first is not None else set())
+    return [
+        *(finding for finding in diagnosed if finding.id not in by_card),
+        *(finding for finding in looked if finding.id not in known),
+    ]
 
 
 def _whose(evidence: Evidence) -> list[Finding]:

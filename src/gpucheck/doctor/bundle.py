@@ -107,40 +107,42 @@ def members(report: Report, evidence: Evidence | None) -> dict[str, str]:
             name: _DEVICE_UUID.sub("0", values[name]) if name in values else None
             for name in sorted(evidence.variables | set(values))
         }
-    told: dict[str, Any] = {"gpucheck": report.gpucheck, "started": report.started}
-    told |= {name: _listed(value, name) for name, value in parts.items()}
+    details: dict[str, Any] = {"gpucheck": report.gpucheck, "started": report.started}
+    details |= {name: _listed(value, name) for name, value in parts.items()}
     if evidence is not None:
-        told["processes"] = Counter(
+        details["processes"] = Counter(
             device.id or "hidden" for device in evidence.facts.devices for _ in device.processes or ()
         )
-        told["variables"] = {name: value for name, value in told["variables"].items() if _CONCERNS.fullmatch(name)}
+        details["variables"] = {
+            name: value for name, value in details["variables"].items() if _CONCERNS.fullmatch(name)
+        }
     return {
         "README.txt": _README.format(version=report.gpucheck, started=report.started),
-        "diagnosis.json": json.dumps(told, indent=2, ensure_ascii=True, allow_nan=False) + "\n",
+        "diagnosis.json": json.dumps(details, indent=2, ensure_ascii=True, allow_nan=False) + "\n",
     }
 
 
 def _listed(value: Any, path: str) -> Any:
     """Return what of `value` is listed for the part at `path`."""
     if isinstance(value, list):
-        return [_listed(one, path) for one in value]
+        return [_listed(item, path) for item in value]
     if not isinstance(value, dict):
         return None
-    texts, told = LISTED[path], {}
-    for name, one in value.items():
+    texts, details = LISTED[path], {}
+    for name, entry in value.items():
         below = f"{path}/{name}"
         if below in LISTED:
-            told[name] = _listed(one, below)
+            details[name] = _listed(entry, below)
         elif name in texts or "*" in texts:
-            told[name] = _text(one, texts.get(name) or texts["*"])
-        elif (one is None or isinstance(one, (bool, int, float))) and name not in _NOT_TOLD:
-            told[name] = one
-    return told
+            details[name] = _text(entry, texts.get(name) or texts["*"])
+        elif (entry is None or isinstance(entry, (bool, int, float))) and name not in _NOT_TOLD:
+            details[name] = entry
+    return details
 
 
 def _text(value: Any, pattern: str) -> Any:
     if isinstance(value, list):
-        return [one for one in (_text(each, pattern) for each in value) if one != "(left out)"]
+        return [row for row in (_text(each, pattern) for each in value) if row != "(left out)"]
     if isinstance(value, str):
         return value if re.fullmatch(pattern, value) else "(left out)"
     return value

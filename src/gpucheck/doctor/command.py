@@ -254,7 +254,7 @@ def can_load(evidence: Evidence) -> bool:
 
 def run_load(evidence: Evidence, python: str | None) -> LoadResult:
     """The load on every card that torch can use, that NVML tells of and that nobody else uses."""
-    ran = {one.device for one in evidence.probe.kernels if one.error is None}
+    ran = {run.device for run in evidence.probe.kernels if run.error is None}
     # As of the second reading: at the first torch was at work in a child of ours.
     cards = {card.id: card for card in evidence.cards if card.id in ran and card.id is not None}
     left_out = {name: why for name, card in cards.items() if (why := why_not(card))}
@@ -271,9 +271,9 @@ def run_load(evidence: Evidence, python: str | None) -> LoadResult:
         heard = child_protocol.run(argv, timeout_s)
         samples = {name: watch.take() for name, watch in watches.items()}
         unseen = {name: watch.reason for name, watch in watches.items() if watch.reason}
-    told = said(heard.lines)
+    answer = said(heard.lines)
     failed = ""
-    if told.get("stage") != "end":
+    if answer.get("stage") != "end":
         late = f"it did not finish within {timeout_s:g} s"
-        failed = late if heard.ending.how == "late" else str(told.get("error") or how_it_ended(heard.ending))
-    return gathered(told, failed, samples, unseen, left_out)
+        failed = late if heard.ending.how == "late" else str(answer.get("error") or how_it_ended(heard.ending))
+    return gathered(answer, failed, samples, unseen, left_out)

@@ -248,6 +248,6 @@ def answered(
 ) -> Seen:
     """Return what cuInit answered, `more` that tells its causes apart, and further evidence."""
     driver = evidence.driver
-    told = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
+    details = {"cuinit_code": driver.cuinit_code, "cuinit_error": driver.cuinit_error, "libcuda": driver.libcuda_path}
     said = f"cuInit returns {driver.cuinit_code} ({driver.cuinit_error or 'no text'})"
-    return Seen(f"{said}; {more}" if more else said, {**told, **seen}, fix=fix, certainty=certainty)
+    return Seen(f"{said}; {more}" if more else said, {**details, **seen}, fix=fix, certainty=certainty)

@@ -13,7 +13,7 @@ from typing import Any
 from gpucheck import naming, units
 from gpucheck.cards import at_work, checks
 from gpucheck.cards.card import Said, is_dead, low_clocks, name_of, silent, slow_start
-from gpucheck.doctor.condition import Condition, Evidence, Seen
+from gpucheck.doctor.condition import Certainty, Condition, Evidence, Seen
 from gpucheck.doctor.conditions_nvml import recovery
 from gpucheck.links import ACS_FIX, IOMMU_FIX
 from gpucheck.machine import numa
@@ -22,7 +22,7 @@ from gpucheck.machine.nvml_fields import applies
 from gpucheck.measure.telemetry import HELD, HELD_BELOW
 from gpucheck.messages import FIX, fix_of
 from gpucheck.report.facts import Changes, ClockReasons, Device, Facts, Link
-from gpucheck.report.finding import VERDICTS, grouped, told_once
+from gpucheck.report.finding import VERDICTS, Verdict, grouped, told_once
 from gpucheck.report.results.short import CardUnderLoad, LoadResult
 
 # A context of CUDA's takes a few hundred MiB, the one of the torch that is being asked among them.
@@ -70,8 +70,8 @@ def _is_the_diagnosis(check: str, evidence: Evidence) -> bool:
     return check == "devices.recovery_action" and recovery(evidence) is not None
 
 
-def _check(id: str, **row: Any) -> Condition:
-    return Condition(id, judge=_of_every_card(id), **row)
+def _check(id: str, *, verdict: Verdict = "warn", certainty: Certainty = "proof", **row: Any) -> Condition:
+    return Condition(id, judge=_of_every_card(id), verdict=verdict, certainty=certainty, **row)
 
 
 # -- what the doctor asks itself ---------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.unclaimed_memory",
-        verdict="warn",
+        certainty="strong",
         title="GPU memory is in use, but no visible process holds it",
         meaning="More than 1 GiB and 5 % of the memory is in use, and no process that NVML lists holds it. Another "
         "user's process, another container or MPS may, or it was not freed.",
@@ -159,7 +159,7 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.answers",
-        certainty="proof",
+        verdict="fail",
         title="a GPU does not answer its driver",
         meaning="NVML lists the GPU, but reading it fails: the GPU fell off the bus, or it needs a reset.",
         fix=FIX["lost"],
@@ -167,14 +167,14 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.recovery_action",
-        certainty="proof",
+        verdict="fail",
         title="the driver asks for a recovery action",
         meaning="The driver reports which action the GPU needs before its results can be trusted.",
         fix="follow the driver's recovery action",
     ),
     _check(
         id="devices.remapped_rows",
-        certainty="proof",
+        verdict="fail",
         title="faulty memory rows",
         meaning="A GPU replaces faulty memory rows with spare ones. A row that could not be replaced is a permanent "
         "fault. One that waits for a reset is in use until then, which is a warning.",
@@ -182,15 +182,13 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.remap_banks",
-        verdict="warn",
-        certainty="proof",
         title="memory banks without spare rows",
         meaning="A memory bank has spare rows for faulty ones. With none left, its next faulty row cannot be replaced.",
         fix="plan to replace the GPU",
     ),
     _check(
         id="devices.sram_ecc",
-        certainty="proof",
+        verdict="fail",
         title="errors of the on-chip memory (SRAM)",
         meaning="Caches and registers have no spares. Any uncorrected error since the driver was loaded is a failure, "
         "and so is a count above the threshold at which NVIDIA replaces the GPU.",
@@ -198,7 +196,7 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.retired_pages",
-        certainty="proof",
+        verdict="fail",
         title="memory pages were retired",
         meaning="GPUs up to Turing retire faulty memory pages, 64 at most. A pending page is in use until the next "
         "reset. A GPU that cannot retire more pages must be replaced.",
@@ -206,7 +204,7 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.ecc",
-        certainty="proof",
+        verdict="fail",
         title="uncorrected memory errors",
         meaning="Counted since the driver was loaded. Results since then may be wrong. Corrected errors are a remark.",
         fix=fix_of("ecc"),
@@ -223,7 +221,7 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.busy_alone",
-        verdict="warn",
+        certainty="strong",
         title="a GPU is fully busy, but no process is on it",
         meaning="Two readings 2 s apart show 100 % and no process: one is hidden from this user, or the GPU hangs. The "
         "driver's scrubbing of ECC memory at its start looks the same, but ends soon.",
@@ -232,6 +230,7 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.fan",
         verdict="fail",
+        certainty="strong",
         title="the fan of a hot GPU stands still",
         meaning="The reading is the intended speed. Many fans stand still up to about 60 °C. It is a failure within 10 "
         "°C of the slowdown temperature or if heat throttles the GPU, and from 70 °C on a remark.",
@@ -239,8 +238,6 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.mig_pending",
-        verdict="warn",
-        certainty="proof",
         title="a change of MIG mode waits for a reset",
         meaning="MIG mode was switched, but the GPU could not be reset because programs or monitors use it.",
         fix="stop its clients (sudo systemctl stop nvidia-dcgm), then sudo nvidia-smi --gpu-reset -i INDEX; in a "
@@ -248,15 +245,13 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.odd_one",
-        verdict="warn",
-        certainty="proof",
         title="a GPU differs from the others of its name",
         meaning="It has less memory or BAR1 than most, or its persistence mode is off. Another VBIOS is a remark.",
         fix="compare nvidia-smi -q -i INDEX with another GPU",
     ),
     _check(
         id="devices.throttled",
-        verdict="warn",
+        certainty="strong",
         title="a busy GPU throttles to protect itself",
         meaning="Heat, the power supply or the driver lowers the clock of a busy GPU. It is a failure if the hardware "
         "does so in both of two readings: the clock is then at most half.",
@@ -264,7 +259,6 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.slowed_down",
-        verdict="warn",
         certainty="hint",
         title="an idle GPU throttles",
         meaning="The hardware lowers the clock for heat or power. An idle GPU has no reason for either, so its cooling "
@@ -274,7 +268,6 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.violations",
         verdict="info",
-        certainty="proof",
         title="limits lowered the clock",
         meaning="The driver counts how long heat, power and reliability limited the clock. A counter that grew between "
         "two readings shows an active limit. Heat and reliability are a warning.",
@@ -282,8 +275,6 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.hot",
-        verdict="warn",
-        certainty="proof",
         title="a GPU is at a temperature limit",
         meaning="The driver lowers the clock at the maximum operating temperature of the GPU or its memory, and the "
         "hardware at the slowdown temperature. At the shutdown temperature the GPU switches off.",
@@ -291,7 +282,6 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.low_clock",
-        verdict="warn",
         certainty="hint",
         title="a busy GPU's clock is far too low for no reported reason",
         meaning="NVML reports no limit, but the clock is a fifth below equally busy GPUs of the same name, or below "
@@ -301,7 +291,6 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.power_limited",
         verdict="info",
-        certainty="proof",
         title="the power limit lowers a busy GPU's clock",
         meaning="Normal at full load. It is a warning if the GPU draws less than half of the limit and stays below "
         "half of its clock.",
@@ -310,7 +299,6 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.clock_setting",
         verdict="info",
-        certainty="proof",
         title="a setting lowers a busy GPU's clock",
         meaning="Application clocks, a display clock or sync boost are set. It is a warning if the setting costs a "
         "fifth or more.",
@@ -318,7 +306,7 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.link_width",
-        verdict="warn",
+        certainty="strong",
         title="a busy GPU's PCIe link uses fewer lanes than it supports",
         meaning="Copies are slower in proportion. It is a warning if a GPU of the same name has more lanes, if fewer "
         "than four are left, and for GPUs with sixteen lanes by their data sheet, else a remark: many slots and "
@@ -327,7 +315,7 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.link_generation",
-        verdict="warn",
+        certainty="strong",
         title="a busy GPU's PCIe link is slower than GPU and slot allow",
         meaning="Each generation has twice the rate of the previous one. If the link stays slow on a busy GPU, "
         "errors or a setting have lowered it.",
@@ -335,7 +323,7 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.pcie_replays",
-        verdict="warn",
+        certainty="strong",
         title="the PCIe link resends packets (replays)",
         meaning="A link corrects errors by resending: the first sign of a bad contact. It is a warning if the counter "
         "grows faster than on a healthy link, or by more than in a day.",
@@ -343,8 +331,6 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="devices.mig_empty",
-        verdict="warn",
-        certainty="proof",
         title="a GPU is in MIG mode without an instance",
         meaning="In MIG mode programs use instances, and none exists, so no program can use this GPU.",
         fix="sudo nvidia-smi mig -i INDEX -cgi 0 -C to create an instance; or sudo nvidia-smi -i INDEX -mig 0 to use "
@@ -353,7 +339,6 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.ecc_mode",
         verdict="info",
-        certainty="proof",
         title="ECC is off now or after a reset",
         meaning="Without ECC, memory errors are neither corrected nor counted. It is a warning if one GPU differs from "
         "others of its name.",
@@ -362,7 +347,6 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.power_limit",
         verdict="info",
-        certainty="proof",
         title="the power limit is below the GPU's default",
         meaning="It lowers the clock under load. It is a warning if it costs a fifth or more, or if one GPU differs "
         "from others of its name.",
@@ -371,7 +355,6 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.application_clocks",
         verdict="info",
-        certainty="proof",
         title="application clocks are below the GPU's default",
         meaning="Application clocks are set. The clock does not go higher under load.",
         fix="sudo nvidia-smi -i INDEX --reset-applications-clocks",
@@ -379,7 +362,6 @@ CARDS: tuple[Condition, ...] = (
     _check(
         id="devices.compute_mode",
         verdict="info",
-        certainty="proof",
         title="compute mode prohibited",
         meaning="A program that uses the GPU gets the error that the device is busy or unavailable. In exclusive mode "
         "it is a warning if another process than the MPS server has the GPU.",
@@ -387,8 +369,6 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="links.fabric",
-        verdict="warn",
-        certainty="proof",
         title="a GPU is not connected to the NVSwitch fabric",
         meaning="GPUs on NVSwitches register with the fabric manager, and copy to each other directly only after that. "
         "The fabric's health reports unhealthy routes and degraded bandwidth.",
@@ -396,7 +376,7 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="links.inactive",
-        verdict="warn",
+        certainty="strong",
         title="NVLinks are down",
         meaning="Some GPUs have more links than are connected: inactive links alone are a remark. It is a warning if "
         "another GPU of the name has more active links, and a failure if all links of one GPU on an NVIDIA board are "
@@ -405,7 +385,7 @@ CARDS: tuple[Condition, ...] = (
     ),
     _check(
         id="links.errors",
-        verdict="warn",
+        certainty="strong",
         title="NVLinks count errors",
         meaning="Counted since the last reset. A few corrected checksum errors (crc) are a remark. Replays, recoveries "
         "and lost packets cost time and may stop a job.",
@@ -422,17 +402,17 @@ def _by_pcie(evidence: Evidence) -> list[tuple[Device, Device, Between]]:
     found = []
     whole = [card for card in evidence.cards if card.parent_uuid is None]
     cards = [card for card in whole if not any(link.active for link in card.nvlinks or ())]
-    for place, one in enumerate(cards):
+    for place, card in enumerate(cards):
         for other in cards[place + 1 :]:
-            way = numa.between(one, other)
-            refused = one.peers is not None and one.peers.get(other.pci_address or "", "ok") != "ok"
+            way = numa.between(card, other)
+            refused = card.peers is not None and card.peers.get(other.pci_address or "", "ok") != "ok"
             if way is not None and not refused:
-                found.append((one, other, way))
+                found.append((card, other, way))
     return found
 
 
 def _iommu(evidence: Evidence) -> Seen | None:
-    pairs = [(one, other) for one, other, way in _by_pcie(evidence) if way.iommu == "translating"]
+    pairs = [(card, other) for card, other, way in _by_pcie(evidence) if way.iommu == "translating"]
     if not pairs:
         return None
     names = list(dict.fromkeys(name_of(card) for pair in pairs for card in pair))
@@ -440,7 +420,7 @@ def _iommu(evidence: Evidence) -> Seen | None:
 
 
 def _acs(evidence: Evidence) -> Seen | None:
-    found = {f"{name_of(one)} and {name_of(other)}": way for one, other, way in _by_pcie(evidence) if way.redirecting}
+    found = {f"{name_of(card)} and {name_of(other)}": way for card, other, way in _by_pcie(evidence) if way.redirecting}
     if not found:
         return None
     bridges = sorted({bridge for way in found.values() for bridge in way.redirecting or ()})
@@ -563,8 +543,8 @@ def _under_load(look: checks.Look, names: Collection[str] | None = (), least: in
             (name_of(device), "; ".join(part for part in (said.title, said.message, often) if part))
             for device, often, said in found
         ]
-        told = {"devices": [{"device": device.id, **said.evidence} for device, _, said in found]}
-        return Seen(told_once(words), told, verdict=max((said.verdict for *_, said in found), key=VERDICTS.index))
+        details = {"devices": [{"device": device.id, **said.evidence} for device, _, said in found]}
+        return Seen(told_once(words), details, verdict=max((said.verdict for *_, said in found), key=VERDICTS.index))
 
     return judge
 
@@ -591,8 +571,8 @@ def _hot(device: Device, facts: Facts) -> Said | None:
     now, limit = device.temperature_celsius, at_work.throttles_at(device)
     if limit is None or now is None or not limit - CLOSE_CELSIUS <= now < limit:
         return at_work.hot(device, facts)
-    told = {"temperature_celsius": now, "limits_celsius": [limit]}
-    return Said("info", f"{now:.0f} °C, limit {limit:.0f} °C", evidence=told)
+    details = {"temperature_celsius": now, "limits_celsius": [limit]}
+    return Said("info", f"{now:.0f} °C, limit {limit:.0f} °C", evidence=details)
 
 
 def _failed(evidence: Evidence) -> Seen | None:
@@ -611,29 +591,23 @@ def _not_run(evidence: Evidence) -> Seen | None:
         load = LoadResult("none", "torch did not run on a GPU, so no GPU was loaded", None, (), {})
     if load.outcome == "failed":
         return None
-    loaded = {card.device for card in load.cards}
-    kept = [(card, f"{why}{_instead(_device(evidence, card))}") for card, why in load.left_out.items()]
+    reasons = dict(load.left_out)
     # What torch did not run on: hidden from it, lost, or divided.
-    others = [
-        (name_of(card), f"{_why_not_used(card, load.reason)}{_instead(card)}")
-        for card in evidence.cards
-        if card.nvml_index is not None and card.id not in (*loaded, *load.left_out)
-    ]
-    if not (kept or others or load.outcome != "ran"):
+    for card in evidence.cards:
+        if card.nvml_index is not None and card.id not in (*reasons, *(loaded.device for loaded in load.cards)):
+            hidden = (card.state or "").startswith("hidden by")
+            why = "hidden by CUDA_VISIBLE_DEVICES" if hidden else card.state
+            reasons[name_of(card)] = why or load.reason or "torch did not run on it"
+    if not reasons and load.outcome == "ran":
         return None
-    said = told_once([*kept, *others]) or load.reason or ""
-    return Seen(said, {"left_out": dict(load.left_out), "reason": load.reason})
-
-
-def _why_not_used(card: Device, reason: str | None) -> str:
-    hidden = (card.state or "").startswith("hidden by")
-    return "hidden by CUDA_VISIBLE_DEVICES" if hidden else card.state or reason or "torch did not run on it"
+    named = {name_of(card): card for card in evidence.cards}
+    said = told_once([(name, f"{why}{_instead(named.get(name))}") for name, why in reasons.items()])
+    return Seen(said or load.reason or "", {"left_out": dict(load.left_out), "reason": load.reason})
 
 
 def _instead(card: Device | None) -> str:
     """Return whether a card that was not loaded was judged all the same: by what others do on it."""
-    hidden = card is not None and (card.state or "").startswith("hidden by")
-    if card is None or (card.state is not None and not hidden):
+    if card is None or (card.state is not None and not card.state.startswith("hidden by")):
         return ""  # its state says it all
     busy = at_work.work(card) == "busy"
     return ", judged under its own load" if busy else "; its clock and PCIe link are not judged"

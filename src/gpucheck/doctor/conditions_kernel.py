@@ -97,8 +97,10 @@ def _held(gpus: tuple[PciDevice, ...]) -> Seen:
 
 def _on_the_bus(evidence: Evidence, more: str) -> Seen:
     gpus, driver = evidence.stack.gpus, evidence.driver
-    told = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
-    return Seen(f"{addresses(gpus)} on the PCI bus; {more}", {"pci_addresses": [gpu.address for gpu in gpus], **told})
+    details = {"kernel_module_loaded": driver.kernel_module_loaded, "nvml_code": driver.nvml_code}
+    return Seen(
+        f"{addresses(gpus)} on the PCI bus; {more}", {"pci_addresses": [gpu.address for gpu in gpus], **details}
+    )
 
 
 # -- NVIDIA's module has a card and cannot bring it up, mostly by the kernel's log -------------------------------------
@@ -441,24 +443,6 @@ def _instances(evidence: Evidence) -> list[Device]:
     return [device for device in evidence.facts.devices if device.parent_uuid is not None]
 
 
-def _seen(evidence: Evidence, reading: Reading, told: str) -> Seen:
-    # torch counts the GPUs before CUDA starts, and its rules for reading the mask are not those of CUDA.
-    by_torch = evidence.probe.count if evidence.probe.cuda is not None else None
-    message = f"{MASK}={reading.value!r} {told}: {'; '.join(entry.told for entry in reading.entries)}"
-    if by_torch is not None and by_torch != len(reading.shown):
-        message += f"; torch.cuda.device_count() is {by_torch}"
-    return Seen(
-        message,
-        {
-            MASK: reading.value,
-            "entries": [{"text": entry.text, "index": entry.index, "why": entry.problem} for entry in reading.entries],
-            "shown": len(_shown(evidence)),
-            "by_cuda_rules": len(reading.shown),
-            "by_torch": by_torch,
-        },
-    )
-
-
 def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
     """Return which of the masks' conditions holds, and how, where CUDA says honestly what it shows under the mask."""
     value = evidence.value(MASK)
@@ -473,7 +457,9 @@ def _masked(evidence: Evidence) -> tuple[str, Seen] | None:
     doubtful = evidence.driver.cuinit_code == REFUSED and reading.shown
     # Slurm's word for a job that was given none: what is there then belongs to others.
     fix = fixes.ASK_THE_SCHEDULER if value.strip() == "NoDevFiles" else None
-    return done[0], replace(_seen(evidence, reading, done[1]), fix=fix, certainty="hint" if doubtful else None)
+    message = f"{MASK}={reading.value!r} {done[1]}: {'; '.join(entry.told for entry in reading.entries)}"
+    seen = {MASK: reading.value, "shown": len(_shown(evidence)), "by_cuda_rules": len(reading.shown)}
+    return done[0], Seen(message, seen, fix, "hint" if doubtful else None)
 
 
 def _done_by(reading: Reading, evidence: Evidence) -> tuple[str, str] | None:
@@ -487,8 +473,8 @@ def _done_by(reading: Reading, evidence: Evidence) -> tuple[str, str] | None:
             return None
         return "mask.hides_all", f"shows CUDA none of {count} GPUs" if count else "shows CUDA nothing"
     if any(entry.is_odd for entry in reading.entries):
-        told = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
-        return "mask.malformed", told
+        message = f"has entries that are neither numbers nor UUIDs and shows {shown} GPU{'s' * (shown != 1)}"
+        return "mask.malformed", message
     asked = sum(entry.asks for entry in reading.entries)
     # What it names and CUDA does not show all the same is no matter of the mask.
     left_out = count > 0 and len(reading.shown) > shown

@@ -347,17 +347,17 @@ def _unloaded(evidence: Evidence) -> tuple[str, Seen] | None:
 def _on_disk(evidence: Evidence) -> Library | None:
     """A usable libcuda that is there and was not loaded."""
     stack = evidence.stack
-    found = [evidence.loadable.get(LIBCUDA), *(one for one in stack.stray_libraries if one.name == LIBCUDA)]
-    return next((one for one in found if one is not None and one.is_usable), None)
+    found = [evidence.loadable.get(LIBCUDA), *(library for library in stack.stray_libraries if library.name == LIBCUDA)]
+    return next((row for row in found if row is not None and row.is_usable), None)
 
 
 def _broken(evidence: Evidence) -> Seen:
     error = evidence.driver.cuinit_error or ""
     libraries = (*evidence.stack.path_libraries, *evidence.stack.libraries)
     found = [library.path for library in libraries if library.name == LIBCUDA]
-    told = {"cuinit_error": error, "libcuda": evidence.driver.libcuda_path, "found": found}
+    details = {"cuinit_error": error, "libcuda": evidence.driver.libcuda_path, "found": found}
     mend = "remove it if it is empty or does not belong here, else reinstall the driver's libraries; then sudo ldconfig"
-    return Seen(error, told, f"ls -l {found[0]}; {mend}" if found else None)
+    return Seen(error, details, f"ls -l {found[0]}; {mend}" if found else None)
 
 
 def _not_searched(evidence: Evidence, library: Library) -> Seen:
@@ -458,7 +458,7 @@ def _other_version(evidence: Evidence) -> Seen | None:
         # The libcuda that the loader would take without the variable.
         own = next((library for library in evidence.stack.libraries if library.name == given.name), None)
         said.append(f"LD_LIBRARY_PATH brought {given.path}{'' if own is None else f' in place of {own.path}'}")
-    told = answered(
+    seen = answered(
         evidence,
         "; ".join(said),
         fix=_without(evidence, given) if given is not None else None,
@@ -466,7 +466,7 @@ def _other_version(evidence: Evidence) -> Seen | None:
         LD_LIBRARY_PATH=_folder(given) if given is not None else None,
     )
     # Its version is not in its name: that it is not the driver's is what is known.
-    return told if versions is not None else replace(told, title="a libcuda that is not the driver's is loaded")
+    return seen if versions is not None else replace(seen, title="a libcuda that is not the driver's is loaded")
 
 
 def _without(evidence: Evidence, given: Library) -> str:

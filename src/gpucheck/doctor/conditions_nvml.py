@@ -41,7 +41,7 @@ def _broken_off(words: str, at: str) -> Callable[[Evidence], Seen | None]:
     def judge(evidence: Evidence) -> Seen | None:
         error, code = evidence.driver.nvml_error or "", evidence.driver.nvml_code
         # The card at which NVML did not answer in its time, or ended its process.
-        card = next((one for one in evidence.cards if (one.state or "").startswith("not answering")), None)
+        card = next((card for card in evidence.cards if (card.state or "").startswith("not answering")), None)
         where = f"{at}{_name(card)}" if card is not None else ""
         known = Seen(f"{error}{where}", {"nvml_code": code}, verdict="warn" if evidence.cuda_works else None)
         return known if words in error else None
@@ -320,10 +320,10 @@ def _hung_cuinit(evidence: Evidence) -> Seen | None:
     driver = evidence.driver
     if not evidence.driver.is_hung:
         return None
-    told = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error}
+    details = {"libcuda": driver.libcuda_path, "nvml_error": driver.nvml_error}
     if evidence.probe.not_awaited is not None:
-        told["torch_not_awaited"] = evidence.probe.not_awaited
-    return Seen(_after_start(driver), told)
+        details["torch_not_awaited"] = evidence.probe.not_awaited
+    return Seen(_after_start(driver), details)
 
 
 def _crashed_cuinit(evidence: Evidence) -> Seen | None:
@@ -396,8 +396,8 @@ def _no_device(evidence: Evidence) -> Seen | None:
     if uuids or value is None:
         return answered(evidence, f"NVML lists {listed}" if listed else "NVML lists none either", nvml_count=listed)
     # Whether it names one of those that are here nobody can say then.
-    told = f"{MASK}={value!r} may hide it: NVML lists none to compare"
-    return answered(evidence, told, fix=f"unset {MASK}", nvml_count=listed)
+    message = f"{MASK}={value!r} may hide it: NVML lists none to compare"
+    return answered(evidence, message, fix=f"unset {MASK}", nvml_count=listed)
 
 
 def _empty_mig(evidence: Evidence) -> Seen | None:
@@ -450,22 +450,22 @@ def _unavailable(evidence: Evidence) -> Seen:
 
 def _is_confidential(evidence: Evidence) -> bool:
     """802 where NVML says that the GPUs wait, or in a confidential virtual machine without switches of its own."""
-    told, stack = evidence.driver.confidential_computing, evidence.stack
-    if told in ("off", "ready"):
+    state, stack = evidence.driver.confidential_computing, evidence.stack
+    if state in ("off", "ready"):
         return False
-    return told == "not ready" or (stack.confidential_guest and not stack.switches)
+    return state == "not ready" or (stack.confidential_guest and not stack.switches)
 
 
 def _confidential(evidence: Evidence) -> Seen | None:
     if not _is_confidential(evidence):
         return None
-    told = evidence.driver.confidential_computing
+    state = evidence.driver.confidential_computing
     return answered(
         evidence,
-        f"NVML reports that confidential computing is {told}" if told else "this is a confidential virtual machine",
-        certainty="proof" if told else None,
+        f"NVML reports that confidential computing is {state}" if state else "this is a confidential virtual machine",
+        certainty="proof" if state else None,
         confidential_guest=evidence.stack.confidential_guest,
-        confidential_computing=told,
+        confidential_computing=state,
     )
 
 
@@ -473,36 +473,26 @@ def _fabric(evidence: Evidence) -> Seen | None:
     """802 elsewhere; the manager's absence is proof only where the switches are this machine's own."""
     if _is_confidential(evidence):
         return None
-    stack, state = evidence.stack, fabric_state(evidence.facts)
-    runs = None if evidence.in_container else stack.fabric_manager
+    switches, state = evidence.stack.switches, fabric_state(evidence.facts)
+    runs = evidence.stack.fabric_manager if switches and not evidence.in_container else None
     if state is not None and state.startswith(IN_PROGRESS):
         seen = answered(evidence, f"NVML reports the fabric {state}", fix=WAIT, fabric=state)
         return replace(seen, verdict="inconclusive", title="the fabric between the GPUs is being set up")
-    if state is not None and (runs is None or not stack.switches):
-        fix = "on the host: sudo systemctl restart nvidia-fabricmanager" if evidence.in_container else None
-        return answered(evidence, f"NVML reports the fabric {state}", certainty="proof", fix=fix, fabric=state)
-    if not stack.switches:
-        return answered(
-            evidence,
-            "no NVSwitch is visible here",
-            fix="ask the host's administrator: the host must run a fabric manager of the driver's version",
-            certainty="hint",
-            switches=0,
-        )
-    several = stack.switches != 1
-    more = f"{stack.switches} NVSwitch{'es are' if several else ' is'} on the PCI bus"
-    more += f", NVML reports the fabric {state}" if state is not None else ""
-    told = {
-        True: "; nvidia-fabricmanager runs: check that its version matches the driver's",
-        False: " and nvidia-fabricmanager does not run",
-    }
+    if state is None and not switches:
+        fix = "ask the host's administrator: the host must run a fabric manager of the driver's version"
+        return answered(evidence, "no NVSwitch is visible here", fix=fix, certainty="hint", switches=0)
+    parts = [f"{switches} NVSwitch{'es are' if switches != 1 else ' is'} on the PCI bus"] if switches else []
+    parts += [f"NVML reports the fabric {state}"] if state is not None else []
+    parts += ["nvidia-fabricmanager does not run"] if runs is False else []
+    parts += ["nvidia-fabricmanager runs: check that its version matches the driver's"] if runs else []
     return answered(
         evidence,
-        more + (told[runs] if runs is not None else ""),
+        "; ".join(parts),
         certainty="proof" if runs is False or state is not None else None,
         fix="on the host: sudo systemctl restart nvidia-fabricmanager" if evidence.in_container else None,
-        switches=stack.switches,
+        switches=switches,
         fabric_manager=runs,
+        fabric=state,
     )
 
 

@@ -95,12 +95,12 @@ def _not_started(evidence: Evidence) -> tuple[str, Seen] | None:
         said = f"{step} did not finish within {evidence.torch_limit}"
         return "torch.hung", Seen(said, {"stage": probe.stage, "limit_s": probe.limit_s})
     broken = dict(probe.missing_files or {})
-    told = {"stage": probe.stage, "path": probe.path, **({"missing_files": broken} if broken else {})}
+    details = {"stage": probe.stage, "path": probe.path, **({"missing_files": broken} if broken else {})}
     fix = fixes.packages_again(evidence, broken) if broken else _cuda_build(evidence)
     if (old := _OLD_SYSTEM.search(error)) is not None:  # the same wheel asks the system for as much
         other = "an older torch" if old[1] == "GLIBC" else "in conda: conda install -c conda-forge libstdcxx-ng"
         fix = f"use a newer system or container image, or {other}"
-    return "torch.import_broken", Seen(f"{step}: {error}", told, fix)
+    return "torch.import_broken", Seen(f"{step}: {error}", details, fix)
 
 
 def _shadowed(probe: TorchProbe) -> Seen | None:
@@ -123,17 +123,17 @@ def _undefined_symbol(evidence: Evidence, symbol: str) -> Seen:
     if probe.foreign_folders:
         fix = fixes.out_of_library_path(probe.foreign_folders)
     foreign = f"; loaded from elsewhere: {', '.join(probe.foreign_libraries)}" if probe.foreign_libraries else ""
-    told = {"symbol": symbol, "LD_LIBRARY_PATH": given, "foreign_libraries": list(probe.foreign_libraries)}
-    return Seen(f"{probe.error}{foreign}", told, fix)
+    details = {"symbol": symbol, "LD_LIBRARY_PATH": given, "foreign_libraries": list(probe.foreign_libraries)}
+    return Seen(f"{probe.error}{foreign}", details, fix)
 
 
 def _cpu_build(evidence: Evidence) -> Seen | None:
     if _kind(evidence) != "cpu" or evidence.host.system == "Darwin":
         return None
-    message, told = f"torch {torch_version(evidence)} contains no CUDA", {"version": torch_version(evidence)}
+    message, details = f"torch {torch_version(evidence)} contains no CUDA", {"version": torch_version(evidence)}
     if evidence.is_nvidia_here:
-        return Seen(message, told, _cuda_build(evidence))
-    return Seen(message, told, fix="", verdict="info", title="torch is a CPU-only build")
+        return Seen(message, details, _cuda_build(evidence))
+    return Seen(message, details, fix="", verdict="info", title="torch is a CPU-only build")
 
 
 def _wrong_backend(evidence: Evidence) -> Seen | None:
@@ -297,42 +297,44 @@ def _parts(version: str) -> tuple[int, ...]:
 
 def _two_versions(evidence: Evidence) -> Seen | None:
     probe = evidence.probe
-    told = (probe.versions or {}).get("torch", ())
-    if not told:
+    versions = (probe.versions or {}).get("torch", ())
+    if not versions:
         return None
     how = fixes.installer(evidence)
-    fix = f"{how.uninstall('torch')}, until it finds none; then {how.install(fixes.pinned(told[0]))}"
+    fix = f"{how.uninstall('torch')}, until it finds none; then {how.install(fixes.pinned(versions[0]))}"
     if probe.pythonpath_torch:
         # No installer sees what lies there, and none can remove it.
         fix = fixes.out_of_pythonpath(*probe.pythonpath_torch)
     if probe.conda_torch is not None:
-        return _condas(probe, told, how)
-    if any(not _is_same_version(evidence, told[0], other) for other in told[1:]):
+        return _condas(probe, versions, how)
+    if any(not _is_same_version(evidence, versions[0], other) for other in versions[1:]):
         where = f", in {' and '.join(probe.torch_folders)}" if len(probe.torch_folders) > 1 else ""
-        told_versions = {"versions": list(told), "folders": list(probe.torch_folders)}
-        return Seen(f"torch is installed as {' and '.join(sorted(set(told)))}{where}", told_versions, fix)
+        details = {"versions": list(versions), "folders": list(probe.torch_folders)}
+        return Seen(f"torch is installed as {' and '.join(sorted(set(versions)))}{where}", details, fix)
     loaded = probe.version
-    if loaded is None or _is_same_version(evidence, loaded, told[0]):
+    if loaded is None or _is_same_version(evidence, loaded, versions[0]):
         return None
-    return Seen(f"installed as {told[0]}, but its files say {loaded}", {"versions": list(told), "loaded": loaded}, fix)
+    return Seen(
+        f"installed as {versions[0]}, but its files say {loaded}", {"versions": list(versions), "loaded": loaded}, fix
+    )
 
 
-def _condas(probe: TorchProbe, told: Sequence[str], how: fixes.Installer) -> Seen:
+def _condas(probe: TorchProbe, versions: Sequence[str], how: fixes.Installer) -> Seen:
     """Conda's torch beside pip's: both own files of one name, and what the next installation of either breaks."""
     return Seen(
-        f"conda recorded torch {probe.conda_torch}, but pip installed {' and '.join(sorted(set(told)))}",
-        {"versions": list(told), "conda": probe.conda_torch, "folders": list(probe.torch_folders)},
+        f"conda recorded torch {probe.conda_torch}, but pip installed {' and '.join(sorted(set(versions)))}",
+        {"versions": list(versions), "conda": probe.conda_torch, "folders": list(probe.torch_folders)},
         "conda remove --force pytorch, which also removes files of pip's torch; then "
-        f"{how.install(fixes.pinned(probe.version or told[0]), anew=True)}",
+        f"{how.install(fixes.pinned(probe.version or versions[0]), anew=True)}",
         title="conda's torch and pip's are mixed in this environment",
     )
 
 
-def _is_same_version(evidence: Evidence, one: str, other: str) -> bool:
+def _is_same_version(evidence: Evidence, text: str, other: str) -> bool:
     """The same release, and not built for two different things. Vendors' own suffixes are written in several ways."""
-    local, other_local = one.partition("+")[2], other.partition("+")[2]
+    local, other_local = text.partition("+")[2], other.partition("+")[2]
     kinds = [part for part in (local, other_local) if _BUILT_FOR.fullmatch(part)]
-    return public(one) == public(other) and len(set(kinds)) < 2
+    return public(text) == public(other) and len(set(kinds)) < 2
 
 
 def _mixed(evidence: Evidence) -> Seen | None:
@@ -352,11 +354,11 @@ def _pynvml(evidence: Evidence) -> Seen | None:
     # Since version 12 pynvml contains no module of that name.
     if not {"pynvml", "nvidia-ml-py"} <= set(versions) or _parts(versions["pynvml"][0]) >= (12,):
         return None
-    told = {name: list(versions[name]) for name in ("pynvml", "nvidia-ml-py")}
-    said = f"pynvml {told['pynvml'][0]} and nvidia-ml-py {told['nvidia-ml-py'][0]} are installed"
+    details = {name: list(versions[name]) for name in ("pynvml", "nvidia-ml-py")}
+    said = f"pynvml {details['pynvml'][0]} and nvidia-ml-py {details['nvidia-ml-py'][0]} are installed"
     how = fixes.installer(evidence)
-    pinned = f"nvidia-ml-py=={told['nvidia-ml-py'][0]}"
-    return Seen(said, told, f"{how.uninstall('pynvml')}; {fixes.packages_again(evidence, [pinned])}")
+    pinned = f"nvidia-ml-py=={details['nvidia-ml-py'][0]}"
+    return Seen(said, details, f"{how.uninstall('pynvml')}; {fixes.packages_again(evidence, [pinned])}")
 
 
 def _torchvision(evidence: Evidence) -> Seen | None:
@@ -396,8 +398,8 @@ def _triton(missing: Literal["compiler", "libcuda"]) -> Callable[[Evidence], See
         if missing == "compiler":
             return Seen(f"triton {version}, but no CC, gcc or clang") if probe.has_compiler is False else None
         loaded = evidence.driver.libcuda_path or probe.libcuda
-        told = {"TRITON_LIBCUDA_PATH", "LD_LIBRARY_PATH"} & evidence.variables
-        if probe.cache_has_libcuda is not False or loaded is None or told:
+        variables = {"TRITON_LIBCUDA_PATH", "LD_LIBRARY_PATH"} & evidence.variables
+        if probe.cache_has_libcuda is not False or loaded is None or variables:
             return None
         return Seen(f"triton {version}; libcuda is {loaded} but not in the loader's cache", {"libcuda": loaded})
 
@@ -419,14 +421,14 @@ def _foreign(evidence: Evidence) -> Seen | None:
         return None
     paths, folders = probe.foreign_libraries, probe.foreign_folders
     by = f", through LD_LIBRARY_PATH ({', '.join(folders)})" if folders else ""
-    told: dict[str, Any] = {"paths": list(paths), "LD_LIBRARY_PATH": list(folders)}
+    details: dict[str, Any] = {"paths": list(paths), "LD_LIBRARY_PATH": list(folders)}
     if folders:
         fix = fixes.out_of_library_path(folders)
     elif "LD_PRELOAD" in evidence.variables:
         fix = "unset LD_PRELOAD"
     else:
         fix = f"LD_DEBUG=libs {fixes.interpreter(probe.executable)} -c 'import torch' shows what loads them"
-    return Seen(f"loaded from elsewhere: {', '.join(paths)}{by}", told, fix)
+    return Seen(f"loaded from elsewhere: {', '.join(paths)}{by}", details, fix)
 
 
 def _missing_libraries(evidence: Evidence) -> Seen | None:
@@ -442,9 +444,9 @@ def _missing_libraries(evidence: Evidence) -> Seen | None:
     said = f"gone: {', '.join(missing[:SHOWN])}{f' and {len(missing) - SHOWN} more' if len(missing) > SHOWN else ''}"
     packages = f", of {', '.join(gone)}" if gone else ""
     needed = parts or [name for name in names if name.startswith(NEEDED)]
-    told = {"missing_files": gone, "cudnn_missing": list(probe.cudnn_missing)}
+    details = {"missing_files": gone, "cudnn_missing": list(probe.cudnn_missing)}
     fix = _missing_fix(evidence, probe, gone)
-    return Seen(f"{said}{packages}", told, fix, verdict="fail" if needed else None)
+    return Seen(f"{said}{packages}", details, fix, verdict="fail" if needed else None)
 
 
 def _missing_fix(evidence: Evidence, probe: TorchProbe, gone: dict[str, list[str]]) -> str:
@@ -569,11 +571,11 @@ _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory|CUDA error: ou
 
 def _capabilities(evidence: Evidence) -> dict[str, str]:
     """Each device's capability by torch's name, as torch says it, else as the driver does."""
-    told = dict(evidence.probe.capabilities or {})
+    capabilities = dict(evidence.probe.capabilities or {})
     for card in evidence.cards:
         if card.cuda_index is not None and card.compute_capability:
-            told.setdefault(f"cuda:{card.cuda_index}", card.compute_capability)
-    return told
+            capabilities.setdefault(f"cuda:{card.cuda_index}", card.compute_capability)
+    return capabilities
 
 
 def _uncovered(evidence: Evidence, names: Sequence[str]) -> dict[str, int]:
@@ -661,8 +663,8 @@ def _hung_architecture(evidence: Evidence) -> Seen | None:
     probe = evidence.probe
     if probe.stage != "run" or not probe.timed_out:
         return None
-    told = f"a kernel did not finish within {evidence.torch_limit}"
-    return Seen(told, {"kernels_that_ended": len(probe.kernels), "limit_s": probe.limit_s})
+    message = f"a kernel did not finish within {evidence.torch_limit}"
+    return Seen(message, {"kernels_that_ended": len(probe.kernels), "limit_s": probe.limit_s})
 
 
 ARCHITECTURE = on(

@@ -41,7 +41,7 @@ def here(fix: str, host: Host) -> str:
     if not host.container:
         return fix
     steps = fix.split("; ")
-    place = next(place for place, one in enumerate(steps) if _OF_THE_KERNEL.search(one))
+    place = next(place for place, step in enumerate(steps) if _OF_THE_KERNEL.search(step))
     return "; ".join((*steps[:place], f"on the host: {'; '.join(steps[place:])}"))
 
 
@@ -107,7 +107,7 @@ def packages_again(evidence: Evidence, packages: Iterable[str]) -> str:
     """
     how = installer(evidence)
     if how.managed:
-        beside = "".join(f" {one}" for one in packages if not one.startswith("torch=="))
+        beside = "".join(f" {package}" for package in packages if not package.startswith("torch=="))
         return reinstall(how, evidence.probe.version or evidence.build.version, beside=beside)
     return how.install(f"--no-deps {' '.join(packages)}", anew=True)
 
@@ -135,8 +135,8 @@ def cudnn_first(python: str | None = None) -> str:
 
     OpenNMT/CTranslate2 issue 1826, SYSTRAN/faster-whisper issue 1182: unsetting the variable does not help there.
     """
-    told = """import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "/lib")"""
-    return f"export LD_LIBRARY_PATH=$({interpreter(python)} -c '{told}'):$LD_LIBRARY_PATH"
+    code = """import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "/lib")"""
+    return f"export LD_LIBRARY_PATH=$({interpreter(python)} -c '{code}'):$LD_LIBRARY_PATH"
 
 
 INDEX = "https://download.pytorch.org/whl"

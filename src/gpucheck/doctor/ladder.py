@@ -15,7 +15,7 @@ from gpucheck.doctor import (
     conditions_torch,
     fixes,
 )
-from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Certainty, Condition, Evidence, Rung, Seen
+from gpucheck.doctor.condition import CERTAINTIES, RUNGS, Condition, Evidence, Rung, Seen
 from gpucheck.machine.choose import MASK
 from gpucheck.report.finding import Finding, Verdict, in_short
 from gpucheck.report.results.short import RungStanding
@@ -26,18 +26,10 @@ BY_DEVICE: tuple[Rung, ...] = ("architecture", "run")
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A condition that holds here, and how it shows."""
+    """A condition as it shows here: with the verdict, certainty, title and fix of this machine."""
 
     condition: Condition
     seen: Seen
-    verdict: Verdict
-    certainty: Certainty
-    title: str
-
-    @property
-    def breaks(self) -> bool:
-        """Return whether nothing above its rung can work; what is less than a failure lets one climb on."""
-        return self.condition.rung is not None and self.verdict == "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,55 +53,54 @@ def diagnose(evidence: Evidence, conditions: Sequence[Condition]) -> Diagnosis:
     torch has run a kernel nothing below it can be broken, whatever versions or permissions suggest: what says so all
     the same is left out, since success was seen. On the rungs that are judged by device another one may still fail.
     """
-    # With a fix that works on this system.
-    seen = [
-        Sighting(
-            one,
-            replace(found, fix=fixes.here(one.fix if found.fix is None else found.fix, evidence.host)),
-            found.verdict or one.verdict,
-            found.certainty or one.certainty,
-            found.title or one.title,
+    breaking: list[Sighting] = []
+    aside: list[Sighting] = []
+    for condition in conditions:
+        seen = condition.judge(evidence) if condition.judge is not None else None
+        if seen is None:
+            continue
+        here = replace(
+            condition,
+            verdict=seen.verdict or condition.verdict,
+            certainty=seen.certainty or condition.certainty,
+            title=seen.title or condition.title,
+            fix=fixes.here(condition.fix if seen.fix is None else seen.fix, evidence.host),
         )
-        for one in conditions
-        if one.judge is not None and (found := one.judge(evidence)) is not None
-    ]
-    breaking = sorted((sighting for sighting in seen if sighting.breaks), key=_order)
-    if evidence.torch_works:
-        breaking = [sighting for sighting in breaking if sighting.condition.rung in BY_DEVICE]
-    aside = tuple(sighting for sighting in seen if not sighting.breaks)
-    if not breaking:
-        return Diagnosis(None, (), aside)
-    first, *others = breaking
-    return Diagnosis(first, tuple(others), aside)
+        # Nothing above a broken rung can work; what is less than a failure lets one climb on.
+        breaks = here.rung is not None and here.verdict == "fail"
+        if not breaks or here.rung in BY_DEVICE or not evidence.torch_works:
+            (breaking if breaks else aside).append(Sighting(here, seen))
+    breaking.sort(key=_order)
+    return Diagnosis(breaking[0] if breaking else None, tuple(breaking[1:]), tuple(aside))
 
 
 def _order(sighting: Sighting) -> tuple[int, int]:
     assert sighting.condition.rung is not None
-    return RUNGS.index(sighting.condition.rung), CERTAINTIES.index(sighting.certainty)
+    return RUNGS.index(sighting.condition.rung), CERTAINTIES.index(sighting.condition.certainty)
 
 
 def findings(diagnosis: Diagnosis) -> list[Finding]:
     """The diagnosis as findings: the first broken rung, its consequences as remarks, then what stands on its own."""
-    found = [] if diagnosis.first is None else [_finding(diagnosis.first, diagnosis.first.verdict)]
-    found += [
-        _finding(sighting, "info", because=diagnosis.first.condition.id if diagnosis.first else None)
-        for sighting in diagnosis.consequences
-    ]
-    return found + [_finding(sighting, sighting.verdict) for sighting in diagnosis.aside]
+    if diagnosis.first is None:
+        return list(map(_finding, diagnosis.aside))
+    cause = diagnosis.first.condition.id
+    consequences = [_finding(sighting, cause) for sighting in diagnosis.consequences]
+    return [_finding(diagnosis.first), *consequences, *map(_finding, diagnosis.aside)]
 
 
-def _finding(sighting: Sighting, verdict: Verdict, *, because: str | None = None) -> Finding:
+def _finding(sighting: Sighting, because: str | None = None) -> Finding:
     condition, seen = sighting.condition, sighting.seen
     evidence = {
         **seen.evidence,
         "rung": condition.rung,
-        "certainty": sighting.certainty,
+        "certainty": condition.certainty,
         "settle": condition.settle or None,
         **({"because_of": because} if because else {}),
     }
     # What mends the first mends this too: a fix of its own would send its reader astray.
-    fix = None if because else seen.fix or None
-    return Finding(condition.id, verdict, sighting.title, seen.message, evidence, fix)
+    fix = None if because else condition.fix or None
+    verdict: Verdict = "info" if because else condition.verdict
+    return Finding(condition.id, verdict, condition.title, seen.message, evidence, fix)
 
 
 # -- how each rung stands, apart from any condition: what was seen to hold, and what nobody knows ----------------------
@@ -121,7 +112,7 @@ def standings(evidence: Evidence, diagnosis: Diagnosis) -> tuple[RungStanding, .
     for rung in RUNGS:
         if rung == diagnosis.broken:
             assert diagnosis.first is not None
-            found.append(RungStanding(rung, "broken", diagnosis.first.title))
+            found.append(RungStanding(rung, "broken", diagnosis.first.condition.title))
             above = True
         else:
             found.append(_standing(rung, evidence, diagnosis, above=above))
@@ -132,7 +123,7 @@ def _standing(rung: Rung, evidence: Evidence, diagnosis: Diagnosis, *, above: bo
     """A rung that is not the broken one; above that it may hold all the same, as NVML does without libcuda."""
     failed = next((sighting for sighting in diagnosis.consequences if sighting.condition.rung == rung), None)
     if failed is not None:
-        return RungStanding(rung, "unreached", failed.title)
+        return RungStanding(rung, "unreached", failed.condition.title)
     shown, answered, not_looked_at = _STANDING[rung]
     shown_by = shown(evidence)
     if shown_by is not None:

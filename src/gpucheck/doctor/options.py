@@ -19,7 +19,7 @@ class DoctorOptions:
 
     python: str | None = option("Diagnose the torch of another Python interpreter.", metavar="PATH")
     require: str | None = options.require()
-    time_budget_s: float | None = options.time_budget("2m", "Time limit for torch to answer.", aliases=("--timeout",))
+    time_budget_s: float | None = options.time_budget("2m", "Time limit for torch to answer.")
     bundle: str | None = option(
         "Also write a bug report (.zip). It contains only listed fields; review it before you share it.",
         metavar="FILE",
@@ -32,4 +32,4 @@ class DoctorOptions:
     def names(self) -> list[tuple[str, str]]:
         from gpucheck.doctor.ladder import select
 
-        return [(one.id, one.title) for one in select(self.only, self.skip)]
+        return [(row.id, row.title) for row in select(self.only, self.skip)]

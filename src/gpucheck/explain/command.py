@@ -91,13 +91,13 @@ _JUDGE = of(
 )
 
 
-def _of_threshold(one: Threshold) -> Id:
+def _of_threshold(threshold: Threshold) -> Id:
     return Id(
-        one.id,
-        f"your threshold, in {one.kind}",
-        f"{'A lower' if one.direction == 'at least' else 'An upper'} bound for {one.judges}.",
-        f"set it with {one.option} or [thresholds] in gpucheck.toml",
-        command=one.command,
+        threshold.id,
+        f"your threshold, in {threshold.kind}",
+        f"{'A lower' if threshold.direction == 'at least' else 'An upper'} bound for {threshold.judges}.",
+        f"set it with {threshold.option} or [thresholds] in gpucheck.toml",
+        command=threshold.command,
     )
 
 
@@ -107,8 +107,8 @@ _LINT = "gpucheck lint PATH names the lines; docs/lint.md shows each rule wrong 
 def _ids() -> tuple[Id, ...]:
     """Every id. What a row says stands before what its threshold asks: both are of one id."""
     return (
-        *(_of_threshold(one) for one in THRESHOLDS),
-        *(Id(one.id, one.title, one.meaning, one.then, command="smoke") for one in CHECKS),
+        *(_of_threshold(threshold) for threshold in THRESHOLDS),
+        *(Id(check.id, check.title, check.meaning, check.then, command="smoke") for check in CHECKS),
         *(*_SMOKE, *_FAULTS, *_BUG, *_JUDGE),
         *(*bench.IDS, *stress.IDS, *fleet.IDS, *program.IDS),
         *(Id(rule.id, rule.title, rule.meaning, _LINT, command="lint") for rule in RULES),
@@ -128,8 +128,8 @@ TEXTS: tuple[Condition, ...] = errors.named(
 
 # Causes of a device's error that no text of its own answers; a finding gives their ids.
 PAGES: dict[str, Id] = {
-    one.id: one
-    for one in (
+    entry.id: entry
+    for entry in (
         *(
             Id(
                 row.id,
@@ -157,7 +157,7 @@ def of_condition(condition: Condition) -> Condition:
     )
 
 
-OF_CONDITIONS: tuple[Condition, ...] = tuple(of_condition(one) for one in CONDITIONS if one.patterns)
+OF_CONDITIONS: tuple[Condition, ...] = tuple(of_condition(condition) for condition in CONDITIONS if condition.patterns)
 
 
 # How the names of files end that hold what a program printed.
@@ -171,12 +171,12 @@ MOST_BYTES = 2**20
 
 def entries() -> dict[str, Condition | Id]:
     """Everything that has a page, by id: conditions of doctor, findings of smoke and bench, and texts."""
-    return {**PAGES, **{one.id: one for one in TEXTS}, **{one.id: one for one in CONDITIONS}}
+    return {**PAGES, **{text.id: text for text in TEXTS}, **{condition.id: condition for condition in CONDITIONS}}
 
 
 def listing(emit: Emit) -> None:
     """Answer with every id and its title."""
-    known = tuple(KnownId(name, _whose(one), one.title) for name, one in sorted(entries().items()))
+    known = tuple(KnownId(name, _whose(item), item.title) for name, item in sorted(entries().items()))
     emit(Answered("explain", ExplainResult(known=known)))
 
 
@@ -225,13 +225,13 @@ def explain(pasted: str, emit: Emit, cut_from_bytes: int | None = None) -> None:
     """
     if cut_from_bytes is not None:
         emit(Notice(f"{capacity(cut_from_bytes)} given; only the last {capacity(MOST_BYTES)} read"))
-    told = tuple(_told(match) for match in find(pasted, TEXTS, OF_CONDITIONS))
-    emit(Answered("explain", ExplainResult(len(pasted), cut_from_bytes, told)))
-    if not told:
+    matches = tuple(_told(match) for match in find(pasted, TEXTS, OF_CONDITIONS))
+    emit(Answered("explain", ExplainResult(len(pasted), cut_from_bytes, matches)))
+    if not matches:
         more = "" if len(pasted.splitlines()) > 1 else "; paste the whole traceback"
         message, known = f"it contains no known error{more}", {"texts": len(TEXTS) + len(OF_CONDITIONS)}
         emit(Judged(Finding("explain.unknown", "inconclusive", "unknown text", message, known, _ELSEWHERE)))
-    for match in told[:1]:
+    for match in matches[:1]:
         evidence = {"text": match.id}
         evidence |= {name: getattr(match, name) for name in ("certainty", "conditions", "numbers")}
         meaning = ". ".join(filter(None, (match.says, match.meaning)))
@@ -265,15 +265,15 @@ def _told(match: Match) -> TextMatch:
     )
 
 
-def _whose(one: Condition | Id) -> str:
-    if isinstance(one, Id):
-        return one.command
-    return "text" if one.judge is None else "doctor"
+def _whose(entry: Condition | Id) -> str:
+    if isinstance(entry, Id):
+        return entry.command
+    return "text" if entry.judge is None else "doctor"
 
 
-def _page_of(one: Condition | Id) -> IdPage:
-    about = (one.id, _whose(one), one.title, one.meaning)
-    if isinstance(one, Id):
-        return IdPage(*about, then=one.then)
-    verdict = None if one.judge is None else one.verdict
-    return IdPage(*about, one.fix, one.certainty, one.rung, verdict, one.settle)
+def _page_of(entry: Condition | Id) -> IdPage:
+    about = (entry.id, _whose(entry), entry.title, entry.meaning)
+    if isinstance(entry, Id):
+        return IdPage(*about, then=entry.then)
+    verdict = None if entry.judge is None else entry.verdict
+    return IdPage(*about, entry.fix, entry.certainty, entry.rung, verdict, entry.settle)

@@ -92,10 +92,10 @@ def named(texts: tuple[Condition, ...]) -> tuple[Condition, ...]:
     """The texts, each with the error names that it answers."""
     lines = [line.split(maxsplit=1) for line in _NAMES.strip().splitlines()]
     names = {
-        one.id: tuple(_pattern(*part) for row, rest in lines if row == one.id for part in _PARTS.findall(rest))
-        for one in texts
+        text.id: tuple(_pattern(*part) for row, rest in lines if row == text.id for part in _PARTS.findall(rest))
+        for text in texts
     }
-    return tuple(replace(one, names=names[one.id]) for one in texts)
+    return tuple(replace(text, names=names[text.id]) for text in texts)
 
 
 def _pattern(begin: str, ends: str) -> str:

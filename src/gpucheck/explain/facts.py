@@ -193,6 +193,8 @@ _NAMED = {
     "no_triton": r"(?:satisfies the requirement|distribution found for) triton\b",
     "bnb": r"bitsandbytes[/\\]|cuda[ _]setup:",
     "native": r"\bggml|llama[-_.](?:cpp|cli|server)|whisper\.cpp|\bcmake\b|\bnvcc\b",
+    "llama": r"\bggml|\bllama[-_.](?:cpp|cli|server)|\bollama\b|koboldcpp|lm[- ]?studio",
+    "program": r"comfyui|custom_nodes|\bwebui\b|invokeai|fooocus|kohya|oobabooga|sd[-_]scripts",
     "accelerate": r"\baccelerate (?:launch|config)|accelerate[/\\](?:commands|state)",
     "image": r"comfyui|invokeai|stable[- _]diffusion|ksampler|vae[._]?(?:de|en)code|\bupscal\w+",
     "aten_mps": r"could not run aten::\S+ with arguments from the \w*mps backend",
@@ -250,7 +252,7 @@ def read(pasted: str, spaced: str) -> Facts:
     version, build = _torch(text)
     paths = [match[1] or match[2] for match in _FRAME.finditer(text)]
     frames = [_package(path) for path in paths]
-    one = {name: match[1] for name, pattern in _ONE.items() if (match := pattern.search(text))}
+    singles = {name: match[1] for name, pattern in _ONE.items() if (match := pattern.search(text))}
     return Facts(
         platforms=marked(spaced),
         torch=version,
@@ -266,7 +268,7 @@ def read(pasted: str, spaced: str) -> Facts:
         checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
         operators=_operators(text),
         tried=frozenset(name for pair in _SET.findall(text) for name in pair if name),
-        **one,
+        **singles,
     )
 
 
@@ -282,8 +284,8 @@ def _torch(text: str) -> tuple[str, str]:
 
 def _free(text: str) -> float | None:
     """The share of the GPU's memory that is free, as JAX tells it."""
-    told = _FREE.search(text)
-    return int(told[1]) / max(int(told[2]), 1) if told else None
+    match = _FREE.search(text)
+    return int(match[1]) / max(int(match[2]), 1) if match else None
 
 
 def _operators(text: str) -> str:
@@ -298,7 +300,7 @@ def _operators(text: str) -> str:
 
 
 def _capabilities(text: str) -> tuple[str, ...]:
-    written = (one if "." in one else f"{one[:-1]}.{one[-1]}" for one in _CAPABILITY.findall(text))
+    written = (number if "." in number else f"{number[:-1]}.{number[-1]}" for number in _CAPABILITY.findall(text))
     if found := tuple(dict.fromkeys(written)):
         return found
     lines = "\n".join(line for line in text.splitlines() if _GPU_LINE.search(line))
@@ -309,7 +311,7 @@ def _architectures(text: str) -> tuple[str, ...]:
     named, listed, between = (pattern.findall(text) for pattern in _CODES)
     if named:
         return tuple(re.findall(r"\w+", named[0]))
-    return tuple("sm_" + one.replace(".", "") for one in (listed or (between[0] if between else ())))
+    return tuple("sm_" + number.replace(".", "") for number in (listed or (between[0] if between else ())))
 
 
 def _package(path: str) -> str:
@@ -318,7 +320,7 @@ def _package(path: str) -> str:
     for folder in ("site-packages", "dist-packages"):
         if folder in parts[:-1]:
             return parts[parts.index(folder) + 1].removesuffix(".py")
-    return next((one for one, following in itertools.pairwise(parts) if one == following), "")
+    return next((part for part, following in itertools.pairwise(parts) if part == following), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,16 +486,20 @@ ADVICE: tuple[Advice, ...] = (
         "loaded first; then a newer driver",
     ),
     Advice(
-        (
-            "cublas.",
-            "cuda.handle",
-            "cuda.argument",
-            "cuda.launch_failure",
-            "cuda.illegal_access",
-            "cudnn.",
-            "hip.fault",
-        ),
-        lambda facts: "native" in facts.names and not (facts.torch or facts.packages),
+        ("oom.cuda", "oom.hip", "oom.other"),
+        lambda facts: "llama" in facts.names and not (facts.torch or facts.packages),
+        "fewer layers on the GPU (-ngl N; Ollama: num_gpu), a shorter context (-c; num_ctx), or a smaller "
+        "quantisation of the model; nvidia-smi shows what else holds memory",
+    ),
+    Advice(
+        ("tensor.device_mismatch", "tensor.type_mismatch", "tensor.dtype"),
+        "program",
+        "update the program and the custom node or extension that the traceback names last, or do without it and "
+        "without options that move parts of the model (low VRAM, offload); in your own code: x = x.to(device, dtype)",
+    ),
+    Advice(
+        ("cublas.", "cudnn.", "hip.fault", "cuda.handle", "cuda.argument", "cuda.launch_failure", "cuda.illegal"),
+        lambda facts: bool(facts.names & {"native", "llama"}) and not (facts.torch or facts.packages),
         "a newer release of the program: search its issues for this message and GPU; -ngl 0 (or its CPU build) tells "
         "whether the GPU's code is at fault, CUDA_VISIBLE_DEVICES=0 whether several GPUs are; sudo dmesg | grep -i xid",
     ),

@@ -53,8 +53,8 @@ class Reading:
 
 def read(name: str, said: str, around: str = "") -> Figures:
     """The numbers of a text with the id `name`; `said` is its line and what follows, `around` also what is before."""
-    family = next((one.of for one in _READINGS if name.startswith(one.of)), None)
-    for reading in (one for one in _READINGS if one.of == family):
+    family = next((reading.of for reading in _READINGS if name.startswith(reading.of)), None)
+    for reading in (reading for reading in _READINGS if reading.of == family):
         # What the container toolkit says stands on the line itself, where that is the toolkit's.
         in_line = reading.in_line or (name == "container.cli" and re.search("nvidia-container|unsatisfied", said))
         found = _found(said if in_line else around or said, _each(reading.patterns))
@@ -75,7 +75,7 @@ def _each(given: str | tuple[str, ...]) -> tuple[str, ...]:
 def _found(said: str, patterns: tuple[str, ...]) -> Numbers | None:
     """Return what the named groups of these patterns find first, a later pattern's in place of an earlier one's; None
     where no pattern is there."""
-    matches = [re.search(one.replace("SIZE", _SIZE), said, re.IGNORECASE | re.DOTALL) for one in patterns]
+    matches = [re.search(pattern.replace("SIZE", _SIZE), said, re.IGNORECASE | re.DOTALL) for pattern in patterns]
     found: Numbers = {}
     for match in filter(None, matches):
         for key, text in match.groupdict().items():
@@ -110,7 +110,7 @@ def _number(key: str, text: str) -> tuple[str, Any]:
         case "utilization":
             return key, float(text)
         case "ranks":
-            return key, [int(one) for one in re.findall(r"\d+", text)]
+            return key, [int(row) for row in re.findall(r"\d+", text)]
         case "wheel_architectures":
             return key, re.findall(r"sm_\d+\w?", text)
         case "architecture":
@@ -150,9 +150,9 @@ def _filled(sentence: str, found: Numbers) -> str:
         fields = re.findall(r"{(\w+)(?:\|([^}]*))?}", part)
         if any(key not in shown and not other for key, other in fields):
             return ""
-        return re.sub(r"{(\w+)(?:\|([^}]*))?}", lambda one: shown.get(one[1], one[2]), part)
+        return re.sub(r"{(\w+)(?:\|([^}]*))?}", lambda row: shown.get(row[1], row[2]), part)
 
-    return filled(re.sub(r"\[([^]]*)\]", lambda one: filled(one[1]), sentence))
+    return filled(re.sub(r"\[([^]]*)\]", lambda row: filled(row[1]), sentence))
 
 
 def _shown(key: str, value: Any) -> str:
@@ -216,19 +216,23 @@ def _memory(name: str, said: str) -> Figures:
     processes = [{"pid": pid, "bytes": held} for pid, held in listed if held is not None and held < _NO_SIZE]
     # In a container torch does not know its own process: it is the one that holds what torch counts and a context.
     least = found.get("reserved_bytes", _NO_SIZE) - _ROUNDED
-    own = [one for one in processes if "own_bytes" not in found and least <= one["bytes"] <= least + _CONTEXT]
+    own = [
+        process for process in processes if "own_bytes" not in found and least <= process["bytes"] <= least + _CONTEXT
+    ]
     if processes:
-        found["processes"] = sorted((one for one in processes if one not in own), key=lambda one: -one["bytes"])
+        found["processes"] = sorted(
+            (process for process in processes if process not in own), key=lambda process: -process["bytes"]
+        )
     if own:
-        found["own_pids"] = [one["pid"] for one in own]
+        found["own_pids"] = [process["pid"] for process in own]
         found |= {"own_bytes": own[0]["bytes"]} if len(own) == 1 else {}
     # The others are those that are listed, and what nobody named: before torch 2.1, and without NVML, none is.
     whole = found.get("total_bytes") or found.get("allowed_bytes") or 0
-    known = found.get("own_bytes") or sum(one["bytes"] for one in own) or found.get("reserved_bytes")
+    known = found.get("own_bytes") or sum(process["bytes"] for process in own) or found.get("reserved_bytes")
     rest = 0
     if "total_bytes" in found and "free_bytes" in found and known is not None:
-        rest = whole - found["free_bytes"] - known - sum(one["bytes"] for one in found.get("processes", ()))
-    others = [one for one in found.get("processes", ()) if one["bytes"] > _LARGE_OTHER * whole][:3]
+        rest = whole - found["free_bytes"] - known - sum(process["bytes"] for process in found.get("processes", ()))
+    others = [process for process in found.get("processes", ()) if process["bytes"] > _LARGE_OTHER * whole][:3]
     unnamed = rest if rest > _CONTEXT else 0
     return Figures(
         found, _memory_says(found, whole, others, unnamed), _memory_then(name, found, whole, others, unnamed)
@@ -242,7 +246,7 @@ def _memory_says(found: Numbers, whole: int, others: list[Numbers], unnamed: int
         parts += [("your tensors", found["allocated_bytes"]), ("torch's cache", found.get("cached_bytes"))]
     else:
         parts.append(("your process", found.get("own_bytes")))
-    parts += [(f"process {one['pid']}", one["bytes"]) for one in others]
+    parts += [(f"process {process['pid']}", process["bytes"]) for process in others]
     parts += [("other programs", unnamed or found.get("other_bytes"))]
     parts += [("free", found.get("free_bytes")), ("requested", found.get("requested_bytes"))]
     return ", ".join(f"{what} {human(size_)}" for what, size_ in parts if size_ is not None)
@@ -259,7 +263,7 @@ def _memory_then(name: str, found: Numbers, whole: int, others: list[Numbers], u
         allowed = human(found["allowed_bytes"])
         return f"raise torch.cuda.set_per_process_memory_fraction: it allows this process {allowed}"
     # What would not be enough for this very request is not the step that helps.
-    held = sum(one["bytes"] for one in others) + unnamed
+    held = sum(process["bytes"] for process in others) + unnamed
     held = held if held + free >= requested else 0
     if cached > max(_LARGE_CACHE * whole, held) and cached + free >= requested:
         setting = "PYTORCH_HIP_ALLOC_CONF" if name == "oom.hip" else "PYTORCH_CUDA_ALLOC_CONF"
@@ -269,7 +273,7 @@ def _memory_then(name: str, found: Numbers, whole: int, others: list[Numbers], u
         return "use a smaller batch or image, a shorter sequence, or activation checkpointing"
     if not others:
         return "nvidia-smi shows whether another program holds memory: use another GPU, or end that program"
-    pids = [str(one["pid"]) for one in others]
+    pids = [str(process["pid"]) for process in others]
     if "own_bytes" in found:
         return f"use another GPU, or end process {', '.join(pids)} if it is not part of your job"
     return f"ps -fp {','.join(pids)} shows what holds it: your own program, or another one, then use another GPU"
@@ -521,8 +525,8 @@ _OF_RANKS = (
 # Of the first that a text's id begins with all of the same ids are tried, until one finds something.
 _READINGS: tuple[Reading, ...] = (
     *(Reading("container.cli", *row) for row in _CONTAINER),
-    *(Reading("nccl.shared_memory", one, says, then, in_line=True) for one, says, then, _ in _SEGMENTS),
-    *(Reading("shm.open", one, says, then, in_line=True) for one, says, _, then in _SEGMENTS),
+    *(Reading("nccl.shared_memory", pattern, says, then, in_line=True) for pattern, says, then, _ in _SEGMENTS),
+    *(Reading("shm.open", pattern, says, then, in_line=True) for pattern, says, _, then in _SEGMENTS),
     Reading(
         "oom.vllm",
         (

@@ -364,7 +364,9 @@ _OURS = re.compile(
     r"sglang|\brocm|amdgpu|xformers|diffusers|transformers|safetensors|huggingface|lightning[._]|megatron|tensorflow|"
     r"\bjax|(?<!\bo)llama|checkpoint shards|\bepoch\b.{0,9}\d|\b([hb][123]00|a100|gb10|gb[23]00|l40s?|mi[23]\d\dx?)\b|"
     r"\brtx ?(pro ?)?\d{4}|\bgfx\d{3,4}|\bblackwell\b|\bsm_?1[012]\d\b|flash[-_]?infer|flash[-_]?att|llama\.cpp|"
-    r"\bollama\b(?! *\| )|\bggml|comfyui|python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
+    r"\bollama\b(?! *\| )|\bggml|comfyui|\b(unsloth|axolotl|peft|ultralytics|yolov?\d\w*|mmcv|detectron2?|ctranslate2|"
+    r"onnxruntime|gguf|exllama\w*|stable[- ]diffusion|automatic1111)\b|"
+    r"python[\d.]*,? (-u,? )?[\w./-]*(train|infer|finetun|pretrain|eval)\w*\.py"
 )
 # What programs say as they go on without a GPU or a package: no error, where the paste has another one.
 _GOES_ON = re.compile(
@@ -497,20 +499,20 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
     that came first; on other lines what was written first.
     """
     normal = normalise(pasted)
-    told = _told(normal, texts)
+    named = _told(normal, texts)
     # A condition in the place of a text is pointed to; one that stands alone has to be ours as a text has.
     pointed = [place for place in _places(normal, conditions, ours=True) if place.line.kind != "quiet"]
     ours = _OURS.search(normal.spaced) is not None
-    told, pointed = _wrapping(told, normal), _wrapping(pointed, normal)
-    if not told and not (pointed and ours):
+    named, pointed = _wrapping(named, normal), _wrapping(pointed, normal)
+    if not named and not (pointed and ours):
         weak = [
-            replace(one, patterns=(), names=(), common=one.weak, beside="", certainty="hint")
-            for one in texts
-            if one.weak
+            replace(text, patterns=(), names=(), common=text.weak, beside="", certainty="hint")
+            for text in texts
+            if text.weak
         ]
-        told = _told(normal, weak)
-    mine, theirs = _Near(told), _Near(pointed)
-    found = told + [place for place in pointed if ours and not any(place.touches(one) for one in mine.to(place))]
+        named = _told(normal, weak)
+    mine, theirs = _Near(named), _Near(pointed)
+    found = named + [place for place in pointed if ours and not any(place.touches(other) for other in mine.to(place))]
     unknown, is_all = _unknown_errors(normal, found)
     if is_all:
         found = [place for place in found if place.line.kind != "frame" and not _GOES_ON.search(place.line.text)]
@@ -532,7 +534,7 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
         for place in found
     ]
     facts = read_facts(pasted, normal.spaced)
-    by_id = {one.id: one for one in texts}
+    by_id = {text.id: text for text in texts}
     found = [replace(place, text=by_id.get(proven(place.text.id, facts), place.text)) for place in found]
     first: dict[str, Line] = {}
     for place in found:
@@ -540,7 +542,7 @@ def find(pasted: str, texts: Sequence[Condition], conditions: Sequence[Condition
             first.setdefault(place.text.id, place.line)
     matches: dict[str, Match] = {}
     for place in sorted(found, key=lambda place: _order(place, first)):
-        beside = [one.text.id for one in theirs.to(place) if one.touches(place)]
+        beside = [other.text.id for other in theirs.to(place) if other.touches(place)]
         said, around = _excerpts(normal, place.line)
         points = (*place.text.conditions, *beside)
         text, is_advised = advise(place.text, facts)
@@ -555,25 +557,25 @@ _BEFORE_REASON = re.compile(r"dueto|because|causedby|reason:|followingerror|erro
 _REASON_WITHIN = 400
 
 
-def _wrapping(told: Sequence[_Place], normal: Normal) -> list[_Place]:
+def _wrapping(places: Sequence[_Place], normal: Normal) -> list[_Place]:
     """The same, with a text whose reason is another as a symptom of that."""
-    near = _Near(told)
+    near = _Near(places)
     return [
         replace(place, text=replace(place.text, symptom=True))
-        if any(_is_reason(one, place, normal) for one in near.to(place))
+        if any(_is_reason(other, place, normal) for other in near.to(place))
         else place
-        for place in told
+        for place in places
     ]
 
 
-def _is_reason(one: _Place, place: _Place, normal: Normal) -> bool:
+def _is_reason(other: _Place, place: _Place, normal: Normal) -> bool:
     """Return whether a text is what a message gives as the reason of another text in it."""
-    if one.text.symptom or one.text.id == place.text.id or _KERNEL.search(place.line.text):
+    if other.text.symptom or other.text.id == place.text.id or _KERNEL.search(place.line.text):
         return False
-    if not 0 <= one.start - place.end <= _REASON_WITHIN:
+    if not 0 <= other.start - place.end <= _REASON_WITHIN:
         return False
     lines = _message(normal, place.line) if place.line.kind == "exception" else (place.line.number,)
-    return one.line.number in lines and _BEFORE_REASON.search(normal.solid, place.end, one.start) is not None
+    return other.line.number in lines and _BEFORE_REASON.search(normal.solid, place.end, other.start) is not None
 
 
 def _told(normal: Normal, texts: Sequence[Condition]) -> list[_Place]:
@@ -629,7 +631,7 @@ def _message(normal: Normal, line: Line) -> range:
     """The numbers of the lines of an exception's message: its own, and the plain ones right below it, up to the next
     entry of a log."""
     below = normal.lines[line.number : line.number + _LINES_AFTER]
-    ends = (one.number for one in below if one.kind != "plain" or one.prefix not in ("", line.prefix))
+    ends = (entry.number for entry in below if entry.kind != "plain" or entry.prefix not in ("", line.prefix))
     return range(line.number, next(ends, line.number + len(below) + 1))
 
 
@@ -638,26 +640,30 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
     if not matches:
         return matches
     first = matches[0]
-    place = next(one for one in found if one.text.id == first.text.id and one.line.number == first.line)
+    place = next(other for other in found if other.text.id == first.text.id and other.line.number == first.line)
     others = {
-        one.text.id
-        for one in found
-        if one.line.kind != "frame"
-        and not _goes_on(one.line)
-        and not one.text.symptom
-        and one.text.id != first.text.id
-        and not one.text.id.startswith(first.text.follows)
-        and not first.text.id.startswith(one.text.follows)
-        and (one.line.kind == "exception" or place.line.kind != "exception")
-        and not _of_one_event(one.line, place.line)
+        other.text.id
+        for other in found
+        if other.line.kind != "frame"
+        and not _goes_on(other.line)
+        and not other.text.symptom
+        and other.text.id != first.text.id
+        and not other.text.id.startswith(first.text.follows)
+        and not first.text.id.startswith(other.text.follows)
+        and (other.line.kind == "exception" or place.line.kind != "exception")
+        and not _of_one_event(other.line, place.line)
         and (
-            one.line.group == place.line.group
+            other.line.group == place.line.group
             # Of the errors of two ranks none is known to be the earlier.
-            or ("rank" in one.line.prefix and "rank" in place.line.prefix and one.line.prefix != place.line.prefix)
+            or ("rank" in other.line.prefix and "rank" in place.line.prefix and other.line.prefix != place.line.prefix)
         )
     }
     # The program went on after what stands in an earlier traceback.
-    later = [one for one in unknown if one.group > place.line.group and not _PASSED_ON.search(one.text)]
+    # Beside a line of a log another error is as likely the one that ended it.
+    is_logged = place.line.kind == "plain" and not _KERNEL.search(place.line.text)
+    later = [
+        line for line in unknown if (line.group > place.line.group or is_logged) and not _PASSED_ON.search(line.text)
+    ]
     is_unknown = is_all or later or (unknown and first.text.symptom)
     doubts = {
         "the paste has an error that is not known": is_unknown,
@@ -668,9 +674,9 @@ def _doubted(matches: list[Match], found: Sequence[_Place], unknown: Sequence[Li
     return [replace(first, doubt=next((doubt for doubt, holds in doubts.items() if holds), "")), *matches[1:]]
 
 
-def _of_one_event(one: Line, other: Line) -> bool:
+def _of_one_event(line: Line, other: Line) -> bool:
     """Return whether the kernel's log has both lines of one GPU: an error and what the driver did about it."""
-    address, another = _ADDRESS.search(one.text), _ADDRESS.search(other.text)
+    address, another = _ADDRESS.search(line.text), _ADDRESS.search(other.text)
     return address is not None and another is not None and address[1] == another[1]
 
 
@@ -687,8 +693,8 @@ def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
     return (
         line.kind == "frame" or _HARMLESS.search(line.text) is not None,  # perhaps never said, or no error
         any(
-            name.startswith(place.text.follows) and not _is_effect(name, one, place)
-            for name, one in found.items()
+            name.startswith(place.text.follows) and not _is_effect(name, item, place)
+            for name, item in found.items()
             if name != place.text.id
         ),
         place.text.symptom,
@@ -702,18 +708,18 @@ def _order(place: _Place, found: Mapping[str, Line]) -> tuple[bool | int, ...]:
     )
 
 
-def _is_effect(name: str, one: Line, place: _Place) -> bool:
+def _is_effect(name: str, line: Line, place: _Place) -> bool:
     """Return whether a line of the kernel's log was written after a text's and is not what brought that about.
 
     Among Xids the line does not decide: the driver ends programs by 43 and 45 before it names the fault.
     """
     is_xid = name.startswith("xid.") and place.text.id.startswith("xid.")
-    return one.number > place.line.number and not is_xid and all(_KERNEL.search(x.text) for x in (one, place.line))
+    return line.number > place.line.number and not is_xid and all(_KERNEL.search(x.text) for x in (line, place.line))
 
 
 def _excerpts(normal: Normal, line: Line) -> tuple[str, str]:
     """The line with those after it, and the same with those before it too."""
-    lines = [one.text for one in normal.lines[max(line.number - 1 - _LINES_BEFORE, 0) : line.number + _LINES_AFTER]]
+    lines = [entry.text for entry in normal.lines[max(line.number - 1 - _LINES_BEFORE, 0) : line.number + _LINES_AFTER]]
     before = min(line.number - 1, _LINES_BEFORE)
     return " ".join(lines[before:])[:_MOST_LETTERS], " ".join(lines)[:_MOST_LETTERS]
 

@@ -125,6 +125,12 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     ),
     (
         "windows",
+        ("attention.package",),
+        'attn_implementation="sdpa" does without it; else a wheel for Windows whose name has your torch, CUDA and '
+        "Python (flash-attn's own releases have none), or the program inside WSL",
+    ),
+    (
+        "windows",
         ("compile.launcher", "compile.python_h"),
         "a Python from python.org's installer has the headers; into an embedded one copy the folders include and "
         "libs of the same version",
@@ -162,7 +168,8 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ),
     ("windows", r"ps -fp ([\d,]+) shows", r"Task Manager (Details, PID \1) shows"),
     ("windows", r"\bexport (?=[A-Z_]+\b)", "set "),
-    ("windows", r"CUDA_LAUNCH_BLOCKING=1 python …", "set CUDA_LAUNCH_BLOCKING=1, then python …"),
+    ("windows", r"(?<![\w=])([A-Z][A-Z0-9_]{3,}=\S+) (?=python|pip|torchrun|vllm)", r"set \1, then "),
+    ("container", r"(?<!host: )sudo modprobe nvidia\b", "on the host: sudo modprobe nvidia"),
     ("windows", r"\$CONDA_PREFIX \(Windows: (\S+)\)", r"\1"),
     ("windows", r"free -h( and top)?", "Task Manager"),
     ("windows", r"rm -r (\S+)", r"delete \1"),

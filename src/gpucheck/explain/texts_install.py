@@ -41,16 +41,16 @@ _OTHER_WORDS = {
 }
 
 
-def _of_xid(one: xid.Xid) -> Condition:
+def _of_xid(row: xid.Xid) -> Condition:
     return Condition(
-        id=f"xid.{one.number}",
-        title=f"Xid {one.number}: {one.what}",
-        patterns=(_TYPED, _IN_LOG, *_OTHER_WORDS.get(one.number, ())),
-        number=str(one.number),
-        meaning=f"{_CAUSE[one.blame]} The driver reports it in the kernel log.",
-        fix=one.step.replace("{card}", "INDEX"),
-        certainty="hint" if one in xid.OLDER else "proof" if one.blame == "device" else "strong",
-        follows=tuple(f"xid.{number}" for number in one.follows),
+        id=f"xid.{row.number}",
+        title=f"Xid {row.number}: {row.what}",
+        patterns=(_TYPED, _IN_LOG, *_OTHER_WORDS.get(row.number, ())),
+        number=str(row.number),
+        meaning=f"{_CAUSE[row.blame]} The driver reports it in the kernel log.",
+        fix=row.step.replace("{card}", "INDEX"),
+        certainty="hint" if row in xid.OLDER else "proof" if row.blame == "device" else "strong",
+        follows=tuple(f"xid.{number}" for number in row.follows),
         common=(_IN_WORDS,),
     )
 
@@ -540,7 +540,7 @@ TEXTS: tuple[Condition, ...] = (
         certainty="proof",
         common=(r"parameter packs not expanded with",),
     ),
-    *(_of_xid(one) for one in (*xid.CATALOGUE, *xid.OLDER)),
+    *(_of_xid(row) for row in (*xid.CATALOGUE, *xid.OLDER)),
     Condition(
         id="xid.unknown",
         title="an Xid that has no row here",

@@ -155,6 +155,7 @@ TEXTS: tuple[Condition, ...] = (
             r"Unable to allocate .* for an array with shape",
             r"\b(OSError|RuntimeError): \[Errno 12\]",
             messages.HOST_ALLOCATION,
+            r"\bMemoryError\b",
         ),
     ),
     Condition(
@@ -361,6 +362,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(error|fail(ed|ure)?|ran|runs|running)[^a-z]{0,3}(.{0,20}[^a-z])?out of memory\b",
             r"\bout of memory (error|while|when|trying|allocating)",
             r"(?<![\w.])OutOfMemoryError\b",
+            r"\boom\b(?![ -]?kill)",
         ),
     ),
     Condition(

@@ -167,6 +167,9 @@ TEXTS: tuple[Condition, ...] = (
             r"Segmentation fault: address not mapped",
             r"\b(SIGSEGV|exit code 139|signal 11)\b",
             r"(exit|return) ?code ?[=:]? ?-11\b",
+            r"Fatal Python error: Segmentation fault",
+            r"Segmentation fault \(core dumped\)",
+            r"\b(Segmentation fault|segfault)\W*$",
         ),
         follows=_ERRORS,
     ),
@@ -199,7 +202,7 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(
             r"Signal 7 \(SIGBUS\)|exitcode ?: ?-7\b|exits with return code = -7\b",
             r"\A\W*bus error( \(core dumped\))?\W*\Z",
-            r"Caught signal 7 \(Bus error",
+            r"Caught signal 7 \(Bus error: nonexistent",
         ),
         meaning="Usually /dev/shm is full. Otherwise a memory-mapped file was truncated while it was read.",
         fix=_SHM,
@@ -208,6 +211,8 @@ TEXTS: tuple[Condition, ...] = (
             r"\bSIGBUS\b",
             r"(exit|return) ?code ?[=:]? ?-7\b",
             r"Caught signal 7 \(Bus error",
+            r"Bus error \(core dumped\)",
+            r"\bBus error$",
         ),
         follows=_ERRORS,
     ),
@@ -513,14 +518,16 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
         follows=("nvcc.", "build.", "compile.", "import.", "attention.package"),
         weak=(r"(Failed to build|Failed building wheel for|Could not build wheels for) .{0,30}(cuda|torch|attn|gpu)",),
-        common=(r"ninja: build stopped: subcommand failed",),
+        common=(
+            r"ninja: build stopped: subcommand failed",
+            r"Error building extension",
+        ),
     ),
     Condition(
         id="import.extension",
         title="a package was installed without its CUDA extension",
         patterns=(
-            r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensorflow)"
-            r"\w+_cuda(_ext|_kernels?)?\b",
+            r"No module named \W?(?!flash|auto|torch|triton|vllm|llama|numba|jax|tensor)\w+_cuda(_ext|_kernels?)?\b",
             r"No module named \W?(apex_C|amp_C|syncbn|_ext)\b",
         ),
         meaning="Its Python half is installed, and its compiled half was not built: there was no nvcc, or the options "

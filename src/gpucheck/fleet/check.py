@@ -27,14 +27,7 @@ from gpucheck.report.facts import Facts
 from gpucheck.report.finding import WORST_FIRST, Finding, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report, exit_code
-from gpucheck.report.results.fleet import (
-    NODE_SCHEMA,
-    NodeDevice,
-    NodeDocument,
-    NodeFigure,
-    NodePart,
-    NodeProblem,
-)
+from gpucheck.report.results.fleet import NODE_SCHEMA, NodeDevice, NodeDocument, NodeFigure, NodePart, NodeProblem
 
 # A document has so many of each: 64 devices with 16 figures.
 MOST_FIGURES, MOST_DEVICES = 1024, 256
@@ -107,19 +100,16 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         step="start",
         exit=None,
     )
-    waiting = list(options.parts)
     try:
-        while waiting:
-            part = waiting[0]
-            emit(Progress(part, len(options.parts) - len(waiting), len(options.parts)))
+        for place, part in enumerate(options.parts):
+            emit(Progress(part, place, len(options.parts)))
             node = _left(replace(node, step=part), options.gather, first=not node.parts)
-            weight = sum(PARTS[one][0] for one in waiting)
+            weight = sum(PARTS[waiting][0] for waiting in options.parts[place:])
             left_s = max(deadline - time.monotonic(), 0.0)
             # What hangs in the driver is known once a healthy one would have answered.
             least_s = driver_reads.door_timeout_s() + START_S if part == "devices" else 0.0
             limit_s = min(max(left_s * PARTS[part][0] / weight, least_s), left_s)
             node = with_part(node, part, _run(part, limit_s), limit_s)
-            waiting.pop(0)
     except GpucheckError:
         raise
     except BaseException as error:
@@ -135,14 +125,14 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
         emit(Judged(Finding("fleet.part", "inconclusive", title, message, {"part": node.step}, fix)))
         raise
     node = replace(node, step="", exit=exit_of(node.parts))
-    lacking = gpus_missing(node, options.devices)
-    if lacking is not None:
+    must = options.devices
+    if node.gpus is not None and node.gpus != must and (must is not None or not (node.gpus or node.exit == 1)):
+        title, fix = "no GPU found", "gpucheck doctor; for a node without GPUs, --devices 0"
+        if must is not None:
+            title, fix = gpus_text(node.gpus, must), "gpucheck devices"
         # Last of the failures: what the parts found explains it.
-        node = replace(
-            node,
-            problems=tuple(_worst_first([*node.problems, lacking])),
-            exit=errors.FAILED,
-        )
+        lacking = NodeProblem("devices", "fleet.devices", "fail", title, "", fix)
+        node = replace(node, problems=tuple(_worst_first([*node.problems, lacking])), exit=errors.FAILED)
     _tell(node, emit)
     if not node.problems:
         emit(Judged(Finding("fleet.node", "pass", f"{host} is good")))
@@ -157,9 +147,10 @@ def _check(options: FleetCheckOptions, launch: launcher.Launch, host: str, run: 
 def _tell(node: NodeDocument, emit: Emit) -> None:
     """Say what the parts that ended came to."""
     emit(Answered("fleet_check", node))
-    for one in node.problems:
-        verdict = cast(Verdict, one.verdict)
-        emit(Judged(Finding(one.id, verdict, one.title, one.message, {"part": one.part}, one.fix, one.device)))
+    for problem in node.problems:
+        verdict, evidence = cast(Verdict, problem.verdict), {"part": problem.part}
+        finding = Finding(problem.id, verdict, problem.title, problem.message, evidence, problem.fix, problem.device)
+        emit(Judged(finding))
 
 
 def _left(node: NodeDocument, gather: str | None, *, first: bool = False, last: bool = False) -> NodeDocument:
@@ -211,14 +202,23 @@ def _run(part: str, limit_s: float) -> child.ChildResult:
 
 def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: float) -> NodeDocument:
     """The document with what a part's child has said; one that was ended, or says nothing, is a problem of the node."""
+    report, findings, code = None, tuple[Finding, ...](), None
     try:
         report = from_json(Report, json.loads(ended.stdout))
+        findings = report.findings
         # A status from outside the findings, as a signal's, says only that it was ended.
-        code: int | None = exit_code(report.findings) if ended.timed_out else report.summary.exit
+        code = exit_code(findings) if ended.timed_out else report.summary.exit
         if part == "doctor" and code == errors.FAILED:
-            report, code = _without_torch(report)
+            # A torch that cannot be used leaves the node undecided.
+            findings = tuple(
+                replace(one, verdict="inconclusive")
+                if one.verdict == "fail" and one.evidence.get("rung") in OF_TORCH
+                else one
+                for one in findings
+            )
+            code = exit_code(findings)
     except (ValueError, KeyError, TypeError, AttributeError):
-        report, code = None, None
+        report = None
     why = _why(ended, limit_s, code)
     done = NodePart(part, code if code in _EXITS else None, round(ended.elapsed_s, 3), why)
     problems = list(node.problems)
@@ -229,28 +229,29 @@ def with_part(node: NodeDocument, part: str, ended: child.ChildResult, limit_s: 
     if report is not None:
         # What does not apply to a device is no problem; where a part could not look at all, why is.
         asking = _ASKING if code == errors.COULD_NOT_LOOK else _ASKING[:-1]
-        problems += [_problem(part, one) for one in report.findings if one.verdict in asking]
-        node = _with_facts(node, report.facts)
-        node = replace(node, gpus=gpus_of(report.facts) if node.gpus is None else node.gpus)
+        for finding in findings:
+            if finding.verdict in asking:
+                title, message = (documents.clean(text, MOST_TEXT) for text in (finding.title, finding.message))
+                fix_ = None if finding.fix is None else documents.clean(finding.fix, MOST_TEXT)
+                problems.append(NodeProblem(part, finding.id, finding.verdict, title, message, fix_, finding.device))
+        # The devices and settings that were not known before.
+        devices = {device.id: device for device in node.devices}
+        for one in report.facts.devices:
+            if one.id is not None and one.kind != "host" and one.id not in devices and len(devices) < MOST_DEVICES:
+                of_siblings = {field.name: getattr(one, field.name) for field in fields(NodeDevice)}
+                devices[one.id] = NodeDevice(**of_siblings | {"name": one.name or one.kind})
         figures = [*node.figures, *filter(None, map(figure_of, report.measurements))]
         # One of each case and device, of devices that the document names.
-        known = {device.id for device in node.devices}
-        latest = {(one.device, one.name, one.case): one for one in figures if one.device in known}
-        node = replace(node, figures=tuple(latest.values())[:MOST_FIGURES])
-    return replace(
-        node,
-        parts=(*node.parts, done),
-        problems=tuple(_worst_first(problems)[: documents.MOST_PROBLEMS]),
-    )
-
-
-def _without_torch(report: Report) -> tuple[Report, int]:
-    """The doctor's report where a torch that cannot be used leaves the node undecided, with its exit status."""
-    findings = tuple(
-        replace(one, verdict="inconclusive") if one.verdict == "fail" and one.evidence.get("rung") in OF_TORCH else one
-        for one in report.findings
-    )
-    return replace(report, findings=findings), exit_code(findings)
+        latest = {(figure.device, figure.name, figure.case): figure for figure in figures if figure.device in devices}
+        node = replace(
+            node,
+            devices=tuple(devices.values()),
+            settings={**settings_of(report.facts), **node.settings},
+            gpus=gpus_of(report.facts) if node.gpus is None else node.gpus,
+            figures=tuple(latest.values())[:MOST_FIGURES],
+        )
+    worst = tuple(_worst_first(problems)[: documents.MOST_PROBLEMS])
+    return replace(node, parts=(*node.parts, done), problems=worst)
 
 
 def gpus_of(facts: Facts) -> int | None:
@@ -261,16 +262,6 @@ def gpus_of(facts: Facts) -> int | None:
     if not gpus and facts.driver is not None and facts.driver.nvml_error and facts.driver.nvml_code is None:
         return None  # NVML was not even asked
     return len({one.parent_uuid or one.uuid or (one.nvml_index, one.cuda_index, one.id) for one in gpus})
-
-
-def gpus_missing(node: NodeDocument, must: int | None) -> NodeProblem | None:
-    """The problem of a node that has not the GPUs that it must have, or none at all."""
-    if node.gpus is None or (must is None and (node.gpus or node.exit == errors.FAILED)) or node.gpus == must:
-        return None
-    title, fix = "no GPU found", "gpucheck doctor; for a node without GPUs, --devices 0"
-    if must is not None:
-        title, fix = gpus_text(node.gpus, must), "gpucheck devices"
-    return NodeProblem("devices", "fleet.devices", "fail", title, "", fix)
 
 
 _EXITS = (errors.OK, errors.FAILED, errors.COULD_NOT_LOOK, errors.UNDECIDED)
@@ -296,12 +287,6 @@ def _why(ended: child.ChildResult, limit_s: float, code: int | None) -> str:
     return documents.clean(f"{how}{f': {last}' if last else ''}")
 
 
-def _problem(part: str, finding: Finding) -> NodeProblem:
-    title, message = (documents.clean(text, MOST_TEXT) for text in (finding.title, finding.message))
-    fix = None if finding.fix is None else documents.clean(finding.fix, MOST_TEXT)
-    return NodeProblem(part, finding.id, finding.verdict, title, message, fix, finding.device)
-
-
 def exit_of(parts: Sequence[NodePart]) -> int:
     """The node's exit status: of a part that did not end only a failure counts, else it leaves the node undecided."""
     return errors.settle(
@@ -318,35 +303,24 @@ def figure_of(row: Measurement) -> NodeFigure | None:
     if row.rate is None or row.time_s is None or not row.rate.median > 0:
         return None
     # The dtype or the operation first: by it the judge finds the peak. The size last.
-    case = {name: value for name, value in row.case.items() if name not in ("m", "n", "k")}
-    words = [str(value) for name, value in case.items() if name not in ("size_bytes", "support")]
+    sides = ("m", "n", "k")
+    words = [str(value) for name, value in row.case.items() if name not in (*sides, "size_bytes", "support")]
     if "m" in row.case:
-        words.append("x".join(str(row.case[name]) for name in ("m", "n", "k") if name in row.case))
+        words.append("x".join(str(row.case[name]) for name in sides if name in row.case))
     if "size_bytes" in row.case:
         words.append(units.capacity(float(str(row.case["size_bytes"]))))
     time_s, error = row.time_s, None
     if time_s.ci_low is not None and time_s.ci_high is not None and time_s.median > 0:
         # Half the 95 % interval of the median is 1.96 standard errors.
         error = (time_s.ci_high - time_s.ci_low) / (2 * 1.96 * time_s.median)
-    error = error if error is not None and 0 <= error < 10 else None
+        error = error if 0 <= error < 10 else None
     return NodeFigure(row.device.id, row.name, " ".join(words), row.rate.median, row.rate.unit, error, row.flags)
 
 
-def _with_facts(node: NodeDocument, facts: Facts) -> NodeDocument:
-    """The document with the devices and settings of a part that were not known before."""
-    before = {device.id: device for device in node.devices}
-    for one in facts.devices:
-        if one.id is not None and one.kind != "host" and one.id not in before and len(before) < MOST_DEVICES:
-            of_siblings = {field.name: getattr(one, field.name) for field in fields(NodeDevice)}
-            before[one.id] = NodeDevice(**of_siblings | {"name": one.name or one.kind})
-    return replace(node, devices=tuple(before.values()), settings={**settings_of(facts), **node.settings})
-
-
 def settings_of(facts: Facts) -> dict[str, str]:
-    """Return what siblings share: versions, and the settings of the cards by model. No variable's value is among
-    them."""
+    """Return what siblings share: versions, and the settings of the cards by model. No variable's value is in it."""
     driver, torch, host, python = facts.driver, facts.torch, facts.host, facts.python
-    found = {
+    settings = {
         "gpucheck": gpucheck.__version__,
         "driver": driver and driver.version,
         "CUDA of the driver": driver and driver.cuda_version,
@@ -360,5 +334,5 @@ def settings_of(facts: Facts) -> dict[str, str]:
     for device in facts.devices:
         for name, value in device.settings.items():
             by_model.setdefault(f"{name} of {device.name}", set()).add(value)
-    found |= {name: " and ".join(sorted(values)) for name, values in by_model.items()}
-    return {documents.clean(name, 200): documents.clean(value, 200) for name, value in found.items() if value}
+    settings |= {name: " and ".join(sorted(values)) for name, values in by_model.items()}
+    return {documents.clean(name, 200): documents.clean(value, 200) for name, value in settings.items() if value}

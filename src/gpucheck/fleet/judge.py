@@ -73,7 +73,13 @@ def judge(
     listed = expected if isinstance(expected, tuple) else ()
     of_run, listed, remarks = _by_one_name(of_run, listed)
     nodes, duplicates = _one_each(of_run)
-    remarks = [*duplicates, *_other_runs(documents, chosen), *_renamed(nodes), *remarks]
+    others = Counter(document.run for document in documents if document.run != chosen)
+    if others:
+        text = ", ".join(f"{name!r} ({count})" for name, count in others.most_common(5))
+        evidence = {"runs": [name for name, _ in others.most_common(3)]}
+        title = "documents of other runs were left out"
+        duplicates.append(Finding("fleet.other_run", "info", title, text, evidence))
+    remarks = [*duplicates, *_renamed(nodes), *remarks]
     unexpected = tuple(sorted(set(nodes) - set(listed))) if listed else ()
     if unexpected:
         title = f"{nodes_text(len(unexpected))} not expected: left out"
@@ -84,13 +90,18 @@ def judge(
         remarks.append(_warning("fleet.unexpected", title, "all of them are judged"))
     nodes, rows, old = _of_one_start(nodes)
     beside = siblings.beside_siblings(nodes)
-    fewer = _fewer_devices(nodes) if devices is None else _not_so_many(nodes, devices)
+    fewer = _fewer_devices(nodes, devices)
     rows += [_node(document, beside, *fewer.get(host, ("", False))) for host, document in nodes.items()]
     broken = _names_of_files(refused, chosen)
     known = {row.host for row in rows}
     rows += [_missing(host, broken.get(host)) for host in listed if host not in known]
     if not listed:
-        rows += [_refused(host, why) for host, why in broken.items() if host not in known]
+        for host, why in broken.items():
+            if host not in known:
+                # Anybody may have written a forged one, which must not drain a node.
+                fix = "find out who wrote it, and check the node again"
+                row = _missing(host, why)
+                rows.append(replace(row, state="undecided", fix=fix) if _is_forged(why) else row)
         rows += _unnamed(len(rows), expected if isinstance(expected, int) else None, nodes.values(), refused)
     # Of the silent ones those first that could not even write what ended them.
     victims = {host for host, document in nodes.items() if document.ended}
@@ -236,15 +247,6 @@ def _host_and_end(file: RefusedFile) -> tuple[str, str]:
     return (matched[1], matched[2]) if matched and hosts.is_safe(matched[1]) else ("", "")
 
 
-def _other_runs(documents: Sequence[NodeDocument], run: str) -> list[Finding]:
-    others = Counter(document.run for document in documents if document.run != run)
-    if not others:
-        return []
-    text = ", ".join(f"{name!r} ({count})" for name, count in others.most_common(5))
-    evidence = {"runs": [name for name, _ in others.most_common(3)]}
-    return [Finding("fleet.other_run", "info", "documents of other runs were left out", text, evidence)]
-
-
 def _renamed(nodes: Mapping[str, NodeDocument]) -> list[Finding]:
     """GPUs that appear under two names of nodes."""
     owners: dict[str, list[str]] = defaultdict(list)
@@ -310,23 +312,24 @@ def _own_cause(document: NodeDocument) -> tuple[str, str | None]:
     if document.exit is None:
         # Written as the step began: when it stopped nobody knows.
         into_s = document.written_wall_s - document.started_wall_s
+        into = f"{units.duration(round(into_s))} into the check" if into_s >= 1 else ""
         if document.ended:
             fix = "its launcher, its scheduler or a user ended it: check first the nodes that wrote no cause"
-            when = f", {units.duration(round(into_s))} into the check" if into_s >= 1 else ""
-            return f"ended by {document.ended} at {document.step}{when}", fix
-        began = f", which began {units.duration(round(into_s))} into the check" if into_s >= 1 else ""
+            return f"ended by {document.ended} at {document.step}{f', {into}' if into else ''}", fix
         fix = "look at the node: still running, hung or dead, or its job was ended"
-        return f"stopped at {document.step}{began}", fix
+        return f"stopped at {document.step}{f', which began {into}' if into else ''}", fix
     if document.exit == errors.OK:
         return "", None
-    problems = [one for one in document.problems if one.verdict in _VERDICTS]
+    problems = [problem for problem in document.problems if problem.verdict in _VERDICTS]
     if problems:
-        worst = min(problems, key=lambda one: _VERDICTS.index(one.verdict))
+        worst = min(problems, key=lambda problem: _VERDICTS.index(problem.verdict))
         return f"{worst.title}{f': {worst.message}' if worst.message else ''}", worst.fix
-    for part in document.parts:
-        if part.ended:
-            return f"{part.id}: {part.ended}", f"on {document.host}: gpucheck fleet check --only {part.id}"
-    return "its check did not pass, cause unknown", f"on {document.host}: gpucheck fleet check"
+    command = f"on {document.host}: gpucheck fleet check"
+    part = next((part for part in document.parts if part.ended), None)
+    return (f"{part.id}: {part.ended}", f"{command} --only {part.id}") if part else (_UNKNOWN, command)
+
+
+_UNKNOWN = "its check did not pass, cause unknown"
 
 
 def _contradiction(document: NodeDocument) -> str:
@@ -335,22 +338,14 @@ def _contradiction(document: NodeDocument) -> str:
         if part.exit != errors.OK or part.ended:
             ending = "has no exit code" if part.exit is None else f"ended with exit code {part.exit}"
             return f"{part.id} {part.ended or ending}"
-    failed = (f"{one.part}: {one.title}" for one in document.problems if one.verdict in ("fail", "inconclusive"))
-    return next(failed, "")
+    failed = (problem for problem in document.problems if problem.verdict in ("fail", "inconclusive"))
+    return next((f"{problem.part}: {problem.title}" for problem in failed), "")
 
 
 def _missing(host: str, broken: str | None = None) -> FleetNode:
     if broken:
         return FleetNode(host, "silent", "", f"its document is refused: {broken}", "run the check again on that node")
     return FleetNode(host, "silent", "", "left no document", "check that the node is up and its job was started")
-
-
-def _refused(host: str, why: str) -> FleetNode:
-    """A node that only its file's name tells of: anybody may have written a forged one, which must not drain a node."""
-    row = _missing(host, why)
-    if not _is_forged(why):
-        return row
-    return replace(row, state="undecided", fix="find out who wrote it, and check the node again")
 
 
 def _is_forged(why: str) -> bool:
@@ -377,12 +372,20 @@ def _unnamed(
     return [_missing(f"(unnamed {number + 1})") for number in range(count - known)]
 
 
-def _fewer_devices(nodes: Mapping[str, NodeDocument]) -> dict[str, tuple[str, bool]]:
+def _fewer_devices(nodes: Mapping[str, NodeDocument], must: int | None) -> dict[str, tuple[str, bool]]:
     """Nodes with fewer devices than most of those with the same GPU, and whether there are enough to call that bad.
 
-    A fleet may have nodes of several kinds. One without a GPU is compared with all. Where no number is that of most,
-    nodes with fewer than a quarter of the nodes have: which is right is not known.
+    Where a number was asked for, those without it; a document of an older gpucheck counts devices alone. A fleet may
+    have nodes of several kinds. One without a GPU is compared with all. Where no number is that of most, nodes with
+    fewer than a quarter of the nodes have: which is right is not known.
     """
+    if must is not None:
+        gpus = {
+            host: one.gpus if one.gpus is not None else sum(device.id != "cpu" for device in one.devices)
+            for host, one in nodes.items()
+            if one.exit is not None
+        }
+        return {host: (gpus_text(count, must), True) for host, count in gpus.items() if count != must}
     models = {
         host: max((device.name for device in one.devices if device.id != "cpu"), default="")
         for host, one in nodes.items()
@@ -403,25 +406,11 @@ def _fewer_devices(nodes: Mapping[str, NodeDocument]) -> dict[str, tuple[str, bo
         most = max(count for count, number in counts.items() if count == usual or 4 * number >= whole)
         if count < most:
             is_bad = is_known and count < usual
-            beside = usual if is_bad else most
-            others = (
-                "the others have" if is_bad else f"{nodes_text(counts[most])} {'has' if counts[most] == 1 else 'have'}"
-            )
-            fewer[host] = f"{count} device{'s' * (count != 1)}, {others} {beside}", is_bad
+            others = f"the others have {usual}"
+            if not is_bad:
+                others = f"{nodes_text(counts[most])} {'has' if counts[most] == 1 else 'have'} {most}"
+            fewer[host] = f"{count} device{'s' * (count != 1)}, {others}", is_bad
     return fewer
-
-
-def _not_so_many(nodes: Mapping[str, NodeDocument], must: int) -> dict[str, tuple[str, bool]]:
-    """Nodes that have not as many GPUs as they must have. A document of an older gpucheck counts devices alone.
-
-    The number was asked for: no other node has to say so.
-    """
-    counts = {
-        host: one.gpus if one.gpus is not None else sum(device.id != "cpu" for device in one.devices)
-        for host, one in nodes.items()
-        if one.exit is not None
-    }
-    return {host: (gpus_text(count, must), True) for host, count in counts.items() if count != must}
 
 
 def gpus_text(count: int, must: int) -> str:
@@ -490,13 +479,9 @@ def _result(
 
 def _most_bad(rows: Sequence[FleetNode], max_bad: float) -> float:
     """Return how many nodes may be slow or silent before the check itself is suspect: few always, a quarter never."""
-    nodes = _known_nodes(rows)
+    # Without those that a forged document alone tells of, undecided at no attempt.
+    nodes = sum(row.attempt is not None or row.state == "silent" for row in rows)
     return min(max(max_bad * nodes, LEAST_MAX_BAD), siblings.most_low(nodes))
-
-
-def _known_nodes(rows: Sequence[FleetNode]) -> int:
-    """Return how many nodes there are without those that a forged document alone tells of, undecided at no attempt."""
-    return sum(row.attempt is not None or row.state == "silent" for row in rows)
 
 
 def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: siblings.Beside) -> list[Finding]:
@@ -514,7 +499,7 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
         title = f"suspect the check: {len(unsure)} of {nodes_text(whole)} slow or silent (limit {most})"
         lists = f"only the {len(result.bad)} that failed a check count as bad" if result.bad else "none counts as bad"
         # Of more than that no share helps.
-        may_help = len(unsure) <= siblings.most_low(_known_nodes(result.nodes))
+        may_help = len(unsure) <= _most_bad(result.nodes, 1.0)
         named = next((f"on {host}: gpucheck fleet check" for host in unsure if hosts.is_safe(host)), "")
         fix = (named or "check that the nodes are up and their job was started") + "; or raise --max-bad" * may_help
         told.append(Finding("fleet.suspect", "inconclusive", title, lists, {"counts": counts}, fix))
@@ -531,9 +516,8 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
             title = f"all {whole} nodes are good"
             return [Finding("fleet.nodes", "pass", title, "", {"counts": counts})]
         which = "speed" if len(alone) == whole else f"speed of {few(alone)}"
-        why = f"needs {siblings.LEAST_NODES} nodes of a model"
-        if not any(row.ratios for row in result.nodes if row.host not in beside.compared):
-            why = "no node has a figure" if len(alone) == whole else "no figure"
+        has_figures = any(row.ratios for row in result.nodes if row.host not in beside.compared)
+        why = f"needs {siblings.LEAST_NODES} nodes of a model" if has_figures else "no figures"
         which = f"{which} not compared ({why})" if alone else beside.partly
         title = f"{nodes_text(whole)}: nothing failed; {which}"
         # What was not looked at is no pass, and no fault either.

@@ -29,7 +29,6 @@ from gpucheck.report.measurement import DeviceRef, MemoryFigures
 # APIs newer than torch 2.6, the oldest that gpucheck promises to work with: name → since. A test removes each.
 NEWER_APIS = {
     "torch.AcceleratorError": "2.8",
-    "torch.accelerator.memory_stats": "2.9",
     "torch.accelerator.empty_host_cache": "2.12",
     "torch.backends.cuda.matmul.fp32_precision": "2.9",
 }
@@ -202,9 +201,7 @@ class Accel:
             return MemoryFigures(current, None, driver, None, source="torch.mps (keeps no peaks)")
         keeper: Any = self.module
         if not hasattr(keeper, "max_memory_reserved"):  # a backend that gpucheck does not know
-            if feature("torch.accelerator.memory_stats") is None:
-                return MemoryFigures()
-            keeper = torch.accelerator
+            return MemoryFigures()
         return MemoryFigures(
             memory_allocated_bytes=int(keeper.memory_allocated(self.device)),
             max_memory_allocated_bytes=int(keeper.max_memory_allocated(self.device)),
@@ -230,7 +227,8 @@ class Accel:
         if self.kind != "cuda":
             return None
         return [
-            (one["address"], [(b["size"], b["state"]) for b in one["blocks"]]) for one in torch.cuda.memory_snapshot()
+            (segment["address"], [(b["size"], b["state"]) for b in segment["blocks"]])
+            for segment in torch.cuda.memory_snapshot()
         ]
 
     def free_workspaces(self) -> None:
@@ -489,22 +487,22 @@ def _described(
 ) -> Accel:
     """An Accel with what torch's device properties tell; each attribute is missing somewhere, so each is asked for."""
 
-    def told(attribute: str) -> Any:
+    def figure(attribute: str) -> Any:
         return getattr(properties, attribute, None)
 
-    uuid, clock_khz, memory_khz = told("uuid"), told("clock_rate"), told("memory_clock_rate")
-    major, minor = told("major"), told("minor")
+    uuid, clock_khz, memory_khz = figure("uuid"), figure("clock_rate"), figure("memory_clock_rate")
+    major, minor = figure("major"), figure("minor")
     return Accel(
         device=device,
         module=module,
-        name=told("name") or name or str(device),
+        name=figure("name") or name or str(device),
         uuid=known_uuid or (None if uuid is None else f"GPU-{str(uuid).removeprefix('GPU-')}"),
         compute_capability=None if major is None or device.type != "cuda" else (major, minor),
-        multiprocessors=told("multi_processor_count"),
-        memory_total_bytes=told("total_memory"),
-        l2_cache_bytes=told("L2_cache_size"),
+        multiprocessors=figure("multi_processor_count"),
+        memory_total_bytes=figure("total_memory"),
+        l2_cache_bytes=figure("L2_cache_size"),
         max_clock_hz=clock_khz * 1e3 if clock_khz else None,
-        memory_bus_width_bits=told("memory_bus_width") or None,
+        memory_bus_width_bits=figure("memory_bus_width") or None,
         max_memory_clock_hz=memory_khz * 1e3 if memory_khz else None,
-        integrated=bool(told("is_integrated")),
+        integrated=bool(figure("is_integrated")),
     )

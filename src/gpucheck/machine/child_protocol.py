@@ -50,8 +50,7 @@ class Ending:
     """The end of a child.
 
     `status` is its exit status, or minus the number of a signal; None where it did not end by itself. `stderr` is its
-    beginning for a child that was run, its end for one that was talked with. `is_abandoned` is whether it could not be
-    ended either.
+    beginning for a child that was run, its end for one that was talked with.
     """
 
     how: How
@@ -59,7 +58,6 @@ class Ending:
     limit_s: float | None = None
     reason: str = ""
     stderr: str = ""
-    is_abandoned: bool = False
 
     @property
     def signal(self) -> str | None:
@@ -85,13 +83,12 @@ class Ending:
     @property
     def in_words(self) -> str:
         """Return what became of its process, as the end of a sentence about what is missing for it."""
-        still = " and could not be ended" if self.is_abandoned else ""
         if self.how == "unstarted":
             return f"its process cannot be started ({self.reason})"
         if self.how == "late":
-            return f"its process did not answer within {self.limit_s or 0:.0f} s{still}"
+            return f"its process did not answer within {self.limit_s or 0:.0f} s"
         if self.how in ("closed", "cut"):
-            return f"its process {self.reason or 'closed its output'}{still}"
+            return f"its process {self.reason or 'closed its output'}"
         how = f"was ended by {self.signal}" if self.signal else f"ended with {self.status}"
         return f"its process {how}{f': {self.last_words}' if self.last_words else ''}"
 
@@ -150,9 +147,9 @@ def ending_of(result: ChildResult, limit_s: float, cut: Cut | None = None) -> En
     if result.timed_out:
         reason = cut.reason if cut is not None else None
         how: How = "late" if reason is None else "cut"
-        return Ending(how, None, limit_s, reason or "", result.stderr, result.abandoned)
+        return Ending(how, None, limit_s, reason or "", result.stderr)
     status = result.returncode
-    return Ending(how_of(status), status, limit_s, "", result.stderr, result.abandoned)
+    return Ending(how_of(status), status, limit_s, "", result.stderr)
 
 
 def how_of(status: int | None) -> How:
@@ -245,8 +242,8 @@ class Talk:
             if line is None:
                 line = self.receive(until - time.monotonic())
             if line is None:
-                gone = self._child.kill()
-                raise Lost(Ending("late", None, limit, "", self._child.stderr(), is_abandoned=not gone))
+                self._child.kill()
+                raise Lost(Ending("late", None, limit, "", self._child.stderr()))
             yield line
             if "end" in line:
                 return
@@ -262,7 +259,7 @@ class Talk:
     def _ending(self, ended: ChildEnded) -> Ending:
         how: How = "closed" if ended.was_ended else how_of(ended.returncode)
         status = None if how == "closed" else ended.returncode
-        return Ending(how, status, None, "", ended.stderr, is_abandoned=ended.returncode is None)
+        return Ending(how, status, None, "", ended.stderr)
 
     def stop(self) -> None:
         """End the child now; it holds nothing that needs an orderly end."""

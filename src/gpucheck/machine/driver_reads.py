@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from gpucheck.machine import host, kernel_driver
 from gpucheck.machine.child import LIBCUDA_READER, NVML_READER, LineChild, python_argv
@@ -100,12 +99,9 @@ def cuda_reading(lines: Sequence[Line], broken: str | None = None) -> DriverRead
     driver: Line = {}
     for line in lines:
         driver |= line.get("driver") or {}
-    told = from_json(DriverReading, driver)
+    reading = from_json(DriverReading, driver)
     devices = tuple(from_json(DeviceReading, line) for line in lines if "device" in line)
-    return replace(told, error=broken or told.error, devices=devices)
-
-
-_Door = TypeVar("_Door", bound="Door")
+    return replace(reading, error=broken or reading.error, devices=devices)
 
 
 class Door:
@@ -114,13 +110,14 @@ class Door:
     The question is sent first and the answer waited for later: what the parent does in between costs no time.
     """
 
-    def __init__(self, library: str, timeout_s: float | None, start: Start) -> None:
-        self._library = library
+    library, module = "", ""
+
+    def __init__(self, timeout_s: float | None = None, *, start: Start | None = None) -> None:
         self._timeout_s = timeout_s
-        self._start = start
+        self._start = start or (lambda: LineChild(python_argv(self.module)))
         self._talk: Talk | None = None
         self._asked = 0.0
-        self._failed: str | None = f"{library} was not asked"
+        self._failed: str | None = f"{self.library} was not asked"
         self._how: How | None = None
 
     def _ask(self, request: Line | None) -> None:
@@ -152,11 +149,12 @@ class Door:
     def _why(self, ending: Ending) -> str:
         self._how = ending.how
         if ending.how == "unstarted":
-            return f"the process that asks {self._library} cannot be started ({ending.reason})"
+            return f"the process that asks {self.library} cannot be started ({ending.reason})"
         if ending.how == "late":
-            gone = ", and its process could not be ended" if ending.is_abandoned else ""
-            return f"{self._library} did not answer within {ending.limit_s:g} s{gone}"
-        return f"the process that asks {self._library} ended early ({_how(ending)})"
+            return f"{self.library} did not answer within {ending.limit_s:g} s"
+        words = f": {ending.last_words}" if ending.last_words else ""
+        how = "it closed its output" if ending.how == "closed" else ending.signal or f"exit {ending.status}{words}"
+        return f"the process that asks {self.library} ended early ({how})"
 
     def close(self) -> None:
         """End the child. It holds nothing that needs an orderly end."""
@@ -164,23 +162,18 @@ class Door:
             self._talk.stop()
             self._talk = None
 
-    def __enter__(self: _Door) -> _Door:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _how(ending: Ending) -> str:
-    if ending.is_abandoned:
-        return "and could not be reaped"
-    if ending.how == "closed":
-        return "it closed its output"
-    return ending.signal or f"exit {ending.status}" + (f": {ending.last_words}" if ending.last_words else "")
-
-
 class NvmlDoor(Door):
-    """A child that reads NVML as often as it is asked; a dead or wedged one is replaced at the next question."""
+    """A child that reads NVML as often as it is asked; a dead or wedged one is replaced at the next question.
+
+    `waiting` gets a sentence where the start takes longer than that of a driver that keeps its GPUs ready.
+    """
+
+    library, module = "NVML", NVML_READER
+    restarts = 0
 
     def __init__(
         self,
@@ -189,10 +182,11 @@ class NvmlDoor(Door):
         start: Start | None = None,
         waiting: Callable[[str], object] = lambda text: None,
     ) -> None:
-        """`waiting` gets a sentence where the start takes longer than that of a driver that keeps its GPUs ready."""
-        super().__init__("NVML", timeout_s, start or (lambda: LineChild(python_argv(NVML_READER))))
-        self.restarts = 0
+        super().__init__(timeout_s, start=start)
         self._waiting = waiting
+
+    def __enter__(self) -> NvmlDoor:
+        return self
 
     def ask(self, *, processes: bool = False, links: bool = False) -> None:
         """Put the question; a child is started where none is there."""
@@ -215,8 +209,10 @@ class NvmlDoor(Door):
 class CudaDoor(Door):
     """A child that reads libcuda once. libcuda is asked anew only by a new process: cuInit's answer never changes."""
 
-    def __init__(self, timeout_s: float | None = None, *, start: Start | None = None) -> None:
-        super().__init__("libcuda", timeout_s, start or (lambda: LineChild(python_argv(LIBCUDA_READER))))
+    library, module = "libcuda", LIBCUDA_READER
+
+    def __enter__(self) -> CudaDoor:
+        return self
 
     def ask(self) -> None:
         """Start the child; it needs no question."""

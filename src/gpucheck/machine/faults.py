@@ -108,7 +108,7 @@ def is_of_library(error: BaseException) -> bool:
     code, at = trace.tb_frame.f_code, trace.tb_lasti
     file = Path(code.co_filename)
     if file.is_relative_to(_OURS):
-        return next((one.opname for one in dis.get_instructions(code) if one.offset == at), "") not in _RAISING
+        return next((step.opname for step in dis.get_instructions(code) if step.offset == at), "") not in _RAISING
     return not (file.is_relative_to(_PYTHON) and not any(name in file.parts for name in _INSTALLED))
 
 

@@ -290,14 +290,14 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
     """
     found: dict[str, list[Process]] = {node: [] for node in nodes}
     hidden = 0
-    for folder in (one for one in (root / "proc").glob("[0-9]*") if _digits(one.name) is not None):
+    for folder in (path for path in (root / "proc").glob("[0-9]*") if _digits(path.name) is not None):
         state = re.search(r"^State:\s+(\w)", text_of(folder / "status"), re.MULTILINE)
         name = _named(text_of(folder / "comm").strip())
         if name in _WATCHERS:
             continue
         is_zombie = state is not None and state[1] == "Z"
         # Of a zombie the files of its threads count, not its own.
-        of_threads = (one / "fd" for one in (folder / "task").glob("[0-9]*") if one.name != folder.name)
+        of_threads = (path / "fd" for path in (folder / "task").glob("[0-9]*") if path.name != folder.name)
         try:
             opened = {
                 os.readlink(link) for open in (of_threads if is_zombie else [folder / "fd"]) for link in open.iterdir()
@@ -309,7 +309,7 @@ def node_holders(nodes: Iterable[str], root: Path = ROOT) -> tuple[dict[str, tup
             continue
         for node in opened & found.keys():
             found[node].append(Process(int(folder.name), "zombie" if is_zombie else "node", name))
-    return {node: tuple(sorted(holders, key=lambda one: one.pid)) for node, holders in found.items()}, hidden
+    return {node: tuple(sorted(holders, key=lambda process: process.pid)) for node, holders in found.items()}, hidden
 
 
 def _number(path: Path) -> int | None:

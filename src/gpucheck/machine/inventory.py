@@ -137,7 +137,7 @@ def _paired(nvml: DriverReading, cuda: DriverReading) -> list[DeviceReading]:
     rows = []
     # A card that does not even tell who it is, and the one device of CUDA's that NVML does not list, are the same.
     nameless = [row for row in left if row.device.state not in (None, NOT_ACCESSIBLE) and _is_nameless(row.device)]
-    alone = [one for one in cuda.devices if not any(_is_same(row.device, one.device) for row in left)]
+    alone = [device for device in cuda.devices if not any(_is_same(row.device, device.device) for row in left)]
     for seen in cuda.devices:
         match = next((row for row in left if _is_same(row.device, seen.device)), None)
         if alone == [seen] and len(nameless) == 1:
@@ -177,8 +177,8 @@ def _named_in_vain(nvml: DriverReading, cuda: DriverReading, environment: Mappin
     mask = environment.get(MASK)
     if mask is None:
         return frozenset()
-    devices = sorted((row.device for row in nvml.devices), key=lambda one: one.parent_uuid is not None)
-    uuids = [one.uuid for one in devices if one.state != NOT_ACCESSIBLE]
+    devices = sorted((row.device for row in nvml.devices), key=lambda device: device.parent_uuid is not None)
+    uuids = [device.uuid for device in devices if device.state != NOT_ACCESSIBLE]
     named = read_mask(mask, uuids).shown if uuids else ()
     return frozenset(uuids[place] for place in named if len(cuda.devices) < len(named))
 
@@ -327,7 +327,7 @@ class Inventory:
         listed = any(device.nvml_index is not None for device in facts.devices)
         if around is None or driver is None or driver.nvml_error or not listed:
             return facts
-        busy = [one.read_at_s for one in facts.devices if (one.utilization_percent or 0) >= AT_WORK_PERCENT]
+        busy = [device.read_at_s for device in facts.devices if (device.utilization_percent or 0) >= AT_WORK_PERCENT]
         with NvmlDoor(timeout_s) as door:
             apart_s = BETWEEN_UNEXPLAINED_S if is_unexplained(facts) else BETWEEN_READINGS_S
             time.sleep(max([at_s + apart_s - time.monotonic() for at_s in busy if at_s is not None] + [0.0]))
@@ -427,7 +427,7 @@ def is_unexplained(facts: Facts) -> bool:
     """Return whether a card is fully busy and NVML lists no process on it; a container does not see its host's."""
     around = facts.host or Host()
     return not (around.container or around.wsl) and any(
-        (one.utilization_percent or 0) >= 100 and one.processes == () for one in facts.devices
+        (device.utilization_percent or 0) >= 100 and device.processes == () for device in facts.devices
     )
 
 

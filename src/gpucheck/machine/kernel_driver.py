@@ -133,7 +133,8 @@ NO_ROOM = r"This PCI I/O region assigned to your NVIDIA device is invalid"
 NO_GSP = r"Cannot initialize GSP firmware|_kgspBootGspRm|GSP\b.*\b(failed|timed? ?out|error)"
 NOT_STARTED = r"RmInitAdapter failed|rm_init_adapter failed"
 START = tuple(
-    re.compile(one, re.IGNORECASE) for one in (FALLEN, NO_POWER, UNSUPPORTED, OPEN_NEEDED, NO_ROOM, NO_GSP, NOT_STARTED)
+    re.compile(reason, re.IGNORECASE)
+    for reason in (FALLEN, NO_POWER, UNSUPPORTED, OPEN_NEEDED, NO_ROOM, NO_GSP, NOT_STARTED)
 )
 
 
@@ -169,8 +170,8 @@ def events(lines: Sequence[str], booted_s: float | None = None, driver: Driver |
         elif (rank := _rank(line)) is not None:
             # A message of several lines, of which another has the address.
             near = [line, *reversed(lines[max(place - 2, 0) : place]), *lines[place + 1 : place + 2]]
-            near = [one for one in near if _stamp(one) == _stamp(line)]
-            address = next((_address(one) for one in near if "NVRM" in one and _ADDRESS.search(one)), None)
+            near = [other for other in near if _stamp(other) == _stamp(line)]
+            address = next((_address(other) for other in near if "NVRM" in other and _ADDRESS.search(other)), None)
             if address is not None and (address not in reasons or rank <= (_rank(reasons[address]) or 0)):
                 reasons[address] = line[line.index("NVRM") :].strip()
             if address is not None and rank == 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from ctypes import byref
+from functools import partial
 from typing import Any, NamedTuple
 
 from gpucheck.links import WIDTHS
@@ -279,10 +280,10 @@ def c2c_rate(values: Any) -> float:
     count, *links = values
     if count.nvmlReturn:
         raise CodeAnswered(count.nvmlReturn)
-    told = zip(links[::2], links[1::2], strict=True)
+    pairs = zip(links[::2], links[1::2], strict=True)
     speeds = [
         speed.value.uiVal * 1e6
-        for (status, speed), _ in zip(told, range(count.value.uiVal), strict=False)
+        for (status, speed), _ in zip(pairs, range(count.value.uiVal), strict=False)
         if not status.nvmlReturn and not speed.nvmlReturn and status.value.uiVal == 1
     ]
     if not speeds:
@@ -292,10 +293,10 @@ def c2c_rate(values: Any) -> float:
 
 def violations(values: Any) -> dict[str, float | None]:
     """Seconds by what held the clock; None for what this device does not count."""
-    told = dict(zip(VIOLATION_FIELDS.values(), values, strict=True))
-    if all(one.nvmlReturn for one in told.values()):
+    counters = dict(zip(VIOLATION_FIELDS.values(), values, strict=True))
+    if all(value.nvmlReturn for value in counters.values()):
         raise CodeAnswered(values[0].nvmlReturn)
-    return {name: None if one.nvmlReturn else one.value.ullVal / 1e9 for name, one in told.items()}
+    return {name: None if one.nvmlReturn else one.value.ullVal / 1e9 for name, one in counters.items()}
 
 
 def nearest_node(mask: Any) -> int:
@@ -433,8 +434,8 @@ OTHER_STRUCT = "the driver's NVML has another version of this structure"
 def applies(reason: str) -> bool:
     """Return whether a question that was refused for this reason has an answer on this device: it is then not known."""
     codes = (INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND)
-    told = (*(REASONS[code] for code in codes), ECC_OFF, OTHER_STRUCT)
-    return reason not in told and not reason.startswith(NO_SUCH_CALL)
+    absent = (*(REASONS[code] for code in codes), ECC_OFF, OTHER_STRUCT)
+    return reason not in absent and not reason.startswith(NO_SUCH_CALL)
 
 
 def refusal(pynvml: Any, code: int) -> Refused:
@@ -465,20 +466,15 @@ def filled(pynvml: Any, handle: Any, struct: str, function: str) -> Any:
 
 
 def ask(pynvml: Any, handle: Any, field: Field) -> Any:
-    """The field's value in SI units. Raises Refused, also for a value that cannot be."""
-    last = Refused("no function tells it")
-    for function in field.functions:
+    """The field's value in SI units. Raises Refused, also for a value that cannot be, and what a converter raises."""
+    *newer, oldest = field.functions
+    for function in newer:
         try:
             return checked(field.name, field.convert(call(pynvml, function, handle, *field.arguments)))
-        except CodeAnswered as error:
-            raise refusal(pynvml, error.code) from error
-        except MISSHAPEN as error:
-            raise Refused(SENSELESS) from error
-        except Refused as error:
-            if error.code != FUNCTION_NOT_FOUND:
+        except Refused as refused:
+            if refused.code != FUNCTION_NOT_FOUND:
                 raise
-            last = error
-    raise last
+    return checked(field.name, field.convert(call(pynvml, oldest, handle, *field.arguments)))
 
 
 def checked(name: str, value: Any) -> Any:
@@ -513,9 +509,20 @@ class Row:
         group, _, member = name.rpartition("/")
         (self.device.setdefault(group, {}) if group else self.device)[member] = value
 
+    def answer(self, pynvml: Any, name: str, question: Callable[[], Any]) -> Any:
+        """Return what a question about the field comes to; None where it was refused, for a reason that is kept."""
+        try:
+            return question()
+        except CodeAnswered as error:
+            self.refuse(name, refusal(pynvml, error.code))
+        except Refused as refused:
+            self.refuse(name, refused)
+        except MISSHAPEN:
+            self.refuse(name, Refused(SENSELESS))
+        return None
+
     def read(self, pynvml: Any, handle: Any, table: tuple[Field, ...]) -> None:
         for field in table:
-            try:
-                self.put(field.name, ask(pynvml, handle, field))
-            except Refused as refused:
-                self.refuse(field.name, refused)
+            value = self.answer(pynvml, field.name, partial(ask, pynvml, handle, field))
+            if value is not None:
+                self.put(field.name, value)

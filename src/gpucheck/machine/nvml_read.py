@@ -11,7 +11,8 @@ import contextlib
 import ctypes
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from gpucheck.machine import nvml_fields as fields
@@ -28,6 +29,7 @@ from gpucheck.machine.nvml_fields import (
     OTHER_STRUCT,
     SENSELESS,
     VERSION_MISMATCH,
+    CodeAnswered,
     Refused,
     Row,
     call,
@@ -54,13 +56,13 @@ def start(pynvml: Any) -> dict[str, Any]:
         call(pynvml, "nvmlInit")
     except Refused as refused:
         code, error = refused.code or 999, refused.reason
-    told: dict[str, Any] = {"start_s": time.perf_counter() - begun, "code": code, "error": error}
+    started: dict[str, Any] = {"start_s": time.perf_counter() - begun, "code": code, "error": error}
     if code == LIBRARY_NOT_FOUND:
-        told["error"] = f"NVML cannot be loaded ({_why_not_loaded()})"
+        started["error"] = f"NVML cannot be loaded ({_why_not_loaded()})"
     elif code:
         # NVML's own words are what people search for.
-        told["error"] = str(pynvml.NVMLError(code)).rstrip(".")
-    return told
+        started["error"] = str(pynvml.NVMLError(code)).rstrip(".")
+    return started
 
 
 def _why_not_loaded() -> str:
@@ -74,7 +76,7 @@ def _why_not_loaded() -> str:
 
 def system(pynvml: Any) -> dict[str, Any]:
     """Versions of driver, NVML and the newest CUDA that the driver serves."""
-    told: dict[str, Any] = {"path": mapped_library("libnvidia-ml.so")}
+    versions: dict[str, Any] = {"path": mapped_library("libnvidia-ml.so")}
     for name, ask in (
         ("driver_version", lambda: checked("version", call(pynvml, "nvmlSystemGetDriverVersion"))),
         ("nvml_version", lambda: checked("version", call(pynvml, "nvmlSystemGetNVMLVersion"))),
@@ -82,8 +84,8 @@ def system(pynvml: Any) -> dict[str, Any]:
         ("confidential_computing", lambda: _confidential(pynvml)),
     ):
         with contextlib.suppress(Refused):
-            told[name] = ask()
-    return told
+            versions[name] = ask()
+    return versions
 
 
 def _cuda_version(value: Any) -> str:
@@ -171,20 +173,18 @@ SRAM_COUNTS = {
 SRAM_SOURCES = {name.lower(): f"aggregateUncBucket{name}" for name in ("L2", "Sm", "Pcie", "Mcu", "Other")}
 
 
-def read_sram(pynvml: Any, handle: Any, row: Row) -> None:
-    """Errors of the on-chip memory, and whether they are more than NVIDIA lets a card have."""
+def _sram(pynvml: Any, handle: Any) -> dict[str, Any]:
+    """Errors of the on-chip memory, and whether they are more than NVIDIA lets a card have. Raises Refused."""
     try:
         status = filled(pynvml, handle, "c_nvmlEccSramErrorStatus_v1_t", "nvmlDeviceGetSramEccErrorStatus")
-        told: dict[str, Any] = {name: getattr(status, theirs) for name, theirs in SRAM_COUNTS.items()}
-        told["threshold_exceeded"] = fields.flag(status.bThresholdExceeded)
-        told["sources"] = {name: getattr(status, theirs) for name, theirs in SRAM_SOURCES.items()}
-        row.put(fields.SRAM, checked(fields.SRAM, told))
-    except MISSHAPEN:
-        row.unknown[fields.SRAM] = SENSELESS
     except Refused as refused:
-        row.refuse(fields.SRAM, refused)
-        if refused.code == VERSION_MISMATCH:
-            row.unknown[fields.SRAM] = OTHER_STRUCT
+        raise Refused(OTHER_STRUCT) if refused.code == VERSION_MISMATCH else refused from refused
+    counts: dict[str, Any] = {name: getattr(status, theirs) for name, theirs in SRAM_COUNTS.items()}
+    counts["threshold_exceeded"] = fields.flag(status.bThresholdExceeded)
+    counts["sources"] = {name: getattr(status, theirs) for name, theirs in SRAM_SOURCES.items()}
+    if not fields.is_plausible(fields.SRAM, counts):
+        raise Refused(SENSELESS)
+    return counts
 
 
 def without_ecc(row: Row) -> None:
@@ -205,7 +205,8 @@ def read_details(pynvml: Any, handle: Any, row: Row) -> None:
     row.read(pynvml, handle, fields.DETAILS)
     # Of all children on the machine one clock: differences of counters are held against it.
     row.put("read_at_s", time.monotonic())
-    read_sram(pynvml, handle, row)
+    if (counts := row.answer(pynvml, fields.SRAM, lambda: _sram(pynvml, handle))) is not None:
+        row.put(fields.SRAM, counts)
     without_ecc(row)
     read_memory(pynvml, handle, row)
 
@@ -242,10 +243,10 @@ def is_much(row: Row) -> bool:
 def sum_processes(row: Row) -> None:
     """Sum the memory of the listed processes; unknown where one of them does not tell, and in MIG mode."""
     listed = row.device.get("processes")
-    told = [process["used_memory_bytes"] for process in listed or ()]
+    sizes = [process["used_memory_bytes"] for process in listed or ()]
     divided = (row.device.get("mig") or {}).get("enabled")
-    if listed is not None and None not in told and not divided:
-        row.put("memory_of_processes_bytes", sum(told))
+    if listed is not None and None not in sizes and not divided:
+        row.put("memory_of_processes_bytes", sum(sizes))
 
 
 def _process_utilization(pynvml: Any, handle: Any) -> dict[int, float]:
@@ -343,23 +344,20 @@ INCORRECT_CONFIGURATION_SHIFT = 8  # four bits, of which 0 and 1 are no problem
 
 def read_links(pynvml: Any, handle: Any, row: Row) -> None:
     """The fields `fabric` and `nvlinks` of one device."""
-    try:
-        row.put("fabric", _fabric(pynvml, handle))
-    except Refused as refused:
-        row.refuse("fabric", refused)
-    try:
-        (told,) = call(pynvml, "nvmlDeviceGetFieldValues", handle, (LINK_COUNT,))
-        if told.nvmlReturn:
-            raise refusal(pynvml, told.nvmlReturn)
-        count = told.value.uiVal
-        if not fields.whole(count, 0, fields.MOST_LINKS):
-            raise Refused(f"{SENSELESS}: '{count}'")
-    except MISSHAPEN:
-        row.unknown["nvlinks"] = SENSELESS
-    except Refused as refused:
-        row.refuse("nvlinks", refused)
-    else:
+    if (fabric := row.answer(pynvml, "fabric", lambda: _fabric(pynvml, handle))) is not None:
+        row.put("fabric", fabric)
+    count = row.answer(pynvml, "nvlinks", lambda: _link_count(pynvml, handle))
+    if count is not None:
         row.put("nvlinks", [_link(pynvml, handle, number, row) for number in range(count)])
+
+
+def _link_count(pynvml: Any, handle: Any) -> int:
+    (answer,) = call(pynvml, "nvmlDeviceGetFieldValues", handle, (LINK_COUNT,))
+    if answer.nvmlReturn:
+        raise CodeAnswered(answer.nvmlReturn)
+    if not fields.whole(answer.value.uiVal, 0, fields.MOST_LINKS):
+        raise Refused(f"{SENSELESS}: '{answer.value.uiVal}'")
+    return int(answer.value.uiVal)
 
 
 # nvmlGpuP2PStatus_t of nvml.h, asked for reading.
@@ -371,21 +369,22 @@ PEER_STATUS = {
     4: "a setting of the driver switches it off",
     5: "not supported",
 }
+STATE = "nvmlDeviceGetNvLinkState"
 P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ
 
 
 def read_peers(pynvml: Any, handle: Any, others: dict[str, Any], row: Row) -> None:
     """The field `peers` of one device: whether it can read each of the others, and why not."""
-    found = {}
-    for address, other in others.items():
-        try:
-            status = call(pynvml, "nvmlDeviceGetP2PStatus", handle, other, P2P_READ)
-        except Refused as refused:
-            row.refuse("peers", refused)
-            return
-        found[address] = PEER_STATUS.get(status, "unknown")
-    if found:
-        row.put("peers", found)
+
+    def peers() -> dict[str, str]:
+        status = {
+            address: call(pynvml, "nvmlDeviceGetP2PStatus", handle, other, P2P_READ)
+            for address, other in others.items()
+        }
+        return {address: PEER_STATUS.get(code, "unknown") for address, code in status.items()}
+
+    if answered := row.answer(pynvml, "peers", peers):
+        row.put("peers", answered)
 
 
 def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
@@ -407,49 +406,32 @@ def _fabric(pynvml: Any, handle: Any) -> dict[str, Any]:
 
 def _link(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, Any]:
     """One link; an inactive one counts nothing."""
-    link: dict[str, Any] = {"link": number, "active": None, "errors": {}}
-    try:
-        state = call(pynvml, "nvmlDeviceGetNvLinkState", handle, number)
-        link["active"] = fields.flag(state)
-    except MISSHAPEN:
-        row.unknown[f"nvlinks/{number}/active"] = SENSELESS
-    except Refused as refused:
-        row.refuse(f"nvlinks/{number}/active", refused)
-    if link["active"]:
-        link["errors"] = _counters(pynvml, handle, number, row) or _values(pynvml, handle, number, row)
-    return link
+    own = f"nvlinks/{number}"
+    active = row.answer(pynvml, f"{own}/active", lambda: fields.flag(call(pynvml, STATE, handle, number)))
+    errors: dict[str, int] = {}
+    if active:
+        for counter, name in LINK_COUNTERS.items():
+            question = partial(call, pynvml, "nvmlDeviceGetNvLinkErrorCounter", handle, number, counter)
+            _count(errors, name, row, pynvml, own, question)
+    if active and not errors:
+        wanted = [(field, number) for field in LINK_FIELDS]
+        values = row.answer(pynvml, f"{own}/errors", partial(call, pynvml, "nvmlDeviceGetFieldValues", handle, wanted))
+        for name, value in zip(LINK_FIELDS.values(), values or (), strict=False):
+            _count(errors, name, row, pynvml, own, partial(_value, value))
+    return {"link": number, "active": active, "errors": errors}
 
 
-def _counters(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, int]:
-    counted: dict[str, int] = {}
-    for counter, name in LINK_COUNTERS.items():
-        try:
-            answer = call(pynvml, "nvmlDeviceGetNvLinkErrorCounter", handle, number, counter)
-            counted[name] = checked("count", answer)
-        except Refused as refused:
-            row.refuse(f"nvlinks/{number}/errors/{name}", refused)
-    return counted
+def _value(value: Any) -> int:
+    if value.nvmlReturn:
+        raise CodeAnswered(value.nvmlReturn)
+    return int(value.value.ullVal)
 
 
-def _values(pynvml: Any, handle: Any, number: int, row: Row) -> dict[str, int]:
-    counted: dict[str, int] = {}
-    try:
-        told = call(pynvml, "nvmlDeviceGetFieldValues", handle, [(field, number) for field in LINK_FIELDS])
-        pairs = [(name, one.nvmlReturn, one.value.ullVal) for name, one in zip(LINK_FIELDS.values(), told, strict=True)]
-    except Refused as refused:
-        row.refuse(f"nvlinks/{number}/errors", refused)
-        return counted
-    except MISSHAPEN:
-        row.unknown[f"nvlinks/{number}/errors"] = SENSELESS
-        return counted
-    for name, code, value in pairs:
-        try:
-            if code:
-                raise refusal(pynvml, code)
-            counted[name] = checked("count", value)
-        except Refused as refused:
-            row.refuse(f"nvlinks/{number}/errors/{name}", refused)
-    return counted
+def _count(errors: dict[str, int], name: str, row: Row, pynvml: Any, link: str, question: Callable[[], Any]) -> None:
+    """Add one counter of a link to its errors, where it is counted."""
+    count = row.answer(pynvml, f"{link}/errors/{name}", lambda: checked("count", question()))
+    if count is not None:
+        errors[name] = count
 
 
 # -- the child ---------------------------------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ class Stack:
 
     def found(self, name: str) -> Library | None:
         """The file that the loader takes for a library, as far as its folders tell."""
-        return next((one for one in (*self.path_libraries, *self.libraries) if one.name == name), None)
+        return next((library for library in (*self.path_libraries, *self.libraries) if library.name == name), None)
 
 
 def read(root: Path = ROOT, library_path: str = "", running: str | None = None) -> Stack:

@@ -101,7 +101,7 @@ def distributions() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in DISTRIBUTIONS:
         # A folder that stands twice on the path is still one installation.
-        places = {(str(one.locate_file("")), one.version) for one in metadata.distributions(name=name)}
+        places = {(str(record.locate_file("")), record.version) for record in metadata.distributions(name=name)}
         if places:
             found[name] = [version for _, version in sorted(places)]
     return found
@@ -252,16 +252,16 @@ def missing_files() -> dict[str, list[str]]:
 
     found = {}
     records = [path for place in sys.path for name in PACKAGES for path in glob.glob(os.path.join(place, name))]
-    for one in (metadata.Distribution.at(Path(path)) for path in records):
+    for record in (metadata.Distribution.at(Path(path)) for path in records):
         # Conda moves what a wheel recorded.
-        if (one.read_text("INSTALLER") or "").strip() == "conda":
+        if (record.read_text("INSTALLER") or "").strip() == "conda":
             continue
         # The record of torch has ten thousand lines: only those of libraries are looked at.
-        lines = (line.partition(",")[0] for line in (one.read_text("RECORD") or "").splitlines() if ".so" in line)
+        lines = (line.partition(",")[0] for line in (record.read_text("RECORD") or "").splitlines() if ".so" in line)
         libraries = (line for line in lines if re.search(r"(^|/)lib[^/]*\.so[.\d]*$", line))
-        gone = [line for line in libraries if not os.path.exists(str(one.locate_file(line)))]
+        gone = [line for line in libraries if not os.path.exists(str(record.locate_file(line)))]
         if gone:
-            found[one.metadata["Name"] + "==" + one.version] = [str(one.locate_file(line)) for line in gone]
+            found[record.metadata["Name"] + "==" + record.version] = [str(record.locate_file(line)) for line in gone]
     return found
 
 
@@ -317,13 +317,13 @@ def active_elsewhere(torch: str | None) -> str | None:
     if re.search(r"include-system-site-packages\s*=\s*true", settings, re.IGNORECASE):
         return None  # it reads packages of the Python below it, too
     patterns = ("lib/python*/site-packages", "lib64/python*/site-packages", "Lib/site-packages")
-    sites = [path for one in patterns for path in glob.glob(os.path.join(glob.escape(found[1]), one))]
+    sites = [path for pattern in patterns for path in glob.glob(os.path.join(glob.escape(found[1]), pattern))]
     places = [place for place in sys.path if place]
     if torch is not None:
         # Every Python that is started here reads PYTHONPATH.
         sites += [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
         places = [os.path.dirname(torch)]
-        places += [str(one.locate_file("")) for one in metadata.distributions(name="torch")]
+        places += [str(record.locate_file("")) for record in metadata.distributions(name="torch")]
     return None if {*map(os.path.realpath, places)} & {*map(os.path.realpath, sites)} else found[0]
 
 

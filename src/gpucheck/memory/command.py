@@ -92,9 +92,9 @@ def from_nvml(requested: str, facts: Facts, why: CannotLook, emit: Emit) -> bool
     for place, card in cards:
         free, total = card.memory_free_bytes, card.memory_total_bytes
         info = None if free is None or total is None else (free, total)
-        told = judge_overview(card.name or "GPU", card, info, MemoryFigures())
+        overview = judge_overview(card.name or "GPU", card, info, MemoryFigures())
         name = card.id or f"NVML {card.nvml_index}"
-        emit(Judged(replace(told, device=name)))
+        emit(Judged(replace(overview, device=name)))
         judge_holders(card, place, facts, emit, name)
     if cards:
         emit(Judged(Finding("memory.accounting", "skip", memory_steps.TITLE, why.what, fix=why.fix or None)))
@@ -109,8 +109,8 @@ def on_device(accel: Accel, facts: Facts, emit: Emit, allocate: Callable[[int], 
     index = next((n for n, device in enumerate(facts.devices) if device.id == accel.id), None)
     before = facts.devices[index] if index is not None else None
     emit(Progress("reading the device's memory", 0, 2))
-    told = judge_overview(accel.name, before, accel.memory_info(), accel.memory())
-    emit(Judged(replace(told, device=accel.id)))
+    overview = judge_overview(accel.name, before, accel.memory_info(), accel.memory())
+    emit(Judged(replace(overview, device=accel.id)))
     judge_holders(before, index, facts, emit)
     allocator = accel.allocator()
     emit(Progress("allocating, freeing and emptying the cache", 1, 2))
@@ -178,13 +178,13 @@ def judge_processes(processes: tuple[Process, ...] | None, own_pid: int, reason:
     evidence: dict[str, Any] = {"own_pid": own_pid, "others": [asdict(process) for process in others]}
     if not others:
         return Finding("memory.processes", "info", title, "none", evidence)
-    told = []
-    for process in sorted(others, key=lambda one: one.used_memory_bytes or 0, reverse=True)[:MOST_NAMED]:
+    names = []
+    for process in sorted(others, key=lambda process: process.used_memory_bytes or 0, reverse=True)[:MOST_NAMED]:
         memory = process.used_memory_bytes
         size = "memory unknown" if memory is None else capacity(memory)
-        told.append(f"{process.name or 'not visible here'} (PID {process.pid}, {size})")
-    told += [f"and {len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
-    return Finding("memory.processes", "info", title, ", ".join(told), evidence)
+        names.append(f"{process.name or 'not visible here'} (PID {process.pid}, {size})")
+    names += [f"and {len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
+    return Finding("memory.processes", "info", title, ", ".join(names), evidence)
 
 
 def judge_allocator(allocator: Allocator, kind: str) -> Finding:

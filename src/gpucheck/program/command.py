@@ -17,7 +17,7 @@ from gpucheck.report.events import Answered, Emit, Judged, Notice, Progress, Sta
 from gpucheck.report.results.model import ModelResult
 from gpucheck.work.spec import parse_target
 
-CHILD = "gpucheck.program.model_child"
+CHILD = "gpucheck.program.placement"
 # A model of many GB is copied once and run on a few samples by one CPU; what takes longer hangs.
 LONGEST_S = 1800.0
 

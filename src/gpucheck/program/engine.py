@@ -15,12 +15,14 @@ import os
 import re
 import sys
 import threading
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from types import FrameType
 from typing import Any, NoReturn
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -30,12 +32,14 @@ from gpucheck.machine import torch_private
 from gpucheck.program import rules
 from gpucheck.program.options import Device
 from gpucheck.program.simulated_devices import (
+    CLAIMED,
     COUNTED,
     CPU,
     Claims,
     Origin,
     Place,
     cause,
+    device_of,
     here,
     own_device,
     peer,
@@ -59,11 +63,16 @@ _WHOLE = {
     **dict.fromkeys(("aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"), 1),
     "aten::binary_cross_entropy_with_logits": 2,
 }
+# Operations that reduce, with the place of the dimensions among their arguments.
+_REDUCE = {"aten::sum": 1, "aten::mean": 1, "aten::amax": 1, "aten::amin": 1, "aten::linalg_vector_norm": 2}
 # Bytes for each index that is sorted with its position: keys and values twice, and CUB's own.
 _SORTED = 56
 
+# Threads that a multiprocessor runs at once, by capability (CUDA's programming guide); 2048 for others.
+_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
 
-def _lent(name: str, args: Sequence[Any], out: Any) -> int:
+
+def _lent(name: str, args: Sequence[Any], out: Any, gpu: Device) -> int:
     """Return the bytes that torch's own kernel for CUDA takes and gives back before it ends, beside its results.
 
     As torch 2.9 and 2.11 were seen to do. What cuDNN and cuBLAS take is not among them.
@@ -71,6 +80,8 @@ def _lent(name: str, args: Sequence[Any], out: Any) -> int:
     if name in _WHOLE:
         is_whole = isinstance(out, Tensor) and out.numel() == args[0].numel() and "loss" in name
         return 0 if is_whole else _WHOLE[name] * int(args[0].nbytes)
+    if name in _REDUCE and isinstance(out, Tensor) and len(args) > _REDUCE[name] and args[_REDUCE[name]]:
+        return _lent_to_reduce(args[0], args[_REDUCE[name]], out, gpu)
     if name == "aten::embedding_dense_backward" and args[1].numel() > 3072:  # fewer are added one by one
         return _lent_to_embed(args[1].numel(), out)
     if name == "aten::_embedding_bag_backward":
@@ -85,6 +96,32 @@ def _lent_to_embed(indices: int, out: Tensor) -> int:
     runs = indices // 10 + min(indices, out.shape[0])
     sums: int = runs * out.shape[1] * max(4, out.element_size())
     return sums + _SORTED * indices
+
+
+def _lent_to_reduce(given: Tensor, dims: Sequence[int], out: Tensor, gpu: Device) -> int:
+    """Partial results of blocks that share the rows of a matrix, as of a bias's gradient: setReduceConfig of torch's
+    Reduce.cuh. Where the innermost dimension is reduced they are few."""
+    if given.is_nested or given.layout != torch.strided or not given.numel():
+        return 0
+    wide = [dim for dim in range(given.dim()) if given.shape[dim] > 1]
+    outputs = out.numel()
+    if not wide or (inner := min(wide, key=given.stride)) in {dim % given.dim() for dim in dims}:
+        return 0
+    rows = given.numel() // outputs
+    vector = next(count for count in (4, 2, 1) if given.shape[inner] % count == 0) if given.stride(inner) == 1 else 1
+    threads = 512 // vector
+    across, down = (min(threads, 1 << (size.bit_length() - 1)) for size in (outputs // vector, rows))
+    width = min(across, 32)
+    height = min(down, threads // width)
+    width = min(across, threads // height)
+    if rows < min(height * 16, 256):
+        return 0
+    each, grid = -(-rows // height), -(-(outputs // vector) // width)
+    blocks = gpu.multiprocessors * (_THREADS.get(gpu.capability, 2048) // (width * height))
+    if each < 256 or grid > blocks:
+        return 0
+    shares = max(min(-(-blocks // grid), -(-each // 16)), -(-each // 256))
+    return max(4, out.element_size()) * outputs * shares * width * vector if shares > 1 else 0
 
 
 # -- where operands lie ------------------------------------------------------------------------------------------------
@@ -494,7 +531,7 @@ class Dispatch(TorchDispatchMode):  # type: ignore[misc]
             with UNSEEN():
                 self._note(out, verdict, operands, storages)
                 if verdict.device == str(COUNTED):
-                    self.world.lend(COUNTED, _lent(func._schema.name, args, out))
+                    self.world.lend(COUNTED, _lent(func._schema.name, args, out, self.world.gpu))
         return out
 
     def _judged(self, func: Any, given: list[tuple[str, bool, Tensor]], kwargs: Any) -> tuple[rules.Verdict, Any]:
@@ -608,3 +645,102 @@ def _as_meta(value: Any) -> Any:
 
 def _text(device: torch.device | None) -> str | None:
     return None if device is None else str(device)
+
+
+# -- storages and files of `torch.save`, as a machine with a GPU would hold and read them ------------------------------
+
+
+def new_storage(world: World, kind: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    """`torch.UntypedStorage(16, device="cuda")`, by which a tensor is copied and a file is loaded too."""
+    target = device_of(device)
+    if target is None or target.type not in CLAIMED:
+        return _BASE.__new__(kind, *args, **kwargs if device is None else {**kwargs, "device": device})
+    made = _BASE.__new__(kind, *args, **kwargs, device=world.home(target))
+    world.use(target)
+    world.claims.put_storage(made, target, None)
+    return made
+
+
+def device_of_storage(world: World, storage: Any) -> Any:
+    """`UntypedStorage.device`. What sends a storage to another process finds it on the host, where it is, and so does
+    what loads a file without values, as its tensors take no other."""
+    real, device = _DEVICE_OF_STORAGE(storage), world.claims.device_of_storage(storage)
+    callers = sys._getframe(1), sys._getframe(2)  # `is_cuda` asks in its place
+    is_sent = any(frame.f_globals["__name__"] == "torch.multiprocessing.reductions" for frame in callers)
+    is_loaded = real == CPU and not world.has_values
+    return real if device in (None, CPU) or is_sent or is_loaded else device
+
+
+_BASE = torch_private.need("torch._C.StorageBase")
+_DEVICE_OF_STORAGE = _BASE.device.__get__
+
+
+def to_device(storage: Any, world: World, device: Any = None, non_blocking: bool = False) -> Any:
+    """`UntypedStorage.cuda`, which a `map_location` of the user's own calls."""
+    out, target = storage.clone(), device_of("cuda" if device is None else device)
+    world.use(target)
+    world.claims.put_storage(out, target, None)
+    return out
+
+
+def of_files(world: World) -> Iterator[tuple[Any, str, Any]]:
+    """A tensor without values goes to a file without its storage: it comes back to where it was, or was asked for."""
+    load, located_by = torch.load, torch_private.find("torch.serialization._get_restore_location")
+    asked = types.SimpleNamespace(location=None)
+
+    @functools.wraps(load)
+    def loading(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        with replaced([(asked, "location", map_location)]):
+            return load(f, map_location, *args, **kwargs)
+
+    def rebuilding(rebuild: Any) -> Callable[..., Tensor]:
+        @functools.wraps(rebuild)
+        def rebuilt(dtype: Any, size: Any, stride: Any, requires_grad: bool) -> Tensor:
+            located = located_by(asked.location)(torch.UntypedStorage(0), "cuda:0")
+            device = world.claims.device_of_storage(located)
+            if device == CPU:
+                return torch.zeros(size, dtype=dtype, device=CPU, requires_grad=requires_grad)
+            out: Tensor = rebuild(dtype, size, stride, requires_grad)
+            world.claims.put(out, device)
+            return out
+
+        return rebuilt
+
+    yield torch, "load", loading
+    if not world.has_values and located_by is not None:
+        yield from torch_private.replacing("torch._utils._rebuild_meta_tensor_no_storage", rebuilding)
+
+
+@contextlib.contextmanager
+def replaced(patches: list[tuple[Any, str, Any]]) -> Iterator[None]:
+    """The names replaced, where they are there, and put back in the end."""
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in patches:
+            if hasattr(owner, name):
+                stack.enter_context(mock.patch.object(owner, name, value))
+        yield
+
+
+@contextlib.contextmanager
+def loading(world: World) -> Iterator[None]:
+    """`torch.load(…, map_location="cuda")` claims what it loads; a file says where its tensors were, as CUDA's does."""
+
+    def tag(storage: Any) -> str | None:
+        device = world.claims.device_of_storage(storage)
+        return str(device) if device is not None and device.type in CLAIMED else None
+
+    def restore(storage: Any, location: str) -> Any:
+        if location.split(":")[0] not in CLAIMED:
+            return None
+        world.use(device_of(location))
+        plain = storage.untyped() if isinstance(storage, torch.TypedStorage) else storage
+        world.claims.put_storage(plain, device_of(location), None)
+        return storage
+
+    registry: list[Any] = torch_private.find("torch.serialization._package_registry", [])
+    row = (-1, tag, restore)
+    registry.insert(0, row)
+    try:
+        yield
+    finally:
+        registry.remove(row)

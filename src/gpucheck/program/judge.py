@@ -85,28 +85,27 @@ def _left_behind(things: tuple[LeftBehind, ...], run: ClaimedRun | None) -> Iter
         yield finding
 
 
+# The verdict on a part that stays behind, by what the forward pass does with it, and how that is said.
+_USES: dict[str, tuple[Verdict, str]] = {
+    "mismatched": ("fail", ""),
+    "unknown": ("fail", ""),
+    "copied": ("warn", "; the forward pass copies it to the GPU each time"),
+    "cached": ("warn", "; forward made it there, and keeps it when the model moves to another device"),
+    "unread": ("info", "; the forward pass does not read it on the GPU"),
+}
+
+
 def _left(part: LeftBehind, ran: bool) -> Finding:
-    verdicts: dict[str, Verdict] = {"mismatched": "fail", "unknown": "fail", "copied": "warn", "unread": "info"}
-    verdicts["cached"] = "warn"
-    ends = {
-        "cached": "forward made it there, and keeps it when the model moves to another device",
-        "copied": "the forward pass copies it to the GPU each time",
-        "unread": "the forward pass does not read it on the GPU",
-    }
-    if ran:
-        ends["unknown"] = "this run did not reach it"
-    why = [f"{part.what} {_reason(part)}"]
-    if part.use in ends:
-        why.append(ends[part.use])
-    # A part that nothing reads there needs no change.
-    fix = None if part.use == "unread" else _fix(part)
+    verdict, end = _USES[part.use]
+    end = "; this run did not reach it" if ran and part.use == "unknown" else end
     return Finding(
         "model.unregistered" if part.kind == "module" else "model.left_behind",
-        verdicts[part.use],
+        verdict,
         f"{part.name} stays on {_device(part.device)}",
-        "; ".join(why),
+        f"{part.what} {_reason(part)}{end}",
         asdict(part),
-        fix=fix,
+        # A part that nothing reads there needs no change.
+        fix=None if part.use == "unread" else _fix(part),
     )
 
 
@@ -121,7 +120,7 @@ def _reason(part: LeftBehind) -> str:
 def _fix(part: LeftBehind) -> str:
     at = f"{part.place}: " if part.place else ""
     if part.kind == "parameter":
-        return "move the whole model; a .to() or _apply() of its own calls super()'s too"
+        return "move the whole model; its own .to() or _apply() must call super()"
     if part.kind == "module":
         held = {"container": "keep it in nn.ModuleList or nn.ModuleDict"}
         return at + held.get(part.holder, "assign it to an attribute of the module")

@@ -12,21 +12,22 @@ import ast
 import contextlib
 import functools
 import inspect
+import json
 import sys
 import textwrap
 import traceback
 import types
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gpucheck.errors import GpucheckError
-from gpucheck.machine import torch_private
+from gpucheck.errors import GpucheckError, TargetError
+from gpucheck.machine import child_stdio, torch_private
 from gpucheck.messages import message_of
 from gpucheck.program.engine import DeviceMismatch, Mismatch, World, tensors_in
 from gpucheck.program.options import ModelOptions
@@ -41,6 +42,7 @@ from gpucheck.program.simulated_devices import (
     rank,
     text_of,
 )
+from gpucheck.report.codec import to_json
 from gpucheck.report.results.find_batch_size import StepRecipe
 from gpucheck.report.results.model import (
     ClaimedRun,
@@ -160,7 +162,7 @@ class _Walk:
                 continue
             for name, value in vars(kind).items():
                 if isinstance(value, (Tensor, list, tuple, dict)) and not name.startswith("__"):
-                    self._look(value, name, "class", _class_line(kind, name), owner, name, 0)
+                    self._look(value, name, "class", line_of(kind), owner, name, 0)
 
     def _look(
         self, value: Any, path: str, holder: Holder, place: Place | None, owner: str, attribute: str, depth: int
@@ -201,25 +203,14 @@ def _inside(value: Any) -> Iterator[tuple[str, Any, Holder]]:
         yield from ((f"({index})", item, "closure") for index, item in enumerate(value.args))
         yield from ((f"({key}=)", item, "closure") for key, item in value.keywords.items())
     elif isinstance(value, types.FunctionType):
-        yield from _captured(value)
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
+            with contextlib.suppress(ValueError):  # a cell that is empty as yet
+                yield (f" → {name}", cell.cell_contents, "closure")
     elif isinstance(value, types.MethodType):
         yield ("", value.__self__, "closure")
         yield ("", value.__func__, "closure")
-    elif is_dataclass(value) or _is_of_interest(type(value)):
-        names = [attribute.name for attribute in fields(value)] if is_dataclass(value) else []
-        held = {**{name: getattr(value, name, None) for name in names}, **getattr(value, "__dict__", {})}
-        yield from ((f".{name}", item, "object") for name, item in held.items())
-
-
-def _captured(function: types.FunctionType) -> Iterator[tuple[str, Any, Holder]]:
-    """The variables that a function closes over, and its defaults."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        with contextlib.suppress(ValueError):  # a cell that is empty as yet
-            yield (f" → {name}", cell.cell_contents, "closure")
-    for index, item in enumerate(function.__defaults__ or ()):
-        yield (f" → default {index}", item, "closure")
-    for name, item in (function.__kwdefaults__ or {}).items():
-        yield (f" → {name}", item, "closure")
+    elif _is_of_interest(type(value)):
+        yield from ((f".{name}", item, "object") for name, item in getattr(value, "__dict__", {}).items())
 
 
 def _is_of_interest(kind: type) -> bool:
@@ -228,16 +219,6 @@ def _is_of_interest(kind: type) -> bool:
     if kind is types.SimpleNamespace or kind.__module__.startswith("torch.distributions"):
         return True
     return _is_users(kind) and kind.__module__.partition(".")[0] not in ("numpy", "torchvision")
-
-
-def _class_line(kind: type, name: str) -> Place | None:
-    """The line of a class at which an attribute of the class is assigned."""
-    tree, first, file = source_of(kind)
-    for node in ast.walk(tree) if tree is not None else ():
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return Place(file, first + getattr(node, "lineno", 1) - 1)
-    return line_of(kind)
 
 
 @functools.lru_cache(maxsize=256)
@@ -384,28 +365,26 @@ def training(groups: Sequence[tuple[Sequence[nn.Parameter], MakeOptimizer]], tex
 
 def _state_bytes(parameters: Sequence[nn.Parameter], make: MakeOptimizer) -> int:
     """Bytes of all states but the counters. Each shape is asked once: an optimizer's state is each parameter's own."""
-    sizes: dict[tuple[Any, ...], int] = {}
-    total = 0
-    for parameter in parameters:
-        key = (tuple(parameter.shape), parameter.dtype)
-        if key not in sizes:
-            try:
-                sizes[key] = _stepped(parameter, make, "meta")
-            except (RuntimeError, NotImplementedError):  # the optimizer reads values
-                sizes[key] = _stepped(parameter, make, "cpu")
-        total += sizes[key]
-    return total
+    counts = Counter((parameter.shape, parameter.dtype) for parameter in parameters)
+    try:
+        return _stepped(counts, make, "meta")
+    except (RuntimeError, NotImplementedError):  # the optimizer reads values
+        return _stepped(counts, make, "cpu")
 
 
-def _stepped(parameter: nn.Parameter, make: MakeOptimizer, device: str) -> int:
-    """Bytes of one parameter's state after a step."""
-    stand_in = nn.Parameter(torch.ones(parameter.shape, dtype=parameter.dtype, device=device))
-    stand_in.grad = torch.ones_like(stand_in)
-    optimizer = make([stand_in])
+def _stepped(counts: Counter[tuple[torch.Size, torch.dtype]], make: MakeOptimizer, device: str) -> int:
+    """Bytes of the states after a step of so many parameters of each shape and dtype."""
+    stand_ins = {nn.Parameter(torch.ones(key[0], dtype=key[1], device=device)): count for key, count in counts.items()}
+    for stand_in in stand_ins:
+        stand_in.grad = torch.ones_like(stand_in)
+    optimizer = make([*stand_ins])
     optimizer.step()
-    states = [value for value in optimizer.state[stand_in].values() if isinstance(value, Tensor)]
-    # A counter is a number on the CPU, whatever the device.
-    return sum(size_of(state) for state in states if state.dim() > 0 or parameter.dim() == 0)
+    total = 0
+    for stand_in, count in stand_ins.items():
+        states = [value for value in optimizer.state[stand_in].values() if isinstance(value, Tensor)]
+        # A counter is a number on the CPU, whatever the device.
+        total += count * sum(size_of(state) for state in states if state.dim() > 0 or stand_in.dim() == 0)
+    return total
 
 
 # Mismatches that are searched for: a person has enough to repair.
@@ -720,3 +699,27 @@ def innermost(trace: TracebackType | None) -> Place | None:
     frames = [frame for frame, _ in traceback.walk_tb(trace)][::-1]
     theirs = (frame for whose in (0, 1) for frame in frames if rank(frame.f_code.co_filename) == whose)
     return next(map(place_of, theirs), None)
+
+
+# -- the child: one request as its argument, one line as its answer ----------------------------------------------------
+
+
+def main() -> int:
+    """Answer the one request of `program.command`."""
+    options = json.loads(sys.argv[1])
+    say = child_stdio.claim_stdout()
+    say({"started": True})
+    try:
+        try:
+            answer = to_json(examine(ModelOptions(**{**options, "inputs": tuple(options["inputs"])})))
+        except (RuntimeError, MemoryError) as error:  # what the factory raises
+            raise raised(f"the target {options['target']}", error) from error
+    except GpucheckError as error:
+        trace = error.trace if isinstance(error, TargetError) and error.trace else traceback.format_exc()
+        say(child_stdio.raised(error, trace))
+        return 0
+    except Exception:  # noqa: BLE001 (what the user's code raises is a TargetError by now: this is ours)
+        say({"failed": traceback.format_exc(), "end": True})
+        return 1
+    say({"answer": answer, "end": True})
+    return 0

@@ -126,7 +126,8 @@ def judge(table: Table) -> Verdict:
     }
     least = max(LEAST_SHARE * table.step_s, LEAST_S)
     widths = errors(series, 1 - 2 * LEVEL / len(table.ranks))
-    named = tuple(rank for rank in sorted(late, key=lambda one: -means[one]) if beyond[rank] > max(least, widths[rank]))
+    latest_first = sorted(late, key=lambda rank: -means[rank])
+    named = tuple(rank for rank in latest_first if beyond[rank] > max(least, widths[rank]))
     lost = [lost_by_step[step] for step in steps]
     lost_s, clock_s = statistics.fmean(lost), max(_clock(table, rank) for rank in late)
     costly = sorted(sorted(steps, key=lambda step: -lost_by_step[step])[: _most(lost)])
@@ -161,8 +162,8 @@ def judge(table: Table) -> Verdict:
         if named or lateness.waited[top] <= 0.75 * sum(lost):
             return Verdict("alternating", tuple(sorted(named)), lost_s, means, "", shares)
         few = "too few" if is_seldom else "not evenly enough"
-        told = f"most of it for rank {top}, in {len(costly)} of {len(steps)} steps: {few} to tell it from chance"
-        reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {few_times or told}"
+        whose = f"most of it for rank {top}, in {len(costly)} of {len(steps)} steps: {few} to tell it from chance"
+        reason = f"waiting for the last rank costs {lost_s * 1e3:.3g} ms of a step, {few_times or whose}"
     elif clock_s > least:
         reason = f"the hosts' clocks are compared to {clock_s * 1e3:.3g} ms: a late rank may not be seen"
     elif (apart := _apart(table) - 2 * clock_s) > 2 * least:
@@ -200,8 +201,8 @@ def _regular(lateness: _Lateness, steps: Sequence[int], every: int) -> tuple[int
     needed = next(times for times in itertools.count(FEWEST_TIMES) if chance(times) < LEVEL)
     if len(steps) >= needed:
         return top, ""
-    told = f"most of it for rank {top} in every {ordinal(every)} step, {len(steps)} times: at least "
-    return None, f"{told}{needed * every + APART} steps are needed to tell it from chance"
+    most = f"most of it for rank {top} in every {ordinal(every)} step, {len(steps)} times: at least "
+    return None, f"{most}{needed * every + APART} steps are needed to tell it from chance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +287,7 @@ def errors(series: Mapping[int, Sequence[float]], level: float) -> dict[int, flo
     own = {rank: statistics.variance(means) for rank, means in blocks.items()}
     found = {}
     for rank, mine in own.items():
-        others = statistics.fmean(one for other, one in own.items() if other != rank)
+        others = statistics.fmean(value for other, value in own.items() if other != rank)
         alone = len(own) == 2 or mine > 4 * others
         freedom = (count - 1) * (1 if alone else min(len(own) - 1, 8))
         found[rank] = widened * math.sqrt(max(mine, others)) * stats.student_quantile(level, freedom)
@@ -303,7 +304,7 @@ def _lag1(values: Sequence[float]) -> float:
 
 def _clock(table: Table, rank: int) -> float:
     """Return how far a rank may seem later than its siblings because clocks differ."""
-    others = [table.clock_error_s.get(one, 0.0) for one in table.ranks if one != rank]
+    others = [table.clock_error_s.get(other, 0.0) for other in table.ranks if other != rank]
     return table.clock_error_s.get(rank, 0.0) + statistics.median(others)
 
 
@@ -363,10 +364,10 @@ class _Lateness:
 
 def releases(table: Table) -> tuple[list[Call], list[bool]]:
     """The calls in the order in which their last rank arrived, and whether all others waited for it."""
-    calls = [one for one in table.calls if len(one.arrivals) > 1]
+    calls = [call for call in table.calls if len(call.arrivals) > 1]
     if not table.inside:
         # A call that ranks wait for is behind all that its ranks did before, wherever other groups are.
-        calls.sort(key=lambda one: max(one.arrivals.values()))
+        calls.sort(key=lambda call: max(call.arrivals.values()))
     # Two clocks that are off make a rank seem to go on before the last has come.
     return calls, [True] * len(calls) if table.inside else _releasing(calls, 2 * table.clock_most_s)
 
@@ -419,54 +420,28 @@ def _releasing(calls: Sequence[Call], slack: float) -> list[bool]:
             final[call.group, call.step] = index
         for rank, at in call.arrivals.items():
             orders[rank].append((at, index))
-    ordered = [sorted(call.arrivals.values()) for call in calls]
-    lasts, since = [one[-1] for one in ordered], [0.0] * len(calls)
+    lasts = [max(call.arrivals.values()) for call in calls]
+    pairs = [pair for order in orders.values() for pair in itertools.pairwise(sorted(order))]
     # How long the last rank of each call took to its own next one.
-    of_last: dict[int, float] = {}
-    for order in orders.values():
-        order.sort()
-        for (own, index), (at, following) in itertools.pairwise(order):
-            if at == lasts[following]:
-                since[following] = at - lasts[index]
-            if own == lasts[index]:
-                of_last[index] = at - own
-    gaps: dict[tuple[str, int], dict[int, list[_Gap]]] = defaultdict(lambda: defaultdict(list))
-    for rank, order in orders.items():
-        for (own, index), (at, following) in itertools.pairwise(order):
-            if calls[index].step != calls[following].step or calls[index].step < APART:
-                continue
-            last = lasts[index]
-            if own < last:
-                others = ordered[index]
-                middle = stats.median_without(others, bisect.bisect_left(others, own))
-                apart = last - middle if len(others) > 2 else since[index]
-                gaps[calls[index].position][rank].append((at - own, last - own, apart, of_last.get(index, at - own)))
-    waited = {position: _is_waited_for(rows, slack) for position, rows in gaps.items()}
+    of_last = {index: at - own for (own, index), (at, _) in pairs if own == lasts[index]}
+    gaps: dict[tuple[str, int], list[_Gap]] = defaultdict(list)
+    for (own, index), (at, following) in pairs:
+        call, wait = calls[index], lasts[index] - own
+        if call.step == calls[following].step >= APART and wait > 0:
+            gaps[call.position].append((at - own, wait, of_last.get(index, at - own)))
+    waited = {position for position, rows in gaps.items() if _is_waited_for(rows, slack)}
     ends = set(final.values())
-    return [call.waits and (index in ends or waited.get(call.position, False)) for index, call in enumerate(calls)]
+    return [call.waits and (index in ends or call.position in waited) for index, call in enumerate(calls)]
 
 
-# How long a rank took to its next call, how much earlier than the last it was, and how late the last was by itself:
-# beside the others, or with two ranks since all had arrived at its call before; and how long the last took to its next.
-_Gap = tuple[float, float, float, float]
+# How long a rank took to its next call, how much earlier than the last it was, and how long the last took to its next.
+_Gap = tuple[float, float, float]
 
 
-def _is_waited_for(rows: Mapping[int, Sequence[_Gap]], slack: float) -> bool:
-    """Return whether ranks wait for the last of a call: if so, it is no longer last at the next call, or the next call
-    of each moves with the last of this one, with slope 1 and not 0.
-
-    How late the last is by itself has nothing to do with what the rank does, and so tells the one from the other.
-    """
-    pairs = [one for each in rows.values() for one in each]
-    if sum(gap < wait - slack for gap, wait, *_ in pairs) > AHEAD * len(pairs):
+def _is_waited_for(gaps: Sequence[_Gap], slack: float) -> bool:
+    """Return whether ranks wait for the last of a call: none goes on before it, and it is no longer last at its next
+    call."""
+    if sum(gap < wait - slack for gap, wait, _ in gaps) > AHEAD * len(gaps):
         return False
-    # Where the last is no longer last at its next call, the others have waited, or it made up for all of it.
-    if statistics.median(gap - last for gap, _, _, last in pairs) > statistics.median(one[1] for one in pairs) / 2:
-        return True
-    moved = together = 0.0
-    for each in rows.values():
-        gap, wait, apart, _ = (statistics.fmean(values) for values in zip(*each, strict=True))
-        for one in each:
-            moved += (one[2] - apart) * (one[0] - gap)
-            together += (one[2] - apart) * (one[1] - wait)
-    return moved > together / 2 > 0
+    ahead = statistics.median(gap - of_last for gap, _, of_last in gaps)
+    return ahead > statistics.median(wait for _, wait, _ in gaps) / 2

@@ -1,8 +1,7 @@
 """Answer a program's calls to torch as a machine with a GPU would: moves, factories, `.device`, `torch.cuda`.
 
 The function mode sees every call of torch's Python interface, before the arguments meet a build that has no such
-device. What is asked past it (module-level functions of `torch.cuda`, classes) is replaced while the engine runs; what
-comes from files is in `simulated_files`.
+device. What is asked past it (module-level functions of `torch.cuda`, classes) is replaced while the engine runs.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gpucheck.machine import torch_private
-from gpucheck.program import kernels, rules, simulated_files
-from gpucheck.program.engine import UNSEEN, DeviceMismatch, Dispatch, World, tensors_in
+from gpucheck.program import engine, kernels, rules
+from gpucheck.program.engine import UNSEEN, DeviceMismatch, Dispatch, World, replaced, tensors_in
 from gpucheck.program.simulated_devices import (
     CLAIMED,
     CPU,
@@ -38,7 +37,6 @@ from gpucheck.program.simulated_devices import (
     storage_of,
     storages_of,
 )
-from gpucheck.program.simulated_files import replaced
 from gpucheck.work.storages import Memory
 from gpucheck.work.target import import_compiler
 
@@ -773,11 +771,15 @@ def _patches(surface: Surface) -> list[tuple[Any, str, Any]]:
         (torch.Tensor, "record_stream", _constant(None)),
         (torch, "clear_autocast_cache", uncast),
         (torch, "Generator", _AnyGenerator("Generator", (), {})),
-        (torch.UntypedStorage, "cuda", functools.partialmethod(simulated_files.to_device, surface.world)),
-        (torch.UntypedStorage, "__new__", functools.partial(simulated_files.new_storage, surface.world)),
-        (torch.UntypedStorage, "device", property(functools.partial(simulated_files.device_of_storage, surface.world))),
+        (torch.UntypedStorage, "cuda", functools.partialmethod(engine.to_device, surface.world)),
+        (torch.UntypedStorage, "__new__", functools.partial(engine.new_storage, surface.world)),
+        (
+            torch.UntypedStorage,
+            "device",
+            property(functools.partial(engine.device_of_storage, surface.world)),
+        ),
         (torch, "set_default_tensor_type", functools.partial(_set_default_type, torch.set_default_tensor_type)),
-        *simulated_files.of_files(surface.world),
+        *engine.of_files(surface.world),
         (torch.jit, "load", _refused("torch.jit.load")),
         *(
             (owner, "to_dlpack", functools.partial(_dlpack, owner.to_dlpack, surface))
@@ -902,6 +904,6 @@ def simulated(world: World) -> Iterator[Surface]:
     import_compiler()
     surface = Surface(world)
     CURRENT.index = 0
-    replacing, loading = replaced(_patches(surface)), simulated_files.loading(world)
+    replacing, loading = replaced(_patches(surface)), engine.loading(world)
     with replacing, loading, kernels.autocasting(world), surface, Dispatch(world):
         yield surface

@@ -91,7 +91,7 @@ def stages(pipeline: Pipeline) -> list[tuple[int, ...]]:
     members: dict[int, list[int]] = {}
     for rank, stage in stage_of.items():
         members.setdefault(stage, []).append(rank)
-    return [tuple(one) for one in members.values()]
+    return [tuple(ranks) for ranks in members.values()]
 
 
 def _behind_siblings(own: Mapping[int, Sequence[float]], least: float) -> dict[int, float]:
@@ -141,7 +141,7 @@ def _busiest(found: Sequence[tuple[int, ...]], pipeline: Pipeline, least: float)
     for place in range(1, len(order) // 2 + 1):
         above, below = series[order[place - 1]], series[order[place]]
         gap = [high - low for high, low in zip(above, below, strict=True)]
-        error = ranks_judge.errors({0: gap, 1: [-one for one in gap]}, 1 - 2 * LEVEL / len(found))[0]
+        error = ranks_judge.errors({0: gap, 1: [-value for value in gap]}, 1 - 2 * LEVEL / len(found))[0]
         if statistics.fmean(gap) > max(least, MORE * statistics.fmean(below), error):
-            return tuple(sorted(rank for one in order[:place] for rank in found[one]))
+            return tuple(sorted(rank for stage in order[:place] for rank in found[stage]))
     return ()

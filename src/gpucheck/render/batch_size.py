@@ -224,10 +224,7 @@ def _of_budget(found: FoundBatchSize) -> str:
 def _recommended(recommended: RecommendedSize | None) -> str:
     if recommended is None or recommended.batch_size is None:
         return ""
-    notes = [f"{(recommended.headroom or 0) * 100:.0f} % headroom"]
-    if recommended.speed:
-        notes.append("same speed" if recommended.speed == "same" else f"{recommended.speed} than the largest")
-    return f"recommended: {recommended.batch_size} ({', '.join(notes)})"
+    return f"recommended: {recommended.batch_size} ({(recommended.headroom or 0) * 100:.0f} % headroom)"
 
 
 def _split(split: MemorySplit | None, axis: str | None) -> str:

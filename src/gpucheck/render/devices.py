@@ -179,13 +179,13 @@ def _held(findings: Sequence[Finding], of: int) -> str | None:
     """Return what lowers the clock of cards by a fifth or more, though it is no fault; named where it is not all `of`
     them."""
     found: dict[str, list[Finding]] = {}
-    for one in findings:
-        if one.evidence.get("cost", 0.0) >= COSTLY:
-            found.setdefault(one.title, []).append(one)
+    for finding in findings:
+        if finding.evidence.get("cost", 0.0) >= COSTLY:
+            found.setdefault(finding.title, []).append(finding)
     said = []
     for title, ones in found.items():
-        most = units.percent(max(one.evidence["cost"] for one in ones))
-        who = "" if len(ones) == of else f" on {', '.join(in_short([name_in(one) for one in ones]))}"
+        most = units.percent(max(finding.evidence["cost"] for finding in ones))
+        who = "" if len(ones) == of else f" on {', '.join(in_short([name_in(finding) for finding in ones]))}"
         said.append(f"{title}{who} (up to {most} lower)")
     return ", ".join(said) or None
 
@@ -210,7 +210,7 @@ def devices_table(devices: Sequence[Device], findings: tuple[Finding, ...]) -> T
     cards = [device for device in devices if device.kind != "cpu"]
     # One index is enough where NVML and CUDA count alike.
     alike = all(device.nvml_index in (None, device.cuda_index) for device in cards)
-    needed = {_SEEN_IN[one.id] for one in findings if one.verdict in ASKING and one.id in _SEEN_IN}
+    needed = {_SEEN_IN[finding.id] for finding in findings if finding.verdict in ASKING and finding.id in _SEEN_IN}
     made: Table | None = None
     for columns in _columns(findings):
         filled = [(column, [cell_of(text(device)) for device in devices]) for column, text in columns]
@@ -319,7 +319,7 @@ def _temperature(device: Device, unit: str = "") -> Cell:
     now = device.temperature_celsius
     if now is None:
         return Cell(UNKNOWN)
-    limits = [one for one in (device.gpu_max_celsius, device.slowdown_celsius, device.shutdown_celsius) if one]
+    limits = [limit for limit in (device.gpu_max_celsius, device.slowdown_celsius, device.shutdown_celsius) if limit]
     left = min(limits) - now if limits else None
     style = "" if left is None or left > _NEAR_CELSIUS else "yellow" if left > 0 else "red"
     return Cell(f"{now:.0f}{unit}", style)
@@ -395,17 +395,17 @@ def _processes(facts: Facts) -> Block:
     """A line for each process on each device; their kind where one does more than compute."""
     rows = [(device, process) for device in facts.devices for process in device.processes or ()]
     found = [process for _, process in rows]
-    sizes, ages = [one.used_memory_bytes for one in found], [one.age_s for one in found]
-    kinds = [one.kind for one in found]
+    sizes, ages = [process.used_memory_bytes for process in found], [process.age_s for process in found]
+    kinds = [process.kind for process in found]
     columns = [
         (Column("GPU", "left"), [called(device) for device, _ in rows]),
-        (Column("PID"), [str(one.pid) for one in found]),
-        (Column("user", "left", keep=5), [one.user or UNKNOWN for one in found]),
+        (Column("PID"), [str(process.pid) for process in found]),
+        (Column("user", "left", keep=5), [process.user or UNKNOWN for process in found]),
         (Column("memory"), [UNKNOWN if size is None else units.capacity(size) for size in sizes]),
-        (Column("util", keep=4), [_percent(one.utilization_percent) for one in found]),
+        (Column("util", keep=4), [_percent(process.utilization_percent) for process in found]),
         (Column("age", keep=3), [UNKNOWN if age is None else units.age(age) for age in ages]),
         *([] if set(kinds) == {"compute"} else [(Column("kind", "left", keep=1), kinds)]),
-        (Column("command", "left", cropped=8), [_command(one) for one in found]),
+        (Column("command", "left", cropped=8), [_command(process) for process in found]),
     ]
     return replace(by_column(columns), dense=True)
 

@@ -53,16 +53,16 @@ COUNTED: dict[Verdict, str] = {"fail": "failure", "inconclusive": "open question
 
 def page(report: Report) -> Page:
     """The diagnosis first, how it shows and what to type, then what stands on its own, then the ladder."""
-    told = report.results.get("doctor")
-    first = next((finding for finding in report.findings if told is not None and finding.id == told.first), None)
+    result = report.results.get("doctor")
+    first = next((finding for finding in report.findings if result is not None and finding.id == result.first), None)
     because = [finding for finding in report.findings if "because_of" in finding.evidence]
     others = [finding for finding in report.findings if finding not in because]
-    rungs = told.rungs if told is not None else ()
+    rungs = result.rungs if result is not None else ()
     body = ladder(rungs, "" if first is None else first.title)
     if because:
         follows = ", ".join(f"{finding.title} ({finding.id})" for finding in because)
         body.append(Line(f"follow-on failures: {follows}", "dim"))
-    body += [*_load(told.load if told is not None else None), *versions_line(report.facts)]
+    body += [*_load(result.load if result is not None else None), *versions_line(report.facts)]
     details = absent(rungs)
     if first is not None:
         line, *shown = _diagnosis(first)
@@ -73,7 +73,9 @@ def page(report: Report) -> Page:
     if whole is not None and whole.verdict == "pass" and counted["fail"]:
         # A GPU that is lost comes first, and then that the others work.
         body = [Line(finding_text(whole)), Line(), *body]
-        return Page(None, body, details, findings=[one for one in others if one is not whole], order=gravity)
+        return Page(
+            None, body, details, findings=[finding for finding in others if finding is not whole], order=gravity
+        )
     line_of_all = None if whole is None else _whole(whole, counted)
     return Page(line_of_all, body, details, findings=others, cause=whole, order=gravity)
 
@@ -83,8 +85,8 @@ def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
     counts = [(verdict, word) for verdict, word in COUNTED.items() if beside[verdict]]
     if whole.verdict == "inconclusive" or not counts:
         return answer(whole.verdict, whole.title if whole.verdict == "inconclusive" else finding_text(whole))
-    told = ", ".join(f"{beside[verdict]} {word}{'s' * (beside[verdict] != 1)}" for verdict, word in counts)
-    return answer(counts[0][0], f"{whole.title}; {told}")
+    message = ", ".join(f"{beside[verdict]} {word}{'s' * (beside[verdict] != 1)}" for verdict, word in counts)
+    return answer(counts[0][0], f"{whole.title}; {message}")
 
 
 def _diagnosis(first: Finding) -> list[Line]:
@@ -158,22 +160,25 @@ def smoke_page(report: Report) -> Page:
     findings = report.findings
     # A check's title says what must hold: beside a failure it would read as if it did.
     # What no check says (a device that did not open, a requirement) has a title that says what is wrong.
-    named = [replace(one, title=one.id, message=one.message or one.title) if one.device else one for one in findings]
+    named = [
+        replace(finding, title=finding.id, message=finding.message or finding.title) if finding.device else finding
+        for finding in findings
+    ]
     every = [_checks(findings)] if findings else []
-    several = len({one.device for one in findings if one.device}) > 1
+    several = len({finding.device for finding in findings if finding.device}) > 1
     asking = [
-        replace(one, title=f"{one.device}: {one.title}") if several and one.device else one
-        for one in named
-        if one.verdict in ASKING
+        replace(row, title=f"{row.device}: {row.title}") if several and row.device else row
+        for row in named
+        if row.verdict in ASKING
     ]
     if len(findings) == 1 and not findings[0].device:
         # No check ran, and why is the answer.
         (only,) = findings
         return Page(answer(only.verdict, finding_text(only)), versions_line(report.facts), every, cause=only)
-    told, verdict = f"{_counts(findings)}{_where(report)}", report.summary.verdict
+    message, verdict = f"{_counts(findings)}{_where(report)}", report.summary.verdict
     if not report.summary.complete and verdict in ("pass", "skip", "info"):
         verdict = "inconclusive"
-    return Page(answer(verdict, told), versions_line(report.facts), every, asking)
+    return Page(answer(verdict, message), versions_line(report.facts), every, asking)
 
 
 def _counts(findings: Sequence[Finding]) -> str:
@@ -182,13 +187,13 @@ def _counts(findings: Sequence[Finding]) -> str:
     # Before its colon a reason names the group: `not on cpu`, `device unusable`.
     reasons = Counter(finding.message.partition(":")[0] for finding in findings if finding.verdict == "skip")
     if reasons:
-        told = [reason if len(reasons) == 1 else f"{count} {reason}" for reason, count in reasons.most_common()]
-        counts[-1] += f" ({', '.join(told)})"
+        parts = [reason if len(reasons) == 1 else f"{count} {reason}" for reason, count in reasons.most_common()]
+        counts[-1] += f" ({', '.join(parts)})"
     return ", ".join(counts) or "no check ran"
 
 
 def _where(report: Report) -> str:
-    names = {one.id: short_name(one) for one in report.facts.devices}
+    names = {device.id: short_name(device) for device in report.facts.devices}
     by_name: dict[str, list[str]] = {}
     for device in dict.fromkeys(finding.device for finding in report.findings if finding.device):
         by_name.setdefault(names.get(device, ""), []).append(device)
@@ -203,11 +208,11 @@ def _checks(findings: Sequence[Finding]) -> Block:
     seconds = [finding.evidence.get("elapsed_s") for finding in findings]
     return by_column(
         [
-            (Column("verdict", "left"), [verdict_cell(one.verdict) for one in findings]),
-            (Column("check", "left"), [one.id for one in findings]),
-            (Column("what", "left", keep=2), [one.title for one in findings]),
+            (Column("verdict", "left"), [verdict_cell(finding.verdict) for finding in findings]),
+            (Column("check", "left"), [finding.id for finding in findings]),
+            (Column("what", "left", keep=2), [finding.title for finding in findings]),
             (Column("time", keep=1), [units.duration(s) if isinstance(s, float) else UNKNOWN for s in seconds]),
-            (Column("detail", "left", keep=3, wraps=True), [" ".join(one.message.split()) for one in findings]),
+            (Column("detail", "left", keep=3, wraps=True), [" ".join(finding.message.split()) for finding in findings]),
         ]
     )
 
@@ -222,9 +227,9 @@ def memory_page(report: Report) -> Page:
     accounting = next((finding for finding in report.findings if finding.id == "memory.accounting"), None)
     if accounting is not None and accounting.device is None and of_nvml:
         return _by_nvml(report, of_nvml, accounting)
-    told = {finding.id: finding for finding in report.findings}
+    by_id = {finding.id: finding for finding in report.findings}
     steps = report.results.get("memory")
-    judged, others = told.get("memory.accounting"), told.get("memory.processes")
+    judged, others = by_id.get("memory.accounting"), by_id.get("memory.processes")
     body: list[Block] = []
     if others is not None and others.evidence.get("others"):
         body += [finding_line(others), Line()]
@@ -233,7 +238,7 @@ def memory_page(report: Report) -> Page:
         body.append(_steps(steps))
     details = [Line(f"{step.step}: {step.does}; {step.explanation}") for step in steps or ()]
     shown = [finding for finding in report.findings if finding is not others or not body]
-    return Page(_answer(report, told), body, details, shown, judged)
+    return Page(_answer(report, by_id), body, details, shown, judged)
 
 
 def _by_nvml(report: Report, overall: Sequence[Finding], accounting: Finding) -> Page:
@@ -246,7 +251,7 @@ def _by_nvml(report: Report, overall: Sequence[Finding], accounting: Finding) ->
         held = f"; {listed.message}" if listed is not None and listed.evidence.get("others") else ""
         where = f"{finding.device} ({names.get(finding.device or '', 'GPU')})"
         lines.append(Line(f"{where}: {_room(finding) or finding.message}{held}"))
-    lines += [finding_line(one) for one in report.findings if one.id == "devices.unclaimed_memory"]
+    lines += [finding_line(finding) for finding in report.findings if finding.id == "devices.unclaimed_memory"]
     first, *rest = lines
     assert isinstance(first, Line)
     why = f"torch's memory figures not checked: {accounting.message}"
@@ -255,9 +260,9 @@ def _by_nvml(report: Report, overall: Sequence[Finding], accounting: Finding) ->
     return Page(answer("info", f"{len(lines)} GPUs, by NVML; {why}"), lines, cause=accounting)
 
 
-def _answer(report: Report, told: dict[str, Finding]) -> Line | None:
+def _answer(report: Report, by_id: dict[str, Finding]) -> Line | None:
     """Return what the sequence came to and how much is free. None where something failed before: that stands first."""
-    overall, judged = told.get("memory.device") or told.get("memory.host"), told.get("memory.accounting")
+    overall, judged = by_id.get("memory.device") or by_id.get("memory.host"), by_id.get("memory.accounting")
     if judged is None:
         if overall is None or any(finding.verdict == "fail" for finding in report.findings):
             return None
@@ -307,7 +312,7 @@ def _steps(steps: Sequence[MemoryStep]) -> Block:
 def _head(figure: str, figures: Sequence[str]) -> str:
     """Two lines: what is counted, above the first of its two figures, and whether it is its peak."""
     counted = figure.removeprefix("max_")
-    first = next(one for one in figures if one.removeprefix("max_") == counted)
+    first = next(figure for figure in figures if figure.removeprefix("max_") == counted)
     word = counted.removesuffix("_bytes").removeprefix("memory_")
     return f"{word if figure == first else ''}\n{'MiB' if figure == counted else 'peak'}"
 
@@ -335,14 +340,14 @@ MOST_GPUS, MOST_FINDINGS = 8, 3
 
 def status_page(report: Report) -> Page:
     """The verdict, the worst of what is wrong, the GPUs; the stages of the ladder and what asks for nothing with -v."""
-    told: DoctorResult | None = report.results.get("doctor")
-    whose = [one for one in report.findings if one.id == "status.interpreter"]
-    findings = [one for one in report.findings if one not in whose and "because_of" not in one.evidence]
+    result: DoctorResult | None = report.results.get("doctor")
+    whose = [finding for finding in report.findings if finding.id == "status.interpreter"]
+    findings = [finding for finding in report.findings if finding not in whose and "because_of" not in finding.evidence]
     gpus = [device for device in report.facts.devices if device.kind != "cpu"]
-    line, cause, under = _status_answer(told, findings, report.facts)
-    asking = [one for one in findings if one.verdict in ASKING and one is not cause]
-    asking.sort(key=lambda one: (WORST_FIRST.index(one.verdict), gravity(one)))
-    failed = sum(one.verdict == "fail" for one in asking)
+    line, cause, under = _status_answer(result, findings, report.facts)
+    asking = [finding for finding in findings if finding.verdict in ASKING and finding is not cause]
+    asking.sort(key=lambda row: (WORST_FIRST.index(row.verdict), gravity(row)))
+    failed = sum(finding.verdict == "fail" for finding in asking)
     shown, left = asking[: max(failed, MOST_FINDINGS)], asking[max(failed, MOST_FINDINGS) :]
     body = _gpus(gpus, report.findings)
     body += (
@@ -351,42 +356,42 @@ def status_page(report: Report) -> Page:
         else []
     )
     body += versions_line(report.facts)
-    for one in whose:
-        body += [Line(f"{one.title}: {one.message}"), *([advice_line(one.fix)] if one.fix else [])]
-    rungs = told.rungs if told is not None else ()
+    for entry in whose:
+        body += [Line(f"{entry.title}: {entry.message}"), *([advice_line(entry.fix)] if entry.fix else [])]
+    rungs = result.rungs if result is not None else ()
     details = [*said(left), *ladder(rungs), *absent(rungs)]
     details += [devices_table(gpus, report.findings)] if len(gpus) > MOST_GPUS else []
-    rest = [one for one in findings if one not in asking]
+    rest = [finding for finding in findings if finding not in asking]
     then = "gpucheck doctor, if this machine should have a GPU" if cause is not None and cause.id == NONE else None
-    then = "gpucheck smoke" if line is not None and told is not None and told.torch_works else then
+    then = "gpucheck smoke" if line is not None and result is not None and result.torch_works else then
     shown = [*shown, *rest]
     return Page(line, body, details, shown, cause=cause, then=then, under=under, order=gravity)
 
 
 def _status_answer(
-    told: DoctorResult | None, findings: Sequence[Finding], facts: Facts
+    result: DoctorResult | None, findings: Sequence[Finding], facts: Facts
 ) -> tuple[Line | None, Finding | None, list[Line]]:
     """The first line, the finding that it says, and what is said below; no line where a finding has to come first."""
-    none = next((one for one in findings if one.id == NONE), None)
+    none = next((finding for finding in findings if finding.id == NONE), None)
     if none is not None:
         return finding_line(none), none, []
-    first = next((one for one in findings if told is not None and one.id == told.first), None)
-    worst = next((one for verdict in ASKING for one in findings if one.verdict == verdict), None)
+    first = next((finding for finding in findings if result is not None and finding.id == result.first), None)
+    worst = next((finding for verdict in ASKING for finding in findings if finding.verdict == verdict), None)
     if first is not None and first.verdict in ASKING:
         short = first.message.startswith("torch ")
         text = first.message if short else first.title
-        uses = told is not None and told.torch_works
+        uses = result is not None and result.torch_works
         lead = "" if uses or ("torch" in first.title and not short) else "torch cannot use the GPU: "
         under = [] if short or not first.message else [Line(first.message)]
         return answer(first.verdict, f"{lead}{text}"), first, under
-    works = _works(facts) if told is not None and told.torch_works else None
+    works = _works(facts) if result is not None and result.torch_works else None
     if works is not None and (worst is None or worst.verdict == "warn"):
-        counted = Counter(one.verdict for one in findings)["warn"]
+        counted = Counter(finding.verdict for finding in findings)["warn"]
         more = f"; {counted} {COUNTED['warn']}{'s' * (counted != 1)}" if counted else ""
         return answer("warn" if counted else "pass", f"{works}{more}"), None, []
     if worst is not None:
         return None, None, []
-    other = next((one for one in findings if one.id == "doctor.no_gpu"), None)
+    other = next((finding for finding in findings if finding.id == "doctor.no_gpu"), None)
     return (finding_line(other), other, []) if other is not None else (None, None, [])
 
 
@@ -406,16 +411,16 @@ def _gpus(gpus: Sequence[Device], findings: tuple[Finding, ...]) -> list[Block]:
     """A line for each GPU; of more than fit on a screen, those that need no look are one line."""
     if not gpus:
         return []
-    faults = [one for one in findings if one.verdict in ASKING]
-    ill = [one for one in gpus if one.state or any(is_about(fault, one) for fault in faults)]
+    faults = [finding for finding in findings if finding.verdict in ASKING]
+    ill = [gpu for gpu in gpus if gpu.state or any(is_about(fault, gpu) for fault in faults)]
     alone = list(gpus) if len(gpus) <= MOST_GPUS else ill[:MOST_GPUS]
-    rest = [one for one in gpus if one not in ill] if len(gpus) > MOST_GPUS else []
+    rest = [gpu for gpu in gpus if gpu not in ill] if len(gpus) > MOST_GPUS else []
     # A MIG instance is as well as its card. What NVML does not list is not known to be well.
-    well = [one for one in rest if one.nvml_index is not None or one.parent_uuid is not None]
-    unread = [called(one) for one in rest if one not in well]
+    well = [gpu for gpu in rest if gpu.nvml_index is not None or gpu.parent_uuid is not None]
+    unread = [called(gpu) for gpu in rest if gpu not in well]
     laid_out: list[Block] = [devices_table(alone, findings)] if alone else []
     if well:
-        names = ", ".join(in_short([called(one) for one in well]))
+        names = ", ".join(in_short([called(gpu) for gpu in well]))
         laid_out.append(Line(", ".join([f"✓ {len(well)} GPUs without a fault: {names}", *hottest(well)]), "green"))
     if unread:
         laid_out.append(Line(f"? {len(unread)} GPUs whose health is unknown: {', '.join(in_short(unread))}", "yellow"))

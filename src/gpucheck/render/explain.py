@@ -30,13 +30,13 @@ _MOST_OTHERS = 5
 
 def page(report: Report) -> Page:
     """The root cause first, what to do, then what else is in the text."""
-    told = report.results.get("explain") or ExplainResult()
-    if told.known:
-        return Page(None, [table(_LIST, [[one.id, one.of, one.title] for one in told.known])])
-    if told.page:
-        return _page_of_id(told.page)
-    if told.matches:
-        return _page_of_text(told.matches)
+    result = report.results.get("explain") or ExplainResult()
+    if result.known:
+        return Page(None, [table(_LIST, [[entry.id, entry.of, entry.title] for entry in result.known])])
+    if result.page:
+        return _page_of_id(result.page)
+    if result.matches:
+        return _page_of_text(result.matches)
     unknown = next(iter(report.findings), None)
     return Page(answer(unknown.verdict, finding_text(unknown)) if unknown else None, cause=unknown)
 
@@ -50,7 +50,7 @@ def _page_of_text(matches: Sequence[TextMatch]) -> Page:
         body.append(Line(f"gpucheck doctor checks this: {', '.join(first.conditions)}", "dim"))
     if others:
         body += [Line(), Line("also in the text:")]
-        body += [Line(f"· line {one.line}: {one.title} ({one.id})") for one in others[:_MOST_OTHERS]]
+        body += [Line(f"· line {process.line}: {process.title} ({process.id})") for process in others[:_MOST_OTHERS]]
         if len(others) > _MOST_OTHERS:
             body.append(Line(f"· and {len(others) - _MOST_OTHERS} more"))
     title = f"{first.title}: {first.says}" if first.says else first.title
@@ -115,18 +115,18 @@ def _opens(text: str, place: int) -> bool:
 
 def lint_page(report: Report) -> Page:
     """The verdict, then each mistake: file, line and column, the rule, what is wrong and what to do."""
-    told = report.results.get("lint") or LintResult()
+    result = report.results.get("lint") or LintResult()
     placed = [finding for finding in report.findings if "file" in finding.evidence]
     mistakes = [block for finding in placed for block in _mistake(finding)]
-    ignored = [Line(f"{_count(told.ignored, 'finding')} ignored by comments", "dim")] if told.ignored else []
+    ignored = [Line(f"{_count(result.ignored, 'finding')} ignored by comments", "dim")] if result.ignored else []
     others = [finding for finding in report.findings if finding not in placed]
     # Nothing was wrong, or there was nothing to read.
     clean = next((finding for finding in others if finding.verdict in ("pass", "skip")), None)
-    told_first = finding_line(clean) if clean is not None and not placed else _lint_verdict(placed, told)
+    told_first = finding_line(clean) if clean is not None and not placed else _lint_verdict(placed, result)
     return Page(told_first, mistakes, ignored, others, cause=clean)
 
 
-def _lint_verdict(placed: list[Finding], told: LintResult) -> Line | None:
+def _lint_verdict(placed: list[Finding], row: LintResult) -> Line | None:
     """Return what all of it comes to, in one line; None where another finding says so."""
     if not placed:
         return None
@@ -140,7 +140,7 @@ def _lint_verdict(placed: list[Finding], told: LintResult) -> Line | None:
     skipped = sum(finding.verdict == "skip" for finding in placed)
     parts += [f"{_count(skipped, 'notebook')} not read"] if skipped else []
     worst = min((finding.verdict for finding in placed), key=WORST_FIRST.index)
-    where = f" in {_count(told.files, 'file')}" if told.files else ""
+    where = f" in {_count(row.files, 'file')}" if row.files else ""
     return answer(worst, f"{', '.join(parts)}{where}")
 
 

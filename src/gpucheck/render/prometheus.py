@@ -7,19 +7,20 @@ A metric once named keeps its name and its meaning.
 from __future__ import annotations
 
 import calendar
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 from gpucheck import errors
 from gpucheck.report.codec import to_json
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS, WORST_FIRST, Verdict
-from gpucheck.report.measurement import DeviceRef, Measurement
+from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
 from gpucheck.report.results.find_batch_size import FoundBatchSize
 
 PREFIX = "gpucheck_"
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 Labels = Mapping[str, str | None]
 Sample = tuple[str, Labels, float | None]
 
@@ -87,13 +88,17 @@ def metrics(report: Report) -> str:
     samples: dict[str, dict[str, float]] = {}
     for name, labels, value in _samples(report):
         if value is not None:
-            said = ",".join(f'{key}="{_label(text)}"' for key, text in labels.items() if text)
+            # The format knows three escapes.
+            texts = {key: str(text).translate(_ESCAPES) for key, text in labels.items() if text}
+            said = ",".join(f'{key}="{text}"' for key, text in texts.items())
             samples.setdefault(name, {}).setdefault(f"{{{said}}}" if said else "", value)
     lines = []
     for name, (kind, help) in METRICS.items():
         if found := samples.get(name):
             lines += [f"# HELP {PREFIX}{name} {help}", f"# TYPE {PREFIX}{name} {kind}"]
-            lines += [f"{PREFIX}{name}{labels} {_number(value)}" for labels, value in found.items()]
+            for series, value in found.items():
+                is_whole = float(value).is_integer() and abs(value) < 1e15
+                lines.append(f"{PREFIX}{name}{series} {int(value) if is_whole else repr(float(value))}")
     return "\n".join(lines) + "\n"
 
 
@@ -101,7 +106,9 @@ def _samples(report: Report) -> Iterator[Sample]:
     command = {"command": report.command}
     yield "success", command, float(report.summary.complete and report.summary.exit == errors.OK)
     yield "exit_code", command, report.summary.exit
-    yield "last_run_timestamp_seconds", command, _ended(report)
+    with contextlib.suppress(ValueError):  # a document that says no time
+        started = calendar.timegm(time.strptime(report.started, "%Y-%m-%dT%H:%M:%SZ"))
+        yield "last_run_timestamp_seconds", command, started + report.elapsed_s
     yield "duration_seconds", command, report.elapsed_s
     facts = report.facts
     torch = facts.torch.version if facts.torch else None
@@ -128,13 +135,6 @@ def _samples(report: Report) -> Iterator[Sample]:
                 yield "fleet_rate_ratio", labels, one.ratio
 
 
-def _ended(report: Report) -> float | None:
-    try:
-        return calendar.timegm(time.strptime(report.started, "%Y-%m-%dT%H:%M:%SZ")) + report.elapsed_s
-    except ValueError:
-        return None
-
-
 def _verdicts(report: Report, uuids: Mapping[str, str | None]) -> Iterator[Sample]:
     """The worst verdict of each check on each device: a check may say something of several places."""
     worst: dict[tuple[str, str | None], Verdict] = {}
@@ -147,13 +147,16 @@ def _verdicts(report: Report, uuids: Mapping[str, str | None]) -> Iterator[Sampl
             yield "check_verdict", {"command": report.command, **labels}, float(state == verdict)
 
 
-def _of(device: DeviceRef) -> Labels:
-    return {"UUID": device.uuid, "device": device.id}
-
-
 def _rates(row: Measurement, command: Labels) -> Iterator[Sample]:
     case = ",".join(f"{key}={value}" for key, value in to_json(row.case).items())
-    labels = {**command, "benchmark": row.name, "case": case, "cache": row.method.cache, **_of(row.device)}
+    labels = {
+        **command,
+        "benchmark": row.name,
+        "case": case,
+        "cache": row.method.cache,
+        "UUID": row.device.uuid,
+        "device": row.device.id,
+    }
     yield "measurement_seconds", labels, row.time_s.median if row.time_s else None
     if row.rate is not None:
         yield _RATES.get(row.rate.unit, "measurement_per_second"), labels, row.rate.median
@@ -164,13 +167,13 @@ def _answers(report: Report, command: Labels) -> Iterator[Sample]:
     several, one = results.get("find_batch_size_devices"), results.get("find_batch_size")
     found: Iterable[FoundBatchSize] = several.devices if several is not None else [one] if one is not None else []
     for each in found:
-        labels = {**command, **_of(each.device)}
+        labels = {**command, "UUID": each.device.uuid, "device": each.device.id}
         yield "batch_size_max", labels, each.largest
         yield "batch_size_recommended", labels, each.recommended.batch_size if each.recommended else None
         yield "batch_size_peak_bytes", labels, each.peak_bytes
     if (stress := results.get("stress")) is not None:
         for device in stress.devices:
-            labels = {**command, **_of(device.device), "part": device.name}
+            labels = {**command, "UUID": device.device.uuid, "device": device.device.id, "part": device.name}
             yield "stress_steps", labels, device.steps
             yield "stress_wrong_steps", labels, device.wrong_steps
     if (run := results.get("run")) is not None:
@@ -179,12 +182,3 @@ def _answers(report: Report, command: Labels) -> Iterator[Sample]:
         yield "run_step_seconds", command, run.steps.median_s if run.steps else None
         for used in run.devices:
             yield "run_peak_allocated_bytes", {**command, "device": used.id}, used.peak_allocated_bytes
-
-
-def _label(value: Any) -> str:
-    """A label's value: the format knows three escapes."""
-    return str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))

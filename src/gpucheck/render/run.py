@@ -55,16 +55,16 @@ def page(report: Report) -> Page:
     if "run_dry" in report.results:
         return _dry_page(report)
     result = report.results.get("run")
-    of_ranks = [one for one in report.findings if one.id.startswith("run.ranks.")]
-    time_found = next((one for one in report.findings if one.id == "run.time"), None)
+    of_ranks = [finding for finding in report.findings if finding.id.startswith("run.ranks.")]
+    time_found = next((finding for finding in report.findings if finding.id == "run.time"), None)
     if result is None or time_found is None:
         return Page(None, findings=report.findings)
-    where = "; ".join(one.name for one in result.devices)
+    where = "; ".join(device.name for device in result.devices)
     # What ended the program is the answer, unless somebody did; else what it waited for.
     raised = result.error
     by_itself = raised.kind != "KeyboardInterrupt" if raised else (result.exit or 0) not in _ASKED_TO_END
     answers = ("run.memory.full", *(("run.ended",) if by_itself else ()))
-    main = next((one for name in answers for one in report.findings if one.id == name), time_found)
+    main = next((finding for name in answers for finding in report.findings if finding.id == name), time_found)
     text = finding_text(main) + (f" · {where}" if where else "")
     body: list[Block] = list(_time(result))
     if "ranks" in report.results and of_ranks[0].verdict == "inconclusive":
@@ -83,9 +83,13 @@ def page(report: Report) -> Page:
     body += _traced(result, folder)
     if result.snapshot is not None:
         body.append(Line(f"history of memory: {result.snapshot}, for https://pytorch.org/memory_viz"))
-    ended = [finding_line(one) for one in report.findings if one.id == "run.ended" and main is time_found]
-    others = [one for one in report.findings if one is not main and one.id != "run.ended"]
-    others = [one for one in others if one is not time_found or (main.id == "run.ended" and one.verdict == "warn")]
+    ended = [finding_line(finding) for finding in report.findings if finding.id == "run.ended" and main is time_found]
+    others = [finding for finding in report.findings if finding is not main and finding.id != "run.ended"]
+    others = [
+        finding
+        for finding in others
+        if finding is not time_found or (main.id == "run.ended" and finding.verdict == "warn")
+    ]
     details: list[Block] = [_lines(rows, folder)] if len(rows) > _MOST_LINES else []
     return Page(answer(main.verdict, text), [*ended, *body], details, others, main)
 
@@ -98,29 +102,33 @@ _MOST_RANKS = 8
 def ranks_page(report: Report) -> Page:
     """Which rank holds up a job, and what each does in a step: the latest first."""
     result, found = report.results["ranks"], report.findings
-    main = next(one for one in found if one.id.startswith("run.ranks."))
+    main = next(finding for finding in found if finding.id.startswith("run.ranks."))
     body: list[Block] = [*_periodic(found)]
-    if any(one.late_s is not None or one.own_s is not None for one in result.ranks):
+    if any(row.late_s is not None or row.own_s is not None for row in result.ranks):
         body.append(_ranks(result))
         if len(result.ranks) > _MOST_RANKS:
             body.append(Line(f"{len(result.ranks) - _MOST_RANKS} more ranks in the JSON", "dim"))
     if result.arrival != "arrival":
         how = "when the host issued them" if result.arrival == "host issue" else "the time inside them"
         body.append(Line(f"collectives by {how}; gpucheck was never tried with NCCL between GPUs", "dim"))
-    details = [Line(f"not seen: {one}") for one in result.not_seen]
+    details = [Line(f"not seen: {text}") for text in result.not_seen]
     return Page(
-        answer(main.verdict, finding_text(main)), body, details, [one for one in found if one is not main], main
+        answer(main.verdict, finding_text(main)),
+        body,
+        details,
+        [finding for finding in found if finding is not main],
+        main,
     )
 
 
 def _periodic(findings: Sequence[Finding]) -> Iterator[Block]:
     """Work of every n-th step, which asks for nothing and explains where the time goes."""
-    return (finding_line(one) for one in findings if one.id == "run.ranks.periodic")
+    return (finding_line(finding) for finding in findings if finding.id == "run.ranks.periodic")
 
 
 def _ranks(result: RanksResult) -> Block:
-    rows = sorted(result.ranks, key=lambda one: -(one.late_s or one.own_s or 0.0))[:_MOST_RANKS]
-    shares = [one.last_share for one in rows]
+    rows = sorted(result.ranks, key=lambda row: -(row.late_s or row.own_s or 0.0))[:_MOST_RANKS]
+    shares = [row.last_share for row in rows]
     times = {
         "late_s": Column("late, ms"),
         "data_s": Column("data, ms", keep=8),
@@ -130,15 +138,15 @@ def _ranks(result: RanksResult) -> Block:
         "queued_s": Column("queued, ms", keep=5),
     }
     # A phase holds the waits for other ranks in it.
-    if any(one.own_s is not None for one in rows):
+    if any(row.own_s is not None for row in rows):
         times = {"own_s": Column("own work, ms"), "p2p_s": Column("send and receive, ms"), "data_s": times["data_s"]}
     return by_column(
         [
-            (Column("rank"), [str(one.rank) for one in rows]),
-            (Column("host", "left", keep=3), [one.host for one in rows]),
+            (Column("rank"), [str(row.rank) for row in rows]),
+            (Column("host", "left", keep=3), [row.host for row in rows]),
             *[(Column("last"), [units.percent(share or 0.0) for share in shares])] * any(shares),
             *(
-                (column, column_of_numbers([getattr(one, name) for one in rows], 1e-3))
+                (column, column_of_numbers([getattr(row, name) for row in rows], 1e-3))
                 for name, column in times.items()
             ),
         ]
@@ -163,14 +171,14 @@ def _time(result: RunResult) -> Iterator[Block]:
 def _shares(shares: TimeShares) -> Block:
     names = ("data", "copies", "waits", "rest", "device busy")
     busy = UNKNOWN if shares.device_busy is None else units.percent(shares.device_busy)
-    parts = [units.percent(one) for one in (shares.data, shares.copies, shares.waits, shares.rest)]
+    parts = [units.percent(share) for share in (shares.data, shares.copies, shares.waits, shares.rest)]
     return table([Column(name) for name in names], [[*parts, busy]])
 
 
 def _lines(rows: Sequence[RunLine], folder: str) -> Block:
-    places = [at(one.file, one.line, folder) for one in rows]
-    spent = (Column("time, ms", keep=9), column_of_numbers([one.time_s for one in rows], 1e-3))
-    memory = (Column("memory", "left", keep=4), [_pinned(one) for one in rows])
+    places = [at(row.file, row.line, folder) for row in rows]
+    spent = (Column("time, ms", keep=9), column_of_numbers([row.time_s for row in rows], 1e-3))
+    memory = (Column("memory", "left", keep=4), [_pinned(row) for row in rows])
     return _by_line(rows, places, spent, memory)
 
 
@@ -181,11 +189,11 @@ def _by_line(
     return by_column(
         [
             (Column("line", "left"), places),
-            (Column("what", "left", keep=8), [_what(one) for one in rows]),
-            (Column("times", keep=6), [str(one.count) for one in rows]),
-            (Column("bytes", keep=5), [units.capacity(one.bytes) if one.bytes else UNKNOWN for one in rows]),
+            (Column("what", "left", keep=8), [_what(line) for line in rows]),
+            (Column("times", keep=6), [str(line.count) for line in rows]),
+            (Column("bytes", keep=5), [units.capacity(line.bytes) if line.bytes else UNKNOWN for line in rows]),
             *beside,
-            (Column("source", "left", keep=1, cropped=1), [one.source or UNKNOWN for one in rows]),
+            (Column("source", "left", keep=1, cropped=1), [line.source or UNKNOWN for line in rows]),
         ]
     )
 
@@ -201,12 +209,12 @@ def _pinned(line: RunLine) -> str:
 
 
 def _memory(result: RunResult) -> Iterator[Block]:
-    for one in result.devices:
-        peak = f"peak {units.capacity(one.peak_allocated_bytes)} of {units.capacity(one.total_bytes)}"
-        where = f"in {one.peak_phase}" + (f", step {one.peak_step + 1}" if result.steps is not None else "")
-        reserved = f"reserved {units.capacity(one.peak_reserved_bytes)}, unused at the peak "
-        retries = f", {one.retries} retries" if one.retries else ""
-        yield Line(f"{one.id}: {peak} {where}; {reserved}{units.capacity(one.fragmented_bytes)}{retries}")
+    for device in result.devices:
+        peak = f"peak {units.capacity(device.peak_allocated_bytes)} of {units.capacity(device.total_bytes)}"
+        where = f"in {device.peak_phase}" + (f", step {device.peak_step + 1}" if result.steps is not None else "")
+        reserved = f"reserved {units.capacity(device.peak_reserved_bytes)}, unused at the peak "
+        retries = f", {device.retries} retries" if device.retries else ""
+        yield Line(f"{device.id}: {peak} {where}; {reserved}{units.capacity(device.fragmented_bytes)}{retries}")
     if result.host_peak_bytes is not None:
         yield Line(f"host memory: peak {units.capacity(result.host_peak_bytes)}")
 
@@ -217,17 +225,17 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
         return []
     cost = "" if traced.slowdown is None else f", each took {traced.slowdown:.1f} times as long as the others"
     # Of those that hold next to nothing a line counts only by what it keeps.
-    least = _LEAST_TRACED * max(one.peak_bytes for one in traced.lines)
-    rows = [one for one in traced.lines if one.peak_bytes >= least or one.kept_bytes_per_step]
-    kept = [one.kept_bytes_per_step or None for one in rows]
+    least = _LEAST_TRACED * max(row.peak_bytes for row in traced.lines)
+    rows = [row for row in traced.lines if row.peak_bytes >= least or row.kept_bytes_per_step]
+    kept = [row.kept_bytes_per_step or None for row in rows]
     lines = by_column(
         [
-            (Column("line", "left"), [at(one.file, one.line, folder) for one in rows]),
-            (Column("module", "left", keep=5), [one.module or UNKNOWN for one in rows]),
-            (Column("phase", "left", keep=4), [one.phase for one in rows]),
-            (Column("at the peak, MiB"), column_of_numbers([one.peak_bytes for one in rows], units.MIB)),
+            (Column("line", "left"), [at(row.file, row.line, folder) for row in rows]),
+            (Column("module", "left", keep=5), [row.module or UNKNOWN for row in rows]),
+            (Column("phase", "left", keep=4), [row.phase for row in rows]),
+            (Column("at the peak, MiB"), column_of_numbers([row.peak_bytes for row in rows], units.MIB)),
             (Column("kept a step, MiB"), column_of_numbers(kept, units.MIB)),
-            (Column("held by", "left", keep=3), [one.held_by or UNKNOWN for one in rows]),
+            (Column("held by", "left", keep=3), [row.held_by or UNKNOWN for row in rows]),
         ]
     )
     peak = f"tensors made meanwhile: peak {units.capacity(traced.peak_bytes)}"
@@ -243,32 +251,31 @@ def _dry_page(report: Report) -> Page:
     result = report.results.get("run_dry")
     if result is None:
         return Page(None, findings=report.findings)
-    bad = [one for one in report.findings if one.verdict in ASKING]
-    shown = [one for one in report.findings if one.verdict != "pass" and one.id != "run.waits"]
-    remarks = [one for one in report.findings if one.id in ("run.dry.remark", "run.dry.assumed")]
-    body: list[Block] = [Line(f"{one.title}: {one.message}" if one.message else one.title) for one in remarks]
-    shown = [one for one in shown if one not in remarks]
+    bad = [finding for finding in report.findings if finding.verdict in ASKING]
+    shown = [finding for finding in report.findings if finding.verdict != "pass" and finding.id != "run.waits"]
+    remarks = [finding for finding in report.findings if finding.id in ("run.dry.remark", "run.dry.assumed")]
+    body: list[Block] = [
+        Line(f"{finding.title}: {finding.message}" if finding.message else finding.title) for finding in remarks
+    ]
+    shown = [finding for finding in shown if finding not in remarks]
     if result.lines:
         body += [*([Line()] if body else []), _dry_lines(result.lines[:_MOST_DRY_LINES])]
         if len(result.lines) > _MOST_DRY_LINES:
             body.append(Line(f"and {len(result.lines) - _MOST_DRY_LINES} more lines: -v", "dim"))
     if result.memory is not None:
         body += [*([Line()] if body else []), *_dry_memory(result.memory)]
-    if result.written is not None:
-        told, more = ", ".join(result.written[:5]) or "nothing", len(result.written) - 5
-        body += [Line(), Line(f"written in the copy, now deleted: {told}{f' and {more} more' if more > 0 else ''}")]
     details = [_dry_lines(result.lines)] if len(result.lines) > _MOST_DRY_LINES else []
     first = _verdict(result, bad)
-    said = next((one for one in bad if one.title in first and not one.message), None)
+    said = next((finding for finding in bad if finding.title in first and not finding.message), None)
     return Page(answer(report.summary.verdict, first), body, details, findings=shown, cause=said)
 
 
 def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
     parts = [
-        *_counted("tensor", "on the wrong device", [one for one in bad if one.id == "run.dry.mismatch"]),
-        *_counted("operation", "with wrong dtypes", [one for one in bad if one.id == "run.dry.dtype"]),
-        *("CUDA in a forked process" for one in bad if one.id == "run.dry.fork"),
-        *(one.title for one in bad if one.id in ("run.dry.memory", "run.dry.followed")),
+        *_counted("tensor", "on the wrong device", [finding for finding in bad if finding.id == "run.dry.mismatch"]),
+        *_counted("operation", "with wrong dtypes", [finding for finding in bad if finding.id == "run.dry.dtype"]),
+        *("CUDA in a forked process" for finding in bad if finding.id == "run.dry.fork"),
+        *(finding.title for finding in bad if finding.id in ("run.dry.memory", "run.dry.followed")),
     ]
     if not parts:
         parts = [placed(result), *([unreached(result)] if result.not_reached else [])]
@@ -276,18 +283,18 @@ def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
     how = f"ended after {steps}" if result.ended_after_steps else f"whole program, {steps}"
     if result.loops_ended and not result.ended_after_steps:
         how = f"DataLoader loops ended early, {steps}"
-    cut = result.stopped is not None or result.memory is None or any(one.ended for one in result.mismatches)
+    cut = result.stopped is not None or result.memory is None or any(mismatch.ended for mismatch in result.mismatches)
     return f"{result.device}: {'; '.join(parts)}" + ("" if cut else f" · {how}")
 
 
 def _counted(noun: str, what: str, found: Sequence[Finding]) -> Iterator[str]:
     """Yield how many mistakes ended the program, and how many it caught, with how often."""
-    caught = [one for one in found if "times" in one.evidence and not one.evidence.get("ended")]
+    caught = [finding for finding in found if "times" in finding.evidence and not finding.evidence.get("ended")]
     ended = len(found) - len(caught)
     if ended:
         yield f"{_several(ended, noun)} {what}"
     if caught:
-        times = sum(one.evidence["times"] for one in caught)
+        times = sum(finding.evidence["times"] for finding in caught)
         yield f"{_several(len(caught), noun)} {what}, caught by the program ({_several(times, 'time')})"
 
 
@@ -296,7 +303,7 @@ def _several(count: int, noun: str) -> str:
 
 
 def _dry_lines(rows: Sequence[DryLine]) -> Block:
-    return _by_line(rows, [f"{one.file}:{one.line}" for one in rows])
+    return _by_line(rows, [f"{line.file}:{line.line}" for line in rows])
 
 
 def _dry_memory(memory: DryMemory) -> Iterator[Block]:
@@ -309,16 +316,16 @@ def _dry_memory(memory: DryMemory) -> Iterator[Block]:
         "gradients": memory.gradients_bytes,
         "optimizer states": memory.optimizer_bytes,
     }
-    told = [f"{name} {units.capacity(size)}" for name, size in kept.items() if size is not None]
-    if told:
-        yield Line(", ".join(told))
+    sizes = [f"{name} {units.capacity(size)}" for name, size in kept.items() if size is not None]
+    if sizes:
+        yield Line(", ".join(sizes))
     rows = peak.held[:_MOST_DRY_LINES]
     if rows:
         yield by_column(
             [
-                (Column("held at the peak by", "left"), [one.place or "no line" for one in rows]),
-                (Column("made in", "left"), [one.phase for one in rows]),
-                (Column("MiB"), column_of_numbers([one.bytes for one in rows], units.MIB)),
+                (Column("held at the peak by", "left"), [row.place or "no line" for row in rows]),
+                (Column("made in", "left"), [row.phase for row in rows]),
+                (Column("MiB"), column_of_numbers([row.bytes for row in rows], units.MIB)),
             ]
         )
     yield Line("not counted: workspaces, the context, fragmentation: gpucheck explain run.dry.memory", "dim")
@@ -335,17 +342,17 @@ def model_page(report: Report) -> Page:
     if result is None:
         return Page(None, findings=report.findings)
     # What a mismatch names as its cause is told there, with its line and its fix.
-    shown = [one for one in report.findings if one.evidence.get("use") != "mismatched"]
-    bad = [one for one in shown if one.verdict in ASKING]
-    rest = [one for one in shown if one.verdict == "skip" or one.id == "model.unjudged"]
+    shown = [finding for finding in report.findings if finding.evidence.get("use") != "mismatched"]
+    bad = [finding for finding in shown if finding.verdict in ASKING]
+    rest = [finding for finding in shown if finding.verdict == "skip" or finding.id == "model.unjudged"]
     body = [*said(rest), *([Line()] if rest else []), _tree(result.rows), Line(), *_totals(result)]
     return Page(_model_verdict(report, result, bad), body, findings=bad)
 
 
 def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) -> Line:
     what = "the training step" if result.run is not None and result.run.phase == "step" else "the forward pass"
-    places = sum(one.id == "model.mismatch" for one in bad)
-    others = sum(one.verdict == "fail" and one.id != "model.mismatch" for one in bad)
+    places = sum(finding.id == "model.mismatch" for finding in bad)
+    others = sum(finding.verdict == "fail" and finding.id != "model.mismatch" for finding in bad)
     parts = []
     if places:
         parts.append(f"{what} mixes devices in {_several(places, 'place')}")
@@ -362,20 +369,20 @@ def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) 
 
 
 def _tree(rows: Sequence[ModuleRow]) -> Block:
-    names = [_INDENT * one.depth + _name(one) for one in rows]
+    names = [_INDENT * row.depth + _name(row) for row in rows]
     scale = units.MIB
     return by_column(
         [
             (Column("module", "left"), names),
-            (Column("kind", "left", keep=3), [one.kind for one in rows]),
-            (Column("parameters", keep=4), [f"{one.parameters:,}".replace(",", " ") for one in rows]),
-            (Column("MiB", keep=8), column_of_numbers([float(one.parameter_bytes) for one in rows], scale)),
+            (Column("kind", "left", keep=3), [row.kind for row in rows]),
+            (Column("parameters", keep=4), [f"{row.parameters:,}".replace(",", " ") for row in rows]),
+            (Column("MiB", keep=8), column_of_numbers([float(row.parameter_bytes) for row in rows], scale)),
             (
                 Column("buffers, MiB", keep=2),
-                column_of_numbers([float(one.buffer_bytes) or None for one in rows], scale),
+                column_of_numbers([float(row.buffer_bytes) or None for row in rows], scale),
             ),
-            (Column("dtype", "left", keep=5), [", ".join(one.dtypes) or UNKNOWN for one in rows]),
-            (Column("device", "left", keep=6), [", ".join(one.devices) or UNKNOWN for one in rows]),
+            (Column("dtype", "left", keep=5), [", ".join(row.dtypes) or UNKNOWN for row in rows]),
+            (Column("device", "left", keep=6), [", ".join(row.devices) or UNKNOWN for row in rows]),
         ]
     )
 

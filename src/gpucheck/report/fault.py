@@ -49,21 +49,12 @@ def first_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[0][:_LONGEST_LINE]
 
 
-def judge(fault: Fault) -> Finding:
-    """The one finding that a fault comes to: a failure of the device, memory that was taken, or an error of ours."""
-    return {"device": _device, "memory": _memory, "error": _error}[fault.kind](fault)
-
-
 def in_words(fault: Fault) -> str:
     """The event as a clause: `cuda:0 failed in bench matmul: its memory had an error …`."""
     device = fault.device or "the device"
     if fault.silent_s is not None:
         return f"{device}: no answer for {fault.silent_s:.0f} s in {fault.where}"
     return f"{device} failed in {fault.where}: {_cause(fault)}"
-
-
-def _option(fault: Fault) -> str:
-    return f" --device {fault.device}" if fault.device else ""
 
 
 def _cause(fault: Fault) -> str:
@@ -74,16 +65,13 @@ def _cause(fault: Fault) -> str:
     return first_line(fault.text) or fault.error
 
 
-def _said(fault: Fault) -> str:
-    """The error itself in one line, with what was being done."""
+def judge(fault: Fault) -> Finding:
+    """The one finding that a fault comes to: a failure of the device, memory that was taken, or an error of ours."""
     line = first_line(fault.text)
     told = fault.kind == "device" and line == _cause(fault)  # by the title
-    said = ": ".join(part for part in (fault.error, "" if told else line) if part)
-    return f"{said} (during {fault.step})" if fault.step else said
-
-
-def _evidence(fault: Fault) -> dict[str, Any]:
-    return {
+    during = f" (during {fault.step})" if fault.step else ""
+    message = ": ".join(part for part in (fault.error, "" if told else line) if part) + during
+    evidence: dict[str, Any] = {
         "device": fault.device,
         "where": fault.where,
         "step": fault.step or None,
@@ -94,54 +82,30 @@ def _evidence(fault: Fault) -> dict[str, Any]:
         "fresh_process": fault.fresh,
         "silent_s": fault.silent_s,
     }
-
-
-def _device(fault: Fault) -> Finding:
-    message = _said(fault)
-    if fault.silent_s is not None:
-        message = f"a call did not return{f' (during {fault.step})' if fault.step else ''}"
-    if fault.fresh is not None:
-        message += (
-            "; a fresh process can use it"
-            if fault.fresh == "works"
-            else f"; it failed in a fresh process too: {fault.fresh}"
-        )
-    fix = BY_ID[fault.cause].fix if fault.cause is not None else ""
-    fix = fix or f"gpucheck smoke{_option(fault)}; sudo dmesg | grep -i xid shows the driver's messages"
-    return Finding(DEVICE_ERROR, "fail", in_words(fault), message, _evidence(fault), fix=fix)
-
-
-def _memory(fault: Fault) -> Finding:
-    name = _area(fault) or "device"
-    is_host = fault.cause in ("oom.cpu", "oom.host")
-    where = "the host" if is_host else fault.device or "the device"
-    fix = f"`gpucheck memory{_option(fault)}` shows who holds it; run this again when there is more"
-    return Finding(
-        f"{name}.memory",
-        "inconclusive",
-        f"memory ran out on {where} in {fault.where}",
-        _said(fault),
-        _evidence(fault),
-        fix=fix if is_host else f"{FIX['memory held']} shows which processes use memory; then run again",
-    )
-
-
-def _error(fault: Fault) -> Finding:
-    name = _area(fault)
-    return Finding(
-        f"{name}.error" if name else OWN_ERROR,
-        "fail",
-        f"{fault.where} ended with an error",
-        _said(fault),
-        _evidence(fault),
-        fix=f"run `gpucheck {fault.where} --debug`, then `gpucheck smoke`",
-    )
-
-
-def _area(fault: Fault) -> str:
-    """The benchmark's name, with which its ids begin; empty for other commands."""
+    option = f" --device {fault.device}" if fault.device else ""
+    # A benchmark's ids begin with its name; of another command there is none.
     group, _, name = fault.where.partition(" ")
-    return name if group == "bench" and name != "all" else ""
+    benchmark = name if group == "bench" and name != "all" else ""
+    if fault.kind == "error":
+        id, title = f"{benchmark}.error" if benchmark else OWN_ERROR, f"{fault.where} ended with an error"
+        fix = f"run `gpucheck {fault.where} --debug`, then `gpucheck smoke`"
+        return Finding(id, "fail", title, message, evidence, fix=fix)
+    if fault.kind == "memory":
+        is_host = fault.cause in ("oom.cpu", "oom.host")
+        title = f"memory ran out on {'the host' if is_host else fault.device or 'the device'} in {fault.where}"
+        fix = f"{FIX['memory held']} shows which processes use memory; then run again"
+        if is_host:
+            fix = f"`gpucheck memory{option}` shows who holds it; run this again when there is more"
+        return Finding(f"{benchmark or 'device'}.memory", "inconclusive", title, message, evidence, fix=fix)
+    if fault.silent_s is not None:
+        message = f"a call did not return{during}"
+    if fault.fresh == "works":
+        message += "; a fresh process can use it"
+    elif fault.fresh is not None:
+        message += f"; it failed in a fresh process too: {fault.fresh}"
+    fix = BY_ID[fault.cause].fix if fault.cause is not None else ""
+    fix = fix or f"gpucheck smoke{option}; sudo dmesg | grep -i xid shows the driver's messages"
+    return Finding(DEVICE_ERROR, "fail", in_words(fault), message, evidence, fix=fix)
 
 
 def not_run(name: str, what: str, fault: Fault) -> Finding:

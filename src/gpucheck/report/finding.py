@@ -64,14 +64,8 @@ class Finding:
 def of_error(error: GpucheckError, device: str | None = None) -> Finding:
     """The finding for an error of gpucheck if other work continues or was measured before, by its exit status."""
     verdicts: dict[int, Verdict] = {errors.FAILED: "fail", errors.USAGE: "fail", errors.UNDECIDED: "inconclusive"}
-    return Finding(
-        error.finding,
-        verdicts.get(error.exit_code, "skip"),
-        error.what,
-        error.why,
-        fix=error.fix or None,
-        device=device,
-    )
+    verdict = verdicts.get(error.exit_code, "skip")
+    return Finding(error.finding, verdict, error.what, error.why, fix=error.fix or None, device=device)
 
 
 # -- findings without repetition ---------------------------------------------------------------------------------------
@@ -121,13 +115,11 @@ def grouped(found: Sequence[Finding]) -> list[Group]:
     """
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     for number, finding in enumerate(found):
-        of = name_in(finding)
-        own = f"{finding.device}: "
-        if not of and finding.title.startswith(own):
-            key = (finding.id, finding.verdict, finding.title.removeprefix(own), f"{finding.message} ")
-        else:
-            key = (finding.id, finding.verdict, finding.title, "" if of else str(number))
-        groups.setdefault(key, []).append(finding)
+        title, own = finding.title, f"{finding.device}: "
+        key = "" if name_in(finding) else str(number)
+        if key and title.startswith(own):
+            title, key = title.removeprefix(own), f"{finding.message} "
+        groups.setdefault((finding.id, finding.verdict, title, key), []).append(finding)
     return [_group(members, title) for (_, _, title, _), members in groups.items()]
 
 
@@ -142,24 +134,17 @@ def name_in(finding: Finding) -> str:
 
 
 def _group(members: list[Finding], title: str) -> Group:
-    first = members[0]
-    names = [name_in(finding) for finding in members]
+    first, names = members[0], [name_in(finding) for finding in members]
+    messages = [finding.message.removeprefix(f"{name}: ") for name, finding in zip(names, members, strict=True)]
     if len(members) == 1:
         title = first.title
     elif not any(names):
-        return Group(
-            first.verdict,
-            title,
-            in_short([str(finding.device) for finding in members]),
-            (("", first.message),),
-            tuple(dict.fromkeys(finding.fix for finding in members if finding.fix)),
-        )
-    messages = [finding.message.removeprefix(f"{name}: ") for name, finding in zip(names, members, strict=True)]
+        names, messages = [str(finding.device) for finding in members], [first.message]
     if len(set(messages)) >= SHORTENED_FROM:
         # Of many cards what names each at the rack is left to the table and the JSON.
         messages = [_IN_BRACKETS.sub("", message) for message in messages]
+    pairs = tuple(zip(names, messages, strict=True)) if len(messages) == len(names) else (("", first.message),)
     fixes = tuple(dict.fromkeys(finding.fix for finding in members if finding.fix))
-    pairs = tuple(zip(names, messages, strict=True))
     return Group(first.verdict, title, in_short([name for name in names if name]), pairs, fixes)
 
 
@@ -175,8 +160,7 @@ def in_short(names: Sequence[str]) -> tuple[str, ...]:
     """The names with runs of three and more shortened: `cuda:0 to cuda:7`."""
     runs: list[list[str]] = []
     for name in names:
-        follows = bool(runs) and name == _following(runs[-1][-1])
-        if follows:
+        if runs and name == _following(runs[-1][-1]):
             runs[-1].append(name)
         else:
             runs.append([name])

@@ -9,21 +9,9 @@ from typing import Any, cast
 
 from gpucheck import errors
 from gpucheck.config import Settings
+from gpucheck.report import events
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import (
-    Answered,
-    Began,
-    Event,
-    Failed,
-    Finished,
-    Judged,
-    Measured,
-    Notice,
-    Opened,
-    Planned,
-    Skipped,
-    Started,
-)
+from gpucheck.report.events import Event
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.fault import judge as fault_finding
@@ -124,19 +112,14 @@ Judge = Callable[[Report], Judgement]
 
 def verdict(findings: tuple[Finding, ...], code: int) -> Verdict:
     """The summary's verdict: the worst of the findings, and never better than the exit status says."""
-    seen: list[Verdict] = [finding.verdict for finding in findings]
-    worst: Verdict = min(seen, key=WORST_FIRST.index, default="pass")
-    floor: dict[int, Verdict] = {
-        errors.UNDECIDED: "inconclusive",
-        errors.COULD_NOT_LOOK: "skip",
-        # What was cut off has not failed; it is not known.
-        errors.INTERRUPTED: "inconclusive",
-        errors.TERMINATED: "inconclusive",
-    }
+    verdicts: list[Verdict] = [finding.verdict for finding in findings]
+    worst: Verdict = min(verdicts, key=WORST_FIRST.index, default="pass")
     if code == errors.OK:
         # A skipped check among others that passed, or a mere remark, leaves the whole a pass.
         return "pass" if worst in ("skip", "info") else worst
-    least: Verdict = floor.get(code, "fail")
+    # What was cut off has not failed; it is not known.
+    unknown = (errors.UNDECIDED, errors.INTERRUPTED, errors.TERMINATED)
+    least: Verdict = "skip" if code == errors.COULD_NOT_LOOK else "inconclusive" if code in unknown else "fail"
     return min((worst, least), key=WORST_FIRST.index)
 
 
@@ -170,29 +153,29 @@ class Collector:
 
     def __call__(self, event: Event) -> None:
         match event:
-            case Started(facts):
+            case events.Started(facts):
                 self.facts = facts
-            case Opened(device):
+            case events.Opened(device):
                 self.facts = _with(self.facts, device)
-            case Planned(parts, devices):
+            case events.Planned(parts, devices):
                 self.parts |= {(part, device): Part(part, device) for part in parts for device in devices}
-            case Began(part, device):
+            case events.Began(part, device):
                 self.parts[part, device] = Part(part, device, begun=True)
-            case Finished(part, device, why):
+            case events.Finished(part, device, why):
                 self._end(part, device, why)
-            case Measured(measurement):
+            case events.Measured(measurement):
                 self.measurements.append(measurement)
-            case Skipped(finding):
+            case events.Skipped(finding):
                 self.skips.append(finding)
                 self._said.append(finding)
-            case Judged(finding):
+            case events.Judged(finding):
                 self.findings.append(finding)
                 self._said.append(finding)
-            case Answered(name, value):
+            case events.Answered(name, value):
                 self.results[name] = value
-            case Notice(text):
+            case events.Notice(text):
                 self.notices.append(text)
-            case Failed(fault, finding):
+            case events.Failed(fault, finding):
                 self.faults.append(fault)
                 self._said.append(finding or fault_finding(fault))
 
@@ -267,18 +250,18 @@ def document(report: Report) -> str:
 
 def events_of(document: Report) -> Iterator[Event]:
     """The events that fold into what a document holds beside its judgement: an earlier run's, told again."""
-    yield Started(document.facts)
+    yield events.Started(document.facts)
     for part in document.parts:
         if part.device is not None:
-            yield Planned((part.id,), (part.device,))
+            yield events.Planned((part.id,), (part.device,))
         if part.begun:
-            yield Began(part.id, part.device)
-    yield from (Notice(text) for text in document.notices)
-    yield from (Measured(one) for one in document.measurements)
-    yield from (Answered(name, value) for name, value in document.results.items())
-    yield from (Skipped(one) for one in document.skips)
-    yield from (Failed(one) for one in document.faults)
+            yield events.Began(part.id, part.device)
+    yield from (events.Notice(text) for text in document.notices)
+    yield from (events.Measured(one) for one in document.measurements)
+    yield from (events.Answered(name, value) for name, value in document.results.items())
+    yield from (events.Skipped(one) for one in document.skips)
+    yield from (events.Failed(one) for one in document.faults)
     # Last, as in the run itself: what is written down or judged at the end of a part is to have its rows.
     yield from (
-        Finished(part.id, part.device, part.ended) for part in reversed(document.parts) if part.ended is not None
+        events.Finished(part.id, part.device, part.ended) for part in reversed(document.parts) if part.ended is not None
     )

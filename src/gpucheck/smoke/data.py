@@ -83,11 +83,11 @@ def _copies(dut: DeviceUnderTest, host: torch.Tensor, home: torch.Tensor) -> Non
         _expect_none(home != wanted, f"of {COPY_ELEMENTS} elements wrong back on the host", sample=sample)
 
 
-def _expect_none(differ: torch.Tensor, told: str, /, **evidence: Any) -> None:
+def _expect_none(differ: torch.Tensor, what: str, /, **evidence: Any) -> None:
     """Raise Wrong with how many of these are true, and what they are, unless none is."""
     count = reference.counted(differ)
     expect(count is not None, f"{reference.GARBAGE}: whether elements are wrong is unknown", **evidence)
-    expect(count == 0, f"{count} {told}", **evidence)
+    expect(count == 0, f"{count} {what}", **evidence)
 
 
 # -- in a separate process ---------------------------------------------------------------------------------------------
@@ -102,15 +102,15 @@ CHILD_TIMEOUT_S = 90.0 + 30.0
 def _apart(dut: DeviceUnderTest, check: str) -> Passed:
     """A check of this module, made in a child. Raises what it raises there, and Wrong where the child only ended."""
     heard = child_protocol.run(python_argv("gpucheck.smoke.data", dut.accel.id, check), CHILD_TIMEOUT_S)
-    told = heard.merged
-    if "passed" in told:
-        return Passed(**told["passed"])
-    if "wrong" in told:
-        raise Wrong(told["wrong"], told["fix"], **told["evidence"])
-    if "busy or unavailable" in told.get("error", ""):
+    answer = heard.merged
+    if "passed" in answer:
+        return Passed(**answer["passed"])
+    if "wrong" in answer:
+        raise Wrong(answer["wrong"], answer["fix"], **answer["evidence"])
+    if "busy or unavailable" in answer.get("error", ""):
         raise Unavailable("another process cannot open the device (compute mode EXCLUSIVE_PROCESS)")
-    if "error" in told:
-        raise RuntimeError(told["error"])
+    if "error" in answer:
+        raise RuntimeError(answer["error"])
     raise Wrong(heard.ending.in_words, stderr=heard.ending.stderr[-2000:])
 
 
@@ -317,7 +317,9 @@ def all_dtypes() -> list[torch.dtype]:
     """
     found = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
     shells = {f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)}
-    return sorted((one for one in found if not _name(one).startswith("q") and _name(one) not in shells), key=_name)
+    return sorted(
+        (dtype for dtype in found if not _name(dtype).startswith("q") and _name(dtype) not in shells), key=_name
+    )
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -362,8 +364,8 @@ def round_trip(dut: DeviceUnderTest) -> Passed:
             continue
         if not same_bits(original, back):
             differing = reference.counted(bits(original) != bits(back))
-            told = reference.GARBAGE if differing is None else f"{differing} of {PAYLOAD_BYTES} bytes changed"
-            raise Wrong(f"{_name(dtype)} came back with {told}")
+            changed = reference.GARBAGE if differing is None else f"{differing} of {PAYLOAD_BYTES} bytes changed"
+            raise Wrong(f"{_name(dtype)} came back with {changed}")
         moved.append(_name(dtype))
     untaken = f", {len(not_taken)} unsupported on the device" if not_taken else ""
     return Passed(

@@ -101,9 +101,9 @@ IDS = of(
 
 def judge(document: Report) -> Judgement:
     """The findings: faults and what was left out, wrong results, slow devices, errors that the driver counted."""
-    findings = [*document.skips, *(replace(of_fault(one), device=one.device) for one in document.faults)]
+    findings = [*document.skips, *(replace(of_fault(fault), device=fault.device) for fault in document.faults)]
     result = document.results.get("stress")
-    if result is not None and any(one.steps or one.wrong_steps for one in result.devices):
+    if result is not None and any(device.steps or device.wrong_steps for device in result.devices):
         findings += [*wrong(result), *slow(result), *errors(result)]
     return Judgement(tuple(findings))
 

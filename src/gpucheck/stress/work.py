@@ -143,24 +143,24 @@ class Work:
         """A and B, drawn on the CPU, and the first product, which later ones are compared with."""
         elements = self.side * self.side
         flat = product.allocate(self._kind, (elements, elements, elements), self.accel.device)
-        one = product.view(self._kind, flat, (self.side, self.side, self.side))
-        call = self._kind.bind(one.a, one.b, one.out)
+        made = product.view(self._kind, flat, (self.side, self.side, self.side))
+        call = self._kind.bind(made.a, made.b, made.out)
         call()
         self.accel.synchronize()
         self._seen_as = self._kind.seen_as
         if self._kind.operand == torch.float32:
-            observed = precision.observed(one.a, one.b, one.out, call)
+            observed = precision.observed(made.a, made.b, made.out, call)
             self._seen_as = None if observed == "float32" else observed
         generator = torch.Generator().manual_seed(self.seed)
         for operand in (flat.a, flat.b):
             drawn = torch.empty(elements, dtype=operand.dtype)
             self._kind.fill(drawn, generator)
             operand.copy_(drawn)
-        _words(one.out).fill_(POISON)
+        _words(made.out).fill_(POISON)
         call()
         self.accel.synchronize()
-        self.checksums["products"] = self._sum(_words(one.out))
-        return one
+        self.checksums["products"] = self._sum(_words(made.out))
+        return made
 
     def _make_arena(self, fill_bytes: int) -> None:
         """As much memory as can be had of what was asked for: results, then what copies go from and to."""

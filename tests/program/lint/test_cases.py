@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpucheck.program.lint import statements
+from gpucheck.program.lint import command
 from gpucheck.program.lint.options import RULES
 
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
@@ -28,20 +28,20 @@ CASES = cases()
 
 @pytest.mark.parametrize("title", CASES)
 def test_a_mistake_is_found(title: str) -> None:
-    found = statements.mistakes(CASES[title][0].encode())
-    assert {one.id for one, _ in found} == {f"lint.{title.partition(':')[0]}"}
+    found = command.mistakes(CASES[title][0].encode())
+    assert {entry.id for entry, _ in found} == {f"lint.{title.partition(':')[0]}"}
 
 
 @pytest.mark.parametrize("title", CASES)
 def test_its_twin_is_silent(title: str) -> None:
-    assert statements.mistakes(CASES[title][1].encode()) == []
+    assert command.mistakes(CASES[title][1].encode()) == []
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 def test_the_examples_of_the_page_are_true(rule: object) -> None:
-    row = next(one for one in RULES if one is rule)
-    assert [one.id for one, _ in statements.mistakes(row.wrong.encode())] == [row.id]
-    assert statements.mistakes(row.right.encode()) == []
+    row = next(entry for entry in RULES if entry is rule)
+    assert [entry.id for entry, _ in command.mistakes(row.wrong.encode())] == [row.id]
+    assert command.mistakes(row.right.encode()) == []
 
 
 def test_every_rule_has_cases() -> None:
@@ -57,13 +57,13 @@ class Net(nn.Module):
     def forward(self, x):
         return torch.matmul(x, x.flatten(1) / scale(x.size(-1)))
 """
-    assert statements.mistakes((HEAD + text).encode()) == []
+    assert command.mistakes((HEAD + text).encode()) == []
 
 
 def test_a_lambda_in_a_worker_has_its_name() -> None:
     text = "from torch.utils.data import DataLoader\ndef main():\n"
     text += "    return DataLoader([], num_workers=2, collate_fn=lambda rows: torch.stack(rows).cuda())\n"
-    ((found, _),) = statements.mistakes((HEAD + text).encode())
+    ((found, _),) = command.mistakes((HEAD + text).encode())
     assert found.message.startswith("<lambda> runs in a DataLoader worker: ")
 
 
@@ -82,7 +82,7 @@ def test_a_lambda_in_a_worker_has_its_name() -> None:
     ],
 )
 def test_the_fix_sets_what_the_script_sets(line: str, value: str) -> None:
-    ((found, _),) = statements.mistakes(f"{HEAD}import os\ntorch.cuda.is_available()\n{line}\n".encode())
+    ((found, _),) = command.mistakes(f"{HEAD}import os\ntorch.cuda.is_available()\n{line}\n".encode())
     assert found.fix is not None and found.fix.endswith(f": CUDA_VISIBLE_DEVICES={value} python …")
 
 
@@ -113,7 +113,7 @@ class Net(nn.Module):
         self.lin = nn.Linear(8, 8)
     {body}
 """
-    ((found, _),) = statements.mistakes((HEAD + text).encode())
+    ((found, _),) = command.mistakes((HEAD + text).encode())
     assert found.fix == f"create it on the right device: device={device}"
 
 
@@ -158,7 +158,7 @@ FIXES = [
 
 @pytest.mark.parametrize(("program", "fix", "holds"), FIXES)
 def test_a_program_with_the_fix_is_right(program: str, fix: str, holds: str) -> None:
-    ((found, _),) = statements.mistakes((HEAD + program).encode())
+    ((found, _),) = command.mistakes((HEAD + program).encode())
     assert found.fix is not None and found.fix.partition(": ")[2] == fix
     lines, names = (HEAD + program).splitlines(), dict[str, object]()
     first, last = found.evidence["line"] - 1, found.evidence["end_line"]
@@ -190,7 +190,7 @@ class Net(nn.Module):
     def forward(self, x):
         return x * self.a
 """
-    assert [one.fix for one, _ in statements.mistakes((HEAD + text).encode())] == [fix]
+    assert [entry.fix for entry, _ in command.mistakes((HEAD + text).encode())] == [fix]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ class Net(nn.Module):
     def forward(self, maybe: torch.Tensor | None, x):
         return x + {made}
 """
-    ((found, _),) = statements.mistakes((HEAD + text).encode())
+    ((found, _),) = command.mistakes((HEAD + text).encode())
     assert found.fix == fix
 
 
@@ -242,7 +242,7 @@ def train(model, loader):
         {line}
     print({shown})
 """
-    ((found, _),) = statements.mistakes((HEAD + text).encode())
+    ((found, _),) = command.mistakes((HEAD + text).encode())
     assert found.fix == fix
 
 
@@ -262,7 +262,7 @@ class Net(nn.Module):
         super().__init__()
         self.layers = {made}
 """
-    ((found, _),) = statements.mistakes((HEAD + text).encode())
+    ((found, _),) = command.mistakes((HEAD + text).encode())
     assert found.fix == fix
 
 
@@ -284,13 +284,13 @@ class Net(nn.Module):
 )
 def test_a_name_that_is_bound_again_is_another_thing(code: str) -> None:
     text = f"def f(g, o):\n    y = torch.ones(2)\n    {code}\n"
-    assert statements.mistakes((HEAD + text).encode()) == []
+    assert command.mistakes((HEAD + text).encode()) == []
 
 
 def test_what_another_function_sets_is_not_known() -> None:
     text = "y = torch.ones(2)\ndef f():\n    global y\n    y = Net()\ndef g():\n    y.cuda()\n"
-    assert statements.mistakes((HEAD + text).encode()) == []
+    assert command.mistakes((HEAD + text).encode()) == []
     text = "class C:\n    def f(self):\n        self.y = torch.ones(2)\n        self.g()\n        self.y.cuda()\n"
     text += "    def g(self):\n        self.y = Net()\n"
-    assert statements.mistakes((HEAD + text).encode()) == []
-    assert len(statements.mistakes((HEAD + text.replace("self.y = N", "self.x = N")).encode())) == 1
+    assert command.mistakes((HEAD + text).encode()) == []
+    assert len(command.mistakes((HEAD + text.replace("self.y = N", "self.x = N")).encode())) == 1

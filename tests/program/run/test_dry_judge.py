@@ -19,8 +19,8 @@ from gpucheck.units import MIB
 from gpucheck.work.storages import Memory
 
 
-def told(result: DryResult) -> list[tuple[str, str]]:
-    return [(one.id, one.verdict) for one in judge.dry_findings(result, COUNTED, "/job")]
+def seen(result: DryResult) -> list[tuple[str, str]]:
+    return [(entry.id, entry.verdict) for entry in judge.dry_findings(result, COUNTED, "/job")]
 
 
 def of_memory(memory: DryMemory) -> list[Finding]:
@@ -29,16 +29,16 @@ def of_memory(memory: DryMemory) -> list[Finding]:
 
 
 def test_a_program_that_caught_a_mistake_and_ended_with_a_status_failed() -> None:
-    assert told(replace(CLEAN, mismatches=(CAUGHT,), exit=3))[0] == ("run.dry.mismatch", "fail")
+    assert seen(replace(CLEAN, mismatches=(CAUGHT,), exit=3))[0] == ("run.dry.mismatch", "fail")
 
 
 def test_a_program_that_did_nothing_has_shown_nothing() -> None:
-    assert told(UNDONE)[0] == ("run.dry.followed", "inconclusive")
+    assert seen(UNDONE)[0] == ("run.dry.followed", "inconclusive")
     empty = replace(PEAK, allocated_bytes=0)
     unused = replace(CLEAN, steps=0, memory=replace(MEMORY, peak=empty, total_bytes=None))
-    assert told(unused) == [("run.dry.followed", "inconclusive")]
+    assert seen(unused) == [("run.dry.followed", "inconclusive")]
     # A program that infers has no step to do.
-    assert told(replace(CLEAN, steps=0, ended_after_steps=False))[-1] == ("run.dry.placement", "pass")
+    assert seen(replace(CLEAN, steps=0, ended_after_steps=False))[-1] == ("run.dry.placement", "pass")
 
 
 def test_memory_that_does_not_suffice_fails_with_what_to_change() -> None:
@@ -50,8 +50,8 @@ def test_memory_that_does_not_suffice_fails_with_what_to_change() -> None:
 
 def test_memory_close_to_full_is_a_warning_and_without_a_size_none_is_judged() -> None:
     close = replace(MEMORY, peak=replace(PEAK, allocated_bytes=1000 * MIB))
-    assert ("run.dry.memory", "warn") in told(replace(CLEAN, memory=close))
-    assert [id for id, _ in told(replace(CLEAN, memory=replace(MEMORY, total_bytes=None)))] == ["run.dry.placement"]
+    assert ("run.dry.memory", "warn") in seen(replace(CLEAN, memory=close))
+    assert [id for id, _ in seen(replace(CLEAN, memory=replace(MEMORY, total_bytes=None)))] == ["run.dry.placement"]
 
 
 def test_advice_is_from_what_was_held_at_the_peak() -> None:
@@ -97,7 +97,7 @@ STOP = DryStop(
     ],
 )
 def test_only_a_dtype_that_cuda_refuses_too_is_a_fault(stop: DryStop, verdict: tuple[str, str]) -> None:
-    assert verdict in told(replace(CLEAN, stopped=stop, exit=1))
+    assert verdict in seen(replace(CLEAN, stopped=stop, exit=1))
 
 
 def test_after_an_assumed_value_nothing_is_a_fault_and_nothing_is_clear() -> None:
@@ -110,11 +110,11 @@ def test_after_an_assumed_value_nothing_is_a_fault_and_nothing_is_clear() -> Non
         mismatches=(replace(MISMATCH, assumed=1),),
         remarks=(Remark(text="NCCL is replaced by gloo", place="train.py:4"),),
     )
-    assert {verdict for id, verdict in told(result) if id != "run.dry.memory"} == {"inconclusive", "info"}
+    assert {verdict for id, verdict in seen(result) if id != "run.dry.memory"} == {"inconclusive", "info"}
 
 
 def test_a_program_that_was_killed_is_not_judged() -> None:
-    assert told(replace(CLEAN, exit=-9, memory=None)) == [("run.dry.followed", "inconclusive")]
+    assert seen(replace(CLEAN, exit=-9, memory=None)) == [("run.dry.followed", "inconclusive")]
 
 
 @pytest.mark.parametrize(

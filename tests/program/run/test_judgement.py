@@ -227,7 +227,7 @@ def test_lines_of_a_dry_run_stand_by_their_counts_whatever_time_they_took() -> N
     lines = [replace(LINE, line=at, count=count, time_s=at * 1e-6) for at, count in counts.items()]
     options = RunOptions(("x.py",), dry=Device())
     for given in (lines, lines[::-1]):
-        told = judge.dry_result(read, replace(empty, lines=tuple(given)), options, None).lines
+        told = judge.dry_result(read, replace(empty, lines=tuple(given)), options).lines
         assert [one.line for one in told] == [5, 7, 3, 9]
 
 

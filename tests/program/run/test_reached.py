@@ -56,7 +56,7 @@ TREES = {"prog.py": ast.parse(SOURCE)}
 
 
 def line(text: str) -> int:
-    return next(n for n, one in enumerate(SOURCE.splitlines(), 1) if text in one)
+    return next(n for n, entry in enumerate(SOURCE.splitlines(), 1) if text in entry)
 
 
 FIT = line("def fit")

@@ -19,7 +19,7 @@ import torch
 
 from gpucheck import stats, units
 from gpucheck.bench import devices
-from gpucheck.bench.buffers import why_full
+from gpucheck.bench.buffers import no_room
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, product
 from gpucheck.bench.matmul.judge import SUSTAINED, TOO_FAST, burst_and_sustained, fastest_products
@@ -38,7 +38,7 @@ from gpucheck.bench.matmul.product import (
     fitting,
     operations,
 )
-from gpucheck.errors import CannotLook, UsageError
+from gpucheck.errors import UsageError
 from gpucheck.machine import host, pulse
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
@@ -444,8 +444,6 @@ class _Rows:
     deadline: float
     searches: list[SearchResult]
     measured: list[Measurement] = field(default_factory=list)
-    # The memory that the driver called free at the start.
-    free: int | None = None
 
     def all(self) -> Iterator[Measurement]:
         there = []
@@ -455,7 +453,6 @@ class _Rows:
             else:
                 there.append(case)
         info = self.accel.memory_info()
-        self.free = info[0] if info else None
         room = int((info[0] if info else host.memory().usable) * MEMORY_SHARE)
         todo = list(fitting(there, self.options, room))
         for case in there:
@@ -528,14 +525,10 @@ class _Rows:
     def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
         """Return what `take` gives; None, and a skip, where the library has no such product."""
         try:
-            return take()
+            with no_room(self.accel, f"memory ran out at {case.label}", "matmul.memory"):
+                return take()
         except NoKernel as refused:
             title, evidence = f"{self.accel.id} has no kernel for {case.label}", {"case": case.label}
             skip = Finding("matmul.shape", "skip", title, str(refused), evidence, device=self.accel.id)
             self.emit(Skipped(skip))
             return None
-        except (RuntimeError, MemoryError) as error:
-            if not self.accel.is_out_of_memory(error):
-                raise
-            why, fix = why_full(self.accel, f"its matrices take {units.capacity(case.bytes)}", self.free)
-            raise CannotLook(f"memory ran out at {case.label}", why, fix, finding="matmul.memory") from error

@@ -163,20 +163,15 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
         synchronize=accel.synchronize,
         allowance_s=sampling_s * VERIFYING_SHARE,
     )
-    by_device = case.timed == "link"
     row = buffers.measure(
         NAME,
         accel,
         repeated,
         watch,
-        "device events" if by_device else "host",
+        "device events" if case.timed == "link" else "host",
         timing.Limits(sampling_s, 0.0 if accel.is_cpu else min(ROW_WARM_UP_S, budget_s / 10)),
         case={"direction": case.direction, "host_memory": case.memory, "size_bytes": case.size, "timed": case.timed},
         cold=room.cold,
-        details={
-            "non_blocking": repeated.non_blocking,
-            "synchronised": "after each window" if by_device else "after each copy",
-        },
         # Copies to or from a device keep one core busy, those on the host torch's threads.
         threads=torch.get_num_threads() if accel.is_cpu else 1,
     )
@@ -440,8 +435,6 @@ def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch:
         cache="cold" if rotation >= room.cold else "warm",
         details={
             "call": idiom.code,
-            "buffers": "preallocated" if idiom.id == "raw" else "allocated by the call",
-            "synchronised": "after each call",
             "rotation_bytes": rotation,
             "verified_slices": 2,
             "wrong_bytes": line.wrong_bytes(),
@@ -520,9 +513,6 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
             memory=accel.memory(),
             cache="cold" if rotation >= room.cold else "warm",
             details={
-                "buffers": "preallocated",
-                "non_blocking": True,
-                "synchronised": "after each window",
                 "in_turn_with": [way for way in options.directions if way != direction],
                 "other_bytes_per_s": None if per_s is None else per_s * size,
                 "rotation_bytes": rotation,

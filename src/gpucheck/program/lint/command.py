@@ -1,20 +1,37 @@
-"""The command `lint`: from paths to findings, where files are read; and each file and its functions, statement by
-statement: from bytes to the mistakes in them."""
+"""The command `lint`: from paths to findings, where files are read; and a walk through each file and its functions,
+statement by statement."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from gpucheck.errors import UsageError
 from gpucheck.machine import kept
+from gpucheck.program.lint import names, processes, tensors
+from gpucheck.program.lint.expressions import Expressions
+from gpucheck.program.lint.names import MOST_BYTES, Class, Function, Unreadable, self_attribute, walk
 from gpucheck.program.lint.options import UNREAD, LintOptions
-from gpucheck.program.lint.source import MOST_BYTES, Unreadable
-from gpucheck.program.lint.statements import mistakes
+from gpucheck.program.lint.values import (
+    NUMBER,
+    UNKNOWN,
+    Effect,
+    Loop,
+    Place,
+    Scope,
+    Value,
+    all_of,
+    join,
+    met,
+    tensor_evidence,
+)
 from gpucheck.report.events import Answered, Emit, Judged, Progress
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.results.short import LintResult, LintRule
@@ -32,7 +49,6 @@ _STEP = 500
 def command(options: LintOptions, emit: Emit) -> None:
     """Judge every file below the paths. Raises UsageError for a path that is not there."""
     chosen = options.rules
-    told = tuple(LintRule(rule.id, rule.verdict, rule.title) for rule in chosen)
     paths = options.paths or (".",)
     counts: Counter[str] = Counter()
     taken = frozenset(rule.id for rule in chosen)
@@ -41,7 +57,7 @@ def command(options: LintOptions, emit: Emit) -> None:
         for at, path in enumerate(files):
             if at and at % _STEP == 0:
                 emit(Progress("reading", at, len(files)))
-            _one(path, taken, counts, emit)
+            _judge_file(path, taken, counts, emit)
     if not (counts["files"] or counts["unread"]):
         named = ", ".join(paths)
         emit(Judged(Finding("lint.files", "skip", f"no Python files in {named}", "a folder is searched for *.py")))
@@ -50,11 +66,12 @@ def command(options: LintOptions, emit: Emit) -> None:
         rules = f"{len(chosen)} rule{'s' * (len(chosen) != 1)}"
         title = f"no mistake that lint can see ({rules}) in {read} file{'s' * (read != 1)}"
         emit(Judged(Finding("lint.files", "pass", title, "", {"files": read})))
-    emit(Answered("lint", LintResult(counts["files"], counts["ignored"], counts["unread"], told)))
+    rows = tuple(LintRule(rule.id, rule.verdict, rule.title) for rule in chosen)
+    emit(Answered("lint", LintResult(counts["files"], counts["ignored"], counts["unread"], rows)))
 
 
-def _one(path: str, taken: frozenset[str], counts: Counter[str], emit: Emit) -> None:
-    """One file: its mistakes, or why it could not be judged."""
+def _judge_file(path: str, taken: frozenset[str], counts: Counter[str], emit: Emit) -> None:
+    """A file's mistakes, or why it could not be judged."""
     # A name that is no text stays readable: JSON and terminals take only text.
     name = "<stdin>" if path == "-" else os.fsencode(path).decode("utf-8", "replace")
     if path.endswith(".ipynb"):
@@ -64,16 +81,16 @@ def _one(path: str, taken: frozenset[str], counts: Counter[str], emit: Emit) -> 
         return
     counts["files"] += 1
     try:
-        found = mistakes(_bytes(path))
+        judged = mistakes(_bytes(path))
     except Unreadable as error:
         counts["unread"] += 1
         emit(Judged(_unjudged(name, "inconclusive", error)))
         return
-    for one, is_ignored in found:
-        if one.id in taken:
+    for finding, is_ignored in judged:
+        if finding.id in taken:
             counts["ignored" if is_ignored else "found"] += 1
             if not is_ignored:
-                emit(Judged(replace(one, evidence={"file": name, **one.evidence})))
+                emit(Judged(replace(finding, evidence={"file": name, **finding.evidence})))
 
 
 def _unjudged(name: str, verdict: Verdict, error: Unreadable, fix: str | None = None) -> Finding:
@@ -116,10 +133,10 @@ def _below(given: str) -> Iterator[str]:
     unread: list[OSError] = []
     for folder, folders, files in os.walk(given, onerror=unread.append):
         # Hidden ones, those made by tools, and virtual environments hold no source of the project.
-        own = [one for one in folders if not (one.startswith(".") or one in _SKIPPED)]
-        folders[:] = sorted(one for one in own if not os.path.exists(os.path.join(folder, one, "pyvenv.cfg")))
-        source = [one for one in sorted(files) if one.endswith((".py", ".pyw"))]
-        yield from (os.path.normpath(os.path.join(folder, one)) for one in source)
+        own = [name for name in folders if not (name.startswith(".") or name in _SKIPPED)]
+        folders[:] = sorted(name for name in own if not os.path.exists(os.path.join(folder, name, "pyvenv.cfg")))
+        source = [name for name in sorted(files) if name.endswith((".py", ".pyw"))]
+        yield from (os.path.normpath(os.path.join(folder, name)) for name in source)
     yield from (os.path.normpath(error.filename) for error in unread)  # a folder that may not be read is no pass
 
 
@@ -134,3 +151,459 @@ def with_room() -> Iterator[None]:
             yield
     finally:
         sys.setrecursionlimit(limit)
+
+
+# -- a file, statement by statement ------------------------------------------------------------------------------------
+
+# A file without any of these words has no device to be wrong about.
+_WORDS = (b"torch", b"lightning", b"CUDA_VISIBLE_DEVICES", b"transformers", b"backward(")
+# Parameters of forward that are counts, by their names; and those that may be anything.
+_COUNTS = {"n", "num", "len", "size", "step", "idx", "index", "count", "epoch", "max", "min", "dim", "seed", "i", "j"}
+_ANYTHING = ("batch", "data", "inputs", "batched_inputs", "features", "samples", "config")
+_TENSORS = ("Tensor", "torch.Tensor", "LongTensor", "FloatTensor", "torch.LongTensor", "torch.FloatTensor")
+
+
+class Run(Expressions):
+    """One function of a file, or the file itself, walked through once."""
+
+    def statements(self, body: Sequence[ast.stmt]) -> None:
+        """These statements, one after the other, up to one that leaves."""
+        for statement in body:
+            if self.flow.dead:
+                return
+            _STATEMENTS.get(type(statement), Run.below)(self, statement)
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            self.flow.names.pop(alias.asname or alias.name.partition(".")[0], None)
+
+    def _class(self, node: ast.ClassDef) -> None:
+        self.classes.append(node)
+        self.flow.names.pop(node.name, None)
+
+    def _function(self, node: Function) -> None:
+        self.flow.names.pop(node.name, None)
+        self.functions[node.name] = node
+        self.nested.append(node)
+        self.scope.parents[id(node)] = self
+
+    # -- simple statements ---------------------------------------------------------------------------------------------
+
+    def _expression(self, node: ast.Expr) -> None:
+        self.value(node.value)
+        tensors.discarded(self, node.value)
+        self.no_graph += self._may_stop_graphs(node.value)
+
+    def _may_stop_graphs(self, node: ast.expr) -> bool:
+        """Return whether this is `torch.set_grad_enabled(…)` of anything but True."""
+        if not isinstance(node, ast.Call) or not self.dotted(node.func).endswith(".set_grad_enabled"):
+            return False
+        return getattr(node.args[0] if node.args else None, "value", None) is not True
+
+    def _assign(self, node: ast.Assign) -> None:
+        known = self.value(node.value)
+        for target in node.targets:
+            self._store(node, target, known, node.value)
+
+    def _annotated(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            known = self.value(node.value)
+            if not known.kind and any(name in _TENSORS for name in _annotations(self, node.annotation)):
+                known = Value("tensor")
+            self._store(node, node.target, known, node.value)
+
+    def _store(self, node: ast.stmt, target: ast.expr, known: Value, value: ast.expr) -> None:
+        """One target of an assignment: several at once each get their part."""
+        if isinstance(target, (ast.Tuple, ast.List)):
+            parts = value.elts if isinstance(value, (ast.Tuple, ast.List)) else []
+            parts = parts if len(parts) == len(target.elts) else [value] * len(target.elts)
+            for part, inner, expression in zip(target.elts, self.each(known, len(parts)), parts, strict=True):
+                self._store(node, part, inner, expression)
+            return
+        if isinstance(target, ast.Subscript):
+            self._put_in(node, target, known)
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+            self._summed(node, target, value)
+        attribute = self_attribute(target)
+        if attribute and self.owner is not None and self.owner.is_module:
+            tensors.wrapped(self, known)
+            if known.kind == "module" and known.made is not None:
+                self.registered.add(id(known.made))
+            if known.kind == "items":
+                self.containers[f"self.{attribute}"] = known.made or value
+                tensors.kept_module(self, node, f"self.{attribute}", known.item)
+            if known.is_tensor:
+                known = replace(known, made=value)
+        self.bind(target, known)
+
+    def _put_in(self, node: ast.stmt, target: ast.Subscript, known: Value) -> None:
+        """An element of a list or a dict, or a variable of the environment."""
+        if self.dotted(target.value) == "os.environ" and processes.names_variable(target.slice):
+            processes.visible_devices(self, node)
+        key = self.key(target.value)
+        if key and self.value(target.value).kind == "items":
+            self.containers.setdefault(key, ast.Dict([], []))
+            tensors.kept_module(self, node, key, known)
+
+    def _summed(self, node: ast.stmt, target: ast.expr, value: ast.BinOp) -> None:
+        """`total = total + loss`, `average = 0.9 * average + 0.1 * loss`. Its mistakes have been looked at before."""
+        text = ast.unparse(target)
+        for mine, added in ((value.left, value.right), (value.right, value.left)):
+            if text in tensors.texts(mine) and not any(isinstance(inner, ast.Call) for inner in walk(mine)):
+                self.quiet += 1
+                known, before = self.value(added), self.value(mine)
+                self.quiet -= 1
+                tensors.summed_loss(self, node, target, added, known, before)
+                return
+
+    def _augmented(self, node: ast.AugAssign) -> None:
+        before = self.value(node.target) if isinstance(node.target, (ast.Name, ast.Attribute)) else UNKNOWN
+        added = self.value(node.value)
+        key = self.key(node.target)
+        if isinstance(node.op, ast.Add):
+            tensors.summed_loss(self, node, node.target, node.value, added, before)
+            if added.kind == "items" and before.kind == "items" and key:
+                tensors.kept_module(self, node, key, added.item)
+        if before.kind == "items":
+            self.bind(node.target, join(before, added) if added.kind == "items" else before)
+        elif key:
+            result = self.combined(node.value, [before, added])
+            # x -= y changes a tensor in place: it is the same object.
+            self.flow.names[key] = replace(result, moved=before.moved, leaf=before.leaf) if before.is_tensor else result
+
+    def _delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            self.flow.names.pop(self.key(target), None)
+
+    def _return(self, node: ast.Return) -> None:
+        self.returned.append(self.value(node.value))
+        self.flow.dead = True
+
+    def _leave(self, node: ast.stmt) -> None:
+        self.below(node)
+        self.flow.dead = True
+
+    # -- blocks --------------------------------------------------------------------------------------------------------
+
+    def _if(self, node: ast.If) -> None:
+        self.test(node.test)
+        other = self.flow.copy()
+        self.statements(node.body)
+        taken, self.flow = self.flow, other
+        self.statements(node.orelse)
+        self.flow = met(taken, self.flow)
+
+    def _loop(self, node: Loop, target: ast.expr | None, over: Value) -> None:
+        """A loop: first tried for what a pass leaves to the next, then walked through."""
+        self.loops.append(node)
+        before = self.flow.copy()
+        for quiet in (1, 0) if not self.quiet else (1,):
+            self.quiet += quiet
+            if target is not None:
+                self.bind(target, self.element(over))
+            self.statements(node.body)
+            self.quiet -= quiet
+            self.flow.dead = False
+            self.flow = met(before, self.flow)
+            before = self.flow.copy()
+        self.loops.pop()
+        self.statements(node.orelse)
+
+    def _with(self, node: ast.With | ast.AsyncWith) -> None:
+        before = self.no_graph, self.in_no_grad, self.on_device
+        for item in node.items:
+            context = item.context_expr
+            known = self.value(context)
+            dotted = self.dotted(context.func if isinstance(context, ast.Call) else context)
+            self.in_no_grad += dotted in names.NO_GRAPH
+            # `with context:` may be anything.
+            self.no_graph += dotted in names.NO_GRAPH or self._may_stop_graphs(context) or isinstance(context, ast.Name)
+            self.on_device += known.kind == "device" or dotted == "torch.device"
+            if item.optional_vars is not None:
+                self.bind(item.optional_vars, UNKNOWN)
+        self.statements(node.body)
+        self.no_graph, self.in_no_grad, self.on_device = before
+
+    def _try(self, node: ast.Try) -> None:
+        before = self.flow.copy()
+        self.statements(node.body)
+        ends = self.flow
+        failed = met(before, ends) if not ends.dead else before
+        if not ends.dead:
+            self.statements(node.orelse)
+            ends = self.flow
+        for handler in node.handlers:
+            self.flow = failed.copy()
+            self.flow.names |= dict.fromkeys(names.captured(handler), UNKNOWN)
+            self.statements(handler.body)
+            ends = met(ends, self.flow)
+        has_left, ends.dead = ends.dead, False
+        self.flow = ends
+        self.statements(node.finalbody)
+        self.flow.dead = self.flow.dead or has_left
+
+    def _match(self, node: ast.Match) -> None:
+        self.value(node.subject)
+        before, ends = self.flow.copy(), self.flow.copy()
+        for case in node.cases:
+            self.flow = before.copy()
+            self.flow.names |= {name: UNKNOWN for part in walk(case.pattern) for name in names.captured(part)}
+            if case.guard is not None:
+                self.test(case.guard)
+            self.statements(case.body)
+            ends = met(ends, self.flow)
+        self.flow = ends
+
+
+_STATEMENTS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
+    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef), Run._function),
+    ast.ClassDef: Run._class,
+    **dict.fromkeys((ast.Import, ast.ImportFrom), Run._import),
+    ast.Expr: Run._expression,
+    ast.Assign: Run._assign,
+    ast.AnnAssign: Run._annotated,
+    ast.AugAssign: Run._augmented,
+    ast.Delete: Run._delete,
+    ast.Return: Run._return,
+    **dict.fromkeys((ast.Raise, ast.Break, ast.Continue), Run._leave),
+    ast.If: Run._if,
+    **dict.fromkeys((ast.For, ast.AsyncFor), lambda run, node: run._loop(node, node.target, run.value(node.iter))),
+    ast.While: lambda run, node: run._loop(node, None, run.test(node.test)),
+    ast.Assert: lambda run, node: run.test(node.test),
+    **dict.fromkeys((ast.With, ast.AsyncWith), Run._with),
+    **dict.fromkeys((ast.Try, getattr(ast, "TryStar", ast.Try)), Run._try),
+    ast.Match: Run._match,
+}
+
+
+# -- functions ---------------------------------------------------------------------------------------------------------
+
+
+def effect_of(
+    scope: Scope,
+    function: Function,
+    owner: Class | None,
+    outer: Mapping[str, Value],
+    args: Sequence[Value] = (),
+    no_graph: int = 0,
+) -> Effect:
+    """Walk through a function, once: what a call of it does. One that calls itself does nothing that is known.
+
+    `args` are those of the call that is met first, and `no_graph` whether that keeps no graphs.
+    """
+    known = scope.effects.get(id(function))
+    if known is not None:
+        return known
+    scope.effects[id(function)] = Effect()
+    parent = scope.parents.get(id(function))
+    owner = owner or (parent.owner if parent is not None else None)
+    name = f"{owner.node.name}.{function.name}" if owner is not None and parent is None else function.name
+    run = Run(scope, owner, function, name, outer)
+    _begin(run, function, parent)
+    run.no_graph += no_graph
+    run.in_no_grad += no_graph
+    if run.in_forward and parent is None:
+        positional = [*function.args.posonlyargs, *function.args.args]
+        positional = positional[names.method_kind(function) != "static" :]
+        for argument, passed in zip(positional, args, strict=False):
+            if passed.is_tensor and passed.place == "input" and argument.annotation is None:
+                run.flow.names.setdefault(argument.arg, Value("tensor", "input"))
+    run.statements(function.body)
+    returns = all_of(run.returned) or UNKNOWN
+    attributes = frozenset(key for key in run.flow.names if key.startswith("self."))
+    effect = Effect(returns, run.flow.started, tuple(run.sets), tuple(run.on_gpu), attributes)
+    scope.effects[id(function)] = effect
+    _end(run)
+    return effect
+
+
+def _end(run: Run) -> None:
+    """Finish the functions and classes, with what is known at the end."""
+    for function in run.nested:
+        effect_of(run.scope, function, None, run.visible())
+    for node in run.classes:
+        _judge_class(run.scope, node, run.visible())
+
+
+def _begin(run: Run, function: Function, parent: Place | None) -> None:
+    """The names and the circumstances with which a function starts."""
+    scope, owner = run.scope, run.owner
+    run.local_names, _ = names.bound_in(function)
+    run.evidence = tensor_evidence(function)
+    run.in_worker = not {f".{function.name}", run.name}.isdisjoint(scope.processes.in_workers)
+    decorators = {run.dotted(node.func if isinstance(node, ast.Call) else node) for node in function.decorator_list}
+    run.in_no_grad = run.no_graph = int(bool(decorators & names.NO_GRAPH))
+    run.keeps_gradients = any(isinstance(node, ast.Attribute) and node.attr == "retain_grad" for node in walk(function))
+    if parent is not None:
+        run.in_forward, run.in_worker = parent.in_forward, parent.in_worker or run.in_worker
+        run.no_graph += parent.no_graph
+        run.in_no_grad += parent.in_no_grad
+    elif owner is not None:
+        # The methods that forward, or a step of Lightning, goes through; not __init__.
+        if (forwards := scope.forwards.get(owner.node.name)) is None:
+            forwards = names.reachable(scope.file, owner, names.FORWARDS) - {"__init__"}
+            scope.forwards[owner.node.name] = forwards
+        run.in_forward = owner.is_module and function.name in forwards
+        run.has_framework_step = owner.is_lightning
+        if owner.node.name in scope.processes.datasets:
+            bases = [name for member in names.family(scope.file, owner) for name in member.bases]
+            iterates = ["__iter__"] if any(name.endswith("IterableDataset") for name in bases) else []
+            roots = frozenset(["__getitem__", "__getitems__", *iterates])
+            run.in_worker = function.name in names.reachable(scope.file, owner, roots) - {"__init__"}
+    _parameters(run, function, is_method=parent is None and owner is not None)
+
+
+def _parameters(run: Run, function: Function, *, is_method: bool) -> None:
+    """Set the parameters: by annotation, by default, and in forward by name."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    kind = names.method_kind(function)
+    padding: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    pairs = [
+        *zip(positional, [*padding, *arguments.defaults], strict=True),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
+    if is_method and positional and kind != "static":
+        run.flow.names[positional[0].arg] = UNKNOWN if kind == "class" else Value("self")
+        del pairs[0]
+    for at, (argument, default) in enumerate(pairs):
+        run.parameters.add(argument.arg)
+        known = _parameter(run, argument, default)
+        if run.in_forward and is_method and known == UNKNOWN and argument.annotation is None:
+            known = _input(function, argument.arg, default, is_first=at == 0)
+        if known != UNKNOWN:
+            run.flow.names[argument.arg] = known
+            if known == NUMBER:
+                run.evidence.discard(argument.arg)
+
+
+def _parameter(run: Run, argument: ast.arg, default: ast.expr | None) -> Value:
+    place = "input" if run.in_forward else ""
+    for name in _annotations(run, argument.annotation):
+        if name in _TENSORS:
+            return Value("tensor", place)
+        if name == "torch.nn.Parameter":
+            return Value("parameter", place)
+        made = run.scope.file.classes.get(name)
+        if name in names.MODULE_BASES or names.is_module_class(name) or (made is not None and made.is_module):
+            return Value("module", stateful=True, name=name if made is not None else "")
+        if name in ("int", "float", "bool"):
+            return NUMBER
+        if name in names.LOADERS:
+            return Value("loader")
+    if isinstance(default, ast.Constant):
+        known = run.value(default)
+        # The caller may name any other device; one that is meant to be a GPU is taken for it.
+        return known if known.kind == "number" or known.place == "cuda" else UNKNOWN
+    return UNKNOWN
+
+
+def _annotations(run: Run, node: ast.expr | None) -> Iterator[str]:
+    """The names in an annotation that stand for the value itself: of `Tensor | None` and `Optional[Tensor]` Tensor."""
+    match node:
+        case ast.Constant(str() as text):
+            yield text.strip("'\" ").removesuffix(" | None")
+        case ast.BinOp(left, ast.BitOr(), ast.Constant(None)):
+            yield from _annotations(run, left)
+        case ast.Subscript(ast.Name("Optional") | ast.Attribute(attr="Optional"), inner):
+            yield from _annotations(run, inner)
+        case ast.Name() | ast.Attribute():
+            yield run.scope.file.dotted(node) or getattr(node, "id", "")
+
+
+def _input(function: Function, name: str, default: ast.expr | None, *, is_first: bool) -> Value:
+    """A parameter of forward that nothing annotates."""
+    if function.name in names.FRAMEWORK_STEPS:
+        return Value("batch", "input") if is_first else UNKNOWN
+    words = name.split("_")
+    is_count = not {words[0], words[-1]}.isdisjoint(_COUNTS)
+    is_plain = is_first and function.name == "forward" and default is None and not is_count
+    if name in _ANYTHING:
+        return UNKNOWN
+    return Value("tensor", "input") if name in names.INPUT_NAMES or is_plain else UNKNOWN
+
+
+# -- classes -----------------------------------------------------------------------------------------------------------
+
+
+def _judge_class(scope: Scope, node: ast.ClassDef, outer: Mapping[str, Value]) -> None:
+    """A class: first what its attributes are, then each method."""
+    owner = scope.file.classes[node.name]
+    if owner.node is not node:  # another of this name
+        owner = names.read(ast.Module([node], [])).classes[node.name]
+    inherited: dict[str, Value] = {}
+    for member in reversed(list(names.family(scope.file, owner))):
+        _gather(scope, member, outer)
+        inherited |= scope.attributes[member.node.name]
+    scope.attributes[node.name] = inherited
+    # Forward first: the methods that it calls are walked through with its arguments.
+    for function in sorted(owner.methods.values(), key=lambda function: function.name not in names.FORWARDS):
+        effect_of(scope, function, owner, outer)
+    for inner in node.body:
+        if isinstance(inner, ast.ClassDef):
+            _judge_class(scope, inner, outer)
+
+
+# Methods that run before forward does, with what they call.
+_SET_UP = frozenset({"__init__", "setup", "build", "configure_model", "reset_parameters"})
+
+
+def _gather(scope: Scope, owner: Class, outer: Mapping[str, Value]) -> None:
+    """Gather the attributes that a class's set-up methods leave in self, and which modules are registered there."""
+    name = owner.node.name
+    if name in scope.attributes:
+        return
+    scope.attributes[name] = {}
+    registered = scope.registered.setdefault(name, set())
+    called = names.reachable(scope.file, owner, _SET_UP & set(owner.methods)) - names.FORWARDS
+    setting_up = sorted(called & set(owner.methods), key=lambda method: (method != "__init__", method))
+    left: dict[str, Value] = {}
+    for method in setting_up:
+        run = Run(scope, owner, owner.methods[method], method, outer)
+        run.quiet = 1
+        _begin(run, owner.methods[method], None)
+        run.flow.names |= left
+        run.statements(owner.methods[method].body)
+        registered |= run.registered
+        left |= {key: value for key, value in run.flow.names.items() if key.startswith("self.")}
+    others = (node for key, function in owner.methods.items() if key not in setting_up for node in walk(function))
+    stores = (node for node in others if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    elsewhere = set(map(self_attribute, stores))
+    for key, value in ((key.removeprefix("self."), value) for key, value in left.items()):
+        if key not in elsewhere:
+            parts = tuple(_in_list(part, key) for part in value.parts)
+            item = value.item and _in_list(value.item, key)
+            scope.attributes[name][key] = replace(value, attribute=key, parts=parts, item=item)
+
+
+def _in_list(value: Value, key: str) -> Value:
+    """An element of a list or a dict that is an attribute: a tensor stays behind as one that is an attribute itself."""
+    return replace(value, attribute=f"{key}[…]") if value.is_tensor else value
+
+
+# -- a whole file ------------------------------------------------------------------------------------------------------
+
+
+def mistakes(data: bytes) -> list[tuple[Finding, bool]]:
+    """The mistakes in a file, by line, each with whether a comment ignores it. Raises Unreadable."""
+    try:
+        read = names.parse(data)
+        if not any(word in data for word in _WORDS) and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+            return []
+        nodes = names.index(read.tree)
+        file = names.read(read.tree)
+        called = set(map(names.called_name, file.calls))
+        has_default_device = not called.isdisjoint(("set_default_device", "set_default_tensor_type"))
+        scope = Scope(read, file, processes.of(file), has_default_device)
+        scope.effect_of = partial(effect_of, scope)
+        # The file itself, then what it defines.
+        whole = Run(scope, None, read.tree, "", {})
+        whole.statements(read.tree.body)
+        _end(whole)
+        # Without these circles all of it goes at once, and no collector has to look for it.
+        nodes.clear()
+        scope.parents.clear()
+        del scope.effect_of
+    except RecursionError as error:
+        raise Unreadable("its code is nested too deeply") from error
+    return [scope.found[place] for place in sorted(scope.found)]

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpucheck.program.lint import devices, names, processes, steps
-from gpucheck.program.lint.names import Class, called_name, family
-from gpucheck.program.lint.source import walk
+from gpucheck.program.lint import names, processes, tensors
+from gpucheck.program.lint.names import Class, called_name, family, walk
 from gpucheck.program.lint.values import DIMENSIONS, NONE, NUMBER, SCALAR, UNKNOWN, Given, Place, Value, all_of, join
 
 
@@ -28,7 +27,7 @@ class Expressions(Place):
     def test(self, node: ast.expr) -> Value:
         """Return what an expression is whose value the host needs: a condition, or what a text shows."""
         known = self.value(node)
-        steps.waited(self, [known])
+        tensors.waited(self, [known])
         return known
 
     def below(self, node: ast.AST) -> None:
@@ -75,7 +74,7 @@ class Expressions(Place):
 
     def _of_tensor(self, node: ast.Attribute, base: Value) -> Value:
         if node.attr == "grad" and base.moved is not None and not self.keeps_gradients:
-            devices.moved_leaf(self, base)
+            tensors.moved_leaf(self, base)
         return replace(base, kind="tensor") if node.attr in ("T", "mT", "H", "real", "imag") else UNKNOWN
 
     # -- constants and displays ----------------------------------------------------------------------------------------
@@ -141,21 +140,21 @@ class Expressions(Place):
         Beside what is not known it stays where it is: a tensor of another device would have raised.
         """
         values = [replace(value, kind="tensor") if value.kind == "batch" and value.place else value for value in values]
-        steps.read(self, node, values)
-        devices.apart(self, node, values)
-        tensors = [value for value in values if value.is_tensor]
-        if not tensors:
+        tensors.read(self, node, values)
+        tensors.apart(self, node, values)
+        operands = [value for value in values if value.is_tensor]
+        if not operands:
             return NUMBER if values and all(value.kind == "number" for value in values) else UNKNOWN
-        result = all_of(tensors) or UNKNOWN
-        places = {value.place for value in tensors}
+        result = all_of(operands) or UNKNOWN
+        places = {value.place for value in operands}
         if len(places) > 1:
             # They met, so the one on the CPU was a scalar, or this line is reported.
             result = replace(result, place="input" if "input" in places else "")
-        ndim = DIMENSIONS if any(value.ndim == DIMENSIONS for value in tensors) else result.ndim
+        ndim = DIMENSIONS if any(value.ndim == DIMENSIONS for value in operands) else result.ndim
         is_plain = isinstance(node, ast.Compare) or (
             isinstance(node, ast.Call) and called_name(node) in names.NO_GRADIENT
         )
-        graph = not is_plain and any(value.graph for value in tensors) and not self.no_graph
+        graph = not is_plain and any(value.graph for value in operands) and not self.no_graph
         return Value("tensor", result.place, ndim, result.made, result.attribute, graph)
 
     def _compare(self, node: ast.Compare) -> Value:
@@ -188,8 +187,8 @@ class Expressions(Place):
         if base.is_tensor:
             index = next((known for known in indices if known.is_tensor), UNKNOWN)
             if index.is_tensor and base.place == "default":
-                devices.apart(self, node, [base, index])
-            steps.waited(self, [index])  # a mask: the host waits for the number of elements
+                tensors.apart(self, node, [base, index])
+            tensors.waited(self, [index])  # a mask: the host waits for the number of elements
             # Slices keep the dimensions, and a tensor of indices has its own; an integer takes one.
             keeps = all(isinstance(part, ast.Slice) or getattr(part, "value", 0) in (None, ...) for part in parts)
             is_new = keeps and any(getattr(part, "value", 0) is None for part in parts)
@@ -330,8 +329,8 @@ _READS = ("print", "float", "int", "bool", "str", "repr", "max", "min", "sorted"
 def _of_builtin(run: Expressions, given: Given, name: str) -> Value:
     first = given.first()
     if name in (*_READS, "list", "sum", "abs"):
-        steps.read(run, given.node, given.all)
-        steps.waited(run, given.all if name in _READS else [])
+        tensors.read(run, given.node, given.all)
+        tensors.waited(run, given.all if name in _READS else [])
     if name in ("float", "int", "bool") and not first.kind:  # float(x.sum()), wherever x is
         run.flow.settle()
     match name:
@@ -403,15 +402,15 @@ def _of_import(run: Expressions, given: Given, name: str) -> Value:
         return replace(given.args[0], attribute="", made=node)
     if last in ("tqdm", "trange", "track"):
         return given.first()
-    steps.empty_cache(run, node, name)
+    tensors.empty_cache(run, node, name)
     processes.imported(run, given, name)
     if name.startswith("torch.optim."):
-        devices.optimized(run, given.all)
+        tensors.optimized(run, given.all)
         return UNKNOWN
     if last in names.WAITS:
         run.flow.settle()
     if name.startswith("numpy."):
-        steps.read(run, node, given.all)
+        tensors.read(run, node, given.all)
     if name.startswith("torch."):
         return _of_torch_function(run, given, name)
     return NUMBER if name.startswith("math.") else UNKNOWN
@@ -421,7 +420,7 @@ def _of_torch_function(run: Expressions, given: Given, name: str) -> Value:
     """A function of tensors: the result is where they are, and they must be on one device."""
     where, _, last = name.rpartition(".")
     if last in names.NEEDS_VALUES:
-        steps.waited(run, given.all)
+        tensors.waited(run, given.all)
     spaces = ("torch", "torch.nn.functional", "torch.linalg", "torch.special", "torch.fft")
     if where not in spaces or name in names.NOT_COMBINING:
         return UNKNOWN
@@ -522,9 +521,9 @@ def _of_module(run: Expressions, given: Given, module: Value) -> Value:
     """A call of a module: of one of torch.nn its arguments must be where it is."""
     is_torchs = module.name.startswith("torch.nn.")
     if _takes_tensors(module):
-        steps.read(run, given.node, given.all)
+        tensors.read(run, given.node, given.all)
         values = [inner for value in given.all for inner in (value.parts or (value,))]
-        devices.apart(run, given.node, [*values, *([Value("tensor", "input")] if module.stateful else [])])
+        tensors.apart(run, given.node, [*values, *([Value("tensor", "input")] if module.stateful else [])])
     if is_torchs and module.name.endswith("Loss"):
         return Value("tensor", "", SCALAR, given.node, graph=_has_graph(run, given))
     first = given.first()
@@ -563,7 +562,7 @@ def _of_method(run: Expressions, given: Given, receiver: Value, func: ast.Attrib
         return processes.called(run, given.node, effect)
     if isinstance(func.value, ast.Subscript) and name in ("append", "extend", "add") and given.args:
         # self.layers[key].append(module)
-        devices.kept_module(run, given.node, run.key(func.value.value), given.args[-1])
+        tensors.kept_module(run, given.node, run.key(func.value.value), given.args[-1])
     processes.method(run, given, func)
     return _of_unknown(run, given, name)
 
@@ -584,9 +583,9 @@ def _of_tensor(run: Expressions, given: Given, receiver: Value, name: str) -> Va
         run.receivers[id(node)] = receiver
         return _moved(run, given, receiver, name)
     if name not in names.NO_READ:
-        steps.read(run, node, [receiver])
+        tensors.read(run, node, [receiver])
     if name in names.NEEDS_VALUES:
-        steps.waited(run, [receiver])
+        tensors.waited(run, [receiver])
     if name == "copy_":
         return _copied(run, given, receiver)
     if name in names.NO_TENSOR:
@@ -699,8 +698,8 @@ def _items_method(run: Expressions, given: Given, receiver: Value, func: ast.Att
         if name in ("extend", "update"):
             added = (all_of(given.named.values()) if name == "update" else None) or run.element(added)
         if key:
-            devices.kept_module(run, given.node, key, added)
-            steps.kept_loss(run, given.node, key, added)
+            tensors.kept_module(run, given.node, key, added)
+            tensors.kept_loss(run, given.node, key, added)
             # A branch or a loop that has put nothing in says nothing of the rest.
             item = join(receiver.item, added) if receiver.item is not None else added
             run.flow.names[key] = replace(receiver, item=item, parts=())
@@ -724,7 +723,7 @@ def _self_method(run: Expressions, given: Given, name: str) -> Value:
         match given.nodes:
             case [ast.Constant(str() as attribute), *_]:
                 tensor = given.args[1] if len(given.args) > 1 else UNKNOWN
-                devices.wrapped(run, tensor)
+                tensors.wrapped(run, tensor)
                 kind = "parameter" if "param" in name else "tensor"
                 run.flow.names[f"self.{attribute}"] = Value(kind, "input", tensor.ndim)
         return UNKNOWN

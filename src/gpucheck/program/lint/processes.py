@@ -6,8 +6,7 @@ import ast
 import shlex
 
 from gpucheck.program.lint import names, options
-from gpucheck.program.lint.names import File, called_name
-from gpucheck.program.lint.source import Node, walk
+from gpucheck.program.lint.names import File, Node, called_name, walk
 from gpucheck.program.lint.values import Effect, Given, Place, Processes, Value
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -90,9 +89,6 @@ class _Bound:
                 met.add(text)
                 if text in self.file.classes:
                     known.add(text)
-                elif text in self.file.functions:
-                    function = self.file.functions[text]
-                    todo += [inner.value for inner in walk(function) if isinstance(inner, ast.Return)]
                 else:
                     todo += self.values(part)
         return known

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpucheck.program.lint import names, options
-from gpucheck.program.lint.names import Class, File, Function
-from gpucheck.program.lint.source import Node, Source, walk
+from gpucheck.program.lint.names import Class, File, Function, Node, Source, walk
 from gpucheck.report.finding import Finding
 
 # Dimensions of a tensor: none, or at least one. `None` is not known.

@@ -139,7 +139,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
     began, began_s, is_said = time.perf_counter_ns(), time.time(), False
     try:
         with scratch(enabled=options.scratch) as place:
-            folder, before = place or os.getcwd(), {} if place is None else _stamps(place)
+            folder = place or os.getcwd()
             real = "files that the program writes are real (--scratch: relative writes go to a copy)"
             copied = f"in a copy of this folder, {folder}: relative writes go there, absolute writes are real"
             emit(Notice(f"dry run: no GPU is used, but {real}" if place is None else f"dry run {copied}"))
@@ -159,8 +159,7 @@ def _dry(options: RunOptions, device: Device, emit: Emit) -> int:
                     return code or UNDECIDED
                 ended = Ended(options.program, code, began, time.perf_counter_ns(), None, None, began_s=began_s)
                 counted = answer(read, ended)
-                written = None if place is None else tuple(sorted(dict(_stamps(place).items() - before.items())))
-                result = judge.dry_result(read, counted, options, written, not_reached(read, began_s))
+                result = judge.dry_result(read, counted, options, not_reached(read, began_s))
     except OSError as error:
         raise CannotLook(f"{script} cannot be started", os.strerror(error.errno or 0)) from error
     emit(Answered("run_dry", judge.relative(result, folder)))
@@ -291,17 +290,6 @@ def _size(path: str) -> int:
         if total > LARGEST:
             break
     return total
-
-
-def _stamps(path: str) -> dict[str, tuple[int, int]]:
-    """The size and the time of each file of a folder, by its name there."""
-    found: dict[str, tuple[int, int]] = {}
-    for parent, folders, files in os.walk(path):
-        folders[:] = [folder for folder in folders if folder != "__pycache__"]
-        for name in files:
-            stat = os.stat(os.path.join(parent, name), follow_symlinks=False)
-            found[os.path.relpath(os.path.join(parent, name), path)] = stat.st_size, stat.st_mtime_ns
-    return found
 
 
 _HOOK = Path(__file__).parent / "hook"

@@ -7,21 +7,26 @@ timed: a CPU does the work.
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import ctypes
 import dis
 import functools
 import importlib
+import io
+import itertools
 import mmap
 import os
 import re
 import sys
+import tempfile
 import threading
 import time
 import traceback
 import warnings
 import weakref
 from collections import Counter
+from collections.abc import Callable, Iterator
 from multiprocessing import spawn
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -32,7 +37,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from gpucheck.machine import torch_private
 from gpucheck.messages import message_of
-from gpucheck.program import engine, kernels, placement, rules, simulated_cuda, simulated_devices, simulated_files
+from gpucheck.program import engine, kernels, placement, rules, simulated_cuda, simulated_devices
 from gpucheck.program.options import Device
 from gpucheck.program.run import counters, hooks, memory_peaks
 from gpucheck.program.simulated_devices import COUNTED, Claims, Place, here, is_ours, rank, text_of
@@ -93,7 +98,7 @@ def begin(shared: mmap.mmap | memoryview | bytearray, folder: str, asked: dict[s
     made = _simulated.enter_context(simulated_cuda.simulated(_world))
     if threading.current_thread() is not threading.main_thread():
         _enter_in_main(made)
-    _simulated.enter_context(simulated_files.replaced(_substitutes()))
+    _simulated.enter_context(engine.replaced(_substitutes()))
     hooks.begin(shared, folder, use="simulation")
     simulated_devices.lines = hooks.lines
     atexit.unregister(hooks._end)
@@ -373,7 +378,7 @@ def _is_by_hand(frame: FrameType) -> bool:
 def _end_loop(frame: FrameType) -> None:
     """A loop over a loader is ended early: from now on, no file that was there before the program is written over."""
     if not _sunk:
-        _simulated.enter_context(simulated_files.sinking(_began_ns, _remark))
+        _simulated.enter_context(_sinking(_began_ns, _remark))
         _sunk.append(True)
     at = (outer for outer, _ in traceback.walk_stack(frame) if rank(outer.f_code.co_filename) == 0)
     inner = next(at, None)
@@ -460,6 +465,69 @@ def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
                     hooks._steps.optimizers, lambda tensor: bool(_world.claims.device(tensor) == COUNTED)
                 ),
             )
+
+
+# -- files that were there before --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _sinking(began_ns: int, say: Callable[[str], None]) -> Iterator[None]:
+    """While this lasts, what would write over a file from before `began_ns` writes elsewhere; `say` gets a remark."""
+
+    def of(path: Any) -> Any:
+        """The path to write to in the place of this one: a file that the program made is its own."""
+        try:
+            is_older = isinstance(path, (str, bytes, os.PathLike)) and os.path.isfile(path)
+            if not is_older or os.stat(path).st_ctime_ns >= began_ns:
+                return path
+        except OSError:
+            return path
+        say(f"not overwritten, because loops were ended early: {os.fsdecode(path)}")
+        return os.path.join(folder, str(next(numbers)))
+
+    def opening(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        return opened(of(file) if "w" in mode else file, mode, *args, **kwargs)
+
+    def saving(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """Return what takes the path as its second argument."""
+
+        @functools.wraps(original)
+        def saved(value: Any, *args: Any, **kwargs: Any) -> Any:
+            if args:
+                args = (of(args[0]), *args[1:])
+            elif name in kwargs:
+                kwargs[name] = of(kwargs[name])
+            return original(value, *args, **kwargs)
+
+        return saved
+
+    def moving(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def moved(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
+            if of(target) is target:
+                original(source, target, *args, **kwargs)
+            else:
+                remove(source)
+
+        return moved
+
+    def removing(path: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs or of(path) is path:
+            remove(path, *args, **kwargs)
+
+    opened, remove, numbers = io.open, os.remove, itertools.count()
+    patches: list[tuple[Any, str, Any]] = [(builtins, "open", opening), (io, "open", opening)]
+    patches += [(owner, "save", saving(owner.save, "f")) for owner in (torch, torch.jit, torch.serialization)]
+    patches += [(os, name, moving(getattr(os, name))) for name in ("replace", "rename")]
+    patches += [(os, name, removing) for name in ("remove", "unlink")]
+    safetensors: Any = sys.modules.get("safetensors.torch")
+    if safetensors is not None:
+        patches.append((safetensors, "serialize_file", saving(safetensors.serialize_file, "filename")))
+    with (
+        tempfile.TemporaryDirectory(prefix="gpucheck-sink-", ignore_cleanup_errors=True) as folder,
+        engine.replaced(patches),
+    ):
+        yield
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

@@ -317,7 +317,6 @@ def dry_result(
     read: counters.Read,
     counted: RunResult,
     options: RunOptions,
-    written: tuple[str, ...] | None,
     not_reached: tuple[str, ...] = (),
 ) -> DryResult:
     """The answer. `counted` is what `run` makes of the same counters."""
@@ -340,7 +339,6 @@ def dry_result(
         assumed_count=0 if written_at_end is None else written_at_end["assumed"],
         unjudged=_told(read, "unjudged", UnjudgedOperation),
         remarks=tuple(dict.fromkeys(_told(read, "remark", Remark))),
-        written=written,
         mixed=tuple(_mixed(read, stopped)),
         in_forks=next(iter(_told(read, "fork", CaughtError)), None),
         trains=written_at_end is not None and written_at_end["trains"],

@@ -81,7 +81,7 @@ class Lines:
         torchgen = os.path.join(os.path.dirname(torch_folder), "torchgen")
         ranks = dict.fromkeys((places["stdlib"], places["platstdlib"], ours, torch_folder, torchgen), 2)
         ranks |= dict.fromkeys((places["purelib"], places["platlib"]), 1)
-        self._ranks = {os.path.join(os.path.realpath(one), ""): rank for one, rank in ranks.items()}
+        self._ranks = {os.path.join(os.path.realpath(place), ""): rank for place, rank in ranks.items()}
         if (own := self._own_package(main_file)) is not None:
             self._ranks[own] = 0
         self.rank = functools.cache(self._rank)
@@ -103,7 +103,7 @@ class Lines:
         # A link to a file belongs to the folder in which it is: some installers make a package of links.
         folder, name = os.path.split(self.path(file))
         real = os.path.join(os.path.realpath(folder), name)
-        within = [(len(one), rank) for one, rank in self._ranks.items() if real.startswith(one)]
+        within = [(len(place), rank) for place, rank in self._ranks.items() if real.startswith(place)]
         within += [(match.end(), 1) for match in _INSTALLED.finditer(real)]
         return max(within, default=(0, 0))[1]  # the innermost folder tells
 
@@ -246,8 +246,8 @@ def tell_error(error: BaseException, optimizers: Iterable[Any], step: int, phase
             return (device_of(tensor) is None) == is_host
 
         _say({"say": "held", **sums(optimizers, counts, others=True)})
-        for one in _holders([frame for frame, _ in frames], counts):
-            _say({"say": "holder", **one})
+        for holder in _holders([frame for frame, _ in frames], counts):
+            _say({"say": "holder", **holder})
 
 
 def _free_share() -> float | None:
@@ -273,15 +273,15 @@ def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
 def sums(optimizers: Iterable[Any], counts: Callable[[Any], bool], *, others: bool = False) -> dict[str, int]:
     """Bytes of parameters, gradients and optimizer states that `counts` takes, and with `others` of all tensors that
     Python knows; no byte twice. A tensor of somebody else's may refuse to be asked."""
-    tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
-    parameters = [one for one in tensors if isinstance(one, torch.nn.Parameter)]
-    gradients = [one.grad for one in parameters if one.grad is not None]
+    tensors = [tensor for tensor in gc.get_objects() if issubclass(type(tensor), torch.Tensor)]
+    parameters = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
+    gradients = [tensor.grad for tensor in parameters if tensor.grad is not None]
     states = [value for each in optimizers for state in each.state.values() for value in _tensors(state, _DEPTH)]
     seen: set[int] = set()
     named = {"parameters": parameters, "gradients": gradients, "optimizer": states}
     if others:
         named["others"] = tensors
-    return {name: sum(_once(one, seen) for one in members if counts(one)) for name, members in named.items()}
+    return {name: sum(_once(tensor, seen) for tensor in members if counts(tensor)) for name, members in named.items()}
 
 
 # The tensors that hold what a tensor of another layout holds, by their methods; by the attributes of a class in Python,
@@ -331,8 +331,8 @@ def _tensors(value: Any, depth: int) -> Iterator[Any]:
         yield value
     elif depth and isinstance(value, (list, tuple, set, dict)):
         members = value.values() if isinstance(value, dict) else value
-        for one in list(members)[:_MOST_MEMBERS]:
-            yield from _tensors(one, depth - 1)
+        for member in list(members)[:_MOST_MEMBERS]:
+            yield from _tensors(member, depth - 1)
 
 
 def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dict[str, Any]]:
@@ -340,17 +340,17 @@ def _holders(frames: list[FrameType], counts: Callable[[Any], bool]) -> list[dic
     rows: list[tuple[dict[str, Any], list[Any]]] = []
     for frame in reversed(frames):
         for name, value in list(frame.f_locals.items()):
-            members = [one for one in _tensors(value, _DEPTH) if counts(one)]
+            members = [held for held in _tensors(value, _DEPTH) if counts(held)]
             if members:
                 where = {"file": _lines.path(frame.f_code.co_filename), "line": frame.f_lineno}
                 rows.append(({"name": name, "kind": type(value).__name__, "tensors": len(members)} | where, members))
     seen: set[int] = set()
-    told: list[dict[str, Any]] = []
-    for row, members in sorted(rows, key=lambda one: -sum(_once(member, set()) for member in one[1])):
+    holders: list[dict[str, Any]] = []
+    for row, members in sorted(rows, key=lambda held: -sum(_once(member, set()) for member in held[1])):
         size = sum(_once(member, seen) for member in members)
         if size:
-            told.append(row | {"bytes": size})
-    return sorted(told, key=lambda row: -int(row["bytes"]))[:_MOST_HOLDERS]
+            holders.append(row | {"bytes": size})
+    return sorted(holders, key=lambda row: -int(row["bytes"]))[:_MOST_HOLDERS]
 
 
 # -- traced steps ----------------------------------------------------------------------------------------------------
@@ -387,8 +387,8 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         try:
-            for one in _made_by(func, result):
-                self.memory.put(one.untyped_storage(), is_held=True)
+            for made in _made_by(func, result):
+                self.memory.put(made.untyped_storage(), is_held=True)
         except (RuntimeError, NotImplementedError):  # what has no storage is not counted
             pass
         return result
@@ -417,8 +417,8 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
     def _enters(self, module: Any, inputs: Any) -> None:
         self.forward()
         if not self.modules:
-            for name, one in module.named_modules(prefix=type(module).__name__):
-                self.names[one] = name
+            for name, part in module.named_modules(prefix=type(module).__name__):
+                self.names[part] = name
         self.modules.append(self.names.get(module, type(module).__name__))
 
     def _leaves(self, module: Any, inputs: Any, output: Any) -> None:
@@ -428,8 +428,8 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
     def stop(self) -> None:
         """Look no more."""
         self.__exit__(None, None, None)
-        for one in self.hooks:
-            one.remove()
+        for hook in self.hooks:
+            hook.remove()
         self.spent_ns = time.perf_counter_ns() - self.began_ns
 
     def tell(self, say: Callable[[dict[str, Any]], bool], last_step: int) -> None:
@@ -449,9 +449,9 @@ class Tracer(torch_private.find("torch.utils._python_dispatch.TorchDispatchMode"
         say({"say": "trace", "peak": top.allocated_bytes, **row})
         at_peak = dict(top.held)
         sizes = {owner: sum(live[key][0] for key in keys) for owner, keys in kept.items()}
-        told = sorted({**at_peak, **sizes}, key=lambda owner: -max(at_peak.get(owner, 0), sizes.get(owner, 0)))
+        owners = sorted({**at_peak, **sizes}, key=lambda owner: -max(at_peak.get(owner, 0), sizes.get(owner, 0)))
         holders = _containers_of({key: owner for owner, keys in kept.items() for key in keys})
-        for owner in told[:_MOST_LINES]:
+        for owner in owners[:_MOST_LINES]:
             place, phase = owner
             file, line, module = place or ("", 0, "")
             row = {"file": file, "line": line, "module": module or None, "phase": phase}
@@ -465,17 +465,17 @@ def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
     if not kept:
         return found
     asked: dict[Key[_Place], int] = {}
-    for one in gc.get_objects():
-        if not issubclass(type(one), torch.Tensor):
+    for tensor in gc.get_objects():
+        if not issubclass(type(tensor), torch.Tensor):
             continue
         try:
-            owner = kept.get(one.untyped_storage()._cdata)
+            owner = kept.get(tensor.untyped_storage()._cdata)
         except (RuntimeError, NotImplementedError):
             continue
         if owner is None or owner in found or asked.get(owner, 0) >= _ASKED:
             continue
         asked[owner] = asked.get(owner, 0) + 1
-        for container in gc.get_referrers(one):
+        for container in gc.get_referrers(tensor):
             if isinstance(container, (list, dict, set)) and (name := _name_of(container)) is not None:
                 found[owner] = f"{type(container).__name__} {name} of {len(container)}"
     return found
@@ -484,9 +484,9 @@ def _containers_of(kept: dict[int, Key[_Place]]) -> dict[Key[_Place], str]:
 def _made_by(func: Any, result: Any) -> list[Any]:
     """The tensors that an operation made: what is a view, or was written in place, was there before."""
     results = result if isinstance(result, (list, tuple)) else [result]
-    told = func._schema.returns
-    new = [one.alias_info is None for one in told] if len(told) == len(results) else [True] * len(results)
-    return [one for one, is_new in zip(results, new, strict=True) if is_new and isinstance(one, torch.Tensor)]
+    schema = func._schema.returns
+    new = [value.alias_info is None for value in schema] if len(schema) == len(results) else [True] * len(results)
+    return [value for value, is_new in zip(results, new, strict=True) if is_new and isinstance(value, torch.Tensor)]
 
 
 def _name_of(container: Any) -> str | None:

@@ -114,7 +114,8 @@ class Recorder:
         if (seen := repr(groups)) != self.status:
             self.status, self.since = seen, now
         counts = [
-            (int(one["last_enqueued_collective"]), int(one["last_completed_collective"])) for one in groups.values()
+            (int(group["last_enqueued_collective"]), int(group["last_completed_collective"]))
+            for group in groups.values()
         ]
         new = sum(enqueued for enqueued, _ in counts) - self.read_count
         # A pipeline may have no collective at all.
@@ -136,23 +137,23 @@ class Recorder:
     def read(self, *, stacks: bool) -> None:
         """Hand on what is new in the recorder."""
         with self.lock:
-            told = pickle.loads(self.dump(includeCollectives=True, includeStackTraces=stacks, onlyActive=False))
-            entries = told.get("entries", [])
+            record = pickle.loads(self.dump(includeCollectives=True, includeStackTraces=stacks, onlyActive=False))
+            entries = record.get("entries", [])
             rows: list[list[Any]] = []
             unseen = 0
-            for one in entries:
-                if one["record_id"] <= self.last_id:
+            for entry in entries:
+                if entry["record_id"] <= self.last_id:
                     continue
-                if one["is_p2p"]:
+                if entry["is_p2p"]:
                     unseen += 1
                     continue
-                duration = one.get("duration_ms")
-                row = [self.kind(one), one["collective_seq_id"], one["time_created_ns"]]
+                duration = entry.get("duration_ms")
+                row = [self.kind(entry), entry["collective_seq_id"], entry["time_created_ns"]]
                 rows.append(row if duration is None else [*row, duration])
             lost = max(entries[0]["record_id"] - self.last_id - 1, 0) if entries else 0
             if entries:
                 self.last_id = max(self.last_id, entries[-1]["record_id"])
-                self.timeout_s = min(one["timeout_ms"] for one in entries) / 1e3
+                self.timeout_s = min(entry["timeout_ms"] for entry in entries) / 1e3
             if rows or lost:
                 self.write({"say": "calls", "lost": lost, "p2p": unseen, "rows": rows})
             steps, self.steps = self.steps, []
@@ -160,18 +161,18 @@ class Recorder:
                 self.write({"say": "steps", "rows": steps})
             self.write({"say": "p2p", **self.exchanges.told()})
             if stacks:
-                pending = [(self.kind(one), one["collective_seq_id"]) for one in entries if not one["retired"]]
+                pending = [(self.kind(entry), entry["collective_seq_id"]) for entry in entries if not entry["retired"]]
                 self.write({"say": "pending", "hang": os.path.exists(self.hang_mark), "rows": pending})
-                lines = [line for one in entries[-LINES:] if (line := self.line(one)) is not None]
+                lines = [line for entry in entries[-LINES:] if (line := self.line(entry)) is not None]
                 self.write({"say": "lines", "rows": lines})
 
-    def kind(self, one: dict[str, Any]) -> int:
+    def kind(self, entry: dict[str, Any]) -> int:
         """The number of this operation with these shapes; told once."""
         what = {
-            "group": str(one["process_group"][0]),
-            "name": one["profiling_name"],
-            "sizes": one["input_sizes"],
-            "dtypes": one["input_dtypes"],
+            "group": str(entry["process_group"][0]),
+            "name": entry["profiling_name"],
+            "sizes": entry["input_sizes"],
+            "dtypes": entry["input_dtypes"],
         }
         key = json.dumps(what)
         if key not in self.kinds:
@@ -179,14 +180,14 @@ class Recorder:
             self.write({"say": "kind", "kind": self.kinds[key], **what})
         return self.kinds[key]
 
-    def line(self, one: dict[str, Any]) -> list[Any] | None:
+    def line(self, entry: dict[str, Any]) -> list[Any] | None:
         """The user's line that made a call, and whether that was in a backward pass."""
-        frames = one.get("frames", [])
+        frames = entry.get("frames", [])
         back = any(frame["name"] == "_engine_run_backward" for frame in frames)
         for frame in frames:
             if self.lines.rank(frame["filename"]) == 0:
                 path = self.lines.path(frame["filename"])
-                return [self.kind(one), one["collective_seq_id"], path, frame["line"], back]
+                return [self.kind(entry), entry["collective_seq_id"], path, frame["line"], back]
         return None
 
     def say_groups(self) -> None:
@@ -375,8 +376,8 @@ class Clock:
         if not is_first and time.monotonic() - self.asked_at >= EVERY_S and self.store.check(["clock"]):
             self.asked_at = time.monotonic()
             boot, host, port, secret = self.store.get("clock").decode().split(" ")
-            told = (0, 0) if boot == self.boot else offset_ns(host, int(port), secret)
-            self.write({"say": "clock", "at_ns": time.time_ns(), "offset_ns": told[0], "error_ns": told[1]})
+            offset = (0, 0) if boot == self.boot else offset_ns(host, int(port), secret)
+            self.write({"say": "clock", "at_ns": time.time_ns(), "offset_ns": offset[0], "error_ns": offset[1]})
 
 
 def serve(server: socket.socket, secret: str) -> None:
@@ -407,9 +408,9 @@ def offset_ns(host: str, port: int, secret: str) -> tuple[int, int]:
             ended = time.time_ns()
             if len(answer) < 8:  # it gave up on us: a process that was stopped answers nothing for seconds
                 raise ConnectionError("rank 0 closed the connection")
-            told = int.from_bytes(answer, "little")
+            theirs = int.from_bytes(answer, "little")
             if best is None or ended - began < 2 * best[1]:
-                best = told - (began + ended) // 2, (ended - began + 1) // 2
+                best = theirs - (began + ended) // 2, (ended - began + 1) // 2
     assert best is not None
     return best
 

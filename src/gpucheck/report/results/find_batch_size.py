@@ -27,15 +27,13 @@ Outcome = Literal[
     "device-broken",
     "inconclusive",
 ]
-SpeedChange = Literal["same", "slower", "faster"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEntry:
     """One trial: its size, how it ended and why, and what it took.
 
-    `samples_per_s` is by the median of the steps after the first. Where an allocation failed, `asked_bytes` is its size
-    and `reached_bytes` what was in use.
+    `samples_per_s` is by the median of the steps after the first.
     """
 
     batch_size: int
@@ -49,8 +47,6 @@ class TrialEntry:
     steps_s: tuple[float, ...] = ()
     seconds: float = 0.0
     allocation_retries: int = 0
-    asked_bytes: int | None = None
-    reached_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +83,7 @@ class SearchMethod:
 class RecommendedSize:
     """The size to use, as it was run; without one, `reason` says why.
 
-    `headroom` is the share of the budget that its peak leaves free, `headroom_wanted` the one asked for, `speed` how
-    its speed compares with the largest size's.
+    `headroom` is the share of the budget that its peak leaves free, `headroom_wanted` the one asked for.
     """
 
     batch_size: int | None
@@ -96,7 +91,6 @@ class RecommendedSize:
     headroom_wanted: float | None = None
     peak_bytes: int | None = None
     samples_per_s: float | None = None
-    speed: SpeedChange | None = None
     reason: str | None = None
 
 

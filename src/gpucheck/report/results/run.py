@@ -320,11 +320,10 @@ class DryResult:
     """One run of a program on a simulated device. `exit` is its status, or the negative number of a signal.
 
     `steps` are those that were run, `ended_after_steps` whether the program was ended after them. `memory` None is a
-    program that was cut off. `written` are the files of the scratch folder that were new or changed. `mixed` are errors
-    about dtypes that the program caught, `in_forks` the last that a process which it forked met, `trains` is whether it
-    made an optimizer. `loops_ended` is whether loops over a DataLoader were ended early, `not_reached` names functions
-    of the program, and the next line of code that runs once, that use a module, an optimizer or a loss and that the
-    code which ran would have come to.
+    program that was cut off. `mixed` are errors about dtypes that the program caught, `in_forks` the last that a
+    process which it forked met, `trains` is whether it made an optimizer. `loops_ended` is whether loops over a
+    DataLoader were ended early, `not_reached` names functions of the program, and the next line of code that runs once,
+    that use a module, an optimizer or a loss and that the code which ran would have come to.
     `not_followed` is what this torch does not let be followed.
     """
 
@@ -343,7 +342,6 @@ class DryResult:
     assumed_count: int
     unjudged: tuple[UnjudgedOperation, ...]
     remarks: tuple[Remark, ...]
-    written: tuple[str, ...] | None
     mixed: tuple[CaughtError, ...] = ()
     trains: bool = False
     in_forks: CaughtError | None = None
