@@ -109,7 +109,7 @@ class _Product:
             cache="cold" if case.cold else "warm",
             precision_requested=case.precision,
             precision_observed=self.observed,
-            details={**check(), "corruption": self.repeats.told()},
+            details={**check(), "corruption": self.repeats.details()},
             flags=("emulated",) if case.support.kind == "emulated" else (),
         )
 
@@ -138,7 +138,7 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
             **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
             "support": case.support.reason or case.support.kind,
             "precision_state": settings,
-            **product.check_first(first, made.repeats.first, made.repeats.precision).told(),
+            **product.check_first(first, made.repeats.first, made.repeats.precision).details(),
         }
 
     return made.row("matmul", timed, beside, check)
