@@ -134,7 +134,8 @@ def overlap_page(report: Report) -> Page:
         details.append(Line(method))
         flagged: list[tuple[str, str]] = []
         for entry in entries:
-            flagged += [(flag, f"{entry.host_memory} {SHORT_WAYS[entry.direction]}") for flag in entry.flags]
+            name = f"{entry.host_memory} {SHORT_WAYS[entry.direction]}{', one stream' * (entry.streams == 1)}"
+            flagged += [(flag, name) for flag in entry.flags]
         details += measured.flag_lines(flagged)
     return measured.bench_page(report, answers, laid_out, details)
 
