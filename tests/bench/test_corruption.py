@@ -47,10 +47,6 @@ def flip(tensor: torch.Tensor, row: int, column: int, bit: int) -> None:
     product.bits(tensor)[row, column] ^= 1 << bit
 
 
-def told(repeats: Repeats) -> dict[str, Any]:
-    return repeats.told()
-
-
 # later results, bit for bit
 
 
@@ -60,7 +56,7 @@ def test_any_bit_of_a_later_result_is_seen(dtype: Dtype) -> None:
     repeats = Repeats(made, CPU)
     flip(made[0].out, UNSAMPLED, 79, 0)
     repeats.finish()
-    seen = told(repeats)
+    seen = repeats.details()
     assert seen["results_differing"] == 1
     assert (seen["worst"]["row"], seen["worst"]["column"]) == (UNSAMPLED, 79)
 
@@ -72,7 +68,7 @@ def test_of_many_that_differ_a_little_the_wrong_one_is_named() -> None:
     right = float(made[0].out[50, 60])
     made[0].out[50, 60] += 0.5
     repeats.finish()
-    seen = told(repeats)
+    seen = repeats.details()
     assert (seen["worst"]["row"], seen["worst"]["column"], seen["worst"]["got"]) == (50, 60, right + 0.5)
     assert seen["worst"]["worst"] > 1
 
@@ -143,7 +139,7 @@ def test_no_place_that_a_broken_device_tells_is_an_index() -> None:
 def test_a_count_that_a_broken_device_tells_is_never_told() -> None:
     first = sets()[0]
     device = Matrices(first.a, first.b, garbled(first.out))
-    told = product.check_first(device, device.out, None).told()
+    told = product.check_first(device, device.out, None).details()
     assert (told["not_finite"], told["miscounted"], told["worst_error_of_bound"] <= 1) == (0, True, True)
     finding = judge.first_results([row(**told)])
     assert finding.verdict == "fail"
@@ -151,7 +147,7 @@ def test_a_count_that_a_broken_device_tells_is_never_told() -> None:
     assert "not finite" not in finding.message and str(GARBAGE) not in finding.message
     # One that is right about it is believed, and looked at by the host.
     first.out[3, 4] = math.nan
-    told = product.check_first(first, first.out, None).told()
+    told = product.check_first(first, first.out, None).details()
     assert (told["not_finite"], told["miscounted"]) == (1, False)
 
 
@@ -172,8 +168,8 @@ def test_where_everything_differs_the_host_looks_for_no_longer_than_there_is_tim
     clock.now = 10.0
     repeats.finish()
     # All are compared; no more of what differs is looked at.
-    assert len(looks) == 10 and repeats.told()["results_compared"] == 4
-    assert repeats.told()["results_differing"] == 4 and repeats.worst is not None
+    assert len(looks) == 10 and repeats.details()["results_compared"] == 4
+    assert repeats.details()["results_differing"] == 4 and repeats.worst is not None
     late = Repeats(made, clock, until_s=0.0)  # type: ignore[arg-type]
     made[0].out.add_(1.0)
     late.finish()

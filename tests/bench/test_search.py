@@ -321,7 +321,7 @@ def entry(**more: Any) -> SearchResult:
     return replace(found, **more)
 
 
-def test_a_search_says_what_it_gains_and_what_is_as_fast() -> None:
+def test_a_search_says_what_it_gains() -> None:
     from test_matmul import measured
 
     def row(m: int, rate: float) -> Any:
@@ -332,7 +332,7 @@ def test_a_search_says_what_it_gains_and_what_is_as_fast() -> None:
     finding = judge.search([entry()], [row(24, 660e12), row(8, 600e12)])[0]
     assert (finding.id, finding.verdict) == ("matmul.search", "info")
     outcome = finding.evidence["bfloat16"]
-    assert (outcome["gain"], outcome["square"], outcome["as_fast"]) == (pytest.approx(1.1), "8x8x8", ["32x8x8"])
+    assert (outcome["gain"], outcome["square"]) == (pytest.approx(1.1), "8x8x8")
     finding = judge.search([entry(complete=False, finalists=())], [row(24, 600e12), row(8, 600e12)])[0]
     assert finding.message.endswith("no faster than 8x8x8 (search cut off)")
     finding = judge.search([entry(dtype="int8", unit="OP/s", finalists=())], [])[0]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gpucheck import stats
 from gpucheck.report.codec import to_json
@@ -114,6 +114,17 @@ def lead_in(run: Run, details: Mapping[str, Any]) -> float:
     return float(details.get("untimed_calls", 0)) / run.calls_per_sample
 
 
+_T = TypeVar("_T")
+
+
+def _grouped(items: Iterable[_T], key: Callable[[_T], object]) -> list[list[_T]]:
+    """The items in groups of the same key, in the order of the first of each."""
+    groups: dict[object, list[_T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
+
+
 def merge(reports: Sequence[Report]) -> Report:
     """One document whose measurements carry the runs of all; the facts are the first one's.
 
@@ -126,8 +137,8 @@ def merge(reports: Sequence[Report]) -> Report:
         measurements=merged_measurements(reports),
         findings=(),
         results=merged_results(reports),
-        notices=tuple(dict.fromkeys(notice for one in reports for notice in one.notices)),
-        faults=tuple(fault for one in reports for fault in one.faults),
+        notices=tuple(dict.fromkeys(notice for report in reports for notice in report.notices)),
+        faults=tuple(fault for report in reports for fault in report.faults),
         parts=merged_parts(reports),
         skips=merged_skips(reports),
     )
@@ -135,71 +146,67 @@ def merge(reports: Sequence[Report]) -> Report:
 
 def merged_measurements(reports: Sequence[Report]) -> tuple[Measurement, ...]:
     """Every case once, in the order it was first seen. A case that was measured in two ways stays two rows."""
-    groups: dict[str, list[Measurement]] = {}
-    for report in reports:
-        for one in report.measurements:
-            groups.setdefault(_key(one), []).append(one)
-    return tuple(_merged(group) for group in groups.values())
+    return tuple(map(_merged, _grouped((row for report in reports for row in report.measurements), _key)))
 
 
-def _key(one: Measurement) -> str:
+def _key(row: Measurement) -> str:
     """Return what must agree for runs to be one measurement."""
-    method = replace(one.method, details={})
-    return json.dumps(to_json([one.name, one.device, one.case, one.work, method]), sort_keys=True)
+    method = replace(row.method, details={})
+    return json.dumps(to_json([row.name, row.device, row.case, row.work, method]), sort_keys=True)
 
 
-def _merged(group: Sequence[Measurement]) -> Measurement:
-    first = group[0]
-    runs = tuple(run for one in group for run in one.runs)
-    time_s = None if any(WITHOUT_TIME in one.flags for one in group) else time_stats(runs)
+def _merged(rows: Sequence[Measurement]) -> Measurement:
+    first = rows[0]
+    runs = tuple(run for row in rows for run in row.runs)
+    time_s = None if any(WITHOUT_TIME in row.flags for row in rows) else time_stats(runs)
     amount = next(iter(first.work.values()), 0.0)
-    kept = first.rate if amount > 0 and all(one.rate is not None for one in group) else None
+    kept = first.rate if amount > 0 and all(row.rate is not None for row in rows) else None
     # Of one run too: what a file says of its samples need not follow from them.
     first = replace(first, runs=runs, time_s=time_s, rate=rate(time_s, amount, kept.unit) if time_s and kept else None)
-    if len(group) == 1:
+    if len(rows) == 1:
         return first
     # What differs from process to process is kept for each: where buffers lay, clocks, who else worked.
-    of_runs = [run for one in group for run in each(one)]
+    of_runs = [run for row in rows for run in each(row)]
     return replace(
         first,
-        memory=_largest([one.memory for one in group]),
+        memory=_largest([row.memory for row in rows]),
         method=replace(first.method, details={**first.method.details, "each_run": of_runs}),
         telemetry=None,
-        flags=tuple(dict.fromkeys(flag for one in group for flag in one.flags)),
+        flags=tuple(dict.fromkeys(flag for row in rows for flag in row.flags)),
     )
 
 
-def each(one: Measurement) -> list[dict[str, Any]]:
-    """Flags, telemetry and details of each run of a row, in order; its own where it has but one."""
-    own = {"flags": one.flags, "telemetry": one.telemetry, "details": one.method.details}
-    told: list[dict[str, Any]] = one.method.details.get("each_run") or [own]
-    return told
+def each(row: Measurement) -> list[dict[str, Any]]:
+    """Flags, telemetry and details of each run of a row, in order; its own where it has a single run."""
+    own = {"flags": row.flags, "telemetry": row.telemetry, "details": row.method.details}
+    of_runs: list[dict[str, Any]] = row.method.details.get("each_run") or [own]
+    return of_runs
 
 
-def flagged(one: Measurement, flags: Iterable[str]) -> tuple[str, ...]:
+def flagged(row: Measurement, flags: Iterable[str]) -> tuple[str, ...]:
     """For which of these most of a row's runs were flagged."""
-    told = [run["flags"] for run in each(one)]
-    return tuple(flag for flag in flags if sum(flag in run for run in told) > len(told) / 2)
+    of_runs = [run["flags"] for run in each(row)]
+    return tuple(flag for flag in flags if sum(flag in run for run in of_runs) > len(of_runs) / 2)
 
 
-def _timed(one: Measurement) -> list[Run]:
+def _timed(row: Measurement) -> list[Run]:
     """The runs whose samples are times."""
-    return [] if WITHOUT_TIME in one.flags else [run for run in one.runs if run.samples_s]
+    return [] if WITHOUT_TIME in row.flags else [run for run in row.runs if run.samples_s]
 
 
-def medians(one: Measurement) -> list[float]:
+def medians(row: Measurement) -> list[float]:
     """The median time per call of each run, seconds; runs without samples are left out."""
-    return [stats.median(run.samples_s) / run.calls_per_sample for run in _timed(one)]
+    return [stats.median(run.samples_s) / run.calls_per_sample for run in _timed(row)]
 
 
-def lower_quartiles(one: Measurement) -> list[float]:
+def lower_quartiles(row: Measurement) -> list[float]:
     """The lower quartile of each run's time per call, seconds: what other work on the machine adds to it least."""
-    return [stats.quantile(run.samples_s, 0.25) / run.calls_per_sample for run in _timed(one)]
+    return [stats.quantile(run.samples_s, 0.25) / run.calls_per_sample for run in _timed(row)]
 
 
-def fastest(one: Measurement) -> float | None:
-    """The shortest time per call of all windows, seconds; None without one."""
-    return min((sample / run.calls_per_sample for run in one.runs for sample in run.samples_s), default=None)
+def fastest(row: Measurement) -> float | None:
+    """The shortest time per call of all windows, seconds; None without a window."""
+    return min((sample / run.calls_per_sample for run in row.runs for sample in run.samples_s), default=None)
 
 
 def merged_results(reports: Sequence[Report]) -> Results:
@@ -217,21 +224,17 @@ def merged_results(reports: Sequence[Report]) -> Results:
 
 def _largest(figures: Sequence[MemoryFigures]) -> MemoryFigures:
     """The largest of each figure over the runs; None where no run knows it."""
-    found = {}
+    largest = {}
     for field in fields(MemoryFigures):
-        known = [value for one in figures if (value := getattr(one, field.name)) is not None]
-        found[field.name] = known[0] if field.name == "source" and known else max(known, default=None)
-    return MemoryFigures(**found)
+        known = [value for memory in figures if (value := getattr(memory, field.name)) is not None]
+        largest[field.name] = known[0] if field.name == "source" and known else max(known, default=None)
+    return MemoryFigures(**largest)
 
 
 def merged_parts(reports: Sequence[Report]) -> tuple[Part, ...]:
     """Every part once: what cut it off in any run, cut off the whole."""
-    groups: dict[tuple[str, str | None], list[Part]] = {}
-    for report in reports:
-        for part in report.parts:
-            groups.setdefault((part.id, part.device), []).append(part)
     merged = []
-    for group in groups.values():
+    for group in _grouped((part for report in reports for part in report.parts), lambda part: (part.id, part.device)):
         ended = [part.ended for part in group]
         whole = None if None in ended else next(filter(None, ended), "")
         merged.append(replace(group[0], begun=any(part.begun for part in group), ended=whole))
@@ -240,13 +243,12 @@ def merged_parts(reports: Sequence[Report]) -> tuple[Part, ...]:
 
 def merged_skips(reports: Sequence[Report]) -> tuple[Finding, ...]:
     """Return what any run left out, once, and in how many runs that was so."""
-    groups: dict[tuple[str, str | None, str], list[Finding]] = {}
-    for report in reports:
-        for one in {(one.id, one.device, one.title): one for one in report.skips}.values():
-            groups.setdefault((one.id, one.device, one.title), []).append(one)
-    found = []
-    for group in groups.values():
-        first, count = group[0], len(group)
-        told = "" if count == len(reports) else f" (in {count} of {len(reports)} runs)"
-        found.append(replace(first, message=f"{first.message}{told}".strip()))
-    return tuple(found)
+
+    def key(skip: Finding) -> object:
+        return skip.id, skip.device, skip.title
+
+    merged = []
+    for group in _grouped((skips[0] for report in reports for skips in _grouped(report.skips, key)), key):
+        of = "" if len(group) == len(reports) else f" (in {len(group)} of {len(reports)} runs)"
+        merged.append(replace(group[0], message=f"{group[0].message}{of}".strip()))
+    return tuple(merged)

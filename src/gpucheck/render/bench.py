@@ -46,10 +46,10 @@ def bandwidth_page(report: Report) -> Page:
     laid_out: list[Block] = []
     details: list[Block] = []
     answers = []
-    found = list(measured.by_device(report.measurements))
-    for device, mine in found:
+    devices = list(measured.by_device(report.measurements))
+    for device, mine in devices:
         answers += _bandwidth_answer(report, device, mine)
-        laid_out += [*measured.head(device, several=len(found) > 1), measured.table_of(mine, columns)]
+        laid_out += [*measured.head(device, several=len(devices) > 1), measured.table_of(mine, columns)]
         method = (
             f"bytes read and written; {measured.timed_by(mine)}, after a warm-up, {measured.caches(mine)}, float32, "
             f"preallocated. The spread covers {measured.covered(mine)}"
@@ -119,10 +119,10 @@ def overlap_page(report: Report) -> Page:
     results = report.results.get("bench_overlap", ())
     devices = list(measured.by_device(report.measurements))
     for device, mine in devices:
-        found = [entry for entry in results if entry.device == device.id]
-        answers += _overlap_answer(device, found)
-        if found:
-            laid_out += [*measured.head(device, several=len(devices) > 1), measured.table_of(found, _OVERLAP_COLUMNS)]
+        entries = [entry for entry in results if entry.device == device.id]
+        answers += _overlap_answer(device, entries)
+        if entries:
+            laid_out += [*measured.head(device, several=len(devices) > 1), measured.table_of(entries, _OVERLAP_COLUMNS)]
         sizes = " and ".join(dict.fromkeys(units.capacity(row.case["size_bytes"]) for row in mine))
         computes = [row for row in mine if row.case["what"] == "compute"]
         dtypes = " and ".join(dict.fromkeys(str(row.method.precision_requested) for row in computes))
@@ -133,26 +133,27 @@ def overlap_page(report: Report) -> Page:
         )
         details.append(Line(method))
         flagged: list[tuple[str, str]] = []
-        for entry in found:
-            flagged += [(flag, f"{entry.host_memory} {SHORT_WAYS[entry.direction]}") for flag in entry.flags]
+        for entry in entries:
+            name = f"{entry.host_memory} {SHORT_WAYS[entry.direction]}{', one stream' * (entry.streams == 1)}"
+            flagged += [(flag, name) for flag in entry.flags]
         details += measured.flag_lines(flagged)
     return measured.bench_page(report, answers, laid_out, details)
 
 
-def _overlap_answer(device: DeviceRef, found: Sequence[OverlapResult]) -> list[measured.Answer]:
+def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> list[measured.Answer]:
     """Return how much of a pinned copy on a second stream hides, in the worse direction; else of what was copied.
 
     It is doubtful where a row of either direction makes the finding about them inconclusive.
     """
     from gpucheck.bench.overlap import judge  # late: other pages of this file need no judge
 
-    best = judge.answering(found)
+    best = judge.answering(entries)
     if not best:
         return []
     least = min(best, key=lambda entry: entry.overlap)
     hidden = units.percent(min(max(least.overlap, 0.0), 1.0))
-    told = measured.note_cell([*judge.doubts(best) - {*judging.OF_THE_MACHINE}]).text
-    doubt = f" ({told})" if told else ""
+    note = measured.note_cell([*judge.doubts(best) - {*judging.OF_THE_MACHINE}]).text
+    doubt = f" ({note})" if note else ""
     text = f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}"
     return [measured.Answer(device, text, doubtful=bool(doubt))]
 
@@ -248,13 +249,13 @@ def all_page(report: Report) -> Page:
         # Why one was skipped stands in its row.
         if finding.verdict != "skip"
     ]
-    told, doubtful = _counted(answered.benchmarks), _doubtful(answered.headlines)
+    counts, doubtful = _counted(answered.benchmarks), _doubtful(answered.headlines)
     verdict = judging.with_doubt(report.summary.verdict, bool(doubtful))
     if verdict != report.summary.verdict:
-        told = f"{told}; {doubtful}"
+        counts = f"{counts}; {doubtful}"
     flagged = [(flag, f"{line.benchmark} {line.case}") for line in answered.headlines for flag in line.flags]
     details = [*measured.flag_lines(flagged, len(answered.headlines))]
-    return Page(answer(verdict, f"{told}{on}"), laid_out, details, findings)
+    return Page(answer(verdict, f"{counts}{on}"), laid_out, details, findings)
 
 
 def _doubtful(headlines: Sequence[Headline]) -> str:
@@ -279,17 +280,13 @@ MOST_NAMED = 2
 
 def _counted(benchmarks: Sequence[BenchmarkSummary]) -> str:
     """`transfer failed, 3 passed, 2 skipped`."""
-    found: dict[str, list[str]] = {}
-    for one in benchmarks:
-        found.setdefault(_COUNTED[one.verdict], []).append(one.benchmark)
     parts = []
     for ended in dict.fromkeys(_COUNTED.values()):
-        names = found.get(ended, [])
+        names = [summary.benchmark for summary in benchmarks if _COUNTED[summary.verdict] == ended]
         named = ended in ("failed", "inconclusive") and len(names) <= MOST_NAMED
         parts += [f"{' and '.join(names) if named else len(names)} {ended}"] if names else []
-    told = ", ".join(parts)
-    number, _, rest = told.partition(" ")
-    return f"{number} benchmark{'s' * (number != '1')} {rest}" if number.isdigit() else told
+    number, _, rest = ", ".join(parts).partition(" ")
+    return f"{number} benchmark{'s' * (number != '1')} {rest}" if number.isdigit() else f"{number} {rest}"
 
 
 def _all_table(answer: BenchAll, untimed: Sequence[tuple[str, str]], *, several: bool) -> Block:
@@ -334,6 +331,6 @@ def _of_benchmark(finding: Finding) -> Finding:
     from gpucheck.bench.benchmarks import BENCHMARKS
 
     name, _, rest = finding.id.partition(".")
-    if rest not in ids.OF_THE_MACHINE and name in {one.id for one in BENCHMARKS}:
+    if rest not in ids.OF_THE_MACHINE and name in {benchmark.id for benchmark in BENCHMARKS}:
         finding = replace(finding, title=f"{name}: {finding.title}")
     return replace(finding, message="") if len(finding.title) + 2 > measured.WIDTH else finding

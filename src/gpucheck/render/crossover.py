@@ -20,11 +20,11 @@ def page(report: Report) -> Page:
     results = report.results.get("bench_crossover", ())
     devices = list(measured.by_device(report.measurements))
     for device, mine in devices:
-        found = [entry for entry in results if entry.device == device.id]
+        entries = [entry for entry in results if entry.device == device.id]
         laid_out += measured.head(device, several=len(devices) > 1)
-        if found:
-            answers.append(measured.Answer(device, _answer(found)))
-            laid_out.append(measured.table_of(found, _CROSSINGS))
+        if entries:
+            answers.append(measured.Answer(device, _answer(entries)))
+            laid_out.append(measured.table_of(entries, _CROSSINGS))
         named = measured.flags_of(mine, lambda row: f"{row.case['operation']} {row.case['size']} {row.case['side']}")
         known = mine[0].method.details
         cpu = f"{known.get('cpu') or 'CPU'}{f' (threads: {threads})' if (threads := known.get('threads')) else ''}"
@@ -37,9 +37,9 @@ def page(report: Report) -> Page:
     return measured.bench_page(report, answers, laid_out, details)
 
 
-def _answer(found: Sequence[CrossoverResult]) -> str:
+def _answer(entries: Sequence[CrossoverResult]) -> str:
     """`GPU pays from matmul 512×512, training 8; not elementwise`, its copies counted where they were timed."""
-    counted = [entry for entry in found if entry.transfers] or found
+    counted = [entry for entry in entries if entry.transfers] or entries
     pays = [
         f"{entry.operation} {short_text(entry.operation, entry.device_faster_from)}"
         for entry in counted

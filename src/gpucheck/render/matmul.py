@@ -125,12 +125,12 @@ def _share_of_peak(row: Measurement, peaks: Mapping[str, Any]) -> str:
 
 def _search(entries: Sequence[SearchResult]) -> tuple[list[Block], list[Block]]:
     """The finalists of each dtype with the intervals of their medians; and what was tried."""
-    found = [entry for entry in entries if entry.best is not None]
-    if not found:
+    known = [entry for entry in entries if entry.best is not None]
+    if not known:
         return [], []
-    rows = [(entry.dtype, shape) for entry in found for shape in entry.finalists or (entry.best,) if shape is not None]
+    rows = [(entry.dtype, shape) for entry in known for shape in entry.finalists or (entry.best,) if shape is not None]
     scale, prefix = measured.flop_scale(max(shape.flop_per_s for _, shape in rows))
-    unit = ", ".join(dict.fromkeys(f"{prefix}{entry.unit}" for entry in found))
+    unit = ", ".join(dict.fromkeys(f"{prefix}{entry.unit}" for entry in known))
     columns: tuple[ColumnOf[tuple[str, SearchedShape]], ...] = (
         filled(Column("dtype", "left"), lambda row: row[0]),
         filled(Column("M×N×K", "left"), lambda row: f"{row[1].m}×{row[1].n}×{row[1].k}"),
@@ -139,9 +139,9 @@ def _search(entries: Sequence[SearchResult]) -> tuple[list[Block], list[Block]]:
         numbers(Column("to", keep=4), lambda row: row[1].ci_high, scale),
         filled(Column("rounds", keep=1), lambda row: str(row[1].rounds)),
     )
-    final = all(entry.finalists for entry in found)
+    final = all(entry.finalists for entry in known)
     head = "search: the finalists, measured in turns" if final else "search: the best so far"
-    return [Line(), Line(head), measured.table_of(rows, columns)], list(map(_tried, found))
+    return [Line(), Line(head), measured.table_of(rows, columns)], list(map(_tried, known))
 
 
 def _tried(entry: SearchResult) -> Line:

@@ -95,9 +95,9 @@ class Errors:
         if self.exact:
             return torch.full_like(expected, _HALF_OF_ONE)
         size = expected.abs()
-        found = self.result * size + SIGMAS * self.sigma * spread + self.drift * (size + spread)
+        bound = self.result * size + SIGMAS * self.sigma * spread + self.drift * (size + spread)
         # Where everything is zero the smallest number of the output's format is still room for nothing.
-        return found.clamp_min_(torch.finfo(torch.float32).tiny)
+        return bound.clamp_min_(torch.finfo(torch.float32).tiny)
 
 
 def errors(operand: torch.dtype, result: torch.dtype, k: int, precision: str | None = None) -> Errors:
@@ -168,14 +168,14 @@ def _not_finite(result: torch.Tensor) -> tuple[int, bool]:
 
     What the device calls finite is not looked at again.
     """
-    found, miscounted = 0, False
+    count, miscounted = 0, False
     for part in result.split(max(1, _ELEMENTS_AT_ONCE // max(1, result.shape[1]))):
         finite = int(torch.isfinite(part).sum())
         if finite != part.numel():
             on_host = counted(~part.cpu().isfinite())
-            found += on_host or 0
+            count += on_host or 0
             miscounted |= on_host is None or finite != part.numel() - on_host
-    return found, miscounted
+    return count, miscounted
 
 
 def check_elements(
@@ -203,11 +203,11 @@ def check_elements(
     expected = terms.sum(1)
     made = errors(a.dtype, result.dtype, a.shape[1], precision)
     share = _share(values, expected, made.bound(expected, terms.square_().sum(1).sqrt_()))
-    found = [
+    elements = [
         Element(row, column, float(mine), float(right), float(worst))
         for row, column, mine, right, worst in zip(rows, columns, values, expected, share, strict=True)
     ]
-    return sorted(found, key=lambda one: -one.worst)
+    return sorted(elements, key=lambda element: -element.worst)
 
 
 def spread(matrix: torch.Tensor) -> float | None:
@@ -245,28 +245,28 @@ def counted(true: torch.Tensor) -> int | None:
     return count_of(int(true.sum()), true.numel())
 
 
-def count_of(told: int, total: int) -> int | None:
+def count_of(count: int, total: int) -> int | None:
     """A device's count of some of `total` things; None where it is garbage, for no count lies outside 0 to `total`."""
-    return told if 0 <= told <= total else None
+    return count if 0 <= count <= total else None
 
 
-def unequal(found: torch.Tensor, expected: torch.Tensor, wanted: Wanted) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """None where `found` holds what it must; else a copy of it and what it must hold, both on the CPU.
+def unequal(got: torch.Tensor, expected: torch.Tensor, wanted: Wanted) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """None where `got` holds what it must; else a copy of it and what it must hold, both on the CPU.
 
-    `found` has one dimension; `expected` is the same on its device, `wanted` tells it on the CPU. Where the two that
+    `got` has one dimension; `expected` is the same on its device, `wanted` tells it on the CPU. Where the two that
     are returned are equal, the difference was gone at the second look: memory, or the comparison, is unsteady.
     """
-    count = len(found)
-    if torch.equal(found, expected) and sample_is(found, wanted):
+    count = len(got)
+    if torch.equal(got, expected) and sample_is(got, wanted):
         return None
-    return found.cpu(), wanted(0, count)
+    return got.cpu(), wanted(0, count)
 
 
-def sample_is(found: torch.Tensor, wanted: Wanted) -> bool:
-    """Return whether both ends of `found` (one dimension) hold what they must, as the host sees them."""
-    count = len(found)
+def sample_is(got: torch.Tensor, wanted: Wanted) -> bool:
+    """Return whether both ends of `got` (one dimension) hold what they must, as the host sees them."""
+    count = len(got)
     ends = {(0, min(SAMPLE, count)), (max(count - SAMPLE, 0), count)}
-    return all(torch.equal(found[start:stop].cpu(), wanted(start, stop)) for start, stop in ends)
+    return all(torch.equal(got[start:stop].cpu(), wanted(start, stop)) for start, stop in ends)
 
 
 # -- every element, in sums of columns ---------------------------------------------------------------------------------

@@ -75,8 +75,8 @@ def _speed(best: dict[str, float]) -> list[Finding]:
     if not best:
         why, fix = "the arrays fit in the cache, or the call takes most of the time", "rerun with a larger --size"
         return [Finding("bandwidth.speed", "skip", "memory rate unknown", why, fix=fix)]
-    told = ", ".join(f"{operation} {units.byte_rate(rate)}" for operation, rate in best.items())
-    return [Finding("bandwidth.speed", "info", "memory", told, {"bytes_per_s": best})]
+    text = ", ".join(f"{operation} {units.byte_rate(rate)}" for operation, rate in best.items())
+    return [Finding("bandwidth.speed", "info", "memory", text, {"bytes_per_s": best})]
 
 
 # -- shares of the memory's peak ---------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> lis
     if not isinstance(part, Part) or (peak := ceiling.value) is None:
         return [judging.unknown_peak("bandwidth.share_of_peak", ceiling.doubt)]
     shares = {operation: rate / peak for operation, rate in rates.items()}
-    told = ", ".join(f"{operation} {units.percent(value)}" for operation, value in shares.items())
+    text = ", ".join(f"{operation} {units.percent(value)}" for operation, value in shares.items())
     evidence = {
         "share": shares,
         "peak_bytes_per_s": peak,
@@ -111,7 +111,7 @@ def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> lis
         **judging.provenance(part),
     }
     title = f"share of the {judging.kind_of(part)} memory peak"
-    message = f"{told} of {units.byte_rate(peak)} ({part.label})"
+    message = f"{text} of {units.byte_rate(peak)} ({part.label})"
     return [judging.share_of("bandwidth.share_of_peak", title, message, evidence, part)]
 
 

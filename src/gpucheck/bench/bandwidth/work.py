@@ -52,11 +52,10 @@ MOST_COLD_BYTES = 2 * GIB
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The largest size of an array, and the cache that it must exceed, in bytes; `known`: the cache was not assumed."""
+    """The largest size of an array, and the cache that it must exceed, in bytes."""
 
     array: int
     cache: int
-    known: bool
 
     @property
     def cold(self) -> int:
@@ -257,7 +256,6 @@ def measure(
         cache="cold" if work.count * size >= COLD_FACTOR * room.cache else "warm",
         details={
             "rotation_bytes": work.count * size,
-            "last_level_cache_bytes": room.cache if room.known else None,
             "verified_slices": compared,
             "wrong_elements": wrong,
         },
@@ -279,7 +277,7 @@ def room_for(accel: Accel, host_share: float = HOST_SHARE) -> Room:
     spare = host.memory().usable * host_share
     if info is not None:
         spare = min(info[0] * DEVICE_SHARE, spare) if accel.integrated else info[0] * DEVICE_SHARE
-    return Room(int(spare / 3) // GRAIN * GRAIN, cache or ASSUMED_CACHE_BYTES, cache is not None)
+    return Room(int(spare / 3) // GRAIN * GRAIN, cache or ASSUMED_CACHE_BYTES)
 
 
 def sizes_for(options: BandwidthOptions, accel: Accel, room: Room) -> tuple[int, ...]:

@@ -247,15 +247,15 @@ def _fastest(rows: Rows) -> list[Finding]:
         return []
     rates = {dtype: rate(row) for dtype, row in best.items()}
     text = ", ".join(f"{dtype} {units.flop_rate(rates[dtype], _unit(row))}" for dtype, row in best.items())
-    found = [Finding("matmul.speed", "info", "fastest", text, {"flop_per_s": rates})]
+    findings = [Finding("matmul.speed", "info", "fastest", text, {"flop_per_s": rates})]
     plain, tf32 = rates.get("float32"), rates.get("tf32")
     if plain and tf32 and tf32 > TF32_GAINS * plain:
         faster = f"{units.significant(tf32 / plain, 2)}× faster"
         title = f"TF32 is {faster} than float32 here"
         fix = f'torch.set_float32_matmul_precision("high"): TF32, {faster}'
         message = "with 10 bits of mantissa"
-        found.append(Finding("matmul.tf32_gain", "info", title, message, {"gain": tf32 / plain}, fix))
-    return found
+        findings.append(Finding("matmul.tf32_gain", "info", title, message, {"gain": tf32 / plain}, fix))
+    return findings
 
 
 def _unit(row: Measurement) -> str:
@@ -338,12 +338,12 @@ def _clock_seen(row: Measurement) -> float | None:
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """The fastest product of each dtype, as a share of its peak: `8192×8192` for square matrices, else M×N×K."""
-    found = []
+    lines = []
     for dtype, row in fastest_products(seen.rows).items():
         sides = [str(row.case[side]) for side in "mnk"]
         text = "×".join(sides[:2] if len(set(sides)) == 1 else sides)
-        found.append(headline(NAME, f"{dtype}, {text}", row, known.get(dtype), "the peak"))
-    return found
+        lines.append(headline(NAME, f"{dtype}, {text}", row, known.get(dtype), "the peak"))
+    return lines
 
 
 def _fastest_figure(rows: Rows, known: Ceilings) -> list[Figure]:
@@ -396,16 +396,10 @@ def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
         square = max(squares.keys() - {best.shape}, key=squares.__getitem__, default=None)
         mine = rates.get((dtype, best.shape))
         gain = None if square is None or mine is None else mine / squares[square]
-        as_fast = [
-            _text(other.shape)
-            for other in entry.finalists[1:]
-            if best.ci_low is not None and other.ci_high is not None and other.ci_high >= best.ci_low
-        ]
         text = f"{dtype} {_text(best.shape)} {units.flop_rate(best.flop_per_s, entry.unit)}"
         if gain is not None and square is not None:
             gained = f"{units.percent(gain - 1)} above" if gain - 1 >= LEAST_GAIN else "no faster than"
             text += f", {gained} {_text(square)}"
-        text += f" (as fast: {naming.few(as_fast, ', ')})" if as_fast else ""
         texts.append(text if complete else f"{text} (search cut off)")
         evidence[dtype] = {
             "shape": _text(best.shape),
@@ -414,7 +408,6 @@ def search(entries: Sequence[SearchResult], rows: Rows) -> list[Finding]:
             "gain": gain,
             "shapes_tried": entry.shapes_tried,
             "shapes_in_range": entry.shapes_in_range,
-            "as_fast": as_fast,
         }
     fastest = [Finding("matmul.search", "info", "fastest shapes found", "; ".join(texts), evidence)] if texts else []
     return [*fastest, *_refused(entries)]

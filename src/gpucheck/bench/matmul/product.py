@@ -365,7 +365,7 @@ class Repeats:
         for matrices in self.sets[:MOST_LAST_SETS]:
             self._compare(matrices)
 
-    def told(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         """Return the comparisons as a row has them.
 
         `worst` is the differing element that lies farthest from float64, of the first few results that differ; None
@@ -429,7 +429,7 @@ class First:
     element: Element | None
     operands_spread: float | None
 
-    def told(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         """Return the check as a row has it."""
         rows, sums = self.rows, self.sums
         sampled = Element(rows.row, rows.column, rows.got, rows.expected, rows.worst)

@@ -109,7 +109,7 @@ class _Product:
             cache="cold" if case.cold else "warm",
             precision_requested=case.precision,
             precision_observed=self.observed,
-            details={**check(), "corruption": self.repeats.told()},
+            details={**check(), "corruption": self.repeats.details()},
             flags=("emulated",) if case.support.kind == "emulated" else (),
         )
 
@@ -138,7 +138,7 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
             **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
             "support": case.support.reason or case.support.kind,
             "precision_state": settings,
-            **product.check_first(first, made.repeats.first, made.repeats.precision).told(),
+            **product.check_first(first, made.repeats.first, made.repeats.precision).details(),
         }
 
     return made.row("matmul", timed, beside, check)
@@ -501,10 +501,10 @@ class _Rows:
             now_s = time.monotonic()
             left_s = max(self.deadline - now_s, 0.0) / (len(of_dtypes) - done)
             looking = partial(search, case, grid, room, self.accel, left_s * SEARCH_SHARE, self.emit, self.searches)
-            found = self._guarded(case, looking)
+            fastest = self._guarded(case, looking)
             self.accel.empty_cache()
-            if found is not None:
-                best = replace(case, shape=found.shape)
+            if fastest is not None:
+                best = replace(case, shape=fastest.shape)
                 others = [square for square in squares if square.dtype == best.dtype and square.shape != best.shape]
                 yield from self._each([*others, best], now_s + left_s, watch)
 

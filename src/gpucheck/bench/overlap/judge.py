@@ -34,7 +34,7 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
 
     The interval comes from the rounds: both over the sum of the two alone, pair by pair. None below six rounds.
     """
-    found = []
+    entries = []
     for key, parts in _cases(measurements).items():
         if parts.keys() < {"copy", "compute", "both"}:
             continue
@@ -56,7 +56,7 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
         flags += ["few-samples"] * (count < stats.FEWEST_SAMPLES)
         # What hides for the most part may as well not, as far as the interval goes.
         flags += ["noisy"] * (low is not None and low < HALF and overlap >= HIDDEN)
-        found.append(
+        entries.append(
             OverlapResult(
                 device=key[0].id,
                 **dict(zip(CASE, key[1:], strict=True)),
@@ -70,7 +70,7 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
                 flags=tuple(dict.fromkeys(flags)),
             )
         )
-    return found
+    return entries
 
 
 def _cases(measurements: Sequence[Measurement]) -> dict[tuple[Any, ...], dict[str, list[Measurement]]]:
@@ -168,12 +168,12 @@ def _copies(measurements: Sequence[Measurement]) -> Finding:
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
     """Return what hides of a pinned copy on a second stream; where there is neither, of what was copied."""
-    found = []
+    lines = []
     for row in answering(answer(seen.rows)):
         streams = "" if row.streams == 2 else ", one stream"
         case = f"{row.host_memory} {SHORT_WAYS[row.direction]}, hidden{streams}"
-        found.append(Headline("overlap", row.device, case, row.overlap, "1", row.ci_low, row.ci_high, flags=row.flags))
-    return found
+        lines.append(Headline("overlap", row.device, case, row.overlap, "1", row.ci_low, row.ci_high, flags=row.flags))
+    return lines
 
 
 JUDGE = Judge(findings, headlines, result="bench_overlap", answers=lambda seen: answer(seen.rows))
