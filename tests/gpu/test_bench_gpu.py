@@ -51,9 +51,7 @@ def test_copies_are_timed_and_verified() -> None:
 
 
 def test_products_have_the_precision_asked_for() -> None:
-    rows, found = rows_and_verdicts(
-        matmul.command, MatmulOptions(squares=(1024,), device="cuda:0", time_budget_s=4.0)
-    )
+    rows, found = rows_and_verdicts(matmul.command, MatmulOptions(squares=(1024,), device="cuda:0", time_budget_s=4.0))
     assert found["matmul.precision"] == found["matmul.result"] == "pass"
     observed = {row.case["dtype"]: row.method.precision_observed for row in rows}
     assert observed == {row.case["dtype"]: row.method.precision_requested for row in rows}
