@@ -161,7 +161,7 @@ def _how(measurements: Sequence[Measurement], answer: TransferResult) -> list[Li
 
 def _idioms(measurements: Sequence[Measurement]) -> list[Block]:
     """The lines that a user chooses between, with the time of each over the raw copy's."""
-    rows = [row for row in measurements if not row.case["idiom"].startswith(("raw", "loader"))] or measurements
+    rows = [row for row in measurements if not str(row.case["idiom"]).startswith(("raw", "loader"))] or measurements
     if not rows:
         return []
     ratios = {id(measurements[place]): ratio for place, ratio in judge.times_raw(measurements).items()}

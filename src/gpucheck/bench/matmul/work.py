@@ -525,7 +525,11 @@ class _Rows:
     def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
         """Return what `take` gives; None, and a skip, where the library has no such product."""
         try:
-            with no_room(self.accel, f"memory ran out at {case.label}", "matmul.memory"):
+            with no_room(
+                self.accel,
+                f"memory ran out at {case.label}: its matrices take {units.capacity(case.bytes)}",
+                "matmul.memory",
+            ):
                 return take()
         except NoKernel as refused:
             title, evidence = f"{self.accel.id} has no kernel for {case.label}", {"case": case.label}
