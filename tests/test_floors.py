@@ -58,9 +58,9 @@ SIZES = {
     ".": (13, 1170),
     # A confirmation on a device is a plain loop: its end, its margin and what a process holds are measured.
     # A confirmation goes on while blocks move, and room between blocks keeps a search open.
-    "batch_size": (10, 2124),
+    "batch_size": (10, 2106),
     # What there was no time for is named, and not verified.
-    "bench": (31, 4798),
+    "bench": (31, 4795),
     # NVSwitches, GPUs that do not start, locks, fans, the odd GPU of several.
     "cards": (5, 986),
     # Wrong usage is answered with a line that the command takes, by tables of words, options and values.
@@ -72,25 +72,25 @@ SIZES = {
     # SXid errors, and a start judged GPU by GPU.
     "doctor": (12, 1848),
     # A paste's facts (torch, GPUs, frames, launcher) are read once, for the advice of every text.
-    "explain": (13, 980),
+    "explain": (13, 979),
     # One of three or four nodes that is far below the others; counts that no cluster has.
-    "fleet": (8, 1264),
+    "fleet": (8, 1258),
     # One reader for every NVIDIA line of the kernel's log.
     "machine": (24, 3991),
     # No window is held for seconds.
-    "measure": (4, 577),
+    "measure": (4, 572),
     # Memory that no visible process holds.
     "memory": (4, 218),
     # torch is seen in whatever way it is loaded; a dry run goes on behind loops that it ends.
-    "program": (33, 7959),
+    "program": (33, 7943),
     # The page names the machine once and leaves out who sends it.
-    "render": (21, 3043),
+    "render": (21, 3010),
     # What a rank raised, its own work, work of every n-th step.
     "report": (16, 1618),
     # A failed check says what to do.
     "smoke": (6, 662),
     # A counter that rose has its own fix.
-    "stress": (6, 1083),
+    "stress": (6, 1072),
     # A file without a name in it is read for its modules; inputs are proposed.
     "work": (7, 1043),
 }
