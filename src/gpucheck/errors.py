@@ -118,8 +118,10 @@ class DeviceFailed(GpucheckError):
 
     exit_code = FAILED
 
-    def __init__(self, what: str, why: str = "", fix: str = "", *, device: str | None = None) -> None:
-        super().__init__(what, why, fix, finding="device.error")
+    def __init__(
+        self, what: str, why: str = "", fix: str = "", *, finding: str = "device.error", device: str | None = None
+    ) -> None:
+        super().__init__(what, why, fix, finding=finding)
         self.device = device
 
 

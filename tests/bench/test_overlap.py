@@ -240,7 +240,7 @@ def test_nothing_timed_is_a_skip() -> None:
 def test_the_size_follows_the_room() -> None:
     assert work.size_for(OverlapOptions(), Room(GIB, 8 * GIB, MIB)) == 64 * MIB
     assert work.size_for(OverlapOptions(), Room(100 * MIB, 8 * GIB, MIB)) == 32 * MIB
-    with pytest.raises(UsageError, match=r"--size 64 MiB does not fit; .*; use at most 32 MiB"):
+    with pytest.raises(UsageError, match=r"--size 64 MiB does not fit; .*; use at most 50 MiB"):
         work.size_for(OverlapOptions(64 * MIB), Room(100 * MIB, 8 * GIB, MIB))
     with pytest.raises(CannotLook, match="not enough memory to copy"):
         work.size_for(OverlapOptions(), Room(MIB, 8 * GIB, MIB))

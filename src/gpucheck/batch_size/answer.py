@@ -156,7 +156,7 @@ CAP = "max-batch-size"
 
 @dataclass(slots=True)
 class History:
-    """What a search has learnt so far.
+    """The trials of a search so far, and what they say.
 
     `budget` and `device` are as they were known before the first child has told its own. `results` are the trials of
     the search; `stopped` is the trial whose end says nothing about its size, `refused` why no process could be set up.
