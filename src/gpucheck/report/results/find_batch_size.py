@@ -71,7 +71,7 @@ class StepRecipe:
 
 @dataclass(frozen=True, slots=True)
 class SearchMethod:
-    """The way to measure peaks (`peak`), and what ran. With `seek_failure` false, sizes stay below 85 % of the budget."""
+    """The way to the peaks (`peak`), and what ran. With `seek_failure` false, sizes stay below 85 % of the budget."""
 
     peak: str | None = None
     seek_failure: bool = True
