@@ -176,7 +176,7 @@ WRITES: dict[str, dict[str, tuple[str, ...]]] = {
     "bench bandwidth": dict.fromkeys(("copy_", "add", "sum"), ("bandwidth.result",)),
     "bench matmul": {"mm": ("matmul.result", "matmul.corruption", "matmul.precision")},
     "bench crossover": {"add": ("crossover.result",)},
-    "smoke": {"mm": ("numerics.matmul",)},
+    "smoke": {"mm": ("numerics.matmul", "training.step")},
 }
 # What a device leaves behind that calculates, or remembers, wrongly.
 VALUES = ("flipped", "stale", "all ones", "not a number", "infinite")
@@ -256,7 +256,7 @@ SEARCH = "find-batch-size mlp --device cpu --max-batch-size 64 --memory-limit 1G
 CHILDREN: dict[str, tuple[tuple[str, int], ...]] = {
     "devices": (
         ("gpucheck.machine.nvml_read", 0),
-        ("gpucheck.machine.nvml_read", 4),  # the driver, a line for each of two cards, then the first card's figures
+        ("gpucheck.machine.nvml_read", 6),  # up to the first card of two: its figures are said
         ("gpucheck.machine.cuda_driver", 0),
         ("gpucheck.machine.cuda_driver", 1),
     ),
