@@ -471,6 +471,24 @@ ADVICE: tuple[Advice, ...] = (
         "unset LD_LIBRARY_PATH (or remove the folder of the other cuDNN from it): torch brings its own cuDNN",
     ),
     Advice(
+        ("oom.cuda",),
+        lambda facts: "runtime" in facts.names and "allocator" not in facts.names,
+        lambda facts: (
+            (
+                "try DataLoader(pin_memory=False) first: Windows limits how much memory WSL may pin; then "
+                if "wsl" in facts.platforms
+                else ""
+            )
+            + "nvidia-smi shows whether the GPU is full: then use another one, or end what fills it. If memory is "
+            "free, pin less host memory (pin_memory=False; ulimit -l)"
+        ),
+        title="a CUDA call found no memory, outside torch's allocator",
+        meaning="torch's allocator says `CUDA out of memory. Tried to allocate`. This text is the runtime's: it needed "
+        "memory for a context on a full GPU, a module that is loaded late, a graph, a stream, IPC or pinned host "
+        "memory.",
+        certainty="strong",
+    ),
+    Advice(
         ("cudnn.not_initialized", "cudnn.failed", "cublas.", "oom.cublas", "oom.cuda"),
         lambda facts: "jax" in facts.names and "pytorch" not in facts.names and (facts.free or 0) < 0.5,
         "export XLA_PYTHON_CLIENT_PREALLOCATE=false, or XLA_PYTHON_CLIENT_MEM_FRACTION=0.7: JAX takes 75 % of the GPU "
@@ -845,24 +863,6 @@ ADVICE: tuple[Advice, ...] = (
         "ptxas",
         "export TRITON_PTXAS_PATH=/usr/local/cuda-13.0/bin/ptxas (Triton brings an older ptxas, which does not "
         "know this GPU; that of CUDA 13 does), or use a newer torch",
-    ),
-    Advice(
-        ("oom.cuda",),
-        lambda facts: "runtime" in facts.names and "allocator" not in facts.names,
-        lambda facts: (
-            (
-                "try DataLoader(pin_memory=False) first: Windows limits how much memory WSL may pin; then "
-                if "wsl" in facts.platforms
-                else ""
-            )
-            + "nvidia-smi shows whether the GPU is full: then use another one, or end what fills it. If memory is "
-            "free, pin less host memory (pin_memory=False; ulimit -l)"
-        ),
-        title="a CUDA call found no memory, outside torch's allocator",
-        meaning="torch's allocator says `CUDA out of memory. Tried to allocate`. This text is the runtime's: it needed "
-        "memory for a context on a full GPU, a module that is loaded late, a graph, a stream, IPC or pinned host "
-        "memory.",
-        certainty="strong",
     ),
     Advice(
         ("oom.host",),

@@ -559,8 +559,9 @@ TEXTS: tuple[Condition, ...] = (
         patterns=(r"\bSXid ?(\(PCI:[0-9a-f:.]+\))?:? ?\d+",),
         meaning="NVSwitches join the GPUs of a machine; their errors are numbered apart from the GPUs' Xid. "
         "`Fatal`: programs that used the links have ended, and the fabric needs a reset.",
-        fix="take the node out of use (drain or cordon); sudo journalctl -u nvidia-fabricmanager shows which "
-        "partition. Reset all GPUs and switches together (sudo nvidia-smi -r with nothing running), or reboot",
+        fix="where the line says Fatal: take the node out of use (drain or cordon), then reset all GPUs and switches "
+        "together (sudo nvidia-smi -r with nothing running), or reboot. Non-fatal needs no action; sudo journalctl "
+        "-u nvidia-fabricmanager shows what else was reported",
     ),
     Condition(
         id="bus.installed",
