@@ -79,7 +79,7 @@ def test_with_all_of_them_the_tests_pass(applied: Path) -> None:
     _run(
         applied,
         *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"),
-        *("tests/test_floors.py", "--deselect", "tests/test_floors.py::test_no_package_grows_past_its_size"),
+        *("tests/test_layers.py", "--deselect", "tests/test_layers.py::test_no_package_grows_past_its_size"),
         *("tests/explain/test_page.py", "tests/cli/test_app.py", "tests/cli/test_help.py"),
         *("tests/cli/test_conditions.py", "tests/cli/test_explain.py", "tests/program/lint/test_cases.py"),
         "tests/doctor/test_conditions_upper.py",

@@ -1,5 +1,5 @@
-"""The plan of the house, read from its imports: a module imports from lower floors or its own folder, and each thing
-outside has one door."""
+"""The architecture, read from the imports: a module imports from lower layers or its own package, and each external
+system has one adapter."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "gpucheck"
 
-# The room (first name below gpucheck) and its floor. A new room is added here, on the floor where it belongs.
-FLOORS = {
+# The layer of each package and of each module directly in gpucheck. A new one is added here.
+LAYERS = {
     "__init__": 0,
     "errors": 0,
     "units": 0,
@@ -50,55 +50,34 @@ FLOORS = {
     "__main__": 9,
 }
 
-# The files of each package (`.` is what lies beside them) and their statements, docstrings not among these. A package
-# that grows past one fails the test; raise the figure in the same commit, with the reason for its last growth above
-# it (the log has those before), and lower it where it shrank.
+# The most files and statements (without docstrings) of each package; `.` is the modules beside them. A package that
+# grows past its row fails the test: raise it in the same commit, whose message says why; lower it where it shrank.
 SIZES = {
-    # What each command refuses is refused by the api too; whose memory ran out is decided in one place.
     ".": (13, 1170),
-    # A confirmation on a device is a plain loop: its end, its margin and what a process holds are measured.
-    # A confirmation goes on while blocks move, and room between blocks keeps a search open.
     "batch_size": (10, 2106),
-    # What there was no time for is named, and not verified.
     "bench": (31, 4795),
-    # NVSwitches, GPUs that do not start, locks, fans, the odd GPU of several.
     "cards": (5, 986),
-    # Wrong usage is answered with a line that the command takes, by tables of words, options and values.
     "cli": (14, 1651),
-    # A figure is the speed, new over old, wherever it stands.
     "compare": (2, 252),
-    # A mask that names a GPU that does not exist, and a second reading of a GPU that is busy alone.
     "devices": (3, 283),
-    # SXid errors, and a start judged GPU by GPU.
     "doctor": (12, 1848),
-    # A paste's facts (torch, GPUs, frames, launcher) are read once, for the advice of every text.
     "explain": (13, 979),
-    # One of three or four nodes that is far below the others; counts that no cluster has.
     "fleet": (8, 1258),
-    # One reader for every NVIDIA line of the kernel's log.
     "machine": (24, 3991),
-    # No window is held for seconds.
     "measure": (4, 572),
-    # Memory that no visible process holds.
     "memory": (4, 218),
-    # torch is seen in whatever way it is loaded; a dry run goes on behind loops that it ends.
     "program": (33, 7943),
-    # The page names the machine once and leaves out who sends it.
     "render": (21, 3010),
-    # What a rank raised, its own work, work of every n-th step.
     "report": (16, 1618),
-    # A failed check says what to do.
     "smoke": (6, 662),
-    # A counter that rose has its own fix.
     "stress": (6, 1072),
-    # A file without a name in it is read for its modules; inputs are proposed.
     "work": (7, 1043),
 }
 
 # A benchmark's folder. It imports its own files and those of bench/ itself; what several share lies there.
 BENCHMARKS = {path.parent.name for path in SOURCE.glob("bench/*/judge.py")}
-# What only its door may import, at any level: the files of the door.
-DOORS = {
+# The adapters of external systems: the only files that may import each name.
+ADAPTERS = {
     "pynvml": ("machine/nvml_*",),
     "subprocess": ("machine/child.py",),
     # `run --dry` sees that the user's program starts processes.
@@ -109,7 +88,7 @@ DOORS = {
     "typer": ("cli/*",),
 }
 
-# Where torch may be imported as the module is; elsewhere only inside a function.
+# Modules that may import torch at load time; others only inside a function.
 TORCH_AT_ONCE = (
     "machine/accel*.py",
     "work/*",
@@ -121,8 +100,8 @@ TORCH_AT_ONCE = (
     "stress/device.py",
 )
 
-# What judges what was measured or read: it never imports torch, not even inside a function, so that a judgement can be
-# made where there is none. (A check of the smoke test is work: it judges the torch that it calls.)
+# Modules that judge measurements never import torch, not even inside a function: a judgement needs no torch. (A check
+# of smoke is work: it judges the torch that it calls.)
 JUDGES = (
     "bench/judge.py",
     "bench/*/judge.py",
@@ -161,7 +140,7 @@ def module_of(path: str) -> str:
 
 
 class File(NamedTuple):
-    """What a file has, parsed once: its imports, its calls `os.name()` with their lines, and how many statements."""
+    """A parsed file: its imports, its calls `os.name()` with their lines, and the number of its statements."""
 
     imports: list[Import]
     os_calls: list[tuple[str, int]]
@@ -221,54 +200,54 @@ def _names_type_checking(test: ast.expr) -> bool:
     return "TYPE_CHECKING" in (getattr(test, "id", ""), getattr(test, "attr", ""))
 
 
-def room_of(name: str) -> str:
-    """The room of a dotted name within the package: `gpucheck.bench.matmul.run` lies in `bench`."""
+def package_of(name: str) -> str:
+    """Return the package of a dotted name: `bench` for `gpucheck.bench.matmul.run`."""
     return name.split(".")[1] if "." in name else "__init__"
 
 
 def faults(path: str, text: str) -> list[str]:
-    """What the file `path` (below gpucheck/) breaks of the plan, a line for each."""
-    room = path.split("/")[0].removesuffix(".py")
-    if room not in FLOORS:
-        return [f"{path}: the room {room} is not on the plan"]
-    found = [fault for one in imports_of(path, text) if (fault := _fault(path, room, one))]
+    """Return the rules that the file `path` (below gpucheck/) breaks, a line for each."""
+    package = path.split("/")[0].removesuffix(".py")
+    if package not in LAYERS:
+        return [f"{path}: {package} has no layer"]
+    found = [fault for entry in imports_of(path, text) if (fault := _fault(path, package, entry))]
     for name, line in read(path, text).os_calls:
         if path != "machine/child.py" and (name in PROCESS_CALLS or name.startswith(("spawn", "exec"))):
             found.append(f"{path}:{line}: os.{name} belongs to machine/child.py")
     return found
 
 
-def _fault(path: str, room: str, one: Import) -> str | None:
-    at = f"{path}:{one.line}: "
-    if one.name == "gpucheck" or one.name.startswith("gpucheck."):
-        target = room_of(one.name)
+def _fault(path: str, package: str, entry: Import) -> str | None:
+    at = f"{path}:{entry.line}: "
+    if entry.name == "gpucheck" or entry.name.startswith("gpucheck."):
+        target = package_of(entry.name)
         if target == "__version__":
             return None
-        if target not in FLOORS:
-            return f"{at}{one.name} is in no room of the plan"
-        if target != room and FLOORS[target] > FLOORS[room]:
-            return f"{at}{room} (floor {FLOORS[room]}) imports {target} (floor {FLOORS[target]}): upward"
-        if target != room and FLOORS[target] == FLOORS[room] > 0:
-            return f"{at}{room} imports {target}, its neighbour on floor {FLOORS[room]}"
+        if target not in LAYERS:
+            return f"{at}{entry.name} has no layer"
+        if target != package and LAYERS[target] > LAYERS[package]:
+            return f"{at}{package} (layer {LAYERS[package]}) imports {target} (layer {LAYERS[target]}): upward"
+        if target != package and LAYERS[target] == LAYERS[package] > 0:
+            return f"{at}{package} imports {target}, of the same layer {LAYERS[package]}"
         mine = benchmark_of(path.rpartition("/")[0].replace("/", "."))
-        other = benchmark_of(one.name.removeprefix("gpucheck."))
+        other = benchmark_of(entry.name.removeprefix("gpucheck."))
         if mine and other and mine != other:
             return f"{at}{mine} imports {other}, another benchmark"
         return None
-    if within(one.name, "torch"):
-        allowed = not one.at_once or any(fnmatch(path, place) for place in TORCH_AT_ONCE)
+    if within(entry.name, "torch"):
+        allowed = not entry.at_once or any(fnmatch(path, place) for place in TORCH_AT_ONCE)
         return None if allowed else f"{at}torch is imported with the module"
-    for door, places in sorted(DOORS.items(), key=lambda row: -len(row[0])):
-        if within(one.name, door):
-            return None if any(fnmatch(path, place) for place in places) else f"{at}{door} is not used here"
+    for adapter, places in sorted(ADAPTERS.items(), key=lambda row: -len(row[0])):
+        if within(entry.name, adapter):
+            return None if any(fnmatch(path, place) for place in places) else f"{at}{adapter} is not used here"
     return None
 
 
 def benchmark_of(name: str) -> str | None:
     """The benchmark whose folder is `bench.transfer`, or has `bench.transfer.judge`; None for what is in none."""
-    room, _, rest = name.partition(".")
+    package, _, rest = name.partition(".")
     first = rest.partition(".")[0]
-    return first if room == "bench" and first in BENCHMARKS else None
+    return first if package == "bench" and first in BENCHMARKS else None
 
 
 def within(name: str, package: str) -> bool:
@@ -279,7 +258,7 @@ def files() -> dict[str, str]:
     return {p.relative_to(SOURCE).as_posix(): p.read_text(encoding="utf-8") for p in sorted(SOURCE.rglob("*.py"))}
 
 
-def test_every_import_keeps_to_the_plan() -> None:
+def test_every_import_keeps_to_the_layers() -> None:
     tree = files()
     assert len(tree) > 20  # the source was found
     assert [fault for path, text in tree.items() for fault in faults(path, text)] == []
@@ -310,7 +289,7 @@ def test_no_package_grows_past_its_size() -> None:
     assert set(SIZES) == set(found)  # a package that went leaves the table
 
 
-# --- what a command may reach -----------------------------------------------------------------------------------------
+# --- imports behind a module -----------------------------------------------------------------------------------------
 
 
 def reached(start: str, tree: dict[str, str], at_once: bool = False) -> set[str]:
@@ -320,13 +299,13 @@ def reached(start: str, tree: dict[str, str], at_once: bool = False) -> set[str]
     todo = [modules[start]]
     while todo:
         path = todo.pop()
-        for one in imports_of(path, tree[path]):
-            if (at_once and not one.at_once) or one.name in seen:
+        for entry in imports_of(path, tree[path]):
+            if (at_once and not entry.at_once) or entry.name in seen:
                 continue
-            seen.add(one.name)
+            seen.add(entry.name)
             # `from gpucheck.bench import matmul` names a module, `from gpucheck.units import text` something in one;
             # either way the packages above are imported too.
-            parts = one.name.split(".")
+            parts = entry.name.split(".")
             todo += [modules[m] for n in range(1, len(parts) + 1) if (m := ".".join(parts[:n])) in modules]
     return seen
 
@@ -337,8 +316,8 @@ def circles(tree: dict[str, str]) -> list[list[str]]:
 
     def imported(path: str) -> set[str]:
         found = set()
-        for one in imports_of(path, tree[path]):
-            name = one.name
+        for entry in imports_of(path, tree[path]):
+            name = entry.name
             while name and name not in modules:
                 name = name.rpartition(".")[0]
             found |= {modules[name]} if name else set()
@@ -357,7 +336,9 @@ def circles(tree: dict[str, str]) -> list[list[str]]:
         return seen
 
     reach = {path: behind(path) for path in tree}
-    groups = {tuple(sorted(two for two in reach[one] if one in reach[two])) for one in tree if one in reach[one]}
+    groups = {
+        tuple(sorted(other for other in reach[path] if path in reach[other])) for path in tree if path in reach[path]
+    }
     return [list(group) for group in sorted(groups)]
 
 
@@ -380,7 +361,7 @@ def test_judges_import_no_torch() -> None:
     tree = files()
     judges = [path for path in tree if any(fnmatch(path, place) for place in JUDGES)]
     assert all(any(fnmatch(path, place) for path in judges) for place in JUDGES)
-    own = [path for path in judges if any(within(one.name, "torch") for one in imports_of(path, tree[path]))]
+    own = [path for path in judges if any(within(entry.name, "torch") for entry in imports_of(path, tree[path]))]
     brought = [path for path in judges if any(within(name, "torch") for name in reached(module_of(path), tree, True))]
     assert (own, brought) == ([], [])
 
@@ -391,17 +372,17 @@ def test_judges_import_no_torch() -> None:
 @pytest.mark.parametrize(
     ("path", "text", "fault"),
     [
-        ("units.py", "import gpucheck.report.facts", "units (floor 0) imports report (floor 1): upward"),
-        ("report/facts.py", "from gpucheck.machine import host", "report (floor 1) imports machine (floor 2): upward"),
-        ("machine/host.py", "from .. import measure", "machine (floor 2) imports measure (floor 3): upward"),
-        ("bench/matmul.py", "from gpucheck import render", "bench (floor 4) imports render (floor 7): upward"),
-        ("bench/matmul.py", "import_module('gpucheck.cli.app')", "bench (floor 4) imports cli (floor 8): upward"),
-        ("bench/matmul.py", "from gpucheck.memory import steps", "bench imports memory, its neighbour on floor 4"),
-        ("work/target.py", "from gpucheck.measure.timing import run", "work imports measure, its neighbour on floor 3"),
-        ("bench/matmul.py", "import gpucheck.gadgets", "gpucheck.gadgets is in no room of the plan"),
+        ("units.py", "import gpucheck.report.facts", "units (layer 0) imports report (layer 1): upward"),
+        ("report/facts.py", "from gpucheck.machine import host", "report (layer 1) imports machine (layer 2): upward"),
+        ("machine/host.py", "from .. import measure", "machine (layer 2) imports measure (layer 3): upward"),
+        ("bench/matmul.py", "from gpucheck import render", "bench (layer 4) imports render (layer 7): upward"),
+        ("bench/matmul.py", "import_module('gpucheck.cli.app')", "bench (layer 4) imports cli (layer 8): upward"),
+        ("bench/matmul.py", "from gpucheck.memory import steps", "bench imports memory, of the same layer 4"),
+        ("work/target.py", "from gpucheck.measure.timing import run", "work imports measure, of the same layer 3"),
+        ("bench/matmul.py", "import gpucheck.gadgets", "gpucheck.gadgets has no layer"),
         (
             "bench/overlap/cases.py",
-            "from gpucheck.bench.transfer.cases import Room",
+            "from gpucheck.bench.transfer.cases import Buffers",
             "overlap imports transfer, another benchmark",
         ),
         ("bench/matmul/judge.py", "from ..bandwidth import judge", "matmul imports bandwidth, another benchmark"),
@@ -417,7 +398,7 @@ def test_judges_import_no_torch() -> None:
         ("smoke/command.py", "from rich.table import Table", "rich is not used here"),
         ("cli/app.py", "import click", "click is not used here"),
         ("cli/app.py", "from typer._click import exceptions", "typer._click is not used here"),
-        ("gadgets.py", "", "the room gadgets is not on the plan"),
+        ("gadgets.py", "", "gadgets has no layer"),
     ],
 )
 def test_a_planted_fault_is_found(path: str, text: str, fault: str) -> None:
@@ -439,12 +420,12 @@ def test_a_planted_fault_is_found(path: str, text: str, fault: str) -> None:
         ("errors.py", "from gpucheck.errors import USAGE"),
         (
             "bench/overlap/cases.py",
-            "from gpucheck.bench.buffers import Room\nfrom gpucheck.bench.overlap import judge",
+            "from gpucheck.bench.buffers import Buffers\nfrom gpucheck.bench.overlap import judge",
         ),
         ("bench/benchmarks.py", "from gpucheck.bench.transfer import TransferOptions"),
     ],
 )
-def test_what_the_plan_allows_is_no_fault(path: str, text: str) -> None:
+def test_an_allowed_import_is_no_fault(path: str, text: str) -> None:
     assert faults(path, text) == []
 
 

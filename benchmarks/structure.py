@@ -1,12 +1,12 @@
-"""How large the house is, and how far a figure walks through it: counted, so that a change of structure can be judged.
+"""The size of the source, and how many files a figure passes through: counts to judge a change of structure by.
 
-    python benchmarks/house.py [--root CHECKOUT] [--json FILE]
+    python benchmarks/structure.py [--root CHECKOUT] [--json FILE]
 
 Counts of this checkout, or of another one (an older commit in a worktree) for a comparison:
 
 - files and lines of `src`, and names that more than one module defines at its top level;
 - files and lines of each package;
-- own modules that `bench transfer`, `lint` and `--help` have loaded as they end;
+- gpucheck's modules that `bench transfer`, `lint` and `--help` have loaded as they end;
 - files whose functions run on four walks: from a bandwidth row's first call to the table, from the first trial of
   find-batch-size to its answer (of the parent: what runs in the child is the trial itself), from the first file of
   lint to the screen, and from the first condition of the doctor to the screen;
@@ -46,8 +46,8 @@ MOST_SHOWN = 20
 # What lint has to find.
 MISTAKE = "import torch\nx = torch.ones(2)\nx.cuda()\n"
 
-# Runs a command line and prints, as the last line, the own files whose functions ran once `begin` was called; `begin`
-# is empty for the modules that are loaded at the end.
+# Runs a command line and prints, as the last line, gpucheck's files whose functions ran once `begin` was called. With
+# `begin` empty it prints the modules that are loaded at the end.
 PROBE = """
 import json, os, sys, threading
 src, begin, arguments = sys.argv[1], sys.argv[2], sys.argv[3:]
@@ -64,7 +64,7 @@ def look(frame, event, argument):
     if began[0] and name not in files and not importing(frame):
         files.add(name)
 def importing(frame):
-    # What runs as a module is imported, its classes and their decorators among it, is no step of a walk.
+    # Code that runs while a module is imported is no step of a walk.
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_code.co_filename.startswith(src):
             return True
@@ -85,11 +85,11 @@ print(json.dumps({"code": code, "files": sorted(os.path.relpath(f, src) for f in
 
 
 def probe(root: Path, arguments: list[str], begin: str = "") -> list[str]:
-    """The own files that a command line walks through from `begin` (`file:function`) on, or loads."""
+    """Return gpucheck's files whose functions run from `begin` (`file:function`) on; without it, the loaded ones."""
     with tempfile.TemporaryDirectory() as folder:
         mistake = Path(folder, "mistake.py")
         mistake.write_text(MISTAKE, encoding="utf-8")
-        given = [str(mistake) if one == "MISTAKE" else one for one in arguments]
+        given = [str(mistake) if word == "MISTAKE" else word for word in arguments]
         done = subprocess.run(
             [sys.executable, "-c", PROBE, str(root / "src"), begin, *given],
             capture_output=True,
@@ -105,12 +105,12 @@ def probe(root: Path, arguments: list[str], begin: str = "") -> list[str]:
     return found
 
 
-def rooms(root: Path, trees: dict[Path, ast.Module]) -> dict[str, list[int]]:
+def packages(root: Path, trees: dict[Path, ast.Module]) -> dict[str, list[int]]:
     """The files and lines of each package; `.` is what lies beside them."""
     found: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for path in trees:
-        room, slash, _ = path.relative_to(root / "src" / "gpucheck").as_posix().partition("/")
-        sizes = found[room if slash else "."]
+        package, slash, _ = path.relative_to(root / "src" / "gpucheck").as_posix().partition("/")
+        sizes = found[package if slash else "."]
         sizes[0] += 1
         sizes[1] += len(path.read_text(encoding="utf-8").splitlines())
     return dict(sorted(found.items()))
@@ -181,7 +181,7 @@ def measure(root: Path) -> dict[str, object]:
         "src_files": len(trees),
         "src_lines": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in trees),
         "names_defined_more_than_once": often,
-        "files_and_lines_of_each_package": rooms(root, trees),
+        "files_and_lines_of_each_package": packages(root, trees),
         "modules_loaded_by_bench_transfer": len(probe(root, TRANSFER)),
         "modules_loaded_by_lint": len(probe(root, LINT)),
         "modules_loaded_by_help": len(probe(root, ["--help"])),
@@ -200,7 +200,7 @@ def _shown(value: object) -> object:
     """A list of names as their number, of numbers as they are."""
     if not isinstance(value, list):
         return value
-    return "/".join(map(str, value)) if all(isinstance(one, int) for one in value) else len(value)
+    return "/".join(map(str, value)) if all(isinstance(item, int) for item in value) else len(value)
 
 
 def main() -> None:
@@ -211,7 +211,7 @@ def main() -> None:
     found = measure(given.root.resolve())
     for name, value in found.items():
         if isinstance(value, dict):
-            shown = ", ".join(f"{key} {_shown(one)}" for key, one in list(value.items())[:MOST_SHOWN])
+            shown = ", ".join(f"{key} {_shown(item)}" for key, item in list(value.items())[:MOST_SHOWN])
             print(f"{name.replace('_', ' ')}: {len(value)} ({shown})")
         else:
             print(f"{name.replace('_', ' ')}: {len(value) if isinstance(value, list) else value}")
