@@ -65,7 +65,7 @@ ROWS: tuple[tuple[str, int, str], ...] = (
     ("doctor", 0, "no nvidia gpu here"),
     ("memory --device cpu", 0, "memory"),
     ("smoke --device cpu", 0, "passed"),
-    ("stress --device cpu --duration 3s --fill 2", 0, "correct"),
+    ("stress --device cpu --duration 3s --fill 2", 0, "products"),
     ("explain oom.cuda", 0, "memory"),
     ("lint train.py", 0, "no mistake that lint can see"),
     ("find-batch-size mlp --device cpu --memory-limit 128MiB --max-batch-size 4", 0, "at least 4"),
