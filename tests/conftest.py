@@ -70,6 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         dest="every",
         help="run every slow test, not a sample of them (tests that are named or selected always run)",
     )
+    parser.addoption("--salt", default="", help="which slow tests the sample has: any word, such as a commit's hash")
     parser.addoption(
         "--write-record", action="store_true", help="write the record of every command anew (tests/record)"
     )
@@ -99,14 +100,14 @@ def is_sampled(config: pytest.Config) -> bool:
     return not (named or any(config.getoption(name, None) for name in ("every", "keyword", "markexpr", "lf")))
 
 
-def sample(tests: Sequence[str]) -> set[str]:
-    """The ids of one in SAMPLED of each file's tests, one at least: those whose checksums are smallest."""
+def sample(tests: Sequence[str], salt: str = "") -> set[str]:
+    """Return the ids of one in SAMPLED of each file's tests, at least one: the smallest checksums with `salt`."""
     by_file: defaultdict[str, list[str]] = defaultdict(list)
     for test in tests:
         by_file[test.partition("::")[0]].append(test)
     kept = set()
     for ids in by_file.values():
-        ids.sort(key=lambda test: zlib.crc32(test.encode()))
+        ids.sort(key=lambda test: zlib.crc32((test + salt).encode()))
         kept.update(ids[: -(-len(ids) // SAMPLED)])
     return kept
 
@@ -120,7 +121,7 @@ def pytest_collectstart() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.sampled:
         slow = [item.nodeid for item in items if item.get_closest_marker("slow")]
-        left_out = set(slow) - sample(slow)
+        left_out = set(slow) - sample(slow, config.getoption("salt"))
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
         items[:] = [item for item in items if item.nodeid not in left_out]
     if hasattr(config, "workerinput"):  # of several processes: a long file that begins last ends alone
@@ -140,10 +141,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Name the slow tests that ran where they are a sample."""
     if not config.option.sampled:
         return
-    reports = [one for group in terminalreporter.stats.values() for one in group if isinstance(one, pytest.TestReport)]
-    ran = sorted({one.nodeid for one in reports if "slow" in one.keywords and one.when == "call"})
+    entries = [entry for group in terminalreporter.stats.values() for entry in group]
+    reports = [entry for entry in entries if isinstance(entry, pytest.TestReport)]
+    ran = sorted({report.nodeid for report in reports if "slow" in report.keywords and report.when == "call"})
     if ran:
-        terminalreporter.section("slow tests: a sample, the same each time; scripts/test --all runs them all")
+        terminalreporter.section("slow tests: a sample; scripts/test --all runs them all")
         terminalreporter.write_line("\n".join(ran))
 
 

@@ -117,6 +117,8 @@ def test_the_whole_suite_takes_a_sample_of_each_files_slow_tests_and_names_it(
     assert (count, len(sampled)) == (2 + 1 + 2 * 3, 2 * 3)
     assert {line.partition("::")[0] for line in sampled} == {"tests/test_one.py", "tests/test_two.py"}
     assert ran() == (count, sampled)
+    other_count, others = ran("--salt", "another")
+    assert other_count == count and others != sampled
     for arguments in (("--all",), ("-k", "test_")):
         assert ran(*arguments)[0] == 2 + 1 + 2 * 20
     assert ran(named=("tests/test_one.py",))[0] == 21
