@@ -70,6 +70,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\bundefined symbol: iJIT_NotifyEvent",
             r"symbol (__nvJitLink|cu(blas|sparse|solver|fft|rand)|nccl)\w*.{0,60}not defined in file",
             r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
+            r"CublasLt version \S{1,12} or higher required",
         ),
         meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a libcusparse, libnvJitLink, libcudnn or libnccl "
         "of another version than the wheel's.",
@@ -469,7 +470,7 @@ TEXTS: tuple[Condition, ...] = (
             r"nvcc: (command )?not found",
             r"error: .{0,40}nvcc.{0,10}No such file",
             r"No such file or directory: '?[\w./:-]*nvcc",
-            r"(cuda_runtime\w*|cublas_v2|cusparse|cusolverDn|curand_kernel|cuda_fp16|nvToolsExt)\.h: No such file",
+            r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt)\.h: No such file",
             r"CUDA_HOME (does not exist|is not set|not found|must be set)",
             r"Unable to find CUDA_HOME|CUDA_HOME undefined",
             r"MissingCUDAException",

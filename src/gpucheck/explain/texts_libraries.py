@@ -279,7 +279,27 @@ TEXTS: tuple[Condition, ...] = (
         "GPU used twice, peer access.",
         fix=_DEBUG,
         symptom=True,
-        follows=(*_RANK_ENDED, "nccl.duplicate", "nccl.shared_memory", "nccl.interface", "nccl.infiniband"),
+        follows=(
+            *_RANK_ENDED,
+            "nccl.duplicate",
+            "nccl.shared_memory",
+            "nccl.interface",
+            "nccl.infiniband",
+            "nccl.nvls",
+        ),
+    ),
+    Condition(
+        id="nccl.nvls",
+        title="NVLink's multicast (NVLS) could not be set up",
+        patterns=(
+            r"NVLink SHARP \(NVLS\) Multicast",
+            r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure (?!.{0,4}out of memory)",
+            r"cuMulticast\w+.{0,60}(fail|error)",
+        ),
+        meaning="The switches and the fabric manager make the multicast groups. One that failed, or was restarted "
+        "while the GPUs ran, refuses them.",
+        fix="systemctl status nvidia-fabricmanager and nvidia-smi -q | grep -A3 Fabric; after a restart of it reset "
+        "all GPUs together, or reboot. NCCL_NVLS_ENABLE=0 goes on without, more slowly",
     ),
     Condition(
         id="nccl.interface",
@@ -393,16 +413,17 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="nccl.infiniband",
-        title="InfiniBand gave up on another machine",
+        title="a transfer of NCCL over InfiniBand or RoCE failed",
         patterns=(
-            r"NET/IB ?: Got (async event|completion .{0,80}(error|status)=? ?\d+)",
+            r"NET/IB\w? ?: ?Got (async event|completion .{0,80}(error|status)[= ]{0,2}(\d|IBV_WC))",
             r"ibv_\w+ failed",
             r"misc/ibvwrap\.cc.{0,60}(WARN|fail)",
             r"NET/IB ?: (Unable to|No valid|.{0,40}failed)",
             r"NET/IB.{0,40}Got async event",
         ),
-        meaning="A cable, a switch, a wrong GID index (RoCE), or the other machine is gone.",
-        fix="NCCL_IB_DISABLE=1 tells whether it is InfiniBand; ibstat, and NCCL_IB_GID_INDEX on RoCE",
+        meaning="The number or word in the message decides: it is ibv_wc_status of libibverbs.",
+        fix="NCCL_IB_DISABLE=1 tells whether it is InfiniBand; ibstat shows the ports, show_gids the index for "
+        "NCCL_IB_GID_INDEX on RoCE; ib_write_bw between the two machines tests the link without NCCL",
         common=(r"GID (index|table).{0,40}(invalid|not found|zero)",),
     ),
     Condition(
@@ -498,6 +519,7 @@ TEXTS: tuple[Condition, ...] = (
             r"FSDP-managed module .{0,60}(unexpectedly )?has parameters on",
             r"FSDP (only supports single device modules|does not support modules with different device types)",
             r"support a module with both CPU and GPU params, please pass in device_id",
+            r"is given device_id argument .{1,12}but is on",
             r"module has CPU parameters or buffers when `?sync_module_states",
             r"did not set/select the default device for the current process",
             r"collective on tensor not on device passed to init_process_group",
@@ -532,6 +554,8 @@ TEXTS: tuple[Condition, ...] = (
             r"product .{0,30}does not match the world size",
             r"group'?s (world )?size should be less or equal to the world",
             r"tensor parallel size .{0,60}(cannot|must|should|is not).{0,30}(divi|number of attention heads)",
+            r"not divisible by (weight quantization block_|min_thread_)[nk]|must divisible by BLOCK_SIZE_K",
+            r"not aligned with the quantized weight shape",
         ),
         meaning="A batch size, the number of attention heads, a mesh, or a checkpoint's parts are for another "
         "number of processes than were started.",
@@ -760,6 +784,21 @@ TEXTS: tuple[Condition, ...] = (
         certainty="proof",
     ),
     Condition(
+        id="tensor.float8_shape",
+        title="a float8 matrix product got a size that is no multiple of 16",
+        patterns=(
+            r"Expected (trailing dimension|both dimensions) of mat\d to be divisible by \d+",
+            r"FP8 execution requires .{0,60}divisible by",
+            r"must be a multiple of \d+ when using quantized inputs",
+            r"(fp8|float8|mxfp8|nvfp4)\b.{0,80}(divisible by|multiples? of) (8|16|32|128)\b",
+        ),
+        meaning="Tensor cores multiply float8 in blocks: rows × features of the input and of the weight have to be "
+        "multiples of 16 (blockwise formats: 32 or 128).",
+        fix="pad the batch × sequence and the layer to a multiple of 16 (the vocabulary too), or leave that layer in "
+        "bfloat16 (torchao: module_filter_fn); data type and GPU are fine",
+        certainty="proof",
+    ),
+    Condition(
         id="tensor.numpy",
         title="a tensor on a device was given to NumPy",
         patterns=(
@@ -857,6 +896,7 @@ TEXTS: tuple[Condition, ...] = (
             r"loaded with `?accelerate`? and therefore cannot be moved to a specific device",
             r"cannot cast a bitsandbytes model in a new `?dtype",
         ),
+        weak=(r"shapes cannot be multiplied \(\d+x\d+ and 1x\d{6,}\)",),  # two 4-bit weights in each byte of one row
         meaning="Weights in 4 or 8 bits, and a model with device_map or offloading, are placed while they load.",
         fix="take .to() and .cuda() of the model away, and enable_…_cpu_offload() of diffusers, which calls it; "
         'device_map={"": 0} in from_pretrained puts all of it on one GPU; with several GPUs start a Trainer '

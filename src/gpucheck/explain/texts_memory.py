@@ -157,6 +157,7 @@ TEXTS: tuple[Condition, ...] = (
             messages.HOST_ALLOCATION,
             r"\bMemoryError\b",
         ),
+        follows=("nccl.infiniband",),
     ),
     Condition(
         id="oom.killed",
@@ -323,6 +324,8 @@ TEXTS: tuple[Condition, ...] = (
             r"max_total_tokens=\d+ is larger than the profiled value",
             r"Error in memory profiling\. .{0,40}Initial free memory",
             r"\b(alloc_\w+|Prefill|Decode) (runs |ran )?out of memory\b",
+            r"KV cache pool is full\. ?Retract requests|No space left for only one request",
+            r"is preempted by PreemptionMode\.",
             r"exceeds available Mamba cache blocks",
             r"Insufficient memory to allocate KV-caches",
         ),
@@ -364,6 +367,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(?<![\w.])OutOfMemoryError\b",
             r"\boom\b(?![ -]?kill)",
         ),
+        follows=("kernel.nvrm",),
     ),
     Condition(
         id="size.grid",

@@ -113,6 +113,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="nvidia-smi on the host: where it works, start the container with --gpus all (podman: --device "
         "nvidia.com/gpu=all); where it does not, install NVIDIA's driver. " + _DOCTOR,
         follows=(*_DRIVER_DOWN, "import.libcuda"),
+        logged=True,
     ),
     Condition(
         id="cuinit.too_old",
@@ -474,6 +475,7 @@ TEXTS: tuple[Condition, ...] = (
         title="a GPU has to be reset before it can be used",
         patterns=(
             r"\bGPU\b.{0,80}\b(has a pending reset|is pending reset)",
+            r"row remapping (is )?pending\b(?!\W{1,4}(no|false|0))|remapping_pending\W{1,4}true",
             r"GPU requires reset",
             r"GPU recovery action .{0,40}reset",
         ),
