@@ -129,7 +129,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     ),
     (
         "windows",
-        ("import.library", "import.nvrtc", "import.nvjitlink"),
+        ("import.library", "import.nvjitlink"),
         "where NAME.dll tells whether PATH has the file. If not, put its folder on PATH (of pip's cuDNN: "
         "site-packages\\nvidia\\cudnn\\bin), or install the CUDA or cuDNN of the version in the name",
     ),
@@ -190,6 +190,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("windows", r"for AMD and Intel apt-get install \S+", "install the newest driver of the GPU's maker"),
     ("windows", r"echo \$LD_LIBRARY_PATH: unset it", "take other CUDA folders out of PATH"),
     ("windows", r"echo \$LD_LIBRARY_PATH: a cuDNN of another version there", "a cuDNN of another version on PATH"),
+    ("windows", r"journalctl -u ollama", r"%LOCALAPPDATA%\\Ollama\\server.log"),
     ("mac", r"free -h( and top)?|nvidia-smi", "Activity Monitor"),
     ("windows", r"sudo dmesg[^;,]*\b(?:oom|killed)\b(?:'| [^;,]*?(?= names| tells| on that|;|$)|)", "Task Manager"),
     ("windows", _OF_DRIVER, "Event Viewer (System, source nvlddmkm)"),

@@ -730,6 +730,7 @@ TEXTS: tuple[Condition, ...] = (
             r"don'?t match the device of the|Expected out tensor to have device|Cannot compare two tensors on "
             r"different devices",
             r"Expected \w+\.device == \S+, got",
+            r"indices should be either on .{1,12}or on the same device as the indexed tensor",
         ),
         meaning="One operand was not moved. The message names both devices.",
         fix=_TO + "; torch.zeros(…, device=x.device); self.register_buffer",
@@ -866,14 +867,6 @@ TEXTS: tuple[Condition, ...] = (
         follows=("cuinit.", "torch.cpu_only", "nvml."),
     ),
     Condition(
-        id="tensor.indices",
-        title="an index is on another device than the tensor",
-        patterns=(r"indices should be either on .{1,12}or on the same device as the indexed tensor",),
-        meaning="A tensor on the CPU was indexed with one on the GPU.",
-        fix="x[index.to(x.device)]",
-        certainty="proof",
-    ),
-    Condition(
         id="tensor.generator",
         title="the random generator is on another device",
         patterns=(r"Expected a '?[\w:]+'? (device type for generator|generator device) but found '?\w+'?",),
@@ -925,14 +918,6 @@ TEXTS: tuple[Condition, ...] = (
         certainty="proof",
     ),
     Condition(
-        id="mps.float64",
-        title="Apple's GPU (Metal) has no float64",
-        patterns=(r"Cannot convert a MPS Tensor to float64", r"MPS framework doesn'?t support float64"),
-        meaning="Metal computes in 32 and 16 bits. NumPy's arrays are float64 unless made otherwise.",
-        fix="torch.from_numpy(a.astype('float32')).to('mps')",
-        certainty="proof",
-    ),
-    Condition(
         id="mps.operation",
         title="an operation does not exist for Apple's GPU (Metal)",
         patterns=(
@@ -974,6 +959,8 @@ TEXTS: tuple[Condition, ...] = (
         id="mps.dtype",
         title="Apple's GPU (Metal) does not have this data type",
         patterns=(
+            r"Cannot convert a MPS Tensor to float64",
+            r"MPS framework doesn'?t support float64",
             r"Trying to convert \w+ to the MPS backend but it does not have support for that dtype",
             r"(Undefined type|MPS does not support) \W?(Float8|BFloat16|Complex|ComplexDouble)\w*",
             r"BFloat16 is not supported on MPS",
@@ -981,10 +968,10 @@ TEXTS: tuple[Condition, ...] = (
             r"\bMPS (backend|device|framework) .{0,30}(does not|doesn'?t) support \W?(float8|bfloat16|complex|int64)",
             r"does not support input type \W?\w+\W? in (the )?MPS backend",
         ),
-        meaning="Metal has no float8, and on older macOS no bfloat16, no complex numbers and no int64 in some "
-        "operations.",
-        fix="load it in float16 or bfloat16 (torch_dtype=torch.float16), or a GGUF or MLX version of the model; "
-        "else the CPU",
+        meaning="Metal has no float64 and no float8; on older macOS no bfloat16, no complex numbers and no int64 in "
+        "some operations. NumPy's arrays are float64 unless made otherwise.",
+        fix="x.float() before .to('mps') for float64; a model in float16 or bfloat16 (torch_dtype=torch.float16), or "
+        "its GGUF or MLX version; else the CPU",
         certainty="proof",
     ),
     Condition(
