@@ -786,7 +786,7 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="tensor.float8_shape",
-        title="a float8 matrix product got a size that is no multiple of 16",
+        title="a float8 matrix product got a size that is not a multiple of 16",
         patterns=(
             r"Expected (trailing dimension|both dimensions) of mat\d to be divisible by \d+",
             r"FP8 execution requires .{0,60}divisible by",

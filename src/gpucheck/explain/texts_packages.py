@@ -586,6 +586,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|"
             r"unsatisfiable)",
             r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
+            r"(LibMambaUnsatisfiable|Unsatisfiable)Error.{0,600}\b(py)?torch\b",
         ),
         meaning="pip finds no version that fits both, or it installed one and reports that another package needs a "
         "different one.",
