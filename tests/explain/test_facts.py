@@ -40,7 +40,7 @@ def test_torch_and_its_build(pasted: str, version: str, build: str) -> None:
     ("name", "capabilities"),
     [
         ("NVIDIA GeForce RTX 5060 Ti", ("12.0",)),
-        ("Quadro RTX 5000", ()),
+        ("Quadro RTX 5000", ("7.5",)),
         ("NVIDIA RTX PRO 6000 Blackwell", ("12.0",)),
         ("NVIDIA GB10", ("12.1",)),
         ("NVIDIA H100 80GB HBM3", ("9.0",)),
@@ -84,7 +84,14 @@ def test_the_vendor_of_the_gpus(pasted: str, vendor: str) -> None:
     [
         ("GPU: NVIDIA GeForce RTX 5090\ntorch 2.7.1+cu128", True),
         ("GPU: NVIDIA GeForce RTX 5090\ntorch 2.7.1+cu126", False),
-        ("GPU: NVIDIA GeForce RTX 5090\ntorch 2.6.0+cu124", None),
+        ("GPU: NVIDIA GeForce RTX 5090\ntorch 2.6.0+cu124", False),
+        ("GPU: NVIDIA GeForce RTX 3090\nPyTorch: 1.10.0+cu102", False),
+        ("GPU: Tesla K80, compute capability 3.7\ntorch 2.0.1+cu118", None),
+        (
+            "GPU 0: TITAN RTX\n - NVCC architecture flags: -gencode;arch=compute_70,code=sm_70;-gencode;"
+            "arch=compute_75,code=sm_75",
+            True,
+        ),
         ("torch 2.7.1+cu128", None),
         (WARNING.format("12.0"), True),
         ("cuda capability 12.1\nget_arch_list(): ['sm_90', 'sm_120a']", False),
@@ -545,6 +552,81 @@ def test_memory_that_the_allocator_did_not_ask_for_is_no_proof_of_a_full_gpu() -
             "num_gpus=1",
             "unset",
         ),
+        (
+            "a.py\nRuntimeError: CUDA error: invalid device function",
+            "cuda.no_kernel",
+            "package's own code",
+            "torch wheel",
+        ),
+        (
+            "[TP0] KV cache pool is full. Retract requests. #retracted_reqs: 1",
+            "oom.vllm",
+            "requests wait",
+            "end other programs",
+        ),
+        (
+            "AssertionError: Error in memory profiling. Initial free memory 8 GiB",
+            "oom.vllm",
+            "start the server",
+            "max-",
+        ),
+        (
+            'vllm serve x\nFile "gpu_worker.py", line 2, in determine_available_memory\ntorch.OutOfMemoryError: CUDA '
+            "out of memory. Tried to allocate 2.00 GiB",
+            "oom.cuda",
+            "--max-num-batched-tokens",
+            "gpu-memory-utilization",
+        ),
+        (
+            "ValueError: Weight output_partition_size = 576 is not divisible by weight quantization block_n = 128.",
+            "dist.world_size",
+            "--tp",
+            "train_batch_size",
+        ),
+        (
+            "RuntimeError: cusolver error: CUSOLVER_STATUS_INVALID_VALUE, when calling `cusolverDnSgesvdj(handle)`",
+            "cusolver.failed",
+            "full_matrices=False",
+            "isfinite",
+        ),
+        ("jaxlib.XlaRuntimeError: INTERNAL: cuSolver internal error", "cusolver.failed", "PREALLOCATE", "magma"),
+        (
+            "BNB_CUDA_VERSION=124 environment variable detected\nConfigured CUDA binary not found at /x/y.so",
+            "bitsandbytes.setup",
+            "unset BNB_CUDA_VERSION",
+            "",
+        ),
+        (
+            "(gpu_burn-drv.cpp:243): the provided PTX was compiled with an unsupported toolchain.",
+            "cuda.ptx",
+            "the program's build",
+            "torch",
+        ),
+        ("(gpu_burn-drv.cpp:238): a PTX JIT compilation failed", "cuda.ptx", "COMPUTE=", "torch"),
+        (
+            "RuntimeError: An FSDP-managed module with parameter CPU offloading enabled has parameters on cuda:0.",
+            "dist.set_device",
+            "do not move",
+            "set_device",
+        ),
+        (
+            "ImportError: /root/.cache/torch_extensions/py39_cu121/a/a.so: cannot open shared object file",
+            "build.extension",
+            "rm -r",
+            "",
+        ),
+        (
+            "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)",
+            "kernel.nvrm",
+            "free -h",
+            "",
+        ),
+        (
+            "C:\\x\\vllm\\_custom_ops.py\nAttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'",
+            "quant.extension",
+            "WSL",
+            "",
+        ),
     ],
 )
 def test_advice_for_what_the_paste_states(pasted: str, id: str, words: str, without: str) -> None:
@@ -561,3 +643,22 @@ def test_figures_of_an_allocators_block() -> None:
         "(according to CUDA): 0 bytes"
     )
     assert answer.says == "GPU 8 GiB, your tensors 7.15 GiB, free 0 bytes, requested 20 MiB"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "beside", "words"),
+    [
+        ("torch==2.0.0+cu113", "(from versions: 1.13.0, 2.0.0)", "2.0.0 has no +cu113, only cu118, cu117"),
+        ("torch==2.0.1+cu118", "(from versions: 1.11.0, 2.7.1)", "whl/cu118 behind"),
+        ("torch==1.12.1+cu113", "(from versions: 2.2.0, 2.4.0)", "an older Python (torch 1.12.1 has wheels for 3.7 to"),
+        ("torch==1.12.1+cu113", "(from versions: none)", "are for Python 3.7 to 3.10"),
+        ("torch==2.6.0", "(from versions: 1.13.1, 2.4.1)\nPython 3.8.10", "a newer Python"),
+        ("torch==2.6.0", "(from versions: 1.13.1, 2.4.1)", "a newer Python"),
+        ("torch==2.5.1", "(from versions: none)\nPython 3.14.4", "an older Python"),
+        ("torch==2.5.1", "(from versions: none)", "pytorch.org"),
+        ("torch==9", "", "pytorch.org"),
+    ],
+)
+def test_what_pip_was_asked_for_and_found(requirement: str, beside: str, words: str) -> None:
+    answer = first(f"ERROR: Could not find a version that satisfies the requirement {requirement} {beside}")
+    assert (answer.id, words in answer.then) == ("pip.torch", True), answer.then

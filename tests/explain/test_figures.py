@@ -560,3 +560,31 @@ def test_a_driver_of_two_third_numbers_is_mixed_packages(client: str, module: st
 
 def test_what_the_toolkit_says_otherwise_is_left_to_the_text() -> None:
     assert numbers("nvidia-container-cli: initialization error: something new") == ("container.cli", figures.Figures())
+
+
+@pytest.mark.parametrize(
+    ("said", "says", "then"),
+    [
+        ("with error 4, opcode 1, len 21938, vendor err 81", "status 4, local protection", "GDR_LEVEL=LOC"),
+        ("with status=12 opcode=1 len=0 vendor err 129 (Send)", "status 12, retries exceeded", "ibstat"),
+        ("with status=IBV_WC_RNR_RETRY_EXC_ERR(13) opcode=1", "status 13, receiver not ready", "rank on the other"),
+        ("with status=10 opcode=2", "status 10, remote access", "first error"),
+        ("with status=5 opcode=2 len=0", "status 5, flushed", "another status"),
+        (
+            "with status=5 opcode=2 len=0\nnode:1:1 NCCL WARN NET/IB : Got completion from peer b with status=12",
+            "status 12",
+            "",
+        ),
+    ],
+)
+def test_the_status_of_a_transfer_of_infiniband_decides(said: str, says: str, then: str) -> None:
+    name, read = numbers(f"node:1:1 [0] NCCL WARN NET/IB : Got completion from peer 10.1.1.1<5491> {said}")
+    assert name == "nccl.infiniband"
+    assert read.says.startswith(says)
+    assert then in read.then
+
+
+def test_other_words_of_infiniband() -> None:
+    name, read = numbers("NCCL WARN NET/IB : mlx5_0:1 Got async event : port error")
+    assert (name, read.says) == ("nccl.infiniband", "the adapter reports: port error")
+    assert "memlock" in numbers("NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory")[1].then

@@ -260,7 +260,7 @@ def test_an_error_of_what_was_typed_is_no_line_of_source() -> None:
     """Python shows no source below a frame of `-c`, of standard input or of a file that is gone."""
     typed = 'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\n'
     (match,) = find(f"{typed}RuntimeError: CUDA error: no kernel image is available for execution on the device", TEXTS)
-    assert (match.text.id, match.certainty, match.doubt) == ("cuda.no_kernel", "proof", "")
+    assert (match.text.id, match.certainty, match.doubt) == ("cuda.no_kernel", "strong", "")
     late = "[rank0]:[E1120 10:10:00.1 ProcessGroupNCCL.cpp:683] [Rank 0] Watchdog caught collective operation timeout: "
     assert ids(f"{typed}AssertionError: loss is NaN\n{late}WorkNCCL(SeqNum=5)")[0] == "numerics.nan"
 
@@ -601,3 +601,17 @@ def test_what_is_harmless_quoted_or_of_the_same_event_is_no_cause(said: str, fir
 def test_what_is_quoted_or_names_no_cause_is_a_hint(said: str, name: str) -> None:
     (match,) = find(said, TEXTS, OF_CONDITIONS)
     assert (match.text.id, match.certainty) == (name, "hint")
+
+
+def test_a_numbered_line_of_ipython_is_source_and_what_is_below_it_is_the_error() -> None:
+    said = (
+        "File /x/triton/compiler/compiler.py:250, in CompiledKernel._init_handles(self)\n"
+        '    248     raise OutOfResources(self.shared, max_shared, "shared memory")\n'
+        "--> 250 self.module = driver.utils.load_binary(\n"
+        "RuntimeError: Triton Error [CUDA]: device kernel image is invalid"
+    )
+    assert ids(said)[0] == "cuda.invalid_image"
+
+
+def test_the_name_of_an_error_in_bytes() -> None:
+    assert ids("Error name: (<cudaError_t.cudaSuccess: 0>, b'cudaErrorInsufficientDriver')") == ["cuinit.too_old"]

@@ -24,10 +24,8 @@ REST: dict[str, str] = {
     "build.windows": "OSError: mamba_ssm is not supported on Windows; building its CUDA extension fails",
     "nvcc.old": "nvcc fatal   : Value 'c++17' is not defined for option 'std'",
     "kubernetes.driver": 'command failed, retrying after 5 seconds: command "nvidia-smi" failed with exit code 9',
-    "nvml.call": "pynvml.NVMLError_InvalidArgument: Invalid Argument",
     "nvml.hardware": "pynvml.NVMLError_CorruptedInforom: infoROM is corrupted",
     "xpu.call": "RuntimeError: level_zero backend failed: ZE_RESULT_ERROR_INVALID_KERNEL_NAME",
-    "oom.hpu": "RuntimeError: [Rank:0] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::1073741824",
     "oom.nccl": "node1:411:411 [0] init.cc:1691 NCCL WARN Cuda failure 2 'out of memory'",
     "oom.onednn": "RuntimeError: could not create a primitive",
     "oom.handles": 'RuntimeError: !handles_.at(i) INTERNAL ASSERT FAILED at "../c10/cuda/driver_api.cpp"',
@@ -51,12 +49,9 @@ REST: dict[str, str] = {
     "import.numpy": "RuntimeError: Numpy is not available",
     "import.glibc": "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by "
     "/venv/lib/python3.11/site-packages/flash_attn_2_cuda.so)",
-    "bus.installed": "NVRM: The NVIDIA GPU 0000:b3:00.0\nNVRM: (PCI ID: 10de:26b5) installed in this system has\n"
-    "NVRM: fallen off the bus and is not responding to commands.",
     "bus.off": "NVRM: GPU 0000:b3:00.0: GPU has fallen off the bus.",
     "kernel.nvrm": "NVRM: nvCheckOkFailedNoLog: Check failed: Requested object not found [NV_ERR_OBJECT_NOT_FOUND]",
     "kernel.watchdog": "NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7",
-    "import.nvrtc": "RuntimeError: nvrtc: error: failed to open libnvrtc-builtins.so.12.1.",
     "process.killed": "subprocess.CalledProcessError: Command '['/venv/bin/python', 'train.py']' died with "
     "<Signals.SIGKILL: 9>.",
     "crash.abort": "E0902 15:10:49.013000 819010 torch/distributed/elastic/multiprocessing/api.py:874] Signal 6 "

@@ -65,9 +65,9 @@ hip.arch                  hipError SharedObjectInitFailed InvalidImage
 hip.fault                 hipError LaunchFailure
 hip.init                  hipError InsufficientDriver OperatingSystem
 hip.none                  HIP_ERROR_ NoDevice hipError NoDevice
-nvml.call                 NVML_ERROR_ UNINITIALIZED ALREADY_INITIALIZED INVALID_ARGUMENT INVALID_STATE
-nvml.call                 NVML_ERROR_ INSUFFICIENT_SIZE NOT_FOUND NO_DATA NOT_READY IN_USE MEMORY
-nvml.call                 NVML_ERROR_ INSUFFICIENT_RESOURCES GPU_NOT_FOUND
+nvml.not_supported        NVML_ERROR_ UNINITIALIZED ALREADY_INITIALIZED INVALID_ARGUMENT INVALID_STATE
+nvml.not_supported        NVML_ERROR_ INSUFFICIENT_SIZE NOT_FOUND NO_DATA NOT_READY IN_USE MEMORY
+nvml.not_supported        NVML_ERROR_ INSUFFICIENT_RESOURCES GPU_NOT_FOUND
 nvml.hardware             NVML_ERROR_ IRQ_ISSUE CORRUPTED_INFOROM INSUFFICIENT_POWER TIMEOUT
 nvml.no_library           NVML_ERROR_ LIBRARY_NOT_FOUND
 nvml.not_loaded           NVML_ERROR_ DRIVER_NOT_LOADED

@@ -27,7 +27,8 @@ class Facts:
     `architectures` the code that torch has. `packages` are those of the frames, `names` what any line mentions of
     `_NAMED`, and `offers` the lines by which torch itself says what to install. `on_gpu` has each rank that ran out of
     memory with the GPU that it was on. `needs` is the major CUDA version in the name of a library that is missing,
-    `wanted` the build that pip was asked for, `free` the share of memory that is. `checkout` is the package whose
+    `asked` and `wanted` the version and the build that pip was asked for, `listed` the first and the last version that
+    it found, `free` the share of memory that is. `checkout` is the package whose
     sources lie in the working folder, `operators` why xFormers leaves its operators out, `tried` the variables that
     were set.
     """
@@ -47,7 +48,9 @@ class Facts:
     ranks: tuple[int, ...] = ()
     on_gpu: tuple[tuple[int, int], ...] = ()
     needs: str = ""
+    asked: str = ""
     wanted: str = ""
+    listed: tuple[fixes.Release, ...] = ()
     free: float | None = None
     checkout: str = ""
     operators: str = ""
@@ -65,8 +68,9 @@ class Facts:
         wanted = [value for value in map(fixes.number, self.capabilities) if value is not None]
         codes = self.architectures
         if not codes and (release := fixes.release_of(self.torch)) is not None and self.build.startswith("cu"):
-            built = fixes.BUILDS.get(self.build) if release >= (2, 7) else None
-            codes = tuple(f"sm_{code}" for code in built[0]) if built is not None else ()
+            built = fixes.BUILDS[self.build][0] if self.build in fixes.BUILDS else _OF_TORCH_1.get(self.build[:4], ())
+            # Some of the older wheels have code for GPUs before these too.
+            codes = tuple(f"sm_{code}" for code in built if release >= (2, 7) or min(wanted, default=0) >= 50)
         if not wanted or not codes:
             return None
         return all(any(fixes.runs_on(code, value) for code in codes) for value in wanted)
@@ -82,6 +86,28 @@ class Facts:
         return ";".join(self.capabilities)
 
 
+# By the beginning of the build: the architectures that all wheels of torch 1.8 to 1.13 have, by PyTorch's RELEASE.md.
+_OF_TORCH_1 = {"cu10": (50, 60, 70, 75), "cu11": (50, 60, 70, 75, 80, 86)}
+# The builds of releases before those in `fixes.RELEASES`, and the oldest and newest Python of releases from one on:
+# PyTorch's "previous versions" and RELEASE.md.
+_BUILDS_OF_TORCH_1 = {
+    (1, 13): ("cu117", "cu116"),
+    (1, 12): ("cu116", "cu113", "cu102"),
+    (1, 11): ("cu115", "cu113", "cu102"),
+    (1, 10): ("cu113", "cu111", "cu102"),
+    (1, 9): ("cu111", "cu102"),
+    (1, 8): ("cu111", "cu102", "cu101"),
+}
+_PYTHONS: tuple[tuple[fixes.Release, fixes.Release, fixes.Release], ...] = (
+    ((2, 9), (3, 10), (3, 14)),
+    ((2, 6), (3, 9), (3, 13)),
+    ((2, 5), (3, 9), (3, 12)),
+    ((2, 2), (3, 8), (3, 12)),
+    ((2, 0), (3, 8), (3, 11)),
+    ((1, 11), (3, 7), (3, 10)),
+    ((1, 8), (3, 6), (3, 9)),
+)
+
 _VERSION = r"v?(\d+\.\d+(?:\.\d+)?)(?:\.post\d+|\.dev\d+|a0|rc\d)?(?:\+(?:git\w*\.)?([\w.]+))?"
 # Not what somebody is told to install.
 _TORCH = re.compile(
@@ -93,9 +119,10 @@ _BUILD = re.compile(r"(?:cuda used to build pytorch|cuda build|torch\.version\.c
 _OF_ROCM = re.compile(r"rocm used to build pytorch: \d")
 _ONE = {
     "driver_cuda": re.compile(r"cuda version: (\d+\.\d+)"),
-    "python": re.compile(r"python(?: version)?[:=]? (\d\.\d+)"),
+    "python": re.compile(r"python(?: version)?[:= ]{1,3}(\d\.\d+)"),
     "processor": re.compile(r"\b(aarch64|arm64)\b"),
     "needs": re.compile(r"lib(?:cudart|cublas\w*|cufft|nvrtc|cusparse|cupti)\.so\.(1\d)\b"),
+    "asked": re.compile(r"(?:requirement|distribution found for) torch==(\d+\.\d+(?:\.\d+)?)"),
     "wanted": re.compile(r"(?:requirement|distribution found for) torch\w*==[\d.]+\+((?:cu|cpu|rocm|xpu)[\d.]*)"),
     "available": re.compile(r"(?:is cuda available|torch\.cuda\.is_available\(\)|cuda available)\W{1,4}(true|false)"),
 }
@@ -114,7 +141,7 @@ _GPUS = (
     (r"\borin\b", "8.7"),
     (r"rtx 30[5-9]0|rtx a\d000|\ba10g?\b|\ba40\b", "8.6"),
     (r"\ba100\b|\ba800\b|\ba30\b", "8.0"),
-    (r"rtx 20[5-9]0|gtx 16[3-6]0|tesla t4|\bt4\b", "7.5"),
+    (r"rtx 20[5-9]0|gtx 16[3-6]0|titan rtx|quadro rtx|\bt4\b", "7.5"),
     (r"\bxavier\b", "7.2"),
     (r"\bv100\b|titan v\b", "7.0"),
     (r"gtx 10[3-8]0|\btesla p4\b|\bp40\b", "6.1"),
@@ -129,6 +156,9 @@ _CODES = (
     re.compile(r"^ *- (\d+\.\d) which supports hardware cc", re.MULTILINE),
     re.compile(r"supported by this version of pytorch is\s+\((\d+\.\d)\) - \((\d+\.\d)\)"),
 )
+# torch.__config__.show() lists the architectures that torch was built for.
+_FLAGS = re.compile(r"nvcc architecture flags:[^\n]*")
+_LISTED = re.compile(r"torch\S* \(from versions: (\d[^)]*)\)")
 _FRAME = re.compile(r"file ([^\n,]+?\.py), line \d+|^\W{0,3}(\S+\.py):\d+ in ", re.MULTILINE)
 _RANK = re.compile(r"\[rank(\d+)\]")
 _FULL = re.compile(r"\[rank(\d+)\][^\n]{0,200}out of memory[^\n]{0,120}?\bgpu (\d+) has[^\n]{0,200}process \d+ has")
@@ -158,10 +188,21 @@ _NAMED = {
     "server": r"\bvllm serve|enginecore|vllm[./\\](?:v1|worker|engine|entrypoints|executor)|sglang[./\\](?:srt|launch)|"
     r"text[-_]generation[-_](?:launcher|server)|tritonserver|\blmdeploy\b",
     "resume": r"skip_first_batches|skipp?(?:ing|ed)? [^\n]{0,30}batches|\bresum\w+ .{0,20}checkpoint|fast[- ]?forward",
+    "function": r"invalid device function",
+    "retracts": r"retract(?:ed_reqs| requests)|preemptionmode\.",
+    "profiling": r"error in memory profiling",
+    "profiles": r"in (?:profile_run|determine_(?:available_memory|num_available_blocks))\b",
+    "blocks": r"quantization block_|min_thread_|block_size_k|quantized weight shape",
+    "cached_build": r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
+    "offloaded": r"offloading enabled has parameters on",
+    "sizes": r"cusolver_status_invalid_value",
+    "jit_failed": r"ptx jit compilation failed|(?:error_|error)invalid_?ptx",
+    "no_memory": r"nv_err_no_memory",
+    "override": r"bnb_cuda_version=\S",
     "kernels": r"(?:flashinfer|flash_attn|xformers|sgl_kernel|mamba_ssm|causal_conv1d|gsplat|mmcv|exllama\w*)[/\\]|"
     r"\bpunica|lora[/\\]ops|vllm[/\\]_custom_ops|vllm[._]_c\b|\b(?:topk|topp|batch(?:prefill|decode))\w* failed with",
     "kubernetes": r"\bkubectl\b|\bkubernetes\b|\bk8s\b|kube-?ray|volumemounts|emptydir|apiversion: ?v1",
-    "vllm": r"vllm[/\\]|vllmworker|\bvllm serve",
+    "vllm": r"vllm[/\\]|vllmworker|\bvllm serve|llm_engine\.py|no module named vllm",
     "jax": r"\bjax(?:lib)?\b|\bxla_|external/(?:org_tensorflow|xla)/",
     "tf": r"\btensorflow\b|\bkeras\b",
     "pytorch": r"\b(?:py)?torch\b",
@@ -270,6 +311,7 @@ def read(pasted: str, spaced: str) -> Facts:
         free=int(free[1]) / max(int(free[2]), 1) if free else None,
         checkout=next((name for path, name in zip(paths, frames, strict=True) if name and "-packages" not in path), ""),
         operators=_operators(text),
+        listed=_listed(text),
         tried=frozenset(name for pair in _SET.findall(text) for name in pair if name),
         **singles,
     )
@@ -283,6 +325,15 @@ def _torch(text: str) -> tuple[str, str]:
     if not build and (built := _BUILD.search(text)):
         build = f"cu{built[1].replace('.', '')}" if built[1][0].isdigit() else "" if _OF_ROCM.search(text) else "cpu"
     return version, build
+
+
+def _listed(text: str) -> tuple[fixes.Release, ...]:
+    """The oldest and the newest release of torch that pip found."""
+    found = _LISTED.search(text)
+    releases = sorted(
+        (int(major), int(minor)) for major, minor in re.findall(r"(\d+)\.(\d+)\.\d+", found[1] if found else "")
+    )
+    return (releases[0], releases[-1]) if releases else ()
 
 
 def _operators(text: str) -> str:
@@ -306,6 +357,8 @@ def _capabilities(text: str) -> tuple[str, ...]:
 
 def _architectures(text: str) -> tuple[str, ...]:
     named, listed, between = (pattern.findall(text) for pattern in _CODES)
+    if flags := _FLAGS.search(text):
+        return tuple(re.findall(r"code=((?:sm|compute)_\d+)", flags[0]))
     if named:
         return tuple(re.findall(r"\w+", named[0]))
     return tuple("sm_" + number.replace(".", "") for number in (listed or (between[0] if between else ())))
@@ -367,6 +420,40 @@ def _rebuild(facts: Facts) -> str:
         f"{variable} TORCH_CUDA_ARCH_LIST={arch}, then build {name} again: pip install --no-build-isolation "
         "--no-cache-dir --force-reinstall --no-deps FOLDER_OF_ITS_SOURCES; or a release of it that names this GPU"
     )
+
+
+def _pip(facts: Facts) -> str:
+    """Return the step that finds the version that was asked for: the index of its build, or a Python that it fits."""
+    release = fixes.release_of(facts.asked + ".0" * (facts.asked.count(".") < 2))
+    if release is None:
+        return ""
+    low, high = next((pythons for since, *pythons in _PYTHONS if release >= since), [None, None])
+    range_ = f"{_dotted(low)} to {_dotted(high)}" if low and high else ""
+    python = tuple(map(int, facts.python.split("."))) if facts.python else ()
+    builds = fixes.RELEASES.get(release) or _BUILDS_OF_TORCH_1.get(release, ())
+    is_new = bool(python and high and python > high) or (
+        not python and bool(facts.listed) and release < facts.listed[0]
+    )
+    is_old = bool(python and low and python < low) or (not python and bool(facts.listed) and release > facts.listed[1])
+    if builds and facts.wanted.startswith("cu") and facts.wanted not in builds:
+        index = f"pip install torch=={facts.asked} --index-url {fixes.INDEX}/{builds[0]}"
+        step = f"{index}: torch {facts.asked} has no +{facts.wanted}, only {', '.join(builds)}"
+    elif is_new or is_old:
+        return (
+            f"{'an older' if is_new else 'a newer'} Python (torch {facts.asked} has wheels for {range_}), or "
+            f"{'a newer' if is_new else 'an older'} torch: pip index versions torch shows what this Python has"
+        )
+    elif facts.wanted:
+        step = (
+            f"--index-url {fixes.INDEX}/{facts.wanted} behind the same command: PyPI has no builds with +{facts.wanted}"
+        )
+    else:
+        return ""
+    return f"{step}. Its wheels are for Python {range_}" if range_ else step
+
+
+def _dotted(release: fixes.Release) -> str:
+    return f"{release[0]}.{release[1]}"
 
 
 def _for_amd(facts: Facts) -> str:
@@ -456,6 +543,20 @@ ADVICE: tuple[Advice, ...] = (
         "another attention backend (SGLang --attention-backend triton, VLLM_ATTENTION_BACKEND=FLASH_ATTN), or a newer "
         "FlashInfer",
         title="FlashInfer's kernel does not fit this GPU's shared memory",
+    ),
+    Advice(
+        ("cusolver.failed",),
+        lambda facts: "jax" in facts.names and "pytorch" not in facts.names,
+        "export XLA_PYTHON_CLIENT_PREALLOCATE=false (JAX takes 75 % of the GPU at once, cuSOLVER's handle is beside "
+        "it); else pip install -U 'jax[cuda12]', with LD_LIBRARY_PATH unset: a cuSOLVER of another version is loaded",
+    ),
+    Advice(
+        ("cusolver.failed",),
+        "sizes",
+        "torch.linalg.svd(x, full_matrices=False), a smaller matrix, or x.cpu() for that call; "
+        "torch.backends.cuda.preferred_linalg_library('magma') goes another way",
+        title="cuSOLVER does not take a matrix of this size",
+        meaning="Its older functions count in 32 bits, workspace included; values and memory play no part in it.",
     ),
     Advice(
         ("cusolver.failed",),
@@ -565,13 +666,31 @@ ADVICE: tuple[Advice, ...] = (
         title="a package was built for another CUDA than torch",
         meaning="It asks for libraries of another major version of CUDA than torch brings. Both in one process crash.",
     ),
+    Advice(("pip.torch",), lambda facts: bool(facts.asked) and "no_triton" not in facts.names, _pip),
     Advice(
-        ("pip.torch",),
-        lambda facts: bool(facts.wanted),
-        lambda facts: (
-            f"--index-url {fixes.INDEX}/{facts.wanted} behind the same command: PyPI has no builds with "
-            f"+{facts.wanted}; if it has none for this Python either, an older Python or a newer torch"
-        ),
+        ("oom.vllm",),
+        "retracts",
+        "nothing, where it is rare: the requests wait and run again. If it is frequent: fewer at once (SGLang "
+        "--max-running-requests, --schedule-conservativeness 1.3; vLLM --max-num-seqs), a larger cache "
+        "(--mem-fraction-static, --gpu-memory-utilization) while nvidia-smi shows free memory, or a shorter context",
+        title="the server's cache of keys and values is full, and requests wait",
+        meaning="That is the server's scheduling, and no error of the GPU: the cache has the size that was set.",
+        certainty="hint",
+    ),
+    Advice(
+        ("oom.vllm",),
+        "profiling",
+        "start the server again while no other program, nor an earlier server, ends on that GPU: nvidia-smi shows who "
+        "is there; several servers one after the other. With unified memory or without others: a newer vLLM",
+        title="GPU memory became free while vLLM measured what it needs",
+        meaning="vLLM compares the free memory before and after a trial run; another process returned some in between.",
+    ),
+    Advice(
+        ("oom.cuda", "oom.hip"),
+        lambda facts: {"server", "profiles"} <= facts.names and not facts.on_gpu,
+        "vLLM --max-num-batched-tokens, --max-num-seqs and --max-model-len smaller (for images --limit-mm-per-prompt): "
+        "its trial run with the largest batch found no memory; else a quantised model or more GPUs; nvidia-smi shows "
+        "whether others hold memory",
     ),
     Advice(
         ("oom.cuda", "oom.hip"),
@@ -831,10 +950,10 @@ ADVICE: tuple[Advice, ...] = (
     ),
     Advice(
         ("cuda.no_kernel",),
-        lambda facts: facts.has_code or (facts.has_code is None and "kernels" in facts.names),
+        lambda facts: facts.has_code or (facts.has_code is None and bool(facts.names & {"kernels", "function"})),
         _rebuild,
-        title="a package has no code for this GPU's architecture",
-        meaning="A package with its own kernels was built for other architectures; torch's own code did not fail.",
+        title="a package's own code does not fit this GPU, or is of a stale build",
+        meaning="The extension that the traceback ends in was built for other GPUs, or for another CUDA or torch.",
     ),
     Advice(
         ("cuda.capability", "architecture."),
@@ -852,6 +971,64 @@ ADVICE: tuple[Advice, ...] = (
         ("cuda.capability", "cuda.no_kernel", "architecture."),
         lambda facts: facts.has_code is False and bool(fixes.release_of(facts.torch)),
         _install,
+        title="torch has no code for this GPU's architecture",
+        certainty="proof",
+    ),
+    Advice(
+        ("dist.world_size",),
+        "blocks",
+        "a smaller tensor-parallel size (SGLang --tp, vLLM --tensor-parallel-size), with data, pipeline or expert "
+        "parallelism for the other GPUs; or weights of another quantisation",
+        title="tensor parallelism cuts the weights into parts smaller than a block of the quantisation",
+        meaning="Each GPU's part of a layer has to be a multiple of the block that the message names.",
+    ),
+    Advice(
+        ("dist.set_device",),
+        "offloaded",
+        "do not move the module (no .to(), no .cuda()): with parameters offloaded to the CPU, FSDP moves each part",
+        title="a module whose parameters FSDP keeps on the CPU was moved to the GPU",
+    ),
+    Advice(
+        ("build.extension",),
+        "cached_build",
+        "rm -r ~/.cache/torch_extensions, then start again: the build that did not end then shows its error",
+        title="an extension's build of an earlier run is incomplete",
+        meaning="torch found its folder and took it for built.",
+    ),
+    Advice(
+        ("vllm.start", "quant.extension"),
+        lambda facts: "vllm" in facts.names and "windows" in facts.platforms,
+        "run it inside WSL, or in its container with Docker's WSL 2 engine; a fork for Windows has its own wheels",
+        title="vLLM has no release for Windows",
+        meaning="Its compiled half is missing: the package was installed from sources without it.",
+    ),
+    Advice(
+        ("cuda.ptx",),
+        "jit_failed",
+        "build or install the program for this GPU (nvidia-smi --query-gpu=compute_cap --format=csv shows its number; "
+        "gpu-burn: make COMPUTE=8.6), and update the driver",
+        title="the driver could not compile a kernel's PTX",
+        meaning="It was made for a newer GPU than this one, or by a newer CUDA than the driver's.",
+        certainty="strong",
+    ),
+    Advice(
+        ("cuda.ptx",),
+        lambda facts: not facts.torch and not facts.packages and "triton" not in facts.names,
+        "update the driver, or use the program's build for a CUDA that is not newer than nvidia-smi shows",
+    ),
+    Advice(
+        ("kernel.nvrm",),
+        "no_memory",
+        "free -h and nvidia-smi: end what holds memory, and give programs that share it with the system (GB10, Jetson) "
+        "less: vLLM --gpu-memory-utilization 0.7",
+        title="the driver found no memory for itself",
+        meaning="On a GPU that shares the system's memory it is the system's that is full, and the machine may freeze.",
+    ),
+    Advice(
+        ("bitsandbytes.setup",),
+        "override",
+        "unset BNB_CUDA_VERSION (the variable asks for a build that this release does not have), then pip install -U "
+        "bitsandbytes; python -m bitsandbytes shows what it needs",
     ),
     Advice(
         ("compile.compiler",),

@@ -89,7 +89,7 @@ def _found(said: str, patterns: tuple[str, ...]) -> Numbers | None:
 _WHOLE = frozenset(
     (
         *("gpu", "pid", "xid", "rank", "local_rank", "sequence", "elements", "joined", "expected", "port", "exit_code"),
-        *("index", "size", "max_length_tokens", "fits_tokens"),
+        *("index", "size", "max_length_tokens", "fits_tokens", "status"),
     )
 )
 
@@ -279,12 +279,17 @@ def _memory_then(name: str, found: Numbers, whole: int, others: list[Numbers], u
     return f"ps -fp {','.join(pids)} shows what holds it: your own program, or another one, then use another GPU"
 
 
+# No server is of use with less of a GPU; the share is ours.
+_LEAST_SHARE = 0.2
+
+
 def _vllm_then(found: Numbers) -> str:
     """The share that would fit, or the length."""
     if "free_bytes" in found and "desired_bytes" in found:
         share = int(100 * found["free_bytes"] / found["total_bytes"]) / 100 - 0.02
-        others = "or another GPU (nvidia-smi shows who holds memory here)"
-        return f"--gpu-memory-utilization {max(share, 0.01):.2f}; {others}"
+        if share < _LEAST_SHARE:
+            return "end what holds the memory (nvidia-smi shows it; often a server that did not end), or another GPU"
+        return f"--gpu-memory-utilization {share:.2f}; or another GPU (nvidia-smi shows who holds memory here)"
     if "needed_bytes" in found and "available_bytes" in found:
         length = f"--max-model-len {found['fits_tokens']}" if "fits_tokens" in found else "a smaller --max-model-len"
         return f"{length}, or a larger --gpu-memory-utilization; or more GPUs (--tensor-parallel-size)"
@@ -420,6 +425,46 @@ _SEGMENTS: tuple[tuple[str, str, str, str], ...] = (
         "a higher memory limit of the container or job, or fewer workers; free -h and df -h /dev/shm",
     ),
 )
+
+
+# --- InfiniBand -------------------------------------------------------------------------------------------------------
+
+# What ibv_wc_status of libibverbs (rdma-core, verbs.h) says of a transfer, with the step. 5 is last: a queue that has
+# failed flushes what waits in it, so that another status beside it is the cause.
+_OF_ADAPTER = "the other machine's log names it too; dmesg | grep -i mlx5 on both; a newer firmware of the adapters"
+_STATUSES: tuple[tuple[int, str, str], ...] = (
+    (
+        4,
+        "local protection error: this machine's adapter may not read or write the buffer",
+        "NCCL_NET_GDR_LEVEL=LOC (no GPUDirect RDMA) tells whether it is the GPU's memory: then lsmod | grep peermem "
+        "has to show nvidia_peermem (not the old nv_peer_mem), and ACS has to be off; else ulimit -l unlimited",
+    ),
+    (
+        10,
+        "remote access error: the other machine's adapter refused the address or its key",
+        "look for the first error of the rank on the other machine (it may have freed the buffer); the same NCCL "
+        "release on all machines; NCCL_NET_GDR_LEVEL=LOC tells whether GPUDirect RDMA is at fault",
+    ),
+    (11, "remote operation error: the other machine's adapter could not do it", _OF_ADAPTER),
+    (9, "remote invalid request: the other machine's adapter rejected it", _OF_ADAPTER),
+    (
+        12,
+        "retries exceeded: no answer from the other machine's adapter",
+        "the other rank's log first (it may have ended); then ibstat, the link's error counters, and ib_write_bw "
+        "between the machines. On RoCE NCCL_IB_GID_INDEX (show_gids) and PFC; NCCL_IB_TIMEOUT=22 on a busy network",
+    ),
+    (
+        13,
+        "receiver not ready: the other rank did not post a receive in time",
+        "look for the first error of the rank on the other machine, and whether it hangs (py-spy dump --pid PID)",
+    ),
+    (
+        5,
+        "flushed: its queue had failed before",
+        "look for the first completion with another status, here or in the other ranks' logs: that one is the cause",
+    ),
+)
+_COMPLETION = r"Got completion .{0,120}?(?:error|status)\W{1,3}(?:IBV_WC_\w+\W)?"
 
 
 # --- containers -------------------------------------------------------------------------------------------------------
@@ -611,6 +656,23 @@ _READINGS: tuple[Reading, ...] = (
         ),
         "{device|the GPU} is {architecture}[, torch has code for {wheel_architectures}]",
         _wheel_then,
+    ),
+    *(
+        Reading("nccl.infiniband", rf"{_COMPLETION}(?P<status>{number})\b", f"status {{status}}, {says}", then)
+        for number, says, then in _STATUSES
+    ),
+    Reading(
+        "nccl.infiniband",
+        r"ibv_(?P<call>reg_mr|create)\w* failed.{0,60}(?:Cannot allocate memory|error 12)",
+        "memory could not be registered with the adapter",
+        "ulimit -l unlimited (docker run --ulimit memlock=-1, Slurm: PropagateResourceLimitsExcept=MEMLOCK)",
+    ),
+    Reading(
+        "nccl.infiniband",
+        r"async event ?: (?P<event>[\w ]+)",
+        "the adapter reports: {event}",
+        "ibstat, and dmesg | grep -i mlx5: a port error or a change of addresses is the cable, the switch or the "
+        "adapter; a fatal event is its firmware",
     ),
     Reading(
         "nccl.duplicate",

@@ -153,6 +153,8 @@ _DRIVE = re.compile(r"\b[A-Za-z]:\\")
 _PERCENT = re.compile(r"%(?:[2-7][0-9A-Fa-f]|0[AaDd9])")
 # JSON's escapes of characters, such as \u0027 for a quote; control characters and halves of pairs stay.
 _UNICODE = re.compile(r"\\u(00[2-9A-Fa-f][0-9A-Fa-f]|0[1-9A-Fa-f][0-9A-Fa-f]{2}|[1-9A-CE-Fa-ce-f][0-9A-Fa-f]{3})")
+# Python writes b before the quotes of bytes.
+_BYTES = re.compile(r"(?<![\w'\"])b(?=['\"][A-Za-z])")
 _WRITER = re.compile(r"rank\W{0,2}\d+|[a-z]+")
 # No line has more prefixes than this; a line made of nothing else ends here too.
 _MOST_PREFIXES = 8
@@ -161,7 +163,10 @@ _EXCEPTION = re.compile(
     r"terminate called|what\(\):|Exception:|"
     r"(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception|Fault)|OutOfResources)\s*(?::|$)"
 )
-_FRAME = re.compile(r'File "[^"]*", line \d+|frame #\d+:|❱|\S+\.py:\d+ in |\d+ +[│|] (?! *#error)')
+_FRAME = re.compile(
+    r'File "[^"]*", line \d+|frame #\d+:|❱|\S+\.py:\d+ in |\d+ +[│|] (?! *#error)|'
+    r"File \S+:\d+, in |-{2,}> ?\d+ |\d{1,5} {4,}\S"  # IPython's
+)
 # What somebody typed at a prompt: it names things without their having failed.
 _PROMPT = re.compile(
     r"(?:\([\w./ -]+\) ?)?(?:\$ |>>> |\.\.\. |In \[\d+\]: |PS [A-Z]:[^>]*> ?|[A-Z]:\\[^>:\"'`]*>|"
@@ -270,7 +275,7 @@ def _unescaped(text: str) -> str:
     text = _UNICODE.sub(lambda code: chr(int(code[1], 16)), text)
     if not _DRIVE.search(text):
         text = text.replace("\\r\\n", "\n").replace("\\n", "\n").replace("\\t", " ")
-    return text.replace('\\"', '"').replace("\\'", "'")
+    return _BYTES.sub("", text.replace('\\"', '"').replace("\\'", "'"))
 
 
 _WITHOUT_QUOTES = str.maketrans("", "", QUOTES)
@@ -466,7 +471,10 @@ class _Place:
         covered = other.start <= self.start and self.end <= other.end
         longer = other.end - other.start > self.end - self.start
         brought_about = self.text.id.startswith(other.text.follows)
-        return covered and longer and not brought_about and (self.text.symptom or not other.text.symptom)
+        # A gap that begins in a line of source reached into what was printed below it.
+        is_printed = self.text.id == other.text.id and self.line.kind != "frame" and other.line.kind == "frame"
+        says_as_much = self.text.symptom or not other.text.symptom
+        return covered and longer and not brought_about and not is_printed and says_as_much
 
     def adds_nothing(self, other: _Place) -> bool:
         """Return whether it is a symptom on a line that says more, or covers what brings it about."""

@@ -18,9 +18,11 @@ CUDA_SAYS = (
     r"(CUDA|(Batch|Single|Merge)\w{1,80}) failed with error ?:?|CUDA failure \d+:|"
     # NCCL's, whose own row has memory.
     r"CUDA failure( \d+)?(?! ?out of memory)|Triton Error \[CUDA\]:|"
-    r"CUDA_?Runtime_?Error ?:?|cudaSuccess ?\(\d+ vs\. 0\)|THCudaCheck FAIL .{1,200}error=\d+ ?:|Runtime API error "
-    r"\d+:|\] CUDA:|\[CUDA\]|cuda(Malloc|Memcpy|Memset|Free|Launch|Stream|Event|Device|Set|Get)\w{0,30}( failed| "
-    r"returned error)( with error)?:?) ?"
+    r"CUDA_?Runtime_?Error ?:?|cudaSuccess ?\(\d+ vs\. 0\)|THCudaCheck FAIL .{1,200}error=\d+ ?:|"
+    # Triton Inference Server, and gpu-burn.
+    r"unable to create (CUDA )?stream:|\(gpu_burn\S{1,20}:\d+\):|Runtime API error \d+:|\] CUDA:|\[CUDA\]|"
+    r"cuda(Malloc|Memcpy|Memset|Free|Launch|Stream|Event|Device|Set|Get)\w{0,30}( failed| returned error)( with "
+    r"error)?:?) ?"
 )
 
 
@@ -56,7 +58,9 @@ _MARKS: dict[Platform, re.Pattern[str]] = {
     "rocm": re.compile(
         r"\bhsa_status_|\brocdevice\.cpp|\bhip error\b|\bhiperror\w|/opt/rocm\b|\+rocm\d|\bamdgpu\b|\bradeon rx\b"
     ),
-    "xpu": re.compile(r"\bintel\b.{0,8}\b(arc|iris xe)\b|\b[uz][re]_result_|\+xpu\b|\bxpu (error|out of memory)"),
+    "xpu": re.compile(
+        r"\bintel\b.{0,8}\b(arc|iris xe)\b|\b[uz][re]_result_|\+xpu\b|\bxpu (error|out of memory)|\bdevice xpu:\d"
+    ),
     "directml": re.compile(r"\bdirectml\b|torch_directml|\bdmlexecution|\bprivateuseone"),
 }
 _IS_WINDOWS = re.compile(r"\bwindows[- ](1[01]|server)\b|\bwin_amd64\b|\bpowershell\b")
@@ -125,7 +129,7 @@ _INSTEAD: tuple[tuple[Platform, tuple[str, ...], str], ...] = (
     ),
     (
         "windows",
-        ("import.library", "import.nvrtc", "import.nvjitlink"),
+        ("import.library", "import.nvjitlink"),
         "where NAME.dll tells whether PATH has the file. If not, put its folder on PATH (of pip's cuDNN: "
         "site-packages\\nvidia\\cudnn\\bin), or install the CUDA or cuDNN of the version in the name",
     ),
@@ -186,6 +190,7 @@ _SWAPS: tuple[tuple[str, str, str], ...] = (
     ("windows", r"for AMD and Intel apt-get install \S+", "install the newest driver of the GPU's maker"),
     ("windows", r"echo \$LD_LIBRARY_PATH: unset it", "take other CUDA folders out of PATH"),
     ("windows", r"echo \$LD_LIBRARY_PATH: a cuDNN of another version there", "a cuDNN of another version on PATH"),
+    ("windows", r"journalctl -u ollama", r"%LOCALAPPDATA%\\Ollama\\server.log"),
     ("mac", r"free -h( and top)?|nvidia-smi", "Activity Monitor"),
     ("windows", r"sudo dmesg[^;,]*\b(?:oom|killed)\b(?:'| [^;,]*?(?= names| tells| on that|;|$)|)", "Task Manager"),
     ("windows", _OF_DRIVER, "Event Viewer (System, source nvlddmkm)"),

@@ -15,6 +15,7 @@ _ARCHITECTURES = (
     "install a torch wheel for this architecture: Blackwell (sm_100, sm_120) needs torch 2.7 or newer for CUDA 12.8 "
     "or newer; Maxwell and Pascal (sm_50 to sm_61) need a wheel of CUDA 12.6 or older, Volta (sm_70) one of CUDA 12"
 )
+_LISTED = "python -c 'import torch; print(torch.cuda.get_arch_list(), torch.cuda.get_device_capability())'"
 
 TEXTS: tuple[Condition, ...] = (
     Condition(
@@ -159,16 +160,15 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="cuda.no_kernel",
-        title="torch has no code for this GPU's architecture",
+        title="a kernel has no code for this GPU's architecture",
         patterns=(
             CUDA_SAYS + r"invalid device function",
             r"no kernel image is available",
             r"not compiled with any CUDA arch",
         ),
-        meaning="The wheel, or the extension in the traceback, was built for other architectures than this GPU's.",
-        fix=_ARCHITECTURES + "; an extension (flash-attn, xformers, mmcv …) must be built for the GPU, with "
-        "TORCH_CUDA_ARCH_LIST set",
-        certainty="proof",
+        meaning="torch's wheel, or an extension that the traceback ends in, was built for other GPUs than this one.",
+        fix=f"{_LISTED} compares them. Where the list has the GPU's generation, build the extension (flash-attn, "
+        "xformers, mmcv …) again with TORCH_CUDA_ARCH_LIST set; else " + _ARCHITECTURES,
         follows=("cuda.capability",),
     ),
     Condition(
@@ -428,6 +428,7 @@ TEXTS: tuple[Condition, ...] = (
         title="the driver does not support this operation here",
         patterns=(
             CUDA_SAYS + r"operation not (supported|permitted)(?! when stream)",
+            r"allocate pinned system memory,.{0,60}: operation not supported",
             r"cudaErrorNot(Supported|Permitted)\b",
         ),
         meaning="Virtual GPUs, MIG instances, WSL and Windows lack parts of CUDA, such as handles that processes "
@@ -501,6 +502,7 @@ TEXTS: tuple[Condition, ...] = (
             r"HSA_STATUS_ERROR_INVALID_(ISA|CODE_OBJECT)",
             r"HIP error: (shared object initiali[sz]ation failed|invalid kernel file)",
             r"Attempting to use hipBLASLt on an? unsupported architecture",
+            r"GPU archs? of .{0,40}(is|are) (invalid|not supported)",
         ),
         meaning="The wheel was not built for this AMD GPU (gfx number).",
         fix="use a wheel or a ROCm that lists the GPU's gfx number (rocminfo | grep gfx). As a workaround, the number "

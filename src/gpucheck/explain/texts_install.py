@@ -70,11 +70,16 @@ TEXTS: tuple[Condition, ...] = (
             r"\bundefined symbol: iJIT_NotifyEvent",
             r"symbol (__nvJitLink|cu(blas|sparse|solver|fft|rand)|nccl)\w*.{0,60}not defined in file",
             r"not defined in file lib(cublas|cusparse|cusolver|cufft|cudnn|nccl|nvJitLink|nvrtc|cudart)\w*\.so",
+            r"CublasLt version \S{1,12} or higher required",
+            r"failed to open (lib)?nvrtc-builtins",
+            r"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE",
+            r"nvrtc-builtins[\w.-]*: (cannot open|not found)",
         ),
-        meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a libcusparse, libnvJitLink, libcudnn or libnccl "
-        "of another version than the wheel's.",
+        meaning="LD_LIBRARY_PATH, a CUDA toolkit or conda brings a libcusparse, libnvJitLink, libcudnn, libnccl or "
+        "NVRTC (with its nvrtc-builtins) of another version than the wheel's.",
         fix="echo $LD_LIBRARY_PATH: unset it and try again; where it is empty, pip install the nvidia-… packages in "
-        "the versions that `pip show torch` requires (iJIT_NotifyEvent: conda install mkl==2024.0)",
+        "the versions that `pip show torch` requires, or reinstall torch with them (iJIT_NotifyEvent: conda install "
+        "mkl==2024.0)",
     ),
     Condition(
         id="import.symbol",
@@ -152,18 +157,6 @@ TEXTS: tuple[Condition, ...] = (
         "(for cuDNN …/site-packages/nvidia/cudnn/lib); else pip install the nvidia-… package of the version in the "
         "name, or the program's release for the CUDA that is installed. Where it is torch itself: " + _PAIR,
         follows=("cudnn.version",),
-    ),
-    Condition(
-        id="import.nvrtc",
-        title="NVRTC does not find nvrtc-builtins",
-        patterns=(
-            r"failed to open (lib)?nvrtc-builtins",
-            r"NVRTC_ERROR_BUILTIN_OPERATION_FAILURE",
-            r"nvrtc-builtins[\w.-]*: (cannot open|not found)",
-        ),
-        meaning="torch compiles some kernels on the way with NVRTC, which loads nvrtc-builtins of exactly its own "
-        "version. The NVRTC that was loaded is another than the wheel's, or the wheel's folder lacks the file.",
-        fix="echo $LD_LIBRARY_PATH: unset it and try again; else " + _PAIR,
     ),
     Condition(
         id="import.nms",
@@ -469,7 +462,7 @@ TEXTS: tuple[Condition, ...] = (
             r"nvcc: (command )?not found",
             r"error: .{0,40}nvcc.{0,10}No such file",
             r"No such file or directory: '?[\w./:-]*nvcc",
-            r"(cuda_runtime\w*|cublas_v2|cusparse|cusolverDn|curand_kernel|cuda_fp16|nvToolsExt)\.h: No such file",
+            r"(cuda_\w+|cublas_v2|cusparse|cusolverDn|curand_kernel|nvToolsExt)\.h: No such file",
             r"CUDA_HOME (does not exist|is not set|not found|must be set)",
             r"Unable to find CUDA_HOME|CUDA_HOME undefined",
             r"MissingCUDAException",
@@ -564,18 +557,11 @@ TEXTS: tuple[Condition, ...] = (
         "-u nvidia-fabricmanager shows what else was reported",
     ),
     Condition(
-        id="bus.installed",
-        title="a GPU has fallen off the bus (no Xid was written)",
-        patterns=(r"installed in this system has (NVRM: ?)?fallen off the bus",),
-        meaning="The driver could not reach the GPU over PCIe at start: power, heat, seat or riser, or the slot.",
-        fix=messages.FIX["lost"],
-        certainty="proof",
-    ),
-    Condition(
         id="bus.off",
         title="a GPU has fallen off the bus",
         patterns=(
             r"GPU .{0,60}has fallen off the bus",
+            r"installed in this system has (NVRM: ?)?fallen off the bus",
             r"fallen off the bus and is not responding",
             r"NV_ERR_GPU_IS_LOST",
             r"GPU lost from the bus",

@@ -279,7 +279,27 @@ TEXTS: tuple[Condition, ...] = (
         "GPU used twice, peer access.",
         fix=_DEBUG,
         symptom=True,
-        follows=(*_RANK_ENDED, "nccl.duplicate", "nccl.shared_memory", "nccl.interface", "nccl.infiniband"),
+        follows=(
+            *_RANK_ENDED,
+            "nccl.duplicate",
+            "nccl.shared_memory",
+            "nccl.interface",
+            "nccl.infiniband",
+            "nccl.nvls",
+        ),
+    ),
+    Condition(
+        id="nccl.nvls",
+        title="NVLink's multicast (NVLS) could not be set up",
+        patterns=(
+            r"NVLink SHARP \(NVLS\) Multicast",
+            r"transport/nvls\.cc:\d+ NCCL WARN Cuda failure (?!.{0,4}out of memory)",
+            r"cuMulticast\w+.{0,60}(fail|error)",
+        ),
+        meaning="The switches and the fabric manager make the multicast groups. One that failed, or was restarted "
+        "while the GPUs ran, refuses them.",
+        fix="systemctl status nvidia-fabricmanager and nvidia-smi -q | grep -A3 Fabric; after a restart of it reset "
+        "all GPUs together, or reboot. NCCL_NVLS_ENABLE=0 goes on without, more slowly",
     ),
     Condition(
         id="nccl.interface",
@@ -393,16 +413,17 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="nccl.infiniband",
-        title="InfiniBand gave up on another machine",
+        title="a transfer of NCCL over InfiniBand or RoCE failed",
         patterns=(
-            r"NET/IB ?: Got (async event|completion .{0,80}(error|status)=? ?\d+)",
+            r"NET/IB\w? ?: ?Got (async event|completion .{0,80}(error|status)[= ]{0,2}(\d|IBV_WC))",
             r"ibv_\w+ failed",
             r"misc/ibvwrap\.cc.{0,60}(WARN|fail)",
             r"NET/IB ?: (Unable to|No valid|.{0,40}failed)",
             r"NET/IB.{0,40}Got async event",
         ),
-        meaning="A cable, a switch, a wrong GID index (RoCE), or the other machine is gone.",
-        fix="NCCL_IB_DISABLE=1 tells whether it is InfiniBand; ibstat, and NCCL_IB_GID_INDEX on RoCE",
+        meaning="The number or word in the message decides: it is ibv_wc_status of libibverbs.",
+        fix="NCCL_IB_DISABLE=1 tells whether it is InfiniBand; ibstat shows the ports, show_gids the index for "
+        "NCCL_IB_GID_INDEX on RoCE; ib_write_bw between the two machines tests the link without NCCL",
         common=(r"GID (index|table).{0,40}(invalid|not found|zero)",),
     ),
     Condition(
@@ -498,6 +519,7 @@ TEXTS: tuple[Condition, ...] = (
             r"FSDP-managed module .{0,60}(unexpectedly )?has parameters on",
             r"FSDP (only supports single device modules|does not support modules with different device types)",
             r"support a module with both CPU and GPU params, please pass in device_id",
+            r"is given device_id argument .{1,12}but is on",
             r"module has CPU parameters or buffers when `?sync_module_states",
             r"did not set/select the default device for the current process",
             r"collective on tensor not on device passed to init_process_group",
@@ -532,6 +554,8 @@ TEXTS: tuple[Condition, ...] = (
             r"product .{0,30}does not match the world size",
             r"group'?s (world )?size should be less or equal to the world",
             r"tensor parallel size .{0,60}(cannot|must|should|is not).{0,30}(divi|number of attention heads)",
+            r"not divisible by (weight quantization block_|min_thread_)[nk]|must divisible by BLOCK_SIZE_K",
+            r"not aligned with the quantized weight shape",
         ),
         meaning="A batch size, the number of attention heads, a mesh, or a checkpoint's parts are for another "
         "number of processes than were started.",
@@ -706,6 +730,7 @@ TEXTS: tuple[Condition, ...] = (
             r"don'?t match the device of the|Expected out tensor to have device|Cannot compare two tensors on "
             r"different devices",
             r"Expected \w+\.device == \S+, got",
+            r"indices should be either on .{1,12}or on the same device as the indexed tensor",
         ),
         meaning="One operand was not moved. The message names both devices.",
         fix=_TO + "; torch.zeros(…, device=x.device); self.register_buffer",
@@ -757,6 +782,21 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="float16 on the CPU, float8 outside of matrix products and integers in a loss are the usual ones.",
         fix="x.float(), or bfloat16; on the GPU where the CPU has none",
+        certainty="proof",
+    ),
+    Condition(
+        id="tensor.float8_shape",
+        title="a float8 matrix product got a size that is not a multiple of 16",
+        patterns=(
+            r"Expected (trailing dimension|both dimensions) of mat\d to be divisible by \d+",
+            r"FP8 execution requires .{0,60}divisible by",
+            r"must be a multiple of \d+ when using quantized inputs",
+            r"(fp8|float8|mxfp8|nvfp4)\b.{0,80}(divisible by|multiples? of) (8|16|32|128)\b",
+        ),
+        meaning="Tensor cores multiply float8 in blocks: rows × features of the input and of the weight have to be "
+        "multiples of 16 (blockwise formats: 32 or 128).",
+        fix="pad the batch × sequence and the layer to a multiple of 16 (the vocabulary too), or leave that layer in "
+        "bfloat16 (torchao: module_filter_fn); data type and GPU are fine",
         certainty="proof",
     ),
     Condition(
@@ -827,14 +867,6 @@ TEXTS: tuple[Condition, ...] = (
         follows=("cuinit.", "torch.cpu_only", "nvml."),
     ),
     Condition(
-        id="tensor.indices",
-        title="an index is on another device than the tensor",
-        patterns=(r"indices should be either on .{1,12}or on the same device as the indexed tensor",),
-        meaning="A tensor on the CPU was indexed with one on the GPU.",
-        fix="x[index.to(x.device)]",
-        certainty="proof",
-    ),
-    Condition(
         id="tensor.generator",
         title="the random generator is on another device",
         patterns=(r"Expected a '?[\w:]+'? (device type for generator|generator device) but found '?\w+'?",),
@@ -857,6 +889,7 @@ TEXTS: tuple[Condition, ...] = (
             r"loaded with `?accelerate`? and therefore cannot be moved to a specific device",
             r"cannot cast a bitsandbytes model in a new `?dtype",
         ),
+        weak=(r"shapes cannot be multiplied \(\d+x\d+ and 1x\d{6,}\)",),  # two 4-bit weights in each byte of one row
         meaning="Weights in 4 or 8 bits, and a model with device_map or offloading, are placed while they load.",
         fix="take .to() and .cuda() of the model away, and enable_…_cpu_offload() of diffusers, which calls it; "
         'device_map={"": 0} in from_pretrained puts all of it on one GPU; with several GPUs start a Trainer '
@@ -882,14 +915,6 @@ TEXTS: tuple[Condition, ...] = (
         ),
         meaning="Devices are cpu, cuda, cuda:1, mps, xpu, meta; YOLOv5 and its kin want the GPU's number alone.",
         fix="write cuda, cuda:0, cpu, mps or xpu (YOLOv5: --device 0); gpucheck devices shows what torch calls each",
-        certainty="proof",
-    ),
-    Condition(
-        id="mps.float64",
-        title="Apple's GPU (Metal) has no float64",
-        patterns=(r"Cannot convert a MPS Tensor to float64", r"MPS framework doesn'?t support float64"),
-        meaning="Metal computes in 32 and 16 bits. NumPy's arrays are float64 unless made otherwise.",
-        fix="torch.from_numpy(a.astype('float32')).to('mps')",
         certainty="proof",
     ),
     Condition(
@@ -934,6 +959,8 @@ TEXTS: tuple[Condition, ...] = (
         id="mps.dtype",
         title="Apple's GPU (Metal) does not have this data type",
         patterns=(
+            r"Cannot convert a MPS Tensor to float64",
+            r"MPS framework doesn'?t support float64",
             r"Trying to convert \w+ to the MPS backend but it does not have support for that dtype",
             r"(Undefined type|MPS does not support) \W?(Float8|BFloat16|Complex|ComplexDouble)\w*",
             r"BFloat16 is not supported on MPS",
@@ -941,10 +968,10 @@ TEXTS: tuple[Condition, ...] = (
             r"\bMPS (backend|device|framework) .{0,30}(does not|doesn'?t) support \W?(float8|bfloat16|complex|int64)",
             r"does not support input type \W?\w+\W? in (the )?MPS backend",
         ),
-        meaning="Metal has no float8, and on older macOS no bfloat16, no complex numbers and no int64 in some "
-        "operations.",
-        fix="load it in float16 or bfloat16 (torch_dtype=torch.float16), or a GGUF or MLX version of the model; "
-        "else the CPU",
+        meaning="Metal has no float64 and no float8; on older macOS no bfloat16, no complex numbers and no int64 in "
+        "some operations. NumPy's arrays are float64 unless made otherwise.",
+        fix="x.float() before .to('mps') for float64; a model in float16 or bfloat16 (torch_dtype=torch.float16), or "
+        "its GGUF or MLX version; else the CPU",
         certainty="proof",
     ),
     Condition(

@@ -116,14 +116,6 @@ TEXTS: tuple[Condition, ...] = (
         certainty="proof",
     ),
     Condition(
-        id="oom.hpu",
-        title="Gaudi device memory is full",
-        patterns=(messages.HPU,),
-        meaning="Habana's allocator could not serve the request.",
-        fix="use a smaller batch",
-        certainty="proof",
-    ),
-    Condition(
         id="oom.cpu",
         title="host memory (RAM) is full",
         patterns=(messages.CPU_ALLOCATOR,),
@@ -157,6 +149,7 @@ TEXTS: tuple[Condition, ...] = (
             messages.HOST_ALLOCATION,
             r"\bMemoryError\b",
         ),
+        follows=("nccl.infiniband",),
     ),
     Condition(
         id="oom.killed",
@@ -301,13 +294,6 @@ TEXTS: tuple[Condition, ...] = (
         symptom=True,
     ),
     Condition(
-        id="oom.c10",
-        title="memory for a tensor could not be allocated",
-        patterns=(r"C10 Out of Memory",),
-        meaning="An allocator other than CUDA's could not serve a tensor.",
-        fix=_FITS,
-    ),
-    Condition(
         id="oom.vllm",
         title="vLLM or SGLang finds too little free GPU memory",
         patterns=(
@@ -323,6 +309,8 @@ TEXTS: tuple[Condition, ...] = (
             r"max_total_tokens=\d+ is larger than the profiled value",
             r"Error in memory profiling\. .{0,40}Initial free memory",
             r"\b(alloc_\w+|Prefill|Decode) (runs |ran )?out of memory\b",
+            r"KV cache pool is full\. ?Retract requests|No space left for only one request",
+            r"is preempted by PreemptionMode\.",
             r"exceeds available Mamba cache blocks",
             r"Insufficient memory to allocate KV-caches",
         ),
@@ -346,6 +334,8 @@ TEXTS: tuple[Condition, ...] = (
             r"not enough GPU (video )?memory",
             r"(enough|more) GPU (RAM|memory|VRAM) to fit the (quantized )?model",
             r"BFCArena::AllocateRawInternal",
+            r"C10 Out of Memory",
+            messages.HPU,
             r"Failed to allocate memory for requested buffer of size",
             r"\A\W*(an? |the )?(oom|out of memory)\b( error| killed me)?\W*\Z",
             r"\b(train\w*|model|batch|inference|the job) (?!.{0,40}\b(not|never|no|nothing|without|\w+snt|dont)"
@@ -364,6 +354,7 @@ TEXTS: tuple[Condition, ...] = (
             r"(?<![\w.])OutOfMemoryError\b",
             r"\boom\b(?![ -]?kill)",
         ),
+        follows=("kernel.nvrm",),
     ),
     Condition(
         id="size.grid",

@@ -458,6 +458,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\bkernels? (are |is )?(unavailable|not available|not found|missing)\b.{0,80}No module named",
             r"auto_?gptq\w*.{0,80}CUDA extension not installed",
             r"\A\W*CUDA extension not installed\W*\Z",
+            r"_OpNamespace'? '?(?!torchvision|xformers)\w+'? object has no attribute",
             r"(autogptq|exllama|awq|gptqmodel|marlin)\w*_?(cuda|ext|kernel)\w*.{0,40}not (installed|found|available)",
             r"No module named \W?(autogptq_cuda|exllamav?2?_kernels|exllamav2_ext|awq_(ext|inference_engine))\b",
             r"No module named \W?(nvdiffrast|diff_gaussian_rasterization|simple_knn|gsplat|spconv|cumm|pytorch3d|"
@@ -512,6 +513,7 @@ TEXTS: tuple[Condition, ...] = (
             r"No module named \W?(fused_(adam|lamb|lion)|cpu_(adam|adagrad|lion))\b",
             r"Error compiling the CUDA|Error in building the CUDA",
             r"Unable to JIT load the \w+ op due to it not being compatible",
+            r"torch_extensions/\S{1,120}\.so\W{0,2} ?cannot open",
         ),
         meaning="The compiler's message is above: the first line with `error:` or FAILED.",
         fix="explain the lines from the first `error:` on; usually the CUDA toolkit, the compiler and torch do not "
@@ -584,6 +586,7 @@ TEXTS: tuple[Condition, ...] = (
             r"\bdepends on (torch|torchvision|torchaudio|triton)\W?[=<>!~].{0,300}(conflict|incompatible|"
             r"unsatisfiable)",
             r"(conflict|incompatible|unsatisfiable).{0,600}depends on (torch|torchvision|torchaudio|triton)\W?[=<>!~]",
+            r"(LibMambaUnsatisfiable|Unsatisfiable)Error.{0,600}\b(py)?torch\b",
         ),
         meaning="pip finds no version that fits both, or it installed one and reports that another package needs a "
         "different one.",

@@ -113,6 +113,7 @@ TEXTS: tuple[Condition, ...] = (
         fix="nvidia-smi on the host: where it works, start the container with --gpus all (podman: --device "
         "nvidia.com/gpu=all); where it does not, install NVIDIA's driver. " + _DOCTOR,
         follows=(*_DRIVER_DOWN, "import.libcuda"),
+        logged=True,
     ),
     Condition(
         id="cuinit.too_old",
@@ -474,6 +475,7 @@ TEXTS: tuple[Condition, ...] = (
         title="a GPU has to be reset before it can be used",
         patterns=(
             r"\bGPU\b.{0,80}\b(has a pending reset|is pending reset)",
+            r"row remapping (is )?pending\b(?!\W{1,4}(no|false|0))|remapping_pending\W{1,4}true",
             r"GPU requires reset",
             r"GPU recovery action .{0,40}reset",
         ),
@@ -483,15 +485,6 @@ TEXTS: tuple[Condition, ...] = (
         certainty="proof",
         follows=("xid.",),
         common=(r"ERROR_RESET_REQUIRED",),
-    ),
-    Condition(
-        id="nvml.call",
-        title="NVML refused a call",
-        patterns=(r"NVMLError_(Uninitialized|AlreadyInitialized|InvalidArgument|NotFound)",),
-        meaning="The program that reads the GPU's counters called NVML before nvmlInit or after nvmlShutdown, with "
-        "an index or a field that does not exist, or while the GPU was busy. It is not a fault of the GPU.",
-        fix="look at the call that is named; nvidia-smi -q shows whether the value exists on this GPU",
-        follows=("xid.", "bus.", "nvml.mismatch", "nvml.not_loaded", "nvml.lost"),
     ),
     Condition(
         id="nvml.hardware",
@@ -505,17 +498,19 @@ TEXTS: tuple[Condition, ...] = (
     ),
     Condition(
         id="nvml.not_supported",
-        title="this GPU does not have what NVML was asked for",
+        title="NVML refused a call: this GPU does not have what was asked, or the call is wrong",
         patterns=(
             r"nvml\w* (returned|returns|failed with|failed:)\W{0,3}Not Supported",
             r"NVIDIA-SMI [\d.]+ .{0,1500}\|\s*Not Supported",
-            r"NVMLError_(NotSupported|FunctionNotFound)",
+            r"NVMLError_(NotSupported|FunctionNotFound|Uninitialized|AlreadyInitialized|InvalidArgument|NotFound)",
             r"NVML_ERROR_NOT_SUPPORTED",
             r"\bnvml\w*.{0,60}: Not Supported\b",
         ),
-        meaning="Not every GPU and driver has every counter. The GPU is not faulty.",
-        fix="catch pynvml.NVMLError_NotSupported around that call, or leave the value out (for memory on an integrated "
-        "GPU torch.cuda.mem_get_info())",
+        meaning="Not every GPU and driver has every counter; or the program called NVML before nvmlInit, after "
+        "nvmlShutdown, or with an index that does not exist. The GPU is not faulty.",
+        fix="catch pynvml.NVMLError around that call, or leave the value out (for memory on an integrated GPU "
+        "torch.cuda.mem_get_info()); nvidia-smi -q shows whether the value exists on this GPU",
+        follows=("xid.", "bus.", "nvml.mismatch", "nvml.not_loaded", "nvml.lost"),
     ),
     Condition(
         id="kubernetes.insufficient",
