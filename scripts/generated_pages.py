@@ -3,8 +3,10 @@ of error texts, docs/lint.md from the rules. `scripts/docs` writes them."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import typer.main
@@ -17,6 +19,9 @@ from gpucheck.doctor.condition import RUNGS, Certainty, Condition, Rung
 from gpucheck.doctor.ladder import CONDITIONS
 from gpucheck.explain.command import TEXTS
 from gpucheck.program.lint.options import RULES, Rule
+from gpucheck.render import terminal
+from gpucheck.report.codec import from_json
+from gpucheck.report.report import Report
 
 _RUNGS: dict[Rung, str] = {
     "hardware": "the GPU on the PCI bus",
@@ -161,3 +166,13 @@ def _rule_entry(rule: Rule) -> list[str]:
         f"Wrong:\n\n```python\n{rule.wrong}```",
         f"Right:\n\n```python\n{rule.right}```",
     ]
+
+
+def pictures(folder: Path) -> dict[Path, str]:
+    """Return the light and the dark picture of each document in the folder, by the file that it belongs in."""
+    drawn = {}
+    for saved in sorted(folder.glob("*.json")):
+        report = from_json(Report, json.loads(saved.read_text(encoding="utf-8")))
+        for theme in terminal.THEMES:
+            drawn[saved.with_name(f"{saved.stem}-{theme}.svg")] = terminal.svg(report, theme)
+    return drawn

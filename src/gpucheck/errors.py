@@ -148,8 +148,6 @@ class Terminated(BaseException):
 DEPENDENCIES = {
     **{name: name for name in ("typer", "rich", "psutil", "tomli")},
     "pynvml": "nvidia-ml-py",
-    "jinja2": "Jinja2",
-    "markupsafe": "MarkupSafe",
 }
 
 

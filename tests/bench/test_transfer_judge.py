@@ -13,7 +13,6 @@ from gpucheck.bench.transfer.judge import (
     as_read,
     copies,
     flagged,
-    latencies,
     link_under_load,
     of_telemetry,
     share_of_link,
@@ -199,13 +198,7 @@ def test_gain_compares_as_called_with_as_called() -> None:
     assert (none.verdict, none.fix) == ("info", None)
 
 
-def test_the_latency_is_the_smallest_copys_time_as_called() -> None:
-    rows = [called(seconds, "pinned", size) for seconds, size in ((5.0, GIB), (3e-5, 64 * KIB), (1e-4, MIB))]
-    (latency,) = latencies([*rows, row(1e-6, KIB)])
-    assert latency.size_bytes == 64 * KIB and latency.time_s == pytest.approx(3e-5)
-
-
 def test_the_answer_is_derived_from_all_rows() -> None:
     (answer,) = JUDGE.answers(seen([row(GIB / 55e9), replace(row(1.0), name="transfer.other", case={})]))
     assert answer.link is not None and answer.link.unknown_because == "it was not read"
-    assert [len(part) for part in (answer.gains, answer.latencies)] == [0, 0]
+    assert answer.gains == ()

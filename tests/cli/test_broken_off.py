@@ -16,7 +16,6 @@ import torch
 
 import document_schema as schema
 from gpucheck import errors
-from gpucheck.bench.matmul import product
 from gpucheck.cli.app import main
 from gpucheck.machine import faults
 from gpucheck.measure import timing
@@ -143,14 +142,6 @@ def test_of_all_benchmarks_those_after_a_hang_are_skipped(tmp_path: Path) -> Non
     }
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the wait is glibc's")
-def test_a_long_step_beside_a_device_that_answers_is_no_hang(tmp_path: Path) -> None:
-    how = {"call": "memory", "after": 1, "stays": False, "where": "host", "sleep_s": 1.5, "silent_s": 0.5}
-    code, document = hanging(tmp_path, "bench matmul", **how)
-    assert (code, ids(document, "fail")) == (errors.OK, [])
-    assert len(document["measurements"]) == 2
-
-
 # Several devices, several benchmarks
 
 
@@ -161,16 +152,6 @@ def test_a_device_that_cannot_be_used_does_not_cost_the_others_their_rows(
     code, document = run(capsys, tmp_path, "bench bandwidth", device="all")
     assert code == errors.COULD_NOT_LOOK
     assert {one["device"]["id"] for one in document["measurements"]} == {"cuda:1"}
-
-
-def test_a_process_that_is_poisoned_fails_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    same = Plan("memory", 1, RuntimeError("CUDA error: unspecified launch failure"), poisons=True)
-    planned(monkeypatch, same, same, same)
-    _, document = run(capsys, tmp_path, "bench bandwidth", device="all")
-    assert ids(document, "fail") == ["device.error"]
-    assert ids(document).count("bandwidth.skipped") == 2
 
 
 def all_of(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -214,24 +195,3 @@ def test_of_all_benchmarks_one_that_fails_costs_itself(
     assert ids(document).count(finding) == 1
     assert len(document["measurements"]) == len(made)
     assert {one["name"] for one in document["measurements"]} == {"transfer", "bandwidth"}
-
-
-@pytest.mark.parametrize(
-    ("text", "cause"), [("could not create a primitive", "library.failed"), ("not a text that is known", None)]
-)
-def test_a_librarys_error_on_the_cpu_is_a_failed_part_and_nobody_is_asked(
-    text: str, cause: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(device: str) -> str:
-        raise AssertionError("a process was started")
-
-    def finish(self: object) -> Any:
-        raise RuntimeError(text)
-
-    monkeypatch.setattr(faults, "fresh_process", never)
-    monkeypatch.setattr(product.Repeats, "finish", finish)
-    planned(monkeypatch)
-    code, document = run(capsys, tmp_path, "bench matmul", device="cpu")
-    assert (code, ids(document, "fail")) == (errors.FAILED, ["matmul.error"])
-    failed = next(one for one in document["findings"] if one["id"] == "matmul.error")
-    assert failed["evidence"]["cause"] == cause and text in failed["message"]

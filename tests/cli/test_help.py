@@ -11,11 +11,9 @@ from pkgutil import resolve_name
 from typing import Any
 
 import pytest
-from shown import sentence
-from taken import PARAMETERS
 
 from gpucheck.cli import app as app_module
-from gpucheck.cli import commands, pages, parse
+from gpucheck.cli import commands, parse
 from gpucheck.cli.commands import Common
 
 NAMES = ("", *(row.name for row in commands.COMMANDS if row.commands), *commands.names())
@@ -55,8 +53,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Common, Any]]:
 
 
 def words(text: str) -> list[str]:
-    """The words of a page; a command that goes on behind a backslash is one command."""
-    return text.replace(" \\\n", "\n").split()
+    """The words of a page."""
+    return text.split()
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
@@ -65,7 +63,8 @@ def test_no_word_is_cut_and_no_line_is_too_long(path: str, columns: int, shown: 
     page = shown(path, columns)
     assert "..." not in re.sub(r"(FILE|\[ARGS\]|\[PATH)\.\.\.", "", page)
     # What is longer than a line stands in one of its own.
-    assert [line for line in page.splitlines() if len(line) > columns and len(line.split()) > 1] == []
+    told = page.partition("\nExamples:\n")[0]
+    assert [line for line in told.splitlines() if len(line) > columns and len(line.split()) > 1] == []
     assert sorted(words(page)) == sorted(words(shown(path, 100)))
 
 
@@ -110,29 +109,3 @@ def test_a_budget_for_benchmarks_is_none_for_torchs_answer(
 
 
 # -- --list -----------------------------------------------------------------------------------------------------------
-
-LISTED = [command for command, rows in PARAMETERS.items() if any(one.name == "--only" for one in rows)]
-
-
-@pytest.mark.parametrize("command", LISTED)
-@pytest.mark.parametrize("extra", [("--json",), ("--output", "x.json"), ("--only", "nothing-like-it")])
-def test_a_list_is_no_result(
-    command: str, extra: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    assert app_module.main([*command.split(), "--list", *extra]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and sentence(captured.err)
-    assert list(tmp_path.iterdir()) == []
-
-
-# -- layout -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_command_goes_on_behind_a_backslash_and_keeps_values_with_options() -> None:
-    assert pages.command_lines("gpucheck a --bb cc --dd ee --ff", 20) == [
-        "  gpucheck a \\",
-        "      --bb cc \\",
-        "      --dd ee --ff",
-    ]

@@ -115,21 +115,6 @@ def test_several_are_runs_of_one(saved: Any, tmp_path: Path, capsys: pytest.Capt
     assert (code, verdicts(document)["bandwidth.result"]) == (1, "fail")
 
 
-def test_settings_for_other_benchmarks_or_devices_do_not_replace_what_was_asked(
-    saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    limit = {"id": "bandwidth.min_gbps", "value": 9e9, "unit": "B/s", "origin": "--min-gbps", "device": None}
-    path = saved(change=lambda document: document.update(settings={"thresholds": [limit]}))
-    settings = tmp_path / "other.toml"
-    settings.write_text("[thresholds]\ntransfer.min_gbps = 1\n", encoding="utf-8")
-    code, document = judged(capsys, path, "--config", str(settings))
-    assert (code, verdicts(document)["bandwidth.min_gbps"]) == (1, "fail")
-    # A misspelt device name has a warning, as in `bench`.
-    settings.write_text('[thresholds."NVIDIA H2OO"]\nbandwidth.min_gbps = 1\n', encoding="utf-8")
-    assert app_module.main(["judge", path, "--config", str(settings)]) == 0
-    assert 'no threshold is set for "a GPU"; the settings name "NVIDIA H2OO"' in capsys.readouterr().err
-
-
 def test_one_that_was_cut_off_passes_no_threshold(
     saved: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,30 +168,6 @@ def test_what_cannot_be_judged_is_one_sentence(
         api.judge(path)
 
 
-def test_runs_that_only_together_have_an_odd_detail_are_refused(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    def lines(idioms: tuple[Any, Any], call: str, seconds: float) -> Change:
-        def change(document: dict[str, Any]) -> None:
-            case = {"direction": "host_to_host", "host_memory": "pageable", "size_bytes": 2**26}
-            (row,) = document["measurements"]
-            method = {**row["method"], "details": {**row["method"]["details"], "call": call, "wrong_bytes": 0}}
-            row["method"] = method
-            line = {**row, "name": "transfer.idiom", "method": method}
-            whole = {**row, "name": "transfer", "case": case | {"timed": "as_called"}}
-            document["measurements"] = [whole, *({**line, "case": case | {"idiom": one}} for one in idioms)]
-            document["parts"] = [{**document["parts"][0], "id": name} for name in ("transfer", "transfer.idioms")]
-            document.update(command="bench transfer", elapsed_s=seconds)
-
-        return change
-
-    # A line without a name is asked for it beside the raw copy, which only the other run has.
-    first = saved("first.json", change=lines(("raw", "clone"), "y.copy_(x)", 1.0))
-    second = saved("second.json", 0.6, change=lines((0, 1), "x", 2.0))
-    assert app_module.main(["judge", second]) == 0
-    capsys.readouterr()
-    assert app_module.main(["judge", first, second]) == 2
-    assert f"{first!r} with {second!r} cannot be judged" in sentence(capsys.readouterr().err)
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -232,32 +193,6 @@ def test_what_is_no_second_run_is_told(
 ) -> None:
     assert app_module.main(["judge", saved(), saved("b.json", change=change)]) == 2
     assert words in sentence(capsys.readouterr().err)
-
-
-def test_what_one_file_does_not_know_is_told_and_no_difference(saved: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    def powered(watts: float, **more: Any) -> Change:
-        def change(document: dict[str, Any]) -> None:
-            document["facts"]["devices"][0].update(power_limit_w=watts)
-            document["facts"].update(more)
-
-        return change
-
-    plain, less = saved("plain.json"), saved("less.json", 0.6, change=powered(300.0, torch={"version": "2.6.0"}))
-    assert app_module.main(["judge", plain, less]) == 0
-    assert "one file lacks: cuda:0 power limit unknown → 300 W; torch unknown → 2.6.0" in capsys.readouterr().err
-    # What both know has to agree.
-    more = saved("more.json", 0.7, change=powered(700.0))
-    for files in ([less, more], [plain, less, more]):
-        assert app_module.main(["judge", *files]) == 2
-        assert "same benchmark: cuda:0 power limit 300 W → 700 W" in sentence(capsys.readouterr().err)
-
-
-def test_a_file_that_is_not_there_and_none_at_all(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app_module.main(["judge", "/no/such.json"]) == 2
-    assert "'/no/such.json' cannot be read" in capsys.readouterr().err
-    assert app_module.main(["judge"]) == 2
-    assert "missing argument FILE..." in capsys.readouterr().err
-    assert app_module.main(["judge", ""]) == 2
 
 
 def test_a_judge_that_raises_is_a_finding_and_costs_no_row(

@@ -52,7 +52,7 @@ def test_one_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = out.splitlines()
     assert lines[0] == f"· 1 result on {page}: 1 fail"
     assert lines[-1].split()[:4] == ["✗", "fail", "a.json", "doctor"]
-    assert "<title>fail: gpucheck doctor on " in page.read_text(encoding="utf-8")
+    assert "<title>fail: gpucheck doctor</title>" in page.read_text(encoding="utf-8")
 
 
 def test_several_results_the_worst_first_and_json_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +61,7 @@ def test_several_results_the_worst_first_and_json_beside(tmp_path: Path, capsys:
     code, _, _ = reported(capsys, *paths, "--output", str(page), "--output", str(document))
     text = page.read_text(encoding="utf-8")
     worst_first = sorted(NAMED, key=lambda name: WORST_FIRST.index(html.answer_of(REPORTS[name])[0]))
-    places = [text.index(f'id="h{place}">{place}. gpucheck {name}') for place, name in enumerate(worst_first, 1)]
+    places = [text.index(f"<h2>{place}. gpucheck {name}: ") for place, name in enumerate(worst_first, 1)]
     assert code == 0 and places == sorted(places)
     (finding,) = json.loads(document.read_text(encoding="utf-8"))["findings"]
     answers = {name: html.answer_of(REPORTS[name]) for name in NAMED}
@@ -78,7 +78,7 @@ def test_the_folder_of_a_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str
     code, out, _ = reported(capsys, str(folder), "--output", str(page))
     text = page.read_text(encoding="utf-8")
     assert (code, out.splitlines()[0]) == (0, f"· 1 result on {page}: 1 fail")
-    assert out.splitlines()[-1].split()[1:5] == ["fail", Path(folder).name, "fleet", "judge"]
+    assert out.splitlines()[-1].split()[1:5] == ["fail", folder.name, "fleet", "judge"]
     assert "cuda:3 reaches 0." in text
 
 
@@ -93,7 +93,7 @@ def test_the_folder_of_a_jobs_ranks(tmp_path: Path, capsys: pytest.CaptureFixtur
         file.write_text('{"say":"rank","world":2,"hosts":false,"at_ns":0,"host":"n","local_rank":"0"}\n')
     code, out, _ = reported(capsys, str(folder), "--output", str(page))
     row = out.splitlines()[-1].split()
-    assert (code, row[1:5]) == (0, ["skip" if is_link else "inconclusive", Path(folder).name, "fleet", "judge"])
+    assert (code, row[1:5]) == (0, ["skip" if is_link else "inconclusive", folder.name, "fleet", "judge"])
     assert ("1 of 2 ranks wrote here" in page.read_text(encoding="utf-8")) is not is_link
 
 
@@ -183,7 +183,7 @@ def test_every_command_writes_the_same_page(tmp_path: Path, capsys: pytest.Captu
     assert file in told and told.replace(file, "") == page.read_text(encoding="utf-8")
 
 
-# What Python has on a head node: gpucheck's own dependencies and Jinja2, and no torch.
+# Python of a head node has gpucheck's own dependencies, and no torch.
 STUB = """
 import importlib.machinery
 
@@ -210,14 +210,3 @@ def test_a_head_node_without_torch_makes_pages(tmp_path: Path) -> None:
     done = on_a_node(tmp_path, ("torch", "numpy"), "report", *names, "--output", "page.html")
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "page.html").stat().st_size > 100_000
-
-
-def test_without_jinja_one_sentence_says_so_before_anything_is_done(tmp_path: Path) -> None:
-    saved(tmp_path, "a.json", "smoke")
-    sentence = "an HTML page cannot be written; Jinja2 is not installed; install it (pip install jinja2), or give"
-    for command in (("report", "a.json"), ("explain", "oom.cuda")):
-        done = on_a_node(tmp_path, ("jinja2", "markupsafe"), *command, "--output", "page.html")
-        assert (done.returncode, done.stdout) == (3, "")
-        assert said(done.stderr).startswith(sentence)
-    done = on_a_node(tmp_path, ("jinja2", "markupsafe"), "explain", "oom.cuda", "--output", "page.md")
-    assert (done.returncode, done.stderr) == (0, "")

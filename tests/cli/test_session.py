@@ -69,14 +69,6 @@ def test_an_error_ends_in_a_document_too(
     assert found["findings"][0]["id"] == error.finding
 
 
-def test_an_error_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    def work(emit: Emit) -> None:
-        raise CannotLook("no GPU", "none here", "get one", finding="device.usable")
-
-    assert session.run(smoke(), work) == 3
-    assert tuple(capsys.readouterr()) == ("", "error: no GPU\ncause: none here\n  fix: get one\n")
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_gives_the_report_so_far(number: int, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     def work(emit: Emit) -> None:
@@ -263,16 +255,6 @@ def test_every_error_has_its_exit_status(
     assert ("Traceback" in err) == (code == 70)
     if code == 70:
         assert "this is a bug in gpucheck" in err
-
-
-def test_a_mistake_shows_its_traceback_only_when_asked(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app_module, "app", broken(TargetError("it raised", trace="File user.py, line 3")))
-    assert app_module.main([]) == 2
-    assert sentence(capsys.readouterr().err) == "it raised"
-    assert app_module.main(["--debug"]) == 2
-    assert "File user.py, line 3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -78,14 +78,6 @@ def test_the_named_file_then_our_own_then_the_shared_one(folder: Path) -> None:
     assert of(config="below/../other.toml")[0].file == "below/../other.toml"
 
 
-def test_a_shared_file_that_does_not_name_us_may_be_broken(folder: Path) -> None:
-    (folder / "pyproject.toml").write_text("[[[")
-    assert of()[0] == Settings()
-    (folder / "pyproject.toml").write_text("[[[ gpucheck")
-    with pytest.raises(UsageError, match=r"^pyproject.toml is not valid TOML; "):
-        of()
-
-
 @pytest.mark.parametrize(
     ("content", "path", "sentence"),
     [
@@ -176,9 +168,8 @@ def test_the_page_tells_every_threshold_and_variable() -> None:
 
 def test_a_run_in_a_fresh_process_has_the_same_settings() -> None:
     common = Common("bench transfer", "cpu", config="x.toml", given={"min_gbps": "5", "time_budget": "1s"})
-    assert bench.arguments_of(common) == (
-        ["bench", "transfer", "--device", "cpu", "--config", "x.toml", "--min-gbps", "5", "--time-budget", "1s"]
-    )
+    line = "bench transfer --time-budget=1s --min-gbps=5 --device=cpu --config=x.toml"
+    assert bench.arguments_of(common) == line.split()
 
 
 def test_a_threshold_reaches_the_judge_and_the_exit_status(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -54,21 +53,6 @@ def test_a_program_on_the_path_has_its_name_and_another_its_path(tmp_path: Path,
 def test_a_launcher_says_what_was_typed(tmp_path: Path) -> None:
     started = {naming.STARTED_AS: "scripts/gpucheck"}
     assert usage_of([sys.executable, "-m", "gpucheck"], tmp_path, **started) == "scripts/gpucheck"
-
-
-def test_the_screen_alone_has_this_name(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gpucheck", "explain", "oom.cpu"]
-    started = {naming.STARTED_AS: "./check"}
-    written = ["--output=a.json", "--output=a.html", "--output=a.md", "--output=a.svg"]
-    shown = said(command, tmp_path, *written, **started)
-    assert "./check memory" in shown and "gpucheck memory" not in shown
-    document = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
-    assert "gpucheck memory" in document["findings"][0]["fix"]
-    for file in tmp_path.glob("a.*"):
-        text = file.read_text(encoding="utf-8")
-        assert "gpucheck" in text and "./check" not in text, file.name
-    help_page = said(command[:3], tmp_path, "memory", "--help", **started)
-    assert "  ./check memory --device cuda:1\n" in help_page and help_page.endswith("Exit codes: ./check --help\n")
 
 
 def test_a_program_that_is_run_does_not_inherit_it(tmp_path: Path) -> None:

@@ -85,8 +85,7 @@ def test_of_many_gpus_those_that_nvml_does_not_list_are_not_called_well() -> Non
     report = reported(Evidence(machine(*many), torch=probe))
     lines = shown(report, 80)
     assert report.summary.exit == errors.UNDECIDED and lines[0].startswith("? ")
-    assert any(line.startswith("✓ 12 GPUs without a fault: cuda:0 to cuda:11") for line in lines)
-    assert "? 4 GPUs whose health is unknown: cuda:12 to cuda:15" in lines
+    assert "cuda:12 to cuda:15" in lines[0]
 
 
 def test_a_torch_that_has_not_answered_is_undecided() -> None:

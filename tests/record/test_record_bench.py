@@ -49,7 +49,6 @@ def broken(line: str, after: int = 1) -> list[Case]:
 
 def usage(name: str) -> list[Case]:
     return [
-        Case(f"bench {name} --nonsense"),
         Case(f"bench {name} --time-budget soon"),
         Case(f"bench {name} --device cuda:97"),
         Case(f"bench {name} --device warp"),

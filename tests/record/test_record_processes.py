@@ -82,7 +82,6 @@ PLAYED: dict[str, list[tuple[Case, dict[str, str]]]] = {
         (Case("stress --list"), {}),
         (Case("stress --only nonsense"), {}),
         (Case("stress --fill 200%"), {}),
-        (Case("stress --nonsense"), {}),
     ]
 }
 
@@ -121,7 +120,6 @@ PARTS: dict[str, list[tuple[Case, dict[str, str]]]] = {
         (Case(f"{FLEET} --list"), {}),
         (Case(f"{FLEET} --only nonsense"), {}),
         (Case("fleet check --host a;b"), {}),
-        (Case("fleet check --nonsense"), {}),
     ]
 }
 # A part, played: it writes the document of a finding of its verdict.

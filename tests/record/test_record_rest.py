@@ -97,7 +97,6 @@ CASES = {
         Case(f"{SMOKE} --device cpu --require cuda --min-devices 9 --json --quiet", figures=False),
         Case("smoke --only nonsense"),
         Case("smoke --require nonsense"),
-        Case("smoke --nonsense"),
     ],
     "explain": [
         Case("explain `CUDA out of memory. Tried to allocate 20.00 MiB`", forms=FORMS),
@@ -109,7 +108,6 @@ CASES = {
         # What `explain --list` prints is in docs/conditions.md.
         Case("explain --list nonsense"),
         Case("explain ``"),
-        Case("explain --nonsense"),
     ],
     "lint": [
         Case("lint mistake.py", figures=False),
@@ -119,7 +117,6 @@ CASES = {
         Case("lint --list"),
         Case("lint none.py"),
         Case("lint --only nonsense"),
-        Case("lint --nonsense"),
     ],
     "compare": [
         Case("compare {folder}/../old.json {folder}/../new.json", forms=FORMS),
@@ -127,14 +124,12 @@ CASES = {
         Case("compare {folder}/../old.json {folder}/../new.json --fail-if-slower 5% --json --quiet"),
         Case("compare {folder}/../old.json {folder}/../none.json"),
         Case("compare {folder}/../old.json"),
-        Case("compare --nonsense"),
     ],
     "run": [
         Case("run none.py"),
         Case("run -m"),
         Case("run --dry nonsense mistake.py"),
         Case("run --steps 3 mistake.py"),
-        Case("run --nonsense mistake.py"),
         Case("run"),
     ],
     "judge": [
@@ -144,7 +139,6 @@ CASES = {
         Case("judge {folder}/../none.json"),
         Case("judge mistake.py"),
         Case("judge"),
-        Case("judge --nonsense"),
     ],
     "report": [
         Case("report {folder}/../old.json --output page.html", forms=("json", "prom")),
@@ -154,7 +148,6 @@ CASES = {
         Case("report {folder}/../none.json --output page.html"),
         Case("report mistake.py --output page.html"),
         Case("report {folder}/../old.json --output none/page.html"),
-        Case("report --nonsense"),
         Case("report"),
     ],
     "fleet_judge": [
@@ -164,7 +157,6 @@ CASES = {
         Case("fleet judge nodes --run other"),
         Case("fleet judge none"),
         Case("fleet judge"),
-        Case("fleet judge --nonsense nodes"),
         Case("fleet nonsense"),
     ],
     "find-batch-size": [
@@ -178,7 +170,6 @@ CASES = {
         Case("find-batch-size mlp --device cpu --memory-limit nonsense"),
         Case("find-batch-size mlp --device cpu --tolerance 5% --exact"),
         Case("find-batch-size mlp --device cuda:97 --json"),
-        Case("find-batch-size --nonsense"),
     ],
     "model": [
         Case("model transformer --depth 2", figures=False, forms=FORMS),
@@ -188,7 +179,6 @@ CASES = {
         Case("model {folder}/../nothing.py:make --json"),
         Case("model mlp --input x:seq:float32"),
         Case("model mlp --amp bfloat16 --dtype float16"),
-        Case("model --nonsense"),
     ],
     "gpucheck": [
         Case("help"),
@@ -198,7 +188,6 @@ CASES = {
         Case("--nonsense"),
         Case("--json devices"),
         # What `schema` prints is a file of the source, which is its own record.
-        Case("schema --nonsense"),
         *(Case(f"{name} --help") for name in COMMANDS),
     ],
 }
@@ -210,14 +199,12 @@ ON_A_DRIVER = {
         Case("devices --device cuda:97 --json", ragged=True),
         Case("devices --strict --json", ragged=True),
         Case("devices --watch never"),
-        Case("devices --nonsense"),
     ],
     "status": [
         Case("--python {folder}/../python", ragged=True, forms=FORMS),
         Case("--python {folder}/../python --json", ragged=True),
         Case("status --python {folder}/../python -v", ragged=True),
         Case("status --python {folder}/../none"),
-        Case("status --nonsense"),
     ],
     "doctor": [
         Case("doctor --python {folder}/../python --skip load", ragged=True, forms=FORMS),
@@ -225,7 +212,6 @@ ON_A_DRIVER = {
         Case("doctor --python {folder}/../python --only torch --skip load --json", ragged=True),
         Case("doctor --python {folder}/../none"),
         Case("doctor --only nonsense"),
-        Case("doctor --nonsense"),
     ],
 }
 

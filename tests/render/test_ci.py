@@ -90,12 +90,6 @@ def test_the_whole_document() -> None:
         '<testsuites name="gpucheck" tests="3" failures="1" errors="0" skipped="1" time="3.200">\n'
         '  <testsuite name="gpucheck smoke" timestamp="2026-01-31T12:00:00Z" '
         'tests="3" failures="1" errors="0" skipped="1" time="3.200">\n'
-        "    <properties>\n"
-        '      <property name="gpucheck" value="0.1.0" />\n'
-        '      <property name="torch" value="2.13.0" />\n'
-        '      <property name="driver" value="580.1" />\n'
-        '      <property name="devices" value="H200, cpu" />\n'
-        "    </properties>\n"
         '    <testcase classname="gpucheck.smoke" name="tensors.round_trip" time="0.250">\n'
         "      <system-out>bits survive\n27 dtypes</system-out>\n"
         "    </testcase>\n"

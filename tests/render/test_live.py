@@ -2,12 +2,9 @@ from __future__ import annotations
 
 import io
 import re
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from gpucheck.render import live
 from gpucheck.render.live import LiveView
 from gpucheck.report.events import Answered, Event, Failed, Judged, Notice, Progress, Skipped, Trial
 from gpucheck.report.fault import Fault
@@ -84,62 +81,6 @@ def test_a_terminal_refreshes_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     # The trials stand in the report alone.
     assert "out of memory" not in text and "best so far batch 16 fits" in text
     assert text.rstrip().endswith("another process is on this device") or "\x1b[2K" in text
-
-
-class Drawn:
-    """Stands for rich's refreshing line: keeps what it is given, and draws it when it is asked to."""
-
-    def __init__(self, line: Any) -> None:
-        self.update(line)
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def update(self, line: Any) -> None:
-        self.line = line
-
-    def seconds_left(self) -> float | None:
-        """What the line says is left; None where it says something else."""
-        if (found := re.search(r"about (?:(\d+) min ?)?(?:(\d+) s )?left", str(self.line.__rich__()))) is None:
-            return None
-        return 60.0 * int(found[1] or 0) + int(found[2] or 0)
-
-
-@pytest.mark.parametrize(
-    "steps_s",
-    [
-        # Steps alike, one that takes far longer than those before, a quick start, ever longer ones.
-        [10.0] * 8,
-        [10.0, 10.0, 120.0, 10.0, 10.0, 10.0],
-        [0.5, *[30.0] * 7],
-        [2.0**number for number in range(8)],
-    ],
-)
-def test_the_time_that_is_left_never_grows(steps_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
-    now = [1000.0]
-    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    view, drawn = LiveView(Terminal()), list[Drawn]()
-
-    def status(line: Any, spinner: str) -> Drawn:
-        drawn.append(Drawn(line))
-        return drawn[-1]
-
-    monkeypatch.setattr(view._console, "status", status)
-    told: list[float | None] = []
-    for part in range(2):  # a second part counts its own steps
-        for done, step_s in enumerate(steps_s):
-            view(Progress(f"step {part}.{done}", done, len(steps_s)))
-            for _ in range(10):
-                told.append(drawn[0].seconds_left())
-                now[0] += step_s / 10
-    said = [left for left in told if left is not None]
-    assert said == sorted(said, reverse=True) and said
-    # Before anybody can tell, and when what was told is over, it is the time so far.
-    assert told[0] is None and told[-1] is None
-    assert re.search(r"\d s$|min$", str(drawn[0].line.__rich__()).removesuffix(f" · {live.HINT}"))
 
 
 def test_what_came_before_the_work_is_unsaid_beside_wrong_usage() -> None:

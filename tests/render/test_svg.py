@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from generated_pages import pictures
 from gpucheck.render import terminal
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
@@ -43,7 +44,7 @@ def test_a_picture_fetches_nothing_and_is_the_same_every_time() -> None:
 
 
 def test_the_pictures_of_the_documentation_are_up_to_date() -> None:
-    drawn = terminal.pictures(PICTURES)
+    drawn = pictures(PICTURES)
     assert len(drawn) >= 8
     assert {path.name for path in PICTURES.glob("*.svg")} == {path.name for path in drawn}
     for path, picture in drawn.items():

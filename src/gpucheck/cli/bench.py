@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpucheck import units
 from gpucheck.bench.benchmarks import BENCHMARKS
 from gpucheck.cli import results
-from gpucheck.cli.commands import Command, Common
+from gpucheck.cli.commands import Command, Common, retyped
 from gpucheck.errors import UsageError
 from gpucheck.machine import launcher
 from gpucheck.options import LIMITS, TIME, option
@@ -48,15 +48,15 @@ class RepeatOptions:
 
 COMMANDS = tuple(
     Command(
-        f"bench {one.id}",
-        one.help,
+        f"bench {benchmark.id}",
+        benchmark.help,
         "gpucheck.cli.bench:run",
-        one.options_at,
+        benchmark.options_at,
         other_python=True,
         beside="gpucheck.cli.bench:RepeatOptions",
-        examples=one.examples,
+        examples=benchmark.examples,
     )
-    for one in BENCHMARKS
+    for benchmark in BENCHMARKS
 )
 
 
@@ -64,7 +64,7 @@ def run(common: Common, options: Any, repeat: RepeatOptions) -> int:
     """Run the benchmark that the command names."""
     from gpucheck.cli import session
 
-    benchmark = next(one for one in BENCHMARKS if common.command == f"bench {one.id}")
+    benchmark = next(benchmark for benchmark in BENCHMARKS if common.command == f"bench {benchmark.id}")
     if common.given.get("fail_if_slower") and not repeat.baseline:
         raise UsageError("--fail-if-slower needs a baseline", "", "add --baseline FILE")
     place = launcher.place(os.environ) if benchmark.of_several else None
@@ -117,17 +117,7 @@ _OWN = ("runs", "baseline", "fail_if_slower")
 
 
 def arguments_of(common: Common) -> list[str]:
-    """The command line of one run: the command's own options as they were given, and the device."""
-    arguments = [*common.command.split(), "--device", common.device]
-    if common.config:
-        arguments += ["--config", common.config]
-    for name, value in common.given.items():
-        option_name = f"--{name.replace('_', '-')}"
-        if name in _OWN or value is None or value is False:
-            continue
-        if value is True:
-            arguments.append(option_name)
-        else:
-            for text in value if isinstance(value, list) else [value]:
-                arguments += [option_name, str(text)]
-    return arguments
+    """Return the command line of one run: the command's own options as they were given, and the device."""
+    given = {name: value for name, value in common.given.items() if name not in _OWN}
+    given |= {"device": common.device, "config": common.config}
+    return [*common.command.split(), *retyped(common.command, given)]

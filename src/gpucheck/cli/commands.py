@@ -402,19 +402,19 @@ def parameters(name: str) -> tuple[Option, ...]:
     own = [*declared(resolve_name(row.options), *([resolve_name(row.beside)] if row.beside else []))]
     # A benchmark that may have a baseline may be judged by how it compares.
     for command in (name, "compare") if row.beside else (name,):
-        for one in config.THRESHOLDS:
-            if one.command == command:
+        for threshold in config.THRESHOLDS:
+            if threshold.command == command:
                 own.append(
                     Option(
-                        one.help,
-                        field=one.key,
-                        name=one.option,
-                        metavar=one.metavar,
+                        threshold.help,
+                        field=threshold.key,
+                        name=threshold.option,
+                        metavar=threshold.metavar,
                         group=LIMITS,
-                        range=config.range_of(one.kind),
+                        range=config.range_of(threshold.kind),
                     )
                 )
-    return tuple(one for _, members in grouped([*own, *shared(row)]) for one in members)
+    return tuple(each for _, members in grouped([*own, *shared(row)]) for each in members)
 
 
 def shared(row: Command) -> list[Option]:
@@ -430,6 +430,16 @@ def shared(row: Command) -> list[Option]:
     ]
 
 
+def retyped(name: str, given: Mapping[str, Any]) -> list[str]:
+    """Return a command's options as they are typed, from their values by key."""
+    words = []
+    for parameter in parameters(name):
+        value = given.get(parameter.key)
+        for text in value if isinstance(value, list) else [value] if value else []:
+            words += [parameter.name] if parameter.is_flag else [f"{parameter.name}={text}"]
+    return words
+
+
 def usage(name: str) -> str:
     """Return how a command is called; for the program and its groups with `COMMAND` behind."""
     row = find(name)
@@ -437,7 +447,7 @@ def usage(name: str) -> str:
     if row is None or row.commands:
         return f"{called} [OPTIONS] COMMAND [ARGS]..."
     # The arguments as their options name them: typer's brackets differ by version.
-    arguments = [one for one in parameters(name) if one.positional]
+    arguments = [argument for argument in parameters(name) if argument.positional]
     return " ".join(
         [called, "[OPTIONS]", *(one.metavar if one.required else f"[{one.metavar.strip('[]')}]" for one in arguments)]
     )

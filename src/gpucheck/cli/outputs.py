@@ -95,8 +95,7 @@ class Outputs:
     def update(self, report: Report) -> None:
         """Write what there is so far. What cannot be written now is tried again, and told, at the end.
 
-        A monitor's file waits for the end: it would take half a run for one that failed. So does a page: Jinja2, which
-        torch may lack, is imported for it.
+        A monitor's file waits for the end: it would take half a run for one that failed. So does a page.
         """
         for output in self._files:
             if output.target.suffix.lower() in (".prom", ".html"):
@@ -136,10 +135,6 @@ def _opened(wanted: Wanted) -> Output:
     suffix = next((end for end in wanted.formats if name.endswith(end) and name != end), None)
     if suffix is None:
         raise UsageError(f"{option} {path!r} has an unknown format", "", f"end the name in {', '.join(wanted.formats)}")
-    if suffix == ".html":
-        from gpucheck.render import html
-
-        html.require()
     # A Path raises where it may not look, and for a name that is too long.
     if os.path.exists(target) and not target.is_file():  # the rename would take the place of a device as /dev/null
         raise UsageError(f"{option} {path!r} is {'a folder' if target.is_dir() else 'no file'}", "", "give a file")

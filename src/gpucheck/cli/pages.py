@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 
 import gpucheck
@@ -56,7 +57,7 @@ def page(name: str, extra: Sequence[tuple[str, str]], width: int, *, exit_codes:
     if exit_codes and not name:
         codes = [(str(row.code), row.meaning) for row in errors.EXITS]
         parts.append(["Exit codes:", *definitions(codes, width, 3, beside=True)])
-    parts.append(["Examples:", *(line for text in row.examples for line in command_lines(text, width))])
+    parts.append(["Examples:", *(f"  {naming.as_typed(text)}" for text in row.examples)])
     parts += [[naming.as_typed("Exit codes: gpucheck --help")]] if exit_codes and name else []
     return "\n\n".join("\n".join(lines) for lines in parts)
 
@@ -87,28 +88,13 @@ def definitions(
     return lines
 
 
-def wrapped(text: str | Sequence[str], width: int, *, first: str = "", rest: str = "", end: str = "") -> list[str]:
-    """Text, or its words, in lines of at most `width`, broken between words only; `end` closes all but the last."""
-    lines, line, words = [], first, 0
-    for word in naming.as_typed(text).split() if isinstance(text, str) else text:
-        if words and len(line) + 1 + len(word) + len(end) > width:
-            lines.append(line + end)
-            line, words = rest, 0
-        line += f" {word}" if words else word
-        words += 1
-    return [*lines, line.rstrip() if not words else line]
-
-
-def command_lines(text: str, width: int) -> list[str]:
-    """A command to paste, continued with a backslash where it is longer than a line."""
-    words: list[str] = []
-    for word in naming.as_typed(text).split():
-        # An option and its value stay together.
-        if words and words[-1].startswith("--") and " " not in words[-1] and not word.startswith("-"):
-            words[-1] += f" {word}"
-        else:
-            words.append(word)
-    return wrapped(words, width, first="  ", rest="      ", end=" \\")
+def wrapped(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
+    """Return text in lines of at most `width`, broken between words only."""
+    whole = " ".join(naming.as_typed(text).split())
+    wrapper = textwrap.TextWrapper(
+        width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
+    return wrapper.wrap(whole) or [first.rstrip()]
 
 
 def say(text: str, *, head: str = "") -> None:

@@ -192,11 +192,7 @@ def _with_other_python(row: Command, typed: dict[str, Any]) -> int:
     unfit = stack.unfit(python, row.name, OLDEST_PYTHON)
     if unfit is not None:
         raise unfit
-    words = row.name.split()
-    for option in commands.parameters(row.name):
-        value = typed.get(option.key)
-        for text in value if isinstance(value, list) else [value] if value else []:
-            words += [option.name] if option.is_flag else [f"{option.name}={text}"]
+    words = [*row.name.split(), *commands.retyped(row.name, typed)]
     with child.own_folder() as root:
         argv = child.python_argv("gpucheck.__main__", *words, python=python, root=root)
         program = child.Program(argv, env=os.environ)

@@ -106,13 +106,13 @@ def judge(common: Common, options: JudgeOptions) -> int:
     seen: set[object] = set()
     unknown: dict[str, None] = {}
     # What one file does not know may differ between two others.
-    for (first, one), (path, other) in itertools.combinations(named, 2):
-        if one.command == other.command:
-            differences = [text for texts in apart(one, other) for text in texts]
+    for (first, earlier), (path, other) in itertools.combinations(named, 2):
+        if earlier.command == other.command:
+            differences = [text for texts in apart(earlier, other) for text in texts]
             difference = "; ".join(filter(is_certain, differences))
             unknown |= dict.fromkeys(text for text in differences if not is_certain(text))
         else:
-            difference = f"`gpucheck {one.command}` and `gpucheck {other.command}`"
+            difference = f"`gpucheck {earlier.command}` and `gpucheck {other.command}`"
         if difference:
             raise UsageError(
                 f"{first!r} and {path!r} are not runs of the same benchmark",
@@ -134,7 +134,9 @@ def judge(common: Common, options: JudgeOptions) -> int:
         raise UsageError(f"{paths} cannot be judged", visible(why), "measure it again") from error
     settings = common.settings or Settings()
     ran = {part.id.partition(".")[0] for part in whole.parts}
-    limits = tuple(one for one in settings.thresholds if one.id.partition(".")[0] in ran) or whole.settings.thresholds
+    limits = (
+        tuple(limit for limit in settings.thresholds if limit.id.partition(".")[0] in ran) or whole.settings.thresholds
+    )
     settings = replace(settings, thresholds=limits)
 
     def tell(emit: Emit) -> None:
@@ -146,7 +148,7 @@ def judge(common: Common, options: JudgeOptions) -> int:
             # What the measuring run said to its user is in the document, and asks nothing of this one's.
             emit(replace(event, level="kept") if isinstance(event, Notice) else event)
         # A process that is killed leaves the file of before its next part: that one was planned, and never begun.
-        is_cut = any(one.incomplete and not one.faults for one in documents)
+        is_cut = any(document.incomplete and not document.faults for document in documents)
         cut = sorted({part.id for part in whole.parts if part.ended is None and (part.begun or is_cut)})
         if cut or is_cut:
             title = "some runs are incomplete"
@@ -199,7 +201,6 @@ def report(common: Common, options: ReportOptions) -> int:
     pages = [path for path in common.output if path.lower().endswith(".html")]
     if not pages:
         raise UsageError("report writes a page", "no file for it was given", "add --output page.html")
-    html.require()
     folders = tuple(path for path in options.files if os.path.isdir(path))
     named = [(path, load(path)) for path in options.files if path not in folders]
     named += [(", ".join(folders), _of_fleet(folders))] if folders else []

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import gpucheck
+from gpucheck.cli import session
 from gpucheck.cli.commands import Common
 from gpucheck.cli.pages import say, tell, tell_bug
 from gpucheck.errors import FAILED, GpucheckError
@@ -41,7 +39,7 @@ def run(common: Common, options: RunOptions) -> int:
         paths = [str(Path(path).with_suffix(f".rank{rank}{Path(path).suffix}")) for path in paths]
     files = Outputs(paths)
     collector = Collector()
-    began = time.time()
+    began = session.now()
 
     def emit(event: Event) -> None:
         collector(event)
@@ -69,7 +67,7 @@ def run(common: Common, options: RunOptions) -> int:
     raise SystemExit(end_like(code))
 
 
-def _report(common: Common, files: Outputs, collector: Collector, began: float, code: int) -> None:
+def _report(common: Common, files: Outputs, collector: Collector, began: session.Moment, code: int) -> None:
     """Show and write what was seen. Raises GpucheckError and OSError where that cannot be done."""
     from gpucheck.report.report import Summary
 
@@ -77,15 +75,7 @@ def _report(common: Common, files: Outputs, collector: Collector, began: float, 
         from gpucheck.machine import inventory
 
         collector.facts = inventory.read()
-    report = collector.report(
-        version=gpucheck.__version__,
-        command="run",
-        argv=tuple(sys.argv[1:]),
-        started=datetime.datetime.fromtimestamp(began, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        elapsed_s=time.time() - began,
-        strict=common.strict,
-        settings=common.settings,
-    )
+    report = session.report_of(collector, common, began, None)
     status = code if code >= 0 else 128 - code
     report = replace(report, summary=Summary(report.summary.verdict, status, complete=True))
     if common.json:

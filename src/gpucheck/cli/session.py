@@ -95,7 +95,7 @@ class _Session:
 
     def __init__(self, common: Common, files: Outputs | None, judge: Judge | None) -> None:
         self.common, self.files, self.judge = common, files, judge
-        self.collector, self.began = Collector(), _now()
+        self.collector, self.began = Collector(), now()
         self.view = _live_view(common)
         # The judge has raised: a bug of ours, whatever else this comes to.
         self._misjudged = False
@@ -166,7 +166,7 @@ class _Session:
         """The document so far, judged. A judge that raises is a bug of ours and costs no row."""
         code = errors.BUG if self._misjudged else code
         try:
-            return _report(self.collector, self.common, self.began, code, complete=complete, judge=self.judge)
+            return report_of(self.collector, self.common, self.began, code, complete=complete, judge=self.judge)
         except Exception as error:
             if self.judge is None:
                 raise
@@ -252,11 +252,12 @@ def _broken_off(error: Exception, emit: Emit, common: Common, so_far: Collector)
     return errors.UNDECIDED if fault.kind == "memory" else errors.FAILED
 
 
-def _now() -> Moment:
+def now() -> Moment:
+    """Return this moment, for people and for the time that a command takes."""
     return datetime.datetime.now(datetime.timezone.utc), time.monotonic()
 
 
-def _report(
+def report_of(
     collector: Collector,
     common: Common,
     began: Moment,
@@ -265,6 +266,7 @@ def _report(
     complete: bool = True,
     judge: Judge | None = None,
 ) -> Report:
+    """Return the document of what the collector was told."""
     is_cut_off = OUT_OF_TIME.text in collector.notices or code in (
         errors.INTERRUPTED,
         errors.TERMINATED,
@@ -305,20 +307,20 @@ def watch(common: Common, work: Callable[[Emit], None], interval_s: float) -> in
     from gpucheck.render.text import Line
 
     _live_view(common)
-    with terminal.Screen(sys.stdout) as shown, _terminable():
-        collector, began = Collector(), _now()
+    with terminal.refreshing(sys.stdout) as shown, _terminable():
+        collector, began = Collector(), now()
 
         def emit(event: Event) -> None:
             nonlocal collector, began
             if isinstance(event, Started):
-                collector, began = Collector(), _now()
+                collector, began = Collector(), now()
             collector(event)
             if isinstance(event, Progress):
                 # The reading is judged; what follows is the wait for the next.
                 notices = [Line(f"! {notice}", "yellow") for notice in collector.notices]
-                report = _report(collector, common, began, None)
+                report = report_of(collector, common, began, None)
                 # A watch that hangs must not look live: each reading has its time, and that of the next.
-                shown.show([*devices.watched(report, began[0], interval_s), *notices])
+                shown([*devices.watched(report, began[0], interval_s), *notices])
 
         gc.freeze()
         gc.enable()

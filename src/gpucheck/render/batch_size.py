@@ -60,80 +60,79 @@ def page(report: Report) -> Page:
     """The answer and on what device, then the trials in the order they ran, then what the answer means for use."""
     estimate = report.results.get("find_batch_size_estimate")
     several = report.results.get("find_batch_size_devices")
-    found = report.results.get("find_batch_size")
+    result = report.results.get("find_batch_size")
     if estimate is not None:
         return _page_of_estimate(report, estimate)
     if several is not None:
         return _page_of_devices(report, several)
-    return Page(None, findings=report.findings) if found is None else _page_of_one(report, found)
+    return Page(None, findings=report.findings) if result is None else _page_of_one(report, result)
 
 
-def _page_of_one(report: Report, found: FoundBatchSize) -> Page:
+def _page_of_one(report: Report, result: FoundBatchSize) -> Page:
     # Without a size, what ended the search is the answer; and a device that failed stands before any.
-    findings, ended = report.findings, "fail" if found.largest is None else None
+    findings, ended = report.findings, "fail" if result.largest is None else None
     broken = next((finding for finding in findings if finding.verdict == "fail"), None) if report.faults else None
     fits = next((finding for finding in findings if finding.id == "batch_size.fits" or finding.verdict == ended), None)
     cause = broken or fits
     first = None
-    if found.largest is not None and broken is None:
-        first = answer(report.summary.verdict, _first_line(found))
+    if result.largest is not None and broken is None:
+        first = answer(report.summary.verdict, _first_line(result))
     elif cause is not None:
         first = answer(cause.verdict, finding_text(cause))
     elif not report.summary.complete:
         first = answer("inconclusive", "no batch passed; interrupted")
-    under = [Line(_subject(found), "dim")] if first else []
-    in_use = _in_use(found)
-    body = [*_trials_of(found), *([Line(), *in_use] if in_use else [])]
-    details = _details(found) if found.largest is not None else []
+    under = [Line(_subject(result), "dim")] if first else []
+    in_use = _in_use(result)
+    body = [*_trials_of(result), *([Line(), *in_use] if in_use else [])]
+    details = _details(result) if result.largest is not None else []
     return Page(first, body, details, findings, cause if first else None, under=under)
 
 
-def _in_use(found: FoundBatchSize) -> list[Block]:
+def _in_use(result: FoundBatchSize) -> list[Block]:
     """Return what the answer means for use: three sentences at most, then how to reach an effective batch."""
-    best = found.knee.batch_size if found.knee is not None else None
+    best = result.knee.batch_size if result.knee is not None else None
     knee = "" if best is None else f"best value: {best} (within 5 % of top speed)"
-    limit = f"limit: {_limit(found)}" if found.max_batch_size and found.limiting_factor not in (None, "memory") else ""
-    texts = (knee, limit, _split(found.memory_split, found.axis_name))
-    advice = [advice_line(text) for text in accumulation_lines(found.accumulation)]
+    limit = (
+        f"limit: {_limit(result)}" if result.max_batch_size and result.limiting_factor not in (None, "memory") else ""
+    )
+    texts = (knee, limit, _split(result.memory_split, result.axis_name))
+    advice = [advice_line(text) for text in accumulation_lines(result.accumulation)]
     return [*(Line(text) for text in texts if text), *advice]
 
 
-def _details(found: FoundBatchSize) -> list[Block]:
-    """Return what needs no action: what the answer takes, how that is known, and what it was held against."""
-    taken, how = _of_budget(found), "confirmed in a fresh process" if found.confirmed else ""
-    peak = ", ".join(filter(None, (taken and f"peak {taken}", how)))
-    limit = f"limit: {_limit(found)}" if found.limiting_factor is not None else ""
-    if limit and found.predicted_above is not None:
-        limit += f"; {found.predicted_above} is predicted to exceed the budget"
-    elif limit and found.first_failing is not None:
-        limit += f"; first that fails: {found.first_failing} ({str(found.first_failing_outcome).replace('-', ' ')})"
-    margin = f" (margin {units.capacity(found.margin_bytes)})" if found.margin_bytes else ""
-    texts = (peak, limit, f"budget: {found.budget_reason or UNKNOWN}{margin}")
+def _details(result: FoundBatchSize) -> list[Block]:
+    """Return what needs no action: what the answer takes, and what it was held against."""
+    failing = f"; first that fails: {result.first_failing}" if result.first_failing is not None else ""
+    texts = (
+        f"peak {taken}" if (taken := _of_budget(result)) else "",
+        f"limit: {_limit(result)}{failing}" if result.limiting_factor is not None else "",
+        f"budget: {result.budget_reason or UNKNOWN}",
+    )
     return [*(Line(text) for text in texts if text), Line()]
 
 
-def _subject(found: FoundBatchSize) -> str:
-    device = found.device
+def _subject(result: FoundBatchSize) -> str:
+    device = result.device
     name = f"{short_name(device)} ({device.id})" if device.name else device.id
-    parts = [f"{_what(found)} on {name}", *_how(found)]
-    return " · ".join([*parts, f"budget {units.capacity(found.budget_bytes)}"])
+    parts = [f"{_what(result)} on {name}", *_how(result)]
+    return " · ".join([*parts, f"budget {units.capacity(result.budget_bytes)}"])
 
 
-def _what(found: FoundBatchSize | EstimatedBatchSize) -> str:
-    return f"{found.target}, {'training' if found.mode == 'train' else 'inference'}"
+def _what(result: FoundBatchSize | EstimatedBatchSize) -> str:
+    return f"{result.target}, {'training' if result.mode == 'train' else 'inference'}"
 
 
-def _does(found: FoundBatchSize | EstimatedBatchSize) -> str:
-    return "trains" if found.mode == "train" else "infers"
+def _does(result: FoundBatchSize | EstimatedBatchSize) -> str:
+    return "trains" if result.mode == "train" else "infers"
 
 
-def _how(found: FoundBatchSize) -> list[str]:
-    parts = [found.optimizer.rpartition(".")[2]] if found.mode == "train" and found.optimizer else []
-    parts += [found.dtype] if found.dtype else []
-    parts += [f"{found.axis.name} at batch size {found.axis.batch_size}"] if found.axis else []
-    parts += _how_run(found.method.recipe) if found.method.recipe else []
-    parts += [f"multiples of {found.multiple_of}"] if found.multiple_of > 1 else []
-    return [*parts, *(["exact"] if found.tolerance == 0 else [])]
+def _how(result: FoundBatchSize) -> list[str]:
+    parts = [result.optimizer.rpartition(".")[2]] if result.mode == "train" and result.optimizer else []
+    parts += [result.dtype] if result.dtype else []
+    parts += [f"{result.axis.name} at batch size {result.axis.batch_size}"] if result.axis else []
+    parts += _how_run(result.method.recipe) if result.method.recipe else []
+    parts += [f"multiples of {result.multiple_of}"] if result.multiple_of > 1 else []
+    return [*parts, *(["exact"] if result.tolerance == 0 else [])]
 
 
 def _how_run(recipe: StepRecipe) -> list[str]:
@@ -143,14 +142,14 @@ def _how_run(recipe: StepRecipe) -> list[str]:
     return parts + (["compiled"] if recipe.compile else [])
 
 
-def _trials_of(found: FoundBatchSize) -> list[Block]:
+def _trials_of(result: FoundBatchSize) -> list[Block]:
     """A row for each trial."""
-    trials = found.trials
+    trials = result.trials
     if not trials:
         return []
     scale, unit = _scale(max(trial.peak_bytes or 0 for trial in trials))
     # Along an axis a size is a length, and the rate is of lengths.
-    size, rate = (found.axis_name, f"{found.axis_name}/s") if found.axis_name else ("batch", "samples/s")
+    size, rate = (result.axis_name, f"{result.axis_name}/s") if result.axis_name else ("batch", "samples/s")
     outcomes = [verdict_cell(_verdict_of(trial), trial.outcome.replace("-", " ")) for trial in trials]
     columns: list[tuple[Column, Sequence[Cell | str]]] = [
         (Column(size), [str(trial.batch_size) for trial in trials]),
@@ -177,48 +176,44 @@ def _scale(size: int) -> tuple[int, str]:
 # --- The answer, in lines ---------------------------------------------------------------------------------------------
 
 
-def _first_line(found: FoundBatchSize) -> str:
+def _first_line(result: FoundBatchSize) -> str:
     """The answer in one line: the largest and the one to use; where more may fit, what fits and what is predicted."""
-    axis = f"{found.axis_name} " if found.axis_name else ""
-    note = "" if found.confirmed else " (passed once)"
-    if found.max_batch_size is not None:
-        within = " within 85 %" if found.limited_by == "safety" else ""
-        text = f"largest {axis}that {_does(found)}{within}: {found.max_batch_size}{note}"
-    elif found.limiting_factor in _CAPS:
-        text = f"at least {axis}{found.at_least}{note} ({_limit(found)})"
+    axis = f"{result.axis_name} " if result.axis_name else ""
+    note = "" if result.confirmed else " (passed once)"
+    if result.max_batch_size is not None:
+        within = " within 85 %" if result.limited_by == "safety" else ""
+        text = f"largest {axis}that {_does(result)}{within}: {result.max_batch_size}{note}"
+    elif result.limiting_factor in _CAPS:
+        text = f"at least {axis}{result.at_least}{note} ({_limit(result)})"
     else:
-        return _at_least(found, axis, note)
-    recommended = _recommended(found.recommended)
+        return _at_least(result, axis, note)
+    recommended = _recommended(result.recommended)
     return f"{text}   {recommended}" if recommended else text
 
 
-def _at_least(found: FoundBatchSize, axis: str, note: str) -> str:
-    size, predicted = found.at_least, found.predicted_batch_size
-    failing = f", {found.first_failing} fails" if predicted is None and found.first_failing is not None else ""
-    taken = _of_budget(found)
-    text = f"at least {axis}{size} fits{note or (taken and f' ({taken})')}{failing}; {_limit(found)}"
+def _at_least(result: FoundBatchSize, axis: str, note: str) -> str:
+    size, predicted = result.at_least, result.predicted_batch_size
+    failing = f", {result.first_failing} fails" if predicted is None and result.first_failing is not None else ""
+    taken = _of_budget(result)
+    text = f"at least {axis}{size} fits{note or (taken and f' ({taken})')}{failing}; {_limit(result)}"
     if size is None or predicted is None or predicted <= size:
         return text
-    # It is only predicted: two significant digits, in groups of three.
-    about = f"{round(predicted, 2 - len(str(predicted))):,}".replace(",", " ")
-    return f"{text}, predicted about {about}"
+    # It is only predicted: two significant digits.
+    return f"{text}, predicted about {round(predicted, 2 - len(str(predicted)))}"
 
 
-def _limit(found: FoundBatchSize) -> str:
+def _limit(result: FoundBatchSize) -> str:
     """Return what holds the answer where it is, in words."""
-    factor = found.limiting_factor or ""
-    if found.axis and factor in _CAPS:
+    factor = result.limiting_factor or ""
+    if result.axis and factor in _CAPS:
         return f"stopped at the greatest length{', 65536 by default' if factor == 'default-cap' else ' given'}"
     return _LIMITS.get(factor, factor or "the search did not end")
 
 
-def _of_budget(found: FoundBatchSize) -> str:
-    """Return the peak and the budget, in one unit: "1010 MiB of 1 GiB" makes a reader reckon."""
-    if found.peak_bytes is None:
+def _of_budget(result: FoundBatchSize) -> str:
+    if result.peak_bytes is None:
         return ""
-    scale, unit = _scale(found.budget_bytes)
-    peak, budget = (units.significant(size / scale) for size in (found.peak_bytes, found.budget_bytes))
-    return f"{peak} of {budget} {unit}"
+    return f"{units.capacity(result.peak_bytes)} of {units.capacity(result.budget_bytes)}"
 
 
 def _recommended(recommended: RecommendedSize | None) -> str:
@@ -243,11 +238,7 @@ def _split(split: MemorySplit | None, axis: str | None) -> str:
         each = f"each unit of {axis}" if axis else "each sample"
         parts.append(f"{each} costs {units.capacity(split.activation_bytes_per_sample)}")
     if held:
-        # One unit for all of them, so that they can be compared at a glance.
-        steps = ((units.GIB, "GiB"), (units.MIB, "MiB"), (units.KIB, "KiB"))
-        scale, unit = next((step for step in steps if max(held.values()) >= 0.1 * step[0]), steps[-1])
-        texts = [f"{name} {units.significant(size / scale, 2)}" for name, size in held.items()]
-        parts.append(f"{', '.join(texts)} {unit}")
+        parts.append(", ".join(f"{name} {units.capacity(size)}" for name, size in held.items()))
     return "; ".join(parts)
 
 
@@ -272,14 +263,14 @@ def _page_of_devices(report: Report, several: FoundBatchSizes) -> Page:
     """Return what every device can take, a row for each, and each one's own search with the details."""
     devices = several.devices
     # A KeyError where an edited file names another: StopIteration would say nothing.
-    least = {found.device.id: found for found in devices}[several.least]
+    least = {result.device.id: result for result in devices}[several.least]
     cause = next((finding for finding in report.findings if finding.id == "batch_size.all_devices"), None)
     under = [Line(" · ".join([_what(devices[0]), *_how(devices[0])]), "dim")]
     advice = [advice_line(text) for text in accumulation_lines(least.accumulation)]
     details: list[Block] = []
-    for found in devices:
-        details += [Line(_subject(found)), Line(), *_trials_of(found), *([Line()] if found.trials else [])]
-        details += _details(found) if found.largest is not None else []
+    for result in devices:
+        details += [Line(_subject(result)), Line(), *_trials_of(result), *([Line()] if result.trials else [])]
+        details += _details(result) if result.largest is not None else []
     # Without the finding a device is missing, and what fits every one is not known.
     text = f"{several.least}: {_first_line(least) if least.largest is not None else 'no size passed'}"
     first = answer(cause.verdict, finding_text(cause)) if cause else answer(report.summary.verdict, text)
@@ -290,15 +281,17 @@ def _page_of_devices(report: Report, several: FoundBatchSizes) -> Page:
 def _devices(devices: Sequence[FoundBatchSize]) -> Block:
     """A row for each device."""
     # Along an axis sizes are lengths, and the rate is of lengths.
-    axis = next((found.axis_name for found in devices if found.axis), None)
-    names = [short_name(found.device) if found.device.name else UNKNOWN for found in devices]
-    largest = [_whole(found.max_batch_size) if found.at_least is None else f"≥{found.at_least}" for found in devices]
-    recommended = [_whole(found.recommended.batch_size if found.recommended else None) for found in devices]
-    rates = column_of_numbers([found.samples_per_s for found in devices])
-    limits = [_limit(found).partition(":")[0] if found.limiting_factor else UNKNOWN for found in devices]
+    axis = next((result.axis_name for result in devices if result.axis), None)
+    names = [short_name(result.device) if result.device.name else UNKNOWN for result in devices]
+    largest = [
+        _whole(result.max_batch_size) if result.at_least is None else f"≥{result.at_least}" for result in devices
+    ]
+    recommended = [_whole(result.recommended.batch_size if result.recommended else None) for result in devices]
+    rates = column_of_numbers([result.samples_per_s for result in devices])
+    limits = [_limit(result).partition(":")[0] if result.limiting_factor else UNKNOWN for result in devices]
     return by_column(
         [
-            (Column("device", "left"), [found.device.id for found in devices]),
+            (Column("device", "left"), [result.device.id for result in devices]),
             (Column("name", "left", keep=4), names),
             (Column(f"largest {axis}" if axis else "largest"), largest),
             (Column("recommended", keep=6), recommended),
@@ -315,32 +308,32 @@ def _whole(size: int | None) -> str:
 # --- A device that is not here ----------------------------------------------------------------------------------------
 
 
-def _page_of_estimate(report: Report, found: EstimatedBatchSize) -> Page:
+def _page_of_estimate(report: Report, result: EstimatedBatchSize) -> Page:
     """An estimate for a device that is not here: what it comes to, and where the memory goes."""
     cause = next((finding for finding in report.findings if finding.id == "batch_size.estimate"), None)
-    size, recipe = found.max_batch_size, found.recipe
+    size, recipe = result.max_batch_size, result.recipe
     first = answer(cause.verdict, finding_text(cause)) if cause else None
-    parts = [_what(found), *([found.dtype] if found.dtype else [])]
+    parts = [_what(result), *([result.dtype] if result.dtype else [])]
     parts += [f"{recipe.axis} at batch size {recipe.batch_size}"] if recipe.axis else []
     under = [Line(" · ".join([*parts, *_how_run(recipe), "nothing was run"]), "dim")]
-    is_aside = found.context_bytes or found.workspace_bytes
-    details = [Line(f"set aside, {found.source}")] if is_aside else []
+    is_aside = result.context_bytes or result.workspace_bytes
+    details = [Line(f"set aside, {result.source}")] if is_aside else []
     then = None if size is not None else "use a smaller model, or estimate for a larger --memory-limit"
-    return Page(first, [_estimate_memory(found)], details, report.findings, cause, then, under)
+    return Page(first, [_estimate_memory(result)], details, report.findings, cause, then, under)
 
 
-def _estimate_memory(found: EstimatedBatchSize) -> Block:
+def _estimate_memory(result: EstimatedBatchSize) -> Block:
     """Return what a step holds, and what is kept free of it."""
-    scale, unit = _scale(found.memory_bytes)
+    scale, unit = _scale(result.memory_bytes)
     held = (
-        ("weights", found.parameter_bytes),
-        ("gradients", found.gradient_bytes),
-        ("optimizer", found.optimizer_bytes),
-        ("all tensors at peak", found.peak_bytes),
-        ("set aside: context", found.context_bytes),
-        ("set aside: workspaces", found.workspace_bytes),
-        ("set aside: margin", found.margin_bytes),
-        ("the device", found.memory_bytes),
+        ("weights", result.parameter_bytes),
+        ("gradients", result.gradient_bytes),
+        ("optimizer", result.optimizer_bytes),
+        ("all tensors at peak", result.peak_bytes),
+        ("set aside: context", result.context_bytes),
+        ("set aside: workspaces", result.workspace_bytes),
+        ("set aside: margin", result.margin_bytes),
+        ("the device", result.memory_bytes),
     )
     # Nothing is set aside for a CPU, and inference has no gradients.
     known = [(name, size) for name, size in held if size]

@@ -19,6 +19,7 @@ from gpucheck.render.text import (
     Line,
     Page,
     answer,
+    short_name,
     verdict_cell,
 )
 from gpucheck.report.finding import Finding, Verdict
@@ -43,22 +44,13 @@ def bandwidth_page(report: Report) -> Page:
         filled(Column("samples", keep=1), measured.samples_text),
         measured.notes(7, "warm"),
     )
-    laid_out: list[Block] = []
-    details: list[Block] = []
-    answers = []
-    devices = list(measured.by_device(report.measurements))
-    for device, mine in devices:
-        answers += _bandwidth_answer(report, device, mine)
-        laid_out += [*measured.head(device, several=len(devices) > 1), measured.table_of(mine, columns)]
-        method = (
-            f"bytes read and written; {measured.timed_by(mine)}, after a warm-up, {measured.caches(mine)}, float32, "
-            f"preallocated. The spread covers {measured.covered(mine)}"
-        )
-        named = measured.flags_of(
-            mine, lambda row: f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}"
-        )
-        details += [Line(method), *measured.flag_lines(named, len(mine))]
-    return measured.bench_page(report, answers, laid_out, details)
+    return measured.pages_of(
+        report,
+        report.measurements,
+        lambda device, rows: _bandwidth_answer(report, device, rows),
+        lambda device, rows: [measured.table_of(rows, columns)],
+        lambda row: f"{row.case['operation']}, {units.capacity(row.case['size_bytes'])}",
+    )
 
 
 def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[Measurement]) -> list[measured.Answer]:
@@ -118,20 +110,11 @@ def overlap_page(report: Report) -> Page:
     answers = []
     results = report.results.get("bench_overlap", ())
     devices = list(measured.by_device(report.measurements))
-    for device, mine in devices:
+    for device, _ in devices:
         entries = [entry for entry in results if entry.device == device.id]
         answers += _overlap_answer(device, entries)
         if entries:
             laid_out += [*measured.head(device, several=len(devices) > 1), measured.table_of(entries, _OVERLAP_COLUMNS)]
-        sizes = " and ".join(dict.fromkeys(units.capacity(row.case["size_bytes"]) for row in mine))
-        computes = [row for row in mine if row.case["what"] == "compute"]
-        dtypes = " and ".join(dict.fromkeys(str(row.method.precision_requested) for row in computes))
-        method = (
-            f"non-blocking copies of {sizes}, enqueued before compute ({dtypes} products) of the same length. Copy, "
-            "compute and both are timed in turn on the host's clock, each synchronized. Hidden = (copy + compute - "
-            f"both) / the shorter of the two; the interval covers {measured.covered(mine)}"
-        )
-        details.append(Line(method))
         flagged: list[tuple[str, str]] = []
         for entry in entries:
             name = f"{entry.host_memory} {SHORT_WAYS[entry.direction]}{', one stream' * (entry.streams == 1)}"
@@ -187,18 +170,13 @@ def collective_page(report: Report) -> Page:
     best = largest.get("all-reduce") or next(iter(largest.values()))
     case, is_gloo = best.case, best.case["backend"] == "gloo"
     # No device's figure, but that of all of them.
-    place = f"{case['ranks']} ranks on the CPU" if is_gloo else f"{case['ranks']} × {measured.short_name(best.device)}"
+    place = f"{case['ranks']} ranks on the CPU" if is_gloo else f"{case['ranks']} × {short_name(best.device)}"
     place += f", {case['hosts']} hosts" if case["hosts"] > 1 else ""
     rate = "no rate" if best.rate is None else f"busbw {units.byte_rate(best.rate.median)}"
     doubt = measured.doubt(best)
     by = f"{case['backend']}{', host transport' if is_gloo else ''}"
     text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {rate}{doubt} ({by})"
-    library = " ".join(str(part) for part in (case["backend"], best.method.details["version"]) if part)
-    method = (
-        f"{library}, float32, by the host's clock as in nccl-tests. A window ends with its last rank. busbw = algbw "
-        f"times what a ring sends on a link. Verified before and after; the spread covers {measured.covered(rows)}"
-    )
-    details: list[Block] = [Line(method), *measured.flag_lines(measured.flags_of(rows, label), len(rows))]
+    details = measured.flag_lines(measured.flags_of(rows, label), len(rows))
     answers = [measured.Answer(DeviceRef(place), text, doubtful=bool(doubt))]
     findings = [replace(finding, device=None) for finding in report.findings]
     # A collective without a row is missing in the table: what is not there is said below it.
@@ -236,7 +214,7 @@ def all_page(report: Report) -> Page:
     if not answered.benchmarks:
         return measured.bench_page(report, (), ())
     devices = {row.device.id: row.device for row in report.measurements}
-    names = [f"{measured.short_name(device)} ({name})" for name, device in devices.items()]
+    names = [f"{short_name(device)} ({name})" for name, device in devices.items()]
     on = f" · {', '.join(names) if len(names) < 3 else f'{len(names)} devices'}" if names else ""
     timed = {(row.name.partition(".")[0], row.device.id) for row in report.measurements}
     untimed = [(part.id, part.device) for part in report.parts if part.device and (part.id, part.device) not in timed]

@@ -1,6 +1,6 @@
 """A report for CI: JUnit XML, which every CI reads; SARIF, which code hosts and editors read; GitHub Actions.
 
-JUnit XML has a test case for each finding and each row compared. SARIF 2.1.0 (OASIS standard, 2020) has findings with
+JUnit XML has a test case for each finding. SARIF 2.1.0 (OASIS standard, 2020) has findings with
 a place in a source file. On GitHub Actions there are annotations, as workflow commands, and the step summary in
 Markdown; both are described in its "Workflow commands for GitHub Actions".
 """
@@ -40,19 +40,7 @@ def junit(report: Report) -> str:
         findings += (Finding("complete", "inconclusive", "the command ran to its end", why),)
     strict = is_strict(report)
     cases = [_case(report.command, finding, strict) for finding in findings]
-    cases += [_case("compare.row", finding, False) for finding in _rows_compared(report)]
     suite = ElementTree.Element("testsuite", {"name": f"gpucheck {report.command}", "timestamp": report.started})
-    torch, driver = report.facts.torch, report.facts.driver
-    known = {
-        "gpucheck": report.gpucheck,
-        "torch": torch and torch.version,
-        "driver": driver and driver.version,
-        "devices": ", ".join(device.name or device.kind for device in report.facts.devices),
-    }
-    properties = ElementTree.SubElement(suite, "properties")
-    for name, value in known.items():
-        if value:
-            ElementTree.SubElement(properties, "property", {"name": name, "value": clean(value)})
     suite.extend(cases)
     suites = ElementTree.Element("testsuites", {"name": "gpucheck"})
     suites.append(suite)
@@ -63,25 +51,6 @@ def junit(report: Report) -> str:
         element.set("time", _seconds(report.elapsed_s))
     ElementTree.indent(suites)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
-
-
-def _rows_compared(report: Report) -> list[Finding]:
-    """Each row of a comparison as a finding, judged by the gate where one was set."""
-    compared = report.results.get("compare")
-    if compared is None:
-        return []
-    from gpucheck.compare.comparison import gate, row_label, speed_text
-
-    limits = [
-        one.evidence["limit"] for one in report.findings if one.id == "compare.slower" and "limit" in one.evidence
-    ]
-    findings = []
-    for row in compared.rows:
-        verdict: Verdict = gate(row, float(limits[0]) - 1) if limits else "pass"
-        figures = {name: value for name, value in to_json(row).items() if name not in ("name", "case") and value != []}
-        where = f"{row_label(row)} on {row.new_device}"
-        findings.append(Finding(where, verdict, row.change, speed_text(row.ratio), figures))
-    return findings
 
 
 def is_strict(report: Report) -> bool:

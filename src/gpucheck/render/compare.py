@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gpucheck import units
 from gpucheck.compare.comparison import case_text, not_comparable, row_label, row_text, speed_text
@@ -24,20 +23,10 @@ _COLUMNS = (
     Column("verdict", "left"),
     Column("notes", "left", keep=1, wraps=True),
 )
-# Where these do not fit: what tells a row from the others, and a line for each.
-_NARROW = (
-    Column("row", "left", wraps=True),
-    Column("old", keep=6),
-    Column("new", keep=6),
-    Column("speed"),
-    Column("verdict", "left"),
-)
 # What changed comes first.
 _ORDER: tuple[Change, ...] = ("slower", "cannot tell", "faster", "same")
 _WORDS: dict[Change, str] = {"slower": "slower", "faster": "faster", "same": "same", "cannot tell": "inconclusive"}
 _SIGNS: dict[Change, Verdict] = {"slower": "warn", "faster": "pass", "same": "info", "cannot tell": "inconclusive"}
-# A screen of 24 lines has room for so many rows.
-_MOST_ROWS = 14
 _GATE, _CHANGES = "compare.slower", "compare.changes"
 
 
@@ -50,7 +39,7 @@ def page(report: Report) -> Page:
     cause = changes if gate is None else gate
     if compared is None or not compared.rows:
         told = answer(cause.verdict, finding_text(cause)) if cause else None
-        return Page(told, findings=[one for one in report.findings if one.verdict != "info"], cause=cause)
+        return Page(told, findings=[finding for finding in report.findings if finding.verdict != "info"], cause=cause)
     others = [finding for finding in report.findings if finding is not changes]
     alpha, within = units.percent(compared.alpha), units.percent(compared.same_within)
     method = (
@@ -60,7 +49,7 @@ def page(report: Report) -> Page:
     return Page(
         _answer(compared.rows, report.summary.verdict, gate),
         comparison(report),
-        [*([_table(_ordered(compared.rows), None), Line()] if len(compared.rows) > _MOST_ROWS else []), Line(method)],
+        [Line(method)],
         others,
         cause,
         then=changes.fix if changes else None,
@@ -100,7 +89,7 @@ def _distance(row: ComparedRow) -> float:
 def _between(row: ComparedRow, opening: str = "", closing: str = "") -> str:
     if row.ci_low is None or row.ci_high is None:
         return ""
-    low, high = (speed_text(one).removeprefix("×") for one in (row.ci_high, row.ci_low))
+    low, high = (speed_text(bound).removeprefix("×") for bound in (row.ci_high, row.ci_low))
     return f"{opening}{low} to {high}{closing}"
 
 
@@ -122,15 +111,8 @@ def comparison(report: Report) -> list[Block]:
     compared = report.results.get("compare")
     if compared is None or not compared.rows:
         return []
-    rows = _ordered(compared.rows)
-    shown, left = rows[:_MOST_ROWS], rows[_MOST_ROWS:]
-    laid_out: list[Block] = [_table(shown, next((one for one in report.findings if one.id == _GATE), None))]
-    if left:
-        counts = {change: sum(row.change == change for row in left) for change in _ORDER if change != "same"}
-        which = ", ".join(f"{count} {_WORDS[change]}" for change, count in counts.items() if count)
-        which = which or "without a change"
-        laid_out.append(Line(f"and {len(left)} more rows, {which}: -v", "dim"))
-    return laid_out
+    gate = next((finding for finding in report.findings if finding.id == _GATE), None)
+    return [_table(_ordered(compared.rows), gate)]
 
 
 def _ordered(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
@@ -141,18 +123,10 @@ def _table(rows: Sequence[ComparedRow], gate: Finding | None) -> Block:
     failed = gate.evidence["slower"] if gate is not None else []
     several = len({row.new_device for row in rows}) > 1
     cells = [_cells(row, failed=row_label(row) in failed, several=several) for row in rows]
-    # What tells a row from the others: its benchmark and its device only where they differ.
-    same, of_several = _same(rows), len({row.name for row in rows}) > 1
-    labels = []
-    for row in rows:
-        case = {key: value for key, value in row.case.items() if key not in same}
-        parts = (row.name if of_several or not case else "", case_text(case, " ") if case else "")
-        labels.append(" ".join(filter(None, (*parts, f"({row.new_device})" if several else ""))))
-    short = [[label, *line[1:4], line[6]] for label, line in zip(labels, cells, strict=True)]
     columns: Sequence[Column] = _COLUMNS
     if not any(line[-1] for line in cells):
         columns, cells = columns[:-1], [line[:-1] for line in cells]
-    return replace(table(columns, cells), narrow=replace(table(_NARROW, short), dense=True))
+    return table(columns, cells)
 
 
 def _same(rows: Sequence[ComparedRow]) -> set[str]:
@@ -161,7 +135,7 @@ def _same(rows: Sequence[ComparedRow]) -> set[str]:
     Pageable memory stands in each row: it is what makes a copy slow.
     """
     first, *others = rows
-    keys = {key for key, value in first.case.items() if others and all(one.case.get(key) == value for one in others)}
+    keys = {key for key, value in first.case.items() if others and all(row.case.get(key) == value for row in others)}
     return keys - {"host_memory"}
 
 

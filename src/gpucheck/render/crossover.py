@@ -7,34 +7,25 @@ from collections.abc import Sequence
 from gpucheck.bench.crossover.judge import short_text, size_text
 from gpucheck.render import measured
 from gpucheck.render.measured import ColumnOf, filled
-from gpucheck.render.text import UNKNOWN, Block, Column, Line, Page
+from gpucheck.render.text import UNKNOWN, Column, Page
+from gpucheck.report.measurement import DeviceRef
 from gpucheck.report.report import Report
 from gpucheck.report.results.bench import CrossoverResult
 
 
 def page(report: Report) -> Page:
     """For each device the crossing of each operation."""
-    laid_out: list[Block] = []
-    details: list[Block] = []
-    answers = []
-    results = report.results.get("bench_crossover", ())
-    devices = list(measured.by_device(report.measurements))
-    for device, mine in devices:
-        entries = [entry for entry in results if entry.device == device.id]
-        laid_out += measured.head(device, several=len(devices) > 1)
-        if entries:
-            answers.append(measured.Answer(device, _answer(entries)))
-            laid_out.append(measured.table_of(entries, _CROSSINGS))
-        named = measured.flags_of(mine, lambda row: f"{row.case['operation']} {row.case['size']} {row.case['side']}")
-        known = mine[0].method.details
-        cpu = f"{known.get('cpu') or 'CPU'}{f' (threads: {threads})' if (threads := known.get('threads')) else ''}"
-        method = (
-            f"against {cpu}. Both sides use float32 and are timed in turn on the host's clock, each call synchronized, "
-            "caches warm. Speed-up: the CPU's time over the GPU's, round by round; copies: inputs from pageable "
-            f"memory and the result back; this covers {measured.covered(mine)}"
-        )
-        details += [Line(method), *measured.flag_lines(named, len(mine))]
-    return measured.bench_page(report, answers, laid_out, details)
+
+    def entries_of(device: DeviceRef) -> list[CrossoverResult]:
+        return [entry for entry in report.results.get("bench_crossover", ()) if entry.device == device.id]
+
+    return measured.pages_of(
+        report,
+        report.measurements,
+        lambda device, rows: [measured.Answer(device, _answer(entries))] if (entries := entries_of(device)) else [],
+        lambda device, rows: [measured.table_of(entries, _CROSSINGS)] if (entries := entries_of(device)) else [],
+        lambda row: f"{row.case['operation']} {row.case['size']} {row.case['side']}",
+    )
 
 
 def _answer(entries: Sequence[CrossoverResult]) -> str:

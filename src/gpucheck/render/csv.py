@@ -12,36 +12,15 @@ from typing import Any
 from gpucheck.report.codec import to_json
 from gpucheck.report.report import Report
 
-COLUMNS = (
-    "kind",
-    "name",
-    "device",
-    "case",
-    "verdict",
-    "message",
-    "time_median_s",
-    "time_p05_s",
-    "time_p95_s",
-    "rate_median",
-    "rate_unit",
-    "flags",
+COLUMNS: tuple[str, ...] = (
+    *("kind", "name", "device", "case", "verdict", "message"),
+    *("time_median_s", "time_p05_s", "time_p95_s", "rate_median", "rate_unit", "flags"),
 )
 # Beside these, where two documents were compared. Times are seconds per call, the ratio is of times, new over old.
 COMPARED = (
-    "old_device",
-    "old_runs",
-    "new_runs",
-    "old_s",
-    "new_s",
-    "old_rate",
-    "new_rate",
-    "ratio",
-    "ci_low",
-    "ci_high",
-    "ci_level",
-    "change",
+    *("old_device", "old_runs", "new_runs", "old_s", "new_s", "old_rate", "new_rate"),
+    *("ratio", "ci_low", "ci_high", "ci_level", "change"),
 )
-
 
 # What begins a formula (OWASP, "CSV Injection"), in its wide forms too, behind spaces as well.
 _FORMULA = re.compile(r"\s*[=+\-@＝＋－＠\t\r]")

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.cards.at_work import COSTLY, work
+from gpucheck.cards.at_work import work
 from gpucheck.cards.checks import gravity
 from gpucheck.machine.driver_reads import NOT_ANSWERING
 from gpucheck.machine.inventory import ASLEEP
 from gpucheck.machine.nvml_fields import NOT_ACCESSIBLE
 from gpucheck.render.text import (
+    ALWAYS,
     SIGNS,
     UNKNOWN,
     Block,
@@ -23,34 +24,25 @@ from gpucheck.render.text import (
     Table,
     answer,
     bar,
+    blocks,
     by_column,
     cell_of,
     finding_line,
-    said,
     short_name,
     verdict_cell,
 )
 from gpucheck.report.facts import Device, Facts, Link, Process
-from gpucheck.report.finding import ASKING, Finding, Group, grouped, in_short, name_in
+from gpucheck.report.finding import ASKING, Finding
 from gpucheck.report.report import Report
 
-# Cells of a bar: of a column that has room, and of one that has less.
-_BAR, _SHORT_BAR = 8, 5
-# Faults that are seen in a column: there it stays in every width that has it, and is in the compact table too.
+# Cells of a bar.
+_BAR = 5
+# Faults that are seen in a column: there it stays as long as the table does.
 _SEEN_IN = {
-    "devices.low_clock": "clock",
-    "devices.throttled": "clock",
-    "devices.slowed_down": "clock",
-    "devices.power_limited": "clock",
-    "devices.power_limit": "clock",
-    "devices.clock_setting": "clock",
-    "devices.application_clocks": "clock",
-    "devices.violations": "clock",
-    "devices.link_width": "link",
-    "devices.link_generation": "link",
-    "devices.pcie_replays": "link",
+    **dict.fromkeys(("low_clock", "throttled", "slowed_down", "power_limited", "power_limit"), "MHz"),
+    **dict.fromkeys(("clock_setting", "application_clocks", "violations"), "MHz"),
+    **dict.fromkeys(("link_width", "link_generation", "pcie_replays"), "PCIe"),
 }
-_COMPACT_HEADS = {"MHz": "clock", "PCIe": "link"}
 # Said in the first line where it is so: no GPU, and none that torch can use.
 NONE = "devices.none"
 _UNUSABLE = ("devices.hidden", "devices.torch_build")
@@ -80,20 +72,10 @@ def page(report: Report) -> Page:
 
 
 def watched(report: Report, read: datetime.datetime, interval_s: float) -> list[Block]:
-    """One reading of a watch: when it was taken, every fault in a line, the devices, then the faults with their fixes.
-
-    A small screen is cut at its foot.
-    """
-    faults = _faults(report.findings)
+    """One reading of a watch: when it was taken, then the page. A small screen is cut at its foot."""
     following = read + datetime.timedelta(seconds=interval_s)
-    line, _ = _answer(report)
-    laid_out: list[Block] = [
-        Line(f"{_clock_time(read)}, next {_clock_time(following)} (every {interval_s:g} s)", "dim"),
-        *map(_in_a_line, grouped(faults)),
-        *([line] if not faults and line is not None else []),
-    ]
-    laid_out += [Line()] if report.facts.devices else []
-    return [*laid_out, *_body(report), *([Line(), *said(faults)] if faults else [])]
+    when = f"{_clock_time(read)}, next {_clock_time(following)} (every {interval_s:g} s)"
+    return [Line(when, "dim"), *blocks(report)]
 
 
 def _body(report: Report) -> list[Block]:
@@ -109,15 +91,6 @@ def _body(report: Report) -> list[Block]:
     return [block for number, part in enumerate(parts) if part for block in ([Line()] * (number > 0) + part)]
 
 
-def _faults(found: Sequence[Finding]) -> list[Finding]:
-    """The worst first, those that began with the time."""
-    ordered = sorted(
-        (finding for finding in found if finding.verdict in ASKING),
-        key=lambda finding: (ASKING.index(finding.verdict), gravity(finding)),
-    )
-    return [_with_time(finding) for finding in ordered]
-
-
 def _with_time(finding: Finding) -> Finding:
     if not (since := finding.evidence.get("since")):
         return finding
@@ -128,11 +101,6 @@ def _with_time(finding: Finding) -> Finding:
 def _clock_time(moment: datetime.datetime) -> str:
     """The time of day where the reader is."""
     return moment.astimezone().strftime("%H:%M:%S")
-
-
-def _in_a_line(group: Group) -> Line:
-    sign, _, style = SIGNS[group.verdict]
-    return Line(f"{sign} {', '.join(group.devices)}{'  ' if group.devices else ''}{group.title}", style)
 
 
 def _answer(report: Report) -> tuple[Line | None, Finding | None]:
@@ -151,7 +119,7 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
         if unusable in told:
             finding = told[unusable]
             count = f"{len(cards)} GPU{'s' * (len(cards) != 1)}"
-            beside = ", ".join([count, _held(report.findings, len(cards)) or "no fault", *_unseen(report, cards)])
+            beside = ", ".join([count, "no fault", *_unseen(report, cards)])
             return answer("warn", f"{finding.title}: {finding.message} ({beside})"), finding
     alone = len(cards) == 1
     named = f"{called(cards[0])} ({short_name(cards[0])})" if alone else f"{len(cards)} GPUs"
@@ -161,10 +129,6 @@ def _answer(report: Report) -> tuple[Line | None, Finding | None]:
     words += [f"{hidden} hidden from torch"] if hidden else []
     words += hottest(cards)
     words += _unseen(report, cards)
-    held = _held(report.findings, len(cards))
-    if held is not None:
-        # Normal at full load, and yet not nothing.
-        return answer("pass", f"{named}: {', '.join([*words, held])}"), None
     return answer("pass", f"no fault on {named}{': ' if words else ''}{', '.join(words)}"), None
 
 
@@ -173,21 +137,6 @@ def _unseen(report: Report, cards: Sequence[Device]) -> list[str]:
     kept = sum(card.state == NOT_ACCESSIBLE for card in cards)
     log = any(finding.id == "log.unreadable" for finding in report.findings)
     return ([f"{kept} not accessible"] if kept else []) + (["Xid unread"] if log else [])
-
-
-def _held(findings: Sequence[Finding], of: int) -> str | None:
-    """Return what lowers the clock of cards by a fifth or more, though it is no fault; named where it is not all `of`
-    them."""
-    found: dict[str, list[Finding]] = {}
-    for finding in findings:
-        if finding.evidence.get("cost", 0.0) >= COSTLY:
-            found.setdefault(finding.title, []).append(finding)
-    said = []
-    for title, ones in found.items():
-        most = units.percent(max(finding.evidence["cost"] for finding in ones))
-        who = "" if len(ones) == of else f" on {', '.join(in_short([name_in(finding) for finding in ones]))}"
-        said.append(f"{title}{who} (up to {most} lower)")
-    return ", ".join(said) or None
 
 
 def hottest(cards: Sequence[Device]) -> list[str]:
@@ -206,78 +155,53 @@ _ColumnOf = tuple[Column, Callable[[Device], str | Cell]]
 
 
 def devices_table(devices: Sequence[Device], findings: tuple[Finding, ...]) -> Table:
-    """A line for each device, in three widths, without the columns that no device here fills."""
+    """A line for each device, for wide and for narrow screens, without the columns that no device here fills."""
     cards = [device for device in devices if device.kind != "cpu"]
     # One index is enough where NVML and CUDA count alike.
     alike = all(device.nvml_index in (None, device.cuda_index) for device in cards)
-    needed = {_SEEN_IN[finding.id] for finding in findings if finding.verdict in ASKING and finding.id in _SEEN_IN}
-    made: Table | None = None
-    for columns in _columns(findings):
-        filled = [(column, [cell_of(text(device)) for device in devices]) for column, text in columns]
-        kept = [
-            (replace(column, keep=9) if _shows(column) in needed else column, cells)
-            for column, cells in filled
-            if any(cell.text for cell in cells)
-            and not (alike and column.head == "NVML")
-            and not (column.head == "MHz" and _shows(column) not in needed)
-        ]
-        made = replace(by_column(kept), narrow=made, dense=True)
-    assert made is not None
-    return made
-
-
-def _shows(column: Column) -> str:
-    """Return what a column shows, whatever its head in this width."""
-    return _COMPACT_HEADS.get(column.head, column.head)
+    asking = [finding.id.partition(".")[2] for finding in findings if finding.verdict in ASKING]
+    needed = {_SEEN_IN[name] for name in asking if name in _SEEN_IN}
+    narrow, wide = (
+        by_column(
+            (replace(column, keep=ALWAYS) if column.head in needed else column, cells)
+            for column, text in columns
+            for cells in [[cell_of(text(device)) for device in devices]]
+            if any(cell.text for cell in cells) and not (alike and column.head == "NVML")
+        )
+        for columns in _columns(findings)
+    )
+    return replace(wide, narrow=replace(narrow, dense=True), dense=True)
 
 
 def _columns(findings: tuple[Finding, ...]) -> tuple[tuple[_ColumnOf, ...], ...]:
-    """The columns in 40 characters, in 60 to 80, and where there is room for more, as many as fit of each."""
-    nvml = _of_card(lambda card: UNKNOWN if card.nvml_index is None else str(card.nvml_index))
+    """The columns in 40 characters, and where there is room for more, as many as fit."""
     util = (Column("util"), _of_card(lambda card: _percent(card.utilization_percent)))
-    util_bar = _of_card(
-        lambda card: Cell(bar(card.utilization_percent and card.utilization_percent / 100, _SHORT_BAR), "cyan")
-    )
     narrow: tuple[_ColumnOf, ...] = (
         (Column("GPU", "left"), lambda device: called(device).removeprefix("cuda:")),
         (Column("mem", keep=3), lambda device: _percent(_memory_share(device), 100)),
         util,
-        (Column("W"), _of_card(lambda card: _power(card, limited=False))),
+        (Column("W"), _of_card(lambda card: _watts(card.power_w))),
         (Column("°C", keep=3), _of_card(_temperature)),
         (Column("state", "left", cropped=1), lambda device: _state(device, findings, brief=True)),
     )
-    compact: tuple[_ColumnOf, ...] = (
+    wide: tuple[_ColumnOf, ...] = (
         (Column("GPU", "left"), lambda device: device.id or UNKNOWN),
-        (Column("NVML", "left", keep=4), nvml),
-        (Column("device", "left", keep=3), _cores_or_name),
-        (Column("", "left", keep=1), lambda device: Cell(bar(_memory_share(device), _SHORT_BAR), "cyan")),
-        (Column("mem, GiB"), _memory),
-        (Column("", "left", keep=0), util_bar),
+        (Column("NVML", "left", keep=4), _of_card(lambda card: _number(card.nvml_index))),
+        (Column("device", "left", keep=3, cropped=10), _name),
+        (Column("", "left", keep=1), lambda device: Cell(bar(_memory_share(device), _BAR), "cyan")),
+        (Column("memory, GiB"), _memory),
+        (Column("", "left", keep=0), _of_card(lambda card: Cell(bar(_share(card.utilization_percent), _BAR), "cyan"))),
         util,
-        (Column("power, W"), _of_card(_power)),
+        (Column("power, W"), _of_card(lambda card: f"{_watts(card.power_w)} / {_watts(card.power_limit_w)}")),
         (Column("°C", keep=4), _of_card(_temperature)),
-        (Column("MHz"), _of_card(_clock)),
+        (Column("MHz", keep=2), _of_card(_clock)),
         (Column("PCIe", "left", keep=2), _of_card(lambda card: link(card.pcie).removeprefix("PCIe "))),
         # A CPU's load has nine characters.
         (Column("state", "left", cropped=9), lambda device: _state(device, findings)),
-    )
-    wide: tuple[_ColumnOf, ...] = (
-        (Column("GPU", "left"), lambda device: device.id or UNKNOWN),
-        (Column("NVML", "left"), nvml),
-        (Column("device", "left"), _whole_name),
-        (Column("", "left"), lambda device: Cell(bar(_memory_share(device), _BAR), "cyan")),
-        (Column("memory, GiB"), _memory),
-        (Column("", "left", keep=2), util_bar),
-        util,
-        (Column("power"), _of_card(lambda card: _power(card, " W"))),
-        (Column("temp"), _of_card(lambda card: _temperature(card, " °C"))),
-        (Column("clock", keep=3), _of_card(lambda card: _clock(card, " MHz"))),
-        (Column("link", "left"), _of_card(lambda card: link(card.pcie))),
-        (Column("state", "left", cropped=14), lambda device: _state(device, findings)),
         (Column("PCI address", "left", keep=1), _of_card(lambda card: Cell(card.pci_address or UNKNOWN, "dim"))),
         (Column("UUID", "left", keep=0), _of_card(lambda card: Cell(card.uuid or UNKNOWN, "dim"))),
     )
-    return narrow, compact, wide
+    return narrow, wide
 
 
 def _of_card(text: Callable[[Device], str | Cell]) -> Callable[[Device], str | Cell]:
@@ -285,24 +209,25 @@ def _of_card(text: Callable[[Device], str | Cell]) -> Callable[[Device], str | C
     return lambda device: "" if device.kind == "cpu" else text(device)
 
 
-def _cores_or_name(device: Device) -> str:
-    if device.kind == "cpu":
-        return f"{device.cores_allowed} cores" if device.cores_allowed else ""
-    return short_name(device)
+def _name(device: Device) -> str:
+    cores = f" ({device.cores_allowed})" if device.kind == "cpu" and device.cores_allowed else ""
+    return f"{short_name(device)}{cores}"
 
 
-def _whole_name(device: Device) -> str:
-    if device.kind == "cpu":
-        return f"{short_name(device)}{f' ({device.cores_allowed})' if device.cores_allowed else ''}"
-    return (device.name or UNKNOWN).removeprefix("NVIDIA ")
+def _number(value: int | None) -> str:
+    return UNKNOWN if value is None else str(value)
 
 
-def _clock(device: Device, unit: str = "") -> str:
-    """The clock, and without a unit its highest too."""
-    now, most = device.sm_clock_hz, device.max_sm_clock_hz
-    if now is None:
-        return UNKNOWN
-    return f"{now / 1e6:.0f}" + (unit or ("" if most is None else f" / {most / 1e6:.0f}"))
+def _clock(device: Device) -> str:
+    return UNKNOWN if device.sm_clock_hz is None else f"{device.sm_clock_hz / 1e6:.0f}"
+
+
+def _watts(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.0f}"
+
+
+def _share(percent: float | None) -> float | None:
+    return percent and percent / 100
 
 
 def _percent(value: float | None, scale: float = 1.0) -> str:
@@ -314,7 +239,7 @@ def _memory_share(device: Device) -> float | None:
     return None if used is None or not total else used / total
 
 
-def _temperature(device: Device, unit: str = "") -> Cell:
+def _temperature(device: Device) -> Cell:
     """In a warm colour near the card's lowest limit."""
     now = device.temperature_celsius
     if now is None:
@@ -322,16 +247,7 @@ def _temperature(device: Device, unit: str = "") -> Cell:
     limits = [limit for limit in (device.gpu_max_celsius, device.slowdown_celsius, device.shutdown_celsius) if limit]
     left = min(limits) - now if limits else None
     style = "" if left is None or left > _NEAR_CELSIUS else "yellow" if left > 0 else "red"
-    return Cell(f"{now:.0f}{unit}", style)
-
-
-def _power(device: Device, unit: str = "", *, limited: bool = True) -> Cell:
-    """Power and, where it is `limited`, its limit, at which a busy card runs as it should."""
-    now, limit = device.power_w, device.power_limit_w
-    if now is None:
-        return Cell(UNKNOWN)
-    of = f" / {UNKNOWN if limit is None else f'{limit:.0f}'}" if limited else ""
-    return Cell(f"{now:.0f}{of}{unit}")
+    return Cell(f"{now:.0f}", style)
 
 
 def _memory(device: Device) -> str:

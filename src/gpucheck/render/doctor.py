@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from gpucheck import units
 from gpucheck.cards.checks import gravity
 from gpucheck.memory.steps import BOUND
-from gpucheck.render.devices import NONE, called, devices_table, hottest, is_about, versions_line
+from gpucheck.render.devices import NONE, devices_table, versions_line
 from gpucheck.render.explain import SURE
 from gpucheck.render.text import (
     UNKNOWN,
@@ -24,16 +23,14 @@ from gpucheck.render.text import (
     by_column,
     finding_line,
     finding_text,
-    in_brief,
-    said,
     short_name,
     table,
     verdict_cell,
 )
-from gpucheck.report.facts import Device, Facts
-from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict, in_short
+from gpucheck.report.facts import Facts
+from gpucheck.report.finding import ASKING, Finding, Verdict, in_short
 from gpucheck.report.report import Report
-from gpucheck.report.results.short import DoctorResult, FigureCheck, LoadResult, MemoryStep, RungStanding
+from gpucheck.report.results.short import DoctorResult, FigureCheck, MemoryStep, RungStanding
 
 _COLUMNS = (
     Column("stage", "left"),
@@ -62,22 +59,19 @@ def page(report: Report) -> Page:
     if because:
         follows = ", ".join(f"{finding.title} ({finding.id})" for finding in because)
         body.append(Line(f"follow-on failures: {follows}", "dim"))
-    body += [*_load(result.load if result is not None else None), *versions_line(report.facts)]
-    details = absent(rungs)
+    body += versions_line(report.facts)
     if first is not None:
         line, *shown = _diagnosis(first)
-        return Page(line, body, details, findings=others, cause=first, under=shown, order=gravity)
+        return Page(line, body, findings=others, cause=first, under=shown, order=gravity)
     # What stands for the whole machine: torch uses the GPU, there is none, or no cause was found.
     whole = next((finding for finding in others if finding.id.startswith("doctor.")), None)
     counted = Counter(finding.verdict for finding in others if finding is not whole)
     if whole is not None and whole.verdict == "pass" and counted["fail"]:
         # A GPU that is lost comes first, and then that the others work.
         body = [Line(finding_text(whole)), Line(), *body]
-        return Page(
-            None, body, details, findings=[finding for finding in others if finding is not whole], order=gravity
-        )
+        return Page(None, body, findings=[finding for finding in others if finding is not whole], order=gravity)
     line_of_all = None if whole is None else _whole(whole, counted)
-    return Page(line_of_all, body, details, findings=others, cause=whole, order=gravity)
+    return Page(line_of_all, body, findings=others, cause=whole, order=gravity)
 
 
 def _whole(whole: Finding, beside: Counter[Verdict]) -> Line:
@@ -107,39 +101,6 @@ def ladder(rungs: Sequence[RungStanding], title: str = "") -> list[Block]:
         for rung in here
     ]
     return [table(_COLUMNS, rows), Line()] if rows else []
-
-
-def absent(rungs: Sequence[RungStanding]) -> list[Block]:
-    """In a line the rungs that do not apply."""
-    absent: dict[str, list[str]] = {}
-    for rung in rungs:
-        if rung.state == "absent":
-            absent.setdefault(rung.shown_by, []).append(rung.rung)
-    return [Line(f"– does not apply: {', '.join(names)} ({why})") for why, names in absent.items()]
-
-
-def _load(load: LoadResult | None) -> list[Block]:
-    if load is None or load.load_s is None:
-        return []
-    seen = [
-        f"{card.device} {', '.join(said)}"
-        for card in load.cards
-        if card.telemetry is not None and (said := _seen(card.telemetry))
-    ]
-    return [Line(f"under {units.duration(load.load_s)} of load: {'; '.join(seen)}")] if seen else []
-
-
-def _seen(telemetry: dict[str, Any]) -> list[str]:
-    clock, most, link = telemetry["sm_clock_hz"], telemetry["max_sm_clock_hz"], telemetry["pcie"]
-    parts = []
-    if clock is not None:
-        of = f" of {most / 1e6:.0f}" if most is not None else ""
-        parts.append(f"{clock['median'] / 1e6:.0f}{of} MHz")
-    if telemetry["temperature_celsius"] is not None:
-        parts.append(f"{telemetry['temperature_celsius']:.0f} °C")
-    if link["generation"] is not None and link["width"] is not None:
-        parts.append(f"PCIe {link['generation']} x{link['width']}")
-    return parts
 
 
 # -- smoke -------------------------------------------------------------------------------------------------------------
@@ -184,11 +145,6 @@ def smoke_page(report: Report) -> Page:
 def _counts(findings: Sequence[Finding]) -> str:
     counted = Counter(finding.verdict for finding in findings)
     counts = [f"{counted[verdict]} {word}" for verdict, word in _ENDED.items() if counted[verdict]]
-    # Before its colon a reason names the group: `not on cpu`, `device unusable`.
-    reasons = Counter(finding.message.partition(":")[0] for finding in findings if finding.verdict == "skip")
-    if reasons:
-        parts = [reason if len(reasons) == 1 else f"{count} {reason}" for reason, count in reasons.most_common()]
-        counts[-1] += f" ({', '.join(parts)})"
     return ", ".join(counts) or "no check ran"
 
 
@@ -226,7 +182,19 @@ def memory_page(report: Report) -> Page:
     of_nvml = [finding for finding in report.findings if finding.id == "memory.device"]
     accounting = next((finding for finding in report.findings if finding.id == "memory.accounting"), None)
     if accounting is not None and accounting.device is None and of_nvml:
-        return _by_nvml(report, of_nvml, accounting)
+        # torch can use none of them.
+        names = {device.id or f"NVML {device.nvml_index}": short_name(device) for device in report.facts.devices}
+        held = {
+            row.device: row for row in report.findings if row.id == "memory.processes" and row.evidence.get("others")
+        }
+        lines = []
+        for row in of_nvml:
+            room = f"{row.device} ({names.get(row.device or '', 'GPU')}): {_room(row) or row.message}"
+            lines.append(Line(f"{room}; {held[row.device].message}" if row.device in held else room))
+        lines += [finding_line(row) for row in report.findings if row.id == "devices.unclaimed_memory"]
+        what = lines.pop().text if len(lines) == 1 else f"{len(lines)} GPUs, by NVML"
+        why = f"torch's memory figures not checked: {accounting.message}"
+        return Page(answer("info", f"{what}; {why}"), lines, cause=accounting)
     by_id = {finding.id: finding for finding in report.findings}
     steps = report.results.get("memory")
     judged, others = by_id.get("memory.accounting"), by_id.get("memory.processes")
@@ -239,25 +207,6 @@ def memory_page(report: Report) -> Page:
     details = [Line(f"{step.step}: {step.does}; {step.explanation}") for step in steps or ()]
     shown = [finding for finding in report.findings if finding is not others or not body]
     return Page(_answer(report, by_id), body, details, shown, judged)
-
-
-def _by_nvml(report: Report, overall: Sequence[Finding], accounting: Finding) -> Page:
-    """Return what NVML tells of each GPU, with its processes, where torch can use none."""
-    names = {device.id or f"NVML {device.nvml_index}": short_name(device) for device in report.facts.devices}
-    others = {finding.device: finding for finding in report.findings if finding.id == "memory.processes"}
-    lines: list[Block] = []
-    for finding in overall:
-        listed = others.get(finding.device)
-        held = f"; {listed.message}" if listed is not None and listed.evidence.get("others") else ""
-        where = f"{finding.device} ({names.get(finding.device or '', 'GPU')})"
-        lines.append(Line(f"{where}: {_room(finding) or finding.message}{held}"))
-    lines += [finding_line(finding) for finding in report.findings if finding.id == "devices.unclaimed_memory"]
-    first, *rest = lines
-    assert isinstance(first, Line)
-    why = f"torch's memory figures not checked: {accounting.message}"
-    if not rest:
-        return Page(answer("info", f"{first.text}; {why}"), cause=accounting)
-    return Page(answer("info", f"{len(lines)} GPUs, by NVML; {why}"), lines, cause=accounting)
 
 
 def _answer(report: Report, by_id: dict[str, Finding]) -> Line | None:
@@ -296,17 +245,12 @@ def _steps(steps: Sequence[MemoryStep]) -> Block:
     columns = [Column("step", "left"), Column("what it does", "left", keep=1)]
     columns += [Column(_head(name, names), keep=4 if name.startswith("max_") else 9) for name in names]
     columns += [Column("verdict", "left")]
-    now = [name for name in names if not name.startswith("max_")]
-    few = [Column("step", "left"), *(Column(_head(name, now)) for name in now)]
     rows: list[list[str | Cell]] = []
-    short: list[list[str | Cell]] = []
     for step in steps:
         figures = {row.figure: row for row in step.figures}
         cells = [_figure(figures[name]) for name in names]
         rows.append([step.step, step.does, *cells, verdict_cell(step.verdict, step.reason)])
-        seen = [_mebibytes(figures[name].observed_bytes) for name in now]
-        short.append([verdict_cell(step.verdict, step.step), *seen])
-    return replace(table(columns, rows), dense=True, narrow=replace(table(few, short), dense=True))
+    return replace(table(columns, rows), dense=True)
 
 
 def _head(figure: str, figures: Sequence[str]) -> str:
@@ -334,9 +278,6 @@ def _mebibytes(size: int | None) -> str:
 
 # -- status ------------------------------------------------------------------------------------------------------------
 
-# More than these, and healthy GPUs share a line; more findings than these are left to `-v`: the screen stays one.
-MOST_GPUS, MOST_FINDINGS = 8, 3
-
 
 def status_page(report: Report) -> Page:
     """The verdict, the worst of what is wrong, the GPUs; the stages of the ladder and what asks for nothing with -v."""
@@ -345,27 +286,15 @@ def status_page(report: Report) -> Page:
     findings = [finding for finding in report.findings if finding not in whose and "because_of" not in finding.evidence]
     gpus = [device for device in report.facts.devices if device.kind != "cpu"]
     line, cause, under = _status_answer(result, findings, report.facts)
-    asking = [finding for finding in findings if finding.verdict in ASKING and finding is not cause]
-    asking.sort(key=lambda row: (WORST_FIRST.index(row.verdict), gravity(row)))
-    failed = sum(finding.verdict == "fail" for finding in asking)
-    shown, left = asking[: max(failed, MOST_FINDINGS)], asking[max(failed, MOST_FINDINGS) :]
-    body = _gpus(gpus, report.findings)
-    body += (
-        [Line(f"also: {in_brief(line.text for line in said(left))}; details: gpucheck status -v", "yellow")]
-        if left
-        else []
-    )
+    body: list[Block] = [devices_table(gpus, report.findings), Line()] if gpus else []
     body += versions_line(report.facts)
     for entry in whose:
         body += [Line(f"{entry.title}: {entry.message}"), *([advice_line(entry.fix)] if entry.fix else [])]
     rungs = result.rungs if result is not None else ()
-    details = [*said(left), *ladder(rungs), *absent(rungs)]
-    details += [devices_table(gpus, report.findings)] if len(gpus) > MOST_GPUS else []
-    rest = [finding for finding in findings if finding not in asking]
+    details = ladder(rungs)
     then = "gpucheck doctor, if this machine should have a GPU" if cause is not None and cause.id == NONE else None
     then = "gpucheck smoke" if line is not None and result is not None and result.torch_works else then
-    shown = [*shown, *rest]
-    return Page(line, body, details, shown, cause=cause, then=then, under=under, order=gravity)
+    return Page(line, body, details, findings, cause=cause, then=then, under=under, order=gravity)
 
 
 def _status_answer(
@@ -405,25 +334,3 @@ def _works(facts: Facts) -> str:
         version = f"{version.partition('+')[0]} (CUDA {torch.toolkit_version})"
     which = f"{len(usable)} GPUs work" if len(usable) != 1 else "1 GPU works"
     return f"{which} with torch {version}{f', {hidden} hidden from torch' if hidden else ''}"
-
-
-def _gpus(gpus: Sequence[Device], findings: tuple[Finding, ...]) -> list[Block]:
-    """A line for each GPU; of more than fit on a screen, those that need no look are one line."""
-    if not gpus:
-        return []
-    faults = [finding for finding in findings if finding.verdict in ASKING]
-    ill = [gpu for gpu in gpus if gpu.state or any(is_about(fault, gpu) for fault in faults)]
-    alone = list(gpus) if len(gpus) <= MOST_GPUS else ill[:MOST_GPUS]
-    rest = [gpu for gpu in gpus if gpu not in ill] if len(gpus) > MOST_GPUS else []
-    # A MIG instance is as well as its card. What NVML does not list is not known to be well.
-    well = [gpu for gpu in rest if gpu.nvml_index is not None or gpu.parent_uuid is not None]
-    unread = [called(gpu) for gpu in rest if gpu not in well]
-    laid_out: list[Block] = [devices_table(alone, findings)] if alone else []
-    if well:
-        names = ", ".join(in_short([called(gpu) for gpu in well]))
-        laid_out.append(Line(", ".join([f"✓ {len(well)} GPUs without a fault: {names}", *hottest(well)]), "green"))
-    if unread:
-        laid_out.append(Line(f"? {len(unread)} GPUs whose health is unknown: {', '.join(in_short(unread))}", "yellow"))
-    if len(gpus) > MOST_GPUS and len(ill) > MOST_GPUS:
-        laid_out.append(Line(f"and {len(ill) - MOST_GPUS} more with a fault: gpucheck devices"))
-    return [*laid_out, Line()]

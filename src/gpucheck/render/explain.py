@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from gpucheck.render.text import (
     SIGNS,
     Block,
     Column,
-    Drawing,
     Line,
     Page,
     advice_line,
     answer,
+    counted,
     finding_line,
     finding_text,
     table,
@@ -81,33 +82,13 @@ def _page_of_id(page: IdPage) -> Page:
     return Page(Line(title, "bold"), body, under=_steps(page.then))
 
 
+# A step ends at a semicolon that is not inside quotes or brackets; an apostrophe inside a word opens no quote.
+_STEP = re.compile(r"""(?:`[^`]*`|"[^"]*"|\([^()]*\)|(?<!\w)'[^']*'|[^;])+""")
+
+
 def _steps(then: str) -> list[Line]:
     """Return what to do, a line for each step: the first is the one to try first."""
-    return [advice_line(step) for step in steps(then)]
-
-
-def steps(then: str) -> list[str]:
-    """The steps of a text: its parts between semicolons, but for those inside quotes and brackets."""
-    found, inside = [""], ""
-    for place, sign in enumerate(then):
-        if inside:
-            inside = inside.removesuffix(sign)
-        elif sign in _CLOSING and _opens(then, place):
-            inside = _CLOSING[sign]
-        if sign == ";" and not inside:
-            found.append("")
-        else:
-            found[-1] += sign
-    return [step.strip() for step in found if step.strip()]
-
-
-_CLOSING = {"'": "'", '"': '"', "`": "`", "(": ")"}
-
-
-def _opens(text: str, place: int) -> bool:
-    """Return whether a sign opens what it closes again: an apostrophe inside a word does not."""
-    before = text[place - 1 : place]
-    return not before.isalnum() and _CLOSING[text[place]] in text[place + 1 :]
+    return [advice_line(step.strip()) for step in _STEP.findall(then) if step.strip()]
 
 
 # -- lint: each mistake with its source, as compilers write ------------------------------------------------------------
@@ -118,7 +99,7 @@ def lint_page(report: Report) -> Page:
     result = report.results.get("lint") or LintResult()
     placed = [finding for finding in report.findings if "file" in finding.evidence]
     mistakes = [block for finding in placed for block in _mistake(finding)]
-    ignored = [Line(f"{_count(result.ignored, 'finding')} ignored by comments", "dim")] if result.ignored else []
+    ignored = [Line(f"{counted(result.ignored, 'finding')} ignored by comments", "dim")] if result.ignored else []
     others = [finding for finding in report.findings if finding not in placed]
     # Nothing was wrong, or there was nothing to read.
     clean = next((finding for finding in others if finding.verdict in ("pass", "skip")), None)
@@ -135,29 +116,22 @@ def _lint_verdict(placed: list[Finding], row: LintResult) -> Line | None:
         count = sum(finding.verdict == verdict for finding in placed)
         if count:
             parts.append(
-                f"{count} files not judged" if verdict == "inconclusive" and count > 1 else _count(count, text)
+                f"{count} files not judged" if verdict == "inconclusive" and count > 1 else counted(count, text)
             )
     skipped = sum(finding.verdict == "skip" for finding in placed)
-    parts += [f"{_count(skipped, 'notebook')} not read"] if skipped else []
+    parts += [f"{counted(skipped, 'notebook')} not read"] if skipped else []
     worst = min((finding.verdict for finding in placed), key=WORST_FIRST.index)
-    where = f" in {_count(row.files, 'file')}" if row.files else ""
+    where = f" in {counted(row.files, 'file')}" if row.files else ""
     return answer(worst, f"{', '.join(parts)}{where}")
 
 
 def _mistake(finding: Finding) -> list[Block]:
-    """The place and what is wrong, the line of source with the place marked, and what to do."""
+    """The place and what is wrong, the line of source, and what to do."""
     evidence = finding.evidence
     place = ":".join(str(evidence[key]) for key in ("file", "line", "column") if evidence.get(key) is not None)
     lines: list[Block] = [Line(f"{place} {finding.id} {finding.message}", SIGNS[finding.verdict][2])]
     if source := evidence.get("source"):
-        number, cut = str(evidence["line"]), len(source) - len(source.lstrip())
-        # A tab is one character wide in both lines, and what would move the cursor is none.
-        shown = "".join(letter if letter.isprintable() else " " for letter in source[cut:])
-        before = " " * (evidence["column"] - 1 - cut)
-        code, marks = f"{number} | {shown}", f"{' ' * len(number)} | {before}{'^' * evidence['width']}"
-        lines += [Drawing((code, marks), (code, marks))]
+        # What would move the cursor is a blank.
+        shown = "".join(letter if letter.isprintable() else " " for letter in source.strip())
+        lines.append(Line(f"{evidence['line']} | {shown}"))
     return [*lines, *([advice_line(finding.fix)] if finding.fix else [])]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

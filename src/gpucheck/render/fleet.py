@@ -10,13 +10,10 @@ from gpucheck import units
 from gpucheck.render import text
 from gpucheck.render.measured import ColumnOf, filled, rate_text, table_of
 from gpucheck.render.run import ranks_page
-from gpucheck.render.text import ADVICE, UNKNOWN, Block, Cell, Column, Line, Page, answer, table, verdict_cell
+from gpucheck.render.text import ADVICE, UNKNOWN, Block, Cell, Column, Line, Page, answer, counted, table, verdict_cell
 from gpucheck.report.finding import ASKING, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 from gpucheck.report.results.fleet import FleetGroup, FleetResult, NodeDocument, NodeState
-
-# Nobody reads more rows at once; the JSON and the lists have all.
-MOST_ROWS = 40
 
 VERDICTS: dict[NodeState, tuple[Verdict, str]] = {
     "bad": ("fail", "bad"),
@@ -52,12 +49,12 @@ def page(report: Report) -> Page:
         return ranks_page(report)
     if checked is not None:
         return _node(report, checked)
-    worst = min(report.findings, key=lambda one: WORST_FIRST.index(one.verdict), default=None)
+    worst = min(report.findings, key=lambda finding: WORST_FIRST.index(finding.verdict), default=None)
     return Page(None if worst is None else text.finding_line(worst), findings=report.findings, cause=worst)
 
 
 def _fleet(report: Report, fleet: FleetResult) -> Page:
-    first = next((one for one in report.findings if one.id in ("fleet.nodes", "fleet.suspect")), None)
+    first = next((finding for finding in report.findings if finding.id in ("fleet.nodes", "fleet.suspect")), None)
     headline = first or next(iter(report.findings), None)
     asking = [row for row in fleet.nodes if row.state != "good"]
     body: list[Block] = []
@@ -66,34 +63,28 @@ def _fleet(report: Report, fleet: FleetResult) -> Page:
         causes = [f"{row.cause or UNKNOWN} {ADVICE}{row.fix}" if row.fix else row.cause or UNKNOWN for row in asking]
         states = [verdict_cell(*VERDICTS[row.state]) for row in asking]
         rows = zip([row.host for row in asking], states, causes, strict=True)
-        body.append(table(_NODES, [*rows][:MOST_ROWS]))
-    if len(asking) > MOST_ROWS:
-        body.append(Line(f"and {len(asking) - MOST_ROWS} more: --into DIR or --json names all"))
+        body.append(table(_NODES, rows))
     body += [Line(), Line(_counts(fleet))] if body else [Line(_counts(fleet))]
     # The nodes first: what is odd about documents and settings explains them, and is seldom the reason to look.
-    warnings = [one for one in report.findings if one.verdict == "warn" and one is not headline]
+    warnings = [finding for finding in report.findings if finding.verdict == "warn" and finding is not headline]
     body += [Line(), *text.said(warnings)] if warnings else []
     groups: list[Block] = [Line(), table_of(fleet.groups, _GROUPS)] if fleet.groups else []
     told = answer(report.summary.verdict if first is None else first.verdict, headline.title) if headline else None
     if headline is not None and headline.id == "fleet.suspect":
         told = text.finding_line(headline)
-    return Page(told, body, groups, [one for one in report.findings if one not in warnings], headline)
+    return Page(told, body, groups, [finding for finding in report.findings if finding not in warnings], headline)
 
 
 def _counts(fleet: FleetResult) -> str:
-    counted = [f"{fleet.counts[state]} {word}" for state, (_, word) in VERDICTS.items() if fleet.counts.get(state)]
+    states = [f"{fleet.counts[state]} {word}" for state, (_, word) in VERDICTS.items() if fleet.counts.get(state)]
     devices = sum(row.devices for row in fleet.nodes)
-    nodes = f"{_number(len(fleet.nodes), 'node')} ({', '.join(counted)})" if counted else "no nodes"
-    return f"run {fleet.run or UNKNOWN}: {nodes}, {_number(devices, 'device')}"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+    nodes = f"{counted(len(fleet.nodes), 'node')} ({', '.join(states)})" if states else "no nodes"
+    return f"run {fleet.run or UNKNOWN}: {nodes}, {counted(devices, 'device')}"
 
 
 def _node(report: Report, node: NodeDocument) -> Page:
-    asking = [one for one in report.findings if one.verdict in ASKING]
-    ranked = sorted(asking, key=lambda one: WORST_FIRST.index(one.verdict))
+    asking = [finding for finding in report.findings if finding.verdict in ASKING]
+    ranked = sorted(asking, key=lambda finding: WORST_FIRST.index(finding.verdict))
     cause = ranked[0] if ranked and ranked[0].verdict != "warn" and node.exit else None
     word = {0: "good", 1: "bad", 3: "unknown: a part could not look", 4: "undecided"}.get(node.exit or 0, "bad")
     if node.exit is None:
@@ -108,9 +99,9 @@ def _node(report: Report, node: NodeDocument) -> Page:
         ended: Verdict = "inconclusive" if part.ended and part.exit == 0 else _EXITS.get(part.exit, "inconclusive")
         rows.append([part.id, verdict_cell(ended), units.duration(max(part.elapsed_s, 0.001)), part.ended])
     parts = table(_PARTS, rows)
-    devices, rates = _number(len(node.devices), "device"), _number(len(node.figures), "rate")
+    devices, rates = counted(len(node.devices), "device"), counted(len(node.figures), "rate")
     done = f"run {node.run}: {devices}, {rates} for `gpucheck fleet judge`"
-    named = [replace(one, title=f"{one.id}: {one.title}") for one in asking if one is not cause]
+    named = [replace(finding, title=f"{finding.id}: {finding.title}") for finding in asking if finding is not cause]
     return Page(told, [parts, Line(), Line(done)] if node.parts else [], findings=named, cause=cause)
 
 

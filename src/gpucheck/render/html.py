@@ -1,78 +1,59 @@
-"""Saved reports as one HTML page: without a request or a script, light, dark and on paper.
+"""Saved reports as one plain HTML page: without a request or a script, light, dark and on paper.
 
-The page is a template with escaping on (`page/`), filled with plain data. What reports say is text there and never
-markup.
+What reports say is text there and never markup: all of it passes through `_text`.
 """
 
 from __future__ import annotations
 
-import functools
 import html
-import importlib.util
-import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gpucheck
 from gpucheck import units
-from gpucheck.errors import CannotLook
 from gpucheck.render import devices, text
-from gpucheck.render.text import (
-    ADVICE,
-    EIGHTHS,
-    SIGNS,
-    Column,
-    Drawing,
-    Line,
-    Page,
-    Table,
-    filled_columns,
-    finding_line,
-    table,
-    verdict_cell,
-)
+from gpucheck.render.text import EIGHTHS, SIGNS, Block, Column, Line, Page, Table, filled_columns, finding_line, table
 from gpucheck.report.codec import from_json, to_json, visible
 from gpucheck.report.finding import ASKING, VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.report import Report
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-    from markupsafe import Markup
-
-FOLDER = Path(__file__).with_name("page")
-# A page is to be sent by mail: so much raw JSON, so many rows of a table and characters of a text leave it below 1 MB.
-MOST_RAW, MOST_ROWS, MOST_TEXT = 400_000, 300, 2000
+# A page is to be sent by mail: so many rows of a table and characters of a text leave it below 1 MB.
+MOST_ROWS, MOST_TEXT = 300, 2000
+# A policy beside the escapes: nothing of the page runs, and nothing is loaded.
+_HEAD = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+"""
+# The classes are the styles of blocks. Each colour is readable on its background: a contrast of 4.5 and more.
+STYLE = """
+:root { color-scheme: light dark; --paper: #fff; --ink: #1f2328; --rule: #d1d9e0;
+  --dim: #59636e; --green: #116329; --yellow: #7d4e00; --red: #cf222e; --cyan: #1b7c83; }
+@media (prefers-color-scheme: dark) { :root { --paper: #0d1117; --ink: #e6edf3; --rule: #30363d;
+  --dim: #b1bac4; --green: #56d364; --yellow: #e3b341; --red: #ff7b72; --cyan: #56d4dd; } }
+body { margin: 0 auto; padding: 0 1rem 3rem; max-width: 72rem; background: var(--paper); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.25rem; padding-top: .75rem; border-top: 2px solid var(--rule); }
+p { margin: .35rem 0; } a, summary { color: inherit; } .bold { font-weight: 600; } .dim, footer { color: var(--dim); }
+.green { color: var(--green); } .yellow { color: var(--yellow); } .red { color: var(--red); }
+.cyan { color: var(--cyan); }
+.scroll { overflow-x: auto; margin: .5rem 0; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .12rem .7rem .12rem 0; text-align: left; vertical-align: top; white-space: pre; }
+th { border-bottom: 1px solid var(--rule); } .right { text-align: right; }
+.long { white-space: pre-wrap; min-width: 14rem; }
+@media print { body { max-width: none; } .scroll { overflow: visible; } td { white-space: pre-wrap; } }
+"""
 # A cell of more characters may be broken into lines.
 LONG = 40
-# Columns that say how a row stands.
-_STATES = ("state", "verdict", "result")
-
-
-def require() -> None:
-    """Raise CannotLook where Jinja2, which fills the page, is not installed. It is imported once a page is made.
-
-    torch's Inductor imports it too: a page must not hide that torch's environment lacks it.
-    """
-    if importlib.util.find_spec("jinja2") is None:
-        fix = "install it (pip install jinja2), or give a file that ends in .md"
-        raise CannotLook("an HTML page cannot be written", "Jinja2 is not installed", fix)
-
-
-@dataclass(frozen=True, slots=True)
-class Badge:
-    """A verdict with its sign."""
-
-    verdict: Verdict
-
-    @property
-    def sign(self) -> str:
-        """The sign that stands before its word."""
-        return SIGNS[self.verdict][0]
 
 
 def page(report: Report) -> Page:
@@ -85,7 +66,7 @@ def page(report: Report) -> Page:
     names = [Path(path).name for path, _, _ in documents]
     names = names if len(set(names)) == len(names) else [path for path, _, _ in documents]
     rows = [
-        (verdict_cell(verdict), name, command, answer)
+        (text.verdict_cell(verdict), name, command, answer)
         for name, (_, command, verdict), answer in zip(names, documents, written.evidence["answers"], strict=True)
     ]
     columns = (
@@ -98,7 +79,7 @@ def page(report: Report) -> Page:
 
 
 def document(report: Report) -> str:
-    """The page of one report."""
+    """Return the page of one report."""
     return sheet([("", report)])
 
 
@@ -108,57 +89,47 @@ def counts(verdicts: Sequence[Verdict]) -> str:
 
 
 def sheet(reports: Sequence[tuple[str, Report]], compared: Report | None = None, *, serials: bool = False) -> str:
-    """One page of these reports, each from the file of that name, the worst first, below how two of them compare.
+    """Return one page of these reports, each from the file of that name, the worst first, below how two compare.
 
-    Raises CannotLook without Jinja2, and what a renderer raises for a detail that no gpucheck writes.
+    Raises what a renderer raises for a detail that no gpucheck writes.
     """
-    from markupsafe import Markup
-
-    template, style = _template()
     sent = [(Path(file).name, to_send(report, serials=serials)) for file, report in reports]
     if compared is None:  # two that are compared stay the earlier and the later
-        sent.sort(key=lambda one: WORST_FIRST.index(answer_of(one[1])[0]))
+        sent.sort(key=lambda pair: WORST_FIRST.index(answer_of(pair[1])[0]))
     shown = [*([("", to_send(compared, serials=serials))] if compared is not None else []), *sent]
-    sections = [_section(report, file, most_raw=MOST_RAW // len(shown), alone=len(sent) == 1) for file, report in shown]
+    answers = [answer_of(report) for _, report in shown]
     # How two compare is no verdict on either.
-    verdicts = [one["badge"].verdict for one in sections[-len(reports) :]]
-    worst = Badge(min(verdicts, key=WORST_FIRST.index))
-    written: str = template.render(
-        title=sections[0]["title"] if len(sections) == 1 else f"gpucheck: {len(reports)} results",
-        worst=worst,
-        counts=counts(verdicts) if len(sections) > 1 else f"{worst.sign} {worst.verdict}",
-        machines=dict.fromkeys(filter(None, (_machine(report, serials=serials) for _, report in sent))),
-        sections=sections,
-        version=gpucheck.__version__,
-        style=Markup(style),
-    )
-    return written.lstrip()
+    verdicts = [verdict for verdict, _ in answers[-len(sent) :]]
+    worst = min(verdicts, key=WORST_FIRST.index)
+    titles = [f"gpucheck {report.command}" for _, report in shown]
+    head = titles[0] if len(sent) == 1 else f"gpucheck: {len(sent)} results"
+    body = [f"<h1>{_text(head)}: {counts(verdicts) if len(sent) > 1 else worst}</h1>"]
+    for machine in dict.fromkeys(_machine(report, serials=serials) for _, report in sent):
+        body += [f"<p>{_text(line)}</p>" for line in machine]
+    if len(shown) > 1:
+        body += [
+            f'<p><a href="#d{place}">{place}. {_text(title)}</a> {SIGNS[verdict][0]} {verdict}: {_code(said)}</p>'
+            for place, (title, (verdict, said)) in enumerate(zip(titles, answers, strict=True), 1)
+        ]
+    for place, ((file, report), title, (verdict, _)) in enumerate(zip(shown, titles, answers, strict=True), 1):
+        body.append(f'<section id="d{place}"><h2>{place}. {_text(title)}: {SIGNS[verdict][0]} {verdict}</h2>')
+        body += [*_section(report, file), "</section>"]
+    body.append(f"<footer>Made by gpucheck {gpucheck.__version__}. The page loads nothing from elsewhere.</footer>")
+    style = f"<title>{worst}: {_text(head)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+    return "".join([_HEAD, style, "\n".join(body), "\n</main>\n</body>\n</html>\n"])
 
 
-@functools.cache
-def _template() -> tuple[Template, str]:
-    """The template and the style."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_plain,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"pieces": _pieces, "table": _table}
-    environment.tests["table"] = lambda block: isinstance(block, Table)
-    environment.tests["text"] = lambda block: isinstance(block, Line) and bool(block.text)
-    return environment.get_template("page.html"), (FOLDER / "page.css").read_text(encoding="utf-8")
+def _text(value: str) -> str:
+    """Return the text as markup shows it, of a length that fits, without characters that do not print."""
+    return html.escape(visible(value if len(value) <= MOST_TEXT else f"{value[:MOST_TEXT]}…"))
 
 
-def _plain(value: Any) -> Any:
-    """What the template prints: text of a length that fits, without characters that do not print."""
-    if type(value) is not str:
-        return value
-    return visible(value if len(value) <= MOST_TEXT else f"{value[:MOST_TEXT]}…")
+def _code(line: str) -> str:
+    """Return a line whose parts between backticks are code."""
+    parts = line.split("`")
+    if len(parts) % 2 == 0:
+        return _text(line)
+    return "".join(f"<code>{_text(part)}</code>" if place % 2 else _text(part) for place, part in enumerate(parts))
 
 
 # Folders that every system has. Any other is the sender's, and so are the first parts of pointers into the document.
@@ -171,45 +142,30 @@ _LEAST_SERIAL = 6
 
 
 def to_send(report: Report, *, serials: bool) -> Report:
-    """The report without the folders of whoever sends it, and without serial numbers of GPUs unless they are wanted."""
-    known = [one.serial for one in report.facts.devices if one.serial and not serials]
-    hidden = "|".join(re.escape(one) for one in known if len(one) >= _LEAST_SERIAL)
-    serial = re.compile(rf"(, )?(serial )?\b({hidden})\b") if hidden else None
+    """Return the report without the sender's folders, and without serial numbers of GPUs unless they are wanted."""
+    known = [device.serial for device in report.facts.devices if device.serial and not serials]
+    hidden = "|".join(re.escape(serial) for serial in known if len(serial) >= _LEAST_SERIAL)
+    pattern = re.compile(rf"(, )?(serial )?\b({hidden})\b") if hidden else None
 
     def without(value: Any) -> Any:
         if type(value) is str:
-            value = serial.sub("", value) if serial is not None else value
-            return _FOLDER.sub("", value) if "/" in value or "\\" in value else value
+            return _FOLDER.sub("", pattern.sub("", value) if pattern is not None else value)
         if isinstance(value, list):
-            return [without(one) for one in value]
+            return [without(item) for item in value]
         if isinstance(value, dict):
-            return {without(name): without(one) for name, one in value.items()}
+            return {without(name): without(item) for name, item in value.items()}
         return value
 
-    bare = replace(
-        report,
-        facts=replace(
-            report.facts,
-            devices=tuple(one if serials else replace(one, serial=None) for one in report.facts.devices),
-        ),
-    )
-    return from_json(Report, without(to_json(bare)))
+    bare = tuple(device if serials else replace(device, serial=None) for device in report.facts.devices)
+    return from_json(Report, without(to_json(replace(report, facts=replace(report.facts, devices=bare)))))
 
 
-def _machine(report: Report, *, serials: bool) -> tuple[tuple[str, str], ...]:
-    """What names the machine: the host, its GPUs with firmware, and the versions of what was installed."""
-    facts = report.facts
-    host, cpu = facts.host, next((device for device in facts.devices if device.kind == "cpu"), None)
+def _machine(report: Report, *, serials: bool) -> tuple[str, ...]:
+    """Return what names the machine: the host, its GPUs with firmware, and the versions of what was installed."""
+    facts, host = report.facts, report.facts.host
     gpus = [device for device in facts.devices if device.kind != "cpu"]
-    if host is None and not gpus:
-        return ()
-    about = [] if host is None else [" ".join(filter(None, (host.system, host.release, host.architecture)))]
-    about += [host.container] if host is not None and host.container else []
-    if cpu is not None:
-        about += [text.short_name(cpu), *([f"{cpu.cores_allowed} cores"] if cpu.cores_allowed else [])]
-    if host is not None and host.memory_total_bytes:
-        about.append(f"{units.capacity(host.memory_total_bytes)} memory")
-    rows = [("host", ", ".join(about))]
+    about = () if host is None else (host.system, host.release, host.architecture, host.container)
+    lines = [" ".join(filter(None, about))]
     for gpu in gpus:
         parts = (
             gpu.name,
@@ -218,109 +174,65 @@ def _machine(report: Report, *, serials: bool) -> tuple[tuple[str, str], ...]:
             gpu.pci_address and f"PCI {gpu.pci_address}",
             serials and gpu.serial and f"serial {gpu.serial}",
         )
-        rows.append((devices.called(gpu), ", ".join(str(part) for part in parts if part)))
-    if gpus or (facts.torch is not None and facts.torch.version):
-        rows.append(("driver, torch", devices.versions(facts)))
-    rows.append(("gpucheck", report.gpucheck))
-    return tuple((name, value) for name, value in rows if value)
+        lines.append(f"{devices.called(gpu)}: {', '.join(str(part) for part in parts if part)}")
+    lines += [devices.versions(facts)] if gpus or (facts.torch is not None and facts.torch.version) else []
+    return tuple(filter(None, lines))
 
 
 def answer_of(report: Report) -> tuple[Verdict, str]:
-    """The verdict of a document on the page, and its first line without the sign.
+    """Return the verdict of a document on the page, and its first line without the sign.
 
     The verdict is the worst of the document's, its findings' and its answer's, which is open where a comparison is.
     """
     quiet = text.parts_of(report, verbose=False)
-    badge, _, pieces = _pieces(next((block.text for block in quiet[0] if isinstance(block, Line)), ""))
+    line = next((block.text for block in quiet[0] if isinstance(block, Line)), "")
     verdicts = [report.summary.verdict, *(finding.verdict for finding in report.findings)]
-    verdicts += [badge.verdict] if badge else []
+    shown: Verdict | None = next((key for key, (sign, _, _) in SIGNS.items() if line.startswith(f"{sign} ")), None)
+    verdicts += [shown] if shown else []
     asking = [verdict for verdict in verdicts if verdict in ASKING]
-    return min(asking or verdicts[:1], key=WORST_FIRST.index), "".join(piece for piece, _ in pieces)
+    return min(asking or verdicts[:1], key=WORST_FIRST.index), line[2:] if shown else line
 
 
-def _section(report: Report, file: str, *, most_raw: int, alone: bool) -> dict[str, Any]:
-    """One document as the template takes it: `raw` is its JSON as text, `raw_note` what is missing there."""
+def _section(report: Report, file: str) -> list[str]:
+    """Return one document: its screen, where it comes from, and what a screen shows with `-v`."""
     quiet = text.parts_of(report, verbose=False)
     details = text.parts_of(report, verbose=True)[len(quiet) :]
-    verdict, said = answer_of(report)
-    named = [device for device in report.facts.devices if device.name]
-    gpus = [device for device in named if device.kind != "cpu"] or named
-    # Of several documents the machine is named once, above all.
-    on = f" on {', '.join(list(dict.fromkeys(str(gpu.name) for gpu in gpus))[:3])}" if gpus and alone else ""
-    with_devices = alone and report.facts.devices and report.command != "devices"
-    origin = {
-        "file": file,
-        "command": shlex.join(("gpucheck", *(report.argv or (report.command,)))),
-        "started": report.started,
-        "took": units.duration(report.elapsed_s) if report.elapsed_s > 0 else "",
-    }
-    raw, note = _raw(report, most_raw)
-    return {
-        "title": f"gpucheck {report.command}{on}",
-        "badge": Badge(verdict),
-        "said": said,
-        "meta": [(name, value) for name, value in origin.items() if value],
-        "head": quiet[0],
-        "body": quiet[1:],
-        "details": [part for part in details if any(not isinstance(block, Drawing) for block in part)],
-        "devices": devices.devices_table(report.facts.devices, report.findings) if with_devices else None,
-        "raw": raw,
-        "raw_note": note,
-    }
+    command = shlex.join(("gpucheck", *(report.argv or (report.command,))))
+    took = f"took {units.duration(report.elapsed_s)}" if report.elapsed_s > 0 else ""
+    origin = " · ".join(filter(None, (file, f"`{command}`", report.started, took)))
+    more = list(_blocks(block for part in details for block in part))
+    more = ["<details><summary>Details</summary>", *more, "</details>"] if more else []
+    return [*_blocks(block for part in quiet for block in part), f'<p class="dim">{_code(origin)}</p>', *more]
 
 
-def _raw(report: Report, most: int) -> tuple[Markup | None, str]:
-    """The document's JSON, or why it is not there."""
-    from markupsafe import Markup
-
-    for indent in (1, None):
-        written = visible(json.dumps(to_json(report), indent=indent, ensure_ascii=False))
-        if len(written) <= most:
-            # In text, quotes need no escape: every second character of JSON is one.
-            return Markup(html.escape(written, quote=False)), ""
-    return None, "The JSON is too long for a page: see the JSON file."
+def _blocks(blocks: Iterable[Block]) -> Iterable[str]:
+    for block in blocks:
+        if isinstance(block, Table):
+            yield from _table(block)
+        elif isinstance(block, Line) and block.text:
+            yield f'<p class="{block.style}">{_code(block.text)}</p>'
 
 
-# -- for the template --------------------------------------------------------------------------------------------------
-
-
-_APART = re.compile(r"(?<=\S) {2,3}(?=\S)")
-
-
-def _pieces(line: str) -> tuple[Badge | None, bool, list[tuple[str, bool]]]:
-    """A line of a screen: its verdict's sign, whether it is advice, and the parts of its text, each with whether it is
-    code: between backticks."""
-    badge = next((Badge(verdict) for verdict, (sign, _, _) in SIGNS.items() if line.startswith(f"{sign} ")), None)
-    advice = line.startswith(ADVICE)
-    rest = line[2:] if badge is not None else line.removeprefix(ADVICE)
-    # A page has one space where a screen has several.
-    rest = _APART.sub(" · ", rest)
-    parts = rest.split("`")
-    if len(parts) % 2 == 0:
-        parts = [rest]
-    return badge, advice, [(part, place % 2 == 1) for place, part in enumerate(parts) if part]
-
-
-def _table(table: Table) -> dict[str, Any]:
-    """Heads and rows, without columns of bars, which say in characters what the next column says in figures."""
+def _table(table: Table) -> Iterable[str]:
+    """Yield a table without columns of bars, which say in characters what the next column says in figures."""
     bars = set(f"█░ {EIGHTHS}")
     kept = [
         place
         for place in filled_columns(table)
         if table.columns[place].head or not all(set(row[place].text) <= bars for row in table.rows)
     ]
-    rows = [[row[place] for place in kept] for row in table.rows[:MOST_ROWS]]
-    columns = [table.columns[place] for place in kept]
-    longest = [max((len(row[place].text) for row in rows), default=0) for place in range(len(kept))]
-    return {
-        "heads": [column.head for column in columns],
-        # What is short stays on one line: a table that is too wide is moved sideways.
-        "kinds": [
-            "right" if column.align == "right" else "long" if most > LONG else "short"
-            for column, most in zip(columns, longest, strict=True)
-        ],
-        # A state is read on a phone too: each row of such a table is then a list.
-        "state": next((place for place, column in enumerate(columns) if column.head in _STATES), -1),
-        "rows": rows,
-        "left_out": len(table.rows) - len(rows),
-    }
+    if not table.rows:
+        return
+    yield '<div class="scroll" tabindex="0" role="group" aria-label="table"><table>'
+    yield f"<tr>{''.join(_cell(table.columns[place], table.columns[place].head, 'th') for place in kept)}</tr>"
+    for row in table.rows[:MOST_ROWS]:
+        cells = (_cell(table.columns[place], row[place].text, "td", row[place].style) for place in kept)
+        yield f"<tr>{''.join(cells)}</tr>"
+    yield "</table></div>"
+    if len(table.rows) > MOST_ROWS:
+        yield f'<p class="dim">and {len(table.rows) - MOST_ROWS} more rows: the JSON has all</p>'
+
+
+def _cell(column: Column, content: str, tag: str, style: str = "") -> str:
+    shape = "right" if column.align == "right" else "long" if len(content) > LONG else ""
+    return f'<{tag} class="{f"{shape} {style}".strip()}">{_text(content)}</{tag}>'

@@ -117,12 +117,8 @@ class LiveView:
             self._status = None
 
 
-# The spinner, the space after it, and one that keeps the cursor on its line.
-_SPINNER = 3
-
-
 class _LiveLine:
-    """A step with what is worth knowing beside it, as wide as there is room; asked anew each time it is drawn."""
+    """A step with what is worth knowing beside it, asked again each time it is drawn; a narrow screen cuts its end."""
 
     def __init__(self, event: Progress, started: float, ends_s: float, out: Console) -> None:
         self._event, self._started, self._ends_s, self._out = event, started, ends_s, out
@@ -132,8 +128,12 @@ class _LiveLine:
 
         from gpucheck.render import terminal
 
-        text = text_at(self._event, time.monotonic() - self._started, self._ends_s, self._out.width - _SPINNER)
-        return Text(terminal.writable(self._out, text))
+        elapsed_s = time.monotonic() - self._started
+        left_s = self._ends_s - elapsed_s
+        # The time left while there is some; else the time so far.
+        took = f"about {units.age(left_s)} left" if 1 <= left_s < math.inf else units.age(elapsed_s)
+        line = _joined(*_parts(self._event), took, HINT)
+        return Text(terminal.writable(self._out, line), no_wrap=True, overflow="crop")
 
 
 def end_of(event: Progress, elapsed_s: float) -> float:
@@ -142,24 +142,6 @@ def end_of(event: Progress, elapsed_s: float) -> float:
     Both are seconds from the command's start, `elapsed_s` as this step begins.
     """
     return elapsed_s / event.done * event.total if event.done and event.total else math.inf
-
-
-def text_at(event: Progress, elapsed_s: float, ends_s: float, width: int) -> str:
-    """The line of this step after so many seconds of the command, in at most `width` characters.
-
-    `ends_s` is when the work should be over. Where room is short the hint goes first, and then the step loses its end:
-    not the best so far, nor the time.
-    """
-    left_s = ends_s - elapsed_s
-    step, *beside = _parts(event)
-    # The time left while there is some; else the time so far.
-    beside.append(f"about {units.age(left_s)} left" if 1 <= left_s < math.inf else units.age(elapsed_s))
-    if len(whole := _joined(step, *beside, HINT)) <= width:
-        return whole
-    room = width - len(_joined("", *beside))
-    if room < len(step):
-        step = f"{step[: room - 3]}..." if room > 3 else step[: max(room, 0)]
-    return _joined(step, *beside)[: max(width, 0)]
 
 
 def _parts(event: Progress) -> list[str]:

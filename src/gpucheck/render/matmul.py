@@ -32,12 +32,7 @@ def page(report: Report) -> Page:
         answers += _answer(device, mine, peaks)
         if usual:
             laid_out.append(_products(usual, peaks))
-            caches = " and ".join(dict.fromkeys(row.method.cache for row in usual))
-            method = (
-                f"dense products, preallocated output; {measured.timed_by(usual)}, after a warm-up, caches {caches}, "
-                f"random data. The spread covers {measured.covered(usual)}"
-            )
-            details += [Line(method), *measured.flag_lines(measured.flags_of(usual, judge.label), len(usual))]
+            details += measured.flag_lines(measured.flags_of(usual, judge.label), len(usual))
         table, tried = _search([entry for entry in searched if entry.device == device.id])
         laid_out += table
         details += tried

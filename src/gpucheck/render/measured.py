@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -23,6 +22,8 @@ from gpucheck.render.text import (
     by_column,
     cell_of,
     column_of_numbers,
+    finding_text,
+    short_name,
 )
 from gpucheck.render.text import answer as said_by
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding, Verdict
@@ -55,10 +56,6 @@ FLAGS: dict[str, tuple[str, str]] = {
     "autocorrelated": ("", "neighbouring samples resemble each other: the interval is too narrow"),
 }
 CACHES = {"warm": "in cache", "cold": "cold"}
-# What every name of its maker has, and a head can do without.
-_OF_EVERY_NAME = re.compile(
-    r"\((?:R|TM)\)|^NVIDIA |^AMD (?!Radeon|Instinct)|^Intel(?:\(R\))? |\bCPU\b|\bProcessor\b|\b\d+-Core\b|@.*$"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +186,6 @@ def by_device(measurements: Sequence[Measurement]) -> Iterator[tuple[DeviceRef, 
         yield device, [row for row in measurements if row.device == device]
 
 
-def short_name(device: DeviceRef) -> str:
-    """The device's name without its maker's ornaments: `H200`, `Xeon`."""
-    return " ".join(_OF_EVERY_NAME.sub("", device.name or "").split()) or device.id
-
-
 def head(device: DeviceRef, *, several: bool) -> list[Line]:
     """The device above its table, where there are several; of one the first line says it."""
     return [Line(), Line(f"{device.name or device.id} ({device.id})", "bold")] if several else []
@@ -230,18 +222,18 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     worst = min(findings, key=lambda finding: WORST_FIRST.index(finding.verdict), default=None)
     ranked = sorted(answers, key=lambda answer: WORST_FIRST.index(_verdict(report, answer, several=several)))
     leads = worst is not None and _leads(worst, ranked)
-    cause = None
     if worst is not None and leads:
-        first, rest = _lead(report, worst, ranked, several=several)
-        cause = rest if rest.title == worst.title else None
-        findings = [rest if finding is worst else finding for finding in findings]
+        # A skip is never a pass, whatever the rows that were measured come to.
+        verdict = worst.verdict if several or worst.verdict == "skip" else report.summary.verdict
+        first = said_by(verdict, finding_text(worst))
     elif ranked:
         first = _line(report, ranked[0], several=several)
     else:
         count = len(report.measurements)
         what = f"{count} row{'s' * (count > 1)} measured" if count else "nothing was measured"
         first = said_by(report.summary.verdict, what)
-    moved, body = _fitting_a_screen(_from_text_on(body)) if several else ([], _from_text_on(body))
+    cause = worst if leads else None
+    body = _from_text_on(body)
     others = ranked if leads else ranked[1:]
     above: list[Block] = [
         _line(report, answer, several=several) if several else Line(f"  {_fitting(answer, '  ')}") for answer in others
@@ -260,58 +252,12 @@ def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block],
     below = [Line(text, "dim")] if (text := rests_on(report)) else []
     below = [*([Line()] if below and body and not isinstance(body[-1], Line) else []), *below]
     above += [Line()] if above and body else []
-    details = [*moved, *([Line()] if moved else []), *_from_text_on(details)]
-    return Page(first, [*above, *body, *below], details, findings, cause=cause, then=then)
-
-
-# Lines of tables for which a screen of 24 has room beside the answers of eight devices.
-_MOST_OF_SEVERAL = 12
-
-
-def _fitting_a_screen(body: Sequence[Block]) -> tuple[list[Block], Sequence[Block]]:
-    """The tables of several devices that are left to -v, the first ones, and what stands on the screen."""
-    left, moved = list(body), 0
-    while moved < len(left) and sum(map(_height, left[moved:])) > _MOST_OF_SEVERAL:
-        gap = next((place for place in range(moved + 1, len(left)) if left[place] == Line()), len(left) - 1)
-        moved = gap + 1
-    shown = left[moved:]
-    rest = [*([Line()] if shown else []), Line("the other tables: -v", "dim")] if moved else []
-    return left[:moved], [*shown, *rest]
-
-
-def _height(block: Block) -> int:
-    """How many lines it takes where none is broken."""
-    if isinstance(block, Table):
-        return len(block.rows) + 1 + max(len(column.head.split("\n")) for column in block.columns)
-    return 1 if isinstance(block, Line) else len(block.lines)
+    return Page(first, [*above, *body, *below], _from_text_on(details), findings, cause=cause, then=then)
 
 
 def _from_text_on(blocks: Sequence[Block]) -> Sequence[Block]:
     """The blocks without a gap in front: whoever puts them on a page puts one there."""
     return blocks[1:] if blocks and blocks[0] == Line() else blocks
-
-
-def _lead(report: Report, lead: Finding, answers: Sequence[Answer], *, several: bool) -> tuple[Line, Finding]:
-    """The finding as the first line, and what is left of it for the second: its cause and its command.
-
-    A title that is too long for a line is cut behind its first clause; its message is left out: that of a fault says no
-    more, that of a threshold says why and stays.
-    """
-    # A skip is never a pass, whatever the rows that were measured come to.
-    verdict = lead.verdict if several or lead.verdict == "skip" else report.summary.verdict
-    if lead.verdict not in ASKING:
-        return said_by(verdict, f"{lead.title}: {lead.message}" if lead.message else lead.title), lead
-    of_device = f"{lead.device}: " if lead.title.startswith(f"{lead.device}: ") else ""
-    title, _, rest = lead.title.removeprefix(of_device).partition(": ")
-    is_cut = bool(rest) and len(lead.title) + 2 > WIDTH
-    text = f"{of_device}{title}" if is_cut else lead.title
-    if not several and answers and answers[0].device.id not in text:
-        text = _fitting(Answer(answers[0].device, text), "  ")
-    first = said_by(verdict, text)
-    if not is_cut and not lead.message:
-        return first, lead
-    message = lead.message if is_cut and lead.is_gate else ""
-    return first, replace(lead, title=rest if is_cut else lead.message, message=message)
 
 
 def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
@@ -386,23 +332,23 @@ def rests_on(report: Report) -> str:
     return "; ".join(parts)
 
 
-def timed_by(measurements: Sequence[Measurement]) -> str:
-    """By which clocks, and for how long in all."""
-    clocks = " and ".join(dict.fromkeys(row.method.clock for row in measurements))
-    seconds = sum(sum(run.samples_s) for row in measurements for run in row.runs)
-    return f"timed by {clocks} for {units.duration(seconds)}"
-
-
-def caches(measurements: Sequence[Measurement]) -> str:
-    """In how many rows the caches were cold."""
-    cold = sum(row.method.cache == "cold" for row in measurements)
-    return "caches cold" if cold == len(measurements) else f"caches cold in {cold} of {len(measurements)} rows"
-
-
-def covered(measurements: Sequence[Measurement]) -> str:
-    """Return what a spread or an interval speaks for."""
-    runs = max(len(row.runs) for row in measurements)
-    return "this process, not this machine" if runs == 1 else f"{runs} processes on this machine"
+def pages_of(
+    report: Report,
+    rows: Sequence[Measurement],
+    answer: Callable[[DeviceRef, Sequence[Measurement]], Iterable[Answer]],
+    blocks: Callable[[DeviceRef, Sequence[Measurement]], Iterable[Block]],
+    name: Callable[[Measurement], str],
+    beside: Sequence[Block] = (),
+) -> Page:
+    """A benchmark's page: of each device its answer and its blocks; `beside` stands below them. `name` names a row."""
+    devices = list(by_device(rows))
+    laid_out: list[Block] = []
+    answers: list[Answer] = []
+    for device, mine in devices:
+        answers += answer(device, mine)
+        laid_out += [*head(device, several=len(devices) > 1), *blocks(device, mine)]
+    details = flag_lines(flags_of(report.measurements, name), len(report.measurements))
+    return bench_page(report, answers, [*laid_out, *beside], details)
 
 
 def flags_of(rows: Iterable[Measurement], name: Callable[[Measurement], str]) -> Iterator[tuple[str, str]]:

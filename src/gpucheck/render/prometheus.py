@@ -9,7 +9,7 @@ from __future__ import annotations
 import calendar
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from gpucheck import errors
 from gpucheck.report.codec import to_json
@@ -17,7 +17,6 @@ from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
-from gpucheck.report.results.find_batch_size import FoundBatchSize
 
 PREFIX = "gpucheck_"
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
@@ -48,14 +47,6 @@ METRICS: dict[str, tuple[str, str]] = {
     "measurement_flop_per_second": ("gauge", "Median rate in floating-point operations."),
     "measurement_operations_per_second": ("gauge", "Median rate in operations on whole numbers."),
     "measurement_per_second": ("gauge", "Median rate in samples, launches or what else the benchmark counts."),
-    "batch_size_max": ("gauge", "Largest batch size that passed."),
-    "batch_size_recommended": ("gauge", "Batch size that leaves the headroom free."),
-    "batch_size_peak_bytes": ("gauge", "Peak memory at the largest batch size."),
-    "stress_steps": ("gauge", "Steps of the stress test."),
-    "stress_wrong_steps": ("gauge", "Steps of the stress test with a wrong result."),
-    "run_time_ratio": ("gauge", "Share of the program's time by what it waited for."),
-    "run_step_seconds": ("gauge", "Median time of a step of the program."),
-    "run_peak_allocated_bytes": ("gauge", "Peak memory in tensors on the device."),
     "fleet_nodes": ("gauge", "Nodes of the run by state."),
     "fleet_suspect": ("gauge", "1: more nodes are bad than --max-bad allows."),
     "fleet_node_state": ("gauge", "1 for the state that the node is in."),
@@ -69,21 +60,21 @@ _RATES = {
 }
 # What is read of a device, by metric.
 _READINGS: dict[str, Callable[[Device], float | None]] = {
-    "device_memory_total_bytes": lambda one: one.memory_total_bytes,
-    "device_memory_used_bytes": lambda one: one.memory_used_bytes,
-    "device_utilization_ratio": lambda one: None if one.utilization_percent is None else one.utilization_percent / 100,
-    "device_temperature_celsius": lambda one: one.temperature_celsius,
-    "device_power_watts": lambda one: one.power_w,
-    "device_power_limit_watts": lambda one: one.power_limit_w,
-    "device_sm_clock_hertz": lambda one: one.sm_clock_hz,
-    "device_pcie_replays_total": lambda one: one.pcie.replays if one.pcie else None,
-    "device_ecc_corrected_total": lambda one: one.ecc.volatile_corrected if one.ecc else None,
-    "device_ecc_uncorrected_total": lambda one: one.ecc.volatile_uncorrected if one.ecc else None,
+    "device_memory_total_bytes": lambda device: device.memory_total_bytes,
+    "device_memory_used_bytes": lambda device: device.memory_used_bytes,
+    "device_utilization_ratio": lambda device: device.utilization_percent and device.utilization_percent / 100,
+    "device_temperature_celsius": lambda device: device.temperature_celsius,
+    "device_power_watts": lambda device: device.power_w,
+    "device_power_limit_watts": lambda device: device.power_limit_w,
+    "device_sm_clock_hertz": lambda device: device.sm_clock_hz,
+    "device_pcie_replays_total": lambda device: device.pcie.replays if device.pcie else None,
+    "device_ecc_corrected_total": lambda device: device.ecc.volatile_corrected if device.ecc else None,
+    "device_ecc_uncorrected_total": lambda device: device.ecc.volatile_uncorrected if device.ecc else None,
 }
 
 
 def metrics(report: Report) -> str:
-    """The outcome of the command, its checks, devices, rates and answers."""
+    """Return the outcome of the command, its checks, devices, rates and the fleet."""
     # Each series once: a second one of the same labels would make the whole file invalid.
     samples: dict[str, dict[str, float]] = {}
     for name, labels, value in _samples(report):
@@ -114,7 +105,7 @@ def _samples(report: Report) -> Iterator[Sample]:
     torch = facts.torch.version if facts.torch else None
     driver = facts.driver.version if facts.driver else None
     yield "build_info", {**command, "gpucheck": report.gpucheck, "torch": torch, "driver": driver}, 1
-    uuids = {one.id: one.uuid for one in facts.devices if one.id is not None}
+    uuids = {device.id: device.uuid for device in facts.devices if device.id is not None}
     yield from _verdicts(report, uuids)
     for device in facts.devices:
         named = {"UUID": device.uuid, "device": device.id or device.pci_address or device.kind}
@@ -123,24 +114,23 @@ def _samples(report: Report) -> Iterator[Sample]:
             yield name, {**command, **named}, value(device)
     for row in report.measurements:
         yield from _rates(row, command)
-    yield from _answers(report, command)
     if (fleet := report.results.get("fleet_judge")) is not None:
         for state, count in fleet.counts.items():
             yield "fleet_nodes", {"state": state}, count
         yield "fleet_suspect", {}, float(fleet.suspect)
         for node in fleet.nodes:
             yield "fleet_node_state", {"node": node.host, "state": node.state}, 1
-            for one in node.slow:
-                labels = {"node": node.host, "device": one.device, "figure": one.figure, "against": one.against}
-                yield "fleet_rate_ratio", labels, one.ratio
+            for slow in node.slow:
+                labels = {"node": node.host, "device": slow.device, "figure": slow.figure, "against": slow.against}
+                yield "fleet_rate_ratio", labels, slow.ratio
 
 
 def _verdicts(report: Report, uuids: Mapping[str, str | None]) -> Iterator[Sample]:
     """The worst verdict of each check on each device: a check may say something of several places."""
     worst: dict[tuple[str, str | None], Verdict] = {}
-    for one in report.findings:
-        before = worst.get((one.id, one.device), one.verdict)
-        worst[one.id, one.device] = min(before, one.verdict, key=WORST_FIRST.index)
+    for finding in report.findings:
+        before = worst.get((finding.id, finding.device), finding.verdict)
+        worst[finding.id, finding.device] = min(before, finding.verdict, key=WORST_FIRST.index)
     for (check, device), verdict in worst.items():
         for state in VERDICTS:
             labels = {"check": check, "UUID": uuids.get(device or ""), "device": device, "state": state}
@@ -160,25 +150,3 @@ def _rates(row: Measurement, command: Labels) -> Iterator[Sample]:
     yield "measurement_seconds", labels, row.time_s.median if row.time_s else None
     if row.rate is not None:
         yield _RATES.get(row.rate.unit, "measurement_per_second"), labels, row.rate.median
-
-
-def _answers(report: Report, command: Labels) -> Iterator[Sample]:
-    results = report.results
-    several, one = results.get("find_batch_size_devices"), results.get("find_batch_size")
-    found: Iterable[FoundBatchSize] = several.devices if several is not None else [one] if one is not None else []
-    for each in found:
-        labels = {**command, "UUID": each.device.uuid, "device": each.device.id}
-        yield "batch_size_max", labels, each.largest
-        yield "batch_size_recommended", labels, each.recommended.batch_size if each.recommended else None
-        yield "batch_size_peak_bytes", labels, each.peak_bytes
-    if (stress := results.get("stress")) is not None:
-        for device in stress.devices:
-            labels = {**command, "UUID": device.device.uuid, "device": device.device.id, "part": device.name}
-            yield "stress_steps", labels, device.steps
-            yield "stress_wrong_steps", labels, device.wrong_steps
-    if (run := results.get("run")) is not None:
-        for part in ("data", "copies", "waits", "rest"):
-            yield "run_time_ratio", {**command, "part": part}, getattr(run.shares, part) if run.shares else None
-        yield "run_step_seconds", command, run.steps.median_s if run.steps else None
-        for used in run.devices:
-            yield "run_peak_allocated_bytes", {**command, "device": used.id}, used.peak_allocated_bytes

@@ -17,6 +17,7 @@ from gpucheck.render.text import (
     answer,
     by_column,
     column_of_numbers,
+    counted,
     finding_line,
     finding_text,
     said,
@@ -27,9 +28,6 @@ from gpucheck.report.report import Report
 from gpucheck.report.results.model import ModelResult, ModuleRow
 from gpucheck.report.results.run import DryLine, DryMemory, DryResult, RanksResult, RunLine, RunResult, TimeShares
 
-# Rows of a table for which a screen of 24 lines has room beside the rest; all of them are shown with -v.
-_MOST_LINES = 8
-_MOST_DRY_LINES = 5
 # Of what the largest line holds at the peak; that a row always shows.
 _LEAST_TRACED = 0.01
 NAMES = {
@@ -76,9 +74,7 @@ def page(report: Report) -> Page:
     folder = os.getcwd()
     rows = list(costly(result))
     if rows:
-        body += [Line(), _lines(rows[:_MOST_LINES], folder)]
-        if len(rows) > _MOST_LINES:
-            body.append(Line(f"and {len(rows) - _MOST_LINES} more lines: -v", "dim"))
+        body += [Line(), _lines(rows, folder)]
     body += [Line(), *_memory(result)]
     body += _traced(result, folder)
     if result.snapshot is not None:
@@ -90,13 +86,10 @@ def page(report: Report) -> Page:
         for finding in others
         if finding is not time_found or (main.id == "run.ended" and finding.verdict == "warn")
     ]
-    details: list[Block] = [_lines(rows, folder)] if len(rows) > _MOST_LINES else []
-    return Page(answer(main.verdict, text), [*ended, *body], details, others, main)
+    return Page(answer(main.verdict, text), [*ended, *body], [], others, main)
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------------
-
-_MOST_RANKS = 8
 
 
 def ranks_page(report: Report) -> Page:
@@ -106,8 +99,6 @@ def ranks_page(report: Report) -> Page:
     body: list[Block] = [*_periodic(found)]
     if any(row.late_s is not None or row.own_s is not None for row in result.ranks):
         body.append(_ranks(result))
-        if len(result.ranks) > _MOST_RANKS:
-            body.append(Line(f"{len(result.ranks) - _MOST_RANKS} more ranks in the JSON", "dim"))
     if result.arrival != "arrival":
         how = "when the host issued them" if result.arrival == "host issue" else "the time inside them"
         body.append(Line(f"collectives by {how}; gpucheck was never tried with NCCL between GPUs", "dim"))
@@ -127,7 +118,7 @@ def _periodic(findings: Sequence[Finding]) -> Iterator[Block]:
 
 
 def _ranks(result: RanksResult) -> Block:
-    rows = sorted(result.ranks, key=lambda row: -(row.late_s or row.own_s or 0.0))[:_MOST_RANKS]
+    rows = sorted(result.ranks, key=lambda row: -(row.late_s or row.own_s or 0.0))
     shares = [row.last_share for row in rows]
     times = {
         "late_s": Column("late, ms"),
@@ -239,7 +230,7 @@ def _traced(result: RunResult, folder: str) -> list[Block]:
         ]
     )
     peak = f"tensors made meanwhile: peak {units.capacity(traced.peak_bytes)}"
-    head = f"{_several(traced.steps, 'step')} traced{cost}; {peak}" if traced.steps else f"no step was traced; {peak}"
+    head = f"{counted(traced.steps, 'step')} traced{cost}; {peak}" if traced.steps else f"no step was traced; {peak}"
     return [Line(), Line(head), lines]
 
 
@@ -259,15 +250,12 @@ def _dry_page(report: Report) -> Page:
     ]
     shown = [finding for finding in shown if finding not in remarks]
     if result.lines:
-        body += [*([Line()] if body else []), _dry_lines(result.lines[:_MOST_DRY_LINES])]
-        if len(result.lines) > _MOST_DRY_LINES:
-            body.append(Line(f"and {len(result.lines) - _MOST_DRY_LINES} more lines: -v", "dim"))
+        body += [*([Line()] if body else []), _dry_lines(result.lines)]
     if result.memory is not None:
         body += [*([Line()] if body else []), *_dry_memory(result.memory)]
-    details = [_dry_lines(result.lines)] if len(result.lines) > _MOST_DRY_LINES else []
     first = _verdict(result, bad)
     said = next((finding for finding in bad if finding.title in first and not finding.message), None)
-    return Page(answer(report.summary.verdict, first), body, details, findings=shown, cause=said)
+    return Page(answer(report.summary.verdict, first), body, findings=shown, cause=said)
 
 
 def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
@@ -279,7 +267,7 @@ def _verdict(result: DryResult, bad: Sequence[Finding]) -> str:
     ]
     if not parts:
         parts = [placed(result), *([unreached(result)] if result.not_reached else [])]
-    steps = _several(result.steps, "step")
+    steps = counted(result.steps, "step")
     how = f"ended after {steps}" if result.ended_after_steps else f"whole program, {steps}"
     if result.loops_ended and not result.ended_after_steps:
         how = f"DataLoader loops ended early, {steps}"
@@ -292,14 +280,10 @@ def _counted(noun: str, what: str, found: Sequence[Finding]) -> Iterator[str]:
     caught = [finding for finding in found if "times" in finding.evidence and not finding.evidence.get("ended")]
     ended = len(found) - len(caught)
     if ended:
-        yield f"{_several(ended, noun)} {what}"
+        yield f"{counted(ended, noun)} {what}"
     if caught:
         times = sum(finding.evidence["times"] for finding in caught)
-        yield f"{_several(len(caught), noun)} {what}, caught by the program ({_several(times, 'time')})"
-
-
-def _several(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+        yield f"{counted(len(caught), noun)} {what}, caught by the program ({counted(times, 'time')})"
 
 
 def _dry_lines(rows: Sequence[DryLine]) -> Block:
@@ -319,7 +303,7 @@ def _dry_memory(memory: DryMemory) -> Iterator[Block]:
     sizes = [f"{name} {units.capacity(size)}" for name, size in kept.items() if size is not None]
     if sizes:
         yield Line(", ".join(sizes))
-    rows = peak.held[:_MOST_DRY_LINES]
+    rows = peak.held
     if rows:
         yield by_column(
             [
@@ -355,9 +339,9 @@ def _model_verdict(report: Report, result: ModelResult, bad: Sequence[Finding]) 
     others = sum(finding.verdict == "fail" and finding.id != "model.mismatch" for finding in bad)
     parts = []
     if places:
-        parts.append(f"{what} mixes devices in {_several(places, 'place')}")
+        parts.append(f"{what} mixes devices in {counted(places, 'place')}")
     if others:
-        parts.append(f"{_several(others, 'other fault' if parts else 'fault')} in how it moves")
+        parts.append(f"{counted(others, 'other fault' if parts else 'fault')} in how it moves")
     verdict = report.summary.verdict
     if not parts and verdict == "pass":
         ran = f", and {what} runs" if result.run is not None else ""

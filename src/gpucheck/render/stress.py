@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.render.measured import ColumnOf, filled, numbers, short_name, table_of
+from gpucheck.render.measured import ColumnOf, filled, numbers, table_of
 from gpucheck.render.text import (
     UNKNOWN,
     Block,
@@ -18,6 +18,7 @@ from gpucheck.render.text import (
     advice_line,
     answer,
     finding_text,
+    short_name,
     verdict_cell,
 )
 from gpucheck.report.finding import ASKING, WORST_FIRST, Finding
@@ -104,16 +105,11 @@ def of_bytes(rate: float, unit: str) -> tuple[float, str]:
 
 
 def _telemetry(head: str, keep: int, value: Callable[[StressDevice], float | None]) -> ColumnOf[StressDevice]:
-    def cells(devices: Sequence[StressDevice]) -> list[str | Cell]:
-        values = [value(device) for device in devices]
-        # Where nothing was read, there is no column.
-        return (
-            [""] * len(values)
-            if not any(values)
-            else [UNKNOWN if value is None else f"{value:.0f}" for value in values]
-        )
+    def text(device: StressDevice) -> str:
+        read = value(device)
+        return UNKNOWN if read is None else f"{read:.0f}"
 
-    return ColumnOf(Column(head, keep=keep), cells)
+    return filled(Column(head, keep=keep), text)
 
 
 def _lowest_clock(device: StressDevice) -> float | None:
@@ -122,12 +118,9 @@ def _lowest_clock(device: StressDevice) -> float | None:
 
 
 def _power(device: StressDevice) -> str:
-    """The power that products kept up, else mixed work, else any, and what share of the limit that is."""
-    for kinds in (("products",), ("mixed",), ("memory", "copies")):
-        watts = [point.power_w for point in device.points if point.power_w and point.kind in kinds]
-        if watts:
-            break
-    else:
+    """The median power, and what share of the limit that is."""
+    watts = [point.power_w for point in device.points if point.power_w]
+    if not watts:
         return ""
     kept = statistics.median(watts)
     return f"{kept:.0f} ({units.percent(kept / device.power_limit_w)})" if device.power_limit_w else f"{kept:.0f}"

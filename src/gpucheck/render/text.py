@@ -64,37 +64,26 @@ class Table:
     """A table; every row has a cell for each column.
 
     `narrow`, of the same rows, stands in its place where it does not fit without the columns it must keep. One that is
-    `dense` has less room between its columns. On a short screen it has a line for each row and keeps `least` rows.
+    `dense` has less room between its columns. `may_go` says that a first view leaves rows out.
     """
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     narrow: Table | None = None
     dense: bool = False
-    least: int | None = None
+    may_go: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of text below or above a table; an empty one is a gap. `may_go` says that a short screen leaves it out."""
+    """A line of text below or above a table; an empty one is a gap. `may_go` says that a first view leaves it out."""
 
     text: str = ""
     style: str = ""
     may_go: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """Lines that are drawn together: shown whole, or not at all on a screen that is narrower than they are.
-
-    `plain` is the same in ASCII, for an encoding that lacks a character of `lines`.
-    """
-
-    lines: tuple[str, ...]
-    plain: tuple[str, ...]
-
-
-Block = Table | Line | Drawing
+Block = Table | Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,32 +163,17 @@ def advice_line(text: str) -> Line:
     return Line(f"{ADVICE}{text}")
 
 
-def ascii_text(text: str) -> str:
-    """`text` with plain characters for gpucheck's own signs; others are left alone."""
-    for sign, plain, _ in SIGNS.values():
-        text = text.replace(sign, plain)
-    for sign, plain in (
-        ("→", "->"),
-        ("×", "x"),
-        ("µ", "u"),
-        ("°", ""),
-        ("≥", ">="),
-        ("≤", "<="),
-        ("…", "..."),
-        ("²", "2"),
-        ("░", "."),
-        ("█", "#"),
-        # The bars of a sparkline.
-        *zip("▁▂▃▄▅▆▇", "_.,-=+*", strict=True),
-        *((part, "#" if place >= HALF else ".") for place, part in enumerate(EIGHTHS)),
-    ):
-        text = text.replace(sign, plain)
-    return text
-
-
 # A cell of a bar that is filled to one eighth, two, and so on.
 EIGHTHS = "▏▎▍▌▋▊▉"
 HALF = EIGHTHS.index("▌")
+# What stands for gpucheck's own signs where an encoding has no others.
+_PAIRS = ("→", "->", "≥", ">=", "≤", "<=", "…", "...", "×", "x", "µ", "u", "²", "2", "░", ".", "█", "#")
+ASCII = str.maketrans(
+    {"°": ""}
+    | dict(zip(_PAIRS[::2], _PAIRS[1::2], strict=True))
+    | {sign: plain for sign, plain, _ in SIGNS.values()}
+    | {part: "#" if place >= HALF else "." for place, part in enumerate(EIGHTHS)}
+)
 
 
 def bar(share: float | None, width: int) -> str:
@@ -229,12 +203,13 @@ def short_name(device: Device | DeviceRef) -> str:
     """Return the name of a device without what all of its maker's have, which would cost the table a column."""
     if device.id == "cpu":
         return _OF_EVERY_CPU.sub("", device.name or "CPU").strip() or "CPU"
-    return _OF_MANY_GPUS.sub("", device.name or UNKNOWN).strip() or UNKNOWN
+    short = _OF_MANY_GPUS.sub("", device.name or "").strip()
+    return short or (device.id if isinstance(device, DeviceRef) else UNKNOWN)
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits, or the sign for unknown."""
-    return UNKNOWN if value is None else units.significant(value, digits)
+def counted(count: int, noun: str) -> str:
+    """Return `1 file` or `2 files`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def column_of_numbers(values: Sequence[float | None], scale: float = 1.0, digits: int = 3) -> list[str]:
@@ -282,10 +257,8 @@ LAYOUTS = {
     "stress": "stress",
 }
 
-# Whoever asks for these asks for all of it; any other first view fits a screen, whose tables keep a row for each of
-# eight devices.
+# Whoever asks for these asks for all of it.
 _LISTS = frozenset({"bench all", "explain", "lint"})
-LEAST_ROWS = 8
 
 
 def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
@@ -294,14 +267,14 @@ def blocks(report: Report, *, verbose: bool = False) -> list[Block]:
     for part in parts_of(report, verbose=verbose):
         laid_out += [Line(), *part] if laid_out and part else part
     if verbose or report.command in _LISTS:
-        return [replace(one, may_go=False) if isinstance(one, Line) else one for one in laid_out]
-    return [replace(one, least=LEAST_ROWS) if isinstance(one, Table) else one for one in laid_out]
+        return [replace(block, may_go=False) if isinstance(block, Line) else block for block in laid_out]
+    return [replace(block, may_go=True) if isinstance(block, Table) else block for block in laid_out]
 
 
 def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
     """The same in its parts, of which the first is the answer with what asks for something."""
     report = replace(
-        report, findings=tuple(replace(one, fix=_whole_command(report, one.fix)) for one in report.findings)
+        report, findings=tuple(replace(finding, fix=_whole_command(report, finding.fix)) for finding in report.findings)
     )
     page: Page = _layout(LAYOUTS[report.command])(report)
     again = typed(report.argv) if report.argv else ""
@@ -310,7 +283,7 @@ def parts_of(report: Report, *, verbose: bool) -> list[Sequence[Block]]:
         # Measured and compared in one go: what was measured, then what changed.
         parts.append(_layout("compare.comparison")(report))
     if verbose:
-        at_rest = [one for one in page.findings if one.verdict not in ASKING and one is not page.cause]
+        at_rest = [finding for finding in page.findings if finding.verdict not in ASKING and finding is not page.cause]
         parts += [said(at_rest), page.details]
     return parts
 
@@ -358,14 +331,14 @@ def head(page: Page, *, incomplete: str = "", again: str = "") -> list[Block]:
 
     `again` is the command to type where work was cut off and nothing else is to be typed.
     """
-    ranked = sorted(page.findings, key=lambda one: (WORST_FIRST.index(one.verdict), page.order(one)))
-    asking = [one for one in ranked if one.verdict in ASKING and one is not page.cause]
+    ranked = sorted(page.findings, key=lambda finding: (WORST_FIRST.index(finding.verdict), page.order(finding)))
+    asking = [finding for finding in ranked if finding.verdict in ASKING and finding is not page.cause]
     laid_out: list[Block] = [*([page.answer] if page.answer else []), *page.under]
     if page.cause is not None and page.cause.fix:
         laid_out.append(advice_line(page.cause.fix))
     # What failed comes first, and stays on a short screen.
-    stay = len(said([one for one in asking if one.verdict == "fail"]))
-    laid_out += [replace(one, may_go=place >= stay) for place, one in enumerate(said(asking))]
+    stay = len(said([finding for finding in asking if finding.verdict == "fail"]))
+    laid_out += [replace(line, may_go=place >= stay) for place, line in enumerate(said(asking))]
     if incomplete:
         laid_out.append(Line(f"! not complete: {incomplete}", "yellow"))
     then = page.then or (again if incomplete else "")
@@ -397,7 +370,7 @@ _IN_BRIEF = re.compile(r"((cpu|[a-z]+:\d+|NVML \d+): )?.+?(?=: |$)")
 def in_brief(lines: Iterable[str]) -> str:
     """Findings in one line, each without its sign, its details and its fix: `cuda:6  91 °C, limit 87 °C`."""
     told = [line.partition(" ")[2] for line in lines if not line.startswith(ADVICE)]
-    return "; ".join(found[0] if (found := _IN_BRIEF.match(one)) else one for one in told)
+    return "; ".join(found[0] if (found := _IN_BRIEF.match(line)) else line for line in told)
 
 
 def markdown_page(report: Report) -> str:
@@ -416,11 +389,6 @@ def markdown(title: str, blocks: Sequence[Block]) -> str:
     for block in blocks:
         if isinstance(block, Table):
             parts.append(_table(block))
-        elif isinstance(block, Drawing):
-            # Backticks that no line inside can close.
-            longest = max((len(run) for line in block.lines for run in re.findall("`+", line)), default=0)
-            fence = "`" * max(3, longest + 1)
-            parts.append("\n".join((f"{fence}text", *block.lines, fence)))
         elif block.text:
             parts.append(_escaped(block.text))
     return "\n\n".join(parts) + "\n"

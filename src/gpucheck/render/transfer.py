@@ -17,7 +17,7 @@ from gpucheck.render.measured import ColumnOf, filled, numbers
 from gpucheck.render.text import UNKNOWN, Block, Cell, Column, Line, Page, Table, by_column, column_of_numbers, table
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
-from gpucheck.report.results.bench import LinkUnderLoad, TransferResult
+from gpucheck.report.results.bench import TransferResult
 
 # Kinds of host memory and of clocks, in the order of the columns.
 _KINDS = (("pageable", "as_called"), ("pinned", "as_called"), ("pinned", "link"))
@@ -25,26 +25,26 @@ _KINDS = (("pageable", "as_called"), ("pinned", "as_called"), ("pinned", "link")
 
 def page(report: Report) -> Page:
     """For each device a table of rates by size and direction, then what its other parts measured."""
-    laid_out: list[Block] = []
-    details: list[Block] = []
-    answers = []
     results = {entry.device: entry for entry in report.results.get("bench_transfer", ())}
+
+    def parts(device: DeviceRef, rows: Sequence[Measurement]) -> tuple[list[Measurement], list[Measurement]]:
+        copied, written = ([row for row in rows if row.name == name] for name in (judge.NAME, judge.IDIOM))
+        return copied, written
+
+    def answer(device: DeviceRef, rows: Sequence[Measurement]) -> list[measured.Answer]:
+        return _answer(report, device, parts(device, rows)[0], results.get(device.id, TransferResult(device.id)))
+
+    def blocks(device: DeviceRef, rows: Sequence[Measurement]) -> list[Block]:
+        copied, written = parts(device, rows)
+        sizes = [_by_size(copied, results.get(device.id, TransferResult(device.id)))] if copied else []
+        lines = _idioms(written)
+        return [*sizes, *([Line()] if sizes and lines else []), *lines]
+
     alone = [row for row in report.measurements if row.name in (judge.NAME, judge.IDIOM)]
-    devices = list(measured.by_device(alone))
-    for device, mine in devices:
-        result = results.get(device.id, TransferResult(device.id))
-        copied, written = ([row for row in mine if row.name == name] for name in (judge.NAME, judge.IDIOM))
-        answers += _answer(report, device, copied, result)
-        laid_out += measured.head(device, several=len(devices) > 1)
-        sizes, lines = [_by_size(copied, result)] if copied else [], _idioms(written)
-        laid_out += [*sizes, *([Line()] if sizes and lines else []), *lines]
-        details += [*_link(device.id, result.link), *_how(copied, result)]
-    for blocks in (_both_ways(report), _together(report.measurements), _peer(report.measurements)):
-        laid_out += [*([Line()] if laid_out and blocks else []), *blocks]
-    shared = [row for row in report.measurements if row.name == judge.BOTH_WAYS]
-    details += [Line(), _at_once(shared, report.measurements)] if shared else []
-    details += measured.flag_lines(measured.flags_of(report.measurements, _name), len(report.measurements))
-    return measured.bench_page(report, answers, laid_out, details)
+    beside: list[Block] = []
+    for shared in (_both_ways(report), _together(report.measurements), _peer(report.measurements)):
+        beside += [*([Line()] if (alone or beside) and shared else []), *shared]
+    return measured.pages_of(report, alone, answer, blocks, _name, beside)
 
 
 def _name(row: Measurement) -> str:
@@ -71,11 +71,7 @@ def _answer(
         share = judging.rate(slowest) / limit if limit and max(map(judging.rate, link)) <= limit else None
         reached = units.byte_rate(judging.rate(slowest))
         reached = f"{units.percent(share)} of the link: {reached}" if share is not None else reached
-        place = ""
-        if share is not None and (its := result.link) is not None:
-            # `PCIe 5 x16`, and `PCIe 5 x8/16` where card and slot have more lanes.
-            more = its.width and its.max_width and its.width < its.max_width
-            place = f"{its.label}/{its.max_width}" if more else its.label
+        place = result.link.label if share is not None and result.link is not None else ""
         return [measured.answer_of(slowest, device, f"pinned copies reach {reached}", place)]
     if rated:
         best = max(rated, key=lambda row: (row.case["host_memory"] == "pinned", judging.size(row)))
@@ -90,14 +86,6 @@ def _answer(
         return [measured.answer_of(least, device, text)]
     costs = [finding for finding in report.findings if finding.id == "transfer.idioms"]
     return [measured.Answer(device, finding.title) for finding in costs if finding.device in (None, device.id)][:1]
-
-
-def _link(device_id: str, link: LinkUnderLoad | None) -> list[Line]:
-    if link is None or device_id == "cpu":
-        return []
-    if link.limit_bytes_per_s is None:
-        return [Line(f"link unknown: {link.unknown_because or 'it was not read under load'}")]
-    return [Line(f"{link.label} under load, limit {units.byte_rate(link.limit_bytes_per_s)} per direction")]
 
 
 # -- copies by size ----------------------------------------------------------------------------------------------------
@@ -136,24 +124,6 @@ def _by_size(measurements: Sequence[Measurement], answer: TransferResult) -> Blo
     if any(cell.text for cell in notes):
         columns.append((Column("notes", "left", keep=7, wraps=True, cropped=14), notes))
     return replace(by_column(columns), narrow=by_column([*narrow.values()]))
-
-
-def _how(measurements: Sequence[Measurement], answer: TransferResult) -> list[Line]:
-    """The time of the smallest copy of each kind, as called; and how the copies were taken."""
-    if not measurements:
-        return []
-    latencies = [
-        f"{SHORT_WAYS[entry.direction]} {entry.host_memory} {units.duration(entry.time_s)}"
-        for entry in answer.latencies
-    ]
-    lines = []
-    if latencies:
-        lines.append(Line(f"latency ({units.capacity(answer.latencies[0].size_bytes)}): {', '.join(latencies)}"))
-    memories = " and ".join(dict.fromkeys(str(row.case["host_memory"]) for row in measurements))
-    has_link = any(row.case["timed"] == "link" for row in measurements)
-    link = "; link: the copy alone, on the device's clock" if has_link else ""
-    method = f"preallocated buffers, {measured.caches(measurements)}; {memories}: the call and its synchronize{link}"
-    return [*lines, Line(f"{method}; time: of the call, pinned where there is such a row")]
 
 
 # -- common lines of code ----------------------------------------------------------------------------------------------

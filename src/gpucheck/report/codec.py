@@ -67,7 +67,7 @@ def decoder(kind: Any, where: str, foreign: bool) -> Decode:
     the value."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        kinds = [decoder(one, where, foreign) for one in arguments if one is not type(None)]
+        kinds = [decoder(argument, where, foreign) for argument in arguments if argument is not type(None)]
         return partial(_any_of, kinds, type(None) in arguments)
     if origin in (tuple, frozenset, list):
         return partial(_sequence, origin, decoder(arguments[0], where, foreign), where)
@@ -91,8 +91,8 @@ def _plain(where: str, value: Any) -> Any:
     if isinstance(value, str):
         return visible(value)
     if isinstance(value, list):
-        return [_plain(where, one) for one in value]
-    return {visible(key): _plain(where, one) for key, one in value.items()} if isinstance(value, dict) else value
+        return [_plain(where, item) for item in value]
+    return {visible(key): _plain(where, item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def visible(text: str, keep: str = "\n\t") -> str:
@@ -105,7 +105,7 @@ def visible(text: str, keep: str = "\n\t") -> str:
         rest = rest.replace(kept, "")
     if rest.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in keep else written_out(one) for one in text)
+    return "".join(letter if letter.isprintable() or letter in keep else written_out(letter) for letter in text)
 
 
 def written_out(character: str) -> str:
@@ -142,9 +142,9 @@ def _any_of(kinds: Sequence[Decode], or_none: bool, value: Any) -> Any:
     """The value as the first of the kinds that it fits."""
     if value is None and or_none:
         return None
-    for one in kinds[:-1]:
+    for decode in kinds[:-1]:
         try:
-            return one(value)
+            return decode(value)
         except (TypeError, KeyError):  # it is of another kind
             continue
     return kinds[-1](value)
@@ -166,13 +166,13 @@ def _table(of: dict[str, Any], where: str, foreign: bool, value: Any) -> dict[st
     """A TypedDict: what it names is of its type, what it does not name is kept."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{where} is not an object")
-    return {key: decoder(of.get(key, Any), key, foreign)(one) for key, one in value.items()}
+    return {key: decoder(of.get(key, Any), key, foreign)(item) for key, item in value.items()}
 
 
 def _fields(kind: type, foreign: bool) -> Decode:
     of = hints(kind)
     known = [(field.name, decoder(of[field.name], field.name, foreign)) for field in fields(kind)]
-    required = [one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING]
+    required = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
 
     def decode(value: Any) -> Any:
         if not isinstance(value, Mapping):

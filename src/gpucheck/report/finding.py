@@ -37,7 +37,7 @@ class Id:
 
 def of(command: str, *ids: Id) -> tuple[Id, ...]:
     """The ids of one command's findings."""
-    return tuple(replace(one, command=command) for one in ids)
+    return tuple(replace(row, command=command) for row in ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,6 @@ def of_error(error: GpucheckError, device: str | None = None) -> Finding:
 
 # -- findings without repetition ---------------------------------------------------------------------------------------
 
-_IN_BRACKETS = re.compile(r" \([^()]*\)")
 _CARD = r"(?:cuda:\d+|NVML \d+)"
 _OF_CARDS = re.compile(rf"({_CARD}(?:(?:, | to ){_CARD})*): (.+)", re.DOTALL)
 _OF_OTHERS = re.compile(rf"; {_CARD}(?:, | to |: )")
@@ -140,9 +139,6 @@ def _group(members: list[Finding], title: str) -> Group:
         title = first.title
     elif not any(names):
         names, messages = [str(finding.device) for finding in members], [first.message]
-    if len(set(messages)) >= SHORTENED_FROM:
-        # Of many cards what names each at the rack is left to the table and the JSON.
-        messages = [_IN_BRACKETS.sub("", message) for message in messages]
     pairs = tuple(zip(names, messages, strict=True)) if len(messages) == len(names) else (("", first.message),)
     fixes = tuple(dict.fromkeys(finding.fix for finding in members if finding.fix))
     return Group(first.verdict, title, in_short([name for name in names if name]), pairs, fixes)

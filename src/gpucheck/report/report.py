@@ -78,7 +78,7 @@ class Report:
         if self.faults and self.summary.exit not in (errors.INTERRUPTED, errors.TERMINATED):
             kind, device = self.faults[0].kind, self.faults[0].device or "the device"
             return {"device": f"{device} failed", "memory": "memory ran out", "error": "the command failed"}[kind]
-        failed = self.summary.exit == errors.USAGE and any(one.verdict == "fail" for one in self.findings)
+        failed = self.summary.exit == errors.USAGE and any(finding.verdict == "fail" for finding in self.findings)
         return "the target failed" if self.command == "find-batch-size" and failed else "the command was cut off"
 
     def concluded(self, judgement: Judgement, code: int | None = None, *, strict: bool = False) -> Report:
@@ -232,15 +232,17 @@ class Collector:
 
 def _with(facts: Facts, opened: Device) -> Facts:
     """The facts with what torch told of a device that it opened, where nobody else had told it."""
-    known = next((one for one in facts.devices if one.id == opened.id), None)
+    known = next((device for device in facts.devices if device.id == opened.id), None)
     if known is None:
         return replace(facts, devices=(*facts.devices, opened))
     more = {
         name: value
-        for name in (one.name for one in fields(Device))
+        for name in (field.name for field in fields(Device))
         if getattr(known, name) is None and (value := getattr(opened, name)) is not None
     }
-    return replace(facts, devices=tuple(replace(one, **more) if one is known else one for one in facts.devices))
+    return replace(
+        facts, devices=tuple(replace(device, **more) if device is known else device for device in facts.devices)
+    )
 
 
 def document(report: Report) -> str:
@@ -257,10 +259,10 @@ def events_of(document: Report) -> Iterator[Event]:
         if part.begun:
             yield events.Began(part.id, part.device)
     yield from (events.Notice(text) for text in document.notices)
-    yield from (events.Measured(one) for one in document.measurements)
+    yield from (events.Measured(row) for row in document.measurements)
     yield from (events.Answered(name, value) for name, value in document.results.items())
-    yield from (events.Skipped(one) for one in document.skips)
-    yield from (events.Failed(one) for one in document.faults)
+    yield from (events.Skipped(finding) for finding in document.skips)
+    yield from (events.Failed(fault) for fault in document.faults)
     # Last, as in the run itself: what is written down or judged at the end of a part is to have its rows.
     yield from (
         events.Finished(part.id, part.device, part.ended) for part in reversed(document.parts) if part.ended is not None

@@ -41,7 +41,6 @@ def test_a_mistake_is_shown_in_its_source(here: Path, capsys: pytest.CaptureFixt
         "",
         "a.py:3:1 lint.discarded_move `x` does not change: a tensor's .to() and .cuda() return a new tensor",
         "3 | x.cuda()",
-        "  | ^^^^^^^^",
         "→ assign the result: x = x.cuda()",
     ]
 

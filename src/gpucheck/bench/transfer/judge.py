@@ -1,7 +1,7 @@
 """Judge `bench transfer`: whether copies arrived, what share of the link they reach, what pinned memory gains; then the
 other parts. Pure.
 
-Gains and latencies compare as called with as called.
+Gains compare as called with as called.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement, TimeStats
 from gpucheck.report.results.bench import (
-    CopyLatency,
     Headline,
     LinkUnderLoad,
     PinnedGain,
@@ -295,18 +294,6 @@ def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
         PinnedGain(way, size_bytes, kinds["pageable"].median / kinds["pinned"].median)
         for (way, size_bytes), kinds in times.items()
         if kinds.keys() >= {"pageable", "pinned"}
-    )
-
-
-def latencies(measurements: Sequence[Measurement]) -> tuple[CopyLatency, ...]:
-    """For each direction and kind of memory the time of the smallest copy, as called."""
-    timed = (row for row in measurements if row.time_s is not None and row.case["timed"] == "as_called")
-    kinds = judging.by(lambda row: (str(row.case["direction"]), str(row.case["host_memory"])), timed)
-    smallest = {kind: min(rows, key=size) for kind, rows in kinds.items()}
-    return tuple(
-        CopyLatency(way, memory, size(row), row.time_s.median)
-        for (way, memory), row in smallest.items()
-        if row.time_s is not None
     )
 
 
@@ -625,9 +612,9 @@ def of_several(devices: Sequence[Seen], facts: Facts, parts: Sequence[str]) -> l
 
 
 def answer(seen: Seen) -> TransferResult:
-    """Return what the plain copies of a device come to: the link, gains, latencies as called."""
+    """Return what the plain copies of a device come to: the link and gains."""
     rows = [row for row in seen.rows if row.name == NAME]
-    return TransferResult(seen.device, link_under_load(rows), speedups(rows), latencies(rows))
+    return TransferResult(seen.device, link_under_load(rows), speedups(rows))
 
 
 def ceilings(seen: Seen) -> Ceilings:

@@ -79,23 +79,12 @@ class PinnedGain:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyLatency:
-    """The time of the smallest copy of a direction and kind of memory, as called."""
-
-    direction: str
-    host_memory: str
-    size_bytes: int
-    time_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class TransferResult:
-    """The results of one device's copies: the link, the gain of pinned memory, and latencies."""
+    """The results of one device's copies: the link and the gain of pinned memory."""
 
     device: str
     link: LinkUnderLoad | None = None
     gains: tuple[PinnedGain, ...] = ()
-    latencies: tuple[CopyLatency, ...] = ()
 
 
 # -- of overlap --------------------------------------------------------------------------------------------------------
