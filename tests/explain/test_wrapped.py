@@ -6,7 +6,6 @@ import functools
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import explain_corpus
 
 from gpucheck.explain.command import OF_CONDITIONS, TEXTS
-from gpucheck.explain.match import Normal, find, normalise
+from gpucheck.explain.match import find
 
 # As programs and services write them before each line.
 PREFIXES = {
@@ -106,39 +105,8 @@ def plain(number: int) -> str | None:
     return answer(corpus()[number])
 
 
-def form_of(text: str) -> Normal:
-    """The form in which a text is read. Writers tell lines apart, so that one that wrote them all is as none."""
-    form = normalise(text)
-    if len({line.prefix for line in form.lines}) > 1:
-        return form
-    return replace(form, lines=tuple(replace(line, prefix="") for line in form.lines))
-
-
-@functools.cache
-def met() -> dict[Normal, str | None]:
-    """The answers to the forms that were met so far: a box and a fence leave the same one of a text."""
-    return {form_of(text): plain(number) for number, text in enumerate(corpus())}
-
-
-def answer_to_form(text: str) -> str | None:
-    """The answer to a text, found once for all that are read in the same form."""
-    form = form_of(text)
-    if form not in met():
-        met()[form] = answer(text)
-    return met()[form]
-
-
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_what_is_around_a_text_changes_nothing(wrapper: str) -> None:
     """Each of the corpus' texts in one of the wrappers."""
     numbers = range(list(WRAPPERS).index(wrapper), len(corpus()), len(WRAPPERS))
     assert [number for number in numbers if answer(WRAPPERS[wrapper](corpus()[number])) != plain(number)] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_what_is_around_any_text_changes_nothing(wrapper: str) -> None:
-    """Where the form in which texts are read is the same, so is the answer: it reads nothing else, as the test above
-    sees."""
-    around = WRAPPERS[wrapper]
-    assert [number for number, text in enumerate(corpus()) if answer_to_form(around(text)) != plain(number)] == []

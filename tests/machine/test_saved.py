@@ -191,7 +191,7 @@ def test_seeded_hostile_files(capsys: pytest.CaptureFixture[str], monkeypatch: p
     """The benchmark's files, few of them and without their times: each is refused in a sentence, or judged."""
     import hostile_files
 
-    monkeypatch.setattr(sys, "argv", ["hostile_files.py", "--files", "60", "--seed", "7"])
+    monkeypatch.setattr(sys, "argv", ["hostile_files.py", "--files", "20", "--seed", "7"])
     monkeypatch.setattr(hostile_files, "LONGEST_S", float("inf"))
     monkeypatch.setattr(hostile_files, "quotes_beside_numbers", lambda: 0.0)
     assert hostile_files.main() == 0, capsys.readouterr().out

@@ -50,6 +50,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .12rem .7rem .12rem 0; text-align: left; vertical-align: top; white-space: pre; }
 th { border-bottom: 1px solid var(--rule); } .right { text-align: right; }
 .long { white-space: pre-wrap; min-width: 14rem; }
+@media (max-width: 45rem) { body { font-size: 13px; } th, td { white-space: pre-wrap; padding-right: .4rem; } }
 @media print { body { max-width: none; } .scroll { overflow: visible; } td { white-space: pre-wrap; } }
 """
 # A cell of more characters may be broken into lines.
