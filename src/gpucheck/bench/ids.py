@@ -43,6 +43,12 @@ def _of_any(command: str) -> tuple[Id, ...]:
             f"nvidia-smi -q -d PERFORMANCE,CLOCK; heat: {FIX['heat']}; power: {FIX['power']}",
         ),
         Id(
+            f"{name}.doubt",
+            "the figures are reliable",
+            "A figure in front is noisy or drifts, or has few samples, so the next run may differ.",
+            "rerun on an idle machine, with a longer --time-budget or --runs 7",
+        ),
+        Id(
             f"{name}.cpu_busy",
             "other load on the CPU",
             "Other processes used the cores that the host side of the work needs. The rates are lower bounds.",

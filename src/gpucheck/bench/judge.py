@@ -71,7 +71,9 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
             if seen.rows or whole:
                 judged.append(seen)
                 findings = rule.findings(seen)
-                headlines += rule.headlines(seen, ceilings)
+                lines = rule.headlines(seen, ceilings)
+                headlines += lines
+                findings += judging.doubtful(benchmark.id, lines)
             findings += _not_begun(document, benchmark, device)
             name = next((known.name for known in document.facts.devices if known.id == device), None)
             if mine:
@@ -159,7 +161,6 @@ def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
 # -- thresholds that were set ------------------------------------------------------------------------------------------
 
 LOOK = "gpucheck devices --processes shows clocks, heat and other programs on the device"
-AGAIN = "rerun on an idle machine, with a longer --time-budget or --runs 7"
 NO_RATE, NO_ROW = "no row has a rate to compare", "nothing was measured"
 
 
@@ -226,7 +227,7 @@ def _finding(
         figure for figure, (word, _) in zip(figures, judged, strict=True) if word == "inconclusive" and figure.value
     ]
     retry = verdict == "inconclusive" and any(not figure.doubt for figure in unclear)
-    return Finding(limit.id, verdict, title, message, evidence, LOOK if verdict == "fail" else AGAIN if retry else None)
+    return Finding(limit.id, verdict, title, message, evidence, LOOK if verdict == "fail" else judging.AGAIN if retry else None)
 
 
 def _ways(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from gpucheck import naming, peaks, units
+from gpucheck import config, naming, peaks, units
 from gpucheck.machine.host import held_bytes
 from gpucheck.measure import runs, telemetry
 from gpucheck.messages import FIX
@@ -270,9 +270,14 @@ def own_doubts(flags: Collection[str]) -> list[str]:
     return [flag for flag in doubts_of(flags) if flag not in OF_THE_MACHINE]
 
 
-def with_doubt(verdict: Verdict, is_doubtful: bool) -> Verdict:
-    """The verdict on a figure: a doubtful one is no plain pass."""
-    return "warn" if verdict == "pass" and is_doubtful else verdict
+def doubtful(benchmark: str, headlines: Sequence[Headline]) -> list[Finding]:
+    """Return one warning for the figures of a benchmark that something makes doubtful; none where there is none."""
+    doubts = {line.case: flags for line in headlines if (flags := own_doubts(line.flags))}
+    if not doubts:
+        return []
+    title = f"{len(doubts)} of {len(headlines)} figures {'is' if len(doubts) == 1 else 'are'} doubtful"
+    text = naming.few([f"{case}: {config.in_words(flags)}" for case, flags in doubts.items()])
+    return [Finding(f"{benchmark}.doubt", "warn", title, text, {"doubts": doubts}, AGAIN)]
 
 
 # -- findings that all benchmarks share --------------------------------------------------------------------------------
@@ -336,6 +341,7 @@ def verification(
     return Finding(finding_id, "pass", sound_title, evidence=evidence)
 
 
+AGAIN = "rerun on an idle machine, with a longer --time-budget or --runs 7"
 UNVERIFIED = "some results were not verified"
 RERUN = "rerun with a longer --time-budget"
 

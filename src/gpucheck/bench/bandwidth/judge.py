@@ -74,7 +74,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
 def _speed(best: dict[str, float]) -> list[Finding]:
     if not best:
         why, fix = "the arrays fit in the cache, or the call takes most of the time", "rerun with a larger --size"
-        return [Finding("bandwidth.speed", "skip", "memory rate unknown", why, fix=fix)]
+        return [Finding("bandwidth.speed", "warn", "memory rate unknown", why, fix=fix)]
     text = ", ".join(f"{operation} {units.byte_rate(rate)}" for operation, rate in best.items())
     return [Finding("bandwidth.speed", "info", "memory", text, {"bytes_per_s": best})]
 

@@ -181,10 +181,8 @@ def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
         # `512` for 512×512.
         sides = [short_text(operation, size).partition("×")[0] for size in (shown.size, start or 0)]
         case = f"{operation} {sides[0]}, {'no gain' if start is None else f'pays from {sides[1]}'}"
-        rows = [
-            row for row in seen.rows if (row.case.get("operation"), row.case.get("size")) == (operation, shown.size)
-        ]
-        flags = tuple(dict.fromkeys(flag for row in rows for flag in row.flags))
+        # An interval says what noise does to a ratio.
+        flags = () if shown.ci_low is not None else ("few-samples",)
         interval = shown.ci_low, shown.ci_high
         headlines.append(Headline(NAME, entry.device, case, shown.ratio, "times", *interval, flags=flags))
     return headlines

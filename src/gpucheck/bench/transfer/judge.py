@@ -641,10 +641,10 @@ def ceilings(seen: Seen) -> Ceilings:
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
-    """The largest pinned copy of each direction; where nothing can be pinned, what was copied."""
-    lines = []
+    """The fastest pinned copy of each direction, else the largest; where nothing can be pinned, what was copied."""
+    lines, fastest = [], fastest_links(seen.rows)
     for way, pinned in largest_copies(seen.rows).items():
-        row = pinned or max(by_way(seen.rows)[way], key=size)
+        row = fastest.get(way) or pinned or max(by_way(seen.rows)[way], key=size)
         case = f"{row.case['host_memory']} {SHORT_WAYS[way]}, {units.capacity(size(row))}"
         lines.append(headline(NAME, case, row, known.get("link"), "the link"))
     return lines
