@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +24,6 @@ from gpucheck.bench.matmul import MatmulOptions, product
 from gpucheck.bench.matmul import work as matmul
 from gpucheck.bench.transfer import TransferOptions
 from gpucheck.bench.transfer import work as transfer
-from gpucheck.errors import UsageError
 from gpucheck.machine import choose, host, inventory, watchdog
 from gpucheck.report.events import Emit
 from gpucheck.report.facts import Facts, Host
@@ -265,21 +263,3 @@ def test_once_time_is_over_no_benchmark_of_all_begins(monkeypatch: pytest.Monkey
     told = {(finding.id, finding.verdict, finding.title) for finding in document.judged().findings}
     assert ("transfer.time", "skip", "not measured") in told
     assert ("bandwidth.time", "skip", "not measured") in told
-
-
-def test_a_long_run_that_does_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inventory, "read", lambda **_: Facts(host=Host()))
-    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(matmul, "sustain", hangs)
-    monkeypatch.setattr(watchdog.WATCHDOG, "ends_s", time.monotonic() + 3000.0)
-    document = Document("bench matmul")
-    options = MatmulOptions(("float32",), shapes=((8, 8, 8),), time_budget_s=4002.0, sustain_s=3999.0)
-    with pytest.raises(UsageError, match="leaves no time"):
-        matmul.command(options, document)
-    monkeypatch.setattr(matmul, "LONGEST_ROW_S", 0.1)
-    # Whatever the row is worth on this machine.
-    monkeypatch.setattr(matmul, "fastest_products", lambda rows: {"float32": rows[0]})
-    matmul.command(replace(options, time_budget_s=4010.0), document)
-    report = document.judged()
-    assert [row.name for row in report.measurements] == ["matmul"]
-    assert "matmul.time" in {finding.id for finding in report.findings if finding.verdict == "skip"}

@@ -96,7 +96,7 @@ def verdict_at(rows: Sequence[Measurement], bytes_per_s: float, **more: Any) -> 
 
 @pytest.mark.parametrize(
     ("at_least", "verdict", "fix"),
-    [(49e9, "pass", None), (50e9, "inconclusive", judge.AGAIN), (51e9, "fail", judge.LOOK)],
+    [(49e9, "pass", None), (50e9, "inconclusive", judging.AGAIN), (51e9, "fail", judge.LOOK)],
 )
 def test_the_slower_direction_decides(at_least: float, verdict: str, fix: str | None) -> None:
     finding = judged(BOTH, set_to("transfer.min_gbps", at_least))["transfer.min_gbps"]

@@ -119,7 +119,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         examples=(
             "gpucheck bench matmul --dtype bfloat16,float16",
             "gpucheck bench matmul --search --range 1024:16384:1024 --time-budget 2m",
-            "gpucheck bench matmul --dtype bfloat16 --sustain 60s --min-tflops 400",
+            "gpucheck bench matmul --dtype bfloat16 --min-tflops 400",
         ),
     ),
     Benchmark(

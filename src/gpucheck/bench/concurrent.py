@@ -15,13 +15,13 @@ Torch is imported late: a child binds itself to its device's NUMA node first.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from gpucheck import stats, units
 from gpucheck.errors import CannotLook
@@ -30,21 +30,8 @@ from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Start, Talk
 from gpucheck.machine.child_stdio import Say, claim_stdout, requests
 from gpucheck.measure import telemetry, timing
-from gpucheck.measure.runs import WITHOUT_TIME
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import (
-    AHEAD_IN_WINDOW,
-    HOLD_BASE_S,
-    HOLD_FACTOR,
-    LEAST_WINDOW_S,
-    LONG_CALL_S,
-    MOST_DOUBLINGS,
-    WANTED_SAMPLES,
-    Limits,
-    Timed,
-    calls_for,
-    too_short,
-)
+from gpucheck.measure.timing import AHEAD_IN_WINDOW, WANTED_SAMPLES, Limits, Timed
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.facts import Device
 from gpucheck.report.fault import first_line
@@ -58,167 +45,101 @@ if TYPE_CHECKING:  # torch comes after binding
 
 Span = tuple[float, float]
 Stream = Callable[[], contextlib.AbstractContextManager[Any]]
-Reason = Literal["it ended too early", "it stood still", "the device waited for the host"]
 
 
 # -- two streams of one device -----------------------------------------------------------------------------------------
 
-# What ends a window's first copies shows that both engines are at work.
-UNTIMED_CALLS = 1
-# The window's edges cut a copy of either lane: of several copies that is a small part. Long copies are few.
-FEWEST_CALLS, FEWEST_LONG_CALLS = 4, 2
-# Every copy has a time stamp on one of two streams whose queues block the host near 1 000 entries.
-MOST_CALLS = 200
+# A window's copies: some milliseconds, or one that is longer. Two streams' queues block the host near 1 000 entries.
+LANE_WINDOW_S, MOST_CALLS = 5e-3, 40
+# Windows between two fillings of the buffers, which shows how well either lane keeps up with the other.
+LANE_WINDOWS = 5
+# Fillings without a window that counts: no later one will have it.
+MOST_IN_VAIN = 3
 # The first loads what is loaded lazily.
 CALIBRATIONS = 3
-# A first copy that takes so many times what it takes alone waited for the other lane.
-STILL = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Copies one way, on the stream that `current` makes current. `prepare(number, calls)` runs before each window."""
+    """Copies one way, on the stream that `current` makes current. `prepare(number, calls)` runs before each filling."""
 
     copy: Callable[[], object]
     current: Stream
     prepare: Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One window of both lanes: `marks_s` are the ends of each one's copies, from `started_s` of the host's clock."""
-
-    started_s: float
-    enqueue_s: float
-    marks_s: tuple[list[float], list[float]]
-    is_held: bool
-    is_ahead: bool
-
-    def inside(self) -> tuple[list[float], list[float]]:
-        """Return the marks that lie in the time in which both lanes copied."""
-        begun_s = max(marks[UNTIMED_CALLS] for marks in self.marks_s)
-        ended_s = min(marks[-1] for marks in self.marks_s)
-        first, second = ([mark for mark in marks if begun_s <= mark <= ended_s] for marks in self.marks_s)
-        return first, second
-
-    def wrong(self, alone_s: Sequence[float]) -> Reason | None:
-        """Return why the window does not count; `alone_s` is what a copy of each lane takes alone."""
-        if not self.is_ahead:
-            return "the device waited for the host"
-        if all(len(marks) > 1 for marks in self.inside()):
-            return None
-        last = self.last
-        stood_still = self.marks_s[last][UNTIMED_CALLS] > STILL * alone_s[last]
-        return "it stood still" if stood_still else "it ended too early"
-
-    @property
-    def last(self) -> int:
-        """Return which lane ended last."""
-        return 0 if self.marks_s[0][-1] >= self.marks_s[1][-1] else 1
-
-
-def take_round(timer: Accel, lanes: Sequence[Lane], calls: Sequence[int], number: int, hold_s: float) -> Round:
-    """Launch the copies of both lanes and wait for them.
-
-    Both are held while they are filled. They are enqueued in turn: a device with one engine for all copies then shows
-    each lane at half its rate, and not one after the other.
-    """
-    for place, lane in enumerate(lanes):
-        # The numbers differ, and so do the patterns of the two.
-        lane.prepare(2 * number + place, calls[place])
-    timer.synchronize()
-    began_s = timer.host_now()
-    with lanes[0].current():
-        is_held = hold_s > 0 and timer.hold(hold_s)
-        start = timer.record()
-    with lanes[1].current():
-        timer.wait(start)
-    marks: tuple[list[Any], list[Any]] = ([start], [start])
-    for step in range(1, max(calls) + 1):
-        for lane, of_lane, count in zip(lanes, marks, calls, strict=True):
-            while len(of_lane) <= step * count // max(calls):
-                with lane.current():
-                    lane.copy()
-                    of_lane.append(timer.record())
-    enqueue_s = timer.host_now() - began_s
-    waits = is_held and not timer.done(start)
-    timer.synchronize()
-    first, second = ([0.0, *(timer.elapsed_s(start, mark) for mark in of_lane[1:])] for of_lane in marks)
-    lasted_s = max(first[-1], second[-1])
-    is_ahead = waits or lasted_s >= AHEAD_IN_WINDOW * enqueue_s
-    return Round(timer.host_now() - lasted_s, enqueue_s, (first, second), is_held, is_ahead)
-
-
 def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
     """Time the copies of each lane while the other's run. Without a sample where they never ran at the same time."""
     started = timing.started_now()
     alone_s = [_alone_s(timer, lane, place) for place, lane in enumerate(lanes)]
-    fewest = [FEWEST_CALLS if length < LONG_CALL_S else FEWEST_LONG_CALLS for length in alone_s]
-    window_s = max(max(calls_for(each), least) * each for each, least in zip(alone_s, fewest, strict=True))
-    calls = [min(math.ceil(window_s / length) + UNTIMED_CALLS, MOST_CALLS) for length in alone_s]
-    # The first round is not counted: it tells what enqueueing takes.
-    hold_s = HOLD_BASE_S + HOLD_FACTOR * take_round(timer, lanes, calls, 0, 0.0).enqueue_s
-    # Filling the buffers for the first time is setting up.
+    calls = [max(1, min(round(LANE_WINDOW_S / each), MOST_CALLS)) for each in alone_s]
+    lengths_s = [count * each for count, each in zip(calls, alone_s, strict=True)]
+    counts = [1 + math.ceil(LANE_WINDOWS * max(lengths_s) / length_s) for length_s in lengths_s]
     deadline = timer.host_now() + limits.budget_s
-    # Of each lane its part of each window, and how many copies lie in it.
-    windows: tuple[list[tuple[Span, int]], list[tuple[Span, int]]] = ([], [])
-    # The rounds that do not count, by reason: all, and those in a row.
-    discarded, failures = Counter[str](), Counter[str]()
-    ended_because: Reason | None = None
-    is_held, number = False, 0
-
-    def per_copy_s() -> list[list[float]]:
-        return [[length_s / copied for (_, length_s), copied in of_lane] for of_lane in windows]
-
-    while not all(timing.enough(each, timer.host_now(), deadline, limits.precision) for each in per_copy_s()):
-        number += 1
-        taken = take_round(timer, lanes, calls, number, hold_s)
-        is_held, wrong = taken.is_held, taken.wrong(alone_s)
-        if wrong is None:
-            for of_lane, marks in zip(windows, taken.inside(), strict=True):
-                of_lane.append(((taken.started_s + marks[0], marks[-1] - marks[0]), len(marks) - 1))
-            failures.clear()
-            continue
-        discarded[wrong] += 1
-        failures[wrong] += 1
-        shorter = 1 - taken.last
-        if failures[wrong] > MOST_DOUBLINGS or (wrong == "it ended too early" and calls[shorter] == MOST_CALLS):
-            ended_because = wrong
+    windows: tuple[list[Span], list[Span]] = ([], [])
+    number = 0
+    while not all(
+        timing.enough([length_s for _, length_s in lane], timer.host_now(), deadline, limits.precision)
+        for lane in windows
+    ):
+        if number >= MOST_IN_VAIN and not all(windows):
             break
-        if wrong == "the device waited for the host":
-            hold_s *= 2
-        else:
-            # Slowed down by the other lane, one may only need longer to end a copy.
-            calls[shorter] = min(2 * calls[shorter], MOST_CALLS)
-    shared = {
-        "discarded_windows": discarded.total(),
-        "discarded_because": dict(discarded),
-        "hold_s": hold_s if is_held else None,
-        **({"ended_because": ended_because} if ended_because else {}),
-    }
-    rates = [1 / stats.median(each) if each else None for each in per_copy_s()]
+        number += 1
+        for of_lane, spans in zip(windows, _filling(timer, lanes, calls, counts, number), strict=True):
+            of_lane.extend(spans)
+    if not all(windows):
+        windows = ([], [])
+    rates = [
+        count / stats.median([length_s for _, length_s in lane]) if lane else None
+        for lane, count in zip(windows, calls, strict=True)
+    ]
+    few = ("never-together",) if not all(windows) else ("few-samples",) if len(windows[0]) < WANTED_SAMPLES else ()
     return [
-        _timed(started, windows[place], calls[place], is_held, {**shared, "alone_s": alone_s[place]}, rates[1 - place])
+        Timed(
+            _run(started, calls[place], windows[place]),
+            "device events",
+            "unheld",
+            few,
+            {"alone_s": alone_s[place], "beside_calls_per_s": rates[1 - place], "fillings": number},
+        )
         for place in (0, 1)
     ]
 
 
-def _timed(
-    started: str,
-    windows: Sequence[tuple[Span, int]],
-    calls: int,
-    is_held: bool,
-    details: dict[str, Any],
-    beside_per_s: float | None,
-) -> Timed:
-    """The windows of a lane, each as long as all of its `calls` would have taken."""
-    flags = ("never-together",) if not windows else ("few-samples",) if len(windows) < WANTED_SAMPLES else ()
-    if windows and stats.median([length_s for (_, length_s), _ in windows]) < LEAST_WINDOW_S:
-        flags, beside_per_s = (WITHOUT_TIME, *flags), None
-        details = {**details, "no_time_because": too_short(windows[0][1], LEAST_WINDOW_S)}
-    run = _run(started, calls, [(start_s, length_s / copied * calls) for (start_s, length_s), copied in windows])
-    details = {"untimed_calls": UNTIMED_CALLS, "beside_calls_per_s": beside_per_s, **details}
-    return Timed(run, "device events", "held" if is_held else "unheld", flags, details)
+def _filling(
+    timer: Accel, lanes: Sequence[Lane], calls: Sequence[int], counts: Sequence[int], number: int
+) -> list[list[Span]]:
+    """Fill the buffers, let both lanes copy so many windows, and return those of each while the other copied.
+
+    Both are enqueued in turn: a device with one engine for all copies then shows each lane at half its rate.
+    """
+    for place, lane in enumerate(lanes):
+        # The numbers differ, and so do the patterns of the two.
+        lane.prepare(2 * number + place, calls[place] * counts[place])
+    timer.synchronize()
+    began_s = timer.host_now()
+    with lanes[0].current():
+        start = timer.record()
+    with lanes[1].current():
+        timer.wait(start)
+    marks: tuple[list[Any], list[Any]] = ([], [])
+    for step in range(1, max(counts) + 1):
+        for lane, of_lane, copies, count in zip(lanes, marks, calls, counts, strict=True):
+            while len(of_lane) < step * count // max(counts):
+                with lane.current():
+                    for _ in range(copies):
+                        lane.copy()
+                    of_lane.append(timer.record())
+    enqueue_s = timer.host_now() - began_s
+    timer.synchronize()
+    ends_s = [[timer.elapsed_s(start, mark) for mark in of_lane] for of_lane in marks]
+    lasted_s = max(of_lane[-1] for of_lane in ends_s)
+    if lasted_s < AHEAD_IN_WINDOW * enqueue_s:  # the device waited for the host
+        return [[], []]
+    begun_s, ended_s = max(of_lane[0] for of_lane in ends_s), min(of_lane[-1] for of_lane in ends_s)
+    inside = [[end_s for end_s in of_lane if begun_s <= end_s <= ended_s] for of_lane in ends_s]
+    origin_s = timer.host_now() - lasted_s
+    return [[(origin_s + start, end - start) for start, end in itertools.pairwise(of_lane)] for of_lane in inside]
 
 
 def _run(started: str, calls: int, windows: Sequence[Span]) -> Run:
@@ -228,7 +149,7 @@ def _run(started: str, calls: int, windows: Sequence[Span]) -> Run:
 
 def _alone_s(timer: Accel, lane: Lane, number: int) -> float:
     """Seconds of one copy on the device's clock, nothing beside it: the least of a few."""
-    least_s = math.inf
+    lengths_s = []
     lane.prepare(number, 2 * CALIBRATIONS)
     timer.synchronize()
     for _ in range(CALIBRATIONS):
@@ -238,8 +159,8 @@ def _alone_s(timer: Accel, lane: Lane, number: int) -> float:
             lane.copy()
             end = timer.record()
         timer.synchronize()
-        least_s = min(least_s, timer.elapsed_s(start, end) / 2)
-    return max(least_s, 1e-9)
+        lengths_s.append(timer.elapsed_s(start, end) / 2)
+    return max(min(lengths_s), 1e-9)
 
 
 # -- the talk with a child ---------------------------------------------------------------------------------------------

@@ -227,7 +227,9 @@ def _finding(
         figure for figure, (word, _) in zip(figures, judged, strict=True) if word == "inconclusive" and figure.value
     ]
     retry = verdict == "inconclusive" and any(not figure.doubt for figure in unclear)
-    return Finding(limit.id, verdict, title, message, evidence, LOOK if verdict == "fail" else judging.AGAIN if retry else None)
+    return Finding(
+        limit.id, verdict, title, message, evidence, LOOK if verdict == "fail" else judging.AGAIN if retry else None
+    )
 
 
 def _ways(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:

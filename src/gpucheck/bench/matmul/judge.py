@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpucheck import naming, peaks, stats, units
+from gpucheck import naming, peaks, units
 from gpucheck.bench import judging
 from gpucheck.bench.judging import Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline, rate
 from gpucheck.bench.matmul import Shape
@@ -20,11 +20,10 @@ from gpucheck.messages import FIX
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement, Run
+from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import Headline, SearchResult
 
 NAME = "matmul"
-SUSTAINED = "matmul.sustained"
 AGAIN = FIX["wrong data"]
 
 Rows = Sequence[Measurement]
@@ -57,7 +56,7 @@ def in_runs(count: int, rows: Rows) -> str:
 
 
 def findings(seen: Seen) -> list[Finding]:
-    """Judge one device's rows, of one run or of several, and its searches and long runs."""
+    """Judge one device's rows, of one run or of several, and its searches."""
     usual = [row for row in seen.rows if row.name == NAME]
     searches = [entry for entry in seen.recorded.get("bench_matmul_search", ()) if entry.device == seen.device]
     reason = "the device supports none of the requested products, or has no memory for them"
@@ -72,8 +71,7 @@ def findings(seen: Seen) -> list[Finding]:
             *judging.clock("matmul.clock", seen.rows),
             *judging.cpu_busy("matmul.cpu_busy", seen.rows, seen.facts),
         ]
-    long_runs = [row for row in seen.rows if row.name == SUSTAINED]
-    return [*findings, *search(searches, usual), *sustained(long_runs)]
+    return [*findings, *search(searches, usual)]
 
 
 # -- precision and results ---------------------------------------------------------------------------------------------
@@ -435,53 +433,3 @@ def _shape(row: Measurement) -> Shape:
 
 def _text(shape: Shape) -> str:
     return "x".join(map(str, shape))
-
-
-# -- --sustain ---------------------------------------------------------------------------------------------------------
-
-# Clocks come down within about a second of load; windows that begin in it are the burst.
-BURST_S = 1.0
-# Fewer samples show no trend.
-FEWEST_FOR_A_TREND = 2 * stats.FEWEST_SAMPLES
-
-
-def burst_and_sustained(run: Run, work: float) -> dict[str, Any]:
-    """Burst and sustained rate of a run, with the seconds that each covers. Sustained is the last third.
-
-    `settled` tells whether the last third has no trend, None where it has too few windows to show one.
-    """
-    ends_s = run.started_monotonic_s[0] + BURST_S
-    first = [length for at, length in zip(run.started_monotonic_s, run.samples_s, strict=True) if at < ends_s]
-    last = run.samples_s[-max(len(run.samples_s) // 3, 1) :]
-    per_window = work * run.calls_per_sample
-    return {
-        "burst": {"flop_per_s": per_window / stats.median(first), "seconds": sum(first)},
-        "sustained": {"flop_per_s": per_window / stats.median(last), "seconds": sum(last)},
-        "settled": None if len(last) < FEWEST_FOR_A_TREND else not runs.drifts(last),
-    }
-
-
-def sustained(rows: Rows) -> list[Finding]:
-    """The sustained rate of each long run as a share of its burst, the median of several runs; none without one."""
-    evidence: dict[str, dict[str, Any]] = {}
-    texts = []
-    for product, its_rows in by_product(rows).items():
-        timed = [details for details in details_of(its_rows) if details.get("burst") is not None]
-        if not timed:
-            continue
-        burst, last = (stats.median([run[part]["flop_per_s"] for run in timed]) for part in ("burst", "sustained"))
-        settled = [run["settled"] for run in timed]
-        evidence[product] = {
-            "share": last / burst,
-            "burst_flop_per_s": burst,
-            "sustained_flop_per_s": last,
-            "settled": False if False in settled else None if None in settled else True,
-        }
-        unit = _unit(its_rows[0])
-        text = f"{product} {units.flop_rate(last, unit)} after {units.flop_rate(burst, unit)}"
-        texts.append(f"{text}, not settled: use a longer --sustain" if False in settled else text)
-    if not evidence:
-        return []
-    shares = dict.fromkeys(units.percent(entry["share"]) for entry in evidence.values())
-    title = f"sustained rate is {', '.join(shares)} of burst"
-    return [Finding(SUSTAINED, "info", title, "; ".join(texts), evidence)]

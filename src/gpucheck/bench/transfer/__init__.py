@@ -23,6 +23,8 @@ PARTS = {
 }
 # No machine holds two buffers of 32 TiB.
 LARGEST_SIZE = 2**45
+# Pages and DMA engines like multiples of this; all usual sizes are.
+GRAIN = 64
 # What buffers may take of the host's memory that is left, so that the machine keeps working.
 HOST_SHARE = 0.5
 
@@ -39,7 +41,7 @@ class TransferOptions:
         "Copy only this size. Repeatable.",
         name="--size",
         metavar="SIZE",
-        parse=units.Size(largest=LARGEST_SIZE),
+        parse=units.Size(GRAIN, LARGEST_SIZE, GRAIN),
         shown="six from 64KiB to 1GiB",
         repeat=True,
         fold=lambda sizes: tuple(sorted(set(sizes))),

@@ -414,27 +414,11 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
 def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Return the rates of both ways at once beside the rates of one direction alone."""
     rows = [row for row in measurements if row.name == BOTH_WAYS]
-    if not rows:
-        return []
-    return [*_never_together([row for row in rows if row.rate is None]), *_both_rates(rows, measurements)]
-
-
-def _never_together(rows: Sequence[Measurement]) -> list[Finding]:
-    """Return why rows have no rate: an engine that takes turns is a warning, anything else decides nothing."""
-    if not rows:
-        return []
-    details = {row.case["direction"]: row.method.details for row in rows}
-    evidence = {"discarded_because": {way: known["discarded_because"] for way, known in details.items()}}
-    reasons = {way: known.get("ended_because") or "out of time" for way, known in details.items()}
-    message = "; ".join(
-        f"copies {WAYS[way]}: {reason} (windows discarded: {details[way]['discarded_windows']})"
-        for way, reason in reasons.items()
-    )
-    if set(reasons.values()) == {"it stood still"}:
-        title = "copies in one direction wait for the other"
-        return [Finding(BOTH_WAYS, "warn", title, message, evidence, fix=_SHARED)]
-    title = "inconclusive: no window in which both directions copied"
-    return [Finding(BOTH_WAYS, "inconclusive", title, message, evidence, fix=_AGAIN)]
+    if without := [row for row in rows if row.rate is None]:
+        title = "inconclusive: no window in which both directions copied"
+        evidence = {"directions": [row.case["direction"] for row in without]}
+        return [Finding(BOTH_WAYS, "inconclusive", title, "", evidence, fix=_AGAIN), *_both_rates(rows, measurements)]
+    return _both_rates(rows, measurements)
 
 
 def _both_rates(rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> list[Finding]:

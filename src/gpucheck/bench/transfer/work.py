@@ -175,10 +175,12 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
         # Copies to or from a device keep one core busy, those on the host torch's threads.
         threads=torch.get_num_threads() if accel.is_cpu else 1,
     )
-    # Where a window copies onto the same slice again, what was compared is the last of these copies.
-    calls = row.runs[0].calls_per_sample + int(row.method.details["untimed_calls"])
-    row.method.details["every_copy_in_its_own_slice"] = calls <= repeated.count
     return judge.flagged(row)
+
+
+def _only_pinned(accel: Accel, what: str, finding: str) -> CannotLook:
+    why = "only copies to a CUDA or XPU device use pinned memory"
+    return CannotLook(what, why, "rerun without --host-memory", finding=finding)
 
 
 def _no_pinned(reason: str, accel: Accel) -> Skipped:
@@ -192,12 +194,7 @@ def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[
     Raises CannotLook where pinned memory alone was asked for and there is nothing to pin it for.
     """
     if not accel.can_pin and options.memories == ("pinned",):
-        raise CannotLook(
-            f"no pinned memory for {accel.id}",
-            "only copies to a CUDA or XPU device use pinned memory",
-            "rerun without --host-memory",
-            finding="transfer.pinned",
-        )
+        raise _only_pinned(accel, f"no pinned memory for {accel.id}", "transfer.pinned")
     directions: tuple[Direction, ...] = ("host_to_host",) if accel.is_cpu else options.directions
     clocks: dict[HostMemory, tuple[By, ...]] = {"pageable": ("as_called",)}
     if accel.can_pin:
@@ -245,43 +242,43 @@ FLIP = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Idiom:
-    """A line of source, which is compiled and timed as it stands, with x on the host and y on the device.
-
-    `where` is what the device must be; `memory` is where the tensor lies on the host's side. One that `pins` makes
-    pinned memory in each call.
-    """
+    """A line of source, which is compiled and timed as it stands, with x on the host and y on the device."""
 
     id: str
     code: str
     direction: Direction
-    where: Literal["pinning", "accelerator", "cpu"]
-    memory: HostMemory = "pageable"
-    pins: bool = False
+
+    @property
+    def memory(self) -> HostMemory:
+        """Return where the tensor lies on the host's side."""
+        return "pinned" if "x_pinned" in self.code else "pageable"
 
 
-_TO: Direction = "host_to_device"
-_BACK: Direction = "device_to_host"
 # The raw copies first: where time runs out, the rest has something to be held against.
 IDIOMS: tuple[Idiom, ...] = (
-    Idiom("raw", "y.copy_(x)", _TO, "accelerator"),
-    Idiom("raw", "y.copy_(x_pinned, non_blocking=True)", _TO, "pinning", "pinned"),
-    Idiom("to", "x.to(device)", _TO, "accelerator"),
-    Idiom("to_non_blocking", "x_pinned.to(device, non_blocking=True)", _TO, "pinning", "pinned"),
-    Idiom("pin_then_to", "x.pin_memory().to(device, non_blocking=True)", _TO, "pinning", pins=True),
-    Idiom("raw", "x.copy_(y)", _BACK, "accelerator"),
-    Idiom("raw", "x_pinned.copy_(y, non_blocking=True)", _BACK, "pinning", "pinned"),
-    Idiom("cpu", "y.cpu()", _BACK, "accelerator"),
-    Idiom("raw", "y.copy_(x)", "host_to_host", "cpu"),
-    Idiom("clone", "x.clone()", "host_to_host", "cpu"),
+    Idiom("raw", "y.copy_(x)", "host_to_device"),
+    Idiom("raw", "y.copy_(x_pinned, non_blocking=True)", "host_to_device"),
+    Idiom("to", "x.to(device)", "host_to_device"),
+    Idiom("to_non_blocking", "x_pinned.to(device, non_blocking=True)", "host_to_device"),
+    Idiom("pin_then_to", "x.pin_memory().to(device, non_blocking=True)", "host_to_device"),
+    Idiom("raw", "x.copy_(y)", "device_to_host"),
+    Idiom("raw", "x_pinned.copy_(y, non_blocking=True)", "device_to_host"),
+    Idiom("cpu", "y.cpu()", "device_to_host"),
+    Idiom("raw", "y.copy_(x)", "host_to_host"),
+    Idiom("clone", "x.clone()", "host_to_host"),
 )
 
 
 def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
     """The lines that can be written for this device, from these kinds of host memory."""
-    kinds = {"cpu"} if accel.is_cpu else {"accelerator"}
-    if not accel.is_cpu and accel.can_pin and "pinned" in memories:
-        kinds.add("pinning")
-    return [idiom for idiom in IDIOMS if idiom.where in kinds and idiom.memory in memories]
+    pins = accel.can_pin and "pinned" in memories
+    return [
+        idiom
+        for idiom in IDIOMS
+        if (idiom.direction == "host_to_host") == accel.is_cpu
+        and idiom.memory in memories
+        and (pins or "pin" not in idiom.code)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +292,7 @@ class Stage:
 
     def slices(self, idiom: Idiom) -> list[torch.Tensor]:
         """Return the slices that a line copies from: each word of their buffer holds its index."""
-        buffer = self.shared.device if idiom.direction == _BACK else self.shared.host[idiom.memory]
+        buffer = self.shared.ends(idiom.direction, idiom.memory)[0]
         words = self.count * self.size // WORD
         if buffer.number is None:
             buffer.fill(words, 0)
@@ -311,22 +308,21 @@ class Line:
     """An idiom's calls, slice after slice; what its line allocates once is made here, outside the timed calls.
 
     What a call made is let go as the next one begins, and pinned memory only once the device was waited for: on a lost
-    device its release ends the process (`kept`).
+    device its release ends the process (`device_lifetime`).
     """
 
     def __init__(self, idiom: Idiom, stage: Stage) -> None:
-        self.accel = stage.accel
-        self.sources = stage.slices(idiom)
+        self.accel, self.sources = stage.accel, stage.slices(idiom)
         self.calls = 0
         self.made: list[torch.Tensor] = []
-        self._waits = idiom.pins
+        self._waits = ".pin_memory()" in idiom.code
         names: dict[str, Any] = {"device": self.accel.device, "keep": self._keep}
-        source = "y" if idiom.direction == _BACK else "x" + "_pinned" * (idiom.memory == "pinned")
+        back = idiom.direction == "device_to_host"
+        source = "y" if back else "x_pinned" if idiom.memory == "pinned" else "x"
         if idiom.id == "raw":
             # Between preallocated buffers: the measure of the rest.
-            target = idiom.code.partition(".")[0]
-            where = "cpu" if idiom.direction == _BACK else self.accel.device
-            like = self.sources[0]
+            target, like = idiom.code.partition(".")[0], self.sources[0]
+            where = "cpu" if back else self.accel.device
             names[target] = pinned_like(like) if target == "x_pinned" else torch.empty_like(like, device=where)
         # What is pinned on the way is kept for longer than the line.
         body = idiom.code.replace("x.pin_memory().", "keep(x.pin_memory()).")
@@ -337,56 +333,40 @@ class Line:
         if self._waits and self.made:
             self.accel.synchronize()
         self.made.clear()
-        source = self.sources[self.calls % len(self.sources)]
         self.calls += 1
-        self._keep(self._run(source))
+        self._keep(self._run(self.sources[self.calls % len(self.sources)]))
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
         self.made.append(tensor)
         return tensor
 
     def wrong_bytes(self) -> int:
-        """Return how many bytes are wrong of what the last call made, and of what one more makes.
-
-        The same memory may hold the same from an earlier call: the second copies what was never there.
-        """
-        wrong = self._wrong(0)
-        source = self.sources[self.calls % len(self.sources)]
+        """Return how many bytes are wrong of what one more call makes, of what no earlier call has copied."""
+        place = (self.calls + 1) % len(self.sources)
+        source = self.sources[place]
         source.bitwise_xor_(FLIP)
         self.call()
-        wrong += self._wrong(FLIP)
-        source.bitwise_xor_(FLIP)
-        return wrong
-
-    def _wrong(self, number: int) -> int:
         self.accel.synchronize()
-        place, result = (self.calls - 1) % len(self.sources), self.made[-1]
-        words: int = self.sources[place].numel()
+        source.bitwise_xor_(FLIP)
+        result, words = self.made[-1], len(source)
         if result.numel() != words:
             return words * WORD
-        return buffers.mismatches(result.reshape(-1), place * words, number)[0]
+        return buffers.mismatches(result.reshape(-1), place * words, FLIP)[0]
 
 
 def idioms(setting: Setting) -> Iterator[Measurement]:
     """A row for each line of code that this device knows. Raises CannotLook where there is no room."""
-    accel, memories = setting.accel, setting.memories
+    accel, memories, options = setting.accel, setting.memories, setting.options
     room = replace(setting.room, pinned="pinned" in memories)
-    size, count = sizes_of_idioms(setting.options.sizes, room, max(len(memories), 1))
-    todo = [
-        idiom for idiom in of_device(accel, memories) if accel.is_cpu or idiom.direction in setting.options.directions
-    ]
+    size, count = sizes_of_idioms(options.sizes, room, max(len(memories), 1))
+    todo = [idiom for idiom in of_device(accel, memories) if accel.is_cpu or idiom.direction in options.directions]
     if not todo:
-        raise CannotLook(
-            f"no common idiom copies pinned memory on {accel.id}",
-            "only copies to a CUDA or XPU device use pinned memory",
-            "rerun without --host-memory",
-            finding="transfer.idioms",
-        )
+        raise _only_pinned(accel, f"no common idiom copies pinned memory on {accel.id}", "transfer.idioms")
     setting.emit(Progress("allocating", 0, len(todo)))
     shared = allocate_all(accel, memories, count * size, "transfer.memory")
     if shared.no_pinned is not None:
         setting.emit(Notice(f"idioms with pinned memory skipped: {shared.no_pinned}", "warning"))
-        todo = [idiom for idiom in todo if idiom.where != "pinning"]
+        todo = [idiom for idiom in todo if "pin" not in idiom.code]
     stage = Stage(accel, shared, size, count)
     for done, idiom in enumerate(todo):
         watchdog.go_on()
@@ -422,8 +402,8 @@ def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch:
         torch.get_num_threads() if accel.is_cpu else 1,
         lambda: timing.measure(accel, timing.Work(line.call), clock="host", limits=limits),
     )
-    memory = accel.memory()
     rotation = stage.count * stage.size
+    verified = {"verified_slices": 1, "wrong_bytes": line.wrong_bytes()}
     return timing.measurement(
         IDIOM,
         accel.ref,
@@ -431,14 +411,9 @@ def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch:
         beside,
         case={"idiom": idiom.id, "direction": idiom.direction, "host_memory": idiom.memory, "size_bytes": stage.size},
         work=("bytes", float(stage.size), "B/s"),
-        memory=memory,
+        memory=accel.memory(),
         cache="cold" if rotation >= room.cold else "warm",
-        details={
-            "call": idiom.code,
-            "rotation_bytes": rotation,
-            "verified_slices": 2,
-            "wrong_bytes": line.wrong_bytes(),
-        },
+        details={"call": idiom.code, "rotation_bytes": rotation, **verified},
     )
 
 
@@ -447,8 +422,8 @@ def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch:
 # One of the sizes of the copies alone, so that the two can be held against each other; four to a window are 10 ms on
 # PCIe 5, and pinning twice two of them takes a tenth of a second.
 BOTH_WAYS_BYTES = 128 * MIB
-# Below this launching a copy takes about as long as copying (1 MiB is 19 µs on PCIe 5).
-LEAST_BOTH_WAYS_BYTES = MIB
+# Below this launching two copies takes as long as copying (16 MiB are 37 µs on NVLink-C2C).
+LEAST_BOTH_WAYS_BYTES = 16 * MIB
 OTHER: dict[Direction, Direction] = {"host_to_device": "device_to_host", "device_to_host": "host_to_device"}
 
 
