@@ -15,7 +15,7 @@ from gpucheck.bench import all as work
 from gpucheck.bench import judge
 from gpucheck.bench.benchmarks import BENCHMARKS, AllOptions
 from gpucheck.bench.devices import ALONE, Shared
-from gpucheck.bench.judging import Ceiling, Judge, Seen
+from gpucheck.bench.figures import Ceiling, Judge, Seen
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, Undecided, UsageError
 from gpucheck.machine import choose, faults, host, inventory
@@ -234,9 +234,9 @@ def test_a_device_that_was_not_measured_before_the_error_is_not_passed(monkeypat
 
 def test_what_is_left_out() -> None:
     names = [one.id for one in BENCHMARKS if one.id != "all"]
-    assert AllOptions().ids == names
-    assert AllOptions(only=("t", "mat")).ids == ["transfer", "matmul"]
-    assert AllOptions(skip=("t",)).ids == [name for name in names if name != "transfer"]
+    assert AllOptions().selected == names
+    assert AllOptions(only=("t", "mat")).selected == ["transfer", "matmul"]
+    assert AllOptions(skip=("t",)).selected == [name for name in names if name != "transfer"]
     for only, skip, words in (
         (("matmull",), (), "--only 'matmull' matches no benchmark; did you mean matmul"),
         ((), ("",), "--skip '' matches no benchmark"),

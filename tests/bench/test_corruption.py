@@ -151,32 +151,6 @@ def test_a_count_that_a_broken_device_tells_is_never_told() -> None:
     assert (told["not_finite"], told["miscounted"]) == (1, False)
 
 
-def test_where_everything_differs_the_host_looks_for_no_longer_than_there_is_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made = sets(count=3)
-    clock = Clock()
-    repeats = Repeats(made, clock, until_s=10.0)  # type: ignore[arg-type]
-    for one in made:
-        one.out.add_(1.0)
-    monkeypatch.setattr(product, "_AT_ONCE", 10 * 80)  # ten parts
-    looks = []
-    real = torch.Tensor.topk
-    monkeypatch.setattr(torch.Tensor, "topk", lambda *given: looks.append(clock.now) or real(*given))  # type: ignore[func-returns-value]
-    repeats.before(1, 1)
-    assert len(looks) == 10
-    clock.now = 10.0
-    repeats.finish()
-    # All are compared; no more of what differs is looked at.
-    assert len(looks) == 10 and repeats.details()["results_compared"] == 4
-    assert repeats.details()["results_differing"] == 4 and repeats.worst is not None
-    late = Repeats(made, clock, until_s=0.0)  # type: ignore[arg-type]
-    made[0].out.add_(1.0)
-    late.finish()
-    # The first that differs is looked at until there is something to tell.
-    assert len(looks) == 11 and late.worst is not None
-
-
 class Clock:
     """A device whose clock a test moves; comparing costs nothing on it."""
 

@@ -89,7 +89,6 @@ def test_compute_is_made_as_long_as_copies_of_two_milliseconds(copy_s: float, co
 
 def test_a_device_too_slow_for_the_product_is_balanced_as_far_as_can_be() -> None:
     assert work.balanced(*groups(Engines(copy_s=4e-3), product_s=7e-3)) == (1, 1)
-    assert judge.unbalanced(4e-3, 7e-3)
 
 
 def test_every_copy_is_prepared_for_before_its_window() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from judged import Document
 
-from gpucheck.bench import devices, judging
+from gpucheck.bench import devices, figures
 from gpucheck.bench.matmul.judge import share_of_products
 from gpucheck.config import Limit
 from gpucheck.machine.accel import Accel
@@ -95,7 +95,7 @@ def test_copies_faster_than_any_link_meet_no_threshold() -> None:
         rows = [_faster(one, times) if one.rate else one for one in scenes.copies()]
         findings = scenes.document("bench transfer", rows, limits=(limit,)).findings
         found = {one.id: one.verdict for one in findings}
-        assert times < 1e3 or any(one.fix == judging.WRONG_CLOCK for one in findings)
+        assert times < 1e3 or any(one.fix == figures.WRONG_CLOCK for one in findings)
         # Eight times PCIe 5 may be NVLink-C2C.
         assert found["transfer.min_gbps"] == verdict
         assert found["transfer.link"] == {1.0: "pass", 8.0: "info", 1e3: "inconclusive"}[times]
@@ -168,11 +168,11 @@ def test_float8_without_fast_accumulation_has_no_share_on_a_part_with_two_modes(
     ],
 )
 def test_a_document_tells_the_part_without_its_machine(device: Device, kind: str) -> None:
-    part = judging.part_in(device)
+    part = figures.part_in(device)
     assert isinstance(part, Part) and part.kind == kind
     # Of a slice of a card the card's memory clock says nothing.
     assert (part.memory_bytes_per_s is None) == (kind == "estimate")
-    assert judging.part_in(Device("cpu", "cpu")) is None
+    assert figures.part_in(Device("cpu", "cpu")) is None
 
 
 def part_of(accel: Accel, facts: Facts) -> Part | Unknown | None:
@@ -181,7 +181,7 @@ def part_of(accel: Accel, facts: Facts) -> Part | Unknown | None:
     document(Started(facts))
     document(Opened(devices.told(accel)))
     (device,) = document.facts.devices
-    return judging.part_in(device)
+    return figures.part_in(device)
 
 
 def test_an_open_device_is_the_same_part_as_in_its_document() -> None:
@@ -191,7 +191,7 @@ def test_an_open_device_is_the_same_part_as_in_its_document() -> None:
     device = Device("cuda", "cuda:0", "NVIDIA H200", compute_capability="9.0", multiprocessors=132)
     known = replace(device, memory_bus_width_bits=6144)
     for accel, facts in ((told, Facts()), (told, Facts(devices=(device,))), (bare, Facts(devices=(known,)))):
-        assert part_of(accel, facts) == judging.part_in(known) == H200
+        assert part_of(accel, facts) == figures.part_in(known) == H200
     # Of a part that is not in the table the clocks make the estimate, whoever tells them.
     other = replace(told, name="NVIDIA H210")
     unlisted = replace(device, name=None, max_sm_clock_hz=1.98e9)

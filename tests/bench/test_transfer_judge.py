@@ -10,7 +10,6 @@ from judged import copied, findings, seen
 
 from gpucheck.bench.transfer.judge import (
     JUDGE,
-    as_read,
     copies,
     flagged,
     latencies,
@@ -27,6 +26,18 @@ from gpucheck.report.results.bench import LinkUnderLoad
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 X16 = {"generation": 5, "width": 16, "max_width": 16}
+
+
+def as_read(
+    generation: int | None = None, width: int | None = None, max_width: int | None = None, **more: Any
+) -> LinkUnderLoad:
+    c2c = more.pop("c2c_bytes_per_s", None)
+    pcie = {"generation": generation, "width": width, "max_width": max_width, **more}
+    link = of_telemetry({"pcie": pcie, "c2c_bytes_per_s": c2c})
+    assert link is not None
+    return link
+
+
 C2C = as_read(5, 1, 16, c2c_bytes_per_s=447.12e9)
 
 

@@ -74,7 +74,7 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
     todo = [
         benchmark
         for benchmark in BENCHMARKS
-        if benchmark.id in options.ids
+        if benchmark.id in options.selected
         and (
             not benchmark.of_several
             or benchmark.id in options.only

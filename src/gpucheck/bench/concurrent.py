@@ -5,9 +5,8 @@ stamps of their device. Each device has a child, whose windows are compared by C
 that copy to each other share one, so that a hang costs only their pair.
 
 A child is sent lines of JSON, the setup first. A child of one device answers each: the setup → `ready`; a `direction` →
-`prepared`; `at_s` and `for_s` (when to begin, and for how long) → when the first window began and the last one ended;
-`keep` (from when to when) → the measurement of the windows within. A child of two says each measurement as it is known,
-then `end`. `error` instead says why there is nothing.
+`prepared`; `at_s` and `for_s` (when to begin, and for how long) → the measurement. A child of two says each measurement
+as it is known, then `end`. `error` instead says why there is nothing.
 
 Torch is imported late: a child binds itself to its device's NUMA node first.
 """
@@ -39,7 +38,6 @@ from gpucheck.report.measurement import Measurement, Run
 from gpucheck.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:  # torch comes after binding
-    from gpucheck.bench.buffers import Room
     from gpucheck.links import HostMemory
     from gpucheck.machine.accel import Accel
 
@@ -240,6 +238,8 @@ def main() -> int:
 TOGETHER = "transfer.together"
 # The wait for the end of a window takes some 20 µs, in which the link is free: below a thousandth of this.
 WINDOW_S = 0.02
+# What a child may begin later than another: eight wake at once.
+LATEST_S = 0.2
 # The link wakes, and it is known how many copies make up a window.
 WARM_UP_S = 0.2
 
@@ -247,7 +247,15 @@ WARM_UP_S = 0.2
 def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> None:
     """Copy with the other devices, one direction after another. Raises CannotLook and torch's errors."""
     device, size, share = from_json(Device, setup["device"]), int(setup["size"]), float(setup["host_share"])
-    bound, why_not = _bind(device.numa_node)
+    node, where, free = device.numa_node, numa.allowed_text(), None
+    details: dict[str, Any] = {}
+    try:
+        if node is None:
+            raise CannotLook("the NUMA node of the device is unknown")
+        numa.bind(node)
+        where, free = f"node {node} (assumed from affinity)", numa.free_bytes(node)
+    except CannotLook as error:
+        details = {"numa_unbound_because": "; ".join(part for part in (error.what, error.why) if part)}
     # From here on torch may start its threads.
     from gpucheck.bench import buffers
     from gpucheck.machine import accel as accels
@@ -255,14 +263,14 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
     accel = accels.open_device(str(device.id), name=device.name, uuid=device.uuid)
     accel.make_current()
     memory: HostMemory = "pinned" if accel.can_pin else "pageable"
-    room = replace(_within(buffers.room_for(accel, share), bound, share), pinned=memory == "pinned")
+    room = replace(buffers.room_for(accel, share), pinned=memory == "pinned")
+    if free is not None:
+        room = replace(room, host=min(room.host, int(free * share)))
     shared = buffers.allocate_all(accel, [memory], room.capacity(size, 1), TOGETHER)
     if shared.no_pinned is not None:
         raise CannotLook("pinned memory could not be allocated", shared.no_pinned)
-    where = numa.allowed_text() if bound is None else f"node {bound} (assumed from affinity)"
-    details: dict[str, Any] = {"numa_unbound_because": why_not} if why_not else {}
     watch = Watch(accel.uuid)
-    say({"ready": True, "directions": ["host_to_host"] if accel.is_cpu else setup["directions"], "host_memory": memory})
+    say({"ready": True, "directions": ["host_to_host"] if accel.is_cpu else setup["directions"]})
     for request in asked:
         direction = request["direction"]
         # One filling before, one comparison after: none in between, which would leave the link to the others.
@@ -273,14 +281,8 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
         calls = max(1, round(WINDOW_S / timing.repeated_s(accel, copies.call, WARM_UP_S)))
         watch.take()
         say({"prepared": True})
-        release = next(asked)
-        taken = without_pause(accel, copies.call, calls, release["at_s"], release["for_s"])
-        say({"first_s": taken.started_monotonic_s[0], "last_s": taken.started_monotonic_s[-1] + taken.samples_s[-1]})
-        keep = next(asked)
-        from_s, to_s = keep["keep"]
-        run = within(taken, from_s, to_s)
+        run = without_pause(accel, copies.call, calls, **next(asked))
         seen, no_telemetry = watch.during(run)
-        verified = copies.finish()
         few = ("few-samples",) if len(run.samples_s) < WANTED_SAMPLES else ()
         # Others on the CPU are mostly the other devices' children: that is what is measured.
         notes = {} if seen is not None else {"no_telemetry_because": no_telemetry}
@@ -289,58 +291,34 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
             accel.ref,
             Timed(run, "host", "host", few),
             timing.Beside(seen, telemetry.flags(seen), notes),
-            case={"direction": direction, "host_memory": memory, "size_bytes": size, "devices": keep["devices"]},
+            case={"direction": direction, "host_memory": memory, "size_bytes": size, "devices": request["devices"]},
             work=("bytes", float(size), "B/s"),
             memory=accel.memory(),
             cache="cold" if copies.span_bytes >= room.cold else "warm",
-            details={
-                "rotation_bytes": copies.span_bytes,
-                **verified.details,
-                **details,
-            },
+            details={"rotation_bytes": copies.span_bytes, **copies.finish().details, **details},
         )
         say({"measurement": to_json(replace(measurement, method=replace(measurement.method, numa=where)))})
 
 
 def without_pause(accel: Accel, call: Callable[[], object], calls: int, at_s: float, for_s: float) -> Run:
-    """Copy from `at_s` on for so long, in windows one right after the other."""
-    started = timing.started_now()
-    windows: list[Span] = []
+    """Copy from `at_s` on, in windows one right after the other, and return those of the time in which all copy.
+
+    That begins when the last has begun, and lasts so long. Raises CannotLook where this one is too late for it.
+    """
+    started, windows = timing.started_now(), []
     time.sleep(max(at_s - accel.host_now(), 0.0))
-    now_s = accel.host_now()
-    while now_s < at_s + for_s or not windows:
+    now_s, from_s = accel.host_now(), at_s + LATEST_S
+    if now_s > from_s:
+        raise CannotLook("it began too late", "other programs keep the CPU busy")
+    while now_s < from_s + for_s:
         for _ in range(calls):
             call()
         accel.synchronize()
         began_s, now_s = now_s, accel.host_now()
-        windows.append((began_s, now_s - began_s))
+        windows += [(began_s, now_s - began_s)] if from_s <= began_s and now_s <= from_s + for_s else []
+    if not windows:
+        raise CannotLook("none of its windows ended in time", "one takes longer than all were given")
     return _run(started, calls, windows)
-
-
-def within(taken: Run, from_s: float, to_s: float) -> Run:
-    """The windows that lie in the time in which all copied. Raises CannotLook where there is none."""
-    windows = list(zip(taken.started_monotonic_s, taken.samples_s, strict=True))
-    counted = [(start_s, length_s) for start_s, length_s in windows if from_s <= start_s and start_s + length_s <= to_s]
-    if not counted:
-        raise CannotLook("none of its copies overlapped with all others", f"{len(windows)} windows ran outside")
-    return _run(taken.started, taken.calls_per_sample, counted)
-
-
-def _bind(node: int | None) -> tuple[int | None, str]:
-    """Bind this process to a node and return it; None and why where there is none to bind to or it cannot be."""
-    if node is None:
-        return None, "the NUMA node of the device is unknown"
-    try:
-        numa.bind(node)
-    except CannotLook as error:
-        return None, "; ".join(part for part in (error.what, error.why) if part)
-    return node, ""
-
-
-def _within(room: Room, bound: int | None, share: float) -> Room:
-    """The room that is left on the node that this process was bound to, of which `share` may be taken."""
-    free = None if bound is None else numa.free_bytes(bound)
-    return room if free is None else replace(room, host=min(room.host, int(free * share)))
 
 
 # -- a child of two devices, which copy to each other in turn ----------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 from gpucheck import config, naming, units
 from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS, Benchmark
-from gpucheck.bench.judging import Ceilings, Figure, Judge, Seen
+from gpucheck.bench.figures import Ceilings, Figure, Judge, Seen
 from gpucheck.config import BY_ID, Limit
 from gpucheck.errors import UsageError
 from gpucheck.report.codec import to_json, visible
@@ -71,6 +71,7 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
             if seen.rows or whole:
                 judged.append(seen)
                 findings = rule.findings(seen)
+                findings += judging.of_the_machine(benchmark.id, seen.rows, document.facts)
                 lines = rule.headlines(seen, ceilings)
                 headlines += lines
                 findings += judging.doubtful(benchmark.id, lines)

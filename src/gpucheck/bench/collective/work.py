@@ -428,7 +428,7 @@ class _Run:
     def unmeasured(self) -> Finding:
         """Name what there was no time for: collectives of which there is no row, else rows."""
         begun = {name for name, size in self.todo if (name, size) not in self.left}
-        names = [name for name, _ in self.todo] or self.options.collectives
+        names = [name for name, _ in self.todo] or self.options.selected
         missing = [name for name in dict.fromkeys(names) if name not in begun]
         title = f"{len(self.left)} of {len(self.todo)} rows were not measured"
         title = f"{', '.join(missing)}: not measured" if missing else title
@@ -456,7 +456,7 @@ class _Run:
             why = f"an array may take {units.capacity(room)}: a quarter of what is free"
             self.emit(Skipped(Finding("collective.memory", "skip", what, why, fix="give a smaller --size")))
         has_peers = self.group.place is None and self.kind != "cpu"
-        names = [name for name in self.options.collectives if name != PEER_COPY or has_peers]
+        names = [name for name in self.options.selected if name != PEER_COPY or has_peers]
         fitting = [size for size in sizes if size <= room]
         return list(dict.fromkeys((name, size_of(name, size, self.group.world)) for name in names for size in fitting))
 
@@ -471,7 +471,7 @@ class _Run:
                 "rank": place,
                 "host": ready["host"],
                 "device": ready["device"]["id"],
-                **{name: line[name] for name in ("samples_s", "wrong_elements", "wrong_from")},
+                **{name: line[name] for name in ("samples_s", "wrong_elements")},
             }
             for place, (ready, line) in enumerate(zip(self.ready, lines, strict=True))
         ]

@@ -163,12 +163,6 @@ def call_of(kind: Kind, flat: Matrices, shape: Shape) -> Callable[[], object]:
     return kind.bind(matrices.a, matrices.b, matrices.out)
 
 
-def in_rotation(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    """One call for those of several sets in turn, so that none finds its set in the cache; a single one as it is."""
-    turns = itertools.cycle(calls)
-    return calls[0] if len(calls) == 1 else lambda: next(turns)()
-
-
 class NoKernel(Exception):
     """The library has no such product here: no kernel for the dtype or for the shape."""
 
@@ -313,8 +307,8 @@ def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterat
 
 # Share of the time since the first result that comparing may take; windows are never shortened by it.
 ALLOWANCE = 0.1
-# Results whose differing elements are examined, and how many elements of each.
-MOST_EXAMINED, MOST_ELEMENTS = 4, 64
+# Results whose differing elements are examined, which takes the host about a second each, and how many elements.
+MOST_EXAMINED, MOST_ELEMENTS = 2, 64
 # Sets that are compared at the end: all, or the first ones of more than this.
 MOST_LAST_SETS = 64
 # Elements compared one by one at once, to find which differ: each takes some 32 bytes where it does.
@@ -332,18 +326,15 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 class Repeats:
     """Compares results of equal matrices with the first one; `precision` is what `reference.errors` takes.
 
-    Make it when every set has its first result, computed and waited for. From `until_s` of the host's clock on, once
-    something differs, the host looks at no more of it: where everything differs that takes long.
+    Make it when every set has its first result, computed and waited for.
     """
 
     sets: Sequence[Matrices]
     accel: Accel
     precision: str | None = None
-    until_s: float = math.inf
     first: torch.Tensor = field(init=False)
     compared: int = 0
     differing: int = 0
-    vanished: int = 0
     worst: Element | None = None
     spent_s: float = 0.0
     _began_s: float = field(init=False)
@@ -368,13 +359,12 @@ class Repeats:
     def details(self) -> dict[str, Any]:
         """Return the comparisons as a row has them.
 
-        `worst` is the differing element that lies farthest from float64, of the first few results that differ; None
-        where none differs. In `results_vanished` of these nothing differed any more.
+        `worst` is the differing element that lies farthest from float64, of the first results that differ; None where
+        none differs, or none did at the second look.
         """
         return {
             "results_compared": self.compared,
             "results_differing": self.differing,
-            "results_vanished": self.vanished,
             "worst": None if self.worst is None else asdict(self.worst),
         }
 
@@ -383,7 +373,7 @@ class Repeats:
         self.compared += 1
         if not torch.equal(bits(matrices.out), bits(self.first)):
             self.differing += 1
-            if self.differing == 1 or (self.differing <= MOST_EXAMINED and began < self.until_s):
+            if self.differing <= MOST_EXAMINED:
                 self._examine(matrices)
         self.spent_s += self.accel.host_now() - began
 
@@ -405,10 +395,7 @@ class Repeats:
             size, order = size.topk(min(MOST_ELEMENTS, len(places)))
             at = ((start + row, column) for row, column in places[order].tolist())
             differing += zip(size.tolist(), at, got[order].tolist(), strict=True)
-            if differing and self.accel.host_now() >= self.until_s:
-                break
         if not differing:
-            self.vanished += 1
             return
         most = sorted(differing, key=lambda element: element[:2], reverse=True)[:MOST_ELEMENTS]
         places_of, values = [place for _, place, _ in most], [value for _, _, value in most]

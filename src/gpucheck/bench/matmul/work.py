@@ -61,8 +61,6 @@ LEAST_WATCHED_S = 1.5
 # Other load on a machine comes in bursts: a row of a tenth of a second lies within one or beside it, and processes
 # differ by more than products do.
 LEAST_S = 0.8
-# Elements that differ are examined for this long beside a row's time: enough for small results, a part of large ones.
-LOOK_S = 1.0
 
 
 def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurement:
@@ -86,9 +84,11 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
             call()
         accel.synchronize()
         seen_as = observed if case.dtype == "tf32" else kind.seen_as
-        repeats = Repeats(sets, accel, seen_as, accel.host_now() + budget_s + LOOK_S)
+        repeats = Repeats(sets, accel, seen_as)
         nothing = kind.bind(first.a[:0, :0], first.b[:0, :0], first.out[:0, :0])
-        work = timing.Work(product.in_rotation(calls), empty=nothing, prepare=repeats.before)
+        turns = itertools.cycle(calls)
+        call = calls[0] if len(calls) == 1 else lambda: next(turns)()
+        work = timing.Work(call, empty=nothing, prepare=repeats.before)
         limits = timing.Limits(
             budget_s=budget_s * (1 - WARM_UP_SHARE),
             warmup_s=budget_s * WARM_UP_SHARE,

@@ -560,11 +560,8 @@ def _at_once(copiers: Sequence[Copier], direction: str, for_s: float) -> list[Me
             copier.say(request)
         return [copier.hear(limit_s) for copier in copiers]
 
-    ask({"direction": direction}, ANSWER_TIMEOUT_S)
-    spans = ask({"at_s": time.perf_counter() + RELEASE_S, "for_s": for_s}, for_s + ANSWER_TIMEOUT_S)
-    # All copied from the last one's first window to the first one's last.
-    all_copied = [max(span["first_s"] for span in spans), min(span["last_s"] for span in spans)]
-    answers = ask({"keep": all_copied, "devices": len(copiers)}, ANSWER_TIMEOUT_S)
+    ask({"direction": direction, "devices": len(copiers)}, ANSWER_TIMEOUT_S)
+    answers = ask({"at_s": time.perf_counter() + RELEASE_S, "for_s": for_s}, for_s + ANSWER_TIMEOUT_S)
     return [judge.flagged(from_json(Measurement, answer["measurement"])) for answer in answers]
 
 
@@ -655,26 +652,28 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
     began = time.monotonic()
     # A device that fails takes no part in what concerns several.
     lost: dict[str, Fault] = {} if shared.lost is None else shared.lost
-    chosen, facts = options.select(), shared.facts or inventory.read()
+    chosen, facts = options.selected, shared.facts or inventory.read()
     alone = [part for part in PARTS if part.id in chosen]
     several = [part for part in OF_SEVERAL if part.id in chosen]
     budget_s = options.time_budget_s
     measured = devices.each(
         options.device,
         emit,
-        lambda accel, deadline: rows_on(options, alone, accel, emit, deadline),
-        # Only with this name there can be several devices; how many there are is not known yet.
+        lambda accel, deadline: _rows_on(options, alone, accel, emit, deadline),
         name=NAME,
+        # Only with this name there can be several devices; how many there are is not known yet.
         time_budget_s=budget_s and budget_s * (1 - TOGETHER_SHARE if several and options.device == "all" else 1),
         default_s=lambda accel: DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"],
         shared=replace(shared, facts=facts, lost=lost),
     )
-    ids = [device for device in measured if device not in lost]
+    ids = tuple(device for device in measured if device not in lost)
     if len(ids) > 1:
         until = began + budget_s if budget_s else time.monotonic() + TOGETHER_S
         if shared.until_s is None:
             watchdog.ends_by(until - began, began)
-        _of_several(options, [part for part in several if part.applies(ids)], ids, facts, emit, until)
+        todo = [part for part in several if part.applies(ids)]
+        for row in _rows(todo, lambda until: Several(options, ids, facts, emit, until), emit, None, until):
+            emit(Measured(row))
     elif not alone:
         raise CannotLook(
             f"{', '.join(sorted(chosen))} needs several devices",
@@ -684,83 +683,72 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
         )
 
 
-def rows_on(
+def _rows_on(
     options: TransferOptions, wanted: Sequence[Part], accel: Accel, emit: Emit, deadline: float
 ) -> Iterator[Measurement]:
-    """The rows of every part that applies; the first is always measured. One that has no room costs only itself."""
+    """The rows of every part that applies to a device."""
     todo = [part for part in wanted if part.applies(accel)]
-    if not wanted:
-        return
-    if not todo:
+    if wanted and not todo:
         names = ", ".join(part.id for part in wanted)
         raise CannotLook(f"{names} cannot be measured on {accel.id}", finding="transfer.part")
     # On which node the memory of a process that is not bound came to lie differs from run to run, and is no part of the
     # method: what is told is where it may run.
     nodes = numa.allowed_text()
     with Watch(accel.uuid) as watch:
-        for place, part in enumerate(todo):
-            watchdog.go_on()
-            if place and time.monotonic() >= deadline:
-                emit(Skipped(_no_time(todo[place:], accel.id)))
-                break
-            until = share_until(deadline, [left.weight for left in todo[place:]])
-            setting = Setting(options, accel, room_for(accel, options.host_share), watch, emit, until)
-            emit(Began(judge.part(part.id), accel.id))
-            why = ""
-            try:
-                for row in part.rows(setting):
-                    yield replace(row, method=replace(row.method, numa=nodes))
-            except watchdog.OutOfTime:
-                emit(Finished(judge.part(part.id), accel.id, "time"))
-                raise
-            except CannotLook as error:
-                if place == 0:
-                    raise
-                emit(Skipped(of_error(error, accel.id)))
-                why = "memory"
-            emit(Finished(judge.part(part.id), accel.id, why))
+
+        def setting(until: float) -> Setting:
             device_lifetime.settle(accel)
             accel.empty_cache()
+            return Setting(options, accel, room_for(accel, options.host_share), watch, emit, until)
+
+        for row in _rows(todo, setting, emit, accel.id, deadline):
+            yield replace(row, method=replace(row.method, numa=nodes))
 
 
-def _of_several(
-    options: TransferOptions,
+def _rows(
     todo: Sequence[Part],
-    ids: Sequence[str],
-    facts: Facts,
+    setting: Callable[[float], Setting | Several],
     emit: Emit,
+    device: str | None,
     deadline: float,
-) -> None:
-    """Measure several devices at once: each in a separate process."""
+) -> Iterator[Measurement]:
+    """The rows of these parts on a device, or on several: the first is always measured.
+
+    One that has no room costs only itself, unless it is a device's first.
+    """
     for place, part in enumerate(todo):
-        until = share_until(deadline, [left.weight for left in todo[place:]])
-        emit(Began(judge.part(part.id)))
-        why = ""
+        watchdog.go_on()
+        if place and device is not None and time.monotonic() >= deadline:
+            emit(Skipped(_no_time(todo[place:], device)))
+            return
+        until, why = share_until(deadline, [left.weight for left in todo[place:]]), ""
+        given = setting(until)
+        emit(Began(judge.part(part.id), device))
         try:
-            for row in part.rows(Several(options, tuple(ids), facts, emit, until)):
-                emit(Measured(row))
+            yield from part.rows(given)
+        except watchdog.OutOfTime:
+            emit(Finished(judge.part(part.id), device, "time"))
+            if device is not None:
+                raise
+            emit(Skipped(_no_time(todo[place:])))
+            return
         except DeviceFailed as error:
+            if device is not None:
+                raise
             emit(Failed(faults.of(error, "bench transfer", error.device, step=part.id)))
             why = "fault"
         except CannotLook as error:
-            emit(Skipped(of_error(error)))
+            if device is not None and place == 0:
+                raise
+            emit(Skipped(of_error(error, device)))
             why = "memory"
-        except watchdog.OutOfTime:
-            emit(Skipped(_no_time(todo[place:])))
-            emit(Finished(judge.part(part.id), why="time"))
-            return
-        emit(Finished(judge.part(part.id), why=why))
+        emit(Finished(judge.part(part.id), device, why))
 
 
 def _no_time(left: Sequence[Part], device: str | None = None) -> Finding:
     names = [part.id for part in left]
     # The whole command: `bench all` and `fleet check` tell it too, whose --only means something else.
-    return Finding(
-        "transfer.time",
-        "skip",
-        f"not measured: {', '.join(names)}",
-        "out of time; a longer --time-budget measures all",
-        {"parts": names},
-        fix=f"gpucheck bench transfer --only {','.join(names)} --device {device or 'all'}",
-        device=device,
-    )
+    fix = f"gpucheck bench transfer --only {','.join(names)} --device {device or 'all'}"
+    found = devices.out_of_time(NAME, f"not measured: {', '.join(names)}", device)
+    why = "out of time; a longer --time-budget measures all"
+    return replace(found, message=why, evidence={"parts": names}, fix=fix)
