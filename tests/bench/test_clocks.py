@@ -32,10 +32,6 @@ def judged(*rows: Measurement) -> Finding:
     return finding
 
 
-def test_nothing_is_said_of_free_clocks() -> None:
-    assert judging.clock("copy.clocks", [row(), row("noisy")]) == []
-
-
 def test_heat_is_named_with_clock_and_temperature() -> None:
     found = judged(row(), row("throttled", reasons=("hw_thermal_slowdown",), seconds={"thermal": 1.5, "power": 0.1}))
     assert (found.id, found.verdict, found.evidence["flag"]) == ("copy.clocks", "warn", "throttled")
@@ -69,7 +65,3 @@ def test_every_benchmark_says_it() -> None:
     assert [finding.id for finding in judging.of_the_machine("overlap", [row("throttled")], Facts())] == [
         "overlap.clock"
     ]
-
-
-def test_the_worst_kind_is_told() -> None:
-    assert judged(row("power-limited"), row("throttled")).verdict == "warn"

@@ -23,7 +23,7 @@ from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure import runs as merging
 from gpucheck.measure.runs import time_stats
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Measured, Notice, Skipped
+from gpucheck.report.events import Measured
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
@@ -347,15 +347,6 @@ def test_a_size_without_a_kernel_costs_that_size(monkeypatch: pytest.MonkeyPatch
     assert len(asked) == len(set(asked))
     measured = {event.measurement.case["size"] for event in recorder.events if isinstance(event, Measured)}
     assert measured == ({32, 128, 512, 2048} - without)
-
-
-def test_a_cpu_alone_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Document()
-    monkeypatch.setattr(inventory, "read", lambda: Facts())
-    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",), "working on the CPU"))
-    with pytest.raises(CannotLook, match="no second device"):
-        work.command(CrossoverOptions(), recorder)
-    assert not [event for event in recorder.events if isinstance(event, (Notice, Skipped))]
 
 
 def test_several_runs_have_one_crossing() -> None:

@@ -113,18 +113,6 @@ def test_refused_pinned_memory_costs_its_lines_alone(monkeypatch: pytest.MonkeyP
     assert notice == "idioms with pinned memory skipped: CUDA error: out of memory"
 
 
-def test_memory_that_runs_out_in_a_line_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 65536 bytes")
-
-    monkeypatch.setattr(torch.Tensor, "clone", full)
-    rows = work.idioms(setting(CPU))
-    assert next(rows).case["idiom"] == "raw"
-    with pytest.raises(CannotLook, match=r"memory ran out at `x\.clone\(\)`") as raised:
-        next(rows)
-    assert raised.value.fix == buffers.SMALLER
-
-
 def stage(count: int = 2, device: Any = CPU) -> Stage:
     size = count * 4 * KIB
     return Stage(device, Buffers(allocate(size, HOST), {"pageable": allocate(size, HOST)}), 4 * KIB, count)

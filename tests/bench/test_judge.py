@@ -100,13 +100,6 @@ def test_one_bad_run_of_memory_stays_bad(bad: dict[str, int]) -> None:
     assert by_id(judge.judge(merging.merge([memory()] * 3)))["bandwidth.result"].verdict == "pass"
 
 
-def test_what_a_run_left_out_is_told_once_and_in_how_many_it_was_so() -> None:
-    left_out = Finding("transfer.pinned", "skip", "no pinned memory", "refused", device="cuda:0")
-    reports = [report(copy(1.0), skips=(left_out,)), report(copy(1.0)), report(copy(1.0), skips=(left_out,))]
-    (found,) = [finding for finding in judge.judge(merging.merge(reports)).findings if finding.id == "transfer.pinned"]
-    assert (found.verdict, found.message) == ("skip", "refused (in 2 of 3 runs)")
-
-
 def test_a_run_that_was_cut_off_leaves_the_whole_incomplete() -> None:
     def cut(emit: Any) -> None:
         for event in (Began("transfer", "cuda:0"), Began("transfer.copies", "cuda:0"), Measured(copy(GIB / 60e9))):
@@ -208,10 +201,6 @@ def test_what_is_wrong_fails_and_nothing_says_that_all_was_verified(name: str) -
     wrong = whole(finding_id, with_last(rows, **{key: 3}))
     assert by_id(wrong)[finding_id].verdict == "fail"
     assert "verified" not in measured.rests_on(wrong)
-
-
-def test_what_was_never_looked_at_is_not_called_verified() -> None:
-    assert "verified" not in measured.rests_on(scenes.document("bench transfer", []))
 
 
 def test_a_product_that_was_never_repeated_is_no_bit_identical_one() -> None:

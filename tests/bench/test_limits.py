@@ -220,13 +220,6 @@ def test_a_miss_on_a_clock_that_a_setting_holds_is_one_and_names_the_cause() -> 
     assert verdict_at(rows, 50e9) == "pass"
 
 
-def test_rows_without_a_rate_are_not_called_unmeasured() -> None:
-    asked = set_to("matmul.min_tflops", 1e12)
-    for rows, why in (([product("float32", None)], judge.NO_RATE), (BOTH, judge.NO_ROW)):
-        told = judged(rows, asked)[asked.id]
-        assert (told.verdict, told.evidence["figures"][0]["why"]) == ("inconclusive", why)
-
-
 def test_of_several_runs_most_must_be_disturbed() -> None:
     measurement = copy("host_to_device", 55e9, flags=("noisy",))
     for flags, expected in (([["noisy"], [], []], "fail"), ([["noisy"], ["noisy"], []], "inconclusive")):
@@ -373,22 +366,3 @@ def test_a_run_that_misses_a_threshold_does_not_end_the_others() -> None:
 
 
 # -- exactly at the threshold -----------------------------------------------------------------------------------------
-
-
-def test_an_interval_that_begins_at_the_threshold_meets_it() -> None:
-    rows = [copy("host_to_device", 100e9, spread=0.25)]  # 80 GB/s at its slow end
-    assert verdict_at(rows, 80e9) == "pass"
-    assert verdict_at(rows, 80e9 + 1) == "inconclusive"
-
-
-def test_an_interval_that_ends_at_the_threshold_may_meet_it() -> None:
-    rows = [copy("host_to_device", 100e9, spread=0.5)]  # 200 GB/s at its fast end
-    assert verdict_at(rows, 200e9) == "inconclusive"
-    assert verdict_at(rows, 200e9 + 1) == "fail"
-
-
-def test_a_miss_that_what_was_recorded_just_explains_is_explained() -> None:
-    rows = [copy("host_to_device", 1e6, spread=0.0, flags=("noisy",))]
-    bound = config.bridge(("noisy",))
-    assert verdict_at(rows, 1e6 * bound) == "inconclusive"
-    assert verdict_at(rows, 1e6 * bound + 1) == "fail"

@@ -23,7 +23,7 @@ from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure import runs as merging
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Measured, Notice, Skipped
+from gpucheck.report.events import Measured
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run, TimeStats
@@ -159,19 +159,6 @@ def test_an_overlap_is_of_the_shorter_and_too_few_rounds_have_no_interval() -> N
 # judging
 
 
-def test_an_overlap_without_a_narrow_interval_is_no_pass_whatever_its_rows_are_flagged_for() -> None:
-    def verdict(*both: float) -> tuple[str, tuple[str, ...]]:
-        ones = (1.0,) * len(both)
-        made = [row("copy", ones), row("compute", ones), row("both", both)]
-        (found,) = judge.answer(made)
-        return judged(*made)["overlap.pinned_two_streams"].verdict, found.flags
-
-    assert verdict(*(1.02, 1.0, 1.01) * 4) == ("pass", ())
-    assert verdict(1.0) == ("info", ("few-samples",))
-    # Half of the rounds hide all, the other half nothing.
-    assert verdict(*(1.0,) * 7, *(2.0,) * 6) == ("info", ("noisy",))
-
-
 def judged(*measurements: Measurement, environment: dict[str, str] | None = None) -> dict[str, Finding]:
     return {one.id: one for one in judge.findings(judging.seen(measurements, Facts(environment=environment or {})))}
 
@@ -299,15 +286,6 @@ def test_the_whole_command(monkeypatch: pytest.MonkeyPatch) -> None:
     schema.validator().validate(json.loads(document(recorder.judged())))
 
 
-def test_a_cpu_is_told_in_one_sentence_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Document()
-    monkeypatch.setattr(inventory, "read", lambda: Facts())
-    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",), "working on the CPU"))
-    with pytest.raises(CannotLook, match="a CPU has no copies to hide"):
-        work.command(OverlapOptions(), recorder)
-    assert not [event for event in recorder.events if isinstance(event, (Notice, Skipped))]
-
-
 def test_what_a_device_lacks_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = run(
         Fake(streams=False),
@@ -319,16 +297,6 @@ def test_what_a_device_lacks_is_left_out_and_said(monkeypatch: pytest.MonkeyPatc
     assert {(case["host_memory"], case["streams"]) for case in made} == {("pageable", 1)}
     skipped = [one.id for one in recorder.skips][:2]
     assert skipped == ["overlap.streams", "overlap.pinned"]
-
-
-def test_memory_that_runs_out_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise RuntimeError("CUDA out of memory. Tried to allocate")
-
-    monkeypatch.setattr(work, "product", fail)
-    with pytest.raises(CannotLook, match="not enough memory for the matrices") as raised:
-        run(Fake(), monkeypatch, OverlapOptions(size=MIB))
-    assert raised.value.finding == "overlap.memory"
 
 
 # several runs

@@ -77,13 +77,6 @@ def test_rounds_end_where_every_interval_is_narrow_and_there_are_three_at_least(
     assert len(rounds.take(groups, until_s=0.0)["a"].run.samples_s) == 3
 
 
-def test_a_noisy_group_goes_on_until_its_time_is_over() -> None:
-    device = Engines(noise=0.5)
-    timed = rounds.take({"a": Group(device, device.product(0.1))}, until_s=device.host_s + 10.0)
-    assert 60 < len(timed["a"].run.samples_s) < 140
-    assert timed["a"].flags == ()
-
-
 def test_a_ratio_is_of_calls_pair_by_pair_and_of_windows_it_is_of_sums() -> None:
     first, second = (run(2.0, 4.0, 60.0, calls=2),), (run(4.0, 8.0, 10.0, calls=4),)
     assert rounds.ratio(first, second) == TimeStats(1.0, 3)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import bench_scenes as scenes
 import pytest
-import torch
-from judged import Document
 
-from gpucheck.bench import devices, figures
+from gpucheck.bench import figures
 from gpucheck.bench.matmul.judge import share_of_products
 from gpucheck.config import Limit
-from gpucheck.machine.accel import Accel
-from gpucheck.peaks import Part, Unknown, lookup
-from gpucheck.report.events import Opened, Started
-from gpucheck.report.facts import Device, Facts
+from gpucheck.peaks import Part, lookup
+from gpucheck.report.facts import Device
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 
@@ -173,32 +168,6 @@ def test_a_document_tells_the_part_without_its_machine(device: Device, kind: str
     # Of a slice of a card the card's memory clock says nothing.
     assert (part.memory_bytes_per_s is None) == (kind == "estimate")
     assert figures.part_in(Device("cpu", "cpu")) is None
-
-
-def part_of(accel: Accel, facts: Facts) -> Part | Unknown | None:
-    """The part as the judge has it, after the device was opened."""
-    document = Document()
-    document(Started(facts))
-    document(Opened(devices.told(accel)))
-    (device,) = document.facts.devices
-    return figures.part_in(device)
-
-
-def test_an_open_device_is_the_same_part_as_in_its_document() -> None:
-    module: Any = SimpleNamespace()
-    bare = Accel(torch.device("cuda:0"), module, "NVIDIA H200", None, (9, 0), 132)
-    told = replace(bare, memory_bus_width_bits=6144, max_memory_clock_hz=3.2e9)
-    device = Device("cuda", "cuda:0", "NVIDIA H200", compute_capability="9.0", multiprocessors=132)
-    known = replace(device, memory_bus_width_bits=6144)
-    for accel, facts in ((told, Facts()), (told, Facts(devices=(device,))), (bare, Facts(devices=(known,)))):
-        assert part_of(accel, facts) == figures.part_in(known) == H200
-    # Of a part that is not in the table the clocks make the estimate, whoever tells them.
-    other = replace(told, name="NVIDIA H210")
-    unlisted = replace(device, name=None, max_sm_clock_hz=1.98e9)
-    part = part_of(other, Facts(devices=(unlisted,)))
-    assert isinstance(part, Part) and part.memory_bytes_per_s == 6144 / 8 * 3.2e9 * 2
-    slice_of = part_of(replace(other, uuid="MIG-1", max_clock_hz=1.98e9), Facts())
-    assert isinstance(slice_of, Part) and slice_of.memory_bytes_per_s is None
 
 
 def test_what_is_not_estimated_says_why() -> None:

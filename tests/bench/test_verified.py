@@ -9,7 +9,7 @@ import torch
 from broken_device import Counting
 
 from gpucheck.bench import buffers
-from gpucheck.bench.buffers import POISON, Copies, Verified, allocate
+from gpucheck.bench.buffers import Copies, Verified, allocate
 
 CPU = torch.device("cpu")
 KIB = 1024
@@ -137,12 +137,3 @@ def test_without_allowance_the_copies_go_on_and_their_end_is_compared() -> None:
     for sample in range(1, 7):
         run(copies, 2, sample)
     assert copies.finish() == Verified(refills=1, slices=4, wrong_bytes=0, first_wrong=None)
-
-
-def test_only_the_span_is_rotated_over_and_filled() -> None:
-    buffers = allocate(64 * KIB, CPU), allocate(64 * KIB, CPU)
-    copies = Copies(*buffers, 4 * KIB, span=10 * KIB, non_blocking=False, synchronize=lambda: None, allowance_s=0.0)
-    assert copies.count == 3
-    run(copies, 5)
-    assert copies.finish() == Verified(refills=1, slices=3, wrong_bytes=0, first_wrong=None)
-    assert int(buffers[0].words[12 * KIB // 8]) == POISON
