@@ -13,7 +13,7 @@ from judged import Document
 
 from gpucheck.bench import all as work
 from gpucheck.bench import judge
-from gpucheck.bench.benchmarks import BENCHMARKS, AllOptions
+from gpucheck.bench.benchmarks import AllOptions
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.figures import Ceiling, Judge, Seen
 from gpucheck.config import Limit
@@ -232,20 +232,6 @@ def test_a_device_that_was_not_measured_before_the_error_is_not_passed(monkeypat
     assert gates == [("cuda:0", "pass"), ("cuda:1", "inconclusive")]
 
 
-def test_what_is_left_out() -> None:
-    names = [one.id for one in BENCHMARKS if one.id != "all"]
-    assert AllOptions().selected == names
-    assert AllOptions(only=("t", "mat")).selected == ["transfer", "matmul"]
-    assert AllOptions(skip=("t",)).selected == [name for name in names if name != "transfer"]
-    for only, skip, words in (
-        (("matmull",), (), "--only 'matmull' matches no benchmark; did you mean matmul"),
-        ((), ("",), "--skip '' matches no benchmark"),
-        (("m",), ("matmul",), "--only and --skip leave no benchmark"),
-    ):
-        with pytest.raises(UsageError, match=words):
-            AllOptions(only, skip).check()
-
-
 @pytest.mark.parametrize(
     ("left", "mine", "expected"),
     [
@@ -314,16 +300,6 @@ def test_one_that_needs_several_devices_runs_once_where_there_are_some(
     document = ran(monkeypatch, Planted("bandwidth", steps("bandwidth")), several, ids=ids, only=only)
     assert [(part.id, part.device) for part in document.judged().parts] == planned
     assert asked == list(dict.fromkeys(name for name, _ in planned))
-
-
-def test_without_collectives_nobody_asks_where_the_ranks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("PMI_RANK", "1"), ("PMI_SIZE", "4")):  # MPICH's, with no MASTER_ADDR
-        monkeypatch.setenv(name, value)
-    asked: list[str] = []
-    several = Planted("collective", lambda given, emit, shared: asked.append("collective"), of_several=True)
-    plain = Planted("bandwidth", lambda given, emit, shared: asked.append("bandwidth"))
-    ran(monkeypatch, plain, several, ids=("cuda:0", "cuda:1"), only=("bandwidth",))
-    assert asked == ["bandwidth"]
 
 
 @pytest.mark.parametrize(

@@ -14,21 +14,18 @@ from fake_device import FakeDevice
 from judged import Document, seen
 
 import document_schema as schema
-from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.crossover import CrossoverOptions, judge, work
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
 from gpucheck.bench.figures import Seen
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, choose, inventory
-from gpucheck.measure import runs as merging
 from gpucheck.measure.runs import time_stats
 from gpucheck.report.codec import to_json
 from gpucheck.report.events import Measured
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
-from gpucheck.report.report import Part, Report, Summary, document
-from gpucheck.report.results import Results
+from gpucheck.report.report import document
 
 GIB = 2**30
 CPU = accel.open_device("cpu")
@@ -347,24 +344,3 @@ def test_a_size_without_a_kernel_costs_that_size(monkeypatch: pytest.MonkeyPatch
     assert len(asked) == len(set(asked))
     measured = {event.measurement.case["size"] for event in recorder.events if isinstance(event, Measured)}
     assert measured == ({32, 128, 512, 2048} - without)
-
-
-def test_several_runs_have_one_crossing() -> None:
-    documents = []
-    for number, cpu_s in enumerate((2.0, 2.2, 2.4)):
-        measured = [*rows("matmul", 64, 0.5, 1.0, 3.0), *rows("matmul", 128, cpu_s, 1.0, 2.3)]
-        if number:
-            # Another process looked at another size as well.
-            measured += rows("matmul", 96, 0.9, 1.0, 3.0)
-        measured = [replace(one, runs=(replace(one.runs[0], started=str(number)),)) for one in measured]
-        parts = ("gpucheck.report/1", "0.1.0", "bench crossover", (), "", 1.0, Facts())
-        one = Report(*parts, tuple(measured), (), Results(), (), Summary("pass", 0, True))
-        ran = (Part("crossover", "cuda:0", True, ""), Part("crossover.matmul", "cuda:0", True, "time"))
-        documents.append(replace(one, parts=ran))
-    merged = merging.merge(documents)
-    whole = merged.concluded(whole_judge.judge(merged))
-    without, with_copies = whole.results["bench_crossover"]
-    assert (without.cpu_faster_up_to, without.device_faster_from) == (64, 128)
-    assert with_copies.device_faster_from is None and with_copies.ended_by == "time"
-    titles = {one.id: one.title for one in whole.findings}
-    assert titles["crossover.matmul"] == ("matmul: GPU not faster up to 128×128 (without copies faster from 128×128)")

@@ -215,23 +215,6 @@ def test_a_row_that_does_not_end_is_broken_off_and_those_before_it_are_kept(
 
 
 @pytest.mark.usefixtures("started_long_ago")
-def test_a_device_that_is_not_opened_in_time_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def open_named(*given: Any) -> None:
-        watchdog.ends_by(
-            10.0, time.monotonic()
-        )  # here, so that how long a busy machine takes until then does not matter
-        hangs()
-
-    monkeypatch.setattr(choose, "open_named", open_named)
-    document = Document("bench matmul")
-    with watchdog.guarded(nothing):
-        COMMANDS["matmul"][0](10.0, document)
-    report = document.judged()
-    assert not report.measurements and not report.faults
-    assert [(f.verdict, f.title) for f in report.findings if f.id == "matmul.time"] == [("skip", "not measured")]
-
-
-@pytest.mark.usefixtures("started_long_ago")
 def test_a_check_that_does_not_end_is_inconclusive_and_so_is_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smoke, "run_one", hangs)
     monkeypatch.setattr(watchdog, "SOON_S", 1.0)

@@ -14,7 +14,7 @@ from gpucheck.bench import judge
 from gpucheck.config import Limit
 from gpucheck.measure import runs as merging
 from gpucheck.render import measured
-from gpucheck.report.events import Began, Failed, Finished, Measured, Opened, Planned, Skipped, Started
+from gpucheck.report.events import Began, Failed, Finished, Measured, Planned, Skipped, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
@@ -111,24 +111,6 @@ def test_a_run_that_was_cut_off_leaves_the_whole_incomplete() -> None:
     gate = by_id(judge.judge(whole, [limit]))["transfer.min_gbps"]
     assert gate.verdict == "inconclusive"
     assert by_id(judge.judge(report(row), [limit]))["transfer.min_gbps"].verdict == "pass"
-
-
-def test_what_torch_told_of_a_device_that_it_opened_is_in_the_facts() -> None:
-    """ROCm, or no NVML: nobody else knows the part."""
-    details = {"verified_slices": 1, "wrong_elements": 0}
-    memory = row("bandwidth", {"operation": "read", "size_bytes": GIB}, 1.0, 2.4e12, details=details)
-
-    def work(emit: Any) -> None:
-        emit(Started(Facts(devices=(Device("cuda", "cuda:0", serial="7"),))))
-        for event in (Began("bandwidth", "cuda:0"), Opened(H200), Measured(memory), Finished("bandwidth", "cuda:0")):
-            emit(event)
-
-    whole = run(work)
-    assert by_id(whole)["bandwidth.share_of_peak"].evidence["share"]["read"] == pytest.approx(0.5, abs=0.01)
-    (device,) = whole.facts.devices
-    assert (device.serial, device.multiprocessors) == ("7", 132)
-    # The document alone says it again.
-    assert judge.judge(replace(whole, findings=(), results={})).findings == whole.findings
 
 
 def test_a_fault_is_told_beside_what_it_broke_off_and_what_it_kept_from_beginning() -> None:

@@ -194,16 +194,6 @@ def test_cold_matrices_are_more_than_twice_the_cache(monkeypatch: pytest.MonkeyP
     assert [case.sets for case in product.cases(MatmulOptions(dtypes=("float32",), shapes=shapes), CPU)] == [1, 1, 1]
 
 
-def test_a_cold_row_says_how_many_sets_took_turns() -> None:
-    case = replace(Case("float32", (64, 64, 64), NATIVE), sets=3, cold=True)
-    one = work.measure(case, CPU, budget_s=0.01, watch=Watch(None))
-    assert one.method.cache == "cold"
-    assert (one.method.details["rotation_sets"], one.method.details["rotation_bytes"]) == (3, 3 * 3 * 64 * 64 * 4)
-    assert verdicts(one)["matmul.corruption"] == "pass"
-    warm = work.measure(replace(case, sets=1, cold=False), CPU, budget_s=0.01, watch=Watch(None))
-    assert warm.method.cache == "warm" and "rotation_sets" not in warm.method.details
-
-
 # measuring, for real on the CPU
 
 

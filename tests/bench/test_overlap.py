@@ -187,15 +187,6 @@ def test_copies_that_hide_less_than_half_warn_with_the_cause_that_is_seen() -> N
     assert known.fix and found.fix and known.fix != found.fix
 
 
-def test_between_the_two_nothing_is_judged() -> None:
-    assert judged(*rows(0.6))["overlap.pinned_two_streams"].verdict == "info"
-    # The middle is below the half, the interval is not.
-    noisy = [row(what, s) for what, s in (("copy", (1.0,) * 8), ("compute", (1.0,) * 8), ("both", (1.52, 1.3) * 4))]
-    high = judge.answer(noisy)[0].ci_high
-    assert high is not None and high > 0.5
-    assert judged(*noisy)["overlap.pinned_two_streams"].verdict == "info"
-
-
 @pytest.mark.parametrize("overlap", [0.1, 0.95])
 def test_what_is_noisy_neither_warns_nor_passes(overlap: float) -> None:
     copy, *rest = rows(overlap)

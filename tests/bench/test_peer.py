@@ -221,12 +221,6 @@ def test_a_sound_matrix_is_told_by_its_median() -> None:
     assert judge.peer([row(0, 1, None), row(1, 0, None)], Facts())[0].verdict == "inconclusive"
 
 
-def test_of_two_devices_a_direction_with_half_the_other_s_rate_warns() -> None:
-    (finding,) = judge.peer(every(40e9, 2, r01=20e9), Facts())
-    assert (finding.verdict, finding.evidence["slow"]) == ("warn", [["cuda:0", "cuda:1"]])
-    assert judge.peer(every(40e9, 2, r01=25e9), Facts())[0].verdict == "info"
-
-
 def test_wrong_bytes_fail_whatever_the_rate_and_in_one_run_of_seven() -> None:
     each = [{"details": {"wrong_bytes": 7 if number == 3 else 0, "verified_slices": 4}} for number in range(7)]
     for wrong in (row(0, 1, 390e9, wrong_bytes=7), row(0, 1, 390e9, each_run=each)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,13 +81,6 @@ def test_a_ratio_is_of_calls_pair_by_pair_and_of_windows_it_is_of_sums() -> None
     assert rounds.ratio(first, second) == TimeStats(1.0, 3)
     assert rounds.windows(first, second) == (run(6.0, 12.0, 70.0),)
     assert rounds.window_s((run(1.0, 3.0), run(8.0))) == 3.0
-
-
-def test_only_runs_of_the_same_rounds_are_paired() -> None:
-    over = (replace(run(2.0), started="one"), replace(run(9.0), started="two"), replace(run(6.0), started="three"))
-    under = (replace(run(2.0), started="three"), replace(run(1.0), started="one"))
-    assert rounds.ratios(over, under) == [2.0, 3.0]
-    assert rounds.ratio(over, under[:0]) is None and rounds.windows(over, under[:0]) == ()
 
 
 def test_what_drifts_does_not_touch_a_ratio() -> None:

@@ -117,13 +117,6 @@ def test_the_share_is_told_at_the_data_sheets_clock_and_at_the_one_that_was_seen
     assert finding.evidence["clock_seen_hz"] == {"bfloat16": 1.5e9}
 
 
-def test_a_clock_that_was_not_read_is_no_clock() -> None:
-    for seen in (None, telemetry()):
-        finding = only(share_of_products([row("bfloat16", 494.7e12, seen)], H200))
-        assert finding.evidence["share"] == {"bfloat16": 0.5}
-        assert finding.evidence["share_at_clock_seen"] == {"bfloat16": None}
-
-
 def test_of_several_runs_the_median_clock_counts() -> None:
     one = of_several(row("bfloat16", 494.7e12), telemetry(1.2e9), None, telemetry(1.83e9), telemetry(1.5e9))
     assert only(share_of_products([one], H200)).evidence["clock_seen_hz"] == {"bfloat16": 1.5e9}
@@ -168,14 +161,3 @@ def test_a_document_tells_the_part_without_its_machine(device: Device, kind: str
     # Of a slice of a card the card's memory clock says nothing.
     assert (part.memory_bytes_per_s is None) == (kind == "estimate")
     assert figures.part_in(Device("cpu", "cpu")) is None
-
-
-def test_what_is_not_estimated_says_why() -> None:
-    l20 = lookup("NVIDIA L20", (8, 9), 92, 384, clock_hz=2.5e9)
-    assert isinstance(l20, Part)
-    unknown = only(share_of_products([row("bfloat16", 100e12)], l20))
-    assert (unknown.evidence["share"], unknown.message) == (None, l20.missing)
-    both = only(share_of_products([row("bfloat16", 100e12), row("float32", 30e12)], l20))
-    assert both.evidence["share"] == {"float32": pytest.approx(0.51, rel=0.01)}
-    assert both.evidence["without_peak"] == ["bfloat16"]
-    assert both.evidence["without_peak_because"] == l20.missing

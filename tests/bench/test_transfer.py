@@ -14,7 +14,7 @@ from gpucheck.bench import buffers
 from gpucheck.bench.buffers import Buffers, Room, allocate
 from gpucheck.bench.transfer import TransferOptions, judge, work
 from gpucheck.bench.transfer.work import Case
-from gpucheck.errors import CannotLook, UsageError
+from gpucheck.errors import UsageError
 from gpucheck.machine import accel, choose, host, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.options import read
@@ -63,12 +63,6 @@ def test_pinned_copies_are_timed_twice_and_pageable_ones_once() -> None:
         ("device_to_host", "pinned", "link"),
         ("device_to_host", "pinned", "as_called"),
     ]
-
-
-def test_pinned_alone_cannot_be_had_on_a_cpu() -> None:
-    with pytest.raises(CannotLook) as raised:
-        work.cases(TransferOptions(memories=("pinned",)), CPU, [MIB])
-    assert str(raised.value).startswith("no pinned memory for cpu; ")
 
 
 def test_six_sizes_and_a_sweep() -> None:

@@ -78,11 +78,15 @@ def own_doubts(flags: Collection[str]) -> list[str]:
 
 
 def doubtful(benchmark: str, headlines: Sequence[Headline]) -> list[Finding]:
-    """Return one warning for the figures of a benchmark that something makes doubtful; none where there is none."""
-    doubts = {line.case: flags for line in headlines if (flags := own_doubts(line.flags))}
+    """Return one warning for the figures of a benchmark that something makes doubtful; none where there is none.
+
+    What slowed the machine has a finding of its own, and makes figures noisy too.
+    """
+    alone = [line for line in headlines if not {"cpu-busy", SHARED, "throttled"} & {*line.flags}]
+    doubts = {line.case: flags for line in alone if (flags := own_doubts(line.flags))}
     if not doubts:
         return []
-    title = f"{len(doubts)} of {len(headlines)} figures {'is' if len(doubts) == 1 else 'are'} doubtful"
+    title = f"doubtful figures: {len(doubts)} of {len(headlines)}"
     text = naming.few([f"{case}: {config.in_words(flags)}" for case, flags in doubts.items()])
     return [Finding(f"{benchmark}.doubt", "warn", title, text, {"doubts": doubts}, AGAIN)]
 

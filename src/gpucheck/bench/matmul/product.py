@@ -263,30 +263,26 @@ class Case:
         return f"{self.dtype} {'x'.join(map(str, self.shape))}"
 
 
-def _by_default(dtype: Dtype, has: Support, accel: Accel) -> bool:
-    """Return whether a dtype runs without being asked for: what the device really has, and not at a crawl."""
-    if has.kind != "native":
-        return False
-    if accel.is_cpu:
-        return dtype in DEFAULT_ON_CPU
-    return dtype != "float64" or accel.kind != "cuda" or accel.compute_capability in FAST_FLOAT64
-
-
 def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
     """The cases to time. Without `--dtype`: what the device really has; what it emulates runs only when asked for."""
-    sizes = DEFAULT_SIZES["cpu" if accel.is_cpu else "accelerator"]
-    shapes = options.wanted or tuple((size, size, size) for size in sizes)
-    supports = {dtype: support(dtype, accel) for dtype in options.dtypes or DTYPES}
-    wanted = [dtype for dtype, has in supports.items() if options.dtypes or _by_default(dtype, has, accel)]
-    cases = [Case(dtype, shape, supports[dtype]) for dtype in wanted for shape in shapes]
-    return [_rotating(case, accel) for case in cases] if options.cold else cases
-
-
-def _rotating(case: Case, accel: Accel) -> Case:
-    """The case with as many sets of matrices as no cache holds."""
-    known = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
-    wanted = max(2, COLD_FACTOR * (known or ASSUMED_CACHE_BYTES) // case.set_bytes + 1)
-    return replace(case, sets=min(wanted, MOST_SETS), cold=wanted <= MOST_SETS)
+    kind = "cpu" if accel.is_cpu else "accelerator"
+    shapes = options.wanted or tuple((size, size, size) for size in DEFAULT_SIZES[kind])
+    is_fast = accel.kind != "cuda" or accel.compute_capability in FAST_FLOAT64
+    usual = DEFAULT_ON_CPU if accel.is_cpu else {dtype for dtype in DTYPES if dtype != "float64" or is_fast}
+    cache = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
+    cases = []
+    for dtype in options.dtypes or DTYPES:
+        has = support(dtype, accel)
+        if options.dtypes or (has.kind == "native" and dtype in usual):
+            cases += [Case(dtype, shape, has) for shape in shapes]
+    if not options.cold:
+        return cases
+    # As many sets of matrices as no cache holds.
+    wanted = [max(2, COLD_FACTOR * (cache or ASSUMED_CACHE_BYTES) // case.set_bytes + 1) for case in cases]
+    return [
+        replace(case, sets=min(sets, MOST_SETS), cold=sets <= MOST_SETS)
+        for case, sets in zip(cases, wanted, strict=True)
+    ]
 
 
 def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterator[Case]:
