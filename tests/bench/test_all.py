@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 from judged import Document
 
@@ -18,7 +17,7 @@ from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.figures import Ceiling, Judge, Seen
 from gpucheck.config import Limit
 from gpucheck.errors import CannotLook, Undecided, UsageError
-from gpucheck.machine import choose, faults, host, inventory
+from gpucheck.machine import choose, faults, inventory
 from gpucheck.report.events import Began, Emit, Finished, Measured, Notice, Progress, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
@@ -230,24 +229,6 @@ def test_a_device_that_was_not_measured_before_the_error_is_not_passed(monkeypat
     document = ran(monkeypatch, Planted("matmul", second_has_no_room), ids=("cuda:0", "cuda:1"))
     gates = [(one.device, one.verdict) for one in document.judged([limit]).findings if one.id == "matmul.min_tflops"]
     assert gates == [("cuda:0", "pass"), ("cuda:1", "inconclusive")]
-
-
-@pytest.mark.parametrize(
-    ("left", "mine", "expected"),
-    [
-        # A quarter of 4.5 GiB without the 0.5 GiB and the rest.
-        (4 * GIB, GIB // 2, (4.5 / 4 - 0.5 - 0.125) / 4),
-        (GIB // 4, GIB // 2, work.LEAST_SHARE),
-        (0, GIB, work.LEAST_SHARE),
-    ],
-)
-def test_buffers_get_what_the_process_leaves_of_a_quarter(
-    left: int, mine: int, expected: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host, "memory", lambda: host.HostMemory(64 * GIB, left, None, None))
-    process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=mine))
-    monkeypatch.setattr(psutil, "Process", lambda pid: process)
-    assert work.host_share() == pytest.approx(expected, rel=1e-12)
 
 
 # the figures

@@ -214,12 +214,6 @@ def test_a_chip_to_chip_link_is_known_to_add_little() -> None:
     assert (found.verdict, found.evidence["over_one_direction"]) == ("info", 1.0)
 
 
-def test_of_one_direction_asked_for_the_other_is_told_by_what_ran_beside() -> None:
-    (found,) = judge.both_ways([row("host_to_device", 48e9, other_bytes_per_s=40e9)], Facts())
-    assert found.evidence["bytes_per_s"] == {"host_to_device": 48e9}
-    assert found.evidence["beside_bytes_per_s"] == {"device_to_host": 40e9}
-
-
 def test_directions_that_never_ran_together_are_undecided() -> None:
     timed = row("host_to_device", 48e9, other_bytes_per_s=40e9)
     never: dict[str, Any] = {"discarded_windows": 4, "other_bytes_per_s": None}

@@ -40,12 +40,6 @@ def test_heat_is_named_with_clock_and_temperature() -> None:
     assert (found.evidence["sm_clock_hz"], found.evidence["temperature_celsius"]) == (1.2e9, 87.0)
 
 
-def test_what_is_not_known_is_left_out() -> None:
-    found = judged(row("throttled", seconds={"reliability": 2.0}, sm_clock_hz=None, temperature_celsius=None))
-    assert found.evidence["clock_reasons"] == ["reliability"]
-    assert (found.evidence["sm_clock_hz"], found.evidence["temperature_celsius"]) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("reason", "word"),
     [("hw_power_brake_slowdown", "cables and the rack's power limit"), ("hw_slowdown", "nvidia-smi -q -d PERFORMANCE")],

@@ -156,10 +156,6 @@ def test_wrong_results_and_another_precision_fail() -> None:
     assert judged(first, *others)["crossover.result"].verdict == "fail"
 
 
-def test_nothing_timed_is_a_skip() -> None:
-    assert [(one.id, one.verdict) for one in judge.findings(seen([]))] == [("crossover.result", "skip")]
-
-
 # options and room
 
 

@@ -210,12 +210,3 @@ def test_the_title_is_about_the_dearest_single_line_to_the_device_that_was_timed
         ([few, pinned], "pin_then_to"),
     ):
         assert f"`{line}`" in judged(*RAW, *rows)["transfer.idioms"].title
-
-
-def test_a_line_that_left_something_else_fails_also_where_only_one_run_saw_it() -> None:
-    each = [{"details": {"wrong_bytes": 0}}, {"details": {"wrong_bytes": 3}}]
-    untimed = replace(row("to", 6e-3, wrong_bytes=3), time_s=None)
-    for wrong in (row("to", 6e-3, wrong_bytes=3), row("to", 6e-3, each_run=each), untimed):
-        finding = judge.corrupt([*RAW, wrong])
-        assert (finding.verdict, finding.evidence["wrong_bytes"]) == ("fail", {"after `to`": 3})
-    assert judge.corrupt(RAW).verdict == "pass"

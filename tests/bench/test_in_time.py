@@ -27,8 +27,6 @@ from gpucheck.bench.transfer import work as transfer
 from gpucheck.machine import choose, host, inventory, watchdog
 from gpucheck.report.events import Emit
 from gpucheck.report.facts import Facts, Host
-from gpucheck.smoke import command as smoke
-from gpucheck.smoke.options import SmokeOptions
 
 KIB = 1024
 ROWS = 8
@@ -141,23 +139,6 @@ def test_no_row_begins_that_would_end_late(
     assert all(part.ended is not None for part in report.parts if part.begun)
 
 
-def test_no_check_begins_that_would_end_late(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog.WATCHDOG, "began_s", now[0])
-    real, began_s, budget_s = smoke.run_one, now[0], 4.0
-    now[0] += 5.0  # torch starts
-
-    def takes(*given: Any) -> Any:
-        now[0] += 4.0
-        return real(*given)
-
-    monkeypatch.setattr(smoke, "run_one", takes)
-    document = Document("smoke")
-    smoke.command(SmokeOptions(only=("tensors", "training"), time_budget_s=budget_s), document)
-    assert now[0] - began_s <= 1.5 * budget_s + 10.0
-    verdicts = [finding.verdict for finding in document.judged().findings]
-    assert "pass" in verdicts and "skip" in verdicts
-
-
 # -- what is at work when the time ends --------------------------------------------------------------------------------
 
 
@@ -212,20 +193,6 @@ def test_a_row_that_does_not_end_is_broken_off_and_those_before_it_are_kept(
     assert part.ended == "time"
     assert ("skip", "out of time") in [(f.verdict, f.message) for f in report.findings if f.id == f"{command}.time"]
     assert (report.summary.complete, report.summary.exit, report.faults) == (True, 0, ())
-
-
-@pytest.mark.usefixtures("started_long_ago")
-def test_a_check_that_does_not_end_is_inconclusive_and_so_is_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smoke, "run_one", hangs)
-    monkeypatch.setattr(watchdog, "SOON_S", 1.0)
-    document = Document("smoke")
-    with watchdog.guarded(nothing):
-        smoke.command(SmokeOptions(only=("training", "tensors"), time_budget_s=10.0), document)
-    report = document.judged()
-    first, *rest = report.findings
-    assert (first.verdict, first.message) == ("inconclusive", "--time-budget ended")
-    assert rest and {(entry.verdict, entry.message) for entry in rest} == {("skip", "--time-budget ended")}
-    assert report.summary.exit == 4
 
 
 @pytest.mark.usefixtures("alarmed")

@@ -183,13 +183,3 @@ def test_what_is_wrong_fails_and_nothing_says_that_all_was_verified(name: str) -
     wrong = whole(finding_id, with_last(rows, **{key: 3}))
     assert by_id(wrong)[finding_id].verdict == "fail"
     assert "verified" not in measured.rests_on(wrong)
-
-
-def test_a_product_that_was_never_repeated_is_no_bit_identical_one() -> None:
-    compared = {"results_compared": 0, "results_differing": 0, "results_vanished": 0}
-    seen = {**compared, "worst": None}
-    never = scenes.document("bench matmul", scenes.products(corruption=seen))
-    assert by_id(never)["matmul.corruption"].verdict == "inconclusive"
-    assert "verified" not in measured.rests_on(never)
-    once = scenes.document("bench matmul", scenes.products(corruption={**seen, "results_compared": 1}))
-    assert by_id(once)["matmul.corruption"].verdict == "pass"

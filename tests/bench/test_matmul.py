@@ -226,10 +226,6 @@ def test_a_product_whose_call_is_most_of_it_has_a_time_and_no_rate() -> None:
 # judging
 
 
-def test_nothing_timed_is_a_skip_and_not_a_pass() -> None:
-    assert verdicts() == {"matmul.speed": "skip"}
-
-
 def test_float32_that_was_tf32_fails_and_names_what_may_have_done_it() -> None:
     finding = judged(JUDGE, [measured(observed="tf32", worst_error_of_bound=50.0)])[0]
     assert (finding.id, finding.verdict) == ("matmul.precision", "fail")

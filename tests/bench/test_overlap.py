@@ -205,12 +205,6 @@ def test_copies_that_arrive_changed_fail() -> None:
     assert judged(unseen, *rest)["overlap.copies"].verdict == "inconclusive"
 
 
-def test_nothing_timed_is_a_skip() -> None:
-    assert [(one.id, one.verdict) for one in judge.findings(judging.seen([]))] == [
-        ("overlap.pinned_two_streams", "skip")
-    ]
-
-
 # options and cases
 
 

@@ -80,20 +80,6 @@ def test_the_final_is_in_turns_and_its_figures_decide() -> None:
     assert search.best.ci_low <= search.best.flop_per_s <= search.best.ci_high
 
 
-def test_the_best_holds_when_a_search_is_cut_off() -> None:
-    machine = Machine(smooth(60e9))
-
-    def take(shape: Shape, window_s: float) -> Reading:
-        if search.tries == 20:
-            raise KeyboardInterrupt
-        return machine.take(shape, window_s)
-
-    search = Search(cube(64, 256, 64), 60.0, take)
-    with pytest.raises(KeyboardInterrupt):
-        search.run()
-    assert search.best is not None and search.best.rounds == 0 and not search.complete
-
-
 def searching(grid: Grid, landscape: Landscape, without: Callable[[Shape, int], bool], limit_s: float = 60.0) -> Search:
     """A search on a machine that has no kernel for some shapes: `without` is asked with the try's number."""
     machine = Machine(landscape)

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judged import copied, findings, seen
+from judged import copied, findings
 
 from gpucheck.bench.transfer.judge import (
     JUDGE,
-    copies,
     flagged,
     latencies,
     link_under_load,
@@ -72,10 +71,6 @@ def of_link(bytes_per_s: float, link: LinkUnderLoad, pci_address: str | None = N
 
 
 # whether copies arrived
-
-
-def test_nothing_copied_is_a_skip() -> None:
-    assert [(f.id, f.verdict) for f in copies([], Facts())] == [("transfer.copies", "skip")]
 
 
 def test_a_row_of_which_nothing_was_compared_is_no_pass_and_a_wrong_byte_fails() -> None:
@@ -214,9 +209,3 @@ def test_the_latency_is_the_smallest_copys_time_as_called() -> None:
     rows = [called(seconds, "pinned", size) for seconds, size in ((5.0, GIB), (3e-5, 64 * KIB), (1e-4, MIB))]
     (latency,) = latencies([*rows, row(1e-6, KIB)])
     assert latency.size_bytes == 64 * KIB and latency.time_s == pytest.approx(3e-5)
-
-
-def test_the_answer_is_derived_from_all_rows() -> None:
-    (answer,) = JUDGE.answers(seen([row(GIB / 55e9), replace(row(1.0), name="transfer.other", case={})]))
-    assert answer.link is not None and answer.link.unknown_because == "it was not read"
-    assert [len(part) for part in (answer.gains, answer.latencies)] == [0, 0]

@@ -89,15 +89,6 @@ def test_data_of_an_earlier_sample_is_stale() -> None:
     assert copies.finish().wrong_bytes >= 8 * KIB
 
 
-def test_copies_of_the_same_sample_twice_are_not_taken_for_each_other() -> None:
-    """The warm-up and the first window have one number: what the one brought is no proof of the other."""
-    copies = made(16 * KIB)
-    run(copies, 4, sample=0)
-    copies.prepare(0, 4)
-    lost(copies)
-    assert copies.refills == 2 and copies.finish().wrong_bytes >= 16 * KIB - 64
-
-
 def test_a_difference_that_is_gone_at_the_second_look_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     copies = made(16 * KIB)
     run(copies, 2)

@@ -175,7 +175,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         ALL,
         """Run all benchmarks with their default cases.
 
-        If one fails or cannot run, the others still do. The process uses at most a quarter of the free host memory.
+        If one fails or cannot run, the others still do. Buffers use at most a fifth of the free host memory.
         Thresholds come from the settings; see docs/settings.md.
         """,
         "gpucheck.bench.benchmarks:AllOptions",
