@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,9 +65,14 @@ def test_a_link_or_an_engine_that_both_share_shows_half_the_rate(shared: dict[st
     assert timed.details["beside_calls_per_s"] == pytest.approx(250, rel=0.02)
 
 
+def by_stream(lengths_s: dict[str, float], stream: str, number: int) -> float:
+    return lengths_s[stream]
+
+
 def test_ways_of_different_length_each_take_their_own_time() -> None:
     for length_s, other_s in ((1e-3, 4e-3), (4e-3, 1e-3), (9e-3, 0.2e-3)):
-        timed = take(Duplex(length=lambda stream, number, each={"a": length_s, "b": other_s}: each[stream]))
+        each = {"a": length_s, "b": other_s}
+        timed = take(Duplex(length=partial(by_stream, each)))
         assert per_call_s(timed) == pytest.approx(length_s, rel=0.01)
         assert timed.details["beside_calls_per_s"] == pytest.approx(1 / other_s, rel=0.02)
 

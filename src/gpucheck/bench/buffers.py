@@ -247,6 +247,9 @@ class Copies:
     allowance_s: float
     spent_s: float = 0.0
     refills: int = 0
+    # How many slices there are, and what the copies rotate over on either side.
+    count: int = field(init=False)
+    span_bytes: int = field(init=False)
     _cursor: int = 0
     _cost_s: float = 0.0
     _slices: int = 0
@@ -259,20 +262,11 @@ class Copies:
         capacity = min(map(len, buffers)) // words
         if not capacity:
             raise ValueError("the buffers are smaller than one copy")
-        count = min(capacity, max(1, -(-self.span // self.size)), MOST_SLICES)
+        self.count = count = min(capacity, max(1, -(-self.span // self.size)), MOST_SLICES)
+        self.span_bytes = count * self.size
         self._pairs = list(
             zip(*(whole[: count * words].view(count, words).unbind(0) for whole in buffers), strict=True)
         )
-
-    @property
-    def count(self) -> int:
-        """Return how many slices there are."""
-        return len(self._pairs)
-
-    @property
-    def span_bytes(self) -> int:
-        """Return what the copies rotate over, on either side."""
-        return self.count * self.size
 
     def call(self) -> None:
         """Copy the next slice."""

@@ -114,15 +114,17 @@ class Repeated:
     arrays: Arrays
     size: int
     span: int
+    # How many slices there are.
+    count: int = field(init=False)
     _cursor: int = 0
     _calls: list[Callable[[], object]] = field(default_factory=list)
     _prepared: int = 0
     _poison_missing: bool = False
 
     def __post_init__(self) -> None:
-        count = min(max(1, -(-self.span // self.size)), self.arrays.a.nbytes // self.size, MOST_SLICES)
+        self.count = min(max(1, -(-self.span // self.size)), self.arrays.a.nbytes // self.size, MOST_SLICES)
         rows = self.size // GRAIN
-        self._calls = [self._on(place * rows, (place + 1) * rows) for place in range(count)]
+        self._calls = [self._on(place * rows, (place + 1) * rows) for place in range(self.count)]
 
     def _on(self, start: int, stop: int) -> Callable[[], object]:
         a, b, c = (array[start:stop] for array in (self.arrays.a, self.arrays.b, self.arrays.c))
@@ -134,11 +136,6 @@ class Repeated:
             "triad": lambda: torch.add(a, b, alpha=SCALAR, out=c),
         }
         return calls[self.operation]
-
-    @property
-    def count(self) -> int:
-        """Return how many slices there are."""
-        return len(self._calls)
 
     def call(self) -> None:
         """Run the operation on the next slice."""

@@ -104,17 +104,6 @@ class Case:
     size: int
     timed: By
 
-    @property
-    def weight(self) -> float:
-        """Return how much time the row needs beside a small one: a GiB takes as long to fill as four small rows."""
-        return 1.0 + self.size / (256 * MIB)
-
-    @property
-    def label(self) -> str:
-        """The row in words."""
-        by = ", the link alone" if self.timed == "link" else ""
-        return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}{by}"
-
 
 def copies(setting: Setting) -> Iterator[Measurement]:
     """Copies of every size, direction and kind of memory. Raises CannotLook and UsageError."""
@@ -146,8 +135,12 @@ def copies(setting: Setting) -> Iterator[Measurement]:
             emit(Notice(f"{late} skipped: out of time; use a longer --time-budget"))
             return
         watchdog.go_on()
-        emit(Progress(case.label, done, len(todo)))
-        left = sum(later.weight for later in todo[done:]) / case.weight
+        by = ", the link alone" if case.timed == "link" else ""
+        label = f"{units.capacity(case.size)} {case.direction.replace('_', ' ')}, {case.memory}{by}"
+        emit(Progress(label, done, len(todo)))
+        # A GiB takes as long to fill as four small rows.
+        weights = [1.0 + later.size / (256 * MIB) for later in todo[done:]]
+        left = sum(weights) / weights[0]
         yield measure(case, accel, shared, room, setting.row_s(left), setting.watch)
 
 
