@@ -15,7 +15,7 @@ from fake_device import FakeDevice, no_pinned, unpinned
 from judged import Document
 
 import document_schema as schema
-from gpucheck.bench import buffers, devices, rounds
+from gpucheck.bench import buffers, concurrent, devices
 from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.buffers import Room
 from gpucheck.bench.overlap import OverlapOptions, judge, work
@@ -73,7 +73,7 @@ def measured(device: Engines, streams: int = 2, budget_s: float = 1.0) -> Overla
     """What the measuring code, unmodified, says of a device."""
     copies_of, products_of = groups(device, streams)
     copies, products = work.balanced(copies_of, products_of)
-    timed = rounds.take(work.in_turn(copies_of(copies), products_of(products)), device.host_s + budget_s)
+    timed = concurrent.in_turn(work.in_turn(copies_of(copies), products_of(products)), device.host_s + budget_s)
     (entry,) = judge.answer([replace(row(what, (1.0,)), runs=(one.run,)) for what, one in timed.items()])
     return entry
 

@@ -1,4 +1,8 @@
-"""Copies that run at the same time: on two streams of one device, and on several devices.
+"""Calls that are timed beside others: in turn within a round, and copies at the same time on two streams of a device or
+on several devices.
+
+What drifts meets calls in turn all alike, and their ratios are paired: a copy alone, compute alone and both; the CPU
+and the device. These are timed by the host's clock.
 
 A window of one counts only if it lies inside the time in which all others copied. Streams are compared by the time
 stamps of their device. Each device has a child, whose windows are compared by CLOCK_MONOTONIC; two devices
@@ -17,20 +21,32 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucheck import stats, units
 from gpucheck.errors import CannotLook
-from gpucheck.machine import child_protocol, device_lifetime, numa
+from gpucheck.machine import child_protocol, device_lifetime, numa, watchdog
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Start, Talk
 from gpucheck.machine.child_stdio import Say, claim_stdout, requests
-from gpucheck.measure import telemetry, timing
+from gpucheck.measure import runs, telemetry, timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import AHEAD_IN_WINDOW, WANTED_SAMPLES, Limits, Timed
+from gpucheck.measure.timing import (
+    AHEAD_IN_WINDOW,
+    LONG_CALL_S,
+    MOST_HOST_CALLS,
+    SURELY_LONG_S,
+    UNTIMED_CALLS,
+    WANTED_SAMPLES,
+    Beside,
+    Limits,
+    Timed,
+    Timer,
+    calls_for,
+)
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.facts import Device
 from gpucheck.report.fault import first_line
@@ -43,6 +59,105 @@ if TYPE_CHECKING:  # torch comes after binding
 
 Span = tuple[float, float]
 Stream = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+# -- in turn -----------------------------------------------------------------------------------------------------------
+
+# Below this a comparison of two times gains nothing: they differ by more from process to process.
+PRECISION = 0.02
+# One window may be a hiccup, and which of two was cannot be told.
+FEWEST_ROUNDS = 3
+# Of an unknown call: the shorter of so many counts, for a hiccup makes it longer and never shorter.
+TRIES = 2
+ON_THE_HOST = "the device had nothing to do in these windows"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The calls that are timed together: `calls`, each waited for, after `untimed` ones; `prepare` runs before."""
+
+    timer: Timer
+    call: Callable[[], object]
+    calls: int = 1
+    untimed: int = 0
+    prepare: Callable[[int, int], None] | None = None
+
+    def window(self, number: int) -> tuple[float, float]:
+        """Run the window with this number; when it began, and how long it took, in seconds of the host's clock."""
+        timer = self.timer
+        # A large product takes a slow CPU long, beside an idle device.
+        with watchdog.off_device() if getattr(timer, "is_cpu", False) else contextlib.nullcontext():
+            if self.prepare is not None:
+                self.prepare(number, self.untimed + self.calls)
+            for _ in range(self.untimed):
+                self.call()
+            timer.synchronize()
+            return timing.host_window(timer, self.call, self.calls)
+
+
+def filling(timer: Timer, call: Callable[[], object]) -> Group:
+    """A group with as many calls as fill a window, after one that loads what is loaded lazily."""
+    Group(timer, call).window(0)
+    about_s = Group(timer, call).window(0)[1]
+    if about_s < SURELY_LONG_S:
+        about_s = min(about_s, Group(timer, call).window(0)[1])
+    if about_s < LONG_CALL_S:
+        # Caches and clocks settle within a few calls; of short ones the mean of several is known better than one.
+        some = Group(timer, call, calls=UNTIMED_CALLS, untimed=UNTIMED_CALLS)
+        about_s = min(some.window(0)[1] for _ in range(TRIES)) / UNTIMED_CALLS
+    calls = calls_for(max(about_s, 1e-9), MOST_HOST_CALLS)
+    return Group(timer, call, calls, UNTIMED_CALLS if calls > 1 else 1 if about_s < LONG_CALL_S else 0)
+
+
+def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
+    """Time every group once in each round, each round beginning with another, until `until_s` of their clock.
+
+    There are three rounds at least. They end earlier where every interval is narrow, which is asked only at set numbers
+    of rounds.
+    """
+    names = list(groups)
+    clock = groups[names[0]].timer
+    started = timing.started_now()
+    windows: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    done = 0
+    while True:
+        first = done % len(names)
+        for name in (*names[first:], *names[:first]):
+            windows[name].append(groups[name].window(done + 1))
+        done += 1
+        if done < FEWEST_ROUNDS:
+            continue
+        now_s, lengths = clock.host_now(), [[length for _, length in taken] for taken in windows.values()]
+        if all(timing.enough(taken, now_s, until_s, PRECISION) for taken in lengths):
+            break
+    flags = ("few-samples",) if done < WANTED_SAMPLES else ()
+    return {
+        name: Timed(
+            Run(started, groups[name].calls, tuple(s for _, s in windows[name]), tuple(at for at, _ in windows[name])),
+            "host",
+            "host",
+            flags,
+            {"in_turn_with": [other for other in names if other != name], "untimed_calls": groups[name].untimed},
+        )
+        for name in names
+    }
+
+
+def watched(
+    watch: Watch, threads: Mapping[str, int], work: Callable[[], dict[str, Timed]], *, on_host: Sequence[str] = ()
+) -> dict[str, tuple[Timed, Beside]]:
+    """Do the work while the device is watched; `threads` is how many cores each group would use on the host.
+
+    What a device shows while a group that is only `on_host` runs says nothing of that group.
+    """
+    timed, used = timing.with_cores_of_others(watch, work)
+    samples = watch.take()
+    found = {}
+    for name, row in timed.items():
+        why_not = ON_THE_HOST if name in on_host else watch.reason
+        seen = (None, why_not) if why_not else telemetry.summarise(samples, row.run, runs.lead_in(row.run, row.details))
+        found[name] = (row, timing.beside(row, threads[name], used, *seen))
+    return found
 
 
 # -- two streams of one device -----------------------------------------------------------------------------------------

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpucheck import peaks, units
+from gpucheck import peaks, stats, units
 from gpucheck.bench.judging import SHARED
 from gpucheck.measure import runs
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement
+from gpucheck.report.measurement import Measurement, Run, TimeStats
 from gpucheck.report.results import Results
 from gpucheck.report.results.bench import Headline
 
@@ -165,6 +165,66 @@ def headline(name: str, case: str, row: Measurement, ceiling: Ceiling | None = N
         None if share is None else f"{what}, estimated" if ceiling is not None and ceiling.doubt else what,
         row.flags,
     )
+
+
+# -- windows that were timed in turn -----------------------------------------------------------------------------------
+
+
+def ratio(over: Sequence[Run], under: Sequence[Run]) -> TimeStats | None:
+    """The time of a call over that of another, round by round, with its interval; None where there is no pair.
+
+    It has no unit. The interval covers one process, from three runs on the machine. A run without its counterpart is
+    left out.
+    """
+    return runs.time_stats(_paired(over, under))
+
+
+def ratios(over: Sequence[Run], under: Sequence[Run]) -> list[float]:
+    """The ratio of every round, of all runs."""
+    return [sample for run in _paired(over, under) for sample in run.samples_s]
+
+
+def _paired(over: Sequence[Run], under: Sequence[Run]) -> list[Run]:
+    return [
+        Run(
+            run.started,
+            1,
+            tuple(
+                a / run.calls_per_sample / (b / other.calls_per_sample)
+                for a, b in zip(run.samples_s, other.samples_s, strict=True)
+            ),
+            run.started_monotonic_s,
+        )
+        for run, other in _same_rounds(over, under)
+    ]
+
+
+def _same_rounds(*parts: Sequence[Run]) -> list[tuple[Run, ...]]:
+    """The runs of several groups that were taken in the same rounds: they began as one."""
+    later = [{run.started: run for run in part} for part in parts[1:]]
+    return [
+        (first, *(part[first.started] for part in later))
+        for first in parts[0]
+        if all(first.started in part for part in later)
+    ]
+
+
+def windows(*parts: Sequence[Run]) -> tuple[Run, ...]:
+    """The runs with a window as one call; those of several groups as the sums of their windows, round by round."""
+    return tuple(
+        Run(
+            same[0].started,
+            1,
+            tuple(map(sum, zip(*(run.samples_s for run in same), strict=True))),
+            same[0].started_monotonic_s,
+        )
+        for same in _same_rounds(*parts)
+    )
+
+
+def window_s(runs: Sequence[Run]) -> float:
+    """Seconds of a group's window: the median of all."""
+    return stats.median([sample for run in runs for sample in run.samples_s])
 
 
 # -- judges ------------------------------------------------------------------------------------------------------------

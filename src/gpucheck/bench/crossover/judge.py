@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from gpucheck import naming, units
-from gpucheck.bench import judging, rounds
+from gpucheck.bench import figures, judging
 from gpucheck.bench.figures import Ceilings, Judge, Seen
 from gpucheck.measure import runs
 from gpucheck.messages import FIX
@@ -53,11 +53,11 @@ def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[in
     raced: dict[tuple[str, bool], dict[int, Race]] = {}
     for (operation, size, side, transfers), row in rows.items():
         cpu = rows.get((operation, size, "cpu", False))
-        if side == "device" and cpu is not None and (ratio := rounds.ratio(cpu.runs, row.runs)) is not None:
+        if side == "device" and cpu is not None and (ratio := figures.ratio(cpu.runs, row.runs)) is not None:
             low, high = ratio.ci_low, ratio.ci_high
             speedup = Speedup(size, ratio.median, low, high)
             if low is None or high is None:
-                samples, speedup = rounds.ratios(cpu.runs, row.runs), Speedup(size, ratio.median, None, None)
+                samples, speedup = figures.ratios(cpu.runs, row.runs), Speedup(size, ratio.median, None, None)
                 low, high = min(samples) / FEW_FACTOR, max(samples) * FEW_FACTOR
             winner: Winner = "device" if low > 1 else "cpu" if high < 1 else "even"
             raced.setdefault((operation, transfers), {})[size] = winner, speedup

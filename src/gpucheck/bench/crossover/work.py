@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpucheck.bench import devices, rounds
+from gpucheck.bench import concurrent, devices
 from gpucheck.bench.buffers import too_little
 from gpucheck.bench.crossover import CrossoverOptions, judge
 from gpucheck.bench.devices import ALONE, Shared, share_until
@@ -191,14 +191,14 @@ def measure(
     accel.reset_peak()
     sides, threads = operation.build(size, accel), torch.get_num_threads()
     groups = {
-        "cpu": rounds.filling(cpu, sides.cpu),
-        "device": rounds.filling(accel, sides.device),
-        "transfers": rounds.filling(accel, sides.transfers),
+        "cpu": concurrent.filling(cpu, sides.cpu),
+        "device": concurrent.filling(accel, sides.device),
+        "transfers": concurrent.filling(accel, sides.transfers),
     }
     # Building and finding out how long calls are must not cost the rounds.
     until_s = cpu.host_now() + budget_s
     cores = {"cpu": threads, "device": 1, "transfers": 1}
-    taken = rounds.watched(watch, cores, lambda: rounds.take(groups, until_s), on_host=["cpu"])
+    taken = concurrent.watched(watch, cores, lambda: concurrent.in_turn(groups, until_s), on_host=["cpu"])
     details = {"cpu": cpu.name, "threads": threads, "precision_state": precision.state()}
     details |= {"result_is_right": sides.check()}
     rows = []

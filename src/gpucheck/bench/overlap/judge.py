@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucheck import config, stats, units
-from gpucheck.bench import judging, rounds
+from gpucheck.bench import figures, judging
 from gpucheck.bench.figures import Ceilings, Judge, Seen
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
@@ -43,12 +43,12 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
             [run for row in rows if row.case["what"] == what for run in row.runs]
             for what in ("copy", "compute", "both")
         )
-        if not rounds.windows(copy, compute, both):
+        if not figures.windows(copy, compute, both):
             continue
-        copy_s, compute_s, both_s = map(rounds.window_s, (copy, compute, both))
+        copy_s, compute_s, both_s = map(figures.window_s, (copy, compute, both))
         overlap = (copy_s + compute_s - both_s) / min(copy_s, compute_s)
         low = high = None
-        share = rounds.ratio(rounds.windows(both), rounds.windows(copy, compute))
+        share = figures.ratio(figures.windows(both), figures.windows(copy, compute))
         scale = (copy_s + compute_s) / min(copy_s, compute_s)
         if share is not None and share.ci_low is not None and share.ci_high is not None:
             # Widened to hold the overlap of the medians.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gpucheck import units
-from gpucheck.bench import devices, rounds
+from gpucheck.bench import concurrent, devices
 from gpucheck.bench.buffers import (
     VERIFYING_SHARE,
     Copies,
@@ -25,10 +25,10 @@ from gpucheck.bench.buffers import (
     too_little,
     wake,
 )
+from gpucheck.bench.concurrent import Group
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.overlap import SMALLEST_SIZE, OverlapOptions
 from gpucheck.bench.overlap.judge import NAME
-from gpucheck.bench.rounds import Group
 from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import watchdog
 from gpucheck.machine.accel import Accel
@@ -188,7 +188,9 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
             groups["both"].window(0)  # the second stream's first use
             # Calibrating must not cost the rounds.
             until_s = accel.host_now() + budget_s - allowance_s
-            taken = rounds.watched(watch, dict.fromkeys(groups, 1), functools.partial(rounds.take, groups, until_s))
+            taken = concurrent.watched(
+                watch, dict.fromkeys(groups, 1), functools.partial(concurrent.in_turn, groups, until_s)
+            )
             verified = copies.finish().details
             case = {"direction": direction, "host_memory": memory, "streams": 2 if side_stream else 1}
             for part, (timed, beside) in taken.items():

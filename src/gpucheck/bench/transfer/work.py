@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from gpucheck import messages, units
-from gpucheck.bench import buffers, concurrent, devices, rounds
+from gpucheck.bench import buffers, concurrent, devices
 from gpucheck.bench.buffers import (
     VERIFYING_SHARE,
     WORD,
@@ -463,7 +463,7 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
     def taken() -> dict[str, Timed]:
         return dict(zip(map(str, ways), concurrent.take(accel, lanes, timing.Limits(sampling_s)), strict=True))
 
-    rows = rounds.watched(setting.watch, dict.fromkeys(ways, 1), taken)
+    rows = concurrent.watched(setting.watch, dict.fromkeys(ways, 1), taken)
     verified = {way: copied.finish() for way, copied in copies.items()}
     rotation = min(copied.span_bytes for copied in copies.values())
     for direction in options.directions:
