@@ -144,7 +144,7 @@ def measured(device: str, size: int, pairs: int) -> list[Ratio]:
         copies.prepare(0, 1)
 
         def ours(copies: Copies = copies) -> float:
-            work = timing.Work(copies.call, empty=copies.empty)
+            work = timing.Work(copies.call, empty=copies.empty())
             timed = timing.measure(opened, work, clock="device events", limits=timing.Limits(SIDE_S, 0.02))
             return statistics.median(timed.run.samples_s) / timed.run.calls_per_sample
 

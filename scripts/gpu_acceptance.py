@@ -116,7 +116,6 @@ STEPS = (
     Step("bench-bandwidth", ("bench", "bandwidth", "--device", "cuda", "--time-budget", "5s"), COLD_S),
     Step("bench-matmul", ("bench", "matmul", "--device", "cuda", "--time-budget", "14s"), 45),
     Step("bench-matmul-search", ("bench", "matmul", "--search", "--dtype", "bfloat16", "--time-budget", "14s"), COLD_S),
-    Step("bench-matmul-sustain", ("bench", "matmul", "--sustain", "7s", "--time-budget", "18s", "--dtype", "tf32"), 45),
     Step("bench-overlap", ("bench", "overlap", "--device", "cuda", "--time-budget", "8s"), COLD_S),
     Step("bench-crossover", ("bench", "crossover", "--device", "cuda", "--time-budget", "12s"), 45),
     Step("bench-all", ("bench", "all", "--only", "bandwidth", "--only", "matmul", "--time-budget", "6s"), COLD_S),

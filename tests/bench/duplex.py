@@ -21,9 +21,9 @@ class Mark:
 
 @dataclass
 class Task:
-    """One entry of a stream: a hold or a copy of so many seconds, a wait for a mark, or a mark."""
+    """One entry of a stream: a copy of so many seconds, a wait for a mark, or a mark."""
 
-    kind: Literal["hold", "copy", "wait", "mark"]
+    kind: Literal["copy", "wait", "mark"]
     enqueued_s: float
     left_s: float = 0.0
     mark: Mark | None = None
@@ -43,8 +43,6 @@ class Duplex:
     beside: float = 1.0
     beside_b: float | None = None
     launch_s: float = 5e-6
-    can_hold: bool = True
-    held_share: float = 1.0
     resolution_s: float = 0.5e-6
     synchronize_s: float = 10e-6
 
@@ -52,8 +50,6 @@ class Duplex:
     stream: str = "main"
     streams: dict[str, list[Task]] = field(default_factory=dict)
     copies: dict[str, int] = field(default_factory=dict)
-    holds: list[float] = field(default_factory=list)
-    has_events: bool = True
     _last: str = ""
 
     # -- what the loop sees -------------------------------------------------------------------------------------------
@@ -69,16 +65,6 @@ class Duplex:
 
     def wait(self, mark: Mark) -> None:
         self._enqueue(Task("wait", 0.0, mark=mark), 1e-6)
-
-    def hold(self, seconds: float) -> bool:
-        if self.can_hold:
-            self.holds.append(seconds)
-            self._enqueue(Task("hold", 0.0, seconds * self.held_share), 5e-6)
-        return self.can_hold
-
-    def done(self, mark: Mark) -> bool:
-        self._work()
-        return mark.at_s is not None and mark.at_s <= self.host_s
 
     def elapsed_s(self, start: Mark, end: Mark) -> float:
         assert start.at_s is not None and end.at_s is not None
@@ -133,7 +119,6 @@ class Duplex:
             running = dict.fromkeys(copying, self.beside if len(copying) > 1 else 1.0)
             if self.beside_b is not None and len(copying) > 1:
                 running["b"] = self.beside_b
-            running |= {name: 1.0 for name, head in heads.items() if head.kind == "hold"}
             ends = [now + heads[name].left_s / running[name] for name in running]
             ends += [q[0].enqueued_s for q in queues.values() if q and q[0].enqueued_s > now]
             if not ends:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ from judged import Document, seen
 from gpucheck.bench.bandwidth import GRAIN, ROW, BandwidthOptions, judge, work
 from gpucheck.bench.bandwidth import work as memory
 from gpucheck.bench.bandwidth.work import POISON, Operation, Repeated, Room
-from gpucheck.errors import CannotLook, UsageError
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.measure.telemetry import Watch
 from gpucheck.peaks import Unknown, lookup
@@ -60,16 +57,6 @@ def test_arrays_are_four_times_the_cache_unless_there_is_no_room() -> None:
     assert work.sizes_for(BandwidthOptions(), gpu, Room(8 * GIB, 60 * MIB)) == (GIB,)
 
 
-def test_what_does_not_fit_is_said() -> None:
-    with pytest.raises(UsageError) as raised:
-        work.sizes_for(BandwidthOptions(sizes=(GIB,)), CPU, Room(512 * MIB, MIB))
-    assert str(raised.value) == (
-        "--size 1 GiB does not fit; three arrays are needed, but only 1.5 GiB are available; use at most 512 MiB"
-    )
-    with pytest.raises(CannotLook, match="not enough memory to measure"):
-        work.sizes_for(BandwidthOptions(), CPU, Room(0, MIB))
-
-
 @pytest.mark.parametrize(
     ("hip", "integrated", "cold"), [("6.4", False, GIB), ("6.4", True, 16 * MIB), (None, False, 16 * MIB)]
 )
@@ -87,30 +74,21 @@ def test_the_cache_of_an_amd_gpu_is_more_than_what_hip_reports(
 
 
 def test_the_pattern_makes_every_sum_exact_and_neighbouring_rows_differ() -> None:
-    a, b = (half[: memory.PERIOD] for half in ARRAYS.pattern)
+    a, b = ARRAYS.pattern
     assert float(a.max()) * ROW < 2**24
     assert len(a.sum(dim=1).unique()) == memory.PERIOD
     assert (a.min(), a.max(), b.min(), b.max()) == (0, 254, 1, 128)
     assert torch.equal(ARRAYS.a[200], a[200 % memory.PERIOD])
 
 
-@pytest.mark.parametrize(("until_s", "compared"), [(0.0, 1), (4.0, 9), (1e9, 42)])
-def test_once_something_is_wrong_comparing_ends_with_its_time(
-    until_s: float, compared: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ticks = itertools.count()
-    monkeypatch.setattr(memory, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 2))
-    for wrong in (False, True):
-        work = Repeated("copy", ARRAYS, 7 * GRAIN, 300 * GRAIN, until_s)
-        work.prepare(0, 1)
-        for _ in range(work.count):
-            work.call()
-        if wrong:
-            ARRAYS.c.fill_(-2.0)
-        slices, wrong_elements = work.finish()
-        # What is right is compared to its end.
-        assert slices == (compared if wrong else 42)
-        assert bool(wrong_elements) is wrong
+def test_comparing_ends_with_the_first_wrong_piece() -> None:
+    work = Repeated("copy", ARRAYS, 7 * GRAIN, 300 * GRAIN)
+    work.prepare(0, 1)
+    for _ in range(work.count):
+        work.call()
+    assert work.finish() == (42, 0)
+    ARRAYS.c[200:] = -2.0
+    assert work.finish() == (37, 56 * ROW)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -123,16 +101,6 @@ def test_every_operation_leaves_what_it_must(operation: Operation, rows: int) ->
     for _ in range(work.count):
         work.call()
     assert work.finish() == (work.count, 0)
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_no_operation_has_a_hidden_temporary(operation: Operation) -> None:
-    work = Repeated(operation, ARRAYS, 300 * GRAIN, 300 * GRAIN)
-    work.call()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        work.call()
-    taken = sum(max(event.self_cpu_memory_usage, 0) for event in profile.key_averages())
-    assert taken < 4096
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -202,19 +170,11 @@ def test_a_row_is_timed_verified_and_counted() -> None:
 # judging
 
 
-@pytest.mark.parametrize("details", [{"wrong_elements": 3}, {"unsteady_comparisons": 2}])
-def test_a_wrong_run_is_not_hidden_by_one_of_another_method(details: dict[str, Any]) -> None:
-    right = replace(measured(), method=replace(measured().method, launch="unheld"))
-    for rows in ((measured(**details), right), (right, measured(**details))):
-        finding = found(*rows)["bandwidth.result"]
-        assert (finding.verdict, finding.evidence["copies"]) == ("fail", 2)
-
-
 def test_only_cold_rows_tell_a_rate() -> None:
     rates = found(measured(), measured("read", 3e12))["bandwidth.speed"].evidence["bytes_per_s"]
     assert rates == {"copy": 4e12, "read": 3e12}
     for other in (measured(cache="warm"), replace(measured(), rate=None)):
-        assert found(other)["bandwidth.speed"].verdict == "skip"
+        assert found(other)["bandwidth.speed"].verdict == "warn"
 
 
 def test_the_share_of_the_memory_peak_names_its_source() -> None:
@@ -266,12 +226,3 @@ def test_an_operation_without_a_kernel_costs_that_operation(monkeypatch: pytest.
     assert measured == ["read", "copy", "triad"]
     skip = recorder.skips[0]
     assert (skip.id, skip.verdict, skip.evidence) == ("bandwidth.operation", "skip", {"operation": "write"})
-
-
-def test_memory_that_runs_out_after_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise RuntimeError("CUDA out of memory. Tried to allocate")
-
-    monkeypatch.setattr(work, "allocate", fail)
-    with pytest.raises(CannotLook, match="not enough memory for three arrays of 256 KiB"):
-        run(BandwidthOptions(), monkeypatch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpucheck.bench import judging
 from gpucheck.report.facts import Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
+from gpucheck.report.results.bench import Headline
 
 
 def row(used: float | None, *flags: str) -> Measurement:
@@ -33,5 +34,8 @@ def test_a_doubtful_figure_is_no_plain_pass() -> None:
     # At its power limit every card drifts.
     assert judging.doubts_of(["drift", "power-limited"]) == []
     assert judging.own_doubts(["few-samples", "cpu-busy"]) == ["few-samples"]
-    assert [judging.with_doubt(verdict, True) for verdict in ("pass", "info", "fail")] == ["warn", "info", "fail"]
-    assert judging.with_doubt("pass", False) == "pass"
+    lines = [Headline("matmul", "cuda:0", "tf32", 1.0, "FLOP/s", flags=flags) for flags in (("noisy",), ("cpu-busy",))]
+    (found,) = judging.doubtful("matmul", lines)
+    assert (found.id, found.verdict, found.evidence) == ("matmul.doubt", "warn", {"doubts": {"tf32": ["noisy"]}})
+    # What slowed the machine has a finding of its own.
+    assert judging.doubtful("matmul", lines[1:]) == []

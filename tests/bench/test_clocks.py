@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from judged import seen
 
 from gpucheck.bench import judging
-from gpucheck.bench.bandwidth import judge as bandwidth
-from gpucheck.bench.crossover import judge as crossover
-from gpucheck.bench.overlap import judge as overlap
+from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
+from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
 
 
 def row(
@@ -36,22 +32,12 @@ def judged(*rows: Measurement) -> Finding:
     return finding
 
 
-def test_nothing_is_said_of_free_clocks() -> None:
-    assert judging.clock("copy.clocks", [row(), row("noisy")]) == []
-
-
 def test_heat_is_named_with_clock_and_temperature() -> None:
     found = judged(row(), row("throttled", reasons=("hw_thermal_slowdown",), seconds={"thermal": 1.5, "power": 0.1}))
     assert (found.id, found.verdict, found.evidence["flag"]) == ("copy.clocks", "warn", "throttled")
     assert found.fix is not None and "air flow" in found.fix
     assert found.evidence["clock_reasons"] == ["hw_thermal_slowdown", "thermal"]
     assert (found.evidence["sm_clock_hz"], found.evidence["temperature_celsius"]) == (1.2e9, 87.0)
-
-
-def test_what_is_not_known_is_left_out() -> None:
-    found = judged(row("throttled", seconds={"reliability": 2.0}, sm_clock_hz=None, temperature_celsius=None))
-    assert found.evidence["clock_reasons"] == ["reliability"]
-    assert (found.evidence["sm_clock_hz"], found.evidence["temperature_celsius"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -69,25 +55,7 @@ def test_a_setting_and_the_power_limit_are_remarks() -> None:
     assert limited.verdict == "info" and limited.fix is None
 
 
-def test_bandwidth_says_it() -> None:
-    moved = replace(row("throttled"), case={"operation": "copy", "size_bytes": 1})
-    moved.method.details.update(verified_slices=1, wrong_elements=0)
-    found = bandwidth.findings(seen([moved]))
-    assert [finding.id for finding in found] == ["bandwidth.result", "bandwidth.speed", "bandwidth.clock"]
-
-
-def test_what_is_timed_in_turn_says_it_too() -> None:
-    held = replace(row("throttled"), runs=(Run("", 1, (1.0,) * 8, (0.0,) * 8),))
-    held.method.details.update(verified_slices=1, wrong_bytes=0, result_is_right=True)
-    case = {"direction": "host_to_device", "host_memory": "pinned", "streams": 2, "size_bytes": 1}
-    parts = [replace(held, name="overlap", case={**case, "what": what}) for what in ("copy", "compute", "both")]
-    assert "overlap.clock" in [finding.id for finding in overlap.findings(seen(parts))]
-    sides = [
-        replace(held, name="crossover", case={"operation": "matmul", "size": 64, "side": side, "transfers": False})
-        for side in ("cpu", "device")
+def test_every_benchmark_says_it() -> None:
+    assert [finding.id for finding in judging.of_the_machine("overlap", [row("throttled")], Facts())] == [
+        "overlap.clock"
     ]
-    assert "crossover.clock" in [finding.id for finding in crossover.findings(seen(sides))]
-
-
-def test_the_worst_kind_is_told() -> None:
-    assert judged(row("power-limited"), row("throttled")).verdict == "warn"

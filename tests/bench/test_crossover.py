@@ -14,21 +14,18 @@ from fake_device import FakeDevice
 from judged import Document, seen
 
 import document_schema as schema
-from gpucheck.bench import judge as whole_judge
 from gpucheck.bench.crossover import CrossoverOptions, judge, work
 from gpucheck.bench.crossover.work import OPERATIONS, Operation
-from gpucheck.bench.judging import Seen
+from gpucheck.bench.figures import Seen
 from gpucheck.errors import CannotLook
 from gpucheck.machine import accel, choose, inventory
-from gpucheck.measure import runs as merging
 from gpucheck.measure.runs import time_stats
 from gpucheck.report.codec import to_json
-from gpucheck.report.events import Measured, Notice, Skipped
+from gpucheck.report.events import Measured
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Run
-from gpucheck.report.report import Part, Report, Summary, document
-from gpucheck.report.results import Results
+from gpucheck.report.report import document
 
 GIB = 2**30
 CPU = accel.open_device("cpu")
@@ -78,7 +75,6 @@ def test_few_rounds_decide_only_what_is_plain(device_s: float, winner: str) -> N
     ("winners", "start"),
     [
         ({32: "cpu", 128: "device", 512: "device"}, 128),
-        ({32: "device", 128: "device"}, 32),
         ({32: "even", 128: "even"}, None),
         # Faster at one size alone (a tile that fits), then from 2048 on.
         ({32: "cpu", 128: "device", 512: "cpu", 2048: "device"}, 2048),
@@ -88,12 +84,14 @@ def test_few_rounds_decide_only_what_is_plain(device_s: float, winner: str) -> N
     ],
 )
 def test_the_device_is_faster_from_the_first_size_on_from_which_it_always_was(
-    winners: dict[int, judge.Winner], start: int | None
+    winners: dict[int, str], start: int | None
 ) -> None:
-    assert judge.faster_from(winners) == start
+    times = {"cpu": 2.0, "even": 1.0, "device": 0.5}
+    raced = [row for size, winner in winners.items() for row in rows("matmul", size, 1.0, times[winner], 1.0)]
+    assert judge.answer(cut_off(raced, {}))[0].device_faster_from == start
 
 
-def test_the_answer_has_both_crossings_and_the_speed_up_at_a_normal_batch() -> None:
+def test_the_answer_has_both_crossings_and_the_speed_up_at_the_largest_size() -> None:
     trained = [
         *rows("training", 1, 1.0, 2.0, 3.0),
         *rows("training", 2, 2.0, 2.0, 3.0),
@@ -126,12 +124,14 @@ def cut_off(measurements: Sequence[Measurement], ended: Mapping[str, str]) -> Se
 def test_an_operation_in_one_sentence() -> None:
     one = judged(*rows("matmul", 64, 1.0, 2.0, 4.0), *rows("matmul", 512, 8.0, 2.0, 4.0))["crossover.matmul"]
     assert (one.verdict, one.title) == ("info", "matmul: GPU faster from 512×512")
-    assert one.message == "tested up to 512×512"
+    assert (
+        one.message == "at 512×512 without copies 4.0× as fast (4.0× to 4.0×), with copies 2.0× as fast (2.0× to 2.0×)"
+    )
     one = judged(*rows("matmul", 32, 1.0, 0.5, 4.0), ended={"matmul": "time"})["crossover.matmul"]
     assert one.title == "matmul: GPU not faster up to 32×32 (without copies faster from 32×32)"
-    assert one.message == "tested up to 32×32; larger sizes skipped: out of time"
+    assert one.message.endswith("with copies 0.25× as fast (0.25× to 0.25×); larger sizes skipped: out of time")
     one = judged(*rows("training", 32, 30.0, 1.0, 1.25))["crossover.training"]
-    assert "at batch 32 with copies 24× as fast (24× to 24×)" in one.message
+    assert "at batch 32 without copies 30× as fast (30× to 30×), with copies 24× as fast (24× to 24×)" in one.message
     one = judged(*rows("training", 32, 1.0, 1.5, 2.0, n=2))["crossover.training"]
     assert "0.50× as fast (no interval: too few rounds)" in one.message
     sizes = [judge.size_text("elementwise", size) for size in (1024, 2**20)]
@@ -154,10 +154,6 @@ def test_wrong_results_and_another_precision_fail() -> None:
     runs = [{"flags": (), "telemetry": None, "details": {"result_is_right": right}} for right in (True, False)]
     first = replace(first, method=replace(first.method, details={"result_is_right": True, "each_run": runs}))
     assert judged(first, *others)["crossover.result"].verdict == "fail"
-
-
-def test_nothing_timed_is_a_skip() -> None:
-    assert [(one.id, one.verdict) for one in judge.findings(seen([]))] == [("crossover.result", "skip")]
 
 
 # options and room
@@ -269,7 +265,7 @@ def test_a_device_that_is_dear_to_call_is_never_faster(monkeypatch: pytest.Monke
 
 
 def modelled(cpu_s: Callable[[int], float], device_s: Callable[[int], float]) -> Callable[..., list[Measurement]]:
-    def measure(bench: Any, operation: Operation, size: int, budget_s: float) -> list[Measurement]:
+    def measure(operation: Operation, size: int, *rest: Any) -> list[Measurement]:
         # The copies cost as much again.
         return rows(operation.id, size, cpu_s(size), device_s(size), 2 * device_s(size))
 
@@ -278,7 +274,7 @@ def modelled(cpu_s: Callable[[int], float], device_s: Callable[[int], float]) ->
 
 def test_the_crossing_of_a_cost_model_lies_between_two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "room", lambda options, device: 2 * GIB)
-    monkeypatch.setattr(work.Bench, "measure", modelled(lambda n: 1e-6 + n * 1e-8, lambda n: 8e-6 + n * 1e-10))
+    monkeypatch.setattr(work, "measure", modelled(lambda n: 1e-6 + n * 1e-8, lambda n: 8e-6 + n * 1e-10))
     recorder = run(
         monkeypatch,
         device=Fake(),
@@ -293,7 +289,7 @@ def test_the_crossing_of_a_cost_model_lies_between_two_sizes(monkeypatch: pytest
 
 
 def test_sizes_that_would_take_too_long_are_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work.Bench, "measure", modelled(lambda n: n * 1e-4, lambda n: n * 2e-4))
+    monkeypatch.setattr(work, "measure", modelled(lambda n: n * 1e-4, lambda n: n * 2e-4))
     recorder = run(
         monkeypatch,
         device=Fake(),
@@ -306,12 +302,12 @@ def test_sizes_that_would_take_too_long_are_left_out_and_said(monkeypatch: pytes
 
 
 def test_memory_ends_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(bench: Any, operation: Operation, size: int, budget_s: float) -> list[Measurement]:
+    def measure(operation: Operation, size: int, *rest: Any) -> list[Measurement]:
         if size > most:
             raise RuntimeError("CUDA out of memory. Tried to allocate")
         return rows(operation.id, size, 1.0e-6, 2.0e-6, 3.0e-6)
 
-    monkeypatch.setattr(work.Bench, "measure", measure)
+    monkeypatch.setattr(work, "measure", measure)
     options = CrossoverOptions(only=("matmul",), time_budget_s=5.0)
     most, largest = 128, {"matmul": 8192}
     (without, _) = run(monkeypatch, device=Fake(), options=options, largest=largest).judged().results["bench_crossover"]
@@ -329,13 +325,13 @@ def test_memory_ends_the_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_size_without_a_kernel_costs_that_size(monkeypatch: pytest.MonkeyPatch, without: set[int]) -> None:
     asked = []
 
-    def measure(bench: Any, operation: Operation, size: int, budget_s: float) -> list[Measurement]:
+    def measure(operation: Operation, size: int, *rest: Any) -> list[Measurement]:
         asked.append(size)
         if size in without:
             raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasLtMatmul(...)`")
         return rows(operation.id, size, 1.0e-6, 2.0e-6, 3.0e-6)
 
-    monkeypatch.setattr(work.Bench, "measure", measure)
+    monkeypatch.setattr(work, "measure", measure)
     options = CrossoverOptions(only=("matmul",), time_budget_s=5.0)
     recorder = run(monkeypatch, device=Fake(), options=options, largest={"matmul": 2048})
     skips = [one for one in recorder.skips if one.id == "crossover.size"]
@@ -344,33 +340,3 @@ def test_a_size_without_a_kernel_costs_that_size(monkeypatch: pytest.MonkeyPatch
     assert len(asked) == len(set(asked))
     measured = {event.measurement.case["size"] for event in recorder.events if isinstance(event, Measured)}
     assert measured == ({32, 128, 512, 2048} - without)
-
-
-def test_a_cpu_alone_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Document()
-    monkeypatch.setattr(inventory, "read", lambda: Facts())
-    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",), "working on the CPU"))
-    with pytest.raises(CannotLook, match="no second device"):
-        work.command(CrossoverOptions(), recorder)
-    assert not [event for event in recorder.events if isinstance(event, (Notice, Skipped))]
-
-
-def test_several_runs_have_one_crossing() -> None:
-    documents = []
-    for number, cpu_s in enumerate((2.0, 2.2, 2.4)):
-        measured = [*rows("matmul", 64, 0.5, 1.0, 3.0), *rows("matmul", 128, cpu_s, 1.0, 2.3)]
-        if number:
-            # Another process looked at another size as well.
-            measured += rows("matmul", 96, 0.9, 1.0, 3.0)
-        measured = [replace(one, runs=(replace(one.runs[0], started=str(number)),)) for one in measured]
-        parts = ("gpucheck.report/1", "0.1.0", "bench crossover", (), "", 1.0, Facts())
-        one = Report(*parts, tuple(measured), (), Results(), (), Summary("pass", 0, True))
-        ran = (Part("crossover", "cuda:0", True, ""), Part("crossover.matmul", "cuda:0", True, "time"))
-        documents.append(replace(one, parts=ran))
-    merged = merging.merge(documents)
-    whole = merged.concluded(whole_judge.judge(merged))
-    without, with_copies = whole.results["bench_crossover"]
-    assert (without.cpu_faster_up_to, without.device_faster_from) == (64, 128)
-    assert with_copies.device_faster_from is None and with_copies.ended_by == "time"
-    titles = {one.id: one.title for one in whole.findings}
-    assert titles["crossover.matmul"] == ("matmul: GPU not faster up to 128×128 (without copies faster from 128×128)")

@@ -78,11 +78,6 @@ def test_a_device_without_pinned_memory_knows_the_plain_ones() -> None:
 # measuring
 
 
-def test_where_no_line_can_be_written_it_is_said() -> None:
-    with pytest.raises(CannotLook, match="no common idiom copies pinned memory on cpu; only copies to a CUDA"):
-        list(work.idioms(setting(CPU, memories=("pinned",))))
-
-
 def test_the_lines_of_a_cpu_for_real() -> None:
     rows = list(work.idioms(setting(CPU)))
     assert [row.method.details["call"] for row in rows] == [
@@ -93,7 +88,7 @@ def test_the_lines_of_a_cpu_for_real() -> None:
     assert {row.name for row in rows} == {"transfer.idiom"}
     for measurement in rows:
         assert (measurement.method.clock, measurement.method.cache) == ("host", "cold")
-        assert (measurement.method.details["wrong_bytes"], measurement.method.details["verified_slices"]) == (0, 2)
+        assert (measurement.method.details["wrong_bytes"], measurement.method.details["verified_slices"]) == (0, 1)
         assert measurement.work == {"bytes": float(64 * KIB)}
 
 
@@ -113,29 +108,17 @@ def test_refused_pinned_memory_costs_its_lines_alone(monkeypatch: pytest.MonkeyP
     assert notice == "idioms with pinned memory skipped: CUDA error: out of memory"
 
 
-def test_memory_that_runs_out_in_a_line_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 65536 bytes")
-
-    monkeypatch.setattr(torch.Tensor, "clone", full)
-    rows = work.idioms(setting(CPU))
-    assert next(rows).case["idiom"] == "raw"
-    with pytest.raises(CannotLook, match=r"memory ran out at `x\.clone\(\)`") as raised:
-        next(rows)
-    assert raised.value.fix == buffers.SMALLER
-
-
 def stage(count: int = 2, device: Any = CPU) -> Stage:
     size = count * 4 * KIB
     return Stage(device, Buffers(allocate(size, HOST), {"pageable": allocate(size, HOST)}), 4 * KIB, count)
 
 
 @pytest.mark.parametrize(
-    ("code", "bytes_wrong"), [("x.clone()", 0), ("x[:1].clone()", 2 * 4 * KIB), ("x.bitwise_xor(256)", 2 * 512)]
+    ("code", "bytes_wrong"), [("x.clone()", 0), ("x[:1].clone()", 4 * KIB), ("x.bitwise_xor(256)", 512)]
 )
 def test_a_line_that_leaves_something_else_is_found(code: str, bytes_wrong: int) -> None:
     made = stage(1)
-    row = work.measure_line(Idiom("x", code, "host_to_host", "cpu"), made, ROOM, 0.0, UNWATCHED)
+    row = work.measure_line(Idiom("x", code, "host_to_host"), made, ROOM, 0.0, UNWATCHED)
     assert (row.method.details["call"], row.method.details["wrong_bytes"]) == (code, bytes_wrong)
     # The sources are as they were.
     assert int(made.slices(IDIOMS[-1])[0][1]) == 1
@@ -158,7 +141,7 @@ def test_a_line_that_copies_nothing_is_found_although_its_memory_holds_the_right
     made = stage()
     stale = itertools.cycle([words.clone() for words in made.slices(IDIOMS[-1])])
     monkeypatch.setattr(torch.Tensor, "clone", lambda self: next(stale))
-    measurement = work.measure_line(Idiom("x", "x.clone()", "host_to_host", "cpu"), made, ROOM, 0.0, UNWATCHED)
+    measurement = work.measure_line(Idiom("x", "x.clone()", "host_to_host"), made, ROOM, 0.0, UNWATCHED)
     assert measurement.method.details["wrong_bytes"] == 4 * KIB
 
 
@@ -178,7 +161,7 @@ def test_pinned_memory_is_let_go_only_once_the_device_was_waited_for() -> None:
     device = Lost()
     memory = Buffers(allocate(8 * KIB, HOST), {"pageable": allocate(8 * KIB, HOST), "pinned": allocate(8 * KIB, HOST)})
     made = Stage(device, memory, 4 * KIB, 2)  # type: ignore[arg-type]
-    for idiom in (idiom for idiom in IDIOMS if idiom.pins):
+    for idiom in (idiom for idiom in IDIOMS if ".pin_memory()" in idiom.code):
         line = work.Line(idiom, made)
         device.broken = False
         line.call()
@@ -227,12 +210,3 @@ def test_the_title_is_about_the_dearest_single_line_to_the_device_that_was_timed
         ([few, pinned], "pin_then_to"),
     ):
         assert f"`{line}`" in judged(*RAW, *rows)["transfer.idioms"].title
-
-
-def test_a_line_that_left_something_else_fails_also_where_only_one_run_saw_it() -> None:
-    each = [{"details": {"wrong_bytes": 0}}, {"details": {"wrong_bytes": 3}}]
-    untimed = replace(row("to", 6e-3, wrong_bytes=3), time_s=None)
-    for wrong in (row("to", 6e-3, wrong_bytes=3), row("to", 6e-3, each_run=each), untimed):
-        finding = judge.corrupt([*RAW, wrong])
-        assert (finding.verdict, finding.evidence["wrong_bytes"]) == ("fail", {"after `to`": 3})
-    assert judge.corrupt(RAW).verdict == "pass"

@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,12 +24,9 @@ from gpucheck.bench.matmul import MatmulOptions, product
 from gpucheck.bench.matmul import work as matmul
 from gpucheck.bench.transfer import TransferOptions
 from gpucheck.bench.transfer import work as transfer
-from gpucheck.errors import UsageError
 from gpucheck.machine import choose, host, inventory, watchdog
 from gpucheck.report.events import Emit
 from gpucheck.report.facts import Facts, Host
-from gpucheck.smoke import command as smoke
-from gpucheck.smoke.options import SmokeOptions
 
 KIB = 1024
 ROWS = 8
@@ -143,23 +139,6 @@ def test_no_row_begins_that_would_end_late(
     assert all(part.ended is not None for part in report.parts if part.begun)
 
 
-def test_no_check_begins_that_would_end_late(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog.WATCHDOG, "began_s", now[0])
-    real, began_s, budget_s = smoke.run_one, now[0], 4.0
-    now[0] += 5.0  # torch starts
-
-    def takes(*given: Any) -> Any:
-        now[0] += 4.0
-        return real(*given)
-
-    monkeypatch.setattr(smoke, "run_one", takes)
-    document = Document("smoke")
-    smoke.command(SmokeOptions(only=("tensors", "training"), time_budget_s=budget_s), document)
-    assert now[0] - began_s <= 1.5 * budget_s + 10.0
-    verdicts = [finding.verdict for finding in document.judged().findings]
-    assert "pass" in verdicts and "skip" in verdicts
-
-
 # -- what is at work when the time ends --------------------------------------------------------------------------------
 
 
@@ -216,37 +195,6 @@ def test_a_row_that_does_not_end_is_broken_off_and_those_before_it_are_kept(
     assert (report.summary.complete, report.summary.exit, report.faults) == (True, 0, ())
 
 
-@pytest.mark.usefixtures("started_long_ago")
-def test_a_device_that_is_not_opened_in_time_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def open_named(*given: Any) -> None:
-        watchdog.ends_by(
-            10.0, time.monotonic()
-        )  # here, so that how long a busy machine takes until then does not matter
-        hangs()
-
-    monkeypatch.setattr(choose, "open_named", open_named)
-    document = Document("bench matmul")
-    with watchdog.guarded(nothing):
-        COMMANDS["matmul"][0](10.0, document)
-    report = document.judged()
-    assert not report.measurements and not report.faults
-    assert [(f.verdict, f.title) for f in report.findings if f.id == "matmul.time"] == [("skip", "not measured")]
-
-
-@pytest.mark.usefixtures("started_long_ago")
-def test_a_check_that_does_not_end_is_inconclusive_and_so_is_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smoke, "run_one", hangs)
-    monkeypatch.setattr(watchdog, "SOON_S", 1.0)
-    document = Document("smoke")
-    with watchdog.guarded(nothing):
-        smoke.command(SmokeOptions(only=("training", "tensors"), time_budget_s=10.0), document)
-    report = document.judged()
-    first, *rest = report.findings
-    assert (first.verdict, first.message) == ("inconclusive", "--time-budget ended")
-    assert rest and {(entry.verdict, entry.message) for entry in rest} == {("skip", "--time-budget ended")}
-    assert report.summary.exit == 4
-
-
 @pytest.mark.usefixtures("alarmed")
 def test_once_time_is_over_no_benchmark_of_all_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     taken_s = [0.0]
@@ -265,21 +213,3 @@ def test_once_time_is_over_no_benchmark_of_all_begins(monkeypatch: pytest.Monkey
     told = {(finding.id, finding.verdict, finding.title) for finding in document.judged().findings}
     assert ("transfer.time", "skip", "not measured") in told
     assert ("bandwidth.time", "skip", "not measured") in told
-
-
-def test_a_long_run_that_does_not_fit_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inventory, "read", lambda **_: Facts(host=Host()))
-    monkeypatch.setattr(choose, "choose", lambda requested, facts: choose.Choice(("cpu",)))
-    monkeypatch.setattr(matmul, "sustain", hangs)
-    monkeypatch.setattr(watchdog.WATCHDOG, "ends_s", time.monotonic() + 3000.0)
-    document = Document("bench matmul")
-    options = MatmulOptions(("float32",), shapes=((8, 8, 8),), time_budget_s=4002.0, sustain_s=3999.0)
-    with pytest.raises(UsageError, match="leaves no time"):
-        matmul.command(options, document)
-    monkeypatch.setattr(matmul, "LONGEST_ROW_S", 0.1)
-    # Whatever the row is worth on this machine.
-    monkeypatch.setattr(matmul, "fastest_products", lambda rows: {"float32": rows[0]})
-    matmul.command(replace(options, time_budget_s=4010.0), document)
-    report = document.judged()
-    assert [row.name for row in report.measurements] == ["matmul"]
-    assert "matmul.time" in {finding.id for finding in report.findings if finding.verdict == "skip"}

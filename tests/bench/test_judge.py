@@ -14,7 +14,7 @@ from gpucheck.bench import judge
 from gpucheck.config import Limit
 from gpucheck.measure import runs as merging
 from gpucheck.render import measured
-from gpucheck.report.events import Began, Failed, Finished, Measured, Opened, Planned, Skipped, Started
+from gpucheck.report.events import Began, Failed, Finished, Measured, Planned, Skipped, Started
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import Finding
@@ -100,13 +100,6 @@ def test_one_bad_run_of_memory_stays_bad(bad: dict[str, int]) -> None:
     assert by_id(judge.judge(merging.merge([memory()] * 3)))["bandwidth.result"].verdict == "pass"
 
 
-def test_what_a_run_left_out_is_told_once_and_in_how_many_it_was_so() -> None:
-    left_out = Finding("transfer.pinned", "skip", "no pinned memory", "refused", device="cuda:0")
-    reports = [report(copy(1.0), skips=(left_out,)), report(copy(1.0)), report(copy(1.0), skips=(left_out,))]
-    (found,) = [finding for finding in judge.judge(merging.merge(reports)).findings if finding.id == "transfer.pinned"]
-    assert (found.verdict, found.message) == ("skip", "refused (in 2 of 3 runs)")
-
-
 def test_a_run_that_was_cut_off_leaves_the_whole_incomplete() -> None:
     def cut(emit: Any) -> None:
         for event in (Began("transfer", "cuda:0"), Began("transfer.copies", "cuda:0"), Measured(copy(GIB / 60e9))):
@@ -118,24 +111,6 @@ def test_a_run_that_was_cut_off_leaves_the_whole_incomplete() -> None:
     gate = by_id(judge.judge(whole, [limit]))["transfer.min_gbps"]
     assert gate.verdict == "inconclusive"
     assert by_id(judge.judge(report(row), [limit]))["transfer.min_gbps"].verdict == "pass"
-
-
-def test_what_torch_told_of_a_device_that_it_opened_is_in_the_facts() -> None:
-    """ROCm, or no NVML: nobody else knows the part."""
-    details = {"verified_slices": 1, "wrong_elements": 0}
-    memory = row("bandwidth", {"operation": "read", "size_bytes": GIB}, 1.0, 2.4e12, details=details)
-
-    def work(emit: Any) -> None:
-        emit(Started(Facts(devices=(Device("cuda", "cuda:0", serial="7"),))))
-        for event in (Began("bandwidth", "cuda:0"), Opened(H200), Measured(memory), Finished("bandwidth", "cuda:0")):
-            emit(event)
-
-    whole = run(work)
-    assert by_id(whole)["bandwidth.share_of_peak"].evidence["share"]["read"] == pytest.approx(0.5, abs=0.01)
-    (device,) = whole.facts.devices
-    assert (device.serial, device.multiprocessors) == ("7", 132)
-    # The document alone says it again.
-    assert judge.judge(replace(whole, findings=(), results={})).findings == whole.findings
 
 
 def test_a_fault_is_told_beside_what_it_broke_off_and_what_it_kept_from_beginning() -> None:
@@ -208,17 +183,3 @@ def test_what_is_wrong_fails_and_nothing_says_that_all_was_verified(name: str) -
     wrong = whole(finding_id, with_last(rows, **{key: 3}))
     assert by_id(wrong)[finding_id].verdict == "fail"
     assert "verified" not in measured.rests_on(wrong)
-
-
-def test_what_was_never_looked_at_is_not_called_verified() -> None:
-    assert "verified" not in measured.rests_on(scenes.document("bench transfer", []))
-
-
-def test_a_product_that_was_never_repeated_is_no_bit_identical_one() -> None:
-    compared = {"results_compared": 0, "results_differing": 0, "results_vanished": 0}
-    seen = {**compared, "worst": None}
-    never = scenes.document("bench matmul", scenes.products(corruption=seen))
-    assert by_id(never)["matmul.corruption"].verdict == "inconclusive"
-    assert "verified" not in measured.rests_on(never)
-    once = scenes.document("bench matmul", scenes.products(corruption={**seen, "results_compared": 1}))
-    assert by_id(once)["matmul.corruption"].verdict == "pass"

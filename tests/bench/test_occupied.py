@@ -13,7 +13,6 @@ from gpucheck.bench import devices
 from gpucheck.bench.devices import Shared
 from gpucheck.machine import accel, choose, inventory
 from gpucheck.machine.host import held_bytes
-from gpucheck.report.events import Planned
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
 
@@ -75,19 +74,6 @@ def test_memory_that_nobody_works_with_slows_nothing(
     (finding,) = told.judged().findings
     assert (finding.id, finding.verdict) == ("device.shared", verdict)
     assert [row.flags for row in told.measurements] == [flags]
-
-
-def test_who_read_the_machine_before_plans_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`bench all` has said what is planned; a benchmark of it says that no more."""
-    facts = Facts(devices=(replace(CARD, memory_used_bytes=3 * GIB),))
-    told = measured(monkeypatch, Facts(), Shared(facts=facts, is_planned=True))
-    assert not [event for event in told.events if isinstance(event, Planned)]
-    assert seen(told)[1] == [("y", "device-shared")]
-
-
-def test_a_benchmark_that_reads_the_machine_itself_plans_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = measured(monkeypatch, Facts(), Shared(facts=Facts(devices=(CARD,))))
-    assert [event for event in told.events if isinstance(event, Planned)] == [Planned(("x",), ("cuda:0",))]
 
 
 def test_an_idle_device_is_told_nothing_of(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,18 +190,6 @@ def test_a_child_for_each_pair_and_a_finding_for_one_that_dies(monkeypatch: pyte
     assert steps == ["cuda:0 and cuda:1", "cuda:1 and cuda:2", "cuda:0 and cuda:2"]
 
 
-def test_pairs_without_time_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = several("cuda:0", "cuda:1", "cuda:2", left_s=-1.0)
-    assert len(list(command.peer(given, says(*said_by_main(monkeypatch, "cuda:0", "cuda:1"))))) == 2
-    (found,) = judged(given)
-    assert (found.verdict, found.title, found.message) == (
-        "skip",
-        "2 of 3 pairs of devices were not measured",
-        "out of time",
-    )
-    assert found.evidence == {"pairs": [["cuda:1", "cuda:2"], ["cuda:0", "cuda:2"]]}
-
-
 # what the judge says
 
 
@@ -231,12 +219,6 @@ def test_a_sound_matrix_is_told_by_its_median() -> None:
     }
     assert judge.peer([], Facts()) == []
     assert judge.peer([row(0, 1, None), row(1, 0, None)], Facts())[0].verdict == "inconclusive"
-
-
-def test_of_two_devices_a_direction_with_half_the_other_s_rate_warns() -> None:
-    (finding,) = judge.peer(every(40e9, 2, r01=20e9), Facts())
-    assert (finding.verdict, finding.evidence["slow"]) == ("warn", [["cuda:0", "cuda:1"]])
-    assert judge.peer(every(40e9, 2, r01=25e9), Facts())[0].verdict == "info"
 
 
 def test_wrong_bytes_fail_whatever_the_rate_and_in_one_run_of_seven() -> None:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import bench_scenes as scenes
 import pytest
-import torch
-from judged import Document
 
-from gpucheck.bench import devices, judging
+from gpucheck.bench import figures
 from gpucheck.bench.matmul.judge import share_of_products
 from gpucheck.config import Limit
-from gpucheck.machine.accel import Accel
-from gpucheck.peaks import Part, Unknown, lookup
-from gpucheck.report.events import Opened, Started
-from gpucheck.report.facts import Device, Facts
+from gpucheck.peaks import Part, lookup
+from gpucheck.report.facts import Device
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method, Rate, Run, TimeStats
 
@@ -95,7 +90,7 @@ def test_copies_faster_than_any_link_meet_no_threshold() -> None:
         rows = [_faster(one, times) if one.rate else one for one in scenes.copies()]
         findings = scenes.document("bench transfer", rows, limits=(limit,)).findings
         found = {one.id: one.verdict for one in findings}
-        assert times < 1e3 or any(one.fix == judging.WRONG_CLOCK for one in findings)
+        assert times < 1e3 or any(one.fix == figures.WRONG_CLOCK for one in findings)
         # Eight times PCIe 5 may be NVLink-C2C.
         assert found["transfer.min_gbps"] == verdict
         assert found["transfer.link"] == {1.0: "pass", 8.0: "info", 1e3: "inconclusive"}[times]
@@ -120,13 +115,6 @@ def test_the_share_is_told_at_the_data_sheets_clock_and_at_the_one_that_was_seen
     assert finding.evidence["share"] == {"bfloat16": pytest.approx(0.8)}
     assert finding.evidence["share_at_clock_seen"] == {"bfloat16": pytest.approx(0.976)}
     assert finding.evidence["clock_seen_hz"] == {"bfloat16": 1.5e9}
-
-
-def test_a_clock_that_was_not_read_is_no_clock() -> None:
-    for seen in (None, telemetry()):
-        finding = only(share_of_products([row("bfloat16", 494.7e12, seen)], H200))
-        assert finding.evidence["share"] == {"bfloat16": 0.5}
-        assert finding.evidence["share_at_clock_seen"] == {"bfloat16": None}
 
 
 def test_of_several_runs_the_median_clock_counts() -> None:
@@ -168,45 +156,8 @@ def test_float8_without_fast_accumulation_has_no_share_on_a_part_with_two_modes(
     ],
 )
 def test_a_document_tells_the_part_without_its_machine(device: Device, kind: str) -> None:
-    part = judging.part_in(device)
+    part = figures.part_in(device)
     assert isinstance(part, Part) and part.kind == kind
     # Of a slice of a card the card's memory clock says nothing.
     assert (part.memory_bytes_per_s is None) == (kind == "estimate")
-    assert judging.part_in(Device("cpu", "cpu")) is None
-
-
-def part_of(accel: Accel, facts: Facts) -> Part | Unknown | None:
-    """The part as the judge has it, after the device was opened."""
-    document = Document()
-    document(Started(facts))
-    document(Opened(devices.told(accel)))
-    (device,) = document.facts.devices
-    return judging.part_in(device)
-
-
-def test_an_open_device_is_the_same_part_as_in_its_document() -> None:
-    module: Any = SimpleNamespace()
-    bare = Accel(torch.device("cuda:0"), module, "NVIDIA H200", None, (9, 0), 132)
-    told = replace(bare, memory_bus_width_bits=6144, max_memory_clock_hz=3.2e9)
-    device = Device("cuda", "cuda:0", "NVIDIA H200", compute_capability="9.0", multiprocessors=132)
-    known = replace(device, memory_bus_width_bits=6144)
-    for accel, facts in ((told, Facts()), (told, Facts(devices=(device,))), (bare, Facts(devices=(known,)))):
-        assert part_of(accel, facts) == judging.part_in(known) == H200
-    # Of a part that is not in the table the clocks make the estimate, whoever tells them.
-    other = replace(told, name="NVIDIA H210")
-    unlisted = replace(device, name=None, max_sm_clock_hz=1.98e9)
-    part = part_of(other, Facts(devices=(unlisted,)))
-    assert isinstance(part, Part) and part.memory_bytes_per_s == 6144 / 8 * 3.2e9 * 2
-    slice_of = part_of(replace(other, uuid="MIG-1", max_clock_hz=1.98e9), Facts())
-    assert isinstance(slice_of, Part) and slice_of.memory_bytes_per_s is None
-
-
-def test_what_is_not_estimated_says_why() -> None:
-    l20 = lookup("NVIDIA L20", (8, 9), 92, 384, clock_hz=2.5e9)
-    assert isinstance(l20, Part)
-    unknown = only(share_of_products([row("bfloat16", 100e12)], l20))
-    assert (unknown.evidence["share"], unknown.message) == (None, l20.missing)
-    both = only(share_of_products([row("bfloat16", 100e12), row("float32", 30e12)], l20))
-    assert both.evidence["share"] == {"float32": pytest.approx(0.51, rel=0.01)}
-    assert both.evidence["without_peak"] == ["bfloat16"]
-    assert both.evidence["without_peak_because"] == l20.missing
+    assert figures.part_in(Device("cpu", "cpu")) is None

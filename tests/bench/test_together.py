@@ -11,7 +11,6 @@ import pytest
 from judged import copied
 
 from gpucheck.bench import concurrent
-from gpucheck.bench.buffers import Room
 from gpucheck.bench.transfer import TransferOptions, judge, work
 from gpucheck.bench.transfer.work import Several
 from gpucheck.errors import CannotLook, DeviceFailed
@@ -56,30 +55,36 @@ def test_two_children_copy_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> 
             assert entry.method.numa == f"node {node} (assumed from affinity)"
 
 
-def test_a_bound_child_has_its_nodes_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numa, "free_bytes", lambda node: 1000)
-    room = Room(host=700, device=None, cache=1)
-    assert concurrent._within(room, 0, 0.5).host == 500
-    assert concurrent._within(room, 0, 0.9).host == 700
-    assert concurrent._within(room, None, 0.5) is room
-
-
 # which windows count
 
 
-def taken(*windows: tuple[float, float]) -> Run:
-    return Run("", 2, tuple(length for _, length in windows), tuple(began for began, _ in windows))
+class Ticking:
+    """A device whose copies take a second each."""
+
+    now = 10.0
+
+    def host_now(self) -> float:
+        return self.now
+
+    def copy(self) -> None:
+        self.now += 1.0
+
+    def synchronize(self) -> None: ...
 
 
-def test_windows_outside_the_common_time_are_left_out() -> None:
-    windows = taken((10.0, 1.0), (11.0, 1.0), (12.0, 2.0), (14.0, 1.0), (15.0, 1.0))
-    assert concurrent.within(windows, 10.5, 15.5) == taken((11.0, 1.0), (12.0, 2.0), (14.0, 1.0))
-    assert concurrent.within(windows, 11.0, 12.0) == taken((11.0, 1.0))
+def test_windows_outside_the_common_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concurrent, "LATEST_S", 1.5)
+    device: Any = Ticking()
+    run = concurrent.without_pause(device, device.copy, 2, at_s=10.0, for_s=5.0)
+    # All copy from 11.5 to 16.5.
+    assert (run.started_monotonic_s, run.samples_s, run.calls_per_sample) == ((12.0, 14.0), (2.0, 2.0), 2)
 
 
-def test_no_window_in_the_common_time_is_no_figure() -> None:
-    with pytest.raises(CannotLook, match="none of its copies overlapped with all others; 1 windows ran outside"):
-        concurrent.within(taken((10.0, 1.0)), 10.5, 15.5)
+@pytest.mark.parametrize(("at_s", "why"), [(5.0, "began too late"), (10.0, "ended in time")])
+def test_no_window_in_the_common_time_is_no_figure(at_s: float, why: str) -> None:
+    device: Any = Ticking()
+    with pytest.raises(CannotLook, match=why):
+        concurrent.without_pause(device, device.copy, 2, at_s=at_s, for_s=1.0)
 
 
 # children that are lost

@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judged import copied, findings, seen
+from judged import copied, findings
 
 from gpucheck.bench.transfer.judge import (
     JUDGE,
-    as_read,
-    copies,
     flagged,
     link_under_load,
     of_telemetry,
@@ -26,6 +24,18 @@ from gpucheck.report.results.bench import LinkUnderLoad
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 X16 = {"generation": 5, "width": 16, "max_width": 16}
+
+
+def as_read(
+    generation: int | None = None, width: int | None = None, max_width: int | None = None, **more: Any
+) -> LinkUnderLoad:
+    c2c = more.pop("c2c_bytes_per_s", None)
+    pcie = {"generation": generation, "width": width, "max_width": max_width, **more}
+    link = of_telemetry({"pcie": pcie, "c2c_bytes_per_s": c2c})
+    assert link is not None
+    return link
+
+
 C2C = as_read(5, 1, 16, c2c_bytes_per_s=447.12e9)
 
 
@@ -60,10 +70,6 @@ def of_link(bytes_per_s: float, link: LinkUnderLoad, pci_address: str | None = N
 
 
 # whether copies arrived
-
-
-def test_nothing_copied_is_a_skip() -> None:
-    assert [(f.id, f.verdict) for f in copies([], Facts())] == [("transfer.copies", "skip")]
 
 
 def test_a_row_of_which_nothing_was_compared_is_no_pass_and_a_wrong_byte_fails() -> None:

@@ -10,11 +10,10 @@ import pytest
 from fake_device import FakeDevice
 from judged import Document
 
-from gpucheck.bench import transfer
 from gpucheck.bench.transfer import PARTS, TransferOptions, judge, work
 from gpucheck.bench.transfer.work import Part, Setting, Several
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.machine import accel, choose, inventory, numa
+from gpucheck.machine import accel, choose, inventory
 from gpucheck.report.facts import Facts
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import DeviceRef, Measurement, MemoryFigures, Method
@@ -59,7 +58,7 @@ def run(
     monkeypatch.setattr(choose, "open_named", lambda name, facts: CPU if name == "cpu" else FakeDevice(id=name))
     monkeypatch.setattr(work, "PARTS", tuple(alone))
     monkeypatch.setattr(work, "OF_SEVERAL", tuple(together))
-    monkeypatch.setattr(transfer, "PARTS", {entry.id: "" for entry in (*alone, *together)})
+    monkeypatch.setattr(TransferOptions, "titles", {entry.id: "" for entry in (*alone, *together)})
     monkeypatch.setattr(judge, "OF_A_DEVICE", {entry.id: counts(entry.id) for entry in alone})
     monkeypatch.setattr(judge, "OF_SEVERAL", {entry.id: counts(entry.id) for entry in together})
     document = document or Document()
@@ -81,28 +80,18 @@ def test_there_is_a_judge_for_every_part() -> None:
 
 
 def test_parts_are_chosen_by_prefix() -> None:
-    assert TransferOptions(only=("cop",)).select() == {"copies"}
-    assert TransferOptions().select() == set(PARTS)
+    assert TransferOptions(only=("cop",)).selected == ["copies"]
+    assert TransferOptions().selected == [*PARTS]
     with pytest.raises(UsageError, match="--only 'x' matches no part; the parts are copies"):
         TransferOptions(only=("x",)).check()
     with pytest.raises(UsageError, match="--only and --skip leave no part"):
         TransferOptions(only=("copies",), skip=("copies",)).check()
 
 
-def test_a_part_that_is_left_out_neither_runs_nor_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told(run(TransferOptions(skip=("a",)), monkeypatch, [part("a"), part("b")])) == ["b", ("b", "1 rows")]
-
-
 def test_every_judge_sees_all_rows_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     document = run(TransferOptions(), monkeypatch, [part("a"), part("b")])
     assert told(document) == ["a", "b", ("a", "2 rows"), ("b", "2 rows")]
     assert [answer.device for answer in document.judged().results["bench_transfer"]] == ["cpu"]
-
-
-def test_every_row_tells_on_which_nodes_its_process_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numa, "allowed", lambda *root: (0, 1))
-    document = run(TransferOptions(), monkeypatch, [part("a"), part("b")])
-    assert [finding.method.numa for finding in document.judged().measurements] == 2 * ["any of nodes 0-1"]
 
 
 def test_time_is_split_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -418,22 +418,6 @@ def searched() -> Report:
     return document("bench matmul", [product("bfloat16", 8192, 780e12)], results=results)
 
 
-def sustained() -> Report:
-    """A long run that lost a fifth of its burst at the power limit."""
-    lengths = (0.1,) * 10 + (0.125,) * 80
-    starts = tuple(0.1 * place for place in range(10)) + tuple(1 + 0.125 * place for place in range(80))
-    flop = 2.0 * 8192**3
-    details: dict[str, Any] = {
-        "idle_before_s": 3.0,
-        "burst": {"flop_per_s": 100 * flop / 0.1, "seconds": 1.0},
-        "sustained": {"flop_per_s": 100 * flop / 0.125, "seconds": 3.75},
-        "settled": True,
-    }
-    made = product("bfloat16", 8192, 9e14, flags=("power-limited",), **details)
-    run = Run("", 100, lengths, starts)
-    return document("bench matmul", [replace(made, name="matmul.sustained", runs=(run,))])
-
-
 SCENES: dict[str, Callable[[], Report]] = {
     "copies that reach the link": lambda: document("bench transfer", [*copies(), *idioms(), *at_once()]),
     "a link slower than it should be": lambda: document("bench transfer", copies(link=27.9e9)),
@@ -484,7 +468,6 @@ SCENES: dict[str, Callable[[], Report]] = {
         "bench matmul", [product("bfloat16", 8192, 780e12, worst_error_of_bound=12.0)], code=errors.FAILED
     ),
     "a search of shapes": searched,
-    "a long run": sustained,
     "copies that hide": lambda: document("bench overlap", beside_compute()),
     "launches that block": blocked,
     "overlap in noise": lambda: document("bench overlap", beside_compute(pinned=0.63, flags=("noisy",))),

@@ -60,7 +60,7 @@ def test_both_directions_are_timed_together_and_arrive(device: accel.Accel) -> N
         details = row.method.details
         assert len(row.runs[0].samples_s) > 0 and row.rate is not None, details
         assert "never-together" not in row.flags
-        assert (row.method.clock, row.method.launch) == ("device events", "held")
+        assert (row.method.clock, row.method.launch) == ("device events", "unheld")
         assert (details["verified_slices"] > 0, details["wrong_bytes"]) == (True, 0)
         assert details["other_bytes_per_s"] > 0
         # No copy is faster beside another than alone, but for what the clock resolves.
@@ -75,22 +75,7 @@ def test_windows_see_what_runs_beside_them_on_another_stream(device: accel.Accel
     first, second = (lane(device, lambda: torch.cuda._sleep(CYCLES)) for _ in range(2))
     with device.as_current():
         timed, _ = concurrent.take(device, [first, second], Limits(budget_s=0.5))
-    assert timed.launch == "held" and len(timed.run.samples_s) >= 5, timed.details
+    assert len(timed.run.samples_s) >= 5, timed.details
     per_call_s = sorted(timed.run.samples_s)[len(timed.run.samples_s) // 2] / timed.run.calls_per_sample
     assert per_call_s == pytest.approx(timed.details["alone_s"], rel=0.3)
     assert timed.details["beside_calls_per_s"] == pytest.approx(1 / per_call_s, rel=0.3)
-
-
-def test_one_that_ends_before_the_window_does_is_found(device: accel.Accel) -> None:
-    calls = 0
-
-    def ever_shorter() -> None:
-        nonlocal calls
-        calls += 1
-        torch.cuda._sleep(CYCLES if calls <= 2 * concurrent.CALIBRATIONS else CYCLES // 5000)
-
-    first, second = lane(device, lambda: torch.cuda._sleep(CYCLES)), lane(device, ever_shorter)
-    with device.as_current():
-        timed, _ = concurrent.take(device, [first, second], Limits(budget_s=0.5))
-    assert timed.run.samples_s == () and timed.flags == ("never-together",)
-    assert timed.details["ended_because"] == "it ended too early"

@@ -43,7 +43,7 @@ def test_a_line_that_copies_nothing_is_found_on_the_device(monkeypatch: pytest.M
     device = accel.open_device("cuda:0")
     room = Room(host=64 * MIB, device=64 * MIB, cache=MIB)
     stage = Stage(device, allocate_all(device, ("pageable",), 2 * MIB, "transfer.memory"), MIB, 2)
-    idiom = Idiom("x", "x.cuda()", "host_to_device", "accelerator")
+    idiom = Idiom("x", "x.cuda()", "host_to_device")
     kept = itertools.cycle([slice.to(device.device) for slice in stage.slices(idiom)])
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: next(kept))
     with Watch(None) as watch:

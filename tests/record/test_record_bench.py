@@ -97,7 +97,7 @@ class Ranks:
             return [Answer(rank, None, "its process did not answer within 30 s", "calling", "late") for rank in (0, 1)]
         seconds = [0.02 * (1 + place % 3 / 100) for place in range(20)]
         told = {"started": "", "calls": 10, "began_s": [0.0] * 20, "samples_s": seconds, "verified_elements": 4}
-        line = {**told, "wrong_elements": 0, "wrong_from": {}, "memory": {}}
+        line = {**told, "wrong_elements": 0, "memory": {}}
         return [Answer(rank, line, "", "timing") for rank in (0, 1)]
 
     def stop(self) -> None:

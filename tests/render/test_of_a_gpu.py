@@ -32,6 +32,8 @@ def test_there_are_some() -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_it_is_read_and_shown(path: Path) -> None:
     read = report(path)
+    if path.stem.startswith("bench-"):
+        read = read.concluded(judge_benchmark(read))
     schema.validator().validate(to_json(read))
     for width in (120, 80, 40):
         lines = shown(text.blocks(read), width)
@@ -48,6 +50,8 @@ def test_it_is_judged_as_it_was(path: Path) -> None:
     read = report(path)
     again = {finding.id: finding.verdict for finding in judge_benchmark(read).findings}
     before = {finding.id: finding.verdict for finding in read.findings}
+    # A doubtful figure was no finding yet.
+    again.pop("transfer.doubt", None)
     assert again == {name: verdict for name, verdict in before.items() if name not in FORMER}
     assert {before.get(name, "info") for name in FORMER} == {"info"}
 

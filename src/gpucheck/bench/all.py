@@ -7,12 +7,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-import psutil
-
 from gpucheck.bench.benchmarks import BENCHMARKS, AllOptions, Benchmark
 from gpucheck.bench.devices import ALONE, Shared, begin, out_of_time
 from gpucheck.errors import GpucheckError, UsageError
-from gpucheck.machine import choose, faults, host, inventory, launcher, watchdog
+from gpucheck.machine import choose, faults, inventory, launcher, watchdog
 from gpucheck.report.events import Emit, Event, Failed, Measured, Notice, Planned, Progress, Skipped, Started
 from gpucheck.report.fault import Fault
 from gpucheck.report.finding import of_error
@@ -20,13 +18,9 @@ from gpucheck.report.finding import of_error
 # For a CPU: with the start of torch and what a benchmark does beside measuring, this ends within a minute. For each
 # accelerator: about what the benchmarks take by themselves.
 DEFAULT_BUDGET_S = {"cpu": 48.0, "accelerator": 90.0}
-# Share of the memory that is there as this begins, the process with torch and all buffers included.
-MEMORY_SHARE = 0.25
-# Memory of measuring beside the buffers: patterns, results in float64 for some rows, threads.
-BESIDE_BYTES = 128 * 2**20
+# What buffers may take of the host's free memory; with torch and results it is about a quarter.
+HOST_SHARE = 0.2
 CPU = ("cpu",)
-# Buffers smaller than this share would tell of a cache and not of the memory.
-LEAST_SHARE = 0.02
 
 
 @dataclass(slots=True)
@@ -74,7 +68,7 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
     todo = [
         benchmark
         for benchmark in BENCHMARKS
-        if benchmark.id in options.ids
+        if benchmark.id in options.selected
         and (
             not benchmark.of_several
             or benchmark.id in options.only
@@ -86,7 +80,6 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
         emit(Planned(several, chosen.ids[:1]))  # it has one place in the document
     total_s = options.time_budget_s or default_s(chosen.ids)
     deadline, until_s = began + total_s, watchdog.ends_by(total_s, began)
-    of_host = host_share()
     relay = _Relay(emit)
     lost: dict[str, Fault] = {}
     bugs: list[Exception] = []
@@ -104,7 +97,7 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
         if all(device in lost for device in chosen.ids):
             break
         try:
-            given = asked(benchmark, options.device, budget_s, of_host)
+            given = asked(benchmark, options.device, budget_s)
             benchmark.command()(given, relay, Shared((), facts, lost, its_end_s, is_planned=True))
         except UsageError:
             raise
@@ -117,9 +110,9 @@ def command(options: AllOptions, emit: Emit, shared: Shared = ALONE) -> None:
         raise bugs[0]
 
 
-def asked(benchmark: Benchmark, device: str, budget_s: float, host_share: float) -> object:
+def asked(benchmark: Benchmark, device: str, budget_s: float) -> object:
     """A benchmark's options: its time, the device as it was asked for, and its part of the host's memory."""
-    given = {"time_budget_s": budget_s, "device": device, "host_share": host_share}
+    given = {"time_budget_s": budget_s, "device": device, "host_share": HOST_SHARE}
     known = {field.name for field in fields(benchmark.options)}
     return benchmark.options(**{name: value for name, value in given.items() if name in known})
 
@@ -145,10 +138,3 @@ def _broken_off(
 def default_s(ids: Sequence[str]) -> float:
     """The time for everything on these devices, where none was given."""
     return DEFAULT_BUDGET_S["cpu"] if tuple(ids) == CPU else DEFAULT_BUDGET_S["accelerator"] * len(ids)
-
-
-def host_share() -> float:
-    """Return what buffers may take of the host's free memory, so that this process takes a quarter of it at most."""
-    left, mine = host.memory().usable, psutil.Process(os.getpid()).memory_info().rss
-    room = MEMORY_SHARE * (left + mine) - mine - BESIDE_BYTES
-    return max(room / left, LEAST_SHARE) if left else LEAST_SHARE

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
+from typing import ClassVar
 
 from gpucheck import naming, options
 
@@ -48,31 +50,26 @@ class Benchmark:
 ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class AllOptions:
-    """The user's options; `only` and `skip` are prefixes of the benchmarks' names."""
+class Selecting:
+    """Options whose `only` and `skip` are prefixes of the names of a table, `titles`, which a list shows."""
 
-    only: tuple[str, ...] = options.only("benchmarks")
-    skip: tuple[str, ...] = options.skip("benchmarks")
-    list_all: bool = options.list_all("benchmarks")
-    time_budget_s: float | None = options.time_budget("90s, on a CPU 48s")
-    device: str = "auto"
+    __slots__ = ()
+    noun: ClassVar[str]
+    titles: ClassVar[Mapping[str, str]]
 
     @property
-    def ids(self) -> list[str]:
-        """The benchmarks to run. Raises UsageError for a prefix that fits none, and where nothing is left."""
-        known = [benchmark.id for benchmark in BENCHMARKS if benchmark.id != ALL]
-        nothing = "nothing would be measured"
-        return naming.select(known, str, self.only, self.skip, noun="benchmark", nothing=nothing)
+    def selected(self) -> list[str]:
+        """The names that are left. Raises UsageError for a prefix that fits none, and where nothing is left."""
+        only, skip = getattr(self, "only", ()), getattr(self, "skip", ())
+        return naming.select([*self.titles], str, only, skip, noun=self.noun, nothing="nothing would be measured")
 
     def names(self) -> list[tuple[str, str]]:
-        """The selected benchmarks with the first sentence of their help."""
-        chosen = [benchmark for benchmark in BENCHMARKS if benchmark.id in self.ids]
-        return [(benchmark.id, benchmark.help.partition(". ")[0].partition(".\n")[0]) for benchmark in chosen]
+        """The selected names with their titles."""
+        return [(name, self.titles[name]) for name in self.selected]
 
     def check(self) -> None:
         """Raises UsageError for a prefix that fits nothing."""
-        self.ids  # noqa: B018
+        self.selected  # noqa: B018
 
 
 # In the order of the help page.
@@ -119,7 +116,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         examples=(
             "gpucheck bench matmul --dtype bfloat16,float16",
             "gpucheck bench matmul --search --range 1024:16384:1024 --time-budget 2m",
-            "gpucheck bench matmul --dtype bfloat16 --sustain 60s --min-tflops 400",
+            "gpucheck bench matmul --dtype bfloat16 --min-tflops 400",
         ),
     ),
     Benchmark(
@@ -178,7 +175,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         ALL,
         """Run all benchmarks with their default cases.
 
-        If one fails or cannot run, the others still do. The process uses at most a quarter of the free host memory.
+        If one fails or cannot run, the others still do. Buffers use at most a fifth of the free host memory.
         Thresholds come from the settings; see docs/settings.md.
         """,
         "gpucheck.bench.benchmarks:AllOptions",
@@ -189,3 +186,20 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         ),
     ),
 )
+
+
+# The first sentence of each one's help.
+_TITLES = {known.id: re.split(r"\.\s", known.help)[0] for known in BENCHMARKS if known.id != ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class AllOptions(Selecting):
+    """The user's options; `only` and `skip` are prefixes of the benchmarks' names."""
+
+    noun = "benchmark"
+    titles = _TITLES
+    only: tuple[str, ...] = options.only("benchmarks")
+    skip: tuple[str, ...] = options.skip("benchmarks")
+    list_all: bool = options.list_all("benchmarks")
+    time_budget_s: float | None = options.time_budget("90s, on a CPU 48s")
+    device: str = "auto"

@@ -133,11 +133,6 @@ class Buffer:
     number: int | None = None
     filled: int = 0
 
-    @property
-    def bytes(self) -> torch.Tensor:
-        """The same memory by bytes."""
-        return self.words.view(torch.uint8)
-
     def fill(self, count: int, number: int) -> None:
         """Write the pattern with this number into the first `count` words, in place."""
         part = self.words[:count]
@@ -215,10 +210,6 @@ def wake(accel: Accel, shared: Buffers) -> None:
 VERIFYING_SHARE = 0.3
 # Views are made beforehand: cutting a slice inside a timed call would be timed.
 MOST_SLICES = 32768
-# Where a size is no multiple of a word each slice is compared alone, which takes time.
-MOST_UNEVEN_SLICES = 1024
-# Pages and DMA engines like multiples of this; all usual sizes are.
-ALIGNMENT = 64
 # What is compared at once, 4 MiB: stays in a CPU's cache, and is worth a launch on a device.
 CHUNK_WORDS = 2**19
 
@@ -240,11 +231,11 @@ class Verified:
 
 @dataclass(slots=True)
 class Copies:
-    """Copies of `size` bytes between two buffers, rotating over as many slices as make up `span` bytes.
+    """Copies of `size` bytes, a multiple of 8, between two buffers, rotating over slices that make up `span` bytes.
 
     `allowance_s` is what refilling and comparing may take in all; after that the copies go on over the same slices, and
-    `finish` compares what the last of them left. Once something is wrong, comparing ends with it too: the host looks at
-    all that is wrong, which takes long where everything is. `synchronize` waits for copies that were only enqueued.
+    `finish` compares what the last of them left. Comparing ends with the first piece that is wrong: the host looks at
+    all of it, which takes long where everything is. `synchronize` waits for copies that were only enqueued.
     """
 
     source: Buffer
@@ -254,41 +245,28 @@ class Copies:
     non_blocking: bool
     synchronize: Callable[[], None]
     allowance_s: float
-    stride: int = 0
     spent_s: float = 0.0
     refills: int = 0
+    # How many slices there are, and what the copies rotate over on either side.
+    count: int = field(init=False)
+    span_bytes: int = field(init=False)
     _cursor: int = 0
     _cost_s: float = 0.0
     _slices: int = 0
     _wrong: int = 0
     _first_wrong: int | None = None
     _pairs: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    _nothing: tuple[torch.Tensor, torch.Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.stride = -(-self.size // ALIGNMENT) * ALIGNMENT
-        most = MOST_SLICES if self.size == self.stride else MOST_UNEVEN_SLICES
-        capacity = min(len(self.source.words), len(self.destination.words)) * WORD
-        if capacity < self.size:
+        words, buffers = self.size // WORD, (self.source.words, self.destination.words)
+        capacity = min(map(len, buffers)) // words
+        if not capacity:
             raise ValueError("the buffers are smaller than one copy")
-        count = min(max(1, min(capacity // self.stride, -(-self.span // self.stride))), most)
-        self._pairs = list(zip(self._cut(self.source, count), self._cut(self.destination, count), strict=True))
-        self._nothing = (self._pairs[0][0][:0], self._pairs[0][1][:0])
-
-    def _cut(self, buffer: Buffer, count: int) -> list[torch.Tensor]:
-        if count == 1:
-            return [buffer.bytes[: self.size]]
-        return list(buffer.bytes[: count * self.stride].view(count, self.stride)[:, : self.size].unbind(0))
-
-    @property
-    def count(self) -> int:
-        """Return how many slices there are."""
-        return len(self._pairs)
-
-    @property
-    def span_bytes(self) -> int:
-        """Return what the copies rotate over, on either side."""
-        return self.count * self.stride
+        self.count = count = min(capacity, max(1, -(-self.span // self.size)), MOST_SLICES)
+        self.span_bytes = count * self.size
+        self._pairs = list(
+            zip(*(whole[: count * words].view(count, words).unbind(0) for whole in buffers), strict=True)
+        )
 
     def call(self) -> None:
         """Copy the next slice."""
@@ -296,10 +274,10 @@ class Copies:
         self._cursor += 1
         destination.copy_(source, non_blocking=self.non_blocking)
 
-    def empty(self) -> None:
+    def empty(self) -> Callable[[], object]:
         """The same call on 0 bytes."""
-        source, destination = self._nothing
-        destination.copy_(source, non_blocking=self.non_blocking)
+        source, destination = (words[:0] for words in self._pairs[0])
+        return lambda: destination.copy_(source, non_blocking=self.non_blocking)
 
     def prepare(self, sample: int, calls: int) -> None:
         """Before a window: see that its copies go to fresh slices, as long as that is affordable."""
@@ -308,7 +286,10 @@ class Copies:
             return
         began = time.perf_counter()
         self._compare()
-        self._refill(sample)
+        words = self.span_bytes // WORD
+        self.source.fill(words, sample)
+        self.destination.poison(words)
+        self.refills += 1
         self._cost_s = time.perf_counter() - began
         # The first filling belongs to the setting up.
         self.spent_s += self._cost_s if self.refills > 1 else 0.0
@@ -318,66 +299,39 @@ class Copies:
         self._compare()
         return Verified(self.refills, self._slices, self._wrong, self._first_wrong)
 
-    def _refill(self, sample: int) -> None:
-        words = min(-(-self.span_bytes // WORD), len(self.source.words), len(self.destination.words))
-        self.source.fill(words, sample)
-        self.destination.poison(words)
-        self.refills += 1
-        self._cursor = 0
-
     def _compare(self) -> None:
         """Compare every slice that was copied since the last refill; needs the copies to be over."""
-        copied = min(self._cursor, self.count)
+        copied, number = min(self._cursor, self.count), self.source.number
         self._cursor = 0
-        if not copied:
+        if not copied or self._wrong or number is None:
             return
         self.synchronize()
-        compared, wrong_since_s = 0, None
-        for start, size in self._pieces(copied):
+        words = copied * self.size // WORD
+        for start in range(0, words, CHUNK_WORDS):
+            part = self.destination.words[start : min(start + CHUNK_WORDS, words)]
+            self._wrong, at = mismatches(part, start, number)
             if self._wrong:
-                now_s = time.perf_counter()
-                wrong_since_s = now_s if wrong_since_s is None else wrong_since_s
-                if self.spent_s + now_s - wrong_since_s >= self.allowance_s:
-                    break
-            first, number = start // WORD, self.source.number
-            assert number is not None
-            wrong, at = mismatches(self.destination.words[first : first - (-size // WORD)], first, number, size)
-            self._wrong += wrong
-            self._first_wrong = start + at if wrong and self._first_wrong is None else self._first_wrong
-            compared = start + size
-        # Of the last one at least a part.
-        self._slices += min(-(-compared // self.stride), copied)
-
-    def _pieces(self, copied: int) -> Iterator[tuple[int, int]]:
-        """Start and length in bytes of what is compared at once: all that the copies filled without a gap, in parts."""
-        runs = [(0, copied * self.size)]
-        if self.size != self.stride:
-            runs = [(place * self.stride, self.size) for place in range(copied)]
-        for start, size in runs:
-            for offset in range(0, size, CHUNK_WORDS * WORD):
-                yield start + offset, min(CHUNK_WORDS * WORD, size - offset)
+                self._first_wrong = start * WORD + at
+                copied = -(-(start + len(part)) * WORD // self.size)
+                break
+        self._slices += copied
 
 
-def mismatches(words: torch.Tensor, first: int, number: int, size: int | None = None) -> tuple[int, int]:
+def mismatches(words: torch.Tensor, first: int, number: int) -> tuple[int, int]:
     """Return how many bytes of these words are not the pattern's from its word `first` on, and where the first one is.
 
-    `size` is how many bytes count. A difference that is gone at the second look, or cannot be counted, is one byte, the
-    first.
+    A difference that is gone at the second look, or cannot be counted, is one byte, the first.
     """
-    count = len(words)
-    size = count * WORD if size is None else size
 
     def wanted(begin: int, end: int, device: torch.device | str = "cpu") -> torch.Tensor:
         return torch.arange(first + begin, first + end, device=device).bitwise_xor_(number)
 
-    seen = reference.unequal(words, wanted(0, count, words.device), wanted)
+    seen = reference.unequal(words, wanted(0, len(words), words.device), wanted)
     if seen is None:
         return 0, 0
-    differ = (seen[0].view(torch.uint8) != seen[1].view(torch.uint8))[:size]
+    differ = seen[0].view(torch.uint8) != seen[1].view(torch.uint8)
     wrong = reference.counted(differ)
-    if wrong:
-        return wrong, reference.count_of(int(differ.to(torch.uint8).argmax()), size - 1) or 0
-    return (1, 0) if wrong is None or size % WORD == 0 else (0, 0)
+    return (wrong, reference.count_of(int(differ.to(torch.uint8).argmax()), len(differ) - 1) or 0) if wrong else (1, 0)
 
 
 def measure(
@@ -397,7 +351,7 @@ def measure(
 
     `threads` is how many cores a copy uses on the host, `cold` what copies must rotate over to be cold.
     """
-    work = timing.Work(copies.call, empty=copies.empty, prepare=copies.prepare)
+    work = timing.Work(copies.call, empty=copies.empty(), prepare=copies.prepare)
     timed, beside = timing.watched(watch, threads, lambda: timing.measure(accel, work, clock=clock, limits=limits))
     rotation, verified = copies.span_bytes, copies.finish()
     return timing.measurement(

@@ -1,13 +1,16 @@
-"""Copies that run at the same time: on two streams of one device, and on several devices.
+"""Calls that are timed beside others: in turn within a round, and copies at the same time on two streams of a device or
+on several devices.
+
+What drifts meets calls in turn all alike, and their ratios are paired: a copy alone, compute alone and both; the CPU
+and the device. These are timed by the host's clock.
 
 A window of one counts only if it lies inside the time in which all others copied. Streams are compared by the time
 stamps of their device. Each device has a child, whose windows are compared by CLOCK_MONOTONIC; two devices
 that copy to each other share one, so that a hang costs only their pair.
 
 A child is sent lines of JSON, the setup first. A child of one device answers each: the setup → `ready`; a `direction` →
-`prepared`; `at_s` and `for_s` (when to begin, and for how long) → when the first window began and the last one ended;
-`keep` (from when to when) → the measurement of the windows within. A child of two says each measurement as it is known,
-then `end`. `error` instead says why there is nothing.
+`prepared`; `at_s` and `for_s` (when to begin, and for how long) → the measurement. A child of two says each measurement
+as it is known, then `end`. `error` instead says why there is nothing.
 
 Torch is imported late: a child binds itself to its device's NUMA node first.
 """
@@ -15,35 +18,34 @@ Torch is imported late: a child binds itself to its device's NUMA node first.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from gpucheck import stats, units
 from gpucheck.errors import CannotLook
-from gpucheck.machine import child_protocol, device_lifetime, numa
+from gpucheck.machine import child_protocol, device_lifetime, numa, watchdog
 from gpucheck.machine.child import LineChild, python_argv
 from gpucheck.machine.child_protocol import Start, Talk
 from gpucheck.machine.child_stdio import Say, claim_stdout, requests
-from gpucheck.measure import telemetry, timing
-from gpucheck.measure.runs import WITHOUT_TIME
+from gpucheck.measure import runs, telemetry, timing
 from gpucheck.measure.telemetry import Watch
 from gpucheck.measure.timing import (
     AHEAD_IN_WINDOW,
-    HOLD_BASE_S,
-    HOLD_FACTOR,
-    LEAST_WINDOW_S,
     LONG_CALL_S,
-    MOST_DOUBLINGS,
+    MOST_HOST_CALLS,
+    SURELY_LONG_S,
+    UNTIMED_CALLS,
     WANTED_SAMPLES,
+    Beside,
     Limits,
     Timed,
+    Timer,
     calls_for,
-    too_short,
 )
 from gpucheck.report.codec import from_json, to_json
 from gpucheck.report.facts import Device
@@ -52,173 +54,205 @@ from gpucheck.report.measurement import Measurement, Run
 from gpucheck.units import GIB, KIB, MIB
 
 if TYPE_CHECKING:  # torch comes after binding
-    from gpucheck.bench.buffers import Room
     from gpucheck.links import HostMemory
     from gpucheck.machine.accel import Accel
 
 Span = tuple[float, float]
 Stream = Callable[[], contextlib.AbstractContextManager[Any]]
-Reason = Literal["it ended too early", "it stood still", "the device waited for the host"]
+
+
+# -- in turn -----------------------------------------------------------------------------------------------------------
+
+# Below this a comparison of two times gains nothing: they differ by more from process to process.
+PRECISION = 0.02
+# One window may be a hiccup, and which of two was cannot be told.
+FEWEST_ROUNDS = 3
+# Of an unknown call: the shorter of so many counts, for a hiccup makes it longer and never shorter.
+TRIES = 2
+ON_THE_HOST = "the device had nothing to do in these windows"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The calls that are timed together: `calls`, each waited for, after `untimed` ones; `prepare` runs before."""
+
+    timer: Timer
+    call: Callable[[], object]
+    calls: int = 1
+    untimed: int = 0
+    prepare: Callable[[int, int], None] | None = None
+
+    def window(self, number: int) -> tuple[float, float]:
+        """Run the window with this number; when it began, and how long it took, in seconds of the host's clock."""
+        timer = self.timer
+        # A large product takes a slow CPU long, beside an idle device.
+        with watchdog.off_device() if getattr(timer, "is_cpu", False) else contextlib.nullcontext():
+            if self.prepare is not None:
+                self.prepare(number, self.untimed + self.calls)
+            for _ in range(self.untimed):
+                self.call()
+            timer.synchronize()
+            return timing.host_window(timer, self.call, self.calls)
+
+
+def filling(timer: Timer, call: Callable[[], object]) -> Group:
+    """A group with as many calls as fill a window, after one that loads what is loaded lazily."""
+    Group(timer, call).window(0)
+    about_s = Group(timer, call).window(0)[1]
+    if about_s < SURELY_LONG_S:
+        about_s = min(about_s, Group(timer, call).window(0)[1])
+    if about_s < LONG_CALL_S:
+        # Caches and clocks settle within a few calls; of short ones the mean of several is known better than one.
+        some = Group(timer, call, calls=UNTIMED_CALLS, untimed=UNTIMED_CALLS)
+        about_s = min(some.window(0)[1] for _ in range(TRIES)) / UNTIMED_CALLS
+    calls = calls_for(max(about_s, 1e-9), MOST_HOST_CALLS)
+    return Group(timer, call, calls, UNTIMED_CALLS if calls > 1 else 1 if about_s < LONG_CALL_S else 0)
+
+
+def in_turn(groups: Mapping[str, Group], until_s: float) -> dict[str, Timed]:
+    """Time every group once in each round, each round beginning with another, until `until_s` of their clock.
+
+    There are three rounds at least. They end earlier where every interval is narrow, which is asked only at set numbers
+    of rounds.
+    """
+    names = list(groups)
+    clock = groups[names[0]].timer
+    started = timing.started_now()
+    windows: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    done = 0
+    while True:
+        first = done % len(names)
+        for name in (*names[first:], *names[:first]):
+            windows[name].append(groups[name].window(done + 1))
+        done += 1
+        if done < FEWEST_ROUNDS:
+            continue
+        now_s, lengths = clock.host_now(), [[length for _, length in taken] for taken in windows.values()]
+        if all(timing.enough(taken, now_s, until_s, PRECISION) for taken in lengths):
+            break
+    flags = ("few-samples",) if done < WANTED_SAMPLES else ()
+    return {
+        name: Timed(
+            Run(started, groups[name].calls, tuple(s for _, s in windows[name]), tuple(at for at, _ in windows[name])),
+            "host",
+            "host",
+            flags,
+            {"in_turn_with": [other for other in names if other != name], "untimed_calls": groups[name].untimed},
+        )
+        for name in names
+    }
+
+
+def watched(
+    watch: Watch, threads: Mapping[str, int], work: Callable[[], dict[str, Timed]], *, on_host: Sequence[str] = ()
+) -> dict[str, tuple[Timed, Beside]]:
+    """Do the work while the device is watched; `threads` is how many cores each group would use on the host.
+
+    What a device shows while a group that is only `on_host` runs says nothing of that group.
+    """
+    timed, used = timing.with_cores_of_others(watch, work)
+    samples = watch.take()
+    found = {}
+    for name, row in timed.items():
+        why_not = ON_THE_HOST if name in on_host else watch.reason
+        seen = (None, why_not) if why_not else telemetry.summarise(samples, row.run, runs.lead_in(row.run, row.details))
+        found[name] = (row, timing.beside(row, threads[name], used, *seen))
+    return found
 
 
 # -- two streams of one device -----------------------------------------------------------------------------------------
 
-# What ends a window's first copies shows that both engines are at work.
-UNTIMED_CALLS = 1
-# The window's edges cut a copy of either lane: of several copies that is a small part. Long copies are few.
-FEWEST_CALLS, FEWEST_LONG_CALLS = 4, 2
-# Every copy has a time stamp on one of two streams whose queues block the host near 1 000 entries.
-MOST_CALLS = 200
+# A window's copies: some milliseconds, or one that is longer. Two streams' queues block the host near 1 000 entries.
+LANE_WINDOW_S, MOST_CALLS = 5e-3, 40
+# Windows between two fillings of the buffers, which shows how well either lane keeps up with the other.
+LANE_WINDOWS = 5
+# Fillings without a window that counts: no later one will have it.
+MOST_IN_VAIN = 3
 # The first loads what is loaded lazily.
 CALIBRATIONS = 3
-# A first copy that takes so many times what it takes alone waited for the other lane.
-STILL = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Copies one way, on the stream that `current` makes current. `prepare(number, calls)` runs before each window."""
+    """Copies one way, on the stream that `current` makes current. `prepare(number, calls)` runs before each filling."""
 
     copy: Callable[[], object]
     current: Stream
     prepare: Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One window of both lanes: `marks_s` are the ends of each one's copies, from `started_s` of the host's clock."""
-
-    started_s: float
-    enqueue_s: float
-    marks_s: tuple[list[float], list[float]]
-    is_held: bool
-    is_ahead: bool
-
-    def inside(self) -> tuple[list[float], list[float]]:
-        """Return the marks that lie in the time in which both lanes copied."""
-        begun_s = max(marks[UNTIMED_CALLS] for marks in self.marks_s)
-        ended_s = min(marks[-1] for marks in self.marks_s)
-        first, second = ([mark for mark in marks if begun_s <= mark <= ended_s] for marks in self.marks_s)
-        return first, second
-
-    def wrong(self, alone_s: Sequence[float]) -> Reason | None:
-        """Return why the window does not count; `alone_s` is what a copy of each lane takes alone."""
-        if not self.is_ahead:
-            return "the device waited for the host"
-        if all(len(marks) > 1 for marks in self.inside()):
-            return None
-        last = self.last
-        stood_still = self.marks_s[last][UNTIMED_CALLS] > STILL * alone_s[last]
-        return "it stood still" if stood_still else "it ended too early"
-
-    @property
-    def last(self) -> int:
-        """Return which lane ended last."""
-        return 0 if self.marks_s[0][-1] >= self.marks_s[1][-1] else 1
-
-
-def take_round(timer: Accel, lanes: Sequence[Lane], calls: Sequence[int], number: int, hold_s: float) -> Round:
-    """Launch the copies of both lanes and wait for them.
-
-    Both are held while they are filled. They are enqueued in turn: a device with one engine for all copies then shows
-    each lane at half its rate, and not one after the other.
-    """
-    for place, lane in enumerate(lanes):
-        # The numbers differ, and so do the patterns of the two.
-        lane.prepare(2 * number + place, calls[place])
-    timer.synchronize()
-    began_s = timer.host_now()
-    with lanes[0].current():
-        is_held = hold_s > 0 and timer.hold(hold_s)
-        start = timer.record()
-    with lanes[1].current():
-        timer.wait(start)
-    marks: tuple[list[Any], list[Any]] = ([start], [start])
-    for step in range(1, max(calls) + 1):
-        for lane, of_lane, count in zip(lanes, marks, calls, strict=True):
-            while len(of_lane) <= step * count // max(calls):
-                with lane.current():
-                    lane.copy()
-                    of_lane.append(timer.record())
-    enqueue_s = timer.host_now() - began_s
-    waits = is_held and not timer.done(start)
-    timer.synchronize()
-    first, second = ([0.0, *(timer.elapsed_s(start, mark) for mark in of_lane[1:])] for of_lane in marks)
-    lasted_s = max(first[-1], second[-1])
-    is_ahead = waits or lasted_s >= AHEAD_IN_WINDOW * enqueue_s
-    return Round(timer.host_now() - lasted_s, enqueue_s, (first, second), is_held, is_ahead)
-
-
 def take(timer: Accel, lanes: Sequence[Lane], limits: Limits) -> list[Timed]:
     """Time the copies of each lane while the other's run. Without a sample where they never ran at the same time."""
     started = timing.started_now()
     alone_s = [_alone_s(timer, lane, place) for place, lane in enumerate(lanes)]
-    fewest = [FEWEST_CALLS if length < LONG_CALL_S else FEWEST_LONG_CALLS for length in alone_s]
-    window_s = max(max(calls_for(each), least) * each for each, least in zip(alone_s, fewest, strict=True))
-    calls = [min(math.ceil(window_s / length) + UNTIMED_CALLS, MOST_CALLS) for length in alone_s]
-    # The first round is not counted: it tells what enqueueing takes.
-    hold_s = HOLD_BASE_S + HOLD_FACTOR * take_round(timer, lanes, calls, 0, 0.0).enqueue_s
-    # Filling the buffers for the first time is setting up.
+    calls = [max(1, min(round(LANE_WINDOW_S / each), MOST_CALLS)) for each in alone_s]
+    lengths_s = [count * each for count, each in zip(calls, alone_s, strict=True)]
+    counts = [1 + math.ceil(LANE_WINDOWS * max(lengths_s) / length_s) for length_s in lengths_s]
     deadline = timer.host_now() + limits.budget_s
-    # Of each lane its part of each window, and how many copies lie in it.
-    windows: tuple[list[tuple[Span, int]], list[tuple[Span, int]]] = ([], [])
-    # The rounds that do not count, by reason: all, and those in a row.
-    discarded, failures = Counter[str](), Counter[str]()
-    ended_because: Reason | None = None
-    is_held, number = False, 0
-
-    def per_copy_s() -> list[list[float]]:
-        return [[length_s / copied for (_, length_s), copied in of_lane] for of_lane in windows]
-
-    while not all(timing.enough(each, timer.host_now(), deadline, limits.precision) for each in per_copy_s()):
-        number += 1
-        taken = take_round(timer, lanes, calls, number, hold_s)
-        is_held, wrong = taken.is_held, taken.wrong(alone_s)
-        if wrong is None:
-            for of_lane, marks in zip(windows, taken.inside(), strict=True):
-                of_lane.append(((taken.started_s + marks[0], marks[-1] - marks[0]), len(marks) - 1))
-            failures.clear()
-            continue
-        discarded[wrong] += 1
-        failures[wrong] += 1
-        shorter = 1 - taken.last
-        if failures[wrong] > MOST_DOUBLINGS or (wrong == "it ended too early" and calls[shorter] == MOST_CALLS):
-            ended_because = wrong
+    windows: tuple[list[Span], list[Span]] = ([], [])
+    number = 0
+    while not all(
+        timing.enough([length_s for _, length_s in lane], timer.host_now(), deadline, limits.precision)
+        for lane in windows
+    ):
+        if number >= MOST_IN_VAIN and not all(windows):
             break
-        if wrong == "the device waited for the host":
-            hold_s *= 2
-        else:
-            # Slowed down by the other lane, one may only need longer to end a copy.
-            calls[shorter] = min(2 * calls[shorter], MOST_CALLS)
-    shared = {
-        "discarded_windows": discarded.total(),
-        "discarded_because": dict(discarded),
-        "hold_s": hold_s if is_held else None,
-        **({"ended_because": ended_because} if ended_because else {}),
-    }
-    rates = [1 / stats.median(each) if each else None for each in per_copy_s()]
+        number += 1
+        for of_lane, spans in zip(windows, _filling(timer, lanes, calls, counts, number), strict=True):
+            of_lane.extend(spans)
+    if not all(windows):
+        windows = ([], [])
+    rates = [
+        count / stats.median([length_s for _, length_s in lane]) if lane else None
+        for lane, count in zip(windows, calls, strict=True)
+    ]
+    few = ("never-together",) if not all(windows) else ("few-samples",) if len(windows[0]) < WANTED_SAMPLES else ()
     return [
-        _timed(started, windows[place], calls[place], is_held, {**shared, "alone_s": alone_s[place]}, rates[1 - place])
+        Timed(
+            _run(started, calls[place], windows[place]),
+            "device events",
+            "unheld",
+            few,
+            {"alone_s": alone_s[place], "beside_calls_per_s": rates[1 - place], "fillings": number},
+        )
         for place in (0, 1)
     ]
 
 
-def _timed(
-    started: str,
-    windows: Sequence[tuple[Span, int]],
-    calls: int,
-    is_held: bool,
-    details: dict[str, Any],
-    beside_per_s: float | None,
-) -> Timed:
-    """The windows of a lane, each as long as all of its `calls` would have taken."""
-    flags = ("never-together",) if not windows else ("few-samples",) if len(windows) < WANTED_SAMPLES else ()
-    if windows and stats.median([length_s for (_, length_s), _ in windows]) < LEAST_WINDOW_S:
-        flags, beside_per_s = (WITHOUT_TIME, *flags), None
-        details = {**details, "no_time_because": too_short(windows[0][1], LEAST_WINDOW_S)}
-    run = _run(started, calls, [(start_s, length_s / copied * calls) for (start_s, length_s), copied in windows])
-    details = {"untimed_calls": UNTIMED_CALLS, "beside_calls_per_s": beside_per_s, **details}
-    return Timed(run, "device events", "held" if is_held else "unheld", flags, details)
+def _filling(
+    timer: Accel, lanes: Sequence[Lane], calls: Sequence[int], counts: Sequence[int], number: int
+) -> list[list[Span]]:
+    """Fill the buffers, let both lanes copy so many windows, and return those of each while the other copied.
+
+    Both are enqueued in turn: a device with one engine for all copies then shows each lane at half its rate.
+    """
+    for place, lane in enumerate(lanes):
+        # The numbers differ, and so do the patterns of the two.
+        lane.prepare(2 * number + place, calls[place] * counts[place])
+    timer.synchronize()
+    began_s = timer.host_now()
+    with lanes[0].current():
+        start = timer.record()
+    with lanes[1].current():
+        timer.wait(start)
+    marks: tuple[list[Any], list[Any]] = ([], [])
+    for step in range(1, max(counts) + 1):
+        for lane, of_lane, copies, count in zip(lanes, marks, calls, counts, strict=True):
+            while len(of_lane) < step * count // max(counts):
+                with lane.current():
+                    for _ in range(copies):
+                        lane.copy()
+                    of_lane.append(timer.record())
+    enqueue_s = timer.host_now() - began_s
+    timer.synchronize()
+    ends_s = [[timer.elapsed_s(start, mark) for mark in of_lane] for of_lane in marks]
+    lasted_s = max(of_lane[-1] for of_lane in ends_s)
+    if lasted_s < AHEAD_IN_WINDOW * enqueue_s:  # the device waited for the host
+        return [[], []]
+    begun_s, ended_s = max(of_lane[0] for of_lane in ends_s), min(of_lane[-1] for of_lane in ends_s)
+    inside = [[end_s for end_s in of_lane if begun_s <= end_s <= ended_s] for of_lane in ends_s]
+    origin_s = timer.host_now() - lasted_s
+    return [[(origin_s + start, end - start) for start, end in itertools.pairwise(of_lane)] for of_lane in inside]
 
 
 def _run(started: str, calls: int, windows: Sequence[Span]) -> Run:
@@ -228,7 +262,7 @@ def _run(started: str, calls: int, windows: Sequence[Span]) -> Run:
 
 def _alone_s(timer: Accel, lane: Lane, number: int) -> float:
     """Seconds of one copy on the device's clock, nothing beside it: the least of a few."""
-    least_s = math.inf
+    lengths_s = []
     lane.prepare(number, 2 * CALIBRATIONS)
     timer.synchronize()
     for _ in range(CALIBRATIONS):
@@ -238,8 +272,8 @@ def _alone_s(timer: Accel, lane: Lane, number: int) -> float:
             lane.copy()
             end = timer.record()
         timer.synchronize()
-        least_s = min(least_s, timer.elapsed_s(start, end) / 2)
-    return max(least_s, 1e-9)
+        lengths_s.append(timer.elapsed_s(start, end) / 2)
+    return max(min(lengths_s), 1e-9)
 
 
 # -- the talk with a child ---------------------------------------------------------------------------------------------
@@ -319,6 +353,8 @@ def main() -> int:
 TOGETHER = "transfer.together"
 # The wait for the end of a window takes some 20 µs, in which the link is free: below a thousandth of this.
 WINDOW_S = 0.02
+# What a child may begin later than another: eight wake at once.
+LATEST_S = 0.2
 # The link wakes, and it is known how many copies make up a window.
 WARM_UP_S = 0.2
 
@@ -326,7 +362,15 @@ WARM_UP_S = 0.2
 def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> None:
     """Copy with the other devices, one direction after another. Raises CannotLook and torch's errors."""
     device, size, share = from_json(Device, setup["device"]), int(setup["size"]), float(setup["host_share"])
-    bound, why_not = _bind(device.numa_node)
+    node, where, free = device.numa_node, numa.allowed_text(), None
+    details: dict[str, Any] = {}
+    try:
+        if node is None:
+            raise CannotLook("the NUMA node of the device is unknown")
+        numa.bind(node)
+        where, free = f"node {node} (assumed from affinity)", numa.free_bytes(node)
+    except CannotLook as error:
+        details = {"numa_unbound_because": "; ".join(part for part in (error.what, error.why) if part)}
     # From here on torch may start its threads.
     from gpucheck.bench import buffers
     from gpucheck.machine import accel as accels
@@ -334,14 +378,14 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
     accel = accels.open_device(str(device.id), name=device.name, uuid=device.uuid)
     accel.make_current()
     memory: HostMemory = "pinned" if accel.can_pin else "pageable"
-    room = replace(_within(buffers.room_for(accel, share), bound, share), pinned=memory == "pinned")
+    room = replace(buffers.room_for(accel, share), pinned=memory == "pinned")
+    if free is not None:
+        room = replace(room, host=min(room.host, int(free * share)))
     shared = buffers.allocate_all(accel, [memory], room.capacity(size, 1), TOGETHER)
     if shared.no_pinned is not None:
         raise CannotLook("pinned memory could not be allocated", shared.no_pinned)
-    where = numa.allowed_text() if bound is None else f"node {bound} (assumed from affinity)"
-    details: dict[str, Any] = {"numa_unbound_because": why_not} if why_not else {}
     watch = Watch(accel.uuid)
-    say({"ready": True, "directions": ["host_to_host"] if accel.is_cpu else setup["directions"], "host_memory": memory})
+    say({"ready": True, "directions": ["host_to_host"] if accel.is_cpu else setup["directions"]})
     for request in asked:
         direction = request["direction"]
         # One filling before, one comparison after: none in between, which would leave the link to the others.
@@ -352,14 +396,8 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
         calls = max(1, round(WINDOW_S / timing.repeated_s(accel, copies.call, WARM_UP_S)))
         watch.take()
         say({"prepared": True})
-        release = next(asked)
-        taken = without_pause(accel, copies.call, calls, release["at_s"], release["for_s"])
-        say({"first_s": taken.started_monotonic_s[0], "last_s": taken.started_monotonic_s[-1] + taken.samples_s[-1]})
-        keep = next(asked)
-        from_s, to_s = keep["keep"]
-        run = within(taken, from_s, to_s)
+        run = without_pause(accel, copies.call, calls, **next(asked))
         seen, no_telemetry = watch.during(run)
-        verified = copies.finish()
         few = ("few-samples",) if len(run.samples_s) < WANTED_SAMPLES else ()
         # Others on the CPU are mostly the other devices' children: that is what is measured.
         notes = {} if seen is not None else {"no_telemetry_because": no_telemetry}
@@ -368,58 +406,34 @@ def among(setup: dict[str, Any], asked: Iterator[dict[str, Any]], say: Say) -> N
             accel.ref,
             Timed(run, "host", "host", few),
             timing.Beside(seen, telemetry.flags(seen), notes),
-            case={"direction": direction, "host_memory": memory, "size_bytes": size, "devices": keep["devices"]},
+            case={"direction": direction, "host_memory": memory, "size_bytes": size, "devices": request["devices"]},
             work=("bytes", float(size), "B/s"),
             memory=accel.memory(),
             cache="cold" if copies.span_bytes >= room.cold else "warm",
-            details={
-                "rotation_bytes": copies.span_bytes,
-                **verified.details,
-                **details,
-            },
+            details={"rotation_bytes": copies.span_bytes, **copies.finish().details, **details},
         )
         say({"measurement": to_json(replace(measurement, method=replace(measurement.method, numa=where)))})
 
 
 def without_pause(accel: Accel, call: Callable[[], object], calls: int, at_s: float, for_s: float) -> Run:
-    """Copy from `at_s` on for so long, in windows one right after the other."""
-    started = timing.started_now()
-    windows: list[Span] = []
+    """Copy from `at_s` on, in windows one right after the other, and return those of the time in which all copy.
+
+    That begins when the last has begun, and lasts so long. Raises CannotLook where this one is too late for it.
+    """
+    started, windows = timing.started_now(), []
     time.sleep(max(at_s - accel.host_now(), 0.0))
-    now_s = accel.host_now()
-    while now_s < at_s + for_s or not windows:
+    now_s, from_s = accel.host_now(), at_s + LATEST_S
+    if now_s > from_s:
+        raise CannotLook("it began too late", "other programs keep the CPU busy")
+    while now_s < from_s + for_s:
         for _ in range(calls):
             call()
         accel.synchronize()
         began_s, now_s = now_s, accel.host_now()
-        windows.append((began_s, now_s - began_s))
+        windows += [(began_s, now_s - began_s)] if from_s <= began_s and now_s <= from_s + for_s else []
+    if not windows:
+        raise CannotLook("none of its windows ended in time", "one takes longer than all were given")
     return _run(started, calls, windows)
-
-
-def within(taken: Run, from_s: float, to_s: float) -> Run:
-    """The windows that lie in the time in which all copied. Raises CannotLook where there is none."""
-    windows = list(zip(taken.started_monotonic_s, taken.samples_s, strict=True))
-    counted = [(start_s, length_s) for start_s, length_s in windows if from_s <= start_s and start_s + length_s <= to_s]
-    if not counted:
-        raise CannotLook("none of its copies overlapped with all others", f"{len(windows)} windows ran outside")
-    return _run(taken.started, taken.calls_per_sample, counted)
-
-
-def _bind(node: int | None) -> tuple[int | None, str]:
-    """Bind this process to a node and return it; None and why where there is none to bind to or it cannot be."""
-    if node is None:
-        return None, "the NUMA node of the device is unknown"
-    try:
-        numa.bind(node)
-    except CannotLook as error:
-        return None, "; ".join(part for part in (error.what, error.why) if part)
-    return node, ""
-
-
-def _within(room: Room, bound: int | None, share: float) -> Room:
-    """The room that is left on the node that this process was bound to, of which `share` may be taken."""
-    free = None if bound is None else numa.free_bytes(bound)
-    return room if free is None else replace(room, host=min(room.host, int(free * share)))
 
 
 # -- a child of two devices, which copy to each other in turn ----------------------------------------------------------

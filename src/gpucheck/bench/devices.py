@@ -137,11 +137,11 @@ class _Run:
     in_use: set[str | None] = field(default_factory=set)
     unseen: list[GpucheckError] = field(default_factory=list)
     measured: list[str] = field(default_factory=list)
+    # The command, as a user types it.
+    where: str = field(init=False)
 
-    @property
-    def where(self) -> str:
-        """The command, as a user types it."""
-        return f"bench {self.name}"
+    def __post_init__(self) -> None:
+        self.where = f"bench {self.name}"
 
     def device(self, device_id: str, times: Callable[[Accel], tuple[float, float]]) -> None:
         """Measure on one device, whatever becomes of it. Raises what is no device's.
@@ -168,18 +168,13 @@ class _Run:
             raise
         except Exception as error:  # noqa: BLE001 (torch and its driver raise anything: it is told, or raised on)
             self._broken_off(error, device_id, accel)
-            self._settle_after(error, device_id, accel)
+            if accel is not None and device_id not in self.lost:
+                try:
+                    with watchdog.watching(accel, self.where):
+                        device_lifetime.settle(accel, error=error)
+                except RuntimeError as later:  # what was told was only the first sign of it
+                    self._broken_off(later, device_id, accel)
         self.emit(Finished(self.name, device_id, why))
-
-    def _settle_after(self, error: Exception, device_id: str, accel: Accel | None) -> None:
-        """Let go of what an error holds, unless the device went with it."""
-        if accel is None or device_id in self.lost:
-            return
-        try:
-            with watchdog.watching(accel, self.where):
-                device_lifetime.settle(accel, error=error)
-        except RuntimeError as later:  # what was told was only the first sign of it
-            self._broken_off(later, device_id, accel)
 
     def _measure(self, accel: Accel, deadline: float, until_s: float, *, shared: bool) -> bool:
         """Measure every row; False where there was no time for all of them.

@@ -43,6 +43,12 @@ def _of_any(command: str) -> tuple[Id, ...]:
             f"nvidia-smi -q -d PERFORMANCE,CLOCK; heat: {FIX['heat']}; power: {FIX['power']}",
         ),
         Id(
+            f"{name}.doubt",
+            "the figures are reliable",
+            "A figure in front is noisy or drifts, or has few samples, so the next run may differ.",
+            "rerun on an idle machine, with a longer --time-budget or --runs 7",
+        ),
+        Id(
             f"{name}.cpu_busy",
             "other load on the CPU",
             "Other processes used the cores that the host side of the work needs. The rates are lower bounds.",
@@ -175,15 +181,9 @@ _MATMUL = of(
         "the share of the GPU's peak",
         "Share of the data sheet's dense figure at its boost clock. A low share means a lowered clock (power, heat) "
         "or a shape that is too small; more than 130 % that the times are wrong, or that cuBLAS emulates the dtype.",
-        "gpucheck bench matmul --sustain 30s compares burst and sustained speed",
+        "gpucheck stress shows the speed under a long load",
     ),
     Id("matmul.search", "the fastest shape of each data type", "The result of `--search`."),
-    Id(
-        "matmul.sustained",
-        "the sustained share of the speed",
-        "Heat and power lower the clock under long load.",
-        f"heat: {FIX['heat']}; power: {FIX['power']}",
-    ),
     Id(
         "matmul.tf32_gain",
         "what TF32 gains",

@@ -17,7 +17,7 @@ from typing import Any
 from gpucheck import config, naming, units
 from gpucheck.bench import judging
 from gpucheck.bench.benchmarks import ALL, BENCHMARKS, Benchmark
-from gpucheck.bench.judging import Ceilings, Figure, Judge, Seen
+from gpucheck.bench.figures import Ceilings, Figure, Judge, Seen
 from gpucheck.config import BY_ID, Limit
 from gpucheck.errors import UsageError
 from gpucheck.report.codec import to_json, visible
@@ -61,7 +61,7 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
     for benchmark in ran:
         rule = rule_of(benchmark.id)
         mine = [limit for limit in asked if limit.id in rule.thresholds]
-        judged = []
+        judged, doubts = [], []
         for device in _devices(document.parts, benchmark.id):
             seen = _seen(document, benchmark, device)
             ceilings = rule.ceilings(seen)
@@ -71,7 +71,10 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
             if seen.rows or whole:
                 judged.append(seen)
                 findings = rule.findings(seen)
-                headlines += rule.headlines(seen, ceilings)
+                findings += judging.of_the_machine(benchmark.id, seen.rows, document.facts)
+                lines = rule.headlines(seen, ceilings)
+                headlines += lines
+                doubts += [replace(doubt, device=device) for doubt in judging.doubtful(benchmark.id, lines)]
             findings += _not_begun(document, benchmark, device)
             name = next((known.name for known in document.facts.devices if known.id == device), None)
             if mine:
@@ -83,7 +86,7 @@ def judge(document: Report, thresholds: Sequence[Limit] | None = None) -> Judgem
             part.id.partition(".")[2] for part in document.parts if part.device is None and _is_of(part, benchmark)
         ]
         found += [*skips.get((benchmark.id, None), ()), *rule.together(judged, document.facts, several)]
-        found += faulty(benchmark.id, None)
+        found += [*faulty(benchmark.id, None), *doubts]
         if rule.result is not None and judged:
             results[rule.result] = tuple(answer for seen in judged for answer in rule.answers(seen))
     found += [*skips.get((None, None), ()), *faulty(None, None)]
@@ -159,7 +162,6 @@ def summary(name: str, findings: Sequence[Finding]) -> BenchmarkSummary:
 # -- thresholds that were set ------------------------------------------------------------------------------------------
 
 LOOK = "gpucheck devices --processes shows clocks, heat and other programs on the device"
-AGAIN = "rerun on an idle machine, with a longer --time-budget or --runs 7"
 NO_RATE, NO_ROW = "no row has a rate to compare", "nothing was measured"
 
 
@@ -198,18 +200,18 @@ def _finding(
     there = any(row.name == benchmark for row in measurements)
     of_ways = (figure for way in _ways(measurements) for figure in threshold.figures(way, known))
     figures = list(dict.fromkeys(of_ways)) or [Figure(subject, why=NO_RATE if there else NO_ROW)]
-    judged = [_judged(figure, limit) for figure in figures]
-    verdicts = [verdict for verdict, _ in judged]
-    verdict: Verdict = "fail" if "fail" in verdicts else "inconclusive" if "inconclusive" in verdicts else "pass"
     # The figures that decide, the worst first; all are in the evidence.
-    order = sorted(range(len(figures)), key=lambda place: figures[place].value or 0.0)
-    texts = [judged[place][1] for place in order if judged[place][0] == verdict]
+    judged = sorted(((figure, *_judged(figure, limit)) for figure in figures), key=lambda entry: entry[0].value or 0.0)
+    verdict: Verdict = min((word for _, word, _ in judged), key=("fail", "inconclusive", "pass").index)
+    texts = [text for _, word, text in judged if word == verdict]
+    # What is not known is not known the next time either.
+    is_close = any(word == "inconclusive" and figure.value and not figure.doubt for figure, word, _ in judged)
+    fix = LOOK if verdict == "fail" else judging.AGAIN if verdict == "inconclusive" and is_close else None
     if verdict == "pass" and not complete:
         verdict, texts = "inconclusive", [*texts, "some rows were not measured"]
-    reach = f"{config.told(limit)}{bound}"
     least = f"{config.amount(BY_ID[limit.id].kind, limit.value)}{bound}"
     title = {
-        "pass": f"{subject} reach {reach} ({limit.origin})",
+        "pass": f"{subject} reach {config.told(limit)}{bound} ({limit.origin})",
         "fail": f"{subject} below {least} ({limit.origin})",
         "inconclusive": f"inconclusive: {subject} vs. {least} ({limit.origin})",
     }[verdict]
@@ -220,13 +222,7 @@ def _finding(
         "complete": complete,
         "figures": to_json(figures),
     }
-    message = naming.few(texts)
-    # What is not known is not known the next time either.
-    unclear = [
-        figure for figure, (word, _) in zip(figures, judged, strict=True) if word == "inconclusive" and figure.value
-    ]
-    retry = verdict == "inconclusive" and any(not figure.doubt for figure in unclear)
-    return Finding(limit.id, verdict, title, message, evidence, LOOK if verdict == "fail" else AGAIN if retry else None)
+    return Finding(limit.id, verdict, title, naming.few(texts), evidence, fix)
 
 
 def _ways(measurements: Sequence[Measurement]) -> Iterator[list[Measurement]]:

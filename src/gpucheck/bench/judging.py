@@ -1,24 +1,18 @@
-"""The parts that the judges of all benchmarks share: figures of rows, shares of peaks, common findings. Pure.
-
-Shares are told as they are, above 100 % too, up to what no clock explains.
-"""
+"""The findings that the judges of all benchmarks share: doubts, wrong data, other load, clocks. Pure."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gpucheck import naming, peaks, units
+from gpucheck import config, naming, units
 from gpucheck.machine.host import held_bytes
 from gpucheck.measure import runs, telemetry
 from gpucheck.messages import FIX
-from gpucheck.peaks import Part, Unknown
 from gpucheck.report.facts import Device, Facts
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import Measurement
-from gpucheck.report.results import Results
 from gpucheck.report.results.bench import Headline
 
 _T = TypeVar("_T")
@@ -52,193 +46,6 @@ def best(
 
 
 SHARED = "device-shared"
-# What makes a figure low and is not the device's doing: a miss beside it fails nothing.
-DISTURBING = ("throttled", "noisy", "cpu-busy", SHARED)
-# What makes a figure low and lasts: the miss is one, and this its likely cause. Run again, it would be as low.
-LASTING = {
-    "clock-held": "a setting kept the clock below its maximum",
-    "power-limited": "the power limit lowered the clock",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure that is compared with a threshold, in its unit, with the interval; None is unknown, `why` says why.
-
-    `why` beside a value says that it is no figure of what is asked for, but about its upper bound: it can miss the
-    threshold, and never meet it. `doubt` is why a known figure still decides nothing, `causes` what may have made it as
-    low as it is. `best` is what the fastest window alone gives, None where no window is known, and `call_s` the time of
-    a call in it by the host's clock, which counts what the host waits for.
-    """
-
-    label: str
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    disturbed: tuple[str, ...] = ()
-    why: str = ""
-    doubt: str = ""
-    causes: tuple[str, ...] = ()
-    best: float | None = None
-    call_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """The reference of a share, in SI; None is unknown. `doubt` is why, or why it decides nothing."""
-
-    value: float | None
-    doubt: str = ""
-
-
-Ceilings = Mapping[str, Ceiling]
-
-
-@dataclass(frozen=True, slots=True)
-class Threshold:
-    """A threshold: `subject` reaches it, `of` says what it is a share of, and `figures` of a device are compared."""
-
-    subject: str
-    of: str
-    figures: Callable[[Sequence[Measurement], Ceilings], list[Figure]]
-
-
-def figure(label: str, row: Measurement, ceiling: Ceiling | None = None, peak: Ceiling | None = None) -> Figure:
-    """A row's rate, as a share of the ceiling where there is one; `peak` is what it cannot exceed where there is
-    none."""
-    if row.time_s is None:
-        return Figure(label, why="it was shorter than the clock's resolution")
-    if row.rate is None:
-        return Figure(label, why="the call itself takes most of the time")
-    if ceiling is not None and ceiling.value is None:
-        return Figure(label, why=ceiling.doubt)
-    scale = ceiling.value if ceiling is not None and ceiling.value is not None else 1.0
-    value, time_s, fastest = row.rate.median / scale, row.time_s, runs.fastest(row)
-    known = ceiling or peak
-    beyond = known is not None and not known.doubt and row.rate.median > BEYOND * (known.value or math.inf)
-    return Figure(
-        label,
-        value,
-        value * time_s.median / time_s.ci_high if time_s.ci_high else None,
-        value * time_s.median / time_s.ci_low if time_s.ci_low else None,
-        runs.flagged(row, DISTURBING),
-        doubt="more than the device can do" if beyond else ceiling.doubt if ceiling else "",
-        causes=tuple(LASTING[flag] for flag in runs.flagged(row, LASTING)),
-        best=value * time_s.median / fastest if fastest else None,
-        call_s=(fastest or time_s.median) if row.method.clock == "host" else None,
-    )
-
-
-# -- shares of the part's peak -----------------------------------------------------------------------------------------
-
-# No part is faster than its data sheet by so much, by boost, overclocking or caches.
-BEYOND = 1.3
-WRONG_CLOCK = "rerun; if it repeats, the device's clock is wrong (a virtual machine?)"
-
-
-def part_in(device: Device) -> Part | Unknown | None:
-    """The part that a device is, as torch and NVML describe it; None for a CPU, which has no data sheet here."""
-    if device.kind == "cpu":
-        return None
-    major, _, minor = (device.compute_capability or "").partition(".")
-    # A MIG instance has some of its card's memory slices, and the card's clock.
-    sliced = (device.uuid or "").startswith("MIG-")
-    return peaks.lookup(
-        device.name,
-        (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None,
-        device.multiprocessors,
-        device.memory_bus_width_bits,
-        clock_hz=device.max_sm_clock_hz,
-        memory_clock_hz=None if sliced else device.max_memory_clock_hz,
-    )
-
-
-def doubt_of(part: Part) -> str:
-    because = f": {part.because}" if part.because else ""
-    return f"the peak is an estimate{because}" if part.kind == "estimate" else ""
-
-
-def share_of(name: str, title: str, message: str, evidence: dict[str, Any], part: Part, or_else: str = "") -> Finding:
-    """The finding of shares, which decides nothing where one is beyond its part, for reasons that end with `or_else`.
-    Beside an estimate that shows nothing."""
-    most = max(evidence["share"].values(), default=0.0)
-    if most <= BEYOND or part.kind == "estimate":
-        return Finding(name, "info", title, message, evidence)
-    title = f"{units.percent(most)} of the peak is more than the GPU can do"
-    fix = f"{WRONG_CLOCK}, or kernels do nothing (gpucheck smoke){or_else}"
-    return Finding(name, "inconclusive", title, message, evidence, fix)
-
-
-def kind_of(part: Part) -> str:
-    return "estimated" if part.kind == "estimate" else "data-sheet"
-
-
-def provenance(part: Part) -> dict[str, Any]:
-    return {"kind": part.kind, "source": part.source, "date": part.date, "because": part.because or None}
-
-
-def unknown_peak(finding_id: str, reason: str) -> Finding:
-    return Finding(finding_id, "info", "the GPU's peak is unknown", reason, {"share": None})
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One benchmark on one device: its rows, and what stands beside them in the document.
-
-    `parts` is how each of its parts that was begun here ended: empty for one that did all, None for one that did not
-    come to an end. `recorded` are the document's results: among them what the work itself wrote down.
-    """
-
-    device: str
-    rows: Sequence[Measurement]
-    facts: Facts = field(default_factory=Facts)
-    parts: Mapping[str, str | None] = field(default_factory=dict)
-    recorded: Results = field(default_factory=Results)
-
-    @property
-    def part(self) -> Part | Unknown | None:
-        """Return what the device can do at most; None for a CPU, which has no data sheet here."""
-        known = next((device for device in self.facts.devices if device.id == self.device), None)
-        return part_in(known or Device(self.device.partition(":")[0]))
-
-
-@dataclass(frozen=True, slots=True)
-class Judge:
-    """The judge of a benchmark. Pure and without torch: a document of another machine is judged as well.
-
-    `findings` is asked of each device with rows, and of one that was measured to the end and has none. `answers` are
-    the entries of `results[result]`. `ceilings` is what shares are shares of, `headlines` the figures that stand for
-    the benchmark in `bench all`. `together` is asked of all devices at once, with the parts that concern several.
-    `thresholds` are those of the settings that are about it, by their id.
-    """
-
-    findings: Callable[[Seen], list[Finding]]
-    headlines: Callable[[Seen, Ceilings], list[Headline]]
-    ceilings: Callable[[Seen], Ceilings] = lambda seen: {}
-    result: str | None = None
-    answers: Callable[[Seen], Sequence[Any]] = lambda seen: ()
-    together: Callable[[Sequence[Seen], Facts, Sequence[str]], list[Finding]] = lambda seen, facts, parts: []
-    thresholds: Mapping[str, Threshold] = field(default_factory=dict)
-
-
-def headline(name: str, case: str, row: Measurement, ceiling: Ceiling | None = None, what: str = "") -> Headline:
-    """A row's rate with its interval, and its share of a ceiling where that is known; `what` names the ceiling."""
-    known = figure(case, row)
-    share = known.value / ceiling.value if known.value and ceiling is not None and ceiling.value else None
-    return Headline(
-        name,
-        row.device.id,
-        case,
-        known.value,
-        row.rate.unit if row.rate else "B/s",
-        known.low,
-        known.high,
-        share,
-        None if share is None else f"{what}, estimated" if ceiling is not None and ceiling.doubt else what,
-        row.flags,
-    )
-
-
 # -- doubtful figures --------------------------------------------------------------------------------------------------
 
 # The flags that make a figure doubtful, the weightiest first.
@@ -270,9 +77,18 @@ def own_doubts(flags: Collection[str]) -> list[str]:
     return [flag for flag in doubts_of(flags) if flag not in OF_THE_MACHINE]
 
 
-def with_doubt(verdict: Verdict, is_doubtful: bool) -> Verdict:
-    """The verdict on a figure: a doubtful one is no plain pass."""
-    return "warn" if verdict == "pass" and is_doubtful else verdict
+def doubtful(benchmark: str, headlines: Sequence[Headline]) -> list[Finding]:
+    """Return one warning for the figures of a benchmark that something makes doubtful; none where there is none.
+
+    What slowed the machine has a finding of its own, and makes figures noisy too.
+    """
+    alone = [line for line in headlines if not {"cpu-busy", SHARED, "throttled"} & {*line.flags}]
+    doubts = {line.case: flags for line in alone if (flags := own_doubts(line.flags))}
+    if not doubts:
+        return []
+    title = f"doubtful figures: {len(doubts)} of {len(headlines)}"
+    text = naming.few([f"{case}: {config.in_words(flags)}" for case, flags in doubts.items()])
+    return [Finding(f"{benchmark}.doubt", "warn", title, text, {"doubts": doubts}, AGAIN)]
 
 
 # -- findings that all benchmarks share --------------------------------------------------------------------------------
@@ -336,8 +152,14 @@ def verification(
     return Finding(finding_id, "pass", sound_title, evidence=evidence)
 
 
+AGAIN = "rerun on an idle machine, with a longer --time-budget or --runs 7"
 UNVERIFIED = "some results were not verified"
 RERUN = "rerun with a longer --time-budget"
+
+
+def of_the_machine(benchmark: str, measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
+    """Return what slowed the rows of a benchmark: a held clock, and other processes on the CPU."""
+    return [*clock(f"{benchmark}.clock", measurements), *cpu_busy(f"{benchmark}.cpu_busy", measurements, facts)]
 
 
 def cpu_busy(finding_id: str, measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:

@@ -25,7 +25,7 @@ from gpucheck.render.text import (
 from gpucheck.report.finding import Finding, Verdict
 from gpucheck.report.measurement import DeviceRef, Measurement
 from gpucheck.report.report import Report
-from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, Headline, OverlapResult
+from gpucheck.report.results.bench import BenchAll, BenchmarkSummary, OverlapResult
 
 # -- bandwidth ---------------------------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ def _bandwidth_answer(report: Report, device: DeviceRef, measurements: Sequence[
     doubt = measured.doubtful(best, "warm")
     what = f"{best.case['operation']}{f'; ! {doubt}' if doubt else ''}"
     memory = "host memory" if device.id == "cpu" else "memory"
-    return [measured.Answer(device, f"{memory} reaches {rate} ({what})", doubtful=bool(doubt))]
+    return [measured.Answer(device, f"{memory} reaches {rate} ({what})")]
 
 
 def _share_of_peak(report: Report, row: Measurement) -> str | None:
@@ -124,10 +124,7 @@ def overlap_page(report: Report) -> Page:
 
 
 def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> list[measured.Answer]:
-    """Return how much of a pinned copy on a second stream hides, in the worse direction; else of what was copied.
-
-    It is doubtful where a row of either direction makes the finding about them inconclusive.
-    """
+    """Return how much of a pinned copy on a second stream hides, in the worse direction; else of what was copied."""
     from gpucheck.bench.overlap import judge  # late: other pages of this file need no judge
 
     best = judge.answering(entries)
@@ -138,7 +135,7 @@ def _overlap_answer(device: DeviceRef, entries: Sequence[OverlapResult]) -> list
     note = measured.note_cell([*judge.doubts(best) - {*judging.OF_THE_MACHINE}]).text
     doubt = f" ({note})" if note else ""
     text = f"{hidden} of a {least.host_memory} copy hides behind compute{doubt}"
-    return [measured.Answer(device, text, doubtful=bool(doubt))]
+    return [measured.Answer(device, text)]
 
 
 # -- collective --------------------------------------------------------------------------------------------------------
@@ -177,7 +174,7 @@ def collective_page(report: Report) -> Page:
     by = f"{case['backend']}{', host transport' if is_gloo else ''}"
     text = f"{case['collective']} of {units.capacity(case['size_bytes'])}: {rate}{doubt} ({by})"
     details = measured.flag_lines(measured.flags_of(rows, label), len(rows))
-    answers = [measured.Answer(DeviceRef(place), text, doubtful=bool(doubt))]
+    answers = [measured.Answer(DeviceRef(place), text)]
     findings = [replace(finding, device=None) for finding in report.findings]
     # A collective without a row is missing in the table: what is not there is said below it.
     left = [finding for finding in findings if finding.id in ("collective.time", "collective.not_run")]
@@ -227,21 +224,9 @@ def all_page(report: Report) -> Page:
         # Why one was skipped stands in its row.
         if finding.verdict != "skip"
     ]
-    counts, doubtful = _counted(answered.benchmarks), _doubtful(answered.headlines)
-    verdict = judging.with_doubt(report.summary.verdict, bool(doubtful))
-    if verdict != report.summary.verdict:
-        counts = f"{counts}; {doubtful}"
     flagged = [(flag, f"{line.benchmark} {line.case}") for line in answered.headlines for flag in line.flags]
     details = [*measured.flag_lines(flagged, len(answered.headlines))]
-    return Page(answer(verdict, f"{counts}{on}"), laid_out, details, findings)
-
-
-def _doubtful(headlines: Sequence[Headline]) -> str:
-    """`2 of 5 figures noisy`, and with several kinds of doubt `2 of 5 figures doubtful`; empty where there is none."""
-    words = [word for line in headlines if (word := measured.weightiest(line.flags))]
-    if not words:
-        return ""
-    return f"{len(words)} of {len(headlines)} figures {words[0] if len(set(words)) == 1 else 'doubtful'}"
+    return Page(answer(report.summary.verdict, f"{_counted(answered.benchmarks)}{on}"), laid_out, details, findings)
 
 
 # In the order of the sentence; the two worst are named.

@@ -17,7 +17,7 @@ from gpucheck.report.results.bench import SearchedShape, SearchResult
 
 
 def page(report: Report) -> Page:
-    """For each device a table, its search and its long runs."""
+    """For each device a table and its search."""
     laid_out: list[Block] = []
     details: list[Block] = []
     answers = []
@@ -36,19 +36,11 @@ def page(report: Report) -> Page:
         table, tried = _search([entry for entry in searched if entry.device == device.id])
         laid_out += table
         details += tried
-        for row in mine:
-            laid_out += _sustained(row) if row.name == judge.SUSTAINED else []
     return measured.bench_page(report, answers, laid_out, details)
 
 
 def _answer(device: DeviceRef, rows: Sequence[Measurement], peaks: Mapping[str, Any]) -> list[measured.Answer]:
-    """Return the sustained rate after a long run, else the fastest dtype; its share of the peak where known."""
-    long_runs = [row for row in rows if row.name == judge.SUSTAINED and row.method.details["burst"] is not None]
-    if long_runs:
-        best = max(long_runs, key=lambda row: float(row.method.details["sustained"]["flop_per_s"]))
-        burst, last = (best.method.details[part]["flop_per_s"] for part in ("burst", "sustained"))
-        text = f"{best.case['dtype']} sustains {_of_peak(best, last, peaks)}, {units.percent(last / burst)} of burst"
-        return [measured.Answer(device, text)]
+    """Return the rate of the fastest dtype; its share of the peak where known."""
     fastest = judge.fastest_products(rows)
     if not fastest:
         return []
@@ -145,27 +137,6 @@ def _tried(entry: SearchResult) -> Line:
     cut = "" if entry.complete else "; cut off, this is the best so far"
     tried = f"{entry.shapes_tried}{of} shape{'s' if of or entry.shapes_tried > 1 else ''} tried"
     return Line(f"{entry.dtype}: {tried} in {units.duration(entry.time_s)} ({where}){cut}")
-
-
-# -- a long run --------------------------------------------------------------------------------------------------------
-
-
-def _sustained(row: Measurement) -> list[Block]:
-    """Return burst and sustained rate of a long run, with its doubts."""
-    details, case = row.method.details, row.case
-    burst, last = details["burst"], details["sustained"]
-    if burst is None:
-        return []
-    settled = {True: "settled", False: "not settled yet", None: "too few windows to say whether it settled"}
-    text = (
-        f"burst {units.flop_rate(burst['flop_per_s'], _unit(row))} in the first {units.duration(burst['seconds'])} "
-        f"after {units.duration(details['idle_before_s'])} idle; sustained "
-        f"{units.flop_rate(last['flop_per_s'], _unit(row))} in the last {units.duration(last['seconds'])}, "
-        f"{settled[details['settled']]}"
-    )
-    note = measured.note_cell(row.flags)
-    head = Line(f"{case['dtype']} {'×'.join(_sides(row))} without a pause")
-    return [Line(), head, Line(text), *([Line(note.text, note.style)] if note.text else [])]
 
 
 def _unit(row: Measurement) -> str:

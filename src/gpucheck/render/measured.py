@@ -193,21 +193,16 @@ def head(device: DeviceRef, *, several: bool) -> list[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of a benchmark on one device, in a clause with its figure; `place` is what attaches the device.
-
-    A figure that is `doubtful` has its doubt in the text.
-    """
+    """The answer of a benchmark on one device, in a clause with its figure; `place` is what attaches the device."""
 
     device: DeviceRef
     text: str
     place: str = ""
-    doubtful: bool = False
 
 
 def answer_of(row: Measurement, device: DeviceRef, text: str, place: str = "") -> Answer:
     """The answer that is this row's figure: its doubt stands behind it."""
-    behind = doubt(row)
-    return Answer(device, f"{text}{behind}", place, bool(behind))
+    return Answer(device, f"{text}{doubt(row)}", place)
 
 
 def bench_page(report: Report, answers: Sequence[Answer], body: Sequence[Block], details: Sequence[Block] = ()) -> Page:
@@ -272,8 +267,7 @@ def _leads(worst: Finding, answers: Sequence[Answer]) -> bool:
 def _verdict(report: Report, answer: Answer, *, several: bool) -> Verdict:
     """The verdict of the answer's line: the worst of the device's findings."""
     mine = [one.verdict for one in report.findings if one.device == answer.device.id and one.verdict in ASKING]
-    verdict: Verdict = min(mine, key=WORST_FIRST.index, default="pass") if several else report.summary.verdict
-    return judging.with_doubt(verdict, answer.doubtful)
+    return min(mine, key=WORST_FIRST.index, default="pass") if several else report.summary.verdict
 
 
 def _line(report: Report, answer: Answer, *, several: bool) -> Line:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpucheck import units
-from gpucheck.bench import judging
-from gpucheck.bench.judging import Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline, size
+from gpucheck.bench import figures, judging
+from gpucheck.bench.figures import Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline
+from gpucheck.bench.judging import size
 from gpucheck.measure import runs
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.finding import Finding
@@ -25,8 +26,6 @@ def findings(seen: Seen) -> list[Finding]:
         _result(measurements),
         *_speed(fastest),
         *share_of_memory(fastest, seen.part),
-        *judging.cpu_busy("bandwidth.cpu_busy", measurements, seen.facts),
-        *judging.clock("bandwidth.clock", measurements),
     ]
 
 
@@ -74,7 +73,7 @@ def _result(measurements: Sequence[Measurement]) -> Finding:
 def _speed(best: dict[str, float]) -> list[Finding]:
     if not best:
         why, fix = "the arrays fit in the cache, or the call takes most of the time", "rerun with a larger --size"
-        return [Finding("bandwidth.speed", "skip", "memory rate unknown", why, fix=fix)]
+        return [Finding("bandwidth.speed", "warn", "memory rate unknown", why, fix=fix)]
     text = ", ".join(f"{operation} {units.byte_rate(rate)}" for operation, rate in best.items())
     return [Finding("bandwidth.speed", "info", "memory", text, {"bytes_per_s": best})]
 
@@ -91,7 +90,7 @@ def memory_ceiling(part: Part | Unknown | None) -> dict[str, Ceiling]:
     if isinstance(part, Unknown):
         return {"memory": Ceiling(None, part.reason)}
     peak = part.memory_bytes_per_s
-    return {"memory": Ceiling(peak, judging.doubt_of(part) if peak else NO_MEMORY_PEAK)}
+    return {"memory": Ceiling(peak, figures.doubt_of(part) if peak else NO_MEMORY_PEAK)}
 
 
 def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> list[Finding]:
@@ -100,7 +99,7 @@ def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> lis
     if ceiling is None or not rates:
         return []
     if not isinstance(part, Part) or (peak := ceiling.value) is None:
-        return [judging.unknown_peak("bandwidth.share_of_peak", ceiling.doubt)]
+        return [figures.unknown_peak("bandwidth.share_of_peak", ceiling.doubt)]
     shares = {operation: rate / peak for operation, rate in rates.items()}
     text = ", ".join(f"{operation} {units.percent(value)}" for operation, value in shares.items())
     evidence = {
@@ -108,18 +107,18 @@ def share_of_memory(rates: dict[str, float], part: Part | Unknown | None) -> lis
         "peak_bytes_per_s": peak,
         "bus_width_bits": part.bus_width_bits,
         "memory_clock_hz": part.memory_clock_hz,
-        **judging.provenance(part),
+        **figures.provenance(part),
     }
-    title = f"share of the {judging.kind_of(part)} memory peak"
+    title = f"share of the {figures.kind_of(part)} memory peak"
     message = f"{text} of {units.byte_rate(peak)} ({part.label})"
-    return [judging.share_of("bandwidth.share_of_peak", title, message, evidence, part)]
+    return [figures.share_of("bandwidth.share_of_peak", title, message, evidence, part)]
 
 
 def _memory(measurements: Sequence[Measurement], ceiling: Ceiling | None, peak: Ceiling | None = None) -> list[Figure]:
     return [
-        judging.figure(operation, row, ceiling, peak)
+        figures.figure(operation, row, ceiling, peak)
         if row.method.cache == "cold"
-        else replace(judging.figure(operation, row, ceiling), why="the array fits in the cache")
+        else replace(figures.figure(operation, row, ceiling), why="the array fits in the cache")
         for operation, row in largest_arrays(measurements).items()
     ]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpucheck import naming, options, units
+from gpucheck import options, units
+from gpucheck.bench.benchmarks import Selecting
 from gpucheck.options import TIME, option
 
 ITEM = 4  # float32
@@ -46,10 +47,14 @@ COLLECTIVES: Mapping[str, Collective] = {
 }
 
 
+_TITLES = {name: collective.title for name, collective in COLLECTIVES.items()}
+
+
 @dataclass(frozen=True, slots=True)
-class CollectiveOptions:
+class CollectiveOptions(Selecting):
     """The options; no sizes means those from 8 B to a quarter of memory."""
 
+    noun, titles = "collective", _TITLES
     only: tuple[str, ...] = options.only("collectives", metavar="COLLECTIVE")
     list_all: bool = options.list_all("collectives")
     sizes: tuple[int, ...] = option(
@@ -80,17 +85,3 @@ class CollectiveOptions:
     device: str = "auto"
     # Of the host's free memory, for the buffers of ranks that are processes on a CPU.
     host_share: float = 0.25
-
-    @property
-    def collectives(self) -> list[str]:
-        """The collectives that begin with one of `only`; all without it. Raises UsageError for one that fits none."""
-        nothing = "nothing would be measured"
-        return naming.select(tuple(COLLECTIVES), str, self.only, (), noun="collective", nothing=nothing)
-
-    def names(self) -> list[tuple[str, str]]:
-        """The selected collectives with their titles."""
-        return [(name, COLLECTIVES[name].title) for name in self.collectives]
-
-    def check(self) -> None:
-        """Raises UsageError for a prefix that fits nothing."""
-        self.collectives  # noqa: B018

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpucheck import messages, naming, units
-from gpucheck.bench import judging
+from gpucheck.bench import figures, judging
 from gpucheck.bench.collective import PEER_COPY
-from gpucheck.bench.judging import Ceilings, Figure, Judge, Seen, Threshold, headline, size
+from gpucheck.bench.figures import Ceilings, Figure, Judge, Seen, Threshold, headline
+from gpucheck.bench.judging import size
 from gpucheck.machine import launcher
 from gpucheck.machine.child_protocol import Line
 from gpucheck.measure import runs
@@ -163,7 +164,7 @@ def _figures(rows: Sequence[Measurement], known: Ceilings) -> list[Figure]:
         if row.case["backend"] == "gloo"
         else Figure(name, why="the largest array is under 1 GiB")
         if size(row) < LEAST_BYTES
-        else judging.figure(name, row)
+        else figures.figure(name, row)
         for name, row in largest.items()
         if name == "all-reduce" or "all-reduce" not in largest
     ]
@@ -174,33 +175,30 @@ JUDGE = Judge(findings, headlines, together=together, thresholds=THRESHOLDS)
 
 
 def _result(rows: Sequence[Measurement], *, is_whole: bool) -> Finding:
-    """Return whether every rank's data is right, in every run; the ranks that got wrong data, and whom it came from.
+    """Return whether every rank's data is right, in every run; the ranks that got wrong data.
 
     Where the benchmark was cut short only what was measured is verified.
     """
     comparisons = []
     wrong: list[dict[str, Any]] = []
     for row in rows:
-        where = f"in {label(row)}"
         for run in runs.each(row):
-            comparisons.append(judging.Compared(where, where, run["details"]["verified_elements"], 0))
+            comparisons.append(judging.Compared(label(row), f"in {label(row)}", run["details"]["verified_elements"], 0))
             bad = [rank for rank in run["details"]["ranks"] if rank["wrong_elements"]]
-            named = ("rank", "host", "device", "wrong_elements", "wrong_from")
+            named = ("rank", "host", "device", "wrong_elements")
             wrong += [{"row": label(row), **{name: rank[name] for name in named}} for rank in bad]
     if not wrong:
         measured = ", ".join(dict.fromkeys(row.case["collective"] for row in rows))
         title = "all results verified" if is_whole else f"verified: {measured}"
         return judging.verification("collective.result", comparisons, "", judging.RERUN, sound_title=title)
     case = rows[0].case
-    has_hosts = case["hosts"] > 1 or len({entry["host"] for entry in wrong}) > 1
-    by_rank: dict[int, list[dict[str, Any]]] = judging.by(lambda entry: entry["rank"], wrong)
+    by_rank: dict[int, dict[str, Any]] = {}
+    for entry in wrong:
+        by_rank.setdefault(entry["rank"], entry)
     texts = []
-    for rank, (first, *_) in by_rank.items():
-        host = f", {first['host']}" if has_hosts else ""
+    for rank, first in by_rank.items():
+        host = f", {first['host']}" if case["hosts"] > 1 else ""
         texts.append(f"rank {rank} ({first['device']}{host}): {first['wrong_elements']} elements in {first['row']}")
-    sources = {source for entry in wrong for source in entry["wrong_from"]}
-    if len(sources) == 1 and case["ranks"] > 2:
-        texts.insert(0, f"what has one sender came from rank {sources.pop()}")
     ranks = naming.few([str(rank) for rank in by_rank], ", ")
     fix = "drain the node; `gpucheck bench transfer --only peer` tests each pair, NCCL_P2P_DISABLE=1 avoids their link"
     if case["backend"] == "gloo":
@@ -233,8 +231,16 @@ def _expected(largest: Mapping[str, Measurement]) -> list[Finding]:
         return []
     if (known := expected(row)) is not None:
         return [_of_table(row, *known)]
-    is_large = copies is not None and copies.rate is not None and size(copies) >= LEAST_BYTES
-    return [_of_copies(row, copies)] if copies is not None and is_large else []
+    if copies is None or copies.rate is None or size(copies) < LEAST_BYTES:
+        return []
+    rate, of_copies = judging.rate(row), judging.rate(copies)
+    share = rate / of_copies
+    text = f"{units.byte_rate(rate)} against {units.byte_rate(of_copies)} of torch's copies from each GPU to the next"
+    evidence = {"bytes_per_s": rate, "copies_bytes_per_s": of_copies, "share": share}
+    if share >= LEAST_OF_COPIES:
+        return [Finding("collective.expected", "pass", "all-reduce uses the links as copies do", text, evidence)]
+    title = f"all-reduce reaches {units.percent(share)} of copies"
+    return [Finding("collective.expected", "warn", title, text, evidence, _SLOW)]
 
 
 def expected(row: Measurement) -> tuple[float, float | None] | None:
@@ -261,14 +267,3 @@ def _of_table(row: Measurement, ring: float, switch: float | None) -> Finding:
         text += f"; {units.byte_rate(ring)} is usual without NVLS, the sum in the switch"
         fix = "NCCL_DEBUG=INFO says why NVLS is off; look at Fabric Manager, NCCL's version, virtualisation"
     return Finding("collective.expected", "warn", title, text, evidence, fix)
-
-
-def _of_copies(row: Measurement, copies: Measurement) -> Finding:
-    rate, of_copies = judging.rate(row), judging.rate(copies)
-    share = rate / of_copies
-    text = f"{units.byte_rate(rate)} against {units.byte_rate(of_copies)} of torch's copies from each GPU to the next"
-    evidence = {"bytes_per_s": rate, "copies_bytes_per_s": of_copies, "share": share}
-    if share >= LEAST_OF_COPIES:
-        return Finding("collective.expected", "pass", "all-reduce uses the links as copies do", text, evidence)
-    title = f"all-reduce reaches {units.percent(share)} of copies"
-    return Finding("collective.expected", "warn", title, text, evidence, _SLOW)

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import torch.distributed as dist
 
-from gpucheck import errors, units
+from gpucheck import errors, naming, units
 from gpucheck.bench import devices
 from gpucheck.bench.collective import BUDGET_S, COLLECTIVES, CPU_BUDGET_S, DEVICES, PEER_COPY, CollectiveOptions, judge
 from gpucheck.bench.collective.judge import Answer
@@ -54,6 +54,7 @@ START_S = 120.0
 # From one rank's failure on: the others hang in the collective, or say what they see of it.
 AFTER_A_FAILURE_S = 5.0
 POLL_S = 0.01
+STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 # A launcher's processes start within a minute or two of each other; after that, lines take milliseconds.
 MEET_S, LINE_S, LEAVE_S = 300.0, 15.0, 10.0
 # The time that a row has beside its windows: filling, comparing, connections.
@@ -255,13 +256,15 @@ class Meeting:
                 if not has_failed:
                     is_gone = rank in answers and answers[rank].line is None
                     until = time.monotonic() + (AFTER_A_FAILURE_S if is_gone else limit_s)
-        return [answers.get(rank) or self._late(rank, steps[rank], limit_s) for rank in self.mine]
-
-    def _late(self, rank: int, step: str, limit_s: float) -> Answer:
-        with contextlib.suppress(psutil.Error):
-            if psutil.Process(self.children[rank].pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
-                return Answer(rank, None, "its process is stopped (SIGSTOP, or a debugger)", step, "stopped")
-        return Answer(rank, None, f"its process did not answer within {limit_s:.0f} s", step, "late")
+        for rank in self.mine:
+            if rank in answers:
+                continue
+            why, how = f"its process did not answer within {limit_s:.0f} s", "late"
+            with contextlib.suppress(psutil.Error):
+                if psutil.Process(self.children[rank].pid).status() in STOPPED:
+                    why, how = "its process is stopped (SIGSTOP, or a debugger)", "stopped"
+            answers[rank] = Answer(rank, None, why, steps[rank], how)
+        return [answers[rank] for rank in self.mine]
 
     def stop(self) -> None:
         """End this process's ranks."""
@@ -385,8 +388,7 @@ class _Run:
             return "fault"
         self.todo = self._todo()
         self.left = list(self.todo)
-        goes_on, failures = True, Counter[str]()
-        not_run: list[tuple[str, int]] = []
+        goes_on, failures, not_run = True, Counter[str](), []
         # By collective: the size before, and the time of a call of it.
         before: dict[str, tuple[int, float]] = {}
         for done, (collective, size) in enumerate(self.todo):
@@ -426,14 +428,11 @@ class _Run:
         return "fault" if failures else "time" if self.left else ""
 
     def unmeasured(self) -> Finding:
-        """Name what there was no time for: collectives of which there is no row, else rows."""
-        begun = {name for name, size in self.todo if (name, size) not in self.left}
-        names = [name for name, _ in self.todo] or self.options.collectives
-        missing = [name for name in dict.fromkeys(names) if name not in begun]
-        title = f"{len(self.left)} of {len(self.todo)} rows were not measured"
-        title = f"{', '.join(missing)}: not measured" if missing else title
+        """Name what there was no time for."""
+        rows = [_named(*row) for row in self.left] if self.todo else self.options.selected
+        title = f"{len(rows)} of {len(self.todo) or len(rows)} rows were not measured"
         finding = devices.out_of_time("collective", title, self.ids[0])
-        return replace(finding, evidence={"rows": [_named(*row) for row in self.left], "missing": missing})
+        return replace(finding, message=f"out of time: {naming.few(rows)}", evidence={"rows": rows})
 
     def _begin(self) -> bool:
         """Start the ranks; False where they do not come together."""
@@ -456,7 +455,7 @@ class _Run:
             why = f"an array may take {units.capacity(room)}: a quarter of what is free"
             self.emit(Skipped(Finding("collective.memory", "skip", what, why, fix="give a smaller --size")))
         has_peers = self.group.place is None and self.kind != "cpu"
-        names = [name for name in self.options.collectives if name != PEER_COPY or has_peers]
+        names = [name for name in self.options.selected if name != PEER_COPY or has_peers]
         fitting = [size for size in sizes if size <= room]
         return list(dict.fromkeys((name, size_of(name, size, self.group.world)) for name in names for size in fitting))
 
@@ -471,7 +470,7 @@ class _Run:
                 "rank": place,
                 "host": ready["host"],
                 "device": ready["device"]["id"],
-                **{name: line[name] for name in ("samples_s", "wrong_elements", "wrong_from")},
+                **{name: line[name] for name in ("samples_s", "wrong_elements")},
             }
             for place, (ready, line) in enumerate(zip(self.ready, lines, strict=True))
         ]

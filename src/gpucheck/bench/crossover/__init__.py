@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpucheck import naming, options
+from gpucheck import options
+from gpucheck.bench.benchmarks import Selecting
 
 # The ids of the table of operations, which loads torch.
 TITLES = {
@@ -18,28 +19,15 @@ TITLES = {
     "elementwise": "sum of two vectors",
     "training": "training step of a small network",
 }
-OPERATIONS = tuple(TITLES)
 
 
 @dataclass(frozen=True, slots=True)
-class CrossoverOptions:
+class CrossoverOptions(Selecting):
     """The user's options; `only` are prefixes of operations, `host_share` is a size's share of free host memory."""
 
+    noun, titles = "operation", TITLES
     only: tuple[str, ...] = options.only("operations", metavar="OPERATION")
     list_all: bool = options.list_all("operations")
     time_budget_s: float | None = options.time_budget("30s")
     device: str = "auto"
     host_share: float = 0.25
-
-    @property
-    def operations(self) -> list[str]:
-        """The operations that begin with one of `only`; all without it. Raises UsageError for one that fits none."""
-        return naming.select(OPERATIONS, str, self.only, (), noun="operation", nothing="nothing would be measured")
-
-    def names(self) -> list[tuple[str, str]]:
-        """The selected operations with their titles."""
-        return [(operation, TITLES[operation]) for operation in self.operations]
-
-    def check(self) -> None:
-        """Raises UsageError for a prefix that fits nothing."""
-        self.operations  # noqa: B018

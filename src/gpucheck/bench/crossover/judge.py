@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from gpucheck import naming, units
-from gpucheck.bench import judging, rounds
-from gpucheck.bench.judging import Ceilings, Judge, Seen
+from gpucheck.bench import figures, judging
+from gpucheck.bench.figures import Ceilings, Judge, Seen
 from gpucheck.measure import runs
 from gpucheck.messages import FIX
 from gpucheck.report.codec import to_json
@@ -23,8 +23,6 @@ NAME = "crossover"
 # Below six rounds there is no interval of a median: their extremes, widened by what copies differ by from one process
 # to the next, decide only what is plain.
 FEW_FACTOR = 1.25
-# The size at which a training step's speed-up is told.
-NORMAL = {"training": 32}
 
 Winner = Literal["cpu", "device", "even"]
 # One size with or without the copies: who is faster, and by how much.
@@ -55,45 +53,30 @@ def races(measurements: Sequence[Measurement]) -> dict[tuple[str, bool], dict[in
     raced: dict[tuple[str, bool], dict[int, Race]] = {}
     for (operation, size, side, transfers), row in rows.items():
         cpu = rows.get((operation, size, "cpu", False))
-        if side == "device" and cpu is not None and (ratio := rounds.ratio(cpu.runs, row.runs)) is not None:
+        if side == "device" and cpu is not None and (ratio := figures.ratio(cpu.runs, row.runs)) is not None:
             low, high = ratio.ci_low, ratio.ci_high
             speedup = Speedup(size, ratio.median, low, high)
             if low is None or high is None:
-                samples, speedup = rounds.ratios(cpu.runs, row.runs), Speedup(size, ratio.median, None, None)
+                samples, speedup = figures.ratios(cpu.runs, row.runs), Speedup(size, ratio.median, None, None)
                 low, high = min(samples) / FEW_FACTOR, max(samples) * FEW_FACTOR
             winner: Winner = "device" if low > 1 else "cpu" if high < 1 else "even"
             raced.setdefault((operation, transfers), {})[size] = winner, speedup
     return raced
 
 
-def faster_from(winners: Mapping[int, Winner]) -> int | None:
-    """The smallest size from which on the device was faster at every size; None where it was not at the largest."""
-    start = None
-    for size in sorted(winners, reverse=True):
-        if winners[size] != "device":
-            break
-        start = size
-    return start
-
-
 def answer(seen: Seen) -> list[CrossoverResult]:
-    """For each operation, with and without the copies: the crossing, and the speed-up at a normal size."""
+    """For each operation, with and without the copies: the crossing, and the speed-up at the largest size."""
     answers = []
     for (operation, transfers), raced in races(seen.rows).items():
-        winners = {size: winner for size, (winner, _) in raced.items()}
-        normal = raced.get(NORMAL.get(operation, 0))
-        answers.append(
-            CrossoverResult(
-                device=seen.device,
-                operation=operation,
-                transfers=transfers,
-                cpu_faster_up_to=max((size for size, winner in winners.items() if winner == "cpu"), default=None),
-                device_faster_from=faster_from(winners),
-                largest=max(raced),
-                ended_by=seen.parts.get(f"{NAME}.{operation}") or None,
-                speedup=normal[1] if normal else None,
-            )
-        )
+        slower = [size for size, (winner, _) in raced.items() if winner == "cpu"]
+        start = None
+        for size in sorted(raced, reverse=True):
+            if raced[size][0] != "device":
+                break
+            start = size
+        largest, ended_by = max(raced), seen.parts.get(f"{NAME}.{operation}") or None
+        crossing = max(slower, default=None), start, largest, ended_by, raced[largest][1]
+        answers.append(CrossoverResult(seen.device, operation, transfers, *crossing))
     return answers
 
 
@@ -106,43 +89,32 @@ def findings(seen: Seen) -> list[Finding]:
         *map(_crossing, by_operation.values()),
         _precision(seen.rows, seen.facts.environment),
         _result(seen.rows),
-        *judging.clock("crossover.clock", seen.rows),
-        *judging.cpu_busy("crossover.cpu_busy", seen.rows, seen.facts),
     ]
 
 
 def _crossing(entries: Sequence[CrossoverResult]) -> Finding:
     """`matmul: GPU faster from 512×512 (without copies faster from 128×128)`."""
     first = entries[0]
-    words = {entry.transfers: _from(entry) for entry in entries}
-    title = f"{first.operation}: GPU {words.get(True) or words[False]}"
+    operation, largest = first.operation, size_text(first.operation, first.largest)
+    words, texts = {}, []
+    for entry in entries:
+        start, speedup = entry.device_faster_from, entry.speedup
+        size = largest if start is None else size_text(operation, start)
+        words[entry.transfers] = f"not faster up to {size}" if start is None else f"faster from {size}"
+        if speedup is not None:
+            copies = "with" if entry.transfers else "without"
+            interval = "no interval: too few rounds"
+            if speedup.ci_low is not None and speedup.ci_high is not None:
+                interval = f"{units.significant(speedup.ci_low, 2)}× to {units.significant(speedup.ci_high, 2)}×"
+            texts.append(f"{copies} copies {units.significant(speedup.ratio, 2)}× as fast ({interval})")
+    title = f"{operation}: GPU {words.get(True) or words[False]}"
     if len(set(words.values())) == 2:
         title += f" (without copies {words[False]})"
-    texts = [
-        f"at {size_text(entry.operation, entry.speedup.size)} {'with' if entry.transfers else 'without'} copies "
-        f"{_speedup_text(entry.speedup)}"
-        for entry in entries
-        if entry.speedup is not None
-    ]
-    texts.append(f"tested up to {size_text(first.operation, first.largest)}")
+    message = f"at {largest} {', '.join(texts)}"
     if first.ended_by:
-        texts.append(f"larger sizes skipped: out of {first.ended_by}")
+        message += f"; larger sizes skipped: out of {first.ended_by}"
     evidence = {"device": first.device, "crossings": to_json(entries)}
-    return Finding(f"crossover.{first.operation}", "info", title, "; ".join(texts), evidence)
-
-
-def _from(entry: CrossoverResult) -> str:
-    start = entry.device_faster_from
-    if start is None:
-        return f"not faster up to {size_text(entry.operation, entry.largest)}"
-    return f"faster from {size_text(entry.operation, start)}"
-
-
-def _speedup_text(speedup: Speedup) -> str:
-    ratio, interval = f"{units.significant(speedup.ratio, 2)}×", "no interval: too few rounds"
-    if speedup.ci_low is not None and speedup.ci_high is not None:
-        interval = f"{units.significant(speedup.ci_low, 2)}× to {units.significant(speedup.ci_high, 2)}×"
-    return f"{ratio} as fast ({interval})"
+    return Finding(f"crossover.{operation}", "info", title, message, evidence)
 
 
 def _precision(rows: Sequence[Measurement], environment: Mapping[str, str]) -> Finding:
@@ -170,24 +142,20 @@ def _result(rows: Sequence[Measurement]) -> Finding:
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
-    """For each operation, its copies counted, the device's speed-up at a normal size, else at the largest."""
-    headlines = []
-    raced = races(seen.rows)
+    """For each operation, its copies counted, the device's speed-up at the largest size."""
+    lines = []
     for entry in answer(seen):
-        operation, start = entry.operation, entry.device_faster_from
-        if not entry.transfers:
+        operation, start, shown = entry.operation, entry.device_faster_from, entry.speedup
+        if not entry.transfers or shown is None:
             continue
-        shown = entry.speedup or raced[operation, True][entry.largest][1]
         # `512` for 512×512.
         sides = [short_text(operation, size).partition("×")[0] for size in (shown.size, start or 0)]
         case = f"{operation} {sides[0]}, {'no gain' if start is None else f'pays from {sides[1]}'}"
-        rows = [
-            row for row in seen.rows if (row.case.get("operation"), row.case.get("size")) == (operation, shown.size)
-        ]
-        flags = tuple(dict.fromkeys(flag for row in rows for flag in row.flags))
-        interval = shown.ci_low, shown.ci_high
-        headlines.append(Headline(NAME, entry.device, case, shown.ratio, "times", *interval, flags=flags))
-    return headlines
+        # An interval says what noise does to a ratio.
+        flags = () if shown.ci_low is not None else ("few-samples",)
+        figure = shown.ratio, "times", shown.ci_low, shown.ci_high
+        lines.append(Headline(NAME, entry.device, case, *figure, flags=flags))
+    return lines
 
 
 JUDGE = Judge(findings, headlines, result="bench_crossover", answers=answer)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpucheck.bench import devices, rounds
+from gpucheck.bench import concurrent, devices
 from gpucheck.bench.buffers import too_little
 from gpucheck.bench.crossover import CrossoverOptions, judge
 from gpucheck.bench.devices import ALONE, Shared, share_until
@@ -184,54 +184,42 @@ def precision_of(accel: Accel) -> str:
     return precision.observed(a, b, out)
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """The two sides, the watch of the device, and the precision observed in the products of each side."""
-
-    accel: Accel
-    cpu: Accel
-    watch: Watch
-    observed: dict[str, str]
-
-    def measure(self, operation: Operation, size: int, budget_s: float) -> list[Measurement]:
-        """A row for each side. Raises what torch raises."""
-        accel, cpu = self.accel, self.cpu
-        accel.reset_peak()
-        sides = operation.build(size, accel)
-        groups = {
-            "cpu": rounds.filling(cpu, sides.cpu),
-            "device": rounds.filling(accel, sides.device),
-            "transfers": rounds.filling(accel, sides.transfers),
-        }
-        # Building and finding out how long calls are must not cost the rounds.
-        until_s = cpu.host_now() + budget_s
-        threads = {"cpu": torch.get_num_threads(), "device": 1, "transfers": 1}
-        taken = rounds.watched(self.watch, threads, lambda: rounds.take(groups, until_s), on_host=["cpu"])
-        right = sides.check()
-        rows = []
-        for name, (timed, beside) in taken.items():
-            side = "cpu" if name == "cpu" else "device"
-            row = timing.measurement(
-                judge.NAME,
-                # The CPU's rows too: they are its competitor's, in the same rounds.
-                accel.ref,
-                timed,
-                beside,
-                case={"operation": operation.id, "size": size, "side": side, "transfers": name == "transfers"},
-                work=operation.work(size),
-                memory=resident() if side == "cpu" else accel.memory(),
-                cache="warm",
-                details={
-                    "cpu": cpu.name,
-                    "threads": torch.get_num_threads(),
-                    "precision_state": precision.state(),
-                    "result_is_right": right,
-                },
-                precision_requested="float32",
-                precision_observed=self.observed[side],
-            )
-            rows.append(row)
-        return rows
+def measure(
+    operation: Operation, size: int, accel: Accel, cpu: Accel, watch: Watch, observed: dict[str, str], budget_s: float
+) -> list[Measurement]:
+    """A row for each side; `observed` is the precision of its products. Raises what torch raises."""
+    accel.reset_peak()
+    sides, threads = operation.build(size, accel), torch.get_num_threads()
+    groups = {
+        "cpu": concurrent.filling(cpu, sides.cpu),
+        "device": concurrent.filling(accel, sides.device),
+        "transfers": concurrent.filling(accel, sides.transfers),
+    }
+    # Building and finding out how long calls are must not cost the rounds.
+    until_s = cpu.host_now() + budget_s
+    cores = {"cpu": threads, "device": 1, "transfers": 1}
+    taken = concurrent.watched(watch, cores, lambda: concurrent.in_turn(groups, until_s), on_host=["cpu"])
+    details = {"cpu": cpu.name, "threads": threads, "precision_state": precision.state()}
+    details |= {"result_is_right": sides.check()}
+    rows = []
+    for name, (timed, beside) in taken.items():
+        side = "cpu" if name == "cpu" else "device"
+        row = timing.measurement(
+            judge.NAME,
+            # The CPU's rows too: they are its competitor's, in the same rounds.
+            accel.ref,
+            timed,
+            beside,
+            case={"operation": operation.id, "size": size, "side": side, "transfers": name == "transfers"},
+            work=operation.work(size),
+            memory=resident() if side == "cpu" else accel.memory(),
+            cache="warm",
+            details=dict(details),
+            precision_requested="float32",
+            precision_observed=observed[side],
+        )
+        rows.append(row)
+    return rows
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -251,8 +239,9 @@ def room(options: CrossoverOptions, accel: Accel) -> int:
 
 
 DEFAULT_BUDGET_S = 30.0
-# A size that is not decided by then is even. A normal size is an answer by itself, and gets longer.
-LONGEST_S, LONGEST_NORMAL_S = 0.8, 4.0
+Measure = Callable[[Operation, int, float], list[Measurement]]
+# A size that is not decided by then is even.
+LONGEST_S = 0.8
 # A size costs about this many calls of each side: three to find their length, three rounds, and the check.
 CALLS_A_SIZE = 7
 
@@ -278,18 +267,22 @@ def command(options: CrossoverOptions, emit: Emit, shared: Shared = ALONE) -> No
 
 
 def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, deadline: float) -> Iterator[Measurement]:
-    todo = [operation for operation in OPERATIONS if operation.id in options.operations]
+    todo = [operation for operation in OPERATIONS if operation.id in options.selected]
     cpu = accels.open_device("cpu", name=next((device.name for device in facts.devices if device.kind == "cpu"), None))
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
         observed = {"cpu": precision_of(cpu), "device": precision_of(accel)}
-        bench = Bench(accel, cpu, watch, observed)
+        most_bytes = room(options, accel)
+
+        def measured(operation: Operation, size: int, budget_s: float) -> list[Measurement]:
+            return measure(operation, size, accel, cpu, watch, observed, budget_s)
+
         for place, operation in enumerate(todo):
             watchdog.go_on()
             until = share_until(deadline, [later.weight for later in todo[place:]])
             name = f"{judge.NAME}.{operation.id}"
             emit(Began(name, accel.id))
             try:
-                ended_by = yield from _sizes(operation, bench, emit, until, room(options, accel))
+                ended_by = yield from _sizes(operation, accel, measured, emit, until, most_bytes)
             except watchdog.OutOfTime:
                 emit(Finished(name, accel.id, "time"))
                 raise
@@ -298,13 +291,12 @@ def _rows(options: CrossoverOptions, accel: Accel, facts: Facts, emit: Emit, dea
 
 
 def _sizes(
-    operation: Operation, bench: Bench, emit: Emit, deadline: float, most_bytes: int
+    operation: Operation, accel: Accel, measured: Measure, emit: Emit, deadline: float, most_bytes: int
 ) -> Generator[Measurement, None, str]:
     """Measure size after size, none of more than `most_bytes`, until `deadline` of `time.monotonic`.
 
     Returns why sizes stopped growing: `memory`, `time` or nothing. Raises CannotLook where none fits in memory.
     """
-    accel = bench.accel
     sizes = [size for size in operation.sizes if operation.bytes(size) <= most_bytes]
     full = partial(too_little, f"for the smallest size of {operation.id}", finding="crossover.memory")
     if not sizes:
@@ -319,9 +311,8 @@ def _sizes(
         watchdog.go_on()
         where = f"{operation.id} {judge.size_text(operation.id, size)} on {accel.id}"
         emit(Progress(where))
-        longest_s = LONGEST_NORMAL_S if size == judge.NORMAL.get(operation.id) else LONGEST_S
         try:
-            rows = bench.measure(operation, size, min(left_s / (len(sizes) - place), longest_s))
+            rows = measured(operation, size, min(left_s / (len(sizes) - place), LONGEST_S))
         except (RuntimeError, MemoryError) as error:
             if (refused := accel.why_no_kernel(error)) is not None:
                 title = f"the library has no kernel for {where}"

@@ -102,13 +102,7 @@ class MatmulOptions:
     m: Axis | None = option("The same for M only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
     n: Axis | None = option("The same for N only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
     k: Axis | None = option("The same for K only, or one value.", metavar="RANGE", parse=parse_axis, range=_SIDES)
-    sustain_s: float | None = option(
-        "Then run the fastest product of each data type for TIME, to compare burst and sustained speed.",
-        name="--sustain",
-        metavar="TIME",
-        parse=units.parse_duration,
-    )
-    time_budget_s: float | None = options.time_budget("30s, with --search 60s, plus --sustain")
+    time_budget_s: float | None = options.time_budget("30s, with --search 60s")
     device: str = "auto"
 
     @property

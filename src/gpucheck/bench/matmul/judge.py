@@ -11,20 +11,20 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpucheck import naming, peaks, stats, units
-from gpucheck.bench import judging
-from gpucheck.bench.judging import Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline, rate
+from gpucheck import naming, peaks, units
+from gpucheck.bench import figures, judging
+from gpucheck.bench.figures import Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline
+from gpucheck.bench.judging import rate
 from gpucheck.bench.matmul import Shape
 from gpucheck.measure import runs
 from gpucheck.messages import FIX
 from gpucheck.peaks import Part, Unknown
 from gpucheck.report.codec import to_json
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement, Run
+from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import Headline, SearchResult
 
 NAME = "matmul"
-SUSTAINED = "matmul.sustained"
 AGAIN = FIX["wrong data"]
 
 Rows = Sequence[Measurement]
@@ -40,24 +40,13 @@ def is_as_asked(row: Measurement) -> bool:
     return row.method.precision_observed == row.method.precision_requested
 
 
-def by_product(rows: Rows) -> dict[str, list[Measurement]]:
-    """The rows of each product by its label: runs that differ in their method, as in precision, are several rows."""
-    return judging.by(label, rows)
-
-
 def details_of(rows: Iterable[Measurement]) -> list[dict[str, Any]]:
     """Return what was observed in each run of these rows."""
     return [run["details"] for row in rows for run in runs.each(row)]
 
 
-def in_runs(count: int, rows: Rows) -> str:
-    """In how many of a product's runs something happened, in words; empty where it was in all of them."""
-    total = len(details_of(rows))
-    return "" if count == total else f" (in {count} of {total} runs)"
-
-
 def findings(seen: Seen) -> list[Finding]:
-    """Judge one device's rows, of one run or of several, and its searches and long runs."""
+    """Judge one device's rows, of one run or of several, and its searches."""
     usual = [row for row in seen.rows if row.name == NAME]
     searches = [entry for entry in seen.recorded.get("bench_matmul_search", ()) if entry.device == seen.device]
     reason = "the device supports none of the requested products, or has no memory for them"
@@ -69,11 +58,8 @@ def findings(seen: Seen) -> list[Finding]:
             *later_results(seen.rows),
             *_fastest(usual),
             *share_of_products(usual, seen.part),
-            *judging.clock("matmul.clock", seen.rows),
-            *judging.cpu_busy("matmul.cpu_busy", seen.rows, seen.facts),
         ]
-    long_runs = [row for row in seen.rows if row.name == SUSTAINED]
-    return [*findings, *search(searches, usual), *sustained(long_runs)]
+    return [*findings, *search(searches, usual)]
 
 
 # -- precision and results ---------------------------------------------------------------------------------------------
@@ -87,8 +73,6 @@ _CHECKED = (
     "wrong_element",
     "operands_spread",
 )
-# Counts of the comparisons of later results; documents of older versions have some of them.
-_COUNTED = ("results_compared", "results_differing", "results_vanished")
 # Farther off, a result is no number of a product's at all, and the distance says nothing more.
 MANY_TIMES = 1e6
 
@@ -96,16 +80,16 @@ MANY_TIMES = 1e6
 def _precision(rows: Rows, environment: Mapping[str, str]) -> Finding:
     evidence: dict[str, Any] = {}
     texts = []
-    for product, its_rows in by_product(rows).items():
-        observed = list(dict.fromkeys(row.method.precision_observed for row in its_rows))
-        evidence[product] = observed[0] if len(observed) == 1 else observed
-        if wrong := [row for row in its_rows if not is_as_asked(row)]:
-            names = " and ".join(dict.fromkeys(judging.precision_text(row.method.precision_observed) for row in wrong))
-            texts.append(f"{product} computed in {names}{in_runs(len(details_of(wrong)), its_rows)}")
+    for row in rows:
+        observed = row.method.precision_observed
+        if evidence.get(label(row), row.method.precision_requested) == row.method.precision_requested:
+            evidence[label(row)] = observed
+        if not is_as_asked(row):
+            texts.append(f"{label(row)} computed in {judging.precision_text(observed)}")
     if not texts:
         return Finding("matmul.precision", "pass", "all products have the requested precision", evidence=evidence)
     title, fix = "a product does not have the requested precision", judging.precision_fix(environment)
-    return Finding("matmul.precision", "fail", title, "; ".join(texts), evidence, fix)
+    return Finding("matmul.precision", "fail", title, "; ".join(dict.fromkeys(texts)), evidence, fix)
 
 
 def first_results(rows: Rows) -> Finding:
@@ -113,14 +97,15 @@ def first_results(rows: Rows) -> Finding:
     evidence: dict[str, Any] = {}
     wrong: list[str] = []
     unclear: list[str] = []
-    for product, its_rows in by_product(rows).items():
+    # Runs that differ in their method, as in precision, are several rows of a product.
+    for product, its_rows in judging.by(label, rows).items():
         as_asked = details_of(row for row in its_rows if is_as_asked(row))
         worst = max(as_asked or details_of(its_rows), key=_badness)
         evidence[product] = {name: worst.get(name) for name in _CHECKED}
-        if wrong_runs := sum(bool(_wrong_text(details)) for details in as_asked):
-            wrong.append(f"{product}: {_wrong_text(worst)}{in_runs(wrong_runs, its_rows)}")
-        elif unclear_runs := sum(_sums(details) > 1 for details in as_asked):
-            unclear.append(f"{product}{in_runs(unclear_runs, its_rows)}")
+        if as_asked and (text := _wrong_text(worst)):
+            wrong.append(f"{product}: {text}")
+        elif as_asked and _sums(worst) > 1:
+            unclear.append(product)
     if wrong:
         return Finding("matmul.result", "fail", "a result is wrong", "; ".join(wrong), evidence, AGAIN)
     if unclear:
@@ -132,52 +117,42 @@ def first_results(rows: Rows) -> Finding:
 
 
 def later_results(rows: Rows) -> list[Finding]:
-    """Judge what was computed again from the same inputs, bit for bit. Nothing where it was not compared."""
+    """Judge what was computed again from the same inputs, bit for bit. Nothing where it was not compared.
+
+    A difference that was gone at the second look is wrong too: it has no element.
+    """
     evidence: dict[str, Any] = {}
     wrong: list[str] = []
     unsteady: list[str] = []
-    for product, its_rows in by_product(rows).items():
-        if (counts := _comparisons(its_rows)) is None:
-            continue
-        evidence[product] = counts
-        for row in its_rows:
-            mine = _comparisons([row])
-            if mine is None or (mine["worst"] is None and not mine["results_vanished"]):
+    for row in rows:
+        product = label(row)
+        for entry in (details["corruption"] for details in details_of([row]) if "corruption" in details):
+            compared, differing, worst = (entry[name] for name in ("results_compared", "results_differing", "worst"))
+            counts = evidence.setdefault(product, {"results_compared": 0, "results_differing": 0, "worst": None})
+            counts["results_compared"] += compared
+            counts["results_differing"] += differing
+            if not differing:
                 continue
-            is_beyond = mine["worst"] is not None and is_as_asked(row) and _size(mine["worst"]["worst"]) > 1
-            kind = wrong if is_beyond or mine["results_vanished"] else unsteady
-            kind.append(_differing_text(product, mine))
+            text = f"{product}: {differing} of {compared} results differ"
+            if worst is None:
+                wrong.append(f"{text} at the first look and not at the second")
+                continue
+            if counts["worst"] is None or _size(worst["worst"]) > _size(counts["worst"]["worst"]):
+                counts["worst"] = worst
+            is_wrong = (is_as_asked(row) and _size(worst["worst"]) > 1) or entry.get("results_vanished")
+            (wrong if is_wrong else unsteady).append(f"{text}, {_element_text(worst)}")
     if not evidence:
         return []
+    name, compared = "matmul.corruption", sum(counts["results_compared"] for counts in evidence.values())
     if wrong:
-        return [Finding("matmul.corruption", "fail", "a repeated result is wrong", "; ".join(wrong), evidence, AGAIN)]
+        return [Finding(name, "fail", "a repeated result is wrong", "; ".join(wrong), evidence, AGAIN)]
     if unsteady:
-        title = "repeated results differ within rounding"
-        return [Finding("matmul.corruption", "info", title, "; ".join(unsteady), evidence)]
-    compared = sum(counts["results_compared"] for counts in evidence.values())
+        return [Finding(name, "info", "repeated results differ within rounding", "; ".join(unsteady), evidence)]
     if not compared:
-        title, message = judging.UNVERIFIED, "no result was repeated"
-        return [Finding("matmul.corruption", "inconclusive", title, message, evidence, judging.RERUN)]
-    title = "repeated results are bit-identical"
-    return [Finding("matmul.corruption", "pass", title, f"{compared} results compared", evidence)]
-
-
-def _differing_text(product: str, counts: Mapping[str, Any]) -> str:
-    text = f"{product}: {counts['results_differing']} of {counts['results_compared']} results differ"
-    if counts["worst"] is not None:
-        return f"{text}, {_element_text(counts['worst'])}"
-    return f"{text} at the first look and not at the second"
-
-
-def _comparisons(rows: Rows) -> dict[str, Any] | None:
-    """The comparisons of all runs together; None where nothing was compared."""
-    entries = [details["corruption"] for details in details_of(rows) if "corruption" in details]
-    if not entries:
-        return None
-    elements = [entry["worst"] for entry in entries if entry["worst"] is not None]
-    worst = max(elements, key=lambda element: _size(element["worst"]), default=None)
-    total = {name: sum(entry.get(name, 0) for entry in entries) for name in _COUNTED}
-    return {**total, "worst": worst}
+        message = "no result was repeated"
+        return [Finding(name, "inconclusive", judging.UNVERIFIED, message, evidence, judging.RERUN)]
+    message = f"{compared} results compared"
+    return [Finding(name, "pass", "repeated results are bit-identical", message, evidence)]
 
 
 def _size(value: float | None) -> float:
@@ -277,7 +252,7 @@ def product_ceilings(dtypes: Iterable[str], part: Part | Unknown | None) -> dict
     known = {dtype: peak for dtype in names if (peak := part.peak(dtype)) is not None}
     if not known:
         return {"products": Ceiling(None, _without(part, names))}
-    return {dtype: Ceiling(peak.flop_per_s, judging.doubt_of(part)) for dtype, peak in known.items()}
+    return {dtype: Ceiling(peak.flop_per_s, figures.doubt_of(part)) for dtype, peak in known.items()}
 
 
 def _without(part: Part, dtypes: Sequence[str]) -> str:
@@ -294,39 +269,43 @@ def share_of_products(rows: Rows, part: Part | Unknown | None) -> list[Finding]:
     if not (ceilings := product_ceilings(best, part)):
         return []
     if not isinstance(part, Part) or "products" in ceilings:
-        return [judging.unknown_peak("matmul.share_of_peak", ceilings["products"].doubt)]
+        return [figures.unknown_peak("matmul.share_of_peak", ceilings["products"].doubt)]
+    without = [dtype for dtype in best if part.peak(dtype) is None]
     evidence: dict[str, Any] = {"share": {}, "share_at_clock_seen": {}, "clock_seen_hz": {}, "peaks": {}}
-    texts, without = [], []
-    for dtype, row in best.items():
-        if (peak := part.peak(dtype)) is None:
-            without.append(dtype)
-            continue
-        share, clock = rate(row) / peak.flop_per_s, _clock_seen(row)
-        # At another clock the part can do as much more or less.
-        at_clock = share * peak.clock_hz / clock if clock and peak.clock_hz else None
-        evidence["share"][dtype], evidence["share_at_clock_seen"][dtype] = share, at_clock
-        evidence["clock_seen_hz"][dtype] = clock
-        evidence["peaks"][dtype] = {
-            "flop_per_s": peak.flop_per_s,
-            "accumulator": peak.accumulator,
-            "clock_hz": peak.clock_hz,
-            "flop_per_clock_per_sm": peak.per_clock_per_sm,
-        }
-        text = f"{peak.dtype} {units.percent(share)} of {units.flop_rate(peak.flop_per_s, _unit(row))}"
-        if at_clock is not None and clock and peak.clock_hz:
-            text += f" and {units.percent(at_clock)} at the observed {clock / 1e6:.0f} of {peak.clock_hz / 1e6:.0f} MHz"
-        texts.append(text)
     evidence |= {
         "without_peak": without,
         "without_peak_because": _without(part, without) if without else None,
-        **judging.provenance(part),
+        **figures.provenance(part),
     }
+    texts = []
+    for dtype, row in best.items():
+        if (peak := part.peak(dtype)) is None:
+            continue
+        share, clock = rate(row) / peak.flop_per_s, _clock_seen(row)
+        text = f"{peak.dtype} {units.percent(share)} of {units.flop_rate(peak.flop_per_s, _unit(row))}"
+        # At another clock the part can do as much more or less.
+        at_clock = None
+        if clock and peak.clock_hz:
+            at_clock = share * peak.clock_hz / clock
+            text += f" and {units.percent(at_clock)} at the observed {clock / 1e6:.0f} of {peak.clock_hz / 1e6:.0f} MHz"
+        texts.append(text)
+        known = (share, at_clock, clock, {name: getattr(peak, field) for name, field in _PEAK.items()})
+        for name, value in zip(("share", "share_at_clock_seen", "clock_seen_hz", "peaks"), known, strict=True):
+            evidence[name][dtype] = value
     message = f"{', '.join(texts)} ({part.label})"
     if without and part.missing:
         message += f"; peak of {', '.join(without)} unknown: {part.missing}"
-    title = f"share of the {judging.kind_of(part)} dense peak"
+    title = f"share of the {figures.kind_of(part)} dense peak"
     or_else = ", or cuBLAS emulates the dtype (env | grep CUBLAS_EMULATE)"
-    return [judging.share_of("matmul.share_of_peak", title, message, evidence, part, or_else)]
+    return [figures.share_of("matmul.share_of_peak", title, message, evidence, part, or_else)]
+
+
+_PEAK = {
+    "flop_per_s": "flop_per_s",
+    "accumulator": "accumulator",
+    "clock_hz": "clock_hz",
+    "flop_per_clock_per_sm": "per_clock_per_sm",
+}
 
 
 def _clock_seen(row: Measurement) -> float | None:
@@ -348,19 +327,18 @@ def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
 
 def _fastest_figure(rows: Rows, known: Ceilings) -> list[Figure]:
     # Operations on whole numbers are no FLOP.
-    figures = [
-        judging.figure(dtype, row, peak=known.get(dtype))
-        for dtype, row in fastest_products(rows).items()
-        if _unit(row) != "OP/s"
+    best = {dtype: row for dtype, row in fastest_products(rows).items() if _unit(row) != "OP/s"}
+    return [
+        figures.figure(dtype, best[dtype], peak=known.get(dtype))
+        for dtype in sorted(best, key=lambda dtype: rate(best[dtype]))[-1:]
     ]
-    return sorted(figures, key=lambda figure: figure.value or 0.0)[-1:]
 
 
 def _products_of_peak(rows: Rows, known: Ceilings) -> list[Figure]:
     best = fastest_products(rows)
-    figures = [judging.figure(dtype, row, known[dtype]) for dtype, row in best.items() if dtype in known]
-    if figures or not best:
-        return figures
+    of_peak = [figures.figure(dtype, row, known[dtype]) for dtype, row in best.items() if dtype in known]
+    if of_peak or not best:
+        return of_peak
     return [Figure("products", why=known["products"].doubt if "products" in known else "the GPU's peak is unknown")]
 
 
@@ -435,53 +413,3 @@ def _shape(row: Measurement) -> Shape:
 
 def _text(shape: Shape) -> str:
     return "x".join(map(str, shape))
-
-
-# -- --sustain ---------------------------------------------------------------------------------------------------------
-
-# Clocks come down within about a second of load; windows that begin in it are the burst.
-BURST_S = 1.0
-# Fewer samples show no trend.
-FEWEST_FOR_A_TREND = 2 * stats.FEWEST_SAMPLES
-
-
-def burst_and_sustained(run: Run, work: float) -> dict[str, Any]:
-    """Burst and sustained rate of a run, with the seconds that each covers. Sustained is the last third.
-
-    `settled` tells whether the last third has no trend, None where it has too few windows to show one.
-    """
-    ends_s = run.started_monotonic_s[0] + BURST_S
-    first = [length for at, length in zip(run.started_monotonic_s, run.samples_s, strict=True) if at < ends_s]
-    last = run.samples_s[-max(len(run.samples_s) // 3, 1) :]
-    per_window = work * run.calls_per_sample
-    return {
-        "burst": {"flop_per_s": per_window / stats.median(first), "seconds": sum(first)},
-        "sustained": {"flop_per_s": per_window / stats.median(last), "seconds": sum(last)},
-        "settled": None if len(last) < FEWEST_FOR_A_TREND else not runs.drifts(last),
-    }
-
-
-def sustained(rows: Rows) -> list[Finding]:
-    """The sustained rate of each long run as a share of its burst, the median of several runs; none without one."""
-    evidence: dict[str, dict[str, Any]] = {}
-    texts = []
-    for product, its_rows in by_product(rows).items():
-        timed = [details for details in details_of(its_rows) if details.get("burst") is not None]
-        if not timed:
-            continue
-        burst, last = (stats.median([run[part]["flop_per_s"] for run in timed]) for part in ("burst", "sustained"))
-        settled = [run["settled"] for run in timed]
-        evidence[product] = {
-            "share": last / burst,
-            "burst_flop_per_s": burst,
-            "sustained_flop_per_s": last,
-            "settled": False if False in settled else None if None in settled else True,
-        }
-        unit = _unit(its_rows[0])
-        text = f"{product} {units.flop_rate(last, unit)} after {units.flop_rate(burst, unit)}"
-        texts.append(f"{text}, not settled: use a longer --sustain" if False in settled else text)
-    if not evidence:
-        return []
-    shares = dict.fromkeys(units.percent(entry["share"]) for entry in evidence.values())
-    title = f"sustained rate is {', '.join(shares)} of burst"
-    return [Finding(SUSTAINED, "info", title, "; ".join(texts), evidence)]

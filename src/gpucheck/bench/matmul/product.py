@@ -17,7 +17,7 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -163,12 +163,6 @@ def call_of(kind: Kind, flat: Matrices, shape: Shape) -> Callable[[], object]:
     return kind.bind(matrices.a, matrices.b, matrices.out)
 
 
-def in_rotation(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    """One call for those of several sets in turn, so that none finds its set in the cache; a single one as it is."""
-    turns = itertools.cycle(calls)
-    return calls[0] if len(calls) == 1 else lambda: next(turns)()
-
-
 class NoKernel(Exception):
     """The library has no such product here: no kernel for the dtype or for the shape."""
 
@@ -269,30 +263,26 @@ class Case:
         return f"{self.dtype} {'x'.join(map(str, self.shape))}"
 
 
-def _by_default(dtype: Dtype, has: Support, accel: Accel) -> bool:
-    """Return whether a dtype runs without being asked for: what the device really has, and not at a crawl."""
-    if has.kind != "native":
-        return False
-    if accel.is_cpu:
-        return dtype in DEFAULT_ON_CPU
-    return dtype != "float64" or accel.kind != "cuda" or accel.compute_capability in FAST_FLOAT64
-
-
 def cases(options: MatmulOptions, accel: Accel) -> list[Case]:
     """The cases to time. Without `--dtype`: what the device really has; what it emulates runs only when asked for."""
-    sizes = DEFAULT_SIZES["cpu" if accel.is_cpu else "accelerator"]
-    shapes = options.wanted or tuple((size, size, size) for size in sizes)
-    supports = {dtype: support(dtype, accel) for dtype in options.dtypes or DTYPES}
-    wanted = [dtype for dtype, has in supports.items() if options.dtypes or _by_default(dtype, has, accel)]
-    cases = [Case(dtype, shape, supports[dtype]) for dtype in wanted for shape in shapes]
-    return [_rotating(case, accel) for case in cases] if options.cold else cases
-
-
-def _rotating(case: Case, accel: Accel) -> Case:
-    """The case with as many sets of matrices as no cache holds."""
-    known = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
-    wanted = max(2, COLD_FACTOR * (known or ASSUMED_CACHE_BYTES) // case.set_bytes + 1)
-    return replace(case, sets=min(wanted, MOST_SETS), cold=wanted <= MOST_SETS)
+    kind = "cpu" if accel.is_cpu else "accelerator"
+    shapes = options.wanted or tuple((size, size, size) for size in DEFAULT_SIZES[kind])
+    is_fast = accel.kind != "cuda" or accel.compute_capability in FAST_FLOAT64
+    usual = DEFAULT_ON_CPU if accel.is_cpu else {dtype for dtype in DTYPES if dtype != "float64" or is_fast}
+    cache = host.last_level_cache_bytes() if accel.is_cpu else accel.l2_cache_bytes
+    cases = []
+    for dtype in options.dtypes or DTYPES:
+        has = support(dtype, accel)
+        if options.dtypes or (has.kind == "native" and dtype in usual):
+            cases += [Case(dtype, shape, has) for shape in shapes]
+    if not options.cold:
+        return cases
+    # As many sets of matrices as no cache holds.
+    wanted = [max(2, COLD_FACTOR * (cache or ASSUMED_CACHE_BYTES) // case.set_bytes + 1) for case in cases]
+    return [
+        replace(case, sets=min(sets, MOST_SETS), cold=sets <= MOST_SETS)
+        for case, sets in zip(cases, wanted, strict=True)
+    ]
 
 
 def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterator[Case]:
@@ -313,8 +303,8 @@ def fitting(wanted: Sequence[Case], options: MatmulOptions, room: int) -> Iterat
 
 # Share of the time since the first result that comparing may take; windows are never shortened by it.
 ALLOWANCE = 0.1
-# Results whose differing elements are examined, and how many elements of each.
-MOST_EXAMINED, MOST_ELEMENTS = 4, 64
+# Results whose differing elements are examined, which takes the host about a second each, and how many elements.
+MOST_EXAMINED, MOST_ELEMENTS = 2, 64
 # Sets that are compared at the end: all, or the first ones of more than this.
 MOST_LAST_SETS = 64
 # Elements compared one by one at once, to find which differ: each takes some 32 bytes where it does.
@@ -332,18 +322,15 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 class Repeats:
     """Compares results of equal matrices with the first one; `precision` is what `reference.errors` takes.
 
-    Make it when every set has its first result, computed and waited for. From `until_s` of the host's clock on, once
-    something differs, the host looks at no more of it: where everything differs that takes long.
+    Make it when every set has its first result, computed and waited for.
     """
 
     sets: Sequence[Matrices]
     accel: Accel
     precision: str | None = None
-    until_s: float = math.inf
     first: torch.Tensor = field(init=False)
     compared: int = 0
     differing: int = 0
-    vanished: int = 0
     worst: Element | None = None
     spent_s: float = 0.0
     _began_s: float = field(init=False)
@@ -368,13 +355,12 @@ class Repeats:
     def details(self) -> dict[str, Any]:
         """Return the comparisons as a row has them.
 
-        `worst` is the differing element that lies farthest from float64, of the first few results that differ; None
-        where none differs. In `results_vanished` of these nothing differed any more.
+        `worst` is the differing element that lies farthest from float64, of the first results that differ; None where
+        none differs, or none did at the second look.
         """
         return {
             "results_compared": self.compared,
             "results_differing": self.differing,
-            "results_vanished": self.vanished,
             "worst": None if self.worst is None else asdict(self.worst),
         }
 
@@ -383,7 +369,7 @@ class Repeats:
         self.compared += 1
         if not torch.equal(bits(matrices.out), bits(self.first)):
             self.differing += 1
-            if self.differing == 1 or (self.differing <= MOST_EXAMINED and began < self.until_s):
+            if self.differing <= MOST_EXAMINED:
                 self._examine(matrices)
         self.spent_s += self.accel.host_now() - began
 
@@ -405,10 +391,7 @@ class Repeats:
             size, order = size.topk(min(MOST_ELEMENTS, len(places)))
             at = ((start + row, column) for row, column in places[order].tolist())
             differing += zip(size.tolist(), at, got[order].tolist(), strict=True)
-            if differing and self.accel.host_now() >= self.until_s:
-                break
         if not differing:
-            self.vanished += 1
             return
         most = sorted(differing, key=lambda element: element[:2], reverse=True)[:MOST_ELEMENTS]
         places_of, values = [place for _, place, _ in most], [value for _, _, value in most]
@@ -469,9 +452,9 @@ SCAN_S, SCAN_CALLS = 0.1, 5
 OF_A_SCAN = 1 / 21.5
 # A range of a few dozen shapes is not worth less.
 LEAST_S = 1.0
-# Of the search's time: first looks, second looks at the best of them, third looks; the rest is the final's.
-FIRST, SECOND, THIRD = 0.6, 0.14, 0.08
-MOST_SECOND, MOST_THIRD = 96, 16
+# Of the search's time: first looks, and second looks at the best of them; the rest is the final's.
+FIRST, SECOND = 0.6, 0.2
+MOST_SECOND = 48
 # Windows of first looks: an event resolves 0.5 µs, and a clock's wobble is as large in ten milliseconds as in two.
 SHORTEST_S, LONGEST_S = 1e-3, 10e-3
 # The same shape again and again shows how the clock moves. One of this many tries costs 6 %.
@@ -591,42 +574,44 @@ class Search:
         """The fastest so far: by the final's figures once each finalist has one, by the most looks before."""
         if finalists := self.finalists:
             return finalists[0]
-        ranked = self._ranked(self._scores)
+        ranked = self._ranked()
         return SearchedShape(*ranked[0], self._rate(ranked[0]), None, None, 0) if ranked else None
 
     # -- the plan -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Search until the time is over or nothing is left to try. Raises what `take` raises."""
-        points = (shape for shape in self._points() if shape not in self._scores and self.grid.fits(shape))
+        points = self._points()
         while not self._scores and len(self.refused) < MOST_REFUSED and (shape := next(points, None)) is not None:
             self._look(shape, SHORTEST_S)
         if self._scores:
             rate = self._reference_rates[0]
-            m, n, k = ((axis.values[0] + axis.values[-1]) / 2 for axis in self.grid.axes)
             if self.shapes_in_range is not None:
                 scan_s = sum(max(SCAN_S, SCAN_CALLS * operations(shape) / rate) for shape in self.grid.shapes())
                 self.time_s = min(self.time_s, max(LEAST_S, scan_s * OF_A_SCAN))
+            m, n, k = ((axis.values[0] + axis.values[-1]) / 2 for axis in self.grid.axes)
             self._first_looks(points, operations((m, n, k)) / rate)
-            self._again(self.time_s * SECOND, MOST_SECOND)
-            self._again(self.time_s * THIRD, MOST_THIRD)
+            self._second_looks(self.time_s * SECOND)
             self._final()
         self.complete = True
 
     def _points(self) -> Iterator[Shape]:
-        """The middle of the range, then points spread over it; once most of these were tried, all shapes mixed."""
+        """The middle of the range, then points spread over it, untried ones; at last all that are left, mixed."""
         axes = [axis.values for axis in self.grid.axes]
-        yield axes[0][len(axes[0]) // 2], axes[1][len(axes[1]) // 2], axes[2][len(axes[2]) // 2]
+        shape: Shape = (axes[0][len(axes[0]) // 2], axes[1][len(axes[1]) // 2], axes[2][len(axes[2]) // 2])
         draw = missed = 0
         while missed < _MOST_DRAWS:
-            draw += 1
+            is_new = shape not in self._scores and self.grid.fits(shape)
+            if is_new:
+                yield shape
+            missed, draw = 0 if is_new else missed + 1, draw + 1
             places = [(0.5 + draw * _ROOT ** -(dimension + 1)) % 1.0 for dimension in range(3)]
             places[2] **= LOW_K
             m, n, k = (values[int(place * len(values))] for place, values in zip(places, axes, strict=True))
-            missed = missed + 1 if (m, n, k) in self._scores or not self.grid.fits((m, n, k)) else 0
-            yield m, n, k
+            shape = m, n, k
         if self.shapes_in_range is not None:
-            yield from random.Random(0).sample(shapes := list(self.grid.shapes()), len(shapes))
+            mixed = random.Random(0).sample(shapes := list(self.grid.shapes()), len(shapes))
+            yield from (shape for shape in mixed if shape not in self._scores and self.grid.fits(shape))
 
     def _first_looks(self, points: Iterator[Shape], call_s: float) -> None:
         """Look at spread points, and at crossings of good sides, until the time is over."""
@@ -637,43 +622,44 @@ class Search:
         spread, crossed = (max(int(share * affordable), 1) for share in (SPREAD, CROSSED))
         tries = -1
         # A round that found nothing to try is the last.
-        while self.spent_s < until_s and tries != self.tries:
+        while tries != self.tries:
             tries = self.tries
-            self._looks(itertools.islice(points, spread), window_s, until_s)
+            for shapes in (itertools.islice(points, spread), self._crossings(crossed)):
+                for shape in shapes:
+                    if self.spent_s >= until_s:
+                        return
+                    self._look(shape, window_s)
             spread = SPREAD_BETWEEN
-            self._looks(self._crossings(crossed), window_s, until_s)
 
-    def _crossings(self, count: int) -> list[Shape]:
-        """The untried crossings of the sides whose best scores are highest."""
+    def _crossings(self, count: int) -> Iterator[Shape]:
+        """The untried crossings of the sides whose best scores are highest, as they are when the first is asked for."""
         scores = {shape: self._score(shape) for shape in self._scores}
-        dimensions: list[dict[int, float]] = []
+        best: list[dict[int, float]] = []
         for dimension in range(3):
             by_side: dict[int, list[float]] = {}
             for shape, score in scores.items():
                 by_side.setdefault(shape[dimension], []).append(score)
             means = {side: statistics.fmean(heapq.nlargest(BEST_OF_SIDE, its)) for side, its in by_side.items()}
-            best = heapq.nlargest(MOST_CROSSED, means, key=means.__getitem__)
-            dimensions.append({side: means[side] for side in best})
-        of_m, of_n, of_k = dimensions
+            best.append({side: means[side] for side in heapq.nlargest(MOST_CROSSED, means, key=means.__getitem__)})
+        of_m, of_n, of_k = best
         crossed = itertools.product(of_m, of_n, of_k)
         ranked = sorted(crossed, key=lambda shape: -of_m[shape[0]] * of_n[shape[1]] * of_k[shape[2]])
-        untried = (shape for shape in ranked if shape not in scores and self.grid.fits(shape))
-        return list(itertools.islice(untried, count))
+        yield from itertools.islice((shape for shape in ranked if shape not in scores and self.grid.fits(shape)), count)
 
-    def _again(self, time_s: float, most: int) -> None:
+    def _second_looks(self, time_s: float) -> None:
         """Look at the best once more and for longer, at as many as there is time for."""
         shapes, left_s = [], time_s
-        for shape in self._ranked(self._scores)[:most]:
+        for shape in self._ranked()[:MOST_SECOND]:
             left_s -= SHORTEST_S + 2 * operations(shape) / self._rate(shape)
-            if left_s >= 0:
-                shapes.append(shape)
-        if shapes:
-            self._looks(shapes, self._window_s(shapes, time_s / len(shapes)), math.inf, again=True)
+            shapes += [shape] if left_s >= 0 else []
+        window_s = self._window_s(shapes, time_s / len(shapes)) if shapes else 0.0
+        for shape in shapes:
+            self._look(shape, window_s)
 
     def _final(self) -> None:
         """Measure the best in turns, so that the clock does the same to all of them."""
         left_s = max(self.time_s - self.spent_s, 0.0)
-        shapes = self._ranked(self._scores)[:MOST_FINALISTS]
+        shapes = self._ranked()[:MOST_FINALISTS]
         while len(shapes) > FEWEST_FINALISTS and 2 * WANTED_ROUNDS * len(shapes) * self._call_s(shapes) > left_s:
             shapes.pop()
         if not shapes:
@@ -685,12 +671,11 @@ class Search:
             if done >= FEWEST_ROUNDS and (self.spent_s - began_s) * (done + 1) / done > left_s:
                 return
             # Forwards and backwards: none always follows the same one.
-            for shape in shapes if done % 2 == 0 else reversed(shapes):
-                if shape not in self.refused:
-                    if (reading := self._try(shape, window_s)) is None:
-                        del self._finals[shape]
-                    else:
-                        self._finals[shape].append(reading.rate)
+            for shape in [shape for shape in shapes[:: 1 if done % 2 == 0 else -1] if shape not in self.refused]:
+                if (reading := self._try(shape, window_s)) is None:
+                    del self._finals[shape]
+                else:
+                    self._finals[shape].append(reading.rate)
 
     # -- tries --------------------------------------------------------------------------------------------------------
 
@@ -704,19 +689,13 @@ class Search:
             return None
         return answer
 
-    def _looks(self, shapes: Iterable[Shape], window_s: float, until_s: float, *, again: bool = False) -> None:
-        """Look at each of them that fits, until the time is over; at those that were tried only `again`."""
-        for shape in shapes:
-            if self.spent_s < until_s and self.grid.fits(shape) and (again or shape not in self._scores):
-                self._look(shape, window_s)
-
     def _look(self, shape: Shape, window_s: float) -> None:
+        """Try a shape, and now and then the first again, which shows how the clock moves."""
         reference = next(iter(self._scores), None)
         if reference is not None and reference not in self.refused and self.tries % REFERENCE_EVERY == 0:
             reading = self._try(reference, SHORTEST_S)
             self._reference_rates += [reading.undisturbed] if reading is not None else []
-        reading = self._try(shape, window_s)
-        if reading is not None:
+        if (reading := self._try(shape, window_s)) is not None:
             self._reference_rates = self._reference_rates or [reading.undisturbed]
             self._scores.setdefault(shape, []).append(reading.undisturbed / self._level)
 
@@ -732,9 +711,9 @@ class Search:
     def _rate(self, shape: Shape) -> float:
         return self._score(shape) * self._level
 
-    def _ranked(self, shapes: Iterable[Shape]) -> list[Shape]:
-        """Return those of `shapes` that are in the race, the most looked at first, the fastest of these first."""
-        there = (shape for shape in shapes if shape in self._scores and shape not in self.refused)
+    def _ranked(self) -> list[Shape]:
+        """Return the shapes that are in the race, the most looked at first, the fastest of these first."""
+        there = (shape for shape in self._scores if shape not in self.refused)
         return sorted(there, key=lambda shape: (-len(self._scores[shape]), -self._score(shape)))
 
     def _call_s(self, shapes: Sequence[Shape]) -> float:

@@ -1,8 +1,7 @@
-"""The command `bench matmul`: every product that fits, on every device asked for; its search and its long runs.
+"""The command `bench matmul`: every product that fits, on every device asked for, and its search.
 
 Of each product the precision is observed, the clock warmed, the first result checked and later ones compared.
-`--search` tries shapes in short windows, on operands that all shapes share. `--sustain` runs one product without a
-pause for a long time.
+`--search` tries shapes in short windows, on operands that all shapes share.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -22,7 +21,7 @@ from gpucheck.bench import devices
 from gpucheck.bench.buffers import no_room
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.matmul import Axis, MatmulOptions, Shape, product
-from gpucheck.bench.matmul.judge import SUSTAINED, TOO_FAST, burst_and_sustained, fastest_products
+from gpucheck.bench.matmul.judge import NAME, TOO_FAST
 from gpucheck.bench.matmul.product import (
     Case,
     Grid,
@@ -43,13 +42,11 @@ from gpucheck.machine import host, watchdog
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import Beside, Timed
 from gpucheck.report.events import Answered, Emit, Notice, Progress, Skipped
 from gpucheck.report.finding import Finding
-from gpucheck.report.measurement import Measurement, Run
+from gpucheck.report.measurement import Measurement
 from gpucheck.report.results.bench import RefusedShape, SearchedShape, SearchResult
 from gpucheck.work import precision
-from gpucheck.work.reference import check_product
 
 # On a pipe each is a line.
 PROGRESS_EVERY_S = 5.0
@@ -64,25 +61,21 @@ LEAST_WATCHED_S = 1.5
 # Other load on a machine comes in bursts: a row of a tenth of a second lies within one or beside it, and processes
 # differ by more than products do.
 LEAST_S = 0.8
-# Elements that differ are examined for this long beside a row's time: enough for small results, a part of large ones.
-LOOK_S = 1.0
 
 
-class _Product:
-    """One case on a device, allocated, filled and computed once in each set of its matrices.
+def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurement:
+    """Time one case: observe its precision, warm up, time, check the first result and compare later ones with it.
 
-    Precision is set by whoever makes it. Raises what torch raises, RuntimeError where there is no such product.
+    Everything is allocated, filled and computed once in each set of its matrices. Raises what torch raises.
     """
-
-    def __init__(self, case: Case, accel: Accel, look_s: float) -> None:
-        self.case, self.accel, kind = case, accel, case.kind
+    kind, (m, n, k) = case.kind, case.shape
+    with precision.precision(case.setting):
         accel.reset_peak()
         flat = [product.allocate(kind, case.elements, accel.device) for _ in range(case.sets)]
         sets = [product.view(kind, memory, case.shape) for memory in flat]
-        self.first = first = sets[0]
+        first = sets[0]
         calls = [kind.bind(matrices.a, matrices.b, matrices.out) for matrices in sets]
-        self.call = product.in_rotation(calls)
-        self.observed = product.try_once(lambda: precision.observed(first.a, first.b, first.out, calls[0]), kind, accel)
+        observed = product.try_once(lambda: precision.observed(first.a, first.b, first.out, calls[0]), kind, accel)
         product.fill(kind, flat[0])
         for other in flat[1:]:
             other.a.copy_(flat[0].a)
@@ -90,39 +83,12 @@ class _Product:
         for call in calls:
             call()
         accel.synchronize()
-        seen_as = self.observed if case.dtype == "tf32" else kind.seen_as
-        self.repeats = Repeats(sets, accel, seen_as, accel.host_now() + look_s)
-
-    def row(self, name: str, timed: Timed, beside: Beside, check: Callable[[], dict[str, Any]]) -> Measurement:
-        """Return the measurement with its details, what `check` gives once the later results have been compared."""
-        case, (m, n, k) = self.case, self.case.shape
-        memory = self.accel.memory()
-        self.repeats.finish()
-        return timing.measurement(
-            name,
-            self.accel.ref,
-            timed,
-            beside,
-            case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
-            work=(case.kind.work, operations(case.shape), case.kind.unit),
-            memory=memory,
-            cache="cold" if case.cold else "warm",
-            precision_requested=case.precision,
-            precision_observed=self.observed,
-            details={**check(), "corruption": self.repeats.details()},
-            flags=("emulated",) if case.support.kind == "emulated" else (),
-        )
-
-
-def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurement:
-    """Time one case: observe its precision, warm up, time, check the first result and compare later ones with it."""
-    kind = case.kind
-    with precision.precision(case.setting):
-        settings = precision.state()
-        made = _Product(case, accel, budget_s + LOOK_S)
-        first = made.first
+        seen_as = observed if case.dtype == "tf32" else kind.seen_as
+        repeats = Repeats(sets, accel, seen_as)
         nothing = kind.bind(first.a[:0, :0], first.b[:0, :0], first.out[:0, :0])
-        work = timing.Work(made.call, empty=nothing, prepare=made.repeats.before)
+        turns = itertools.cycle(calls)
+        call = calls[0] if len(calls) == 1 else lambda: next(turns)()
+        work = timing.Work(call, empty=nothing, prepare=repeats.before)
         limits = timing.Limits(
             budget_s=budget_s * (1 - WARM_UP_SHARE),
             warmup_s=budget_s * WARM_UP_SHARE,
@@ -132,16 +98,29 @@ def measure(case: Case, accel: Accel, budget_s: float, watch: Watch) -> Measurem
         timed, beside = timing.watched(
             watch, torch.get_num_threads(), lambda: timing.measure(accel, work, clock=clock, limits=limits)
         )
-
-    def check() -> dict[str, Any]:
-        return {
+        settings = precision.state()
+    memory = accel.memory()
+    repeats.finish()
+    return timing.measurement(
+        NAME,
+        accel.ref,
+        timed,
+        beside,
+        case={"dtype": case.dtype, "m": m, "n": n, "k": k, "support": case.support.kind},
+        work=(kind.work, operations(case.shape), kind.unit),
+        memory=memory,
+        cache="cold" if case.cold else "warm",
+        precision_requested=case.precision,
+        precision_observed=observed,
+        details={
             **({"rotation_sets": case.sets, "rotation_bytes": case.sets * case.set_bytes} if case.sets > 1 else {}),
             "support": case.support.reason or case.support.kind,
             "precision_state": settings,
-            **product.check_first(first, made.repeats.first, made.repeats.precision).details(),
-        }
-
-    return made.row("matmul", timed, beside, check)
+            **product.check_first(first, repeats.first, seen_as).details(),
+            "corruption": repeats.details(),
+        },
+        flags=("emulated",) if case.support.kind == "emulated" else (),
+    )
 
 
 # -- the search on a device: operands that all shapes share, and tries of a few milliseconds ---------------------------
@@ -332,62 +311,6 @@ class Tries:
         return lengths
 
 
-# -- --sustain: one product without a pause ----------------------------------------------------------------------------
-
-# Long enough for the clock to rise and the power limit to have room again; the chip stays warm for minutes.
-IDLE_S = 3.0
-# A point of the curve: a power limit acts within tens of milliseconds, a clock that oscillates does so over seconds.
-# The wait at its end, some 20 µs, is a two-thousandth of it.
-WINDOW_S = 0.05
-# Where enqueueing takes more of the time, the device waits for the host.
-HOST_BOUND = 0.9
-
-
-def sustain(case: Case, accel: Accel, seconds: float, watch: Watch, emit: Emit, *, idle_s: float) -> Measurement:
-    """Run one product for this long after a pause, in windows that follow each other. Raises what torch raises."""
-    with precision.precision(case.setting):
-        # Elements that differ at the end are examined for as long as a part of it takes.
-        made = _Product(case, accel, seconds)
-        call_s = timing.repeated_s(accel, made.call, WINDOW_S)
-        calls = max(1, min(timing.MOST_CALLS, round(WINDOW_S / call_s)))
-        emit(Progress(f"idle for {idle_s:g} s, then {case.label} for {units.duration(seconds)} on {accel.id}"))
-        time.sleep(idle_s)
-        threads = torch.get_num_threads() if accel.is_cpu else 1
-        timed, beside = timing.watched(watch, threads, lambda: without_pause(accel, made.call, calls, seconds))
-
-    def check() -> dict[str, Any]:
-        # The last result, which the device gave when it was hottest.
-        last = check_product(made.first.a, made.first.b, made.first.out, made.repeats.precision)
-        return {
-            "idle_before_s": idle_s,
-            "worst_error_of_bound": last.worst,
-            "not_finite": last.not_finite,
-            "miscounted": last.miscounted,
-            **burst_and_sustained(timed.run, operations(case.shape)),
-        }
-
-    return made.row(SUSTAINED, timed, beside, check)
-
-
-def without_pause(accel: Accel, call: Callable[[], object], calls: int, seconds: float) -> Timed:
-    """Windows of so many calls, one right after the other, for so long."""
-    started, enqueue_s = timing.started_now(), 0.0
-    starts_s: list[float] = []
-    lengths_s: list[float] = []
-    began_s = now_s = accel.host_now()
-    while now_s - began_s < seconds or not lengths_s:
-        starts_s.append(now_s)
-        for _ in range(calls):
-            call()
-        enqueue_s += accel.host_now() - now_s
-        accel.synchronize()
-        now_s = accel.host_now()
-        lengths_s.append(now_s - starts_s[-1])
-    is_bound = not accel.is_cpu and enqueue_s > HOST_BOUND * (now_s - began_s)
-    run = Run(started, calls, tuple(lengths_s), tuple(starts_s))
-    return Timed(run, "host", "host", ("launch-bound",) if is_bound else ())
-
-
 # -- the command -------------------------------------------------------------------------------------------------------
 
 DEFAULT_BUDGET_S = 30.0
@@ -397,8 +320,6 @@ LONGEST_ROW_S = 3.0
 SEARCH_SHARE = 0.75
 # Of the memory that is free: the matrices leave room for the library's workspace and for the check.
 MEMORY_SHARE = 0.8
-# Less than this for all rows is no time.
-LEAST_ROWS_S = 1.0
 
 _T = TypeVar("_T")
 
@@ -418,20 +339,9 @@ def command(options: MatmulOptions, emit: Emit, shared: Shared = ALONE) -> None:
         lambda accel, deadline: _Rows(options, accel, emit, deadline, searches).all(),
         name="matmul",
         time_budget_s=options.time_budget_s,
-        default_s=lambda accel: default_s(options, accel),
+        default_s=lambda accel: SEARCH_BUDGET_S if options.search else DEFAULT_BUDGET_S,
         shared=shared,
     )
-
-
-def default_s(options: MatmulOptions, accel: Accel) -> float:
-    """The time for one device where none was given."""
-    rows_s = SEARCH_BUDGET_S if options.search else DEFAULT_BUDGET_S
-    return rows_s + _sustaining_s(options, cases(options, accel))
-
-
-def _sustaining_s(options: MatmulOptions, wanted: Sequence[Case]) -> float:
-    dtypes = {case.dtype for case in wanted if case.support.kind != "none"}
-    return len(dtypes) * (options.sustain_s + IDLE_S) if options.sustain_s else 0.0
 
 
 @dataclass(slots=True)
@@ -443,7 +353,6 @@ class _Rows:
     emit: Emit
     deadline: float
     searches: list[SearchResult]
-    measured: list[Measurement] = field(default_factory=list)
 
     def all(self) -> Iterator[Measurement]:
         there = []
@@ -459,23 +368,12 @@ class _Rows:
             if case not in todo:
                 needed, available = units.capacity(case.bytes), units.capacity(room)
                 self._warn(f"{case.label} skipped: it needs {needed}, {available} available")
-        # The long runs come last; the rows before them end earlier.
-        sustaining_s, given_s = _sustaining_s(self.options, there), self.options.time_budget_s
-        self.deadline -= sustaining_s
-        if sustaining_s and given_s is not None and given_s - sustaining_s < LEAST_ROWS_S:
-            raise UsageError(
-                "--time-budget leaves no time to find the fastest product",
-                f"--sustain takes {units.duration(sustaining_s)} for all dtypes, pauses included",
-                "use a longer --time-budget, a shorter --sustain or fewer dtypes",
-            )
         of_dtypes = list({case.dtype: case for case in there}.values())
         with Watch(self.accel.uuid) as watch:
-            each = self._each(todo, self.deadline, watch)
-            for row in self._searched(of_dtypes, todo, room, watch) if self.options.search else each:
-                self.measured.append(row)
-                yield row
-            if self.options.sustain_s:
-                yield from self._sustained(of_dtypes, self.options.sustain_s, watch)
+            if self.options.search:
+                yield from self._searched(of_dtypes, todo, room, watch)
+            else:
+                yield from self._each(todo, self.deadline, watch)
 
     def _warn(self, text: str) -> None:
         self.emit(Notice(text, "warning"))
@@ -507,20 +405,6 @@ class _Rows:
                 best = replace(case, shape=fastest.shape)
                 others = [square for square in squares if square.dtype == best.dtype and square.shape != best.shape]
                 yield from self._each([*others, best], now_s + left_s, watch)
-
-    def _sustained(self, of_dtypes: Sequence[Case], seconds: float, watch: Watch) -> Iterator[Measurement]:
-        fastest = fastest_products(self.measured)
-        for any_shape in of_dtypes:
-            if any_shape.dtype not in fastest:
-                self._warn(f"{any_shape.dtype}: no product to sustain")
-                continue
-            watchdog.go_on(IDLE_S + seconds)
-            m, n, k = (int(fastest[any_shape.dtype].case[side]) for side in "mnk")
-            case = replace(any_shape, shape=(m, n, k))
-            row = self._guarded(case, partial(sustain, case, self.accel, seconds, watch, self.emit, idle_s=IDLE_S))
-            if row is not None:
-                yield row
-            self.accel.empty_cache()
 
     def _guarded(self, case: Case, take: Callable[[], _T]) -> _T | None:
         """Return what `take` gives; None, and a skip, where the library has no such product."""

@@ -19,7 +19,7 @@ from gpucheck.options import option
 from gpucheck.units import MIB
 
 # Below this launching a copy takes about as long as copying (1 MiB is 19 µs on PCIe 5).
-SMALLEST_SIZE = MIB
+SMALLEST_SIZE, GRAIN = MIB, 64
 # What buffers may take of the host's memory that is left.
 HOST_SHARE = 0.25
 
@@ -28,7 +28,9 @@ HOST_SHARE = 0.25
 class OverlapOptions:
     """The user's options; `host_share` is what buffers may take of the host's memory that is left."""
 
-    size: int | None = option("Size of a copy.", metavar="SIZE", parse=units.Size(SMALLEST_SIZE), shown="64MiB")
+    size: int | None = option(
+        "Size of a copy.", metavar="SIZE", parse=units.Size(SMALLEST_SIZE, step=GRAIN), shown="64MiB"
+    )
     directions: tuple[Direction, ...] = links.direction_option()
     time_budget_s: float | None = options.time_budget("10s")
     device: str = "auto"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpucheck import config, stats, units
-from gpucheck.bench import judging, rounds
-from gpucheck.bench.judging import Ceilings, Judge, Seen
+from gpucheck.bench import figures, judging
+from gpucheck.bench.figures import Ceilings, Judge, Seen
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.finding import Finding
@@ -34,55 +34,35 @@ def answer(measurements: Sequence[Measurement]) -> list[OverlapResult]:
 
     The interval comes from the rounds: both over the sum of the two alone, pair by pair. None below six rounds.
     """
+    mine = (row for row in measurements if row.name == NAME)
+    cases = judging.by(lambda row: (row.device.id, *(row.case[name] for name in CASE)), mine)
     entries = []
-    for key, parts in _cases(measurements).items():
-        if parts.keys() < {"copy", "compute", "both"}:
+    for (device, way, memory, streams, size), rows in cases.items():
+        # A part may have several rows: of processes that calibrated to other products.
+        copy, compute, both = (
+            [run for row in rows if row.case["what"] == what for run in row.runs]
+            for what in ("copy", "compute", "both")
+        )
+        if not figures.windows(copy, compute, both):
             continue
-        copy, compute, both = ([run for row in parts[what] for run in row.runs] for what in ("copy", "compute", "both"))
-        if not rounds.windows(copy, compute, both):
-            continue
-        copy_s, compute_s, both_s = (rounds.window_s(part) for part in (copy, compute, both))
+        copy_s, compute_s, both_s = map(figures.window_s, (copy, compute, both))
         overlap = (copy_s + compute_s - both_s) / min(copy_s, compute_s)
         low = high = None
-        share = rounds.ratio(rounds.windows(both), rounds.windows(copy, compute))
+        share = figures.ratio(figures.windows(both), figures.windows(copy, compute))
         scale = (copy_s + compute_s) / min(copy_s, compute_s)
         if share is not None and share.ci_low is not None and share.ci_high is not None:
             # Widened to hold the overlap of the medians.
             low, high = min((1 - share.ci_high) * scale, overlap), max((1 - share.ci_low) * scale, overlap)
-        # What most of a part's runs were flagged for, and that the two are not equally long.
-        flags = [flag for rows in parts.values() for row in rows for flag in runs.flagged(row, row.flags)]
-        flags += ["unbalanced"] * unbalanced(copy_s, compute_s)
+        # What most of a part's runs were flagged for, and what the three together show.
+        flags = [flag for row in rows for flag in runs.flagged(row, row.flags)]
+        flags += ["unbalanced"] * (abs(copy_s - compute_s) > BALANCED * max(copy_s, compute_s))
         count = sum(len(run.samples_s) for run in both)
         flags += ["few-samples"] * (count < stats.FEWEST_SAMPLES)
         # What hides for the most part may as well not, as far as the interval goes.
         flags += ["noisy"] * (low is not None and low < HALF and overlap >= HIDDEN)
-        entries.append(
-            OverlapResult(
-                device=key[0].id,
-                **dict(zip(CASE, key[1:], strict=True)),
-                overlap=overlap,
-                ci_low=low,
-                ci_high=high,
-                copy_s=copy_s,
-                compute_s=compute_s,
-                both_s=both_s,
-                rounds=count,
-                flags=tuple(dict.fromkeys(flags)),
-            )
-        )
+        of_rounds = overlap, low, high, copy_s, compute_s, both_s, count, tuple(dict.fromkeys(flags))
+        entries.append(OverlapResult(device, way, memory, streams, size, *of_rounds))
     return entries
-
-
-def _cases(measurements: Sequence[Measurement]) -> dict[tuple[Any, ...], dict[str, list[Measurement]]]:
-    """The rows by case and part. A part may have several: processes that calibrated to other products."""
-    mine = (row for row in measurements if row.name == NAME)
-    cases = judging.by(lambda row: (row.device, *(row.case[name] for name in CASE)), mine)
-    return {key: judging.by(lambda row: str(row.case["what"]), rows) for key, rows in cases.items()}
-
-
-def unbalanced(copy_s: float, compute_s: float) -> bool:
-    """Return whether two times differ by more than a fifth of the longer."""
-    return abs(copy_s - compute_s) > BALANCED * max(copy_s, compute_s)
 
 
 def findings(seen: Seen) -> list[Finding]:
@@ -94,8 +74,6 @@ def findings(seen: Seen) -> list[Finding]:
         *_pinned(_of(entries, "pinned"), seen.facts.environment),
         *_pageable(_of(entries, "pageable"), _of(entries, "pinned")),
         _copies(seen.rows),
-        *judging.clock("overlap.clock", seen.rows),
-        *judging.cpu_busy("overlap.cpu_busy", seen.rows, seen.facts),
     ]
 
 

@@ -6,14 +6,14 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from gpucheck import units
-from gpucheck.bench import devices, rounds
+from gpucheck.bench import concurrent, devices
 from gpucheck.bench.buffers import (
     VERIFYING_SHARE,
     Copies,
@@ -25,16 +25,16 @@ from gpucheck.bench.buffers import (
     too_little,
     wake,
 )
+from gpucheck.bench.concurrent import Group
 from gpucheck.bench.devices import ALONE, Shared
 from gpucheck.bench.overlap import SMALLEST_SIZE, OverlapOptions
-from gpucheck.bench.rounds import Group
+from gpucheck.bench.overlap.judge import NAME
 from gpucheck.errors import CannotLook, UsageError
-from gpucheck.links import Direction, HostMemory
 from gpucheck.machine import watchdog
 from gpucheck.machine.accel import Accel
 from gpucheck.measure import timing
 from gpucheck.measure.telemetry import Watch
-from gpucheck.measure.timing import Beside, Timed, Timer
+from gpucheck.measure.timing import Timer
 from gpucheck.report.events import Emit, Progress, Skipped
 from gpucheck.report.finding import Finding
 from gpucheck.report.measurement import Measurement
@@ -53,20 +53,6 @@ Call = Callable[[], object]
 Prepare = Callable[[int, int], None]
 # So many calls as one group.
 Groups = Callable[[int], Group]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A copy beside compute: which way, from which memory, and how much at a time."""
-
-    direction: Direction
-    memory: HostMemory
-    size: int
-
-    @property
-    def label(self) -> str:
-        """The case in words."""
-        return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}"
 
 
 # -- a copy, and as much compute as takes as long ----------------------------------------------------------------------
@@ -137,7 +123,7 @@ def size_for(options: OverlapOptions, room: Room) -> int:
     """The size of a copy. Raises UsageError for one that was asked for and does not fit, CannotLook for no room."""
     most = room.most(HOST_BUFFERS)
     scarce = too_little("to copy", f"buffers may use {units.capacity(most)} each", "overlap.memory")
-    size = size_that_fits(DEFAULT_SIZE if options.size is None else options.size, most, SMALLEST_SIZE, scarce)
+    size = size_that_fits(options.size or DEFAULT_SIZE, most, SMALLEST_SIZE, scarce)
     if options.size is not None and options.size > most:
         raise UsageError(
             f"--size {units.capacity(options.size)} does not fit",
@@ -153,7 +139,7 @@ def command(options: OverlapOptions, emit: Emit, shared: Shared = ALONE) -> None
         options.device,
         emit,
         lambda accel, deadline: _rows(options, accel, emit, deadline),
-        name="overlap",
+        name=NAME,
         time_budget_s=options.time_budget_s,
         default_s=lambda accel: DEFAULT_BUDGET_S,
         shared=shared,
@@ -180,40 +166,50 @@ def _rows(options: OverlapOptions, accel: Accel, emit: Emit, deadline: float) ->
         title = "pinned memory could not be allocated"
         emit(Skipped(Finding("overlap.pinned", "skip", title, shared.no_pinned, device=accel.id)))
     # The most telling first: if time is left for a part only, it is for these.
-    memories = sorted(shared.host, reverse=True)
-    todo = [Case(direction, memory, size) for memory in memories for direction in options.directions]
+    todo = [(memory, direction) for memory in sorted(shared.host, reverse=True) for direction in options.directions]
     with Watch(accel.uuid) as watch, precision.precision("ieee"):
-        with no_room(
-            accel, "not enough memory for the matrices", "overlap.memory", "stop other programs that use the memory"
-        ):
+        matrices = "not enough memory for the matrices"
+        with no_room(accel, matrices, "overlap.memory", "stop other programs that use the memory"):
             side, multiply = product(accel)
         wake(accel, shared)
         products_of = functools.partial(group, accel, multiply)
-        for done, case in enumerate(todo):
+        for done, (memory, direction) in enumerate(todo):
             watchdog.go_on()
-            emit(Progress(f"{case.label} on {accel.id}", done, len(todo)))
+            what = f"{units.capacity(size)} {direction.replace('_', ' ')}, {memory}"
+            emit(Progress(f"{what} on {accel.id}", done, len(todo)))
             budget_s = min(max(deadline - time.monotonic(), 0.0) / (len(todo) - done), LONGEST_CASE_S)
             accel.reset_peak()
-            copies = Copies(
-                *shared.ends(case.direction, case.memory),
-                size=case.size,
-                span=SLICES * case.size,
-                non_blocking=True,
-                synchronize=accel.synchronize,
-                allowance_s=budget_s * VERIFYING_SHARE,
-            )
+            ends, allowance_s = shared.ends(direction, memory), budget_s * VERIFYING_SHARE
+            copies = Copies(*ends, size, SLICES * size, True, accel.synchronize, allowance_s)
             current = side_stream or contextlib.nullcontext
             copies_of = functools.partial(group, accel, copies.call, current=current, prepare=copies.prepare)
             counts = balanced(copies_of, products_of)
             groups = in_turn(copies_of(counts[0]), products_of(counts[1]))
             groups["both"].window(0)  # the second stream's first use
             # Calibrating must not cost the rounds.
-            until_s = accel.host_now() + budget_s * (1 - VERIFYING_SHARE)
-            taken = rounds.watched(watch, dict.fromkeys(groups, 1), functools.partial(rounds.take, groups, until_s))
-            cache = "cold" if copies.span_bytes >= room.cold else "warm"
-            streams = 1 if side_stream is None else 2
-            seen = {"cache": cache, "details": copies.finish().details}
-            yield from _rows_of(case, streams, accel, taken, counts, side, seen)
+            until_s = accel.host_now() + budget_s - allowance_s
+            taken = concurrent.watched(
+                watch, dict.fromkeys(groups, 1), functools.partial(concurrent.in_turn, groups, until_s)
+            )
+            verified = copies.finish().details
+            case = {"direction": direction, "host_memory": memory, "streams": 2 if side_stream else 1}
+            for part, (timed, beside) in taken.items():
+                flop = ("flop", 2.0 * side**3, "FLOP/s")
+                row = timing.measurement(
+                    NAME,
+                    accel.ref,
+                    # A call is one copy or one product: how many are in a window is calibrated in each process.
+                    replace(timed, run=replace(timed.run, calls_per_sample=counts[part == "compute"])),
+                    beside,
+                    case={**case, "size_bytes": size, "what": part},
+                    work=flop if part == "compute" else ("bytes", float(size), "B/s"),
+                    memory=accel.memory(),
+                    cache="cold" if copies.span_bytes >= room.cold else "warm",
+                    details=verified,
+                    precision_requested=None if part == "copy" else "float32",
+                )
+                # A copy that waits for compute has no rate of its own.
+                yield row if part != "both" else replace(row, rate=None)
 
 
 def product(accel: Accel) -> tuple[int, Call]:
@@ -228,36 +224,3 @@ def product(accel: Accel) -> tuple[int, Call]:
         if timing.repeated_s(accel, multiply, WARM_UP_S) >= LEAST_PRODUCT_S:
             break
     return side, multiply
-
-
-def _rows_of(
-    case: Case,
-    streams: int,
-    accel: Accel,
-    taken: Mapping[str, tuple[Timed, Beside]],
-    counts: tuple[int, int],
-    side: int,
-    seen: dict[str, Any],
-) -> Iterator[Measurement]:
-    """The rows of the copy alone, the compute alone and both."""
-    for what, (timed, beside) in taken.items():
-        row = timing.measurement(
-            "overlap",
-            accel.ref,
-            # A call is one copy or one product: how many there are in a window is calibrated in each process.
-            replace(timed, run=replace(timed.run, calls_per_sample=counts[what == "compute"])),
-            beside,
-            case={
-                "direction": case.direction,
-                "host_memory": case.memory,
-                "streams": streams,
-                "size_bytes": case.size,
-                "what": what,
-            },
-            work=("flop", 2.0 * side**3, "FLOP/s") if what == "compute" else ("bytes", float(case.size), "B/s"),
-            memory=accel.memory(),
-            precision_requested=None if what == "copy" else "float32",
-            **seen,
-        )
-        # A copy that waits for compute has no rate of its own.
-        yield row if what != "both" else replace(row, rate=None)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpucheck import links, naming, options, units
+from gpucheck import links, options, units
+from gpucheck.bench.benchmarks import Selecting
 from gpucheck.errors import UsageError
 from gpucheck.links import MEMORIES, Direction, HostMemory
 from gpucheck.options import option
@@ -23,23 +24,26 @@ PARTS = {
 }
 # No machine holds two buffers of 32 TiB.
 LARGEST_SIZE = 2**45
+# Pages and DMA engines like multiples of this; all usual sizes are.
+GRAIN = 64
 # What buffers may take of the host's memory that is left, so that the machine keeps working.
 HOST_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class TransferOptions:
+class TransferOptions(Selecting):
     """The user's options; no sizes means the six of the documentation, or the sweep.
 
     `only` and `skip` are prefixes of the ids of parts, `host_share` is what all buffers together may take of the host's
     memory that is left.
     """
 
+    noun, titles = "part", PARTS
     sizes: tuple[int, ...] = option(
         "Copy only this size. Repeatable.",
         name="--size",
         metavar="SIZE",
-        parse=units.Size(largest=LARGEST_SIZE),
+        parse=units.Size(GRAIN, LARGEST_SIZE, GRAIN),
         shown="six from 64KiB to 1GiB",
         repeat=True,
         fold=lambda sizes: tuple(sorted(set(sizes))),
@@ -62,18 +66,8 @@ class TransferOptions:
     device: str = "auto"
     host_share: float = HOST_SHARE
 
-    def select(self) -> frozenset[str]:
-        """The ids of the parts that `only` and `skip` leave. Raises UsageError for a prefix that fits none."""
-        nothing = "nothing would be measured"
-        return frozenset(naming.select([*PARTS], str, self.only, self.skip, noun="part", nothing=nothing))
-
-    def names(self) -> list[tuple[str, str]]:
-        """The selected parts with their titles."""
-        chosen = self.select()
-        return [(part, title) for part, title in PARTS.items() if part in chosen]
-
     def check(self) -> None:
         """Raises UsageError for what does not go together."""
         if self.sizes and self.sweep:
             raise UsageError("--size and --sweep exclude each other", "", "give one of them")
-        self.select()
+        self.selected  # noqa: B018

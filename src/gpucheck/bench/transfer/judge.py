@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from gpucheck import links, naming, stats, units
-from gpucheck.bench import judging
-from gpucheck.bench.judging import BEYOND, Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline, size
+from gpucheck.bench import figures, judging
+from gpucheck.bench.figures import BEYOND, WRONG_CLOCK, Ceiling, Ceilings, Figure, Judge, Seen, Threshold, headline
+from gpucheck.bench.judging import size
 from gpucheck.links import SHORT_WAYS, WAYS
 from gpucheck.measure import runs
 from gpucheck.report.codec import to_json
@@ -91,33 +92,7 @@ LEAST_SHARE = 0.65
 LEAST_C2C_SHARE = 0.5
 # How far NVML's sum over the C2C links may lie from what NVIDIA gives: 447 of 450 GB/s on a Grace Hopper.
 C2C_AGREEMENT = 0.05
-BELOW_MAX = "link-below-max"
-
-
-def as_read(
-    generation: int | None = None,
-    width: int | None = None,
-    max_width: int | None = None,
-    *,
-    max_generation: int | None = None,
-    c2c_bytes_per_s: float | None = None,
-    reason: str = "",
-) -> LinkUnderLoad:
-    """The link as it was read, with what it carries; `reason` is why nothing was read.
-
-    What it carries is unknown also where two sources of it disagree.
-    """
-    kind = "NVLink-C2C" if c2c_bytes_per_s is not None else None if generation is None else "PCIe"
-    limit, why_not = links.link_rate(generation, width), reason or "the link could not be read under load"
-    if c2c_bytes_per_s is not None:
-        agrees = abs(c2c_bytes_per_s - links.C2C_BYTES_PER_S) <= C2C_AGREEMENT * links.C2C_BYTES_PER_S
-        limit = c2c_bytes_per_s if agrees else None
-        why_not = (
-            f"NVML's NVLink-C2C links carry {units.byte_rate(c2c_bytes_per_s)} together; NVIDIA specifies "
-            f"{units.byte_rate(links.C2C_BYTES_PER_S)} for a Grace Hopper"
-        )
-    known_because = why_not if limit is None else None
-    return LinkUnderLoad(kind, generation, width, max_generation, max_width, c2c_bytes_per_s, limit, known_because)
+BELOW_MAX, NOT_READ = "link-below-max", "the link could not be read under load"
 
 
 def below(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
@@ -129,13 +104,25 @@ def below(link: LinkUnderLoad) -> dict[str, tuple[int, int]]:
 
 
 def of_telemetry(telemetry: Mapping[str, Any] | None) -> LinkUnderLoad | None:
-    """The link that was read inside a row's windows; None where it was not."""
+    """The link that was read inside a row's windows, with what it carries; None where it was not read.
+
+    What it carries is unknown where two sources of it disagree.
+    """
     pcie = (telemetry or {}).get("pcie") or {}
     c2c = (telemetry or {}).get("c2c_bytes_per_s")
-    if c2c is None and not (pcie.get("generation") and pcie.get("width")):
+    generation, width = pcie.get("generation"), pcie.get("width")
+    most = pcie.get("max_generation"), pcie.get("max_width")
+    if c2c is not None:
+        agrees = abs(c2c - links.C2C_BYTES_PER_S) <= C2C_AGREEMENT * links.C2C_BYTES_PER_S
+        given, read = units.byte_rate(links.C2C_BYTES_PER_S), units.byte_rate(c2c)
+        why = f"NVML's NVLink-C2C links carry {read} together; NVIDIA specifies {given} for a Grace Hopper"
+        return LinkUnderLoad(
+            "NVLink-C2C", generation, width, *most, c2c, c2c if agrees else None, None if agrees else why
+        )
+    if not (generation and width):
         return None
-    generation, width, max_width = (pcie.get(name) for name in ("generation", "width", "max_width"))
-    return as_read(generation, width, max_width, max_generation=pcie.get("max_generation"), c2c_bytes_per_s=c2c)
+    limit = links.link_rate(generation, width)
+    return LinkUnderLoad("PCIe", generation, width, *most, None, limit, None if limit else NOT_READ)
 
 
 def link_under_load(measurements: Sequence[Measurement]) -> LinkUnderLoad:
@@ -143,13 +130,12 @@ def link_under_load(measurements: Sequence[Measurement]) -> LinkUnderLoad:
     pinned = [row for row in measurements if row.case["host_memory"] == "pinned"]
     for row in sorted(pinned, key=lambda row: -row.case["size_bytes"]):
         for run in runs.each(row):
-            link = of_telemetry(run["telemetry"])
-            if link is not None:
+            if (link := of_telemetry(run["telemetry"])) is not None:
                 return link
     if measurements and all(row.device.id == "cpu" for row in measurements):
-        return as_read(reason="a CPU has none")
+        return LinkUnderLoad(unknown_because="a CPU has none")
     reasons = [row.method.details.get("no_telemetry_because") for row in pinned]
-    return as_read(reason=reasons[-1] if reasons and reasons[-1] else "it was not read")
+    return LinkUnderLoad(unknown_because=reasons[-1] if reasons and reasons[-1] else "it was not read")
 
 
 def flagged(row: Measurement) -> Measurement:
@@ -160,7 +146,7 @@ def flagged(row: Measurement) -> Measurement:
     link = of_telemetry(row.telemetry)
     if row.case["host_memory"] != "pinned" or size(row) < LARGE_BYTES or link is None or not below(link):
         return row
-    if row.rate is not None and link.limit_bytes_per_s is not None and row.rate.median > link.limit_bytes_per_s:
+    if link.limit_bytes_per_s is not None and judging.rate(row) > link.limit_bytes_per_s:
         return row
     return replace(row, flags=(*row.flags, BELOW_MAX))
 
@@ -179,56 +165,46 @@ def share_of_link(rows: Mapping[str, Measurement], link: LinkUnderLoad, pci_addr
     rates = {way: row.rate.median for way, row in rows.items() if row.rate}
     if not rates:
         return []
-    reached = in_words(rates)
+    reached, name = in_words(rates), "transfer.link"
     limit, reason = limit_of(link, max(rates.values()))
     evidence: dict[str, Any] = {"bytes_per_s": rates, "limit_bytes_per_s": limit, "kind": link.kind}
     if max(rates.values()) > BEYOND * FASTEST_LINK:
         title = f"pinned copies reach {reached}: faster than any link"
-        return [Finding("transfer.link", "inconclusive", title, "the times are wrong", evidence, judging.WRONG_CLOCK)]
+        return [Finding(name, "inconclusive", title, "the times are wrong", evidence, WRONG_CLOCK)]
     if limit is None:
-        return [Finding("transfer.link", "info", f"pinned copies reach {reached}", f"link unknown: {reason}", evidence)]
+        return [Finding(name, "info", f"pinned copies reach {reached}", f"link unknown: {reason}", evidence)]
     evidence |= {"link": link.label, "share": {way: rate / limit for way, rate in rates.items()}}
     # The slowest direction decides.
-    share = min(rates.values()) / limit
-    least = LEAST_SHARE if link.c2c_bytes_per_s is None else LEAST_C2C_SHARE
-    if share >= least:
-        title = f"pinned copies reach {units.percent(share)} of the link"
-        message = f"{reached}; {link.label} carries {units.byte_rate(limit)}"
-        finding = Finding("transfer.link", "pass", title, message, evidence)
-    else:
+    share, least = min(rates.values()) / limit, LEAST_SHARE if link.c2c_bytes_per_s is None else LEAST_C2C_SHARE
+    finding = Finding(
+        name,
+        "pass",
+        f"pinned copies reach {units.percent(share)} of the link",
+        f"{reached}; {link.label} carries {units.byte_rate(limit)}",
+        evidence,
+    )
+    if share < least:
         fix = "gpucheck devices --processes; if idle, bind to its CPU socket (numactl -N)"
         healthy = f"healthy is at least {units.percent(least)}"
-        finding = Finding("transfer.link", "warn", "pinned copies are slow for this link", healthy, evidence, fix=fix)
-    return [finding, *_below_max(link, pci_address)]
-
-
-def _below_max(link: LinkUnderLoad, pci_address: str | None) -> list[Finding]:
-    """For lanes and for the generation: a warning below what card and system can do together.
-
-    Lanes are a warning only where no slot has so few, the generation where NVML can know what the slot allows.
-    """
-
-    def finding(kind: str, is_lost: bool, title: str, why: str, fix: str) -> Finding:
-        verdict: Verdict = "warn" if is_lost else "info"
-        evidence = {name: getattr(link, name) for name in (kind, f"max_{kind}")}
-        return Finding(f"transfer.link_{kind}", verdict, title, why, evidence, fix=fix)
-
-    findings, lower = [], below(link)
+        finding = Finding(name, "warn", "pinned copies are slow for this link", healthy, evidence, fix)
+    # Lanes are lost only where no slot has so few, the generation where NVML can know what the slot allows.
+    findings, lower = [finding], below(link)
     if "width" in lower:
         now, most = lower["width"]
         title, why = f"link with {now} of {most} lanes under load", "bad seat, riser, or a slot with fewer lanes"
-        fix = "reseat the GPU or use another slot"
-        findings.append(finding("width", now < links.LEAST_LANES, title, why, fix))
+        verdict: Verdict = "warn" if now < links.LEAST_LANES else "info"
+        lanes, fix = {"width": now, "max_width": most}, "reseat the GPU or use another slot"
+        findings.append(Finding("transfer.link_width", verdict, title, why, lanes, fix))
     if "generation" in lower:
         now, most = lower["generation"]
         is_lost = links.is_speed_lost(now, pci_address)
         why = "lane errors, or a firmware setting"
-        if not is_lost:
-            why = f"the slot may be slower, which a virtual machine hides; or {why}"
-        where = "" if is_lost else "on the host: "
-        fix = f"{where}`journalctl -k | grep -i AER`; check firmware slot speed, riser, seat"
-        title = f"link at PCIe generation {now} of {most} under load"
-        findings.append(finding("generation", is_lost, title, why, fix))
+        why = why if is_lost else f"the slot may be slower, which a virtual machine hides; or {why}"
+        fix = (
+            f"{'' if is_lost else 'on the host: '}`journalctl -k | grep -i AER`; check firmware slot speed, riser, seat"
+        )
+        title, seen = f"link at PCIe generation {now} of {most} under load", {"generation": now, "max_generation": most}
+        findings.append(Finding("transfer.link_generation", "warn" if is_lost else "info", title, why, seen, fix))
     return findings
 
 
@@ -245,29 +221,24 @@ WORTH_TELLING = 1.2
 
 def corrupt(rows: Iterable[Measurement]) -> Finding:
     """Return whether every copy that was compared, in every run, arrived as it was sent."""
-    comparisons = [run for row in rows for run in _compared(row)]
+    comparisons: list[judging.Compared] = []
+    for row in rows:
+        case, where = row.case, "within the device"
+        if row.name == BOTH_WAYS:
+            # A direction without a row was compared too.
+            has_other = "other_wrong_bytes" in runs.each(row)[0]["details"]
+            ways = {"": WAYS[case["direction"]]} | ({"other_": WAYS[case["other"]]} if has_other else {})
+            for prefix, way in ways.items():
+                comparisons += judging.compared(row, way, f"{way}, both ways at once", prefix)
+            continue
+        if row.name == NAME:
+            where = f"in {case['host_memory']} copies {WAYS[case['direction']]}, {units.capacity(size(row))}"
+        elif row.name == IDIOM:
+            where = f"after `{_call(row)}`"
+        elif row.name in (TOGETHER, PEER):
+            where = f"on {row.device.id}" if row.name == TOGETHER else _name(_pair(row))
+        comparisons += judging.compared(row, where, where)
     return judging.verification("transfer.corrupt", comparisons, "copies arrived corrupted")
-
-
-def _compared(row: Measurement) -> list[judging.Compared]:
-    """The comparisons of a row, with its name in words: `in pinned copies to the device, 16 MiB`."""
-    if row.name == BOTH_WAYS:
-        names = {"": WAYS[row.case["direction"]]}
-        # A direction without a row was compared too.
-        if "other_wrong_bytes" in runs.each(row)[0]["details"]:
-            names["other_"] = WAYS[row.case["other"]]
-        found = [judging.compared(row, way, f"{way}, both ways at once", prefix) for prefix, way in names.items()]
-        return [run for of_way in found for run in of_way]
-    name = "within the device"
-    if row.name == NAME:
-        name = f"in {row.case['host_memory']} copies {WAYS[row.case['direction']]}, {units.capacity(size(row))}"
-    elif row.name == IDIOM:
-        name = f"after `{_call(row)}`"
-    elif row.name == TOGETHER:
-        name = f"on {row.device.id}"
-    elif row.name == PEER:
-        name = _name(_pair(row))
-    return judging.compared(row, name, name)
 
 
 def copies(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
@@ -279,8 +250,6 @@ def copies(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     return [
         *share_of_link(fastest_links(rows), link_under_load(rows), pci_address),
         *_speedup(rows),
-        *judging.clock("transfer.clock", rows),
-        *judging.cpu_busy("transfer.cpu_busy", rows, facts),
     ]
 
 
@@ -299,13 +268,20 @@ def speedups(measurements: Sequence[Measurement]) -> tuple[PinnedGain, ...]:
 
 def _speedup(measurements: Sequence[Measurement]) -> list[Finding]:
     gains = speedups(measurements)
-    large = [gain for gain in gains if gain.size_bytes >= LARGE_BYTES] or gains
-    if not large:
-        return []
     few = {(row.case["direction"], size(row)) for row in measurements if "few-samples" in row.flags}
-    settled = [gain for gain in large if (gain.direction, gain.size_bytes) not in few]
     # The direction that training waits for, at the largest size that was timed often enough, if any was.
-    first = max(settled or large, key=lambda gain: (gain.direction == "host_to_device", gain.size_bytes))
+    first = max(
+        gains,
+        key=lambda gain: (
+            gain.size_bytes >= LARGE_BYTES,
+            (gain.direction, gain.size_bytes) not in few,
+            gain.direction == "host_to_device",
+            gain.size_bytes,
+        ),
+        default=None,
+    )
+    if first is None:
+        return []
     way, times, fix = WAYS[first.direction], f"{units.significant(first.gain, 2)}×", None
     title = f"pinned memory gains nothing here: {times} {way}"
     if first.gain >= WORTH_TELLING:
@@ -401,27 +377,11 @@ def alone(row: Measurement, measurements: Sequence[Measurement]) -> float | None
 def both_ways(measurements: Sequence[Measurement], facts: Facts) -> list[Finding]:
     """Return the rates of both ways at once beside the rates of one direction alone."""
     rows = [row for row in measurements if row.name == BOTH_WAYS]
-    if not rows:
-        return []
-    return [*_never_together([row for row in rows if row.rate is None]), *_both_rates(rows, measurements)]
-
-
-def _never_together(rows: Sequence[Measurement]) -> list[Finding]:
-    """Return why rows have no rate: an engine that takes turns is a warning, anything else decides nothing."""
-    if not rows:
-        return []
-    details = {row.case["direction"]: row.method.details for row in rows}
-    evidence = {"discarded_because": {way: known["discarded_because"] for way, known in details.items()}}
-    reasons = {way: known.get("ended_because") or "out of time" for way, known in details.items()}
-    message = "; ".join(
-        f"copies {WAYS[way]}: {reason} (windows discarded: {details[way]['discarded_windows']})"
-        for way, reason in reasons.items()
-    )
-    if set(reasons.values()) == {"it stood still"}:
-        title = "copies in one direction wait for the other"
-        return [Finding(BOTH_WAYS, "warn", title, message, evidence, fix=_SHARED)]
-    title = "inconclusive: no window in which both directions copied"
-    return [Finding(BOTH_WAYS, "inconclusive", title, message, evidence, fix=_AGAIN)]
+    if without := [row for row in rows if row.rate is None]:
+        title = "inconclusive: no window in which both directions copied"
+        evidence = {"directions": [row.case["direction"] for row in without]}
+        return [Finding(BOTH_WAYS, "inconclusive", title, "", evidence, fix=_AGAIN), *_both_rates(rows, measurements)]
+    return _both_rates(rows, measurements)
 
 
 def _both_rates(rows: Sequence[Measurement], measurements: Sequence[Measurement]) -> list[Finding]:
@@ -584,7 +544,7 @@ def _largest_copies(measurements: Sequence[Measurement], known: Ceilings) -> lis
     return [
         Figure(SHORT_WAYS[way], why="no pinned copy was measured")
         if row is None
-        else judging.figure(SHORT_WAYS[way], row, peak=None if way == "host_to_host" else Ceiling(FASTEST_LINK))
+        else figures.figure(SHORT_WAYS[way], row, peak=None if way == "host_to_host" else Ceiling(FASTEST_LINK))
         for way, row in largest_copies(measurements).items()
     ]
 
@@ -628,10 +588,10 @@ def ceilings(seen: Seen) -> Ceilings:
 
 
 def headlines(seen: Seen, known: Ceilings) -> list[Headline]:
-    """The largest pinned copy of each direction; where nothing can be pinned, what was copied."""
-    lines = []
+    """The fastest pinned copy of each direction, else the largest; where nothing can be pinned, what was copied."""
+    lines, fastest = [], fastest_links(seen.rows)
     for way, pinned in largest_copies(seen.rows).items():
-        row = pinned or max(by_way(seen.rows)[way], key=size)
+        row = fastest.get(way) or pinned or max(by_way(seen.rows)[way], key=size)
         case = f"{row.case['host_memory']} {SHORT_WAYS[way]}, {units.capacity(size(row))}"
         lines.append(headline(NAME, case, row, known.get("link"), "the link"))
     return lines

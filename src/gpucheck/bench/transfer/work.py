@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from gpucheck import messages, units
-from gpucheck.bench import buffers, concurrent, devices, rounds
+from gpucheck.bench import buffers, concurrent, devices
 from gpucheck.bench.buffers import (
     VERIFYING_SHARE,
     WORD,
@@ -104,17 +104,6 @@ class Case:
     size: int
     timed: By
 
-    @property
-    def weight(self) -> float:
-        """Return how much time the row needs beside a small one: a GiB takes as long to fill as four small rows."""
-        return 1.0 + self.size / (256 * MIB)
-
-    @property
-    def label(self) -> str:
-        """The row in words."""
-        by = ", the link alone" if self.timed == "link" else ""
-        return f"{units.capacity(self.size)} {self.direction.replace('_', ' ')}, {self.memory}{by}"
-
 
 def copies(setting: Setting) -> Iterator[Measurement]:
     """Copies of every size, direction and kind of memory. Raises CannotLook and UsageError."""
@@ -146,8 +135,12 @@ def copies(setting: Setting) -> Iterator[Measurement]:
             emit(Notice(f"{late} skipped: out of time; use a longer --time-budget"))
             return
         watchdog.go_on()
-        emit(Progress(case.label, done, len(todo)))
-        left = sum(later.weight for later in todo[done:]) / case.weight
+        by = ", the link alone" if case.timed == "link" else ""
+        label = f"{units.capacity(case.size)} {case.direction.replace('_', ' ')}, {case.memory}{by}"
+        emit(Progress(label, done, len(todo)))
+        # A GiB takes as long to fill as four small rows.
+        weights = [1.0 + later.size / (256 * MIB) for later in todo[done:]]
+        left = sum(weights) / weights[0]
         yield measure(case, accel, shared, room, setting.row_s(left), setting.watch)
 
 
@@ -175,10 +168,12 @@ def measure(case: Case, accel: Accel, shared: Buffers, room: Room, budget_s: flo
         # Copies to or from a device keep one core busy, those on the host torch's threads.
         threads=torch.get_num_threads() if accel.is_cpu else 1,
     )
-    # Where a window copies onto the same slice again, what was compared is the last of these copies.
-    calls = row.runs[0].calls_per_sample + int(row.method.details["untimed_calls"])
-    row.method.details["every_copy_in_its_own_slice"] = calls <= repeated.count
     return judge.flagged(row)
+
+
+def _only_pinned(accel: Accel, what: str, finding: str) -> CannotLook:
+    why = "only copies to a CUDA or XPU device use pinned memory"
+    return CannotLook(what, why, "rerun without --host-memory", finding=finding)
 
 
 def _no_pinned(reason: str, accel: Accel) -> Skipped:
@@ -192,12 +187,7 @@ def cases(options: TransferOptions, accel: Accel, sizes: Sequence[int]) -> list[
     Raises CannotLook where pinned memory alone was asked for and there is nothing to pin it for.
     """
     if not accel.can_pin and options.memories == ("pinned",):
-        raise CannotLook(
-            f"no pinned memory for {accel.id}",
-            "only copies to a CUDA or XPU device use pinned memory",
-            "rerun without --host-memory",
-            finding="transfer.pinned",
-        )
+        raise _only_pinned(accel, f"no pinned memory for {accel.id}", "transfer.pinned")
     directions: tuple[Direction, ...] = ("host_to_host",) if accel.is_cpu else options.directions
     clocks: dict[HostMemory, tuple[By, ...]] = {"pageable": ("as_called",)}
     if accel.can_pin:
@@ -245,43 +235,43 @@ FLIP = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Idiom:
-    """A line of source, which is compiled and timed as it stands, with x on the host and y on the device.
-
-    `where` is what the device must be; `memory` is where the tensor lies on the host's side. One that `pins` makes
-    pinned memory in each call.
-    """
+    """A line of source, which is compiled and timed as it stands, with x on the host and y on the device."""
 
     id: str
     code: str
     direction: Direction
-    where: Literal["pinning", "accelerator", "cpu"]
-    memory: HostMemory = "pageable"
-    pins: bool = False
+
+    @property
+    def memory(self) -> HostMemory:
+        """Return where the tensor lies on the host's side."""
+        return "pinned" if "x_pinned" in self.code else "pageable"
 
 
-_TO: Direction = "host_to_device"
-_BACK: Direction = "device_to_host"
 # The raw copies first: where time runs out, the rest has something to be held against.
 IDIOMS: tuple[Idiom, ...] = (
-    Idiom("raw", "y.copy_(x)", _TO, "accelerator"),
-    Idiom("raw", "y.copy_(x_pinned, non_blocking=True)", _TO, "pinning", "pinned"),
-    Idiom("to", "x.to(device)", _TO, "accelerator"),
-    Idiom("to_non_blocking", "x_pinned.to(device, non_blocking=True)", _TO, "pinning", "pinned"),
-    Idiom("pin_then_to", "x.pin_memory().to(device, non_blocking=True)", _TO, "pinning", pins=True),
-    Idiom("raw", "x.copy_(y)", _BACK, "accelerator"),
-    Idiom("raw", "x_pinned.copy_(y, non_blocking=True)", _BACK, "pinning", "pinned"),
-    Idiom("cpu", "y.cpu()", _BACK, "accelerator"),
-    Idiom("raw", "y.copy_(x)", "host_to_host", "cpu"),
-    Idiom("clone", "x.clone()", "host_to_host", "cpu"),
+    Idiom("raw", "y.copy_(x)", "host_to_device"),
+    Idiom("raw", "y.copy_(x_pinned, non_blocking=True)", "host_to_device"),
+    Idiom("to", "x.to(device)", "host_to_device"),
+    Idiom("to_non_blocking", "x_pinned.to(device, non_blocking=True)", "host_to_device"),
+    Idiom("pin_then_to", "x.pin_memory().to(device, non_blocking=True)", "host_to_device"),
+    Idiom("raw", "x.copy_(y)", "device_to_host"),
+    Idiom("raw", "x_pinned.copy_(y, non_blocking=True)", "device_to_host"),
+    Idiom("cpu", "y.cpu()", "device_to_host"),
+    Idiom("raw", "y.copy_(x)", "host_to_host"),
+    Idiom("clone", "x.clone()", "host_to_host"),
 )
 
 
 def of_device(accel: Accel, memories: Sequence[HostMemory]) -> list[Idiom]:
     """The lines that can be written for this device, from these kinds of host memory."""
-    kinds = {"cpu"} if accel.is_cpu else {"accelerator"}
-    if not accel.is_cpu and accel.can_pin and "pinned" in memories:
-        kinds.add("pinning")
-    return [idiom for idiom in IDIOMS if idiom.where in kinds and idiom.memory in memories]
+    pins = accel.can_pin and "pinned" in memories
+    return [
+        idiom
+        for idiom in IDIOMS
+        if (idiom.direction == "host_to_host") == accel.is_cpu
+        and idiom.memory in memories
+        and (pins or "pin" not in idiom.code)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +285,7 @@ class Stage:
 
     def slices(self, idiom: Idiom) -> list[torch.Tensor]:
         """Return the slices that a line copies from: each word of their buffer holds its index."""
-        buffer = self.shared.device if idiom.direction == _BACK else self.shared.host[idiom.memory]
+        buffer = self.shared.ends(idiom.direction, idiom.memory)[0]
         words = self.count * self.size // WORD
         if buffer.number is None:
             buffer.fill(words, 0)
@@ -311,22 +301,21 @@ class Line:
     """An idiom's calls, slice after slice; what its line allocates once is made here, outside the timed calls.
 
     What a call made is let go as the next one begins, and pinned memory only once the device was waited for: on a lost
-    device its release ends the process (`kept`).
+    device its release ends the process (`device_lifetime`).
     """
 
     def __init__(self, idiom: Idiom, stage: Stage) -> None:
-        self.accel = stage.accel
-        self.sources = stage.slices(idiom)
+        self.accel, self.sources = stage.accel, stage.slices(idiom)
         self.calls = 0
         self.made: list[torch.Tensor] = []
-        self._waits = idiom.pins
+        self._waits = ".pin_memory()" in idiom.code
         names: dict[str, Any] = {"device": self.accel.device, "keep": self._keep}
-        source = "y" if idiom.direction == _BACK else "x" + "_pinned" * (idiom.memory == "pinned")
+        back = idiom.direction == "device_to_host"
+        source = "y" if back else "x_pinned" if idiom.memory == "pinned" else "x"
         if idiom.id == "raw":
             # Between preallocated buffers: the measure of the rest.
-            target = idiom.code.partition(".")[0]
-            where = "cpu" if idiom.direction == _BACK else self.accel.device
-            like = self.sources[0]
+            target, like = idiom.code.partition(".")[0], self.sources[0]
+            where = "cpu" if back else self.accel.device
             names[target] = pinned_like(like) if target == "x_pinned" else torch.empty_like(like, device=where)
         # What is pinned on the way is kept for longer than the line.
         body = idiom.code.replace("x.pin_memory().", "keep(x.pin_memory()).")
@@ -337,56 +326,40 @@ class Line:
         if self._waits and self.made:
             self.accel.synchronize()
         self.made.clear()
-        source = self.sources[self.calls % len(self.sources)]
         self.calls += 1
-        self._keep(self._run(source))
+        self._keep(self._run(self.sources[self.calls % len(self.sources)]))
 
     def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
         self.made.append(tensor)
         return tensor
 
     def wrong_bytes(self) -> int:
-        """Return how many bytes are wrong of what the last call made, and of what one more makes.
-
-        The same memory may hold the same from an earlier call: the second copies what was never there.
-        """
-        wrong = self._wrong(0)
-        source = self.sources[self.calls % len(self.sources)]
+        """Return how many bytes are wrong of what one more call makes, of what no earlier call has copied."""
+        place = (self.calls + 1) % len(self.sources)
+        source = self.sources[place]
         source.bitwise_xor_(FLIP)
         self.call()
-        wrong += self._wrong(FLIP)
-        source.bitwise_xor_(FLIP)
-        return wrong
-
-    def _wrong(self, number: int) -> int:
         self.accel.synchronize()
-        place, result = (self.calls - 1) % len(self.sources), self.made[-1]
-        words: int = self.sources[place].numel()
+        source.bitwise_xor_(FLIP)
+        result, words = self.made[-1], len(source)
         if result.numel() != words:
             return words * WORD
-        return buffers.mismatches(result.reshape(-1), place * words, number)[0]
+        return buffers.mismatches(result.reshape(-1), place * words, FLIP)[0]
 
 
 def idioms(setting: Setting) -> Iterator[Measurement]:
     """A row for each line of code that this device knows. Raises CannotLook where there is no room."""
-    accel, memories = setting.accel, setting.memories
+    accel, memories, options = setting.accel, setting.memories, setting.options
     room = replace(setting.room, pinned="pinned" in memories)
-    size, count = sizes_of_idioms(setting.options.sizes, room, max(len(memories), 1))
-    todo = [
-        idiom for idiom in of_device(accel, memories) if accel.is_cpu or idiom.direction in setting.options.directions
-    ]
+    size, count = sizes_of_idioms(options.sizes, room, max(len(memories), 1))
+    todo = [idiom for idiom in of_device(accel, memories) if accel.is_cpu or idiom.direction in options.directions]
     if not todo:
-        raise CannotLook(
-            f"no common idiom copies pinned memory on {accel.id}",
-            "only copies to a CUDA or XPU device use pinned memory",
-            "rerun without --host-memory",
-            finding="transfer.idioms",
-        )
+        raise _only_pinned(accel, f"no common idiom copies pinned memory on {accel.id}", "transfer.idioms")
     setting.emit(Progress("allocating", 0, len(todo)))
     shared = allocate_all(accel, memories, count * size, "transfer.memory")
     if shared.no_pinned is not None:
         setting.emit(Notice(f"idioms with pinned memory skipped: {shared.no_pinned}", "warning"))
-        todo = [idiom for idiom in todo if idiom.where != "pinning"]
+        todo = [idiom for idiom in todo if "pin" not in idiom.code]
     stage = Stage(accel, shared, size, count)
     for done, idiom in enumerate(todo):
         watchdog.go_on()
@@ -422,8 +395,8 @@ def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch:
         torch.get_num_threads() if accel.is_cpu else 1,
         lambda: timing.measure(accel, timing.Work(line.call), clock="host", limits=limits),
     )
-    memory = accel.memory()
     rotation = stage.count * stage.size
+    verified = {"verified_slices": 1, "wrong_bytes": line.wrong_bytes()}
     return timing.measurement(
         IDIOM,
         accel.ref,
@@ -431,14 +404,9 @@ def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch:
         beside,
         case={"idiom": idiom.id, "direction": idiom.direction, "host_memory": idiom.memory, "size_bytes": stage.size},
         work=("bytes", float(stage.size), "B/s"),
-        memory=memory,
+        memory=accel.memory(),
         cache="cold" if rotation >= room.cold else "warm",
-        details={
-            "call": idiom.code,
-            "rotation_bytes": rotation,
-            "verified_slices": 2,
-            "wrong_bytes": line.wrong_bytes(),
-        },
+        details={"call": idiom.code, "rotation_bytes": rotation, **verified},
     )
 
 
@@ -447,8 +415,8 @@ def measure_line(idiom: Idiom, stage: Stage, room: Room, budget_s: float, watch:
 # One of the sizes of the copies alone, so that the two can be held against each other; four to a window are 10 ms on
 # PCIe 5, and pinning twice two of them takes a tenth of a second.
 BOTH_WAYS_BYTES = 128 * MIB
-# Below this launching a copy takes about as long as copying (1 MiB is 19 µs on PCIe 5).
-LEAST_BOTH_WAYS_BYTES = MIB
+# Below this launching two copies takes as long as copying (16 MiB are 37 µs on NVLink-C2C).
+LEAST_BOTH_WAYS_BYTES = 16 * MIB
 OTHER: dict[Direction, Direction] = {"host_to_device": "device_to_host", "device_to_host": "host_to_device"}
 
 
@@ -495,7 +463,7 @@ def both_ways(setting: Setting) -> Iterator[Measurement]:
     def taken() -> dict[str, Timed]:
         return dict(zip(map(str, ways), concurrent.take(accel, lanes, timing.Limits(sampling_s)), strict=True))
 
-    rows = rounds.watched(setting.watch, dict.fromkeys(ways, 1), taken)
+    rows = concurrent.watched(setting.watch, dict.fromkeys(ways, 1), taken)
     verified = {way: copied.finish() for way, copied in copies.items()}
     rotation = min(copied.span_bytes for copied in copies.values())
     for direction in options.directions:
@@ -585,11 +553,8 @@ def _at_once(copiers: Sequence[Copier], direction: str, for_s: float) -> list[Me
             copier.say(request)
         return [copier.hear(limit_s) for copier in copiers]
 
-    ask({"direction": direction}, ANSWER_TIMEOUT_S)
-    spans = ask({"at_s": time.perf_counter() + RELEASE_S, "for_s": for_s}, for_s + ANSWER_TIMEOUT_S)
-    # All copied from the last one's first window to the first one's last.
-    all_copied = [max(span["first_s"] for span in spans), min(span["last_s"] for span in spans)]
-    answers = ask({"keep": all_copied, "devices": len(copiers)}, ANSWER_TIMEOUT_S)
+    ask({"direction": direction, "devices": len(copiers)}, ANSWER_TIMEOUT_S)
+    answers = ask({"at_s": time.perf_counter() + RELEASE_S, "for_s": for_s}, for_s + ANSWER_TIMEOUT_S)
     return [judge.flagged(from_json(Measurement, answer["measurement"])) for answer in answers]
 
 
@@ -680,26 +645,28 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
     began = time.monotonic()
     # A device that fails takes no part in what concerns several.
     lost: dict[str, Fault] = {} if shared.lost is None else shared.lost
-    chosen, facts = options.select(), shared.facts or inventory.read()
+    chosen, facts = options.selected, shared.facts or inventory.read()
     alone = [part for part in PARTS if part.id in chosen]
     several = [part for part in OF_SEVERAL if part.id in chosen]
     budget_s = options.time_budget_s
     measured = devices.each(
         options.device,
         emit,
-        lambda accel, deadline: rows_on(options, alone, accel, emit, deadline),
-        # Only with this name there can be several devices; how many there are is not known yet.
+        lambda accel, deadline: _rows_on(options, alone, accel, emit, deadline),
         name=NAME,
+        # Only with this name there can be several devices; how many there are is not known yet.
         time_budget_s=budget_s and budget_s * (1 - TOGETHER_SHARE if several and options.device == "all" else 1),
         default_s=lambda accel: DEFAULT_BUDGET_S["sweep" if options.sweep else "cpu" if accel.is_cpu else "device"],
         shared=replace(shared, facts=facts, lost=lost),
     )
-    ids = [device for device in measured if device not in lost]
+    ids = tuple(device for device in measured if device not in lost)
     if len(ids) > 1:
         until = began + budget_s if budget_s else time.monotonic() + TOGETHER_S
         if shared.until_s is None:
             watchdog.ends_by(until - began, began)
-        _of_several(options, [part for part in several if part.applies(ids)], ids, facts, emit, until)
+        todo = [part for part in several if part.applies(ids)]
+        for row in _rows(todo, lambda until: Several(options, ids, facts, emit, until), emit, None, until):
+            emit(Measured(row))
     elif not alone:
         raise CannotLook(
             f"{', '.join(sorted(chosen))} needs several devices",
@@ -709,83 +676,72 @@ def command(options: TransferOptions, emit: Emit, shared: Shared = ALONE) -> Non
         )
 
 
-def rows_on(
+def _rows_on(
     options: TransferOptions, wanted: Sequence[Part], accel: Accel, emit: Emit, deadline: float
 ) -> Iterator[Measurement]:
-    """The rows of every part that applies; the first is always measured. One that has no room costs only itself."""
+    """The rows of every part that applies to a device."""
     todo = [part for part in wanted if part.applies(accel)]
-    if not wanted:
-        return
-    if not todo:
+    if wanted and not todo:
         names = ", ".join(part.id for part in wanted)
         raise CannotLook(f"{names} cannot be measured on {accel.id}", finding="transfer.part")
     # On which node the memory of a process that is not bound came to lie differs from run to run, and is no part of the
     # method: what is told is where it may run.
     nodes = numa.allowed_text()
     with Watch(accel.uuid) as watch:
-        for place, part in enumerate(todo):
-            watchdog.go_on()
-            if place and time.monotonic() >= deadline:
-                emit(Skipped(_no_time(todo[place:], accel.id)))
-                break
-            until = share_until(deadline, [left.weight for left in todo[place:]])
-            setting = Setting(options, accel, room_for(accel, options.host_share), watch, emit, until)
-            emit(Began(judge.part(part.id), accel.id))
-            why = ""
-            try:
-                for row in part.rows(setting):
-                    yield replace(row, method=replace(row.method, numa=nodes))
-            except watchdog.OutOfTime:
-                emit(Finished(judge.part(part.id), accel.id, "time"))
-                raise
-            except CannotLook as error:
-                if place == 0:
-                    raise
-                emit(Skipped(of_error(error, accel.id)))
-                why = "memory"
-            emit(Finished(judge.part(part.id), accel.id, why))
+
+        def setting(until: float) -> Setting:
             device_lifetime.settle(accel)
             accel.empty_cache()
+            return Setting(options, accel, room_for(accel, options.host_share), watch, emit, until)
+
+        for row in _rows(todo, setting, emit, accel.id, deadline):
+            yield replace(row, method=replace(row.method, numa=nodes))
 
 
-def _of_several(
-    options: TransferOptions,
+def _rows(
     todo: Sequence[Part],
-    ids: Sequence[str],
-    facts: Facts,
+    setting: Callable[[float], Setting | Several],
     emit: Emit,
+    device: str | None,
     deadline: float,
-) -> None:
-    """Measure several devices at once: each in a separate process."""
+) -> Iterator[Measurement]:
+    """The rows of these parts on a device, or on several: the first is always measured.
+
+    One that has no room costs only itself, unless it is a device's first.
+    """
     for place, part in enumerate(todo):
-        until = share_until(deadline, [left.weight for left in todo[place:]])
-        emit(Began(judge.part(part.id)))
-        why = ""
+        watchdog.go_on()
+        if place and device is not None and time.monotonic() >= deadline:
+            emit(Skipped(_no_time(todo[place:], device)))
+            return
+        until, why = share_until(deadline, [left.weight for left in todo[place:]]), ""
+        given = setting(until)
+        emit(Began(judge.part(part.id), device))
         try:
-            for row in part.rows(Several(options, tuple(ids), facts, emit, until)):
-                emit(Measured(row))
+            yield from part.rows(given)
+        except watchdog.OutOfTime:
+            emit(Finished(judge.part(part.id), device, "time"))
+            if device is not None:
+                raise
+            emit(Skipped(_no_time(todo[place:])))
+            return
         except DeviceFailed as error:
+            if device is not None:
+                raise
             emit(Failed(faults.of(error, "bench transfer", error.device, step=part.id)))
             why = "fault"
         except CannotLook as error:
-            emit(Skipped(of_error(error)))
+            if device is not None and place == 0:
+                raise
+            emit(Skipped(of_error(error, device)))
             why = "memory"
-        except watchdog.OutOfTime:
-            emit(Skipped(_no_time(todo[place:])))
-            emit(Finished(judge.part(part.id), why="time"))
-            return
-        emit(Finished(judge.part(part.id), why=why))
+        emit(Finished(judge.part(part.id), device, why))
 
 
 def _no_time(left: Sequence[Part], device: str | None = None) -> Finding:
     names = [part.id for part in left]
     # The whole command: `bench all` and `fleet check` tell it too, whose --only means something else.
-    return Finding(
-        "transfer.time",
-        "skip",
-        f"not measured: {', '.join(names)}",
-        "out of time; a longer --time-budget measures all",
-        {"parts": names},
-        fix=f"gpucheck bench transfer --only {','.join(names)} --device {device or 'all'}",
-        device=device,
-    )
+    fix = f"gpucheck bench transfer --only {','.join(names)} --device {device or 'all'}"
+    found = devices.out_of_time(NAME, f"not measured: {', '.join(names)}", device)
+    why = "out of time; a longer --time-budget measures all"
+    return replace(found, message=why, evidence={"parts": names}, fix=fix)

@@ -130,7 +130,7 @@ class CrossoverResult:
 
     The CPU is faster up to `cpu_faster_up_to`, the device at every size that was tried from `device_faster_from` on;
     None where it is nowhere. `largest` is the largest size that was tried, `ended_by` why none was larger (`time`,
-    `memory`), and `speedup` the ratio at a normal size.
+    `memory`), and `speedup` the ratio at the largest size.
     """
 
     device: str

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from engines import Engines
 
-from gpucheck.bench import rounds
-from gpucheck.bench.rounds import Group
+from gpucheck.bench import concurrent, figures
+from gpucheck.bench.concurrent import Group
 from gpucheck.measure.telemetry import Watch
 from gpucheck.report.measurement import Run, TimeStats
 
@@ -45,7 +44,7 @@ def test_a_window_waits_for_each_call_and_leaves_the_untimed_out() -> None:
 )
 def test_short_calls_fill_a_millisecond_and_long_ones_stand_alone(seconds: float, calls: int, untimed: int) -> None:
     device = Engines(synchronize_s=0.0)
-    group = rounds.filling(device, on_host(device, seconds))
+    group = concurrent.filling(device, on_host(device, seconds))
     assert group.calls == pytest.approx(calls, rel=0.03)
     assert group.untimed == untimed
 
@@ -63,7 +62,7 @@ def test_each_round_begins_with_another_and_every_group_has_as_many_windows() ->
         return Group(device, noted)
 
     groups = {"a": noting("a", 0.1), "b": noting("b", 0.2)}
-    timed = rounds.take(groups, until_s=device.host_s + 0.95)
+    timed = concurrent.in_turn(groups, until_s=device.host_s + 0.95)
     assert order == ["a", "b", "b", "a", "a", "b", "b", "a"]
     assert timed["a"].run.samples_s == pytest.approx([0.1] * 4, rel=1e-3)
     assert timed["b"].flags == ("few-samples",)
@@ -73,36 +72,15 @@ def test_each_round_begins_with_another_and_every_group_has_as_many_windows() ->
 def test_rounds_end_where_every_interval_is_narrow_and_there_are_three_at_least() -> None:
     device = Engines()
     groups = {"a": Group(device, on_host(device, 0.1))}
-    assert len(rounds.take(groups, until_s=device.host_s + 1e6)["a"].run.samples_s) == 20
-    assert len(rounds.take(groups, until_s=0.0)["a"].run.samples_s) == 3
-
-
-def test_a_noisy_group_goes_on_until_its_time_is_over() -> None:
-    device = Engines(noise=0.5)
-    timed = rounds.take({"a": Group(device, device.product(0.1))}, until_s=device.host_s + 10.0)
-    assert 60 < len(timed["a"].run.samples_s) < 140
-    assert timed["a"].flags == ()
+    assert len(concurrent.in_turn(groups, until_s=device.host_s + 1e6)["a"].run.samples_s) == 20
+    assert len(concurrent.in_turn(groups, until_s=0.0)["a"].run.samples_s) == 3
 
 
 def test_a_ratio_is_of_calls_pair_by_pair_and_of_windows_it_is_of_sums() -> None:
     first, second = (run(2.0, 4.0, 60.0, calls=2),), (run(4.0, 8.0, 10.0, calls=4),)
-    assert rounds.ratio(first, second) == TimeStats(1.0, 3)
-    assert rounds.windows(first, second) == (run(6.0, 12.0, 70.0),)
-    assert rounds.window_s((run(1.0, 3.0), run(8.0))) == 3.0
-
-
-def test_only_runs_of_the_same_rounds_are_paired() -> None:
-    over = (replace(run(2.0), started="one"), replace(run(9.0), started="two"), replace(run(6.0), started="three"))
-    under = (replace(run(2.0), started="three"), replace(run(1.0), started="one"))
-    assert rounds.ratios(over, under) == [2.0, 3.0]
-    assert rounds.ratio(over, under[:0]) is None and rounds.windows(over, under[:0]) == ()
-
-
-def test_what_drifts_does_not_touch_a_ratio() -> None:
-    slower = [1.0 + 0.1 * number for number in range(20)]
-    found = rounds.ratio((run(*slower),), (run(*(value / 3 for value in slower)),))
-    assert found is not None and found.ci_low == pytest.approx(3.0) and found.ci_high == pytest.approx(3.0)
-    assert found.ci_covers == "process"
+    assert figures.ratio(first, second) == TimeStats(1.0, 3)
+    assert figures.windows(first, second) == (run(6.0, 12.0, 70.0),)
+    assert figures.window_s((run(1.0, 3.0), run(8.0))) == 3.0
 
 
 class Sampling(Watch):
@@ -120,19 +98,21 @@ class Sampling(Watch):
 def test_a_reading_belongs_to_the_group_in_whose_window_it_fell() -> None:
     device = Engines(host_s=0.0)
     groups = {"a": Group(device, on_host(device, 0.8)), "b": Group(device, on_host(device, 0.8))}
-    found = rounds.watched(Sampling(), {"a": 1, "b": 1}, lambda: rounds.take(groups, until_s=0.0))
+    found = concurrent.watched(Sampling(), {"a": 1, "b": 1}, lambda: concurrent.in_turn(groups, until_s=0.0))
     beside = {name: one for name, (_, one) in found.items()}
     assert beside["a"].telemetry is None and "throttled" not in beside["a"].flags
     assert beside["a"].details["no_telemetry_because"] == "none of 1 readings fell inside a timed window"
     assert beside["b"].telemetry is not None and "throttled" in beside["b"].flags
-    unread = rounds.watched(Watch(None), {"a": 1, "b": 1}, lambda: rounds.take(groups, until_s=0.0))
+    unread = concurrent.watched(Watch(None), {"a": 1, "b": 1}, lambda: concurrent.in_turn(groups, until_s=0.0))
     assert unread["b"][1].details["no_telemetry_because"] == "NVML is asked by UUID, and this device has none"
 
 
 def test_what_the_device_shows_while_the_host_works_is_not_told_of_the_host() -> None:
     device = Engines(host_s=0.0)
     groups = {"a": Group(device, on_host(device, 0.8)), "b": Group(device, on_host(device, 0.8))}
-    found = rounds.watched(Sampling(), {"a": 1, "b": 1}, lambda: rounds.take(groups, until_s=0.0), on_host=["b"])
+    found = concurrent.watched(
+        Sampling(), {"a": 1, "b": 1}, lambda: concurrent.in_turn(groups, until_s=0.0), on_host=["b"]
+    )
     beside = found["b"][1]
     assert beside.telemetry is None and "throttled" not in beside.flags
-    assert beside.details["no_telemetry_because"] == rounds.ON_THE_HOST
+    assert beside.details["no_telemetry_because"] == concurrent.ON_THE_HOST

@@ -1,0 +1,270 @@
+"""The figures of rows and what they are compared with: thresholds, the peaks of parts; and what a judge is. Pure.
+
+Shares are told as they are, above 100 % too, up to what no clock explains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpucheck import peaks, stats, units
+from gpucheck.bench.judging import SHARED
+from gpucheck.measure import runs
+from gpucheck.peaks import Part, Unknown
+from gpucheck.report.facts import Device, Facts
+from gpucheck.report.finding import Finding
+from gpucheck.report.measurement import Measurement, Run, TimeStats
+from gpucheck.report.results import Results
+from gpucheck.report.results.bench import Headline
+
+# What makes a figure low and is not the device's doing: a miss beside it fails nothing.
+DISTURBING = ("throttled", "noisy", "cpu-busy", SHARED)
+# What makes a figure low and lasts: the miss is one, and this its likely cause. Run again, it would be as low.
+LASTING = {
+    "clock-held": "a setting kept the clock below its maximum",
+    "power-limited": "the power limit lowered the clock",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure that is compared with a threshold, in its unit, with the interval; None is unknown, `why` says why.
+
+    `why` beside a value says that it is no figure of what is asked for, but about its upper bound: it can miss the
+    threshold, and never meet it. `doubt` is why a known figure still decides nothing, `causes` what may have made it as
+    low as it is. `best` is what the fastest window alone gives, None where no window is known, and `call_s` the time of
+    a call in it by the host's clock, which counts what the host waits for.
+    """
+
+    label: str
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    disturbed: tuple[str, ...] = ()
+    why: str = ""
+    doubt: str = ""
+    causes: tuple[str, ...] = ()
+    best: float | None = None
+    call_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The reference of a share, in SI; None is unknown. `doubt` is why, or why it decides nothing."""
+
+    value: float | None
+    doubt: str = ""
+
+
+Ceilings = Mapping[str, Ceiling]
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A threshold: `subject` reaches it, `of` says what it is a share of, and `figures` of a device are compared."""
+
+    subject: str
+    of: str
+    figures: Callable[[Sequence[Measurement], Ceilings], list[Figure]]
+
+
+def figure(label: str, row: Measurement, ceiling: Ceiling | None = None, peak: Ceiling | None = None) -> Figure:
+    """A row's rate, as a share of the ceiling where there is one; `peak` is what it cannot exceed where there is
+    none."""
+    if row.time_s is None:
+        return Figure(label, why="it was shorter than the clock's resolution")
+    if row.rate is None:
+        return Figure(label, why="the call itself takes most of the time")
+    if ceiling is not None and ceiling.value is None:
+        return Figure(label, why=ceiling.doubt)
+    scale = ceiling.value if ceiling is not None and ceiling.value is not None else 1.0
+    value, time_s, fastest = row.rate.median / scale, row.time_s, runs.fastest(row)
+    known = ceiling or peak
+    beyond = known is not None and not known.doubt and row.rate.median > BEYOND * (known.value or math.inf)
+    return Figure(
+        label,
+        value,
+        value * time_s.median / time_s.ci_high if time_s.ci_high else None,
+        value * time_s.median / time_s.ci_low if time_s.ci_low else None,
+        runs.flagged(row, DISTURBING),
+        doubt="more than the device can do" if beyond else ceiling.doubt if ceiling else "",
+        causes=tuple(LASTING[flag] for flag in runs.flagged(row, LASTING)),
+        best=value * time_s.median / fastest if fastest else None,
+        call_s=(fastest or time_s.median) if row.method.clock == "host" else None,
+    )
+
+
+# -- shares of the part's peak -----------------------------------------------------------------------------------------
+
+# No part is faster than its data sheet by so much, by boost, overclocking or caches.
+BEYOND = 1.3
+WRONG_CLOCK = "rerun; if it repeats, the device's clock is wrong (a virtual machine?)"
+
+
+def part_in(device: Device) -> Part | Unknown | None:
+    """The part that a device is, as torch and NVML describe it; None for a CPU, which has no data sheet here."""
+    if device.kind == "cpu":
+        return None
+    major, _, minor = (device.compute_capability or "").partition(".")
+    # A MIG instance has some of its card's memory slices, and the card's clock.
+    sliced = (device.uuid or "").startswith("MIG-")
+    return peaks.lookup(
+        device.name,
+        (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None,
+        device.multiprocessors,
+        device.memory_bus_width_bits,
+        clock_hz=device.max_sm_clock_hz,
+        memory_clock_hz=None if sliced else device.max_memory_clock_hz,
+    )
+
+
+def doubt_of(part: Part) -> str:
+    because = f": {part.because}" if part.because else ""
+    return f"the peak is an estimate{because}" if part.kind == "estimate" else ""
+
+
+def share_of(name: str, title: str, message: str, evidence: dict[str, Any], part: Part, or_else: str = "") -> Finding:
+    """The finding of shares, which decides nothing where one is beyond its part, for reasons that end with `or_else`.
+    Beside an estimate that shows nothing."""
+    most = max(evidence["share"].values(), default=0.0)
+    if most <= BEYOND or part.kind == "estimate":
+        return Finding(name, "info", title, message, evidence)
+    title = f"{units.percent(most)} of the peak is more than the GPU can do"
+    fix = f"{WRONG_CLOCK}, or kernels do nothing (gpucheck smoke){or_else}"
+    return Finding(name, "inconclusive", title, message, evidence, fix)
+
+
+def kind_of(part: Part) -> str:
+    return "estimated" if part.kind == "estimate" else "data-sheet"
+
+
+def provenance(part: Part) -> dict[str, Any]:
+    return {"kind": part.kind, "source": part.source, "date": part.date, "because": part.because or None}
+
+
+def unknown_peak(finding_id: str, reason: str) -> Finding:
+    return Finding(finding_id, "info", "the GPU's peak is unknown", reason, {"share": None})
+
+
+def headline(name: str, case: str, row: Measurement, ceiling: Ceiling | None = None, what: str = "") -> Headline:
+    """A row's rate with its interval, and its share of a ceiling where that is known; `what` names the ceiling."""
+    known = figure(case, row)
+    share = known.value / ceiling.value if known.value and ceiling is not None and ceiling.value else None
+    return Headline(
+        name,
+        row.device.id,
+        case,
+        known.value,
+        row.rate.unit if row.rate else "B/s",
+        known.low,
+        known.high,
+        share,
+        None if share is None else f"{what}, estimated" if ceiling is not None and ceiling.doubt else what,
+        row.flags,
+    )
+
+
+# -- windows that were timed in turn -----------------------------------------------------------------------------------
+
+
+def ratio(over: Sequence[Run], under: Sequence[Run]) -> TimeStats | None:
+    """The time of a call over that of another, round by round, with its interval; None where there is no pair.
+
+    It has no unit. The interval covers one process, from three runs on the machine. A run without its counterpart is
+    left out.
+    """
+    return runs.time_stats(_paired(over, under))
+
+
+def ratios(over: Sequence[Run], under: Sequence[Run]) -> list[float]:
+    """The ratio of every round, of all runs."""
+    return [sample for run in _paired(over, under) for sample in run.samples_s]
+
+
+def _paired(over: Sequence[Run], under: Sequence[Run]) -> list[Run]:
+    return [
+        Run(
+            run.started,
+            1,
+            tuple(
+                a / run.calls_per_sample / (b / other.calls_per_sample)
+                for a, b in zip(run.samples_s, other.samples_s, strict=True)
+            ),
+            run.started_monotonic_s,
+        )
+        for run, other in _same_rounds(over, under)
+    ]
+
+
+def _same_rounds(*parts: Sequence[Run]) -> list[tuple[Run, ...]]:
+    """The runs of several groups that were taken in the same rounds: they began as one."""
+    later = [{run.started: run for run in part} for part in parts[1:]]
+    return [
+        (first, *(part[first.started] for part in later))
+        for first in parts[0]
+        if all(first.started in part for part in later)
+    ]
+
+
+def windows(*parts: Sequence[Run]) -> tuple[Run, ...]:
+    """The runs with a window as one call; those of several groups as the sums of their windows, round by round."""
+    return tuple(
+        Run(
+            same[0].started,
+            1,
+            tuple(map(sum, zip(*(run.samples_s for run in same), strict=True))),
+            same[0].started_monotonic_s,
+        )
+        for same in _same_rounds(*parts)
+    )
+
+
+def window_s(runs: Sequence[Run]) -> float:
+    """Seconds of a group's window: the median of all."""
+    return stats.median([sample for run in runs for sample in run.samples_s])
+
+
+# -- judges ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One benchmark on one device: its rows, and what stands beside them in the document.
+
+    `parts` is how each of its parts that was begun here ended: empty for one that did all, None for one that did not
+    come to an end. `recorded` are the document's results: among them what the work itself wrote down.
+    """
+
+    device: str
+    rows: Sequence[Measurement]
+    facts: Facts = field(default_factory=Facts)
+    parts: Mapping[str, str | None] = field(default_factory=dict)
+    recorded: Results = field(default_factory=Results)
+
+    @property
+    def part(self) -> Part | Unknown | None:
+        """Return what the device can do at most; None for a CPU, which has no data sheet here."""
+        known = next((device for device in self.facts.devices if device.id == self.device), None)
+        return part_in(known or Device(self.device.partition(":")[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """The judge of a benchmark. Pure and without torch: a document of another machine is judged as well.
+
+    `findings` is asked of each device with rows, and of one that was measured to the end and has none. `answers` are
+    the entries of `results[result]`. `ceilings` is what shares are shares of, `headlines` the figures that stand for
+    the benchmark in `bench all`. `together` is asked of all devices at once, with the parts that concern several.
+    `thresholds` are those of the settings that are about it, by their id.
+    """
+
+    findings: Callable[[Seen], list[Finding]]
+    headlines: Callable[[Seen, Ceilings], list[Headline]]
+    ceilings: Callable[[Seen], Ceilings] = lambda seen: {}
+    result: str | None = None
+    answers: Callable[[Seen], Sequence[Any]] = lambda seen: ()
+    together: Callable[[Sequence[Seen], Facts, Sequence[str]], list[Finding]] = lambda seen, facts, parts: []
+    thresholds: Mapping[str, Threshold] = field(default_factory=dict)
