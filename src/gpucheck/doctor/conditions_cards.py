@@ -250,7 +250,7 @@ CARDS: tuple[Condition, ...] = (
         id="devices.mig_empty",
         title="a GPU is in MIG mode without an instance",
         meaning="In MIG mode programs use instances, and none exists, so no program can use this GPU.",
-        fix="sudo nvidia-smi mig -i INDEX -cgi 0 -C for an instance, or sudo nvidia-smi -i INDEX -mig 0",
+        fix="sudo nvidia-smi mig -i INDEX -cgi 0 -C for an instance; or sudo nvidia-smi -i INDEX -mig 0",
     ),
     _check(
         id="devices.ecc_mode",

@@ -20,7 +20,6 @@ from gpucheck.messages import FIX
 from gpucheck.naming import few
 from gpucheck.report.facts import Device
 from gpucheck.report.finding import Verdict
-from gpucheck.units import GIB
 from gpucheck.xid import RESET
 
 # NVML_ERROR_OPERATING_SYSTEM of nvml.h.
@@ -238,16 +237,6 @@ def _no_answer(evidence: Evidence) -> Seen | None:
     return Seen(said, details, fix, title=title)
 
 
-def _out_of_memory(evidence: Evidence) -> Seen:
-    """2 before any memory was asked for: CUDA sets aside addresses for all memory of host and cards as it starts."""
-    limit = evidence.stack.address_limit_bytes
-    if limit is None:
-        return answered(evidence)
-    said = f"a process may use {limit / GIB:.0f} GiB of address space (ulimit -v)"
-    fix = "ulimit -v unlimited (a scheduler's virtual memory limit must be changed in the scheduler)"
-    return answered(evidence, said, fix=fix, certainty="strong", address_limit_bytes=limit)
-
-
 def _no_memory_node(evidence: Evidence) -> Seen | None:
     """999 where the node of the memory module is missing, which `nvidia-smi` does not need."""
     stack = evidence.stack
@@ -421,7 +410,7 @@ _CUINIT = on(
         meaning="CUDA reserves far more addresses than it uses: a virtual memory limit prevents this.",
         settle="`ulimit -v` is a number, or `free` shows no free memory",
         fix="ulimit -v unlimited; free",
-        judge=_out_of_memory,
+        judge=answered,
         cuinit=(2,),
     ),
     Condition(
