@@ -39,8 +39,7 @@ from gpucheck.report.report import Report
 _BAR = 5
 # Faults that are seen in a column: there it stays as long as the table does.
 _SEEN_IN = {
-    **dict.fromkeys(("low_clock", "throttled", "slowed_down", "power_limited", "power_limit"), "MHz"),
-    **dict.fromkeys(("clock_setting", "application_clocks", "violations"), "MHz"),
+    **dict.fromkeys(("low_clock", "throttled", "power_limited", "power_limit", "clock_setting", "violations"), "MHz"),
     **dict.fromkeys(("link_width", "link_generation", "pcie_replays"), "PCIe"),
 }
 # Said in the first line where it is so: no GPU, and none that torch can use.
