@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from judged import copied, findings
+from judged import copied, findings, seen
 
 from gpucheck.bench.transfer.judge import (
     JUDGE,

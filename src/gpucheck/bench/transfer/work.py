@@ -340,11 +340,12 @@ class Line:
         source.bitwise_xor_(FLIP)
         self.call()
         self.accel.synchronize()
-        source.bitwise_xor_(FLIP)
         result, words = self.made[-1], len(source)
-        if result.numel() != words:
-            return words * WORD
-        return buffers.mismatches(result.reshape(-1), place * words, FLIP)[0]
+        wrong = words * WORD
+        if result.numel() == words:
+            wrong = buffers.mismatches(result.reshape(-1), place * words, FLIP)[0]
+        source.bitwise_xor_(FLIP)
+        return wrong
 
 
 def idioms(setting: Setting) -> Iterator[Measurement]:
