@@ -64,8 +64,9 @@ LEAST_SHARE = 0.01
 PROTECTING = ("thermal", "reliability")
 COUNTED = (*PROTECTING, "board_limit", "power", "sync_boost")
 MINUTES_OF_A_DAY = 24 * 60
-# A fan that stands still this close to the slowdown is a failure; below about 60 °C many do.
-CLOSE_TO_SLOWDOWN = 10.0
+# Fans of many GPUs stand still to about 60 °C. From 70 °C on it is worth a remark, and this close to the slowdown a
+# failure.
+WARM, CLOSE_TO_SLOWDOWN, FAN_SPAN_S = 70.0, 10.0, 5.0
 RESET_APPLICATIONS = "sudo nvidia-smi -i {card} --reset-applications-clocks"
 # NVML does not tell whether a clock is locked.
 _UNLOCKS = {
@@ -204,12 +205,23 @@ def _shares(device: Device) -> dict[str, float]:
 def fan(device: Device, facts: Facts) -> Said | None:
     """A fan that is told to stand still on a hot card. The reading is the intended speed; passive cards have none."""
     now, limit = device.temperature_celsius, device.slowdown_celsius or throttles_at(device)
-    by_heat = any(PROTECTS.get(name) == "heat" for name in reasons(device))
-    is_close = now is not None and limit is not None and now >= limit - CLOSE_TO_SLOWDOWN
-    if device.fan_percent != 0 or now is None or not (by_heat or is_close):
+    if device.fan_percent != 0 or now is None:
         return None
-    message = "throttled by heat" if by_heat or limit is None else f"the GPU slows down at {limit:.0f} °C"
-    return _said(device, "fail", f"fan at 0 %, {now:.0f} °C", message, fix=FIX["heat"], fan_percent=0.0)
+    title = f"fan at 0 %, {now:.0f} °C"
+    by_heat = any(PROTECTS.get(name) == "heat" for name in reasons(device))
+    if by_heat or (limit is not None and now >= limit - CLOSE_TO_SLOWDOWN):
+        message = "throttled by heat" if by_heat or limit is None else f"the GPU slows down at {limit:.0f} °C"
+        return _said(device, "fail", title, message, fix=FIX["heat"], fan_percent=0.0)
+    turning = [
+        card.fan_percent
+        for card in sisters(device, facts)
+        if card.fan_percent and card.temperature_celsius is not None and card.temperature_celsius <= now
+    ]
+    lasts = device.changes is not None and device.changes.span_s >= FAN_SPAN_S
+    if now < WARM or not (turning or lasts):
+        return None
+    message = f"beside a GPU of this name with {max(turning):.0f} % that is as cool" if turning else "for 5 s or more"
+    return _said(device, "info", title, message, fan_percent=0.0)
 
 
 def hot(device: Device, facts: Facts) -> Said | None:
