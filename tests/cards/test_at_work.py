@@ -690,6 +690,8 @@ NO_RPM = {"fan_percent": 0.0}
             "fail",
         ),
         ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0}, None),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0, "changes": Changes(5.0)}, "info"),
+        ("devices.fan", {**NO_RPM, "temperature_celsius": 75.0, "changes": Changes(2.0)}, None),
         ("devices.fan", {"fan_percent": 30.0, "temperature_celsius": 83.0}, None),
         ("devices.compute_mode", {**EXCLUSIVE, "processes": ()}, None),
         ("devices.compute_mode", {**EXCLUSIVE, "processes": None}, None),
@@ -712,3 +714,12 @@ NO_RPM = {"fan_percent": 0.0}
 def test_what_is_judged_where_it_is_read(id: str, changes: dict[str, Any], verdict: str | None) -> None:
     found = [finding for finding in judge(node(card(3, **changes))) if finding.id == id and "cuda:3" in finding.message]
     assert [finding.verdict for finding in found if finding.verdict != "pass"] == ([verdict] if verdict else [])
+
+
+def test_a_fan_beside_one_that_turns_on_a_card_that_is_no_warmer() -> None:
+    def fans(others: float) -> list[str]:
+        still = card(3, fan_percent=0.0, temperature_celsius=72.0)
+        facts = node(still, *(card(n, fan_percent=60.0, temperature_celsius=others) for n in range(3)))
+        return [finding.verdict for finding in judge(facts) if finding.id == "devices.fan"]
+
+    assert fans(70.0) == ["info"] and fans(79.0) == []
