@@ -25,9 +25,9 @@ COMMAND = [sys.executable, "-m", "gpucheck"]
     [
         (
             ("bench", "transfer", "--size", "64parsec"),
-            "--size must be a size from 1B to 32TiB, not '64parsec'; write it like 64MiB",
+            "--size must be a size from 64B to 32TiB, not '64parsec'; write it like 64MiB",
         ),
-        (("bench", "transfer", "--size", "1000TiB"), "--size must be a size from 1B to 32TiB, not '1000TiB'"),
+        (("bench", "transfer", "--size", "1000TiB"), "--size must be a size from 64B to 32TiB, not '1000TiB'"),
         (("bench", "transfer", "--direction", "sideways"), "--direction 'sideways' is unknown"),
         (("bench", "matmul", "--device", "cpu", "--size", "9000000"), "does not fit: its matrices, "),
         (("bench", "matmul", "--dtype", "float33"), "--dtype 'float33' is unknown"),
