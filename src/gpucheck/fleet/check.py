@@ -299,7 +299,7 @@ def exit_of(parts: Sequence[NodePart]) -> int:
 
 
 def figure_of(row: Measurement) -> NodeFigure | None:
-    """The rate of a row with the relative standard error of its median; None where nothing was timed."""
+    """The rate of a row; None where nothing was timed."""
     if row.rate is None or row.time_s is None or not row.rate.median > 0:
         return None
     # The dtype or the operation first: by it the judge finds the peak. The size last.
@@ -309,12 +309,7 @@ def figure_of(row: Measurement) -> NodeFigure | None:
         words.append("x".join(str(row.case[name]) for name in sides if name in row.case))
     if "size_bytes" in row.case:
         words.append(units.capacity(float(str(row.case["size_bytes"]))))
-    time_s, error = row.time_s, None
-    if time_s.ci_low is not None and time_s.ci_high is not None and time_s.median > 0:
-        # Half the 95 % interval of the median is 1.96 standard errors.
-        error = (time_s.ci_high - time_s.ci_low) / (2 * 1.96 * time_s.median)
-        error = error if 0 <= error < 10 else None
-    return NodeFigure(row.device.id, row.name, " ".join(words), row.rate.median, row.rate.unit, error, row.flags)
+    return NodeFigure(row.device.id, row.name, " ".join(words), row.rate.median, row.rate.unit, row.flags)
 
 
 def settings_of(facts: Facts) -> dict[str, str]:
