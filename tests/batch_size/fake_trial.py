@@ -89,7 +89,6 @@ while True:
             "peak_bytes": peak,
             "compute_peak_bytes": peak,
             "steps_s": [step_s] * request["steps"],
-            "started_monotonic_s": [1.0] * request["steps"],
             "allocation_retries": 0,
             "swapped_bytes": 0,
             "moved_bytes": 0,
@@ -97,7 +96,6 @@ while True:
             "gradient_bytes": 1000,
             "optimizer_bytes": 2000,
             "loss": "mean square of the output",
-            "memory": {"resident_bytes": peak},
             **scenario.get("always", {}),
             **(how or {}),
         }

@@ -191,7 +191,7 @@ def test_a_trial_that_the_kernel_did_not_kill(
     with Runner(SETUP) as runner:
         result = run(runner, 4)
     assert (result.outcome, result.reason) == (
-        "killed",
+        "inconclusive",
         "killed by SIGKILL, but not by the kernel's out-of-memory killer",
     )
 
@@ -317,9 +317,8 @@ def test_no_child_is_left(scenario: Scenario) -> None:
 
 def loaded_ahead(runner: Runner, before: set[int]) -> int:
     """The process that waits to be the next child, after a first trial."""
-    runner.load_ahead()
-    both = children() - before
     run(runner, 3)
+    both = children() - before
     assert runner._child is not None
     (waiting,) = both - {runner._child.pid}
     return waiting
@@ -359,13 +358,6 @@ def test_one_process_alone_where_the_host_has_no_room_for_two(
         memory = HostMemory(2**40, usable, None, None)
         monkeypatch.setattr("gpucheck.batch_size.runner.host.memory", lambda memory=memory: memory)
         with Runner(replace(SETUP, device=device, budget_bytes=budget)) as runner:
-            runner.load_ahead()
+            runner.start()
             assert len(children() - before) == there
     assert children() <= before
-
-
-def test_what_tensors_take_without_what_the_allocator_keeps() -> None:
-    memory = {"max_memory_allocated_bytes": 900, "max_memory_reserved_bytes": 1000}
-    ran = TrialResult(batch_size=4, purpose="search", outcome="fits", peak_bytes=1050, memory=memory)
-    assert ran.tensor_bytes == 950  # what lies outside the allocator counts
-    assert replace(ran, memory={}).tensor_bytes is None

@@ -103,8 +103,7 @@ def test_the_peak_is_what_is_reserved_and_what_lies_outside() -> None:
     peaks = gauge.peaks()
     assert peaks.total == 3 * GIB + GIB + 256 * MIB  # reserved, context, workspaces
     assert peaks.compute == peaks.total  # forward and backward were the peak
-    figures = gauge.figures()
-    assert (figures.max_memory_allocated_bytes, figures.max_memory_reserved_bytes) == (2 * GIB, 3 * GIB)
+    assert gauge.tensor_bytes == peaks.total - GIB  # the allocator kept 1 GiB in no tensor
 
 
 def test_an_optimizers_peak_is_told_apart() -> None:
@@ -295,11 +294,9 @@ def test_a_confirmation_goes_on_while_memory_grows() -> None:
     cache = session_on(device, growing(device, [100 * MIB] * 16 + [0] * 9)).trial(1, 3, watching=True)
     assert cache["left_bytes"] == 1600 * MIB  # the next size gets another process
     assert (len(cache["levels_bytes"]), cache["peak_bytes"]) == (18, 1600 * MIB)
-    # So does a trial of the search; one of a few steps takes what it was asked for.
+    # So does a trial of the search.
     device = Device()
     assert session_on(device, growing(device, [MIB] * 9 + [0] * 9)).trial(1, 3)["peak_bytes"] == 9 * MIB
-    device = Device()
-    assert len(session_on(device, growing(device, [MIB] * 9)).trial(1, 1)["levels_bytes"]) == 2
 
 
 def test_memory_that_ran_out_in_a_later_step_ran_out() -> None:
@@ -446,7 +443,6 @@ def test_a_cpus_gauge_counts_what_comes_on_top_of_the_baseline() -> None:
     process.peak = 4 * GIB
     gauge.mark(computing=False)
     assert (gauge.peaks().total, gauge.peaks().compute) == (3 * GIB, 2 * GIB)
-    assert gauge.figures().max_resident_bytes == 4 * GIB
 
 
 def test_without_linux_interfaces_it_says_how_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:

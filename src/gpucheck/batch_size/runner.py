@@ -86,8 +86,8 @@ class Runner:
         # The longest that a child's start has taken.
         self.start_s = 0.0
         self._child: Talk | None = None
-        # Processes that load torch for children to come.
-        self._ahead: list[Talk] = []
+        # A process that loads torch for the next child.
+        self._spare: Talk | None = None
         self._watch: Watch | None = None
         self._free_expected: int | None = None
         # The most that lay outside the allocator in a trial: libraries' own, which a new process loads as it runs.
@@ -101,10 +101,10 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """End the child and the processes of those to come."""
+        """End the child and the process of the next."""
         self._drop()
-        while self._ahead:
-            self._ahead.pop().stop()
+        if self._spare is not None:
+            self._spare.stop()
 
     def _drop(self) -> None:
         """End the child; the next trial gets another."""
@@ -145,16 +145,6 @@ class Runner:
         if self.needs_start or (attempt.purpose == "confirm" and not self._fresh):
             self.start()
 
-    def load_ahead(self) -> None:
-        """Start the processes of the first child and of the confirmation's: they load torch and touch no device.
-
-        The second only where the host has room for it beside a trial that fills the budget. Both at once, so that none
-        loads beside a trial, which is timed.
-        """
-        needed = SPARE_ROOM_BYTES + (self.budget_bytes if self.setup.is_cpu else 0)
-        for _ in range(2 if host.memory().usable >= needed else 1):
-            self._ahead.append(self._new_process())
-
     def _new_process(self) -> Talk:
         """A process that loads torch and waits for its setup. Raises CannotLook where none can be started."""
         argv = python_argv("gpucheck.batch_size.trial")
@@ -171,11 +161,13 @@ class Runner:
         """A new child's answer to the setup, and how it ended where it gave none."""
         self._drop()
         began = time.monotonic()
-        self._child = self._ahead.pop(0) if self._ahead else self._new_process()
-        if not self.setup.is_cpu and not self._ahead and self.ready:
-            # On a device most trials need a new process; the next one loads beside this, where the device works.
+        self._child, self._spare = self._spare or self._new_process(), None
+        # On a device most trials need a new process. On a CPU none loads beside a trial, which is timed, and the
+        # confirmation's only where the host has room for it beside a trial that fills the budget.
+        is_cpu, needed = self.setup.is_cpu, SPARE_ROOM_BYTES + (self.budget_bytes if self.setup.is_cpu else 0)
+        if not (is_cpu and self.ready) and host.memory().usable >= needed:
             with contextlib.suppress(CannotLook):  # the next trial says so, if it comes to that
-                self._ahead.append(self._new_process())
+                self._spare = self._new_process()
         self._watch = Watch(self._child.pid, self.setup.watch_bytes if self.setup.is_cpu else None)
         message = {**to_json(self.setup), "free_expected": self._free_expected}
         answer, end = self._ask(message, time.monotonic() + self.start_timeout_s)

@@ -137,14 +137,6 @@ class Search:
         return "trials" if self._exhausted(best) else None
 
     @property
-    def within_tolerance(self) -> bool:
-        """Return whether the best was confirmed and what failed lies no further above it than one tolerance."""
-        best, failing = self.best, self.first_failing
-        if best is None or failing is None or not self.confirmed:
-            return False
-        return failing.batch_size - best.batch_size <= self.step(best.batch_size)
-
-    @property
     def likely_largest(self) -> int | None:
         """The largest size that the peaks measured suggest, below every failure; None where they suggest nothing.
 
@@ -380,10 +372,10 @@ class Search:
 
         With `tensors` the peaks are those of tensors alone, which no allocator holds.
         """
-        peaks = [
-            (r.batch_size, r.tensor_bytes if tensors else None if r.allocation_retries else r.fitted_bytes)
-            for r in self.trials
-        ]
+        peaks: list[tuple[int, int | None]] = []
+        for r in self.trials:
+            of_tensors = r.tensor_bytes if r.outcome == FITS else None
+            peaks.append((r.batch_size, of_tensors if tensors else None if r.allocation_retries else r.fitted_bytes))
         return [(size, peak) for size, peak in peaks if peak is not None]
 
     def _safe(self, best: TrialResult) -> int | None:

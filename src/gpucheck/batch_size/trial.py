@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO, Literal
 
 import psutil
@@ -41,7 +41,6 @@ from gpucheck.machine import child_stdio, device_lifetime, host
 from gpucheck.machine.accel import Accel, open_device, reset_resident_peak
 from gpucheck.messages import chain_of
 from gpucheck.report.codec import from_json, to_json
-from gpucheck.report.measurement import MemoryFigures
 from gpucheck.units import MIB
 from gpucheck.work.spec import parse_inputs, parse_target
 from gpucheck.work.target import Batch, Workload, find, import_compiler, load, step
@@ -131,13 +130,12 @@ class DeviceGauge:
         total = self.reserved - self.left + self.outside_most
         return Peaks(total, total - max(self.compute, self.optimizer) + self.compute)
 
-    def figures(self) -> MemoryFigures:
-        """The four figures of the device, the trial's peaks among them."""
-        now = self.accel.memory()
-        if now.max_memory_allocated_bytes is None:
-            return now
-        allocated = max(self.compute, self.optimizer)
-        return replace(now, max_memory_allocated_bytes=allocated, max_memory_reserved_bytes=self.reserved)
+    @property
+    def tensor_bytes(self) -> int | None:
+        """The peak without what the allocator kept in no tensor; None where no allocator counts tensors."""
+        if self.accel.memory().max_memory_allocated_bytes is None:
+            return None
+        return self.peaks().total - self.reserved + max(self.compute, self.optimizer)
 
     def retries(self) -> int:
         """Return how often the allocator had to empty its cache and try again, since the process began."""
@@ -174,10 +172,6 @@ class CpuGauge:
     def level(self) -> int:
         """Resident bytes above the baseline now."""
         return (self.accel.memory().resident_bytes or 0) - self.baseline
-
-    def figures(self) -> MemoryFigures:
-        """The resident set and the trial's peak of it, the warmed process included."""
-        return replace(self.accel.memory(), max_resident_bytes=self.baseline + self.peaks().total)
 
     def retries(self) -> int:
         """A CPU's allocator has no cache to retry from."""
@@ -453,7 +447,6 @@ class Session:
     def _run(self, size: int, steps: int, until: float, *, watching: bool) -> Json:
         workload, gauge = self.workload, self.gauge
         times: list[float] = []
-        starts: list[float] = []
         levels: list[int] = []
         elements: list[int] = []
         reserved: list[int] = []
@@ -467,22 +460,21 @@ class Session:
             least = max(steps, UNLIKE_STEPS) if len(set(elements)) > 1 else steps
             if taken < least:
                 return True
-            if watching and on_device:
-                if _is_same(layouts):
-                    return False
-                # Blocks that still move may leave no room in a later step, though no more is held.
-                may_move = layouts[-1] is not None or _moves(levels, reserved)
-                return taken < MOST_STEPS or (may_move and _has_time(times, until, MOST_GROWING))
-            if taken == (least if watching else steps) and (watching or times[-1] < CHEAP_STEP_S):
-                return True  # closer to the steady state, or the first that shows whether memory grows
-            grows = (
-                _moves(levels, reserved) if on_device and steps >= STEPS_CONFIRMED else watching and _rises(levels[-2:])
-            )
-            return grows and _has_time(times, until, MOST_GROWING if on_device else MOST_STEPS)
+            if watching and _is_same(layouts):
+                return False
+            if watching and taken < (MOST_STEPS if on_device else least + 1):
+                return True
+            if not watching and taken == steps and times[-1] < CHEAP_STEP_S:
+                return True  # closer to the steady state
+            # Blocks that still move may leave no room in a later step, though no more is held.
+            grows = _rises(levels[-2:]) and (watching or on_device)
+            may_move = len(reserved) >= STEPS_CONFIRMED and reserved[-1] > reserved[-3]
+            may_move |= watching and on_device and layouts[-1] is not None
+            has_time = time.monotonic() + 2 * times[-1] < until
+            return (grows or may_move) and has_time and taken < (MOST_GROWING if on_device else MOST_STEPS)
 
         try:
             while wants_more():
-                starts.append(time.monotonic())
                 times.append(self._step(size, elements))
                 levels.append(gauge.level())
                 if isinstance(gauge, DeviceGauge):
@@ -499,7 +491,6 @@ class Session:
             "peak_bytes": peaks.total,
             "compute_peak_bytes": peaks.compute,
             "steps_s": times,
-            "started_monotonic_s": starts,
             "allocation_retries": gauge.retries() - retries,
             "levels_bytes": self._collected(levels),
             "unsettled_bytes": 0 if is_settled else reserved[-1] - reserved[-3],
@@ -510,7 +501,7 @@ class Session:
             "optimizer_bytes": workload.optimizer_bytes,
             "batch_elements": [min(elements), max(elements)],
             "loss": workload.loss_text,
-            "memory": to_json(gauge.figures()),
+            "tensor_bytes": gauge.tensor_bytes if isinstance(gauge, DeviceGauge) else None,
         }
 
     def _forget(self) -> None:
@@ -582,16 +573,6 @@ class Session:
         outside = self.gauge.outside()
         before, self._idle_outside = self._idle_outside, outside
         return outside - before if self._trials > 2 else 0
-
-
-def _has_time(times: list[float], until: float, most: int = MOST_STEPS) -> bool:
-    """Return whether a trial may take a step beyond those that were asked for."""
-    return len(times) < most and time.monotonic() + 2 * times[-1] < until
-
-
-def _moves(levels: list[int], reserved: list[int]) -> bool:
-    """Return whether more was held after the last step, or the allocator took more in the last two."""
-    return _rises(levels[-2:]) or reserved[-1] > reserved[-3]
 
 
 def _is_same(layouts: list[list[Any] | None]) -> bool:

@@ -66,15 +66,9 @@ def _case(row: Measurement) -> tuple[str, str, str]:
     return row.name, row.device.id.partition(":")[0], json.dumps(to_json(row.case), sort_keys=True)
 
 
-def _method(row: Measurement) -> tuple[str | None, ...]:
-    return tuple(getattr(row.method, name) for name in METHOD_FIELDS)
-
-
-# From the strictest on: what one leaves unmatched the next may match. All agree in name, kind of device and case.
+# The stricter first: what it leaves unmatched the other may match. Both agree in name, kind of device and case.
 _KEYS: tuple[Callable[[Measurement], object], ...] = (
-    lambda row: (_case(row), _method(row), row.device.id),
-    lambda row: (_case(row), _method(row)),
-    lambda row: (_case(row), row.device.id),
+    lambda row: (_case(row), row.device.id, [getattr(row.method, name) for name in METHOD_FIELDS]),
     _case,
 )
 
@@ -348,45 +342,40 @@ def judge(comparison: Comparison, fail_if_slower: float | None = None) -> list[F
     """Return what the comparison comes to; with `fail_if_slower` (0.05 is 5 %) a gate on every row."""
     if not comparison.rows:
         return [*_unmatched(comparison, gated=fail_if_slower is not None), _nothing(comparison)]
-    found = []
+    findings = []
     if comparison.machine:
         differ = any(map(is_certain, comparison.machine))
         title = "the machines differ" if differ else "the machines may differ"
-        found.append(Finding("compare.machine", "warn" if differ else "info", title, "; ".join(comparison.machine)))
+        findings.append(Finding("compare.machine", "warn" if differ else "info", title, "; ".join(comparison.machine)))
     if comparison.software:
-        found.append(Finding("compare.software", "info", "the software differs", "; ".join(comparison.software)))
+        findings.append(Finding("compare.software", "info", "the software differs", "; ".join(comparison.software)))
     methods = {row_label(row): list(row.differences) for row in comparison.rows if row.differences}
     if methods:
         counted = Counter(text for texts in methods.values() for text in texts)
-        told = "; ".join(f"{text} ({count} row{'s' * (count != 1)})" for text, count in counted.items())
-        found.append(Finding("compare.method", "warn", "the methods differ", told, {"rows": methods}))
+        texts = "; ".join(f"{text} ({count} row{'s' * (count != 1)})" for text, count in counted.items())
+        findings.append(Finding("compare.method", "warn", "the methods differ", texts, {"rows": methods}))
     if comparison.doubts:
         verdict: Verdict = "warn" if fail_if_slower is None else "inconclusive"
-        told, fix = "; ".join(comparison.doubts), "measure again, then compare"
-        found.append(Finding("compare.reliable", verdict, "a result is not reliable", told, fix=fix))
-    found += _unmatched(comparison, gated=fail_if_slower is not None)
-    found.append(_changes(comparison))
+        doubts, fix = "; ".join(comparison.doubts), "measure again, then compare"
+        findings.append(Finding("compare.reliable", verdict, "a result is not reliable", doubts, fix=fix))
+    findings += _unmatched(comparison, gated=fail_if_slower is not None)
+    findings.append(_changes(comparison))
     if fail_if_slower is not None:
-        found.append(_gate(comparison, fail_if_slower))
-    return found
+        findings.append(_gate(comparison, fail_if_slower))
+    return findings
 
 
 def _nothing(comparison: Comparison) -> Finding:
     """Why there is nothing to compare: no measurements on a side, or none of the same on both."""
-    sides = {
-        "old": (comparison.old_command, comparison.old_measurements),
-        "new": (comparison.new_command, comparison.new_measurements),
-    }
-    told = ", ".join(f"{side}: gpucheck {command}" for side, (command, _) in sides.items() if command)
-    without = [side for side, (_, count) in sides.items() if count == 0]
-    title, fix = "no row in common", "compare two documents of the same command with the same cases"
-    if without:
-        which = "neither document has" if len(without) == 2 else f"{without[0]} has no"
-        title, fix = f"nothing to compare: {which} measurements", "compare documents of the same `gpucheck bench …`"
-        command = sides[without[0]][0] or ""
-        if command.startswith("bench"):  # it ended before it had any
-            fix = f"measure again: gpucheck {command} --output FILE.json"
-    return Finding("compare.changes", "inconclusive", title, told, {"rows": {}}, fix)
+    sides = (
+        ("old", comparison.old_command, comparison.old_measurements),
+        ("new", comparison.new_command, comparison.new_measurements),
+    )
+    commands = ", ".join(f"{side}: gpucheck {command}" for side, command, _ in sides if command)
+    without = [side for side, _, count in sides if not count]
+    title = f"nothing to compare: no measurements in {' and '.join(without)}" if without else "no row in common"
+    fix = "compare documents of the same `gpucheck bench …` with the same cases"
+    return Finding("compare.changes", "inconclusive", title, commands, {"rows": {}}, fix)
 
 
 def _unmatched(comparison: Comparison, *, gated: bool) -> Iterator[Finding]:
@@ -429,11 +418,9 @@ def _gate(comparison: Comparison, most: float) -> Finding:
     causes = []
     for row in unclear:
         why = row.why or "the interval straddles the limit"
-        if row.ci_low is not None and row.ci_low > 1 + most:
-            disturbed = config.in_words(row.disturbed)
-            why = f"{speed_text(row.ratio)}, but most new runs were disturbed: {disturbed}"
-        elif row.old_disturbed and not row.disturbed:
-            why = f"most old runs were disturbed ({config.in_words(row.old_disturbed)}), the new ones were not"
+        if disturbed := row.disturbed or row.old_disturbed:
+            side = "new" if row.disturbed else "old"
+            why = f"{speed_text(row.ratio)}, but most {side} runs were disturbed: {config.in_words(disturbed)}"
         causes.append(f"{row_text(row)}: {why}")
     fix = f"measure both on an idle machine with --runs {USUAL_RUNS} or more"
     if all(not_comparable(row.differences) for row in unclear):

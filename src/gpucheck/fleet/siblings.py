@@ -31,7 +31,7 @@ _EFFICIENCY = 0.37
 # Of how many even fleets one may have a device that is called slow.
 EVEN_FLEETS = 1000
 # Of how many one may have a device that is worth another look.
-EVEN_FLEETS_MAYBE = 10
+EVEN_FLEETS_MAYBE = 20
 # The median of fewer devices of a node is mostly the device itself.
 LEAST_DEVICES = 4
 # Fewer nodes with a model say nothing about one of them.

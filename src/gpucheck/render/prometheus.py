@@ -9,7 +9,7 @@ from __future__ import annotations
 import calendar
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from gpucheck import errors
 from gpucheck.report.codec import to_json
@@ -17,7 +17,6 @@ from gpucheck.report.facts import Device
 from gpucheck.report.finding import VERDICTS, WORST_FIRST, Verdict
 from gpucheck.report.measurement import Measurement
 from gpucheck.report.report import Report
-from gpucheck.report.results.find_batch_size import FoundBatchSize
 
 PREFIX = "gpucheck_"
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
@@ -164,13 +163,11 @@ def _rates(row: Measurement, command: Labels) -> Iterator[Sample]:
 
 def _answers(report: Report, command: Labels) -> Iterator[Sample]:
     results = report.results
-    several, one = results.get("find_batch_size_devices"), results.get("find_batch_size")
-    found: Iterable[FoundBatchSize] = several.devices if several is not None else [one] if one is not None else []
-    for each in found:
-        labels = {**command, "UUID": each.device.uuid, "device": each.device.id}
-        yield "batch_size_max", labels, each.largest
-        yield "batch_size_recommended", labels, each.recommended.batch_size if each.recommended else None
-        yield "batch_size_peak_bytes", labels, each.peak_bytes
+    if (found := results.get("find_batch_size")) is not None:
+        labels = {**command, "UUID": found.device.uuid, "device": found.device.id}
+        yield "batch_size_max", labels, found.largest
+        yield "batch_size_recommended", labels, found.recommended.batch_size if found.recommended else None
+        yield "batch_size_peak_bytes", labels, found.peak_bytes
     if (stress := results.get("stress")) is not None:
         for device in stress.devices:
             labels = {**command, "UUID": device.device.uuid, "device": device.device.id, "part": device.name}

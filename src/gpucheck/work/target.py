@@ -92,41 +92,22 @@ def random_batches(
     return make
 
 
-# What a first layer takes: the shape and the dtype of a sample, where a length or a size is free a usual one.
-_FIRST: tuple[tuple[type[nn.Module], Callable[[Any], str]], ...] = (
-    (nn.Linear, lambda layer: f"{layer.in_features}:float32"),
-    (nn.Embedding, lambda layer: f"128:int64:0..{layer.num_embeddings - 1}"),
-    (nn.Conv1d, lambda layer: f"{layer.in_channels}x1024:float32"),
-    (nn.Conv2d, lambda layer: f"{layer.in_channels}x224x224:float32"),
-    (nn.Conv3d, lambda layer: f"{layer.in_channels}x16x112x112:float32"),
-    (nn.RNNBase, lambda layer: f"128x{layer.input_size}:float32"),
-    (nn.MultiheadAttention, lambda layer: f"128x{layer.embed_dim}:float32"),
-)
-
-
 # Names of arguments that select rows of an embedding.
 _INDEX = re.compile(r"(^|_)(ids?|idx|tokens?|indices)$")
 
 
 def proposed(model: nn.Module) -> tuple[str, str]:
     """The options `--input` of a model whose inputs nobody gave, by the names of its forward's arguments; and what
-    they come from.
-
-    The first one's shape is a guess from the first layer, if there is one that knows; others are left open.
+    they come from. Shapes are left open.
     """
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    given = [one for one in parameters_of(model.forward).values() if one.kind not in variadic]
-    names = [one.name for one in given if one.default is inspect.Parameter.empty] or [one.name for one in given[:1]]
+    given = [parameter for parameter in parameters_of(model.forward).values() if parameter.kind not in variadic]
+    required = [parameter.name for parameter in given if parameter.default is inspect.Parameter.empty]
+    names = required or [parameter.name for parameter in given[:1]]
     if not names:
         return f"--input {INPUT_GRAMMAR}", ""
-    takes, is_index = f"its forward takes {', '.join(names)}", _INDEX.search(names[0]) is not None
-    layers = ((layer, shape) for layer in model.modules() for kind, shape in _FIRST if isinstance(layer, kind))
-    first = next((one for one in layers if isinstance(one[0], nn.Embedding) or not is_index), None)
-    shapes = [f"SHAPE:{'int64' if _INDEX.search(name) else 'float32'}" for name in names]
-    if first is not None:
-        shapes[0] = first[1](first[0])
-        takes += f" (the shape of {names[0]} is guessed from the first layer, {type(first[0]).__name__})"
-    return " ".join(f"--input {name}:{shape}" for name, shape in zip(names, shapes, strict=True)), takes
+    options = (f"--input {name}:SHAPE:{'int64' if _INDEX.search(name) else 'float32'}" for name in names)
+    return " ".join(options), f"its forward takes {', '.join(names)}"
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -344,11 +325,11 @@ def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> t
 SCALED = ("cuda", "xpu", "cpu")
 # What a model calls its own activation checkpointing, and with which arguments it is switched on: transformers' names,
 # the newer one first, then timm's.
-CHECKPOINTING: tuple[tuple[str, tuple[bool, ...]], ...] = (
-    ("activation_checkpointing_enable", ()),
-    ("gradient_checkpointing_enable", ()),
-    ("set_grad_checkpointing", (True,)),
-)
+CHECKPOINTING: dict[str, tuple[bool, ...]] = {
+    "activation_checkpointing_enable": (),
+    "gradient_checkpointing_enable": (),
+    "set_grad_checkpointing": (True,),
+}
 # Failures of torch.compile itself are raised by these, each with the reason of a step below it as its cause.
 COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 # Where torch keeps what it compiled. It makes the folder, and sets this, as soon as its compiler is imported.
@@ -401,7 +382,7 @@ class Workload:
         """Bytes of the optimizer's tensors on the device now; one that several entries share counts once."""
         entries = self.optimizer.state.values() if self.optimizer is not None else ()
         tensors = {id(value): value for entry in entries for value in entry.values() if isinstance(value, Tensor)}
-        return sum(_tensor_bytes(one) for one in tensors.values() if one.device.type == self.device.type)
+        return sum(_tensor_bytes(tensor) for tensor in tensors.values() if tensor.device.type == self.device.type)
 
     @property
     def smallest_batch(self) -> int:
@@ -526,9 +507,7 @@ def equip(
 
 def forward(workload: Workload, batch: Batch) -> Any:
     """The model's output for a batch, as the recipe has it run."""
-    if not workload.recipe.compile:
-        return workload.model(*batch.arguments, **batch.keywords)
-    with compiler_errors(workload.text):
+    with compiler_errors(workload.text) if workload.recipe.compile else contextlib.nullcontext():
         return workload.model(*batch.arguments, **batch.keywords)
 
 
@@ -595,23 +574,18 @@ def checkpoint(model: nn.Module, target: Target) -> None:
     """
     done: list[str] = []
     for path, module in model.named_modules():
-        if any(path.startswith(f"{outer}.") or not outer for outer in done):
-            continue
-        name, arguments = next(
-            ((name, given) for name, given in CHECKPOINTING if callable(getattr(module, name, None))), ("", ())
-        )
-        if not name:
+        switch = next((name for name in CHECKPOINTING if callable(getattr(module, name, None))), None)
+        if switch is None or any(path.startswith(f"{outer}.") or not outer for outer in done):
             continue
         try:
-            getattr(module, name)(*arguments)
+            getattr(module, switch)(*CHECKPOINTING[switch])
         except (ValueError, AssertionError, NotImplementedError) as error:
             raise UsageError(f"{target.text} refuses --grad-checkpointing", str(error), "leave it out") from error
         done.append(path)
     if not done:
-        names = " nor ".join(name for name, _ in CHECKPOINTING[1:])
         raise UsageError(
             f"{target.text} has no built-in checkpointing to switch on",
-            f"its model has neither {names}",
+            f"its model has neither {' nor '.join([*CHECKPOINTING][1:])}",
             "call torch.utils.checkpoint in the model, and leave --grad-checkpointing out",
         )
 
@@ -652,10 +626,10 @@ def compiler_errors(target: str) -> Iterator[None]:
             raise
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         # "backend='inductor' raised:" has its reason in the line below.
-        said = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
+        reason = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
         raise TargetError(
             f"torch.compile cannot compile {target}",
-            f"{type(error).__name__}: {said}",
+            f"{type(error).__name__}: {reason}",
             "leave --compile out, or see the traceback with --debug",
             trace="".join(traceback.format_exception(error)),
         ) from error
