@@ -91,7 +91,6 @@ while True:
             "steps_s": [step_s] * request["steps"],
             "allocation_retries": 0,
             "swapped_bytes": 0,
-            "moved_bytes": 0,
             "state_bytes": 4000,
             "gradient_bytes": 1000,
             "optimizer_bytes": 2000,

@@ -479,24 +479,6 @@ def test_where_failing_is_dangerous_it_stays_below(
     assert "running out of memory is dangerous here; staying below 85 % of the budget" in notices(recorder)
 
 
-def test_memory_that_moves_is_tried_again_and_then_undecided(
-    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    see(monkeypatch, GPU_FACTS)
-    moved = {"ok": True, "moved_bytes": GIB}
-    log = scenario(static=GIB, per_sample=GIB // 64, ready=READY, **{"from": 100, "beyond": moved})
-    del log
-    recorder = find(device="cuda")
-    last = findings(recorder)
-    assert next((f.id, f.verdict) for f in last) == ("batch_size.undisturbed", "inconclusive")
-    trials = [event.result for event in recorder.events if isinstance(event, Trial)]
-    assert [t["outcome"] for t in trials[-2:]] == ["inconclusive", "inconclusive"]
-    assert trials[-1]["batch_size"] == trials[-2]["batch_size"]
-
-
-# Along another dimension
-
-
 def test_along_an_axis(scenario: Scenario) -> None:
     scenario(static=100 * MIB, per_sample=MIB)
     recorder = find(memory_limit="1GiB", inputs=("ids:seq:int64:0..9",), axis="seq:64..4096", batch_size=8)

@@ -119,7 +119,6 @@ class Loop:
         best, name = self.search.best, self.axis or "batch"
         fits = f"{name} {best.batch_size} fits" if best else None
         self.emit(Progress(f"{name} {attempt.size}", done=len(self.history.results), best=fits))
-        self.runner.lowest = self.search.lowest
         self.runner.prepare(attempt)  # what a start takes is none of the trial's time
         steps = STEPS_CONFIRMED if attempt.purpose == "confirm" else self.time.steps
         limit_s = self.plan.options.trial_timeout_s or self.time.patience_s(attempt.size)

@@ -59,8 +59,6 @@ TUNED_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"
 WATCH_S = 0.02
 # Importing torch takes seconds, on a loaded machine or a network disk a minute.
 START_TIMEOUT_S = 180.0
-# A change of what others hold of the device beyond this share of it makes a trial undecided.
-MOVED_SHARE = 0.02
 # A trial whose last step left more than this share of the budget behind spoils the next in its process.
 KEPT_SHARE = 0.01
 # More than this into swap is growth that the resident set does not show.
@@ -81,8 +79,6 @@ class Runner:
     def __init__(self, setup: Setup, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
         self.setup, self.start_timeout_s = setup, start_timeout_s
         self.ready: dict[str, Any] = {}
-        # The smallest size, with which a new process is warmed up; None until it is known.
-        self.lowest: int | None = None
         # The longest that a child's start has taken.
         self.start_s = 0.0
         self._child: Talk | None = None
@@ -195,7 +191,6 @@ class Runner:
         request = {
             "size": attempt.size,
             "steps": steps,
-            "lowest": self.lowest,
             # Steps beyond those asked for leave half of the time to whatever lasts longer than it seems.
             "spare_s": (until - started) / 2,
             "watching": attempt.purpose == "confirm",
@@ -213,11 +208,10 @@ class Runner:
             if end.timed_out and deadline < started + limit_s:
                 why = f"--time-budget ended it after {duration(seconds)}"
                 result = replace(result, outcome="out-of-time", reason=why)
-        # A trial that leaves much behind makes the next one in its process count it too.
+        # A trial that leaves much behind makes the next one in its process count it too. On a device each has its own.
         levels = result.levels_bytes
         keeps = len(levels) > 1 and levels[-1] - levels[-2] > KEPT_SHARE * self.budget_bytes
-        left = answer.get("left_bytes", 0) if answer is not None else 0
-        if result.outcome != "fits" or keeps or left > KEPT_SHARE * self.budget_bytes:
+        if result.outcome != "fits" or keeps or not self.setup.is_cpu:
             self._drop()
         return result
 
@@ -226,9 +220,6 @@ class Runner:
     def _judged(self, result: TrialResult, answer: dict[str, Any]) -> TrialResult:
         """A trial that raised nothing: does its measured peak fit?"""
         peak, budget = result.peak_bytes or 0, self.budget_bytes
-        if abs(answer["moved_bytes"]) > MOVED_SHARE * self.ready.get("budget", {}).get("total_bytes", 0) > 0:
-            why = f"another process moved {capacity(abs(answer['moved_bytes']))} of the device's memory"
-            return replace(result, outcome="inconclusive", reason=why)
         if peak > budget:
             why = f"peak exceeds the budget by {capacity(peak - budget)}"
             return replace(result, outcome="over-budget", reason=why)

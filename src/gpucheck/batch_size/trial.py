@@ -71,30 +71,20 @@ class DeviceGauge:
     compute: int = 0
     optimizer: int = 0
     method: Method = "device"
-    # What lay outside the allocator when its limit was set, and the most that did since.
-    set_aside: int = 0
+    # The most that lay outside the allocator.
     outside_most: int = 0
-    # What the allocator held once the model was built, and more than that as a trial began: what earlier ones left.
-    built: int | None = None
-    left: int = 0
 
-    def begin(self, outside: int = 0, *, plain: bool = False) -> None:
-        """Start a trial from an empty cache, with the allocator held to the budget. `plain` leaves the cache as it is.
+    def begin(self, outside: int = 0) -> None:
+        """Start a trial with the allocator held to the budget.
 
         At least `outside` bytes of the budget are left to what lies outside the allocator.
         """
         self.accel.synchronize()
-        if not plain:
-            self.accel.free_workspaces()
-            self.accel.empty_cache()
         self.accel.reset_peak()
         self.reserved = self.compute = self.optimizer = 0
         self.outside_most = self.outside()
-        self.set_aside = max(self.outside_most, outside)
-        now = self.accel.memory().memory_reserved_bytes or 0
-        self.left = 0 if self.built is None else max(0, now - self.built)
         if self.accel.set_memory_fraction is not None and self.total:
-            share = (self.budget + self.left - self.set_aside) / self.total
+            share = (self.budget - max(self.outside_most, outside)) / self.total
             self.accel.set_memory_fraction(min(1.0, max(0.0, share)))
 
     def outside(self) -> int:
@@ -116,18 +106,13 @@ class DeviceGauge:
         self.outside_most = max(self.outside_most, self.outside())
         self.accel.reset_peak()
 
-    @property
-    def misjudged(self) -> bool:
-        """Return whether the budget was passed only by what came to lie outside the allocator since it began."""
-        return self.outside_most > self.set_aside and self.peaks().total > self.budget
-
     def level(self) -> int:
         """Bytes in tensors now."""
         return self.accel.memory().memory_allocated_bytes or 0
 
     def peaks(self) -> Peaks:
         """The trial's peaks. What is reserved but not allocated counts for both phases alike."""
-        total = self.reserved - self.left + self.outside_most
+        total = self.reserved + self.outside_most
         return Peaks(total, total - max(self.compute, self.optimizer) + self.compute)
 
     @property
@@ -152,9 +137,8 @@ class CpuGauge:
     budget: int = 0
     compute: int = 0
     optimizer: int = 0
-    misjudged = False
 
-    def begin(self, outside: int = 0, *, plain: bool = False) -> None:
+    def begin(self, outside: int = 0) -> None:
         """Let the peak start anew, where the system can."""
         self.compute = self.optimizer = 0
         reset_resident_peak()
@@ -389,60 +373,28 @@ class Session:
 
     def __init__(self, accel: Accel, gauge: Gauge, workload: Workload) -> None:
         self.accel, self.gauge, self.workload = accel, gauge, workload
-        self._trials = 0
-        self._is_warm = False
         # The batch and the output of the last step, as a loop's variables hold them until the next are there.
         self._batch: Batch | None = None
         self._output: list[Any] = []
-        if isinstance(gauge, DeviceGauge):
-            gauge.built = accel.memory().memory_reserved_bytes
-        self._built_level = gauge.level()
-        optimizer = workload.optimizer
-        # Whether the optimizer is one of torch's that makes its state in its first step.
-        self._is_stateless = (
-            optimizer is not None and type(optimizer).__module__.startswith("torch.optim.") and not optimizer.state
-        )
-        self._idle_outside = 0
 
     def trial(
-        self,
-        size: int,
-        steps: int,
-        *,
-        lowest: int | None = None,
-        spare_s: float = math.inf,
-        watching: bool = False,
-        outside: int = 0,
+        self, size: int, steps: int, *, spare_s: float = math.inf, watching: bool = False, outside: int = 0
     ) -> Json:
         """Run at least `steps` real steps with batches of `size`, and return the peaks or what was raised.
 
-        `lowest` is the smallest size, which warms a new process up. Steps beyond those asked for end within `spare_s`
-        seconds. `watching` makes it a confirmation: it is not warmed up, and its steps go on until the allocator's
-        blocks and the memory held stay as they are. A confirmation of fewer steps than it has to take confirms nothing:
-        its caller ends it where there is no time. `outside` is what lay outside the allocator in the trials before.
+        A plain process does nothing before its loop, so neither does the first trial of this one; on a device there is
+        no other. Steps beyond those asked for end within `spare_s` seconds. `watching` makes it a confirmation: its
+        steps go on until the allocator's blocks and the memory held stay as they are. A confirmation of fewer steps
+        than it has to take confirms nothing: its caller ends it where there is no time. `outside` is what lay outside
+        the allocator in the trials before.
         """
         until = time.monotonic() + spare_s
         try:
-            moved = self._moved()
-            if watching and self._trials <= 1:  # a plain process does nothing before its loop
-                self.gauge.begin(outside, plain=True)
-            else:
-                self._forget()  # an earlier trial may have left gradients
-                self._warm_up(lowest)
-                self.gauge.begin(outside)
-            answer = self._run(size, steps, until, watching=watching)
-            if answer["ok"] and self.gauge.misjudged:
-                # Libraries loaded late: the allocator was left more than the budget has for it.
-                self._forget()
-                self.gauge.begin()
-                answer = self._run(size, steps, until, watching=watching)
-            left = 0
-            if isinstance(self.gauge, DeviceGauge) and answer["ok"]:  # what the model has kept spoils the next trial
-                self._forget()
-                left = max(0, self.gauge.level() - self._built_level)
+            self._forget()
+            self.gauge.begin(outside)
+            return self._run(size, steps, until, watching=watching)
         except RuntimeError as error:  # the device may fail between trials too
             return {"ok": False, "stage": "step", "step": 0, **_failure(error)}
-        return {**answer, "moved_bytes": moved, "left_bytes": left} if answer["ok"] else answer
 
     def _run(self, size: int, steps: int, until: float, *, watching: bool) -> Json:
         workload, gauge = self.workload, self.gauge
@@ -505,39 +457,12 @@ class Session:
         }
 
     def _forget(self) -> None:
-        """Let gradients and the optimizer's state go, and what only Python's collector frees.
-
-        In a user's process the state is made in the first step, between what that step has cached: so it is in each
-        trial on a device. Optimizers that are none of torch's may not take its loss.
-        """
-        self._batch, self._output = None, []
-        optimizer = self.workload.optimizer
-        if optimizer is not None:
-            optimizer.zero_grad(set_to_none=True)
-            if self._is_stateless and not isinstance(self.gauge, CpuGauge):
-                optimizer.state.clear()
-        gc.collect()
-
-    def _warm_up(self, lowest: int | None) -> None:
-        """Once in a process: forward and backward of the smallest size that runs.
-
-        Kernels, handles and workspaces lie outside the allocator and are loaded when they are first used. The
-        optimizer makes no step, so that its state is laid out by the trial, as in a user's process. What fails here is
-        left to the trial, which says so.
-        """
-        if lowest is None or self._is_warm or isinstance(self.gauge, CpuGauge) or self.workload.recipe.compile:
-            return
-        self._is_warm = True
-        for size in (lowest, lowest + 1):  # a normalisation over the batch needs two samples
-            try:
-                step(self.workload, self.workload.make_batch(size), update=False)
-                self.accel.synchronize()
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's model may raise anything
-                _failure(error)
-                self._forget()
-            else:
-                break
-        self._forget()
+        """Let go of the last trial's batch, output and gradients, and of what only Python's collector frees."""
+        if self._batch is not None:
+            self._batch, self._output = None, []
+            if self.workload.optimizer is not None:
+                self.workload.optimizer.zero_grad(set_to_none=True)
+            gc.collect()
 
     def _collected(self, levels: list[int]) -> list[int]:
         """The levels, or none where Python's collector frees what had grown: cycles of references are no leak."""
@@ -558,21 +483,6 @@ class Session:
         # In inference, the forward pass ends here and no optimizer steps.
         self.gauge.mark(computing=self.workload.optimizer is None)
         return took
-
-    def _moved(self) -> int:
-        """Bytes by which what is held of the device outside torch's allocator changed since the trial before.
-
-        0 up to the second trial: the first loads kernels and makes workspaces of its own.
-        """
-        if isinstance(self.gauge, CpuGauge):
-            return 0
-        self._trials += 1
-        if self._trials > 1:
-            self.accel.synchronize()
-            self.accel.empty_cache()
-        outside = self.gauge.outside()
-        before, self._idle_outside = self._idle_outside, outside
-        return outside - before if self._trials > 2 else 0
 
 
 def _is_same(layouts: list[list[Any] | None]) -> bool:
