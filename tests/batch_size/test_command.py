@@ -581,17 +581,6 @@ def sizes(recorder: Recorder) -> list[int]:
     return [event.result["batch_size"] for event in recorder.events if isinstance(event, Trial)]
 
 
-def test_an_exact_answer_has_the_next_size_fail(scenario: Scenario) -> None:
-    scenario(static=100 * MIB, per_sample=MIB)
-    found = answer(find(memory_limit="1GiB", exact=True))
-    assert (found["max_batch_size"], found["first_failing"], found["first_failing_outcome"]) == (
-        924,
-        925,
-        "over-budget",
-    )
-    assert (found["tolerance"], found["predicted_above"]) == (0.0, None)
-
-
 def test_avoiding_to_run_out_stays_below(scenario: Scenario) -> None:
     scenario(static=100 * MIB, per_sample=MIB)
     recorder = find(memory_limit="1GiB", avoid_oom=True)
@@ -603,38 +592,6 @@ def test_avoiding_to_run_out_stays_below(scenario: Scenario) -> None:
     assert findings(recorder)[0].message == (
         "larger sizes are predicted to exceed 85 % of the budget, the limit of --avoid-oom"
     )
-
-
-def test_only_multiples_are_tried(scenario: Scenario) -> None:
-    scenario(static=100 * MIB, per_sample=MIB)
-    recorder = find(memory_limit="1GiB", multiple_of=24)
-    found = answer(recorder)
-    searched = [trial["batch_size"] for trial in found["trials"] if trial["purpose"] in ("search", "confirm")]
-    assert all(size % 24 == 0 for size in searched)
-    assert found["max_batch_size"] == 912  # 38 × 24; 936 does not fit
-    assert found["multiple_of"] == 24
-
-
-def test_the_last_multiple_below_the_cap(scenario: Scenario) -> None:
-    scenario(per_sample=1)
-    recorder = find(max_batch_size=100, multiple_of=8)
-    assert (answer(recorder)["at_least"], answer(recorder)["limited_by"]) == (96, "max-batch-size")
-    told = "stopped at --max-batch-size 100: no larger multiple of 8 is within it"
-    assert findings(recorder)[0].message == told
-
-
-def test_it_starts_where_it_is_told(scenario: Scenario) -> None:
-    scenario(static=100 * MIB, per_sample=MIB)
-    recorder = find(memory_limit="1GiB", start=512)
-    assert sizes(recorder)[0] == 512
-    assert 906 <= answer(recorder)["max_batch_size"] <= 924
-
-
-def test_a_start_too_large_is_a_bound_and_no_end(scenario: Scenario) -> None:
-    scenario(static=100, per_sample=100, **{"from": 30, "beyond": OUT_OF_MEMORY})
-    recorder = find(start=1000)
-    assert sizes(recorder)[:3] == [1000, 250, 15]
-    assert (answer(recorder)["max_batch_size"], answer(recorder)["first_failing"]) == (29, 30)
 
 
 @pytest.mark.parametrize(

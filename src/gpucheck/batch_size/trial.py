@@ -261,9 +261,8 @@ class Channel:
     """The pipes to the parent. Reading happens in a thread: the pipe's end is the parent's, also during a step."""
 
     def __init__(self) -> None:
-        self._out: BinaryIO = os.fdopen(os.dup(1), "wb", buffering=0)
+        self.send = child_stdio.claim_stdout()
         source: BinaryIO = os.fdopen(os.dup(0), "rb")
-        os.dup2(2, 1)
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
         sys.stdout = sys.stderr
@@ -280,15 +279,6 @@ class Channel:
     def receive(self) -> Json:
         request: Json = json.loads(self._lines.get())
         return request
-
-    def send(self, answer: Json) -> None:
-        """Answer; a parent that is gone ends this process."""
-        data = json.dumps(to_json(answer)).encode() + b"\n"
-        try:
-            while data:
-                data = data[self._out.write(data) :]
-        except BrokenPipeError:
-            os._exit(0)
 
 
 def main() -> int:

@@ -136,26 +136,31 @@ def parse(data: bytes) -> NodeDocument:
 
 def _check(document: NodeDocument) -> None:
     """Check what the types do not express. Raises Refused."""
-    if not hosts.is_safe(document.host):
-        raise Refused(f"{document.host[:80]!r} is not a host name")
-    if not document.run:
-        raise Refused("no run id")
-    if document.attempt < 0 or document.exit not in (None, 0, 1, 3, 4):
-        raise Refused("its attempt or exit status is invalid")
-    counts = (document.expected, "nodes"), (document.gpus, "GPUs"), (document.attempt, "attempts")
-    for (count, what), most in zip(counts, (MOST_EXPECTED, MOST_GPUS, MOST_ATTEMPTS), strict=True):
-        if not 0 <= (count or 0) <= most:
-            raise Refused(f"it counts {count:g} {what}, which no cluster has")
-    if (document.exit is None) is not bool(document.step):
-        raise Refused("it is both finished and at a step, or neither")
     known = [device.id for device in document.devices]
-    if len(known) != len(set(known)):
-        raise Refused("it lists a device twice")
-    seen = {(figure.device, figure.name, figure.case) for figure in document.figures}
-    if len(seen) != len(document.figures) or not {figure.device for figure in document.figures} <= set(known):
-        raise Refused("it has figures of an unlisted device, or a device twice")
-    if any(not figure.rate >= LEAST_RATE for figure in document.figures):
-        raise Refused("a rate is too small")
+    figures = [(figure.device, figure.name, figure.case) for figure in document.figures]
+    counts = (
+        (document.expected, MOST_EXPECTED, "nodes"),
+        (document.gpus, MOST_GPUS, "GPUs"),
+        (document.attempt, MOST_ATTEMPTS, "attempts"),
+    )
+    wrong = {
+        f"{document.host[:80]!r} is not a host name": not hosts.is_safe(document.host),
+        "no run id": not document.run,
+        "its attempt or exit status is invalid": document.attempt < 0 or document.exit not in (None, 0, 1, 3, 4),
+        **{
+            f"it counts {count:g} {what}, which no cluster has": not 0 <= count <= most
+            for count, most, what in counts
+            if count is not None
+        },
+        "it is both finished and at a step, or neither": (document.exit is None) is not bool(document.step),
+        "it lists a device twice": len(known) != len(set(known)),
+        "it has figures of an unlisted device, or a device twice": len(figures) != len(set(figures))
+        or not {device for device, _, _ in figures} <= set(known),
+        "a rate is too small": any(not figure.rate >= LEAST_RATE for figure in document.figures),
+    }
+    for why, is_so in wrong.items():
+        if is_so:
+            raise Refused(why)
 
 
 def clean(text: str, longest: int = MOST_TEXT) -> str:
