@@ -13,7 +13,7 @@ from gpucheck.report.finding import Finding
 from gpucheck.report.results.find_batch_size import FoundBatchSize
 from gpucheck.units import GIB, MIB
 
-BUDGET = Budget(GIB, 0, "--memory-limit 1GiB", 8 * GIB, 16 * GIB)
+BUDGET = Budget(GIB, 0, "--memory-limit 1GiB")
 READY = {
     "device": {"id": "cpu", "uuid": None, "name": "a CPU"},
     "smallest_batch": 1,

@@ -20,7 +20,7 @@ from gpucheck.report.events import Answered, Recorder
 from gpucheck.report.facts import Facts
 from gpucheck.units import GIB, MIB
 
-BUDGET = Budget(64 * GIB, 0, "as told", 64 * GIB, 64 * GIB)
+BUDGET = Budget(64 * GIB, 0, "as told")
 TIMED = TrialResult(batch_size=100, purpose="search", outcome="fits", peak_bytes=GIB, steps_s=(2.0, 2.0))
 START_S = 4.0
 SAMPLE_S = 0.01

@@ -508,53 +508,50 @@ def _at_least(history: History, best: TrialResult) -> Finding:
     """A size that fits, where it is not known how much more does."""
     axis, predicted, confirmed = history.axis, history.search.likely_largest, history.search.confirmed
     limited_by, failing = history.limited_by, history.search.first_failing
-    said = [OPEN.get(limited_by or "", "the search did not end")]
+    reasons = [OPEN.get(limited_by or "", "the search did not end")]
     if not confirmed:
-        said.append("it passed once and was not run again in a fresh process")
+        reasons.append("it passed once and was not run again in a fresh process")
     if predicted is not None and predicted > best.batch_size:
-        said.append(f"about {in_words(predicted, axis)} is predicted")
+        reasons.append(f"about {in_words(predicted, axis)} is predicted")
     elif predicted is None and failing is not None:
-        said.append(f"{in_words(failing.batch_size, axis)} fails ({_outcome(failing)})")
-    larger = CAP_TIMES * best.batch_size
-    fixes = {
-        "time": f"--time-budget {_time(history.more_time_s)}",
-        "trials": f"--start {best.batch_size}",
-        "default-cap": f"--axis {axis}:1..{larger}" if axis else f"--max-batch-size {larger}",
-        "device-broken": "",  # what to do of the device stands beside its failure
-    }
+        reasons.append(f"{in_words(failing.batch_size, axis)} fails ({_outcome(failing)})")
     evidence: dict[str, Any] = {"batch_size": best.batch_size, "at_least": best.batch_size, "predicted": predicted}
     evidence |= {"budget_bytes": history.budget.bytes, "limited_by": limited_by, "confirmed": confirmed}
-    title, fix = f"at least {in_words(best.batch_size, axis)} fits", fixes.get(limited_by or "", _AGAIN)
-    return Finding("batch_size.fits", "inconclusive", title, "; ".join(said), evidence, fix=fix or None)
+    title = f"at least {in_words(best.batch_size, axis)} fits"
+    return Finding("batch_size.fits", "inconclusive", title, "; ".join(reasons), evidence, _fix_of_open(history))
 
 
-def _time(seconds: float) -> str:
-    """A time budget as it is typed: whole minutes from two on."""
-    return f"{math.ceil(seconds / 60)}m" if seconds > 120 else f"{math.ceil(seconds)}s"
+def _fix_of_open(history: History) -> str | None:
+    """Return what to do where the search ended before it knew."""
+    best, axis = history.search.best, history.axis
+    if history.limited_by == "time":
+        seconds = history.more_time_s  # as it is typed: whole minutes from two on
+        return f"--time-budget {f'{math.ceil(seconds / 60)}m' if seconds > 120 else f'{math.ceil(seconds)}s'}"
+    if history.limited_by == "trials" and best is not None:
+        return f"--start {best.batch_size}"
+    if history.limited_by == "default-cap" and best is not None:
+        larger = CAP_TIMES * best.batch_size
+        return f"--axis {axis}:1..{larger}" if axis else f"--max-batch-size {larger}"
+    return None if history.limited_by == "device-broken" else _AGAIN  # the device's failure says what to do
 
 
 def _nothing_fits(history: History) -> Finding:
-    search, axis, limited_by = history.search, history.axis, history.limited_by or ""
-    refused, failing = history.refused, search.first_failing
+    axis, limited_by, refused, failing = history.axis, history.limited_by, history.refused, history.search.first_failing
     evidence: dict[str, Any] = {"budget_bytes": history.budget.bytes, "parameter_bytes": history.parameter_bytes}
     if refused is None and (failing is None or not history.is_closed):  # none is known to fail for want of memory
-        title, why = f"no {kind_of_size(axis)} was decided", OPEN.get(limited_by, "the search did not end")
-        fix: str | None = _AGAIN
-        if limited_by == "time":
-            title, why = f"no {kind_of_size(axis)} passed before time ran out", ""
-            fix = f"--time-budget {_time(history.more_time_s)}"
-        elif limited_by == "device-broken":  # the failure stands beside it, with what to do
-            why, fix = "", None
-        return Finding("batch_size.fits", "inconclusive", title, why, evidence, fix=fix)
+        is_time = limited_by == "time"
+        title = f"no {kind_of_size(axis)} {'passed before time ran out' if is_time else 'was decided'}"
+        why = "" if limited_by in ("time", "device-broken") else OPEN.get(limited_by or "", "the search did not end")
+        return Finding("batch_size.fits", "inconclusive", title, why, evidence, _fix_of_open(history))
     fix = "raise --memory-limit, or use a smaller model or input"
-    whole = f"budget {capacity(history.budget.bytes)}"
+    budget = f"budget {capacity(history.budget.bytes)}"
     if failing is None or refused is not None:
-        evidence |= {"batch_size": search.minimum, "reason": refused}
-        why = f"building it failed ({refused}), {whole}"
+        evidence |= {"batch_size": history.search.minimum, "reason": refused}
+        why = f"building it failed ({refused}), {budget}"
         return Finding("batch_size.fits", "fail", "not even the model fits", why, evidence, fix)
     evidence |= {"batch_size": failing.batch_size, "peak_bytes": failing.peak_bytes}
     needs = "memory ran out" if failing.peak_bytes is None else f"needs {capacity(failing.peak_bytes)}"
-    why = "its trial exceeded --trial-timeout" if failing.outcome == "timeout" else f"{needs}, {whole}"
+    why = "its trial exceeded --trial-timeout" if failing.outcome == "timeout" else f"{needs}, {budget}"
     title = f"not even {in_words(failing.batch_size, axis)} fits"
     return Finding("batch_size.fits", "fail", title, why, evidence, fix)
 

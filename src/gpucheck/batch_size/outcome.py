@@ -51,8 +51,6 @@ class Budget:
     bytes: int
     margin_bytes: int
     reason: str
-    free_bytes: int
-    total_bytes: int
 
 
 def parse_limit(text: str) -> MemoryLimit:
@@ -72,7 +70,7 @@ def on_cpu(limit: MemoryLimit | None, free: int, total: int) -> Budget:
     """The budget on a CPU, where `free` and `total` count a container's limit. No margin: only the growth counts."""
     if limit is None:
         reason = "the smaller of 2 GiB and half the available memory"
-        return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, reason, free, total)
+        return Budget(min(CPU_DEFAULT_BYTES, free // 2), 0, reason)
     return _limited(limit, free, 0, free, total, "available memory")
 
 
@@ -93,7 +91,7 @@ def on_device(limit: MemoryLimit | None, free: int, total: int, *, shared: bool)
             finding="batch_size.budget",
         )
     if limit is None:
-        return Budget(room, margin, "free memory minus the margin", free, total)
+        return Budget(room, margin, "free memory minus the margin")
     return _limited(limit, room, margin, free, total, "free minus the margin")
 
 
@@ -106,8 +104,8 @@ def _limited(limit: MemoryLimit, room: int, margin: int, free: int, total: int, 
             f"write it like {LIMIT_GRAMMAR}",
         )
     if asked > room:
-        return Budget(room, margin, f"{what}, less than --memory-limit {limit.text}", free, total)
-    return Budget(int(asked), 0, f"--memory-limit {limit.text}", free, total)
+        return Budget(room, margin, f"{what}, less than --memory-limit {limit.text}")
+    return Budget(int(asked), 0, f"--memory-limit {limit.text}")
 
 
 def guard_bytes(budget: int) -> int:
@@ -310,8 +308,8 @@ def classify(end: End, device_kind: str) -> Outcome:
         return "timeout"
     if end.raised:
         # The most telling link decides: certain memory before the rest, whoever wrapped it.
-        found = [outcome for raised in end.raised if (outcome := _of_exception(raised, device_kind)) is not None]
-        return next((outcome for outcome in found if outcome in MEMORY), found[0] if found else "user-error")
+        outcomes = [outcome for raised in end.raised if (outcome := _of_exception(raised, device_kind)) is not None]
+        return next((outcome for outcome in outcomes if outcome in MEMORY), outcomes[0] if outcomes else "user-error")
     if end.killed_by in _CRASHES:
         return _matched(end.stderr_tail, device_kind) or "suspected"
     if end.killed_by is not None:

@@ -320,16 +320,16 @@ def _in_words(end: End, limit_s: float) -> str:
         return f"no answer within {duration(limit_s)}"
     if end.raised:
         first = end.raised[0]
-        said = first.message.strip().splitlines()
         # What torch adds of its device, its allocator and the documentation fills a screen.
-        text = said[0].partition(" GPU ")[0] if said else ""
+        text = (first.message.strip().splitlines() or [""])[0].partition(" GPU ")[0]
         return f"{first.classes[0].removeprefix('builtins.')}" + (f": {text}" if text else "")
+    if end.killed_by == KILLED:
+        by_kernel = "killed by the kernel: the machine's memory ran out"
+        return (
+            by_kernel if end.kernel_says_memory else "killed by SIGKILL, but not by the kernel's out-of-memory killer"
+        )
     last = end.stderr_tail.strip().splitlines()
     words = f" ({last[-1]})" if last else ""
-    if end.killed_by == KILLED:
-        if end.kernel_says_memory:
-            return "killed by the kernel: the machine's memory ran out"
-        return "killed by SIGKILL, but not by the kernel's out-of-memory killer"
     if end.killed_by is not None:
         return f"killed by {Ending('killed', -end.killed_by).signal}{words}"
     return f"exit status {end.exit_status}{words or ('' if end.exit_status else ' and no answer')}"

@@ -213,11 +213,7 @@ class Search:
         failing = self.first_failing
         if self.on_device and self.seek_failure:
             return failing is not None or size <= CLOSE * best.batch_size
-        if failing is None:
-            return False
-        # Where a separate process has failed above, one that goes on as before may hold less and say nothing.
-        near = failing.batch_size - size <= self._near(size)
-        return failing.purpose == "confirm" or (near and self._is_coarse(size))
+        return failing is not None and failing.purpose == "confirm"
 
     def _neighbour(self, best: TrialResult) -> Attempt | None:
         """The next smaller size, where the answer ran only because the allocator emptied its cache: it may fail."""
@@ -354,10 +350,6 @@ class Search:
                 most = fitted.largest(low, high, CAUTION) if failures == 1 else high
                 likely = self.rounded(min(most, high * (1 - STRIDE * 2 ** (failures - 1))))
             return min(max(likely, self._middle(low, high)), high - max(step, self.multiple_of))
-        failed = sum(1 for r in self.trials if r.purpose == "confirm" and r.outcome in BOUNDING)
-        if failing.purpose == "confirm" and failing is self.trials[-1]:
-            # Half a tolerance below, which is what noise explains, then twice as far.
-            return max(high - self._apart(high) * (1 << (failed - 1)), self._middle(low, high))
         if fitted is None or fitted.peak(high) <= 1.0:
             return self._middle(low, high)
         return min(max(self._aim(best, fitted, high - self.multiple_of), low + step), high - step)
@@ -423,9 +415,6 @@ def _bound(size: int) -> int:
 
 # Logits of batch by batch make half of the growth quadratic, most models none of it. A share of the growth seen.
 CURVATURE = 0.3
-# Where a line says that the budget is further away than so many times the size, curvature is a share of the way there:
-# seen from a hundredth of the maximum, it is not hidden in a hundredth of the growth.
-FAR = 5.0
 # Memory follows no parabola (workspaces come and go): how far a point lies below the largest, so much it is doubted.
 MISFIT = 0.05
 # What a trial holds beyond its weights and optimizer whatever the batch, as a share of the budget.
@@ -478,10 +467,9 @@ def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: 
     for size, peak in measured:
         rows.append((size / scale, peak, math.hypot(noise * peak, MISFIT * (top - peak), LEAST_DOUBT)))
     growth = max(top - min(peak for _, peak, _ in rows), noise * top, LEAST_DOUBT)
-    ahead = 1 + max(1 - top, 0) / growth
-    found = _parabola(rows, scale, CURVATURE * growth * min(1.0, FAR / ahead))
+    fitted = _parabola(rows, scale, CURVATURE * growth)
     # Growth that slows down is a workspace that went, or a point's noise: it does not go on.
-    return found if found.terms[2] >= 0 else _parabola(rows, scale, LEAST_DOUBT * growth)
+    return fitted if fitted.terms[2] >= 0 else _parabola(rows, scale, LEAST_DOUBT * growth)
 
 
 def _parabola(rows: list[Triple], scale: float, curvature: float) -> Fit:

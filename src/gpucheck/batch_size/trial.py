@@ -337,17 +337,12 @@ def _gauge(accel: Accel, setup: Setup, free_expected: int | None) -> tuple[Gauge
     if info is None:
         return DeviceGauge(accel, 0, 0, setup.budget_bytes), {}
     free_at_open, total = info
-    given = setup.free_before
-    free = given if given is not None and given >= free_at_open else free_at_open
-    budget_found = on_device(setup.limit, free, total, shared=setup.shared)
-    # What was free before this process had a context, where that is known: the context then counts.
-    known = free != free_at_open or given == free_at_open
-    return DeviceGauge(accel, free, total, budget_found.bytes), {
-        "budget": asdict(budget_found),
-        "context_counted": known,
-        "free_at_open": free_at_open,
-        "settled": free_at_open >= least,
-    }
+    # What was free before this process had a context, where that is known: the context then counts. A reading from
+    # elsewhere that is lower than what is free now is another device's, or stale.
+    free = max(setup.free_before or 0, free_at_open)
+    budget = on_device(setup.limit, free, total, shared=setup.shared)
+    facts = {"budget": asdict(budget), "free_at_open": free_at_open, "settled": free_at_open >= least}
+    return DeviceGauge(accel, free, total, budget.bytes), facts
 
 
 def _settled(accel: Accel, least: int) -> tuple[int, int] | None:

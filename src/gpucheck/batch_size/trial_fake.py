@@ -169,8 +169,8 @@ class Fake:
                 if isinstance(tensor, torch.nn.Parameter):
                     empty = torch.nn.Parameter(empty, requires_grad=tensor.requires_grad)
                 known[id(tensor)] = empty
-            found: torch.Tensor = known[id(tensor)]
-            return found
+            placed: torch.Tensor = known[id(tensor)]
+            return placed
 
         loss = self.workload.loss
         criterion = loss.modules() if isinstance(loss, torch.nn.Module) else ()

@@ -45,7 +45,9 @@ def case_text(case: Mapping[str, Any], between: str = ", ") -> str:
 
 def case_name(case: Mapping[str, Any]) -> str:
     """Name a case in evidence and test cases; the name never changes."""
-    return ", ".join(_value_text(name, one) if name.endswith("_bytes") else str(one) for name, one in case.items())
+    return ", ".join(
+        _value_text(name, value) if name.endswith("_bytes") else str(value) for name, value in case.items()
+    )
 
 
 # What a copy's label says of its clock: the whole call needs no word.
@@ -226,9 +228,9 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
     interval = test.interval(level) if test and level else None
     # The middle of the interval: the ratio of the trimmed geometric means. Without one the medians must do.
     ratio = math.exp(test.difference) if test else stats.median(after) / stats.median(before)
-    told = change(*interval) if interval else "cannot tell"
+    outcome = change(*interval) if interval else "cannot tell"
     both = old.rate is not None and new.rate is not None
-    why = _untold(old, new) or ("the runs differ too much" if told == "cannot tell" else None)
+    why = _untold(old, new) or ("the runs differ too much" if outcome == "cannot tell" else None)
     amount = next(iter(new.work.values()), None) if both and old.work else None
     return ComparedRow(
         name=new.name,
@@ -246,7 +248,7 @@ def _row(old: Measurement, new: Measurement, test: Difference | None, level: flo
         ci_low=interval[0] if interval else None,
         ci_high=interval[1] if interval else None,
         ci_level=level,
-        change=told,
+        change=outcome,
         why=why,
         differences=differences(old, new),
         flags=tuple(dict.fromkeys((*old.flags, *new.flags))),
@@ -384,18 +386,18 @@ def _unmatched(comparison: Comparison, *, gated: bool) -> Iterator[Finding]:
             # A row that the baseline has and the new document has not escapes the gate.
             verdict: Verdict = "warn" if gated and side == "old" else "info"
             # Where nothing is in common, that is the answer: all names are in the evidence.
-            told = naming.few(labels) if comparison.rows else f"{len(labels)} row{'s' * (len(labels) != 1)}"
+            text = naming.few(labels) if comparison.rows else f"{len(labels)} row{'s' * (len(labels) != 1)}"
             title, evidence = f"only in {side}, not compared", {"rows": list(labels)}
-            yield Finding(f"compare.only_{side}", verdict, title, told, evidence)
+            yield Finding(f"compare.only_{side}", verdict, title, text, evidence)
 
 
 def _changes(comparison: Comparison) -> Finding:
     counts = {word: sum(row.change == word for row in comparison.rows) for word in _WORDS}
-    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    text = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     fix: str | None = None
     if any(min(row.old_runs, row.new_runs) < FEWEST_RUNS for row in comparison.rows):
         fix = f"measure both with --runs {USUAL_RUNS}: an interval needs at least {FEWEST_RUNS} runs per side"
-    return Finding("compare.changes", "warn" if counts["slower"] else "info", "compared", told, {"rows": counts}, fix)
+    return Finding("compare.changes", "warn" if counts["slower"] else "info", "compared", text, {"rows": counts}, fix)
 
 
 _WORDS: tuple[Change, ...] = ("slower", "faster", "same", "cannot tell")
@@ -411,8 +413,8 @@ def _gate(comparison: Comparison, most: float) -> Finding:
     evidence["undecided"] = [row_label(row) for row in unclear]
     limit = units.percent(most)
     if slower:
-        told = "; ".join(f"{row_text(row)} {speed_text(row.ratio)}" for row in slower)
-        return Finding("compare.slower", "fail", f"slower by more than {limit}", told, evidence)
+        text = "; ".join(f"{row_text(row)} {speed_text(row.ratio)}" for row in slower)
+        return Finding("compare.slower", "fail", f"slower by more than {limit}", text, evidence)
     if not unclear:
         return Finding("compare.slower", "pass", f"no row is slower by more than {limit}", evidence=evidence)
     causes = []

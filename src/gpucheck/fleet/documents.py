@@ -184,7 +184,11 @@ def _tidied(value: Any) -> Any:
     elif kind is list or kind is dict:
         if len(value) > MOST_ITEMS:
             raise Refused(f"a list or an object has more than {MOST_ITEMS} items")
-        return [_tidied(one) for one in value] if kind is list else {clean(n): _tidied(one) for n, one in value.items()}
+        return (
+            [_tidied(item) for item in value]
+            if kind is list
+            else {clean(n): _tidied(item) for n, item in value.items()}
+        )
     return value
 
 
@@ -208,8 +212,8 @@ def read(paths: Sequence[str]) -> Read:
             notices["this platform does not report file owners: forged documents cannot be detected"] = None
         for file in _files(path) if is_folder else (path,):
             try:
-                found, cut = _documents(file, trusted, is_named=is_folder)
-                documents += found
+                own, cut = _documents(file, trusted, is_named=is_folder)
+                documents += own
                 if cut:
                     refused.append(RefusedFile(clean(str(file)), f"{MARKED_LINE}{clean(cut, 200)}"))
             except (Refused, OSError) as error:
@@ -229,15 +233,15 @@ def _files(folder: Path) -> Iterator[Path]:
         below = [entry]
         if entry.is_dir(follow_symlinks=False):
             with contextlib.suppress(OSError), os.scandir(entry.path) as inside:
-                below = sorted(inside, key=lambda one: one.name)
-        for one in below:
+                below = sorted(inside, key=lambda file: file.name)
+        for file in below:
             # What begins with a dot is a file that is being written, or was when its writer died.
-            if one.name.startswith(".") or not one.name.endswith(".json"):
+            if file.name.startswith(".") or not file.name.endswith(".json"):
                 continue
             count += 1
             if count > MOST_FILES:
                 raise CannotLook(f"{clean(str(folder))!r} holds more than {MOST_FILES} files", "", "name the files")
-            yield Path(one.path)
+            yield Path(file.path)
 
 
 def _trusted(folder: Path) -> frozenset[int] | None:
@@ -286,7 +290,7 @@ def _is_object(head: bytes) -> bool:
 def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
     """The last document of each node, run and attempt on marked lines, and why one of these lines cannot be read, if
     any. Raises Refused where there is none."""
-    found: dict[tuple[str, str, int, str | None], NodeDocument] = {}
+    latest: dict[tuple[str, str, int, str | None], NodeDocument] = {}
     reason = ""
     if file.seekable():
         file.seek(0)
@@ -299,11 +303,11 @@ def _of_log(file: typing.IO[bytes]) -> tuple[list[NodeDocument], str]:
                 reason = str(error)
                 continue
             key = document.run, document.host, document.attempt, document.boot_id
-            if key not in found or document.written_monotonic_s >= found[key].written_monotonic_s:
-                found[key] = document
-    if not found:
+            if key not in latest or document.written_monotonic_s >= latest[key].written_monotonic_s:
+                latest[key] = document
+    if not latest:
         raise Refused(reason or "it contains no node's document")
-    return list(found.values()), reason
+    return list(latest.values()), reason
 
 
 def _unpacked(match: re.Match[bytes]) -> bytes:

@@ -287,7 +287,11 @@ _UNKNOWN = "its check did not pass, cause unknown"
 def _contradiction(document: NodeDocument) -> str:
     """Return what in a document belies that the node's check passed."""
     parts = [f"{part.id} {part.ended or 'did not pass'}" for part in document.parts if part.exit != 0 or part.ended]
-    problems = [f"{one.part}: {one.title}" for one in document.problems if one.verdict in ("fail", "inconclusive")]
+    problems = [
+        f"{problem.part}: {problem.title}"
+        for problem in document.problems
+        if problem.verdict in ("fail", "inconclusive")
+    ]
     return next(iter([*parts, *problems]), "")
 
 
@@ -313,7 +317,7 @@ def _unnamed(
     said = Counter(document.expected for document in documents if document.expected is not None)
     if expected is None and not said:
         fix = "judge the whole log, or name the nodes with --expect"
-        cut = (one for one in refused if one.why.startswith(MARKED_LINE))
+        cut = (file for file in refused if file.why.startswith(MARKED_LINE))
         return [
             FleetNode(f"(unnamed {number})", "undecided", "", f"{PurePath(file.path).name}: {file.why}", fix)
             for number, file in enumerate(cut, 1)

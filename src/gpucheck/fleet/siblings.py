@@ -224,7 +224,9 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
     for host, devices in _slow_nodes(compared, NODE_LEVEL_MAYBE).items():
         if host not in slow:
             slow[host] += [replace(device, certain=False) for device in devices]
-    as_a_whole = {host for host, own in slow.items() if any(one.device == WHOLE and one.certain for one in own)}
+    as_a_whole = {
+        host for host, own in slow.items() if any(device.device == WHOLE and device.certain for device in own)
+    }
     groups: list[FleetGroup] = []
     ratios: dict[str, dict[str, float]] = defaultdict(dict)
     for key, members in figures.items():
@@ -239,11 +241,11 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
                 device = _slow(figure, label, standing.ratio)
                 beside.append((host, replace(device, certain=device.certain and standing.standing == "slow")))
         for host, device in beside:
-            same = [one for one in slow[host] if (one.device, one.figure) == (device.device, device.figure)]
+            same = [known for known in slow[host] if (known.device, known.figure) == (device.device, device.figure)]
             if device.certain or not same:
-                slow[host] = [device, *(one for one in slow[host] if one not in same)]
+                slow[host] = [device, *(known for known in slow[host] if known not in same)]
         hosts = _by_host(members)
-        count = sum(one.figure == label and one.certain for host in hosts for one in slow[host])
+        count = sum(device.figure == label and device.certain for host in hosts for device in slow[host])
         groups.append(FleetGroup(*key, len(hosts), len(members), centre, spread, count, judged=key in compared))
     for host, device in floors:
         slow[host].append(device)
@@ -254,10 +256,12 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
         title, names = "rates above the GPU's peak were left out", sorted(impossible)
         findings.append(Finding("fleet.impossible", "warn", title, few(names), {"nodes": names}))
     measured = {(host, figure.device) for members in compared.values() for host, figure in members}
-    hosts_compared = {
-        host for host, document in nodes.items() if all((host, device) in measured for device in _gpus(document))
-    }
-    return Beside(slow, groups, ratios, findings, frozenset(hosts_compared), modes, _unmeasured(nodes, whole))
+    hosts_compared = frozenset(
+        host
+        for host, document in nodes.items()
+        if document.devices and all((host, id) in measured for id in _gpus(document))
+    )
+    return Beside(slow, groups, ratios, findings, hosts_compared, modes, _unmeasured(nodes, whole))
 
 
 def _gpus(document: NodeDocument) -> dict[str, str]:
@@ -345,7 +349,9 @@ def _slow_nodes(figures: Groups, level: float) -> dict[str, list[SlowDevice]]:
             medians = {host: _middle(devices) for host, devices in by_host.items()}
             low = lowest(medians, level / len(figures))
             centre = stats.median([log for host, log in medians.items() if host not in low])
-            away[label] = {host: [(one, log - centre) for one, log in devices] for host, devices in by_host.items()}
+            away[label] = {
+                host: [(figure, log - centre) for figure, log in devices] for host, devices in by_host.items()
+            }
             for host, median in medians.items():
                 distances[host].append(median - centre)
                 if host in low and _is_low(median - centre):
@@ -387,7 +393,7 @@ def _in_modes(whole: Groups) -> tuple[Groups, dict[str, Doubt], list[Finding]]:
         if len(slower) <= most_low(len(logs)):
             figures[model, label, unit] = members
             continue
-        sides = [[one for one in members if (one[0] in slower) is is_slower] for is_slower in (False, True)]
+        sides = [[member for member in members if (member[0] in slower) is is_slower] for is_slower in (False, True)]
         for side, name in zip(sides, ("faster", "slower"), strict=True):
             figures[model, f"{label} ({name} nodes)", unit] = side
         fast, slow = (stats.median([logs[host] for host in {host for host, _ in side}]) for side in sides)
@@ -429,7 +435,7 @@ def _peak(device: tuple[str, str | None, int | None, int | None], figure: str, d
     """
     name, capability, multiprocessors, bus = device
     numbers = (capability or "").split(".")
-    if len(numbers) != 2 or not all(one.isascii() and one.isdigit() and len(one) < 4 for one in numbers):
+    if len(numbers) != 2 or not all(number.isascii() and number.isdigit() and len(number) < 4 for number in numbers):
         return None
     part = peaks.lookup(name, (int(numbers[0]), int(numbers[1])), multiprocessors, bus)
     if isinstance(part, peaks.Unknown) or part.kind != "data sheet":
@@ -442,9 +448,9 @@ def _peak(device: tuple[str, str | None, int | None, int | None], figure: str, d
 
 def slow_text(slow: Sequence[SlowDevice]) -> str:
     worst = worst_of(slow)
-    more = len({one.device for one in slow}) - 1
+    more = len({device.device for device in slow}) - 1
     if worst.device == WHOLE:
-        figures = len({one.figure for one in slow if one.device == WHOLE}) - 1
+        figures = len({device.figure for device in slow if device.device == WHOLE}) - 1
         others = f" and {figures} more figure{'s' * (figures != 1)}" if figures else ""
         return f"the whole node reaches {worst.ratio:.2f} of the other nodes: {worst.figure}{others}"
     beside = "of its siblings" if worst.against == "siblings" else "of the part's peak"
@@ -454,4 +460,4 @@ def slow_text(slow: Sequence[SlowDevice]) -> str:
 
 def worst_of(slow: Sequence[SlowDevice]) -> SlowDevice:
     """Return what is said of a slow node: that it is one, else its slowest device."""
-    return min(slow, key=lambda one: (one.device != WHOLE, one.ratio))
+    return min(slow, key=lambda device: (device.device != WHOLE, device.ratio))

@@ -162,9 +162,9 @@ def judge_overview(name: str, before: Device | None, info: tuple[int, int] | Non
 def judge_holders(card: Device | None, place: int | None, facts: Facts, emit: Emit, device: str | None = None) -> None:
     """Report memory that no process listed by NVML holds, as `devices` does, and the processes on the device."""
     if card is not None:
-        found = checks.finding_of("devices.unclaimed_memory", at_rest.unclaimed, card, facts)
-        if found is not None:
-            emit(Judged(found))
+        finding = checks.finding_of("devices.unclaimed_memory", at_rest.unclaimed, card, facts)
+        if finding is not None:
+            emit(Judged(finding))
     reason = facts.unknown.get(f"/devices/{place}/processes", "the driver does not list them")
     emit(Judged(replace(judge_processes(card.processes if card else None, os.getpid(), reason), device=device)))
 

@@ -51,9 +51,9 @@ class Input:
     high: float | None = None
 
 
-def sized(one: Input, axis: str | None, length: int) -> Input:
+def sized(given: Input, axis: str | None, length: int) -> Input:
     """The input with `length` for the dimension named `axis`."""
-    return replace(one, shape=tuple(length if size == axis else size for size in one.shape))
+    return replace(given, shape=tuple(length if size == axis else size for size in given.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def parse_input(text: str) -> Input:
 def parse_inputs(texts: tuple[str, ...]) -> tuple[Input, ...]:
     """Several inputs; raises UsageError where a name stands twice."""
     inputs = tuple(parse_input(text) for text in texts)
-    names = [one.name for one in inputs]
+    names = [given.name for given in inputs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"--input {twice!r} is given twice", "", "name each input once", finding="usage")

@@ -74,19 +74,21 @@ def random_batches(
     if not inputs:
         options, takes = proposed(model)
         raise TargetError(f"the inputs of {target.text} are not known", takes, f"add {options}")
-    if recipe.axis is not None and not any(recipe.axis in one.shape for one in inputs):
+    if recipe.axis is not None and not any(recipe.axis in given.shape for given in inputs):
         fix = f"name it in a shape, like --input {inputs[0].name}:{recipe.axis}:{inputs[0].dtype}"
         raise UsageError(f"no input has a dimension {recipe.axis!r}", "", fix)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.values())
     named = all(
-        (one.name in signature and signature[one.name].kind is not inspect.Parameter.POSITIONAL_ONLY)
-        or (open_ended and one.name not in signature)
-        for one in inputs
+        (given.name in signature and signature[given.name].kind is not inspect.Parameter.POSITIONAL_ONLY)
+        or (open_ended and given.name not in signature)
+        for given in inputs
     )
 
     def make(size: int) -> Batch:
         batch_size = size if recipe.axis is None else recipe.batch_size
-        tensors = {one.name: random_tensor(sized(one, recipe.axis, size), batch_size, device, dtype) for one in inputs}
+        tensors = {
+            given.name: random_tensor(sized(given, recipe.axis, size), batch_size, device, dtype) for given in inputs
+        }
         return Batch(keywords=tensors) if named else Batch(arguments=tuple(tensors.values()))
 
     return make
@@ -117,16 +119,16 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Paramete
     return {}
 
 
-def random_tensor(one: Input, size: int, device: torch.device, dtype: str | None) -> Tensor:
+def random_tensor(given: Input, size: int, device: torch.device, dtype: str | None) -> Tensor:
     """A batch of random values: normal or uniform floats, integers in [low, high] (0 and 1 unless told)."""
-    shape = (size, *(int(length) for length in one.shape))
-    if one.dtype == "bool" or one.dtype in INTEGRAL:
-        low, high = (0, 1) if one.low is None or one.high is None else (int(one.low), int(one.high))
-        return torch.randint(low, high + 1, shape, dtype=getattr(torch, one.dtype), device=device)
-    kind = getattr(torch, dtype or one.dtype)
-    if one.low is None or one.high is None:
+    shape = (size, *(int(length) for length in given.shape))
+    if given.dtype == "bool" or given.dtype in INTEGRAL:
+        low, high = (0, 1) if given.low is None or given.high is None else (int(given.low), int(given.high))
+        return torch.randint(low, high + 1, shape, dtype=getattr(torch, given.dtype), device=device)
+    kind = getattr(torch, dtype or given.dtype)
+    if given.low is None or given.high is None:
         return torch.randn(shape, dtype=kind, device=device)
-    return torch.empty(shape, dtype=kind, device=device).uniform_(one.low, one.high)
+    return torch.empty(shape, dtype=kind, device=device).uniform_(given.low, given.high)
 
 
 def own_batches(
@@ -288,10 +290,10 @@ def by_name(name: str) -> Optimizer:
     }
     if wanted not in every:
         raise UsageError(f"--optimizer {name!r} is not in torch.optim", "", naming.hint(wanted, sorted(every)))
-    found = every[wanted]
-    if inspect.signature(found.step).parameters["closure"].default is inspect.Parameter.empty:
+    chosen = every[wanted]
+    if inspect.signature(chosen.step).parameters["closure"].default is inspect.Parameter.empty:
         raise UsageError(f"--optimizer {name} steps only with a closure", "", "use its own loop, or use adamw")
-    return Optimizer(lambda p: found(p, lr=LEARNING_RATE), f"torch.optim.{found.__name__}")
+    return Optimizer(lambda p: chosen(p, lr=LEARNING_RATE), f"torch.optim.{chosen.__name__}")
 
 
 def make_optimizer(model: nn.Module, given: Any, name: str, target: Target) -> tuple[torch.optim.Optimizer, str]:
@@ -457,7 +459,7 @@ def build(target: Target, inputs: tuple[Input, ...], factory: Callable[[], Any] 
             "",
             "return the module, or an object with model, make_batch(batch_size), loss and optimizer",
         )
-    if any(nn.parameter.is_lazy(one) for one in (*model.parameters(), *model.buffers())):
+    if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         raise TargetError(
             f"layers of {target.text} do not know their sizes yet",
             "lazy layers have weights once they have run",
@@ -673,18 +675,20 @@ def find(target: Target) -> Callable[[], Any]:
         raise _on_import(target, error) from error
     except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise _on_import(target, error) from error
-    found: Any = module
+    factory: Any = module
     for name in (target.attribute or "").split("."):
-        if not hasattr(found, name):
+        if not hasattr(factory, name):
             public = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")][:8]
             hint = f"it has {', '.join(public)}" if public else "it has no functions"
             raise TargetError(f"{target.file or target.module} has no {target.attribute}", hint)
-        found = getattr(found, name)
-    if not callable(found):
+        factory = getattr(factory, name)
+    if not callable(factory):
         raise TargetError(
-            f"the target {target.text} is not callable", f"it is {kind(found)}", "name a function that returns a module"
+            f"the target {target.text} is not callable",
+            f"it is {kind(factory)}",
+            "name a function that returns a module",
         )
-    return found  # type: ignore[no-any-return]
+    return factory  # type: ignore[no-any-return]
 
 
 def _import_file(file: str) -> Any:
@@ -714,16 +718,16 @@ def call(factory: Callable[[], Any], target: Target) -> Any:
 
 def _on_import(target: Target, error: BaseException) -> TargetError:
     """Return what importing the target raised, with the target's own line: a script may work as it is imported."""
-    told = raised(f"importing the target {target.text}", error)
+    failure = raised(f"importing the target {target.text}", error)
     module = getattr(sys.modules.get(target.module or ""), "__file__", None)
     file = str(target.file if target.file is not None else module or "")
     trace = traceback.walk_tb(error.__traceback__) if file else ()
     lines = [line for frame, line in trace if Path(frame.f_code.co_filename).resolve() == Path(file).resolve()]
     if lines:
-        told.why = f"at {file}:{lines[-1]}, which runs as the file is imported"
+        failure.why = f"at {file}:{lines[-1]}, which runs as the file is imported"
         run = f"gpucheck run --dry cuda {file}"
-        told.fix = f'guard its work with if __name__ == "__main__":, or run it whole: {run}'
-    return told
+        failure.fix = f'guard its work with if __name__ == "__main__":, or run it whole: {run}'
+    return failure
 
 
 def raised(what: str, error: BaseException) -> TargetError:

@@ -44,8 +44,6 @@ class NodeDevice:
     compute_capability: str | None = None
     multiprocessors: int | None = None
     memory_bus_width_bits: int | None = None
-    max_sm_clock_hz: float | None = None
-    max_memory_clock_hz: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
