@@ -112,7 +112,7 @@ def _without_name(file: str) -> TargetError:
     except (OSError, SyntaxError, ValueError) as error:
         return TargetError(f"the target's file {file} cannot be read", str(error), f"write {TARGET_GRAMMAR}")
     targets = [f"{file}:{node.name}" for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
-    fix = f"name one: {', '.join(targets[:8])}" if targets else f"write {TARGET_GRAMMAR}"
+    fix = f"name one: {', '.join(targets[:4])}" if targets else f"write {TARGET_GRAMMAR}"
     return TargetError(f"the target {file} names no module or factory in it", "", fix, finding=SEVERAL)
 
 
