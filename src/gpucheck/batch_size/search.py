@@ -415,6 +415,9 @@ def _bound(size: int) -> int:
 
 # Logits of batch by batch make half of the growth quadratic, most models none of it. A share of the growth seen.
 CURVATURE = 0.3
+# Where a line says that the budget is further away than so many times the size, curvature is a share of the way there:
+# seen from a hundredth of the maximum, it is not hidden in a hundredth of the growth.
+FAR = 5.0
 # Memory follows no parabola (workspaces come and go): how far a point lies below the largest, so much it is doubted.
 MISFIT = 0.05
 # What a trial holds beyond its weights and optimizer whatever the batch, as a share of the budget.
@@ -467,7 +470,8 @@ def fit(points: Iterable[tuple[int, int]], budget: float, noise: float, static: 
     for size, peak in measured:
         rows.append((size / scale, peak, math.hypot(noise * peak, MISFIT * (top - peak), LEAST_DOUBT)))
     growth = max(top - min(peak for _, peak, _ in rows), noise * top, LEAST_DOUBT)
-    fitted = _parabola(rows, scale, CURVATURE * growth)
+    ahead = 1 + max(1 - top, 0) / growth
+    fitted = _parabola(rows, scale, CURVATURE * growth * min(1.0, FAR / ahead))
     # Growth that slows down is a workspace that went, or a point's noise: it does not go on.
     return fitted if fitted.terms[2] >= 0 else _parabola(rows, scale, LEAST_DOUBT * growth)
 
