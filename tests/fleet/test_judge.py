@@ -85,6 +85,30 @@ def test_below_five_nodes_devices_are_compared_within_their_node() -> None:
     assert "fewer than 5 nodes" in finding(judged, "fleet.siblings")
 
 
+@pytest.mark.parametrize("count", [3, 4])
+@pytest.mark.parametrize("device", ["cuda:3", "all"])
+def test_of_few_nodes_one_of_half_the_speed_is_far_below_the_others(count: int, device: str) -> None:
+    """Of one device a node: within it there is nothing to compare with."""
+    sound = [node(f"n{number}", devices=4) for number in range(count - 1)]
+    bad = node("bad", devices=4)
+    judged = judge([*sound, whole(bad, 0.5) if device == "all" else slower(bad, device, 0.5)])
+    others = "two" if count == 3 else "three"
+    cause = row(judged, "bad").cause
+    assert f" far below the other {others}: 0." in cause and (device == "all" or cause.startswith("cuda:3 "))
+    assert judged.result.bad == () and "bad" not in judged.result.good
+    assert finding(judged, "fleet.nodes").startswith(f"warn: {count - 1} of {count} nodes good; bad: cuda:")
+
+
+def test_of_few_nodes_none_is_far_below_where_the_others_differ_or_it_was_disturbed() -> None:
+    sound = [node(f"n{number}", devices=1) for number in range(3)]
+    bad = whole(node("bad", devices=1), 0.5)
+    assert row(judge([*sound, whole(node("bad", devices=1), 0.25)]), "bad").state == "good"
+    assert row(judge([*sound[:2], whole(sound[2], 0.3), bad]), "bad").state == "good"
+    assert row(judge([sound[0], bad]), "bad").state == "good"
+    busy = replace(bad, figures=tuple(replace(one, flags=("cpu-busy",)) for one in bad.figures))
+    assert row(judge([*sound, busy]), "bad").state == "good"
+
+
 @pytest.mark.parametrize("count", [1, 4])
 def test_a_fleet_whose_speed_was_not_compared_is_not_all_good(count: int) -> None:
     judged = judge([*TWENTY[: count - 1], whole(TWENTY[19], 0.2)])

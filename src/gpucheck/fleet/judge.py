@@ -251,6 +251,7 @@ def _node(document: NodeDocument, beside: siblings.Beside, lacking: str, many_sa
             beside.modes.get(host),
             (f"{siblings.slow_text(slow)}; not certain", "check it again while it is idle") if slow else None,
             (lacking, f"on {host}: gpucheck doctor") if lacking else None,
+            beside.far.get(host),
             beside.unmeasured.get(host),
         )
         if doubt := next(filter(None, doubts), None):
@@ -470,7 +471,9 @@ def _verdict(result: FleetResult, max_bad: float, proven: set[str], beside: sibl
     others = [row for row in result.nodes if row.state != "good"]
     if len(others) == 1 and 0 < len(others[0].cause) <= MOST_CAUSE:
         title = f"{title}; {others[0].host}: {others[0].cause}"
-    return [Finding("fleet.nodes", "inconclusive", title, text, {"counts": counts})]
+    # Nothing else is undecided: few nodes are no proof, and no reason to stop a job.
+    is_far = all(row.cause == beside.far.get(row.host, ("", ""))[0] for row in others)
+    return [Finding("fleet.nodes", "warn" if is_far else "inconclusive", title, text, {"counts": counts})]
 
 
 def _warning(id: str, title: str, text: str, nodes: tuple[str, ...] = ()) -> Finding:

@@ -192,6 +192,9 @@ MOST_KINDS = 20
 WHOLE = "all devices"
 # A node is slow, and not one of its devices, where so many of them and most of them are.
 LEAST_SLOW = 3
+# Of three or four nodes of a model, one is far below the others if it has no more than this of the lowest of them, and
+# these are within `AGREE` of each other: half of the speed is seen, and what few nodes vary by is not.
+FAR_BELOW, AGREE = 0.7, 0.85
 
 # The devices of a model in one figure, by model, label and unit.
 Groups = dict[tuple[str, str, str], list[tuple[str, NodeFigure]]]
@@ -202,8 +205,8 @@ Doubt = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class Beside:
     """The result of the comparison: slow devices and nodes by host, the groups, the ratios by host, findings, the hosts
-    whose every device was compared with other nodes, and why hosts are in doubt: in the slower of two modes, or without
-    a figure that their siblings have."""
+    whose every device was compared with other nodes, and why hosts are in doubt: in the slower of two modes, far below
+    the few others of their model, or without a figure that their siblings have."""
 
     slow: Mapping[str, Sequence[SlowDevice]]
     groups: Sequence[FleetGroup]
@@ -211,6 +214,7 @@ class Beside:
     findings: Sequence[Finding]
     compared: frozenset[str]
     modes: Mapping[str, Doubt]
+    far: Mapping[str, Doubt]
     unmeasured: Mapping[str, Doubt]
 
 
@@ -261,7 +265,8 @@ def beside_siblings(nodes: Mapping[str, NodeDocument]) -> Beside:
         for host, document in nodes.items()
         if document.devices and all((host, id) in measured for id in _gpus(document))
     )
-    return Beside(slow, groups, ratios, findings, hosts_compared, modes, _unmeasured(nodes, whole))
+    far, unmeasured = _far_below(whole), _unmeasured(nodes, whole)
+    return Beside(slow, groups, ratios, findings, hosts_compared, modes, far, unmeasured)
 
 
 def _gpus(document: NodeDocument) -> dict[str, str]:
@@ -320,6 +325,30 @@ def _slow_within(members: Sequence[tuple[str, NodeFigure]], figures: int, label:
         away = {id: logs[id] - centre for id in low}
         slow += [(host, _slow(devices[id], label, math.exp(log))) for id, log in away.items() if _is_low(log)]
     return slow
+
+
+def _far_below(figures: Groups) -> dict[str, Doubt]:
+    """Nodes with a device far below the two or three other nodes of its model, and what to do: too few to call it bad.
+
+    A node's own slowest device counts: one link of several may be slow.
+    """
+    worst: dict[str, tuple[float, str, str, int]] = {}
+    for (_, label, _), members in figures.items():
+        slowest = {host: min(own, key=lambda figure: figure.rate) for host, own in _by_host(members).items()}
+        if not 3 <= len(slowest) < LEAST_NODES:
+            continue
+        host = min(slowest, key=lambda name: slowest[name].rate)
+        low, others = slowest.pop(host), [figure.rate for figure in slowest.values()]
+        ratio = low.rate / min(others)
+        if ratio <= FAR_BELOW and min(others) >= AGREE * max(others) and not DISTURBED.intersection(low.flags):
+            worst[host] = min((ratio, label, low.device, len(others)), worst.get(host, (1.0, "", "", 0)))
+    return {
+        host: (
+            f"{device} far below the other {'two' if count == 2 else 'three'}: {ratio:.2f} of them in {label}",
+            f"on {host}: gpucheck bench {label.partition(' ')[0]} --device all",
+        )
+        for host, (ratio, label, device, count) in worst.items()
+    }
 
 
 # Of each node its figures with their logarithms, absolute or as distances from the median of the other nodes.
