@@ -288,8 +288,7 @@ def test_several_modules_of_a_file_are_commands(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text("from torch import nn\nclass A(nn.Module): pass\nclass B(nn.Module): pass\n")
     assert refused(capsys, "model", "net.py", "--depth", "2") == (
-        "the target net.py names no module or factory in it; "
-        "gpucheck model net.py:A --depth 2 or gpucheck model net.py:B --depth 2"
+        "net.py has 2 modules; gpucheck model net.py:A --depth 2 or gpucheck model net.py:B --depth 2"
     )
     assert refused(capsys, "find-batch-size", "net.py").endswith(" or gpucheck find-batch-size net.py:B")
 

@@ -107,12 +107,57 @@ def test_an_input_stands_once() -> None:
         parse_inputs(("x:3:float32", "x:4:float32"))
 
 
-def test_a_file_without_a_name_is_refused_with_what_is_in_it(tmp_path: Path) -> None:
+# --- a file without the name of what is in it -------------------------------------------------------------------------
+
+NN = "from torch import nn\n"
+NET = "class Net(nn.Module):\n    def __init__(self, width=3):\n        super().__init__()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (NET, "Net"),
+        (NET.replace("nn.Module", "LightningModule"), "Net"),
+        # What another one is made of, or derives from, is not meant.
+        (f"class Block(nn.Module): pass\n{NET}        self.block = Block()\n", "Net"),
+        (f"class Base(nn.Module): pass\n{NET.replace('nn.Module', 'Base')}", "Net"),
+        (f"{NET}def make():\n    return Net(5)\n", "make"),
+        (f"{NET}def make(*, n=1):\n    model = Net(n).to('cpu')\n    return model\n", "make"),
+        ("def make() -> nn.Module:\n    return load()\n", "make"),
+        ("model = nn.Sequential(nn.Linear(2, 2))\n", "model"),
+        (f"{NET.replace('width=3', 'width')}model = Net(3)\n", "model"),
+        # What a program does inside functions or behind its guard is no matter.
+        (f"{NET}def main():\n    train(Net())\nif __name__ == '__main__':\n    for _ in range(3): main()\n", "Net"),
+    ],
+)
+def test_the_one_module_of_a_file(text: str, name: str, tmp_path: Path) -> None:
     file = tmp_path / "net.py"
-    file.write_text("from torch import nn\nclass Net(nn.Module): pass\ndef make(): return Net()\n")
+    file.write_text(f"{NN}raise SystemExit('imported')\n{text}")
+    assert parse_target(str(file)) == Target(f"{file}:{name}", file=str(file), attribute=name)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "def main(): pass\n",
+            " has no module or factory that needs no arguments; it has no class of torch.nn.Module; ",
+        ),
+        (
+            NET.replace("width=3", "width, *, depth"),
+            " needs no arguments; Net needs width, depth; add def make(): return ",
+        ),
+        (f"{NET}class Other(nn.Module): pass\n", " has 2 modules; name one: "),
+        ("model = nn.Linear(\n", " cannot be read; "),
+        (
+            f"{NET}net = Net()\nfor x in data:\n    net(x).backward()\n",
+            " trains as it is imported; line 6 is not inside",
+        ),
+    ],
+)
+def test_a_file_that_names_no_module_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(NN + text)
     with pytest.raises(TargetError) as raised:
         parse_target(str(file))
-    assert raised.value.fix == f"name one: {file}:Net, {file}:make"
-    file.write_text("model = nn.Linear(\n")
-    with pytest.raises(TargetError, match="cannot be read"):
-        parse_target(str(file))
+    assert str(raised.value).partition(".py")[2].find(words) >= 0, str(raised.value)

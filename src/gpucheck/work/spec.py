@@ -83,7 +83,7 @@ def parse_target(text: str) -> Target:
     if text in BUILT_IN:
         return Target(text, built_in=text)
     if text.endswith(".py") and os.path.isfile(text):
-        raise _without_name(text)
+        return _in_file(text)
     location, colon, attribute = text.rpartition(":")
     if not colon or not location or not attribute:
         meant = naming.slip(text, BUILT_IN)
@@ -100,20 +100,121 @@ def parse_target(text: str) -> Target:
     return Target(text, module=location, attribute=attribute)
 
 
-# The finding of an error whose fix names several targets.
-SEVERAL = "target.several"
+# -- a file without the name of what is in it --------------------------------------------------------------------------
 
 
-def _without_name(file: str) -> TargetError:
-    """The error of a file without the name of what is in it: its classes and functions may be meant."""
+def _in_file(file: str) -> Target:
+    """The one module or factory of a file that needs no arguments, found without importing the file.
+
+    Raises TargetError where there is none or more than one, and where the file trains as it is imported.
+    """
     try:
         with open(file, "rb") as opened:
             tree = ast.parse(opened.read(), file)
     except (OSError, SyntaxError, ValueError) as error:
-        return TargetError(f"the target's file {file} cannot be read", str(error), f"write {TARGET_GRAMMAR}")
-    targets = [f"{file}:{node.name}" for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
-    fix = f"name one: {', '.join(targets[:4])}" if targets else f"write {TARGET_GRAMMAR}"
-    return TargetError(f"the target {file} names no module or factory in it", "", fix, finding=SEVERAL)
+        raise TargetError(f"the target's file {file} cannot be read", str(error), f"write {TARGET_GRAMMAR}") from error
+    ready, lacking = _candidates(tree)
+    if not ready:
+        why = f"{lacking[0][0]} needs {', '.join(lacking[0][1])}" if lacking else "it has no class of torch.nn.Module"
+        make = f"def make(): return {lacking[0][0]}(…)" if lacking else "def make(), which returns a module"
+        raise TargetError(
+            f"{file} has no module or factory that needs no arguments", why, f"add {make}, and give {file}:make"
+        )
+    if len(ready) > 1:
+        commands = ", ".join(f"{file}:{name}" for name in ready)
+        raise TargetError(f"{file} has {len(ready)} modules", "", f"name one: {commands}", finding=SEVERAL)
+    if (line := _works_on_import(tree)) is not None:
+        raise TargetError(
+            f"{file} trains as it is imported",
+            f"line {line} is not inside a function",
+            f'guard it with if __name__ == "__main__":, or gpucheck run --dry cuda {file}',
+        )
+    return Target(f"{file}:{ready[0]}", file=file, attribute=ready[0])
+
+
+# The finding of an error whose fix names several targets.
+SEVERAL = "target.several"
+
+
+def _candidates(tree: ast.Module) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The modules and factories of a file that need no arguments and that no other of them uses; and the others, with
+    the arguments that they need."""
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    modules: set[str] = set()
+    while True:  # a class may derive from one below it in the list
+        more = {name for name, node in classes.items() if any(_is_module(base, modules) for base in node.bases)}
+        if more <= modules:
+            break
+        modules |= more
+    made: dict[str, ast.AST] = {name: classes[name] for name in classes if name in modules}
+    needed = {name: _needed(_init_of(classes, name), 1) for name in made}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and _returns_module(node, modules):
+            made[node.name], needed[node.name] = node, _needed(node, 0)
+        elif isinstance(node, ast.Assign) and _makes_module(node.value, modules):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+            made |= dict.fromkeys(names, node.value)
+            needed |= {name: [] for name in names}
+    ready = [name for name in made if not needed[name]]
+    used = {name: {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} for name, node in made.items()}
+    roots = [name for name in ready if not any(name in used[other] for other in made if other != name)]
+    return roots or ready, [(name, needed[name]) for name in made if needed[name]]
+
+
+def _name_of(node: ast.AST) -> str:
+    """`Module` of `torch.nn.Module`."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_module(base: ast.expr, modules: set[str]) -> bool:
+    return _name_of(base) in modules or _name_of(base).endswith(("Module", "PreTrainedModel", "Sequential"))
+
+
+def _makes_module(value: ast.expr | None, modules: set[str]) -> bool:
+    """Return whether an expression makes a module: a call of a class of the file or of one that all know."""
+    if not isinstance(value, ast.Call):
+        return False
+    if isinstance(value.func, ast.Attribute) and value.func.attr in ("to", "cuda", "train", "eval", "half", "bfloat16"):
+        return _makes_module(value.func.value, modules)
+    return _name_of(value.func) in (*modules, "Sequential", "ModuleList")
+
+
+def _returns_module(node: ast.FunctionDef, modules: set[str]) -> bool:
+    if node.returns is not None and (_is_module(node.returns, modules) or _name_of(node.returns) == "Module"):
+        return True
+    parts = [*ast.walk(node)]
+    assigned = [part for part in parts if isinstance(part, ast.Assign) and _makes_module(part.value, modules)]
+    made = {_name_of(part.targets[0]) for part in assigned}
+    returned = [part.value for part in parts if isinstance(part, ast.Return) and part.value is not None]
+    return any(_makes_module(value, modules) or _name_of(value) in made - {""} for value in returned)
+
+
+def _init_of(classes: dict[str, ast.ClassDef], name: str) -> ast.FunctionDef | None:
+    """The `__init__` that makes an object of this class, as far as the file has it."""
+    methods = (node for node in classes[name].body if isinstance(node, ast.FunctionDef))
+    own = next((method for method in methods if method.name == "__init__"), None)
+    bases = [_name_of(base) for base in classes[name].bases if _name_of(base) != name]
+    return own or next((_init_of(classes, base) for base in bases if base in classes), None)
+
+
+def _needed(node: ast.FunctionDef | None, first: int) -> list[str]:
+    """The arguments that a call must give, from the `first` on."""
+    if node is None:
+        return []
+    given = node.args
+    by_place = [argument.arg for argument in (*given.posonlyargs, *given.args)]
+    by_name = [name.arg for name, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is None]
+    return [*by_place[first : len(by_place) - len(given.defaults)], *by_name]
+
+
+def _works_on_import(tree: ast.Module) -> int | None:
+    """The line of a loop at the top of the file that trains; None where importing it only defines."""
+    for node in tree.body:
+        if isinstance(node, (ast.For, ast.While, ast.With)):
+            called = {_name_of(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)}
+            if called & {"backward", "step", "fit", "train"}:
+                return node.lineno
+    return None
 
 
 def parse_input(text: str) -> Input:

@@ -94,13 +94,27 @@ def random_batches(
     return make
 
 
+# What a first layer takes: the shape and the dtype of a sample, where a length or a size is free a usual one.
+_FIRST: tuple[tuple[type[nn.Module], Callable[[Any], str]], ...] = (
+    (nn.Linear, lambda layer: f"{layer.in_features}:float32"),
+    (nn.Embedding, lambda layer: f"128:int64:0..{layer.num_embeddings - 1}"),
+    (nn.Conv1d, lambda layer: f"{layer.in_channels}x1024:float32"),
+    (nn.Conv2d, lambda layer: f"{layer.in_channels}x224x224:float32"),
+    (nn.Conv3d, lambda layer: f"{layer.in_channels}x16x112x112:float32"),
+    (nn.RNNBase, lambda layer: f"128x{layer.input_size}:float32"),
+    (nn.MultiheadAttention, lambda layer: f"128x{layer.embed_dim}:float32"),
+)
+
+
 # Names of arguments that select rows of an embedding.
 _INDEX = re.compile(r"(^|_)(ids?|idx|tokens?|indices)$")
 
 
 def proposed(model: nn.Module) -> tuple[str, str]:
     """The options `--input` of a model whose inputs nobody gave, by the names of its forward's arguments; and what
-    they come from. Shapes are left open.
+    they come from.
+
+    The first one's shape is a guess from the first layer, if there is one that knows; others are left open.
     """
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     given = [parameter for parameter in parameters_of(model.forward).values() if parameter.kind not in variadic]
@@ -108,8 +122,14 @@ def proposed(model: nn.Module) -> tuple[str, str]:
     names = required or [parameter.name for parameter in given[:1]]
     if not names:
         return f"--input {INPUT_GRAMMAR}", ""
-    options = (f"--input {name}:SHAPE:{'int64' if _INDEX.search(name) else 'float32'}" for name in names)
-    return " ".join(options), f"its forward takes {', '.join(names)}"
+    takes, is_index = f"its forward takes {', '.join(names)}", _INDEX.search(names[0]) is not None
+    layers = ((layer, shape) for layer in model.modules() for kind, shape in _FIRST if isinstance(layer, kind))
+    first = next((row for row in layers if isinstance(row[0], nn.Embedding) or not is_index), None)
+    shapes = [f"SHAPE:{'int64' if _INDEX.search(name) else 'float32'}" for name in names]
+    if first is not None:
+        shapes[0] = first[1](first[0])
+        takes += f" (the shape of {names[0]} is guessed from the first layer, {type(first[0]).__name__})"
+    return " ".join(f"--input {name}:{shape}" for name, shape in zip(names, shapes, strict=True)), takes
 
 
 def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
