@@ -127,6 +127,14 @@ def test_without_a_target_it_says_which(scenario: Scenario) -> None:
     assert answer(recorder)["target"] == "transformer"
 
 
+def test_several_devices_are_several_searches() -> None:
+    fix = "search on each device: gpucheck find-batch-size mlp --device cuda:0"
+    for search in (find, api.find_batch_size):
+        with pytest.raises(UsageError, match="--device 'all': a search is about one device") as caught:
+            search(target="mlp", device="all")
+        assert caught.value.fix == fix
+
+
 def test_a_cap_is_no_answer(scenario: Scenario) -> None:
     scenario(per_sample=1)
     recorder = find(max_batch_size=100)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from dataclasses import replace
@@ -52,6 +53,9 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
             "trials import the script that holds the target",
             'put what the script does under `if __name__ == "__main__":`',
         )
+    if options.device == "all":
+        line = shlex.join(["gpucheck", "find-batch-size", *filter(None, [options.target]), "--device", "cuda:0"])
+        raise UsageError("--device 'all': a search is about one device", "", f"search on each device: {line}")
     made = plan(options)
     if options.estimate:
         memory_bytes, kind = checked_memory(made.limit, options.device)
@@ -64,7 +68,7 @@ def command(options: FindBatchSizeOptions, emit: Emit) -> None:
     facts = inventory.read(processes=True)
     emit(Started(facts))
     chosen = choose.choose(options.device, facts)
-    device_id = choose.resolve(options.device, facts)
+    device_id = chosen.ids[0]
     for text in (chosen.notice, using(options, made)):
         if text:
             emit(Notice(text))
